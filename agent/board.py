@@ -1,0 +1,113 @@
+"""
+The board: what is shown. Outputs read nothing else.
+
+Owns     the published findings, the sources' health, the counters, and who is watching for changes.
+Refuses  judging: findings are put up here after they were committed (or, when the ledger fails, kept in memory).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from agent.judge.verdict import fold
+from agent.ledger import StoredEvent
+from agent.model import Event, Finding, SourceHealth, SourceState, Transition, Verdict
+
+_RECENT = 1000
+_QUEUE = 1000
+_SERIES = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerHealth:
+    """`unsaved` events are held in memory only; `dropped` were too many to hold."""
+
+    ok: bool = True
+    error: str = ""
+    unsaved: int = 0
+    dropped: int = 0
+    size_bytes: int = 0
+    commits: int = 0
+    commit_seconds: float = 0.0
+    last_commit_seconds: float = 0.0
+
+
+class Subscription:
+    """One watcher's queue. When it cannot keep up, it is told so and ends: what it missed is in the ledger."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[Event | Transition] = asyncio.Queue(_QUEUE)
+        self.lagged = False
+
+    def offer(self, change: Event | Transition) -> None:
+        try:
+            self.queue.put_nowait(change)
+        except asyncio.QueueFull:
+            self.lagged = True
+
+
+class Board:
+    """One node's present state."""
+
+    def __init__(self, boot_id: str, started_at: float, *, device_reset: bool) -> None:
+        self.boot_id = boot_id
+        self.started_at = started_at
+        self.device_reset = device_reset
+        self.findings: tuple[Finding, ...] = ()
+        self.sources: dict[str, SourceHealth] = {}
+        self.ledger = LedgerHealth()
+        self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
+        self.recent: deque[StoredEvent] = deque(maxlen=_RECENT)  # for when the ledger cannot be read
+        self.transitions = 0
+        self._subscriptions: set[Subscription] = set()
+
+    def verdict(self, now: float) -> Verdict:
+        """As of this moment: a source may have gone stale since anything changed."""
+        return fold(self.findings, list(self.sources.values()), now, device_reset=self.device_reset)
+
+    def publish(self, findings: tuple[Finding, ...], events: Iterable[Event] = (), transitions: Sequence[Transition] = ()) -> None:
+        self.findings = findings
+        for event in events:
+            if event.follows is None:
+                self.recent.append(StoredEvent(0, event))
+                self._count(event)
+            self._offer(event)
+        self.transitions += sum(1 for transition in transitions if transition.cause)
+        for transition in transitions:
+            if transition.cause:
+                self._offer(transition)
+
+    def source_seen(self, name: str, now: float) -> None:
+        self.sources[name] = replace(self.sources[name], state=SourceState.OK, last_seen=now, detail="")
+
+    def source_failed(self, name: str, detail: str) -> None:
+        self.sources[name] = replace(self.sources[name], state=SourceState.FAILED, detail=detail)
+
+    def ledger_size(self, size_bytes: int) -> None:
+        self.ledger = replace(self.ledger, size_bytes=size_bytes)
+
+    def subscribe(self) -> Subscription:
+        subscription = Subscription()
+        self._subscriptions.add(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        self._subscriptions.discard(subscription)
+
+    @property
+    def watchers(self) -> int:
+        return len(self._subscriptions)
+
+    def _offer(self, change: Event | Transition) -> None:
+        for subscription in self._subscriptions:
+            subscription.offer(change)
+
+    def _count(self, event: Event) -> None:
+        """Codes come from log text, so their number is bounded: beyond it they count as `other`."""
+        series = (event.kind, event.code.partition("/")[2], event.trust.value, event.simulated)
+        if series not in self.events and len(self.events) >= _SERIES:
+            series = (event.kind, "other", event.trust.value, event.simulated)
+        self.events[series] += 1

@@ -1,0 +1,289 @@
+"""
+From the TOML files of this folder, a profile and the user's overrides to a checked `Catalog`.
+
+Every mistake is told, all of them at once, each with file, entry and key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from agent import toml
+from agent.catalog.rules import Case, Catalog, Clears, FaultClass, Rule, Scalar, Step
+from agent.model import Action, ComponentKind, When
+
+FOLDER = Path(__file__).parent
+PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("*.toml")))
+
+# Written in a `match` for what would otherwise stand in many of them.
+MACROS = {
+    "{bdf}": r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
+    "{blamed}": r"(?P<blamed>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
+    "{driver}": r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31}",
+    "{device}": r"(?P<device>[A-Za-z0-9_.\-]{1,64})",
+    "{pid}": r"(?P<pid>\d{1,10})",
+}
+
+E = TypeVar("E", bound=Enum)
+Raw = dict[str, tuple[toml.Table, str]]  # code -> keys, origin
+
+
+class CatalogError(Exception):
+    """The catalogue is wrong. `errors` holds every mistake, each naming its place."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
+
+
+def load(profile: str = "nvidia", overrides: Mapping[str, object] | None = None, folder: Path = FOLDER) -> Catalog:
+    """The catalogue under a profile, with the user's overrides on top. Raises CatalogError."""
+    errors: list[str] = []
+    raw: Raw = {}
+    ladders: dict[str, tuple[Step, ...]] = {}
+    for path in sorted(folder.glob("*.toml")):
+        tables = _read(path, errors)
+        if path.stem == "ladders":
+            ladders = _ladders(tables, path.name, errors)
+        else:
+            _overlay(raw, tables, path.name, errors, fresh=True)
+    if profile != "nvidia":
+        path = folder / "profiles" / f"{profile}.toml"
+        if path.is_file():
+            _overlay(raw, _read(path, errors), f"profiles/{path.name}", errors)
+        else:
+            errors.append(f"[catalog] profile: there is no profile {profile!r}{toml.suggest(profile, PROFILES)}")
+    _overlay(raw, dict(overrides or {}), "[catalog.overrides]", errors)
+
+    rules: dict[str, Rule] = {}
+    defaults: dict[str, Rule] = {}
+    for code, (keys, origin) in raw.items():
+        kind, _, name = code.partition("/")
+        inherited = raw.get(f"{kind}/default", ({}, ""))[0]
+        keys = {**{key: inherited[key] for key in ("cases", "also", "component") if key in inherited}, **keys}
+        rule = _Entry(code, keys, origin, ladders, errors).rule()
+        if rule is not None:
+            (defaults if name == "default" else rules)[kind if name == "default" else code] = rule
+    if errors:
+        raise CatalogError(errors)
+    return Catalog(rules, defaults, ladders, profile)
+
+
+def _read(path: Path, errors: list[str]) -> toml.Table:
+    try:
+        return toml.read(path)[1]
+    except ValueError as error:
+        errors.append(str(error))
+        return {}
+
+
+def _overlay(raw: Raw, tables: toml.Table, origin: str, errors: list[str], *, fresh: bool = False) -> None:
+    """Lay `[kind.code]` tables (or `["kind/code"]`) over what is there, key by key."""
+    for kind, entries in tables.items():
+        if not isinstance(entries, dict):
+            errors.append(f"{origin}: {kind}: expected tables such as [xid.79]")
+            continue
+        named = {kind: entries} if "/" in kind else {f"{kind}/{code}": entry for code, entry in entries.items()}
+        for code, entry in named.items():
+            if not isinstance(entry, dict):
+                errors.append(f"{origin}: [{code.replace('/', '.')}]: expected a table")
+            elif code not in raw:
+                raw[code] = (entry, origin)
+            elif fresh:
+                errors.append(f"{origin}: [{code.replace('/', '.')}]: stands in {raw[code][1]} too")
+            else:
+                raw[code] = ({**raw[code][0], **entry}, origin)
+
+
+def _ladders(tables: toml.Table, origin: str, errors: list[str]) -> dict[str, tuple[Step, ...]]:
+    ladders: dict[str, tuple[Step, ...]] = {}
+    section = tables.get("ladder", {})
+    for name, table in section.items() if isinstance(section, dict) else ():
+        steps: list[Step] = []
+        try:
+            for step in table["steps"]:
+                steps.append(Step(after=int(step["after"]), within_s=toml.duration(step["within"]), action=Action(step["action"])))
+        except (KeyError, TypeError, ValueError) as error:
+            errors.append(f"{origin}: [ladder.{name}] steps: {error}")
+        ladders[name] = tuple(steps)
+    return ladders
+
+
+class _Entry:
+    """Checks one table key by key; mistakes go to `errors`."""
+
+    def __init__(self, code: str, keys: toml.Table, origin: str, ladders: Mapping[str, object], errors: list[str]) -> None:
+        self.code, self.keys, self.origin, self.ladders, self.errors = code, keys, origin, ladders, errors
+        self.kind, _, self.name = code.partition("/")
+
+    def wrong(self, key: str, what: str) -> None:
+        self.errors.append(f"{self.origin}: [{self.kind}.{self.name}] {key}: {what}")
+
+    def rule(self) -> Rule | None:
+        before = len(self.errors)
+        for key in self.keys:
+            if key not in _KEYS:
+                self.wrong(key, f"unknown key{toml.suggest(key, _KEYS)}")
+        rule = Rule(
+            code=self.code,
+            kind=self.kind,
+            title=self.text("title", required=True),
+            meaning=self.text("meaning", required=True),
+            advice=self.text("advice"),
+            mnemonic=self.text("mnemonic"),
+            fault_class=self.member("class", FaultClass, FaultClass.UNKNOWN, required=True),
+            action=self.member("action", Action, Action.INSPECT, required=True),
+            when=self.member("when", When, When.NOW),
+            clears=self.clears(),
+            escalation=self.escalation(),
+            source=self.text("source", required=True),
+            cases=self.cases("cases") + self.cases("also"),
+            state=self.flag("state") or False,
+            component=self.member("component", ComponentKind, ComponentKind.NODE),
+            fatal=self.flag("fatal"),
+            match=self.match(),
+            starts=self.texts("starts"),
+            contains=self.text("contains"),
+            samples=self.texts("samples"),
+            origin=self.origin,
+        )
+        return rule if len(self.errors) == before else None
+
+    def text(self, key: str, *, required: bool = False) -> str:
+        value = self.keys.get(key, "")
+        if not isinstance(value, str) or (required and not value):
+            self.wrong(key, "missing" if key not in self.keys else f"expected text, found {value!r}")
+            return ""
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.keys.get(key, [])
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
+            self.wrong(key, f"expected a list of texts, found {value!r}")
+            return ()
+        return tuple(values)
+
+    def flag(self, key: str) -> bool | None:
+        value = self.keys.get(key)
+        if value is not None and not isinstance(value, bool):
+            self.wrong(key, f"expected true or false, found {value!r}")
+            return None
+        return value
+
+    def member(self, key: str, enum: type[E], default: E, *, required: bool = False) -> E:
+        if key not in self.keys:
+            if required:
+                self.wrong(key, "missing")
+            return default
+        return self.of_enum(key, self.keys[key], enum) or default
+
+    def of_enum(self, key: str, value: object, enum: type[E]) -> E | None:
+        known = [member.value for member in enum]
+        if value in known:
+            return enum(value)
+        self.wrong(key, f"{value!r} is none of {', '.join(known)}{toml.suggest(str(value), known)}")
+        return None
+
+    def escalation(self) -> str:
+        name = self.text("escalation", required=True)
+        if name and name not in self.ladders:
+            self.wrong("escalation", f"no ladder {name!r}{toml.suggest(name, self.ladders)}")
+        return name
+
+    def clears(self) -> Clears:
+        words = self.texts("clears")
+        flags: dict[str, bool] = {}
+        diagnostic: int | None = None
+        quiet_s: float | None = None
+        for word in words:
+            name, _, value = word.partition(":")
+            try:
+                if name == "quiet":
+                    quiet_s = toml.duration(value)
+                elif name == "diagnostic":
+                    diagnostic = int(value)
+                    if diagnostic not in (1, 2, 3, 4):
+                        raise ValueError(f"{value!r} is not a DCGM run level (1 to 4)")
+                elif name in ("reboot", "device_reset", "recovers", "replaced") and not value:
+                    flags[name] = True
+                else:
+                    raise ValueError(f"{word!r} is none of reboot, device_reset, recovers, replaced, diagnostic:LEVEL, quiet:DURATION")
+            except ValueError as error:
+                self.wrong("clears", str(error))
+        if not words and self.keys.get("action") != "none":
+            self.wrong("clears", "missing: a finding must have a way out")
+        return Clears(
+            reboot=flags.get("reboot", False),
+            device_reset=flags.get("device_reset", False),
+            recovers=flags.get("recovers", False),
+            replaced=flags.get("replaced", False),
+            diagnostic=diagnostic,
+            quiet_s=quiet_s,
+        )
+
+    def cases(self, name: str) -> tuple[Case, ...]:
+        tables = self.keys.get(name, [])
+        if not isinstance(tables, list):
+            self.wrong(name, f"expected a list of tables, found {tables!r}")
+            return ()
+        cases = []
+        for number, table in enumerate(tables, start=1):
+            if not isinstance(table, dict) or not isinstance(table.get("when"), dict):
+                self.wrong(f"{name} #{number}", "expected { when = { field = value }, action = ... }")
+                continue
+            for key in table:
+                if key not in _CASE_KEYS:
+                    self.wrong(f"{name} #{number} {key}", f"unknown key{toml.suggest(key, _CASE_KEYS)}")
+            where = {field: _scalars(value) for field, value in table["when"].items()}
+            for field, scalars in where.items():
+                if not scalars:
+                    self.wrong(f"{name} #{number} when.{field}", "expected a text, a number, true, false, or a list of them")
+            if ("action" in table) == ("at_least" in table):
+                self.wrong(f"{name} #{number}", "needs either action or at_least")
+
+            def word(key: str, enum: type[E], table: dict[str, object] = table, number: int = number) -> E | None:
+                return self.of_enum(f"{name} #{number} {key}", table[key], enum) if key in table else None
+
+            cases.append(
+                Case(
+                    where=where,
+                    action=word("action", Action),
+                    at_least=word("at_least", Action),
+                    when=word("when_to_act", When),
+                    title=table.get("title"),
+                    advice=table.get("advice"),
+                )
+            )
+        return tuple(cases)
+
+    def match(self) -> tuple[str, ...]:
+        patterns = []
+        for pattern in self.texts("match"):
+            for macro, expansion in MACROS.items():
+                pattern = pattern.replace(macro, expansion)
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                self.wrong("match", f"not a regular expression: {error}: {pattern}")
+                continue
+            patterns.append(pattern)
+        return tuple(patterns)
+
+
+def _scalars(value: object) -> tuple[Scalar, ...]:
+    """The values, or nothing where one of them is neither text, number nor flag."""
+    values = value if isinstance(value, list) else [value]
+    scalars = tuple(item for item in values if isinstance(item, (str, int, bool)))
+    return scalars if len(scalars) == len(values) else ()
+
+
+_KEYS = (
+    *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "clears", "escalation", "cases", "also", "source"),
+    *("state", "component", "fatal", "match", "starts", "contains", "samples"),
+)
+_CASE_KEYS = ("when", "action", "at_least", "when_to_act", "title", "advice")

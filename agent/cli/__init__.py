@@ -1,0 +1,59 @@
+"""
+The command `vitald`: one module a verb, each thin. It asks the socket and prints.
+
+A verb is imported only when it is called, and none but `run` imports what the daemon needs: `vitald check` stands in
+schedulers' prologs and must answer in tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+from agent import __version__
+
+EX_USAGE, EX_UNAVAILABLE, EX_CONFIG = 64, 69, 78
+
+# Verb -> (module, one line of help). Each module has `options(parser)` and `run(arguments) -> exit code`.
+VERBS = {
+    "run": ("run", "run the daemon in the foreground"),
+    "status": ("status", "what is wrong with this node, and what to do"),
+    "check": ("check", "may this node take work? one line and an exit code, for schedulers"),
+    "events": ("events", "what has happened"),
+    "findings": ("findings", "what is wrong now, in full"),
+    "explain": ("explain", "what a code means: vitald explain xid/79"),
+    "scan": ("scan", "judge a saved kernel log: vitald scan FILE|-"),
+    "inject": ("inject", "a drill: put a fault line into the real kernel log, announced and marked as simulated"),
+    "clear": ("clear", "close a finding, with a reason"),
+    "config": ("config", "check a configuration file"),
+    "version": ("version", "print the version"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code. Errors that a person must mend are one line on standard error."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # Only the verb that is called is imported; help wants no more than the table above.
+    verb = next((word for word in arguments if not word.startswith("-")), None)
+    parser = argparse.ArgumentParser(prog="vitald", description="Node health daemon for GPU and Trainium clusters.")
+    parser.add_argument("--version", action="version", version=f"vitald {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    run: Callable[[argparse.Namespace], int] | None = None
+    for name, (module, help_) in VERBS.items():
+        sub = verbs.add_parser(name, help=help_, description=help_)
+        if name == verb:
+            loaded = importlib.import_module(f"agent.cli.{module}")
+            loaded.options(sub)
+            run = loaded.run
+    parsed = parser.parse_args(arguments)
+    assert run is not None
+    try:
+        return run(parsed)
+    except BrokenPipeError:
+        # `vitald events | head`: the reader has gone, which is no error of ours.
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,34 @@
+"""`vitald clear ID --reason TEXT`: a named person closes a finding. Who, when and why is kept."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import cast
+
+from agent.cli import EX_UNAVAILABLE, client, render
+from agent.cli.render import Json
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("id", type=int, help="the finding's number, as vitald status shows it")
+    parser.add_argument("--reason", required=True, help="why it is no longer true")
+    parser.add_argument("--json", action="store_true", help="the closed finding as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        answer = client.ask(arguments, f"/v1/findings/{arguments.id}/clear", {"reason": arguments.reason})
+    except client.NoAnswer as error:
+        print(f"vitald: {error}", file=sys.stderr)
+        return 30
+    except client.Refused as error:
+        print(f"vitald: {error}", file=sys.stderr)
+        return EX_UNAVAILABLE
+    if arguments.json:
+        render.emit_json(answer)
+    else:
+        finding = cast("Json", answer["finding"])
+        print(f"cleared #{finding['id']}: {render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}")
+    return 0

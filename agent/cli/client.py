@@ -1,0 +1,155 @@
+"""
+Asking the daemon: HTTP over its Unix socket, with the standard library only (an HTTP client library costs more to
+import than the whole answer takes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlencode
+
+Json = dict[str, object]
+
+
+class NoAnswer(Exception):
+    """The daemon did not answer; the text says what to try."""
+
+
+class Refused(Exception):
+    """The daemon answered with an error."""
+
+    def __init__(self, status: int, error: str, hint: str) -> None:
+        super().__init__(f"{error} ({hint})" if hint else error)
+        self.status = status
+
+
+def default_socket() -> Path:
+    """Where the daemon listens by default, for this user; root's daemon is looked for where the user runs none."""
+    system = Path("/run/vitald/vitald.sock")
+    if os.geteuid() == 0:
+        return system
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    own = Path(runtime) / "vitald/vitald.sock" if runtime else Path(f"/tmp/vitald-{os.geteuid()}/vitald.sock")  # noqa: S108
+    return own if own.exists() or not system.exists() else system
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--socket", type=Path, default=None, metavar="PATH", help="the daemon's socket (default: its usual place)")
+    parser.add_argument("--timeout", type=_seconds, default=2.0, metavar="SECONDS", help="give up after this long (default: 2)")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 3600:
+        raise argparse.ArgumentTypeError("expected seconds, more than 0 and at most 3600")
+    return value
+
+
+class _Connection(http.client.HTTPConnection):
+    """One deadline for the whole exchange: a server that sends a byte now and then cannot stretch it."""
+
+    def __init__(self, path: Path, deadline: float | None) -> None:
+        super().__init__("vitald")
+        self._path = path
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        self.sock = _Deadlined(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.deadline = self._deadline
+        self.sock.settimeout(self.sock.left())
+        self.sock.connect(str(self._path))
+
+
+class _Deadlined(socket.socket):
+    deadline: float | None = None
+
+    def left(self) -> float | None:
+        if self.deadline is None:
+            return None
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def recv_into(self, *args: object, **kwargs: object) -> int:
+        self.settimeout(self.left())
+        return super().recv_into(*args, **kwargs)  # type: ignore[arg-type]
+
+
+def ask(arguments: argparse.Namespace, path: str, body: Json | None = None, **query: object) -> Json:
+    """The JSON answer to a GET, or with a body to a POST. Raises NoAnswer or Refused."""
+    with _open(arguments, path, body, query, time.monotonic() + arguments.timeout) as response:
+        return response.json()
+
+
+def follow(arguments: argparse.Namespace) -> Iterator[Json]:
+    """The changes from /v1/watch, as they come."""
+    with _open(arguments, "/v1/watch", None, {}, None) as response:
+        yield from response.lines()
+
+
+class _Answer:
+    def __init__(self, place: Path, connection: _Connection, response: http.client.HTTPResponse) -> None:
+        self._place, self._connection, self._response = place, connection, response
+
+    def __enter__(self) -> _Answer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def json(self) -> Json:
+        try:
+            value = json.loads(self._response.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise _no_answer(self._place, error) from error
+        except ValueError:
+            raise NoAnswer(f"no JSON from {self._place}: is that vitald's socket?") from None
+        if self._response.status >= 400:
+            raise Refused(self._response.status, str(value.get("error", "")), str(value.get("hint", "")))
+        return cast("Json", value)
+
+    def lines(self) -> Iterator[Json]:
+        if self._response.status >= 400:
+            self.json()
+        try:
+            while line := self._response.readline():
+                yield json.loads(line)
+        except (OSError, http.client.HTTPException) as error:
+            raise _no_answer(self._place, error) from error
+
+
+def _open(arguments: argparse.Namespace, path: str, body: Json | None, query: dict[str, object], deadline: float | None) -> _Answer:
+    place: Path = arguments.socket or default_socket()
+    wanted = {name: value for name, value in query.items() if value is not None}
+    target = f"{path}?{urlencode(wanted)}" if wanted else path
+    connection = _Connection(place, deadline)
+    try:
+        if body is None:
+            connection.request("GET", target)
+        else:
+            connection.request("POST", target, json.dumps(body), {"Content-Type": "application/json"})
+        return _Answer(place, connection, connection.getresponse())
+    except (OSError, http.client.HTTPException) as error:
+        connection.close()
+        raise _no_answer(place, error) from error
+
+
+def _no_answer(place: Path, error: Exception) -> NoAnswer:
+    if isinstance(error, PermissionError):
+        return NoAnswer(f"not allowed to ask on {place}: be a member of the socket's group, or root")
+    if isinstance(error, FileNotFoundError):
+        return NoAnswer(f"no socket at {place}: is the daemon running? try: systemctl status vitald")
+    if isinstance(error, ConnectionRefusedError):
+        return NoAnswer(f"nobody listens on {place}: the daemon has stopped; try: systemctl status vitald")
+    if isinstance(error, TimeoutError):
+        return NoAnswer(f"no answer on {place} in time")
+    return NoAnswer(f"no answer on {place}: {error}")

@@ -1,0 +1,34 @@
+"""`vitald config check [FILE]`: every mistake of a configuration file at once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from agent.cli import EX_CONFIG, render
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=["check"], help="check: read the file and say what is wrong with it")
+    parser.add_argument("file", nargs="?", type=Path, default=None, help="default: /etc/vitald/config.toml")
+    parser.add_argument("--config", type=Path, default=None, help="the same, for symmetry with vitald run")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from agent import config as configs
+
+    path = arguments.file or arguments.config or configs.DEFAULT_PATH
+    errors: list[str] = []
+    try:
+        configs.load(path)
+    except configs.ConfigError as error:
+        errors = error.errors
+    if arguments.json:
+        render.emit_json({"file": str(path), "ok": not errors, "errors": errors})
+    elif errors:
+        print("\n".join(errors), file=sys.stderr)
+    else:
+        print(f"{path}: ok")
+    return EX_CONFIG if errors else 0

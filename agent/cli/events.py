@@ -1,0 +1,66 @@
+"""`vitald events`: what has happened, from the ledger; `--follow` goes on with what happens next."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import cast
+
+from agent.cli import client, render
+from agent.cli.render import Json
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("--since", metavar="WHEN", help="a duration (30m, 24h), an RFC 3339 time, or an event's id")
+    parser.add_argument("--limit", type=int, default=None, help="at most so many (default: the newest 50; with --since, all)")
+    parser.add_argument("--component", help="of one component, e.g. gpu/0000:65:00.0")
+    parser.add_argument("--code", help="of one code, e.g. xid/79")
+    parser.add_argument("--kind", help="of one kind, e.g. xid")
+    parser.add_argument("--follow", "-f", action="store_true", help="go on with what happens next")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        _past(arguments)
+        if arguments.follow:
+            _future(arguments)
+    except (client.NoAnswer, client.Refused) as error:
+        print(f"vitald: {error}", file=sys.stderr)
+        return 30
+    return 0
+
+
+def _past(arguments: argparse.Namespace) -> None:
+    chosen = {"component": arguments.component, "code": arguments.code, "kind": arguments.kind}
+    if arguments.since is None:
+        _print(arguments, client.ask(arguments, "/v1/events", None, **chosen, limit=arguments.limit or 50, newest="true"))
+        return
+    since, left = arguments.since, arguments.limit
+    while since is not None and (left is None or left > 0):
+        page = client.ask(arguments, "/v1/events", None, **chosen, since=since, limit=min(left or 1000, 1000))
+        _print(arguments, page)
+        since = page["next"]
+        left = left - len(cast("list[Json]", page["events"])) if left is not None else None
+
+
+def _future(arguments: argparse.Namespace) -> None:
+    for change in client.follow(arguments):
+        if change["type"] == "lagged":
+            print("vitald: too slow, some events were not shown; vitald events has them", file=sys.stderr)
+            return
+        if change["type"] != "event":
+            continue
+        event = cast("Json", change["event"])
+        if all(
+            wanted in (None, event[key])
+            for key, wanted in (("component", arguments.component), ("code", arguments.code), ("kind", arguments.kind))
+        ):
+            _print(arguments, {"events": [event]})
+
+
+def _print(arguments: argparse.Namespace, page: Json) -> None:
+    for event in cast("list[Json]", page["events"]):
+        print(json.dumps(event) if arguments.json else render.event_line(event), flush=True)

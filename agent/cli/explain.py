@@ -1,0 +1,85 @@
+"""`vitald explain xid/79`: what the catalogue says. Asks nobody; the daemon need not run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from pathlib import Path
+from typing import cast
+
+from agent.cli import EX_CONFIG, EX_USAGE, render
+from agent.cli.render import Json
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("code", help="kind/code, e.g. xid/79, sxid/20034, fs/shutdown; or a kind, to list its codes")
+    parser.add_argument(
+        "--config", type=Path, default=None, help="take profile and overrides from this file (default: /etc/vitald/config.toml if there)"
+    )
+    parser.add_argument("--profile", default=None, help="show another profile's word")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from agent import catalog as catalogs
+    from agent import config as configs
+    from agent.outputs import form
+
+    path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
+    try:
+        config = configs.load(path)
+        catalog = catalogs.load(arguments.profile or config.catalog.profile, config.catalog.overrides)
+    except (configs.ConfigError, catalogs.CatalogError) as error:
+        print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
+        return EX_CONFIG
+    code: str = arguments.code.strip().lower().replace(" ", "/").replace(":", "/")
+    if "/" not in code:
+        return _list(code, [form.rule(rule) for rule in catalog.rules.values()], arguments.json)
+    if code.partition("/")[0] not in catalog.kinds():
+        print(f"vitald: there is no kind {code.partition('/')[0]!r}; kinds are {', '.join(sorted(catalog.kinds()))}", file=sys.stderr)
+        return EX_USAGE
+    rule = form.rule(catalog.rule(code))
+    if arguments.json:
+        render.emit_json(rule)
+    else:
+        _show(rule, catalog.profile)
+    return 0
+
+
+def _list(kind: str, rules: list[Json], as_json: bool) -> int:
+    chosen = [rule for rule in rules if str(rule["code"]).partition("/")[0] == kind]
+    if not chosen:
+        print(f"vitald: no code begins with {kind!r}; write kind/code, e.g. xid/79", file=sys.stderr)
+        return EX_USAGE
+    if as_json:
+        render.emit_json({"rules": chosen})
+        return 0
+    for rule in chosen:
+        print(f"{rule['code']!s:<28} {rule['action']!s:<17} {rule['title']}")
+    return 0
+
+
+def _show(rule: Json, profile: str) -> None:
+    print(f"{render.colour(str(rule['code']), 'bold')}  {rule['title']}")
+    if rule["mnemonic"]:
+        print(render.colour(f"  {rule['mnemonic']}", "dim"))
+    for text in (rule["meaning"], rule["advice"]):
+        for line in textwrap.wrap(str(text), 96):
+            print(f"  {line}")
+    after = ", after the running job" if rule["when"] == "after_job" else ""
+    print(f"\n  class       {rule['class']}")
+    print(f"  action      {rule['action']}: {rule['todo']}{after}")
+    for case in cast("list[Json]", rule["cases"]):
+        said = ", ".join(f"{field} {_values(values)}" for field, values in cast("Json", case["when"]).items())
+        wanted = case["action"] or f"at least {case['atLeast']}"
+        print(f"              {wanted} where {said}" + (f": {case['title']}" if case["title"] else ""))
+    clears = cast("list[str]", rule["clears"])
+    print(f"  cleared by  {', '.join([*clears, 'a named person'])}")
+    print(f"  escalation  {rule['escalation']}")
+    print(f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})")
+
+
+def _values(values: object) -> str:
+    shown = [hex(value) if type(value) is int and value > 9 else str(value).lower() for value in cast("list[object]", values)]
+    return " or ".join(shown)

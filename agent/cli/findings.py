@@ -1,0 +1,37 @@
+"""`vitald findings`: what is wrong now, each in full; with --cleared what was."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import cast
+
+from agent.cli import client, render
+from agent.cli.render import Json
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("--cleared", action="store_true", help="those that were cleared, newest first")
+    parser.add_argument("--limit", type=int, default=None, help="at most so many")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        answer = client.ask(arguments, "/v1/findings", state="cleared" if arguments.cleared else None, limit=arguments.limit)
+    except (client.NoAnswer, client.Refused) as error:
+        print(f"vitald: {error}", file=sys.stderr)
+        return 30
+    if arguments.json:
+        render.emit_json(answer)
+        return 0
+    findings = cast("list[Json]", answer["findings"])
+    if not findings:
+        print("no cleared findings" if arguments.cleared else "no open findings")
+    for number, finding in enumerate(findings):
+        if number:
+            print()
+        for line in render.finding_lines(finding, full=True):
+            print(line)
+    return 0

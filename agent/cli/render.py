@@ -1,0 +1,127 @@
+"""What a person sees: short lines, the worst first, colour on a terminal only, nothing that could drive the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from typing import cast
+
+Json = dict[str, object]
+
+_COLOURS = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2", "magenta": "35"}
+_STATUS = {"healthy": "green", "degraded": "yellow", "unhealthy": "red", "unknown": "magenta"}
+_ACTION = {"replace_node": "red", "reboot_node": "red", "reset_device": "red", "restart_workload": "yellow", "inspect": "yellow"}
+
+
+def colour(text: str, *names: str) -> str:
+    if not names or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\033[{';'.join(_COLOURS[name] for name in names)}m{text}\033[0m"
+
+
+def status_word(status: str) -> str:
+    return colour(status.upper(), "bold", _STATUS.get(status, "bold"))
+
+
+def action_words(finding: Json) -> str:
+    after = " after the running job" if finding["when"] == "after_job" else ""
+    return colour(f"{finding['todo']}{after}", *filter(None, [_ACTION.get(str(finding["action"]))]))
+
+
+def safe(text: object) -> str:
+    """Text that came from outside, without anything a terminal would obey."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in str(text))
+
+
+def width() -> int:
+    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 200
+
+
+def cut(text: str, columns: int) -> str:
+    return text if len(text) <= columns else text[: max(1, columns - 1)] + "…"
+
+
+def parse(moment: object) -> datetime | None:
+    return datetime.fromisoformat(str(moment).replace("Z", "+00:00")) if moment else None
+
+
+def clock(moment: object) -> str:
+    """Local time: the hour if it was today, else the day too."""
+    when = parse(moment)
+    if when is None:
+        return "never"
+    local = when.astimezone()
+    return local.strftime("%H:%M:%S" if local.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M:%S")
+
+
+def age(moment: object) -> str:
+    """`12 s`, `5 min`, `3 h`, `4 d`."""
+    when = parse(moment)
+    if when is None:
+        return "never"
+    seconds = max(0.0, (datetime.now(timezone.utc) - when).total_seconds())
+    for limit, unit, size in ((90, "s", 1), (5400, "min", 60), (172800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def times(count: object) -> str:
+    return "seen once" if count == 1 else f"seen {count} times"
+
+
+def emit_json(value: object) -> None:
+    print(json.dumps(value, indent=None if not sys.stdout.isatty() else 2), flush=True)
+
+
+def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:
+    """What, which device, since when, the raw line, what to do."""
+    columns = width()
+    drill = colour("SIMULATED ", "bold", "magenta") if finding["simulated"] else ""
+    yield f"  {drill}{colour(safe(finding['component']), 'bold')}  {safe(finding['title'])}  {colour(str(finding['code']), 'dim')}  #{finding['id']}"
+    yield f"      do     {action_words(finding)}"
+    if full and finding["meaning"]:
+        yield from _wrapped("means", str(finding["meaning"]), columns)
+    if finding["advice"]:
+        yield from _wrapped("hint", str(finding["advice"]), columns)
+    seen = f"since {clock(finding['since'])} ({age(finding['since'])} ago), {times(finding['count'])}"
+    if finding["count"] != 1:
+        seen += f", last {clock(finding['last'])}"
+    if finding["simulatedUntil"]:
+        seen += f", drill ends {clock(finding['simulatedUntil'])}"
+    yield f"      when   {seen}"
+    if finding["clearedAt"]:
+        yield f"      clear  {clock(finding['clearedAt'])}: {safe(finding['clearedBy'])}"
+    elif full:
+        yield f"      clears {'; '.join(cast('list[str]', finding['clears']))}"
+    fields = cast("Json", finding["fields"])
+    absent = "  (no such PCI device on this node now)" if fields.get("on_pci") is False else ""
+    raw = safe(finding["raw"])
+    yield f"      line   {raw if full else cut(raw, columns - 13 - len(absent))}{absent}"
+
+
+def _wrapped(label: str, text: str, columns: int) -> Iterable[str]:
+    import textwrap
+
+    for number, line in enumerate(textwrap.wrap(safe(text), max(40, min(columns, 120) - 13))):
+        yield f"      {label if number == 0 else '':<6} {line}"
+
+
+def event_line(event: Json) -> str:
+    marks = []
+    if event["simulated"]:
+        marks.append("SIMULATED")
+    if event["trust"] == "untrusted":
+        marks.append("UNTRUSTED (written by a process, not judged)")
+    elif event["trust"] == "accepted":
+        marks.append("from user space")
+    mark = colour(f"[{', '.join(marks)}] ", "magenta") if marks else ""
+    more = cast("list[str]", event.get("followedBy") or [])
+    tail = f"  (+{len(more)} records)" if more else ""
+    when = parse(event["time"])
+    stamp = when.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if when else "?"
+    return f"{stamp}  {colour(str(event['code']), 'bold')}  {safe(event['component'])}  {mark}{safe(event['raw'])}{tail}"

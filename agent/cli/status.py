@@ -1,0 +1,82 @@
+"""`vitald status`: the whole node on one screen, the worst first. Exit code as `vitald check --strict`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import cast
+
+from agent.cli import client, render
+from agent.cli.check import EXIT
+from agent.cli.render import Json
+
+_SHOWN = 4
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("--json", action="store_true", help="the answer of GET /v1/status")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        status = client.ask(arguments, "/v1/status")
+    except (client.NoAnswer, client.Refused) as error:
+        if arguments.json:
+            render.emit_json({"status": "unknown", "error": str(error)})
+        else:
+            print(f"{render.status_word('unknown')}  {error}")
+        return EXIT["unknown"]
+    if arguments.json:
+        render.emit_json(status)
+    else:
+        show(status)
+    return EXIT[str(status["status"])]
+
+
+def show(status: Json) -> None:
+    flags = [word for key, word in (("rebootRequired", "reboot required"), ("replacementRequired", "replacement required")) if status[key]]
+    drill = "a drill is on" if status["simulated"] else ""
+    head = [render.colour(render.safe(status["host"]), "bold"), render.status_word(str(status["status"]))]
+    print("  ".join([*head, render.colour(", ".join(filter(None, [*flags, drill])), "bold")]).rstrip())
+    findings = cast("list[Json]", status["findings"])
+    for finding in findings[:_SHOWN]:
+        print()
+        for line in render.finding_lines(finding):
+            print(line)
+    rest = findings[_SHOWN:]
+    if rest:
+        print()
+        for finding in rest[:8]:
+            print(
+                f"  {render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}  #{finding['id']}  {finding['todo']}"
+            )
+        if cast("int", status["openFindings"]) > _SHOWN + 8:
+            print(f"  and {cast('int', status['openFindings']) - _SHOWN - 8} more: vitald findings")
+    print()
+    for source in cast("list[Json]", status["sources"]):
+        looked = f"looked {render.age(source['lastSeen'])} ago" if source["lastSeen"] else "has not looked yet"
+        detail = f": {render.safe(source['detail'])}" if source["detail"] else ""
+        word = str(source["state"]) if source["state"] == "ok" else render.colour(str(source["state"]).upper(), "bold", "magenta")
+        print(f"  source {source['name']}: {word}, {looked}{detail}")
+    _troubles(status)
+    watched = cast("list[Json]", status["components"])
+    kinds: dict[str, int] = {}
+    for component in watched:
+        kinds[str(component["kind"])] = kinds.get(str(component["kind"]), 0) + 1
+    counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if kind != "node") or "no accelerators on PCI"
+    print(
+        render.colour(f"  {counted}; profile {status['profile']}, vitald {status['version']}, up {render.age(status['startedAt'])}", "dim")
+    )
+
+
+def _troubles(status: Json) -> None:
+    ledger, kernel = cast("Json", status["ledger"]), cast("Json", status["kernelLog"])
+    if not ledger["ok"]:
+        print(render.colour(f"  ledger: CANNOT BE WRITTEN: {render.safe(ledger['error'])}", "bold", "magenta"))
+        print(f"          {ledger['unsavedEvents']} events are held in memory; check space, mount and permissions of the state folder")
+    if kernel["recordsLost"]:
+        print(f"  kernel log: {kernel['recordsLost']} records were lost since the start; look at journalctl -k")
+    if kernel["untrusted"]:
+        print(f"  kernel log: {kernel['untrusted']} fault lines written by processes were not believed; vitald events shows them")
+    sys.stdout.flush()

@@ -1,0 +1,316 @@
+"""
+The configuration file: one table of settings drives reading, checking and `config.example.toml`.
+
+Owns     every key, its default, and what a wrong one is told. All mistakes of a file are told at once, with their lines.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TypeVar
+
+from agent import catalog, toml
+
+DEFAULT_PATH = Path("/etc/vitald/config.toml")
+
+
+class ConfigError(Exception):
+    """The file is wrong: exit code 78 (EX_CONFIG). `errors` holds every mistake, each with file, line and key."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def default_runtime() -> Path:
+    """`/run/vitald`; for a user, a folder in `$XDG_RUNTIME_DIR`."""
+    if is_root():
+        return Path("/run/vitald")
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "vitald" if base else Path(f"/tmp/vitald-{os.geteuid()}")  # noqa: S108 - created 0700, owner checked by the socket
+
+
+def default_state() -> Path:
+    """`/var/lib/vitald`; for a user, a folder in `$XDG_STATE_HOME`."""
+    if is_root():
+        return Path("/var/lib/vitald")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "vitald"
+
+
+# How a value of a setting is read: from what TOML gives to what the code uses. Each raises ValueError.
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"expected a text, found {value!r}")
+    return value
+
+
+def _path(value: object) -> Path:
+    path = Path(_text(value))
+    if not path.is_absolute():
+        raise ValueError(f"expected an absolute path, found {value!r}")
+    return path
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, found {value!r}")
+    return value
+
+
+def one_of(*words: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"{value!r} is none of {', '.join(words)}{toml.suggest(str(value), words)}")
+        return str(value)
+
+    return read
+
+
+def _table(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a table, found {value!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """An address to listen on; `off` is no address."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _listen(value: object) -> Listen | None:
+    text = _text(value)
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(host)
+        if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+            raise ValueError(port)
+    except ValueError:
+        raise ValueError(f'expected an address and port such as "127.0.0.1:9820", or "off", found {value!r}') from None
+    return Listen(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a field of a section carries besides its default."""
+
+    read: Callable[[object], object]
+    help: str
+    reload: bool  # takes effect on SIGHUP; otherwise it needs a restart
+
+
+V = TypeVar("V")
+
+
+def setting(default: V | Callable[[], V], read: Callable[[object], V], help_: str, *, reload: bool = False) -> V:
+    """A field: default, reader, one line of help, and whether SIGHUP changes it."""
+    metadata = {"setting": Setting(read, help_, reload)}
+    made: V = field(default_factory=default, metadata=metadata) if callable(default) else field(default=default, metadata=metadata)
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Where things are. Other roots are for containers and tests."""
+
+    sysfs: Path = setting(Path("/sys"), _path, "Root of sysfs.")
+    procfs: Path = setting(Path("/proc"), _path, "Root of procfs.")
+    state: Path = setting(default_state, _path, "Folder of the ledger. Must survive a reboot.")
+    runtime: Path = setting(default_runtime, _path, "Folder of the socket. Need not survive a reboot.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLog:
+    """The kernel log."""
+
+    source: str = setting("kmsg", one_of("kmsg", "file"), '"kmsg" reads /dev/kmsg; "file" follows a text file that holds the kernel log.')
+    path: Path = setting(Path("/dev/kmsg"), _path, 'What to read: /dev/kmsg, or with source = "file" the file.')
+    accept_userspace: bool = setting(
+        False,
+        _flag,
+        "Judge records that a process wrote to /dev/kmsg like the kernel's own. For tests: any root process can forge them.",
+        reload=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Socket:
+    """The Unix socket that people, schedulers and the command line ask."""
+
+    path: Path | None = setting(None, _path, "Default: vitald.sock in the runtime folder.")
+    group: str | None = setting(None, _text, "Group that may read over the socket. Default: the daemon's own group.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The Prometheus endpoint."""
+
+    listen: Listen | None = setting(Listen("127.0.0.1", 9820), _listen, 'Address and port, or "off".')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogSettings:
+    """What codes mean."""
+
+    profile: str = setting(
+        "nvidia",
+        one_of(*catalog.PROFILES),
+        '"nvidia": NVIDIA\'s published advice. "hyperpod": what SageMaker HyperPod\'s agent was seen to do.',
+        reload=True,
+    )
+    overrides: Mapping[str, object] = setting(
+        dict, _table, 'Change or add entries, key by key, e.g. [catalog.overrides."xid/63"] action = "reboot_node".', reload=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What this site does by itself."""
+
+    device_reset: bool = setting(
+        False, _flag, "The site resets devices itself, so a reset alone does not raise rebootRequired.", reload=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerSettings:
+    """What is remembered, and for how long. Open findings and their events are kept in any case."""
+
+    keep_s: float = setting(toml.duration("90d"), toml.duration, 'Events older than this are dropped ("90d").', reload=True)
+    most_bytes: int = setting(toml.size("512MiB"), toml.size, 'Above this size the oldest events are dropped ("512MiB").', reload=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """The daemon's own log, on standard error."""
+
+    level: str = setting("info", one_of("debug", "info", "warning", "error"), "debug, info, warning or error.", reload=True)
+    format: str = setting("auto", one_of("auto", "json", "text"), '"auto": text on a terminal, JSON otherwise.')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The whole file."""
+
+    paths: Paths = field(default_factory=Paths)
+    kernel_log: KernelLog = field(default_factory=KernelLog)
+    socket: Socket = field(default_factory=Socket)
+    metrics: Metrics = field(default_factory=Metrics)
+    catalog: CatalogSettings = field(default_factory=CatalogSettings)
+    policy: Policy = field(default_factory=Policy)
+    ledger: LedgerSettings = field(default_factory=LedgerSettings)
+    log: Log = field(default_factory=Log)
+
+    @property
+    def socket_path(self) -> Path:
+        return self.socket.path or self.paths.runtime / "vitald.sock"
+
+
+SECTIONS: dict[str, type] = {
+    "paths": Paths,
+    "kernel_log": KernelLog,
+    "socket": Socket,
+    "metrics": Metrics,
+    "catalog": CatalogSettings,
+    "policy": Policy,
+    "ledger": LedgerSettings,
+    "log": Log,
+}
+# The file's names where they differ from the code's, which carry their unit.
+_FILE_NAMES = {("ledger", "keep_s"): "keep", ("ledger", "most_bytes"): "max_size"}
+
+
+def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
+    """Key in the file -> (attribute, setting)."""
+    return {_FILE_NAMES.get((section, f.name), f.name): (f.name, f.metadata["setting"]) for f in fields(SECTIONS[section])}
+
+
+def load(path: Path | None) -> Config:
+    """The configuration in a file; the defaults where `path` is None. Raises ConfigError with every mistake."""
+    if path is None:
+        return Config()
+    try:
+        text, tables = toml.read(path)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    return parse(text, tables, str(path))
+
+
+def parse(text: str, tables: toml.Table, name: str) -> Config:
+    """Check tables key by key. `text` only serves to find line numbers. Raises ConfigError."""
+    errors: list[str] = []
+
+    def wrong(section: str, key: str, what: str) -> None:
+        line = toml.line_of(text, section, key)
+        place = f"{name}:{line}" if line is not None else name
+        errors.append(f"{place}: [{section}]{' ' + key if key else ''}: {what}")
+
+    sections: dict[str, object] = {}
+    for section, table in tables.items():
+        if section not in SECTIONS:
+            wrong(section, "", f"unknown section{toml.suggest(section, SECTIONS)}")
+            continue
+        if not isinstance(table, dict):
+            wrong(section, "", f"expected a table, found {table!r}")
+            continue
+        known = settings_of(section)
+        values: dict[str, object] = {}
+        for key, value in table.items():
+            if key not in known:
+                wrong(section, key, f"unknown key{toml.suggest(key, known)}")
+                continue
+            attribute, setting_ = known[key]
+            try:
+                values[attribute] = setting_.read(value)
+            except ValueError as error:
+                wrong(section, key, str(error))
+        sections[section] = SECTIONS[section](**values)
+    config = Config(**sections)  # type: ignore[arg-type]  # each value is an instance of its section's class
+    errors += _together(config, wrong)
+    if errors:
+        raise ConfigError(errors)
+    return config
+
+
+def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[str]:
+    """What only shows when settings are seen together."""
+    if config.kernel_log.source == "file" and config.kernel_log.path == KernelLog().path:
+        wrong("kernel_log", "path", 'source = "file" needs the path of the file')
+    if len(os.fsencode(config.socket_path)) > 107:
+        wrong("socket", "path", f"{config.socket_path} is longer than the 107 bytes that a Unix socket's path may have")
+    if config.catalog == CatalogSettings():
+        return []
+    try:
+        catalog.load(config.catalog.profile, config.catalog.overrides)
+    except catalog.CatalogError as error:
+        return error.errors
+    return []
+
+
+def changed(old: Config, new: Config) -> tuple[list[str], list[str]]:
+    """Keys that differ: those that a reload applies, and those that need a restart."""
+    applied: list[str] = []
+    restart: list[str] = []
+    for section in SECTIONS:
+        for key, (attribute, setting_) in settings_of(section).items():
+            if getattr(getattr(old, section), attribute) != getattr(getattr(new, section), attribute):
+                (applied if setting_.reload else restart).append(f"[{section}] {key}")
+    return applied, restart

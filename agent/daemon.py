@@ -1,0 +1,321 @@
+"""
+The composition root: builds everything, supervises it, reloads, stops.
+
+Nothing imports this module but the command line. The order of start and stop can be read off `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import grp
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import structlog
+from aiohttp import web
+
+from agent import __version__
+from agent import catalog as catalogs
+from agent import config as configs
+from agent import log as logs
+from agent.board import Board
+from agent.config import Config, ConfigError
+from agent.lane import Lane, LaneStuck
+from agent.ledger import Ledger, LedgerError, LedgerNewer
+from agent.model import SourceHealth, SourceState
+from agent.outputs import metrics
+from agent.outputs.api import Api
+from agent.outputs.gate import Gate
+from agent.outputs.systemd import Notifier
+from agent.pipeline import Pipeline, source_component
+from agent.sources.kernel_log.announced import Announcements
+from agent.sources.kernel_log.file import LogFile
+from agent.sources.kernel_log.interpret import Interpreter
+from agent.sources.kernel_log.kmsg import Kmsg
+from agent.sources.pci import PciInventory
+from agent.sources.source import Source, SourceFailed
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
+
+_BACKOFF_S = (1.0, 60.0)
+_FIRST_LOOK_S = 10.0
+_PULSE_S = 5.0
+_HOUSEKEEPING_S = 60.0
+_TRIM_EVERY = 60  # rounds of housekeeping
+_SHUTDOWN_S = 0.5
+
+
+class CannotStart(Exception):
+    """Something that only a person can mend; the text says what."""
+
+
+class Daemon:
+    """One run of the daemon."""
+
+    def __init__(self, config: Config, config_path: Path | None) -> None:
+        self.config = config
+        self.config_path = config_path
+        self.boot_id = _boot_id(config.paths.procfs)
+        self.board = Board(self.boot_id, time.time(), device_reset=config.policy.device_reset)
+        self.catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
+        self.lane, self.reader = Lane("ledger"), Lane("ledger-reader")
+        self.pipeline = Pipeline(Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id)
+        self.inventory = PciInventory(config.paths.sysfs)
+        self.interpreter = Interpreter(self.catalog, Announcements(), self.inventory, accept_userspace=config.kernel_log.accept_userspace)
+        self.source: Source = (Kmsg if config.kernel_log.source == "kmsg" else LogFile)(
+            str(config.kernel_log.path), self.interpreter, self.boot_id
+        )
+        self.notifier = Notifier()
+        self.stopping = asyncio.Event()
+        self.looked = asyncio.Event()
+        self.api = Api(
+            board=self.board,
+            pipeline=self.pipeline,
+            catalog=self.catalog,
+            interpreter=self.interpreter,
+            inventory=self.inventory,
+            reader=self.reader,
+            inject_path=config.kernel_log.path,
+            group=_group(config.socket.group),
+        )
+        self.collector = metrics.BoardCollector(self.board, self.interpreter, self.inventory, self.api.gate)
+        self.collector.profile = self.catalog.profile
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT. Raises CannotStart."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload()))
+        log.info(
+            "starting", version=__version__, boot_id=self.boot_id, config=str(self.config_path or "defaults"), profile=self.catalog.profile
+        )
+        async with self._sole_instance():
+            await self._open()
+            async with self._served(), anyio.create_task_group() as tasks:
+                for work in (self.pipeline.run, self._watch_all, self._pulse, self._keep_house):
+                    tasks.start_soon(work)
+                await _until(self.looked, _FIRST_LOOK_S)
+                self.notifier.ready()
+                log.info("ready", socket=str(self.config.socket_path), metrics=str(self.config.metrics.listen or "off"), pid=os.getpid())
+                await self.stopping.wait()
+                self.notifier.stopping()
+                log.info("stopping")
+                tasks.cancel_scope.cancel()
+            await self.pipeline.close()
+        self.lane.close()
+        self.reader.close()
+        log.info("stopped")
+
+    async def _open(self) -> None:
+        try:
+            await self.pipeline.open(self.catalog)
+        except LedgerNewer as error:
+            raise CannotStart(str(error)) from error
+        try:
+            await self.reader.call(self.inventory.read)
+        except LaneStuck as error:
+            log.error("inventory_not_read", error=str(error))
+        self.board.sources[self.source.name] = SourceHealth(
+            name=self.source.name, state=SourceState.STARTING, last_seen=None, deadline=self.source.deadline_s
+        )
+
+    async def reload(self) -> None:
+        """SIGHUP: take a new configuration, or refuse it and keep the old one."""
+        try:
+            fresh = await self.reader.call(lambda: configs.load(self.config_path))
+            catalog = await self.reader.call(lambda: catalogs.load(fresh.catalog.profile, fresh.catalog.overrides))
+        except (ConfigError, catalogs.CatalogError) as error:
+            log.error("reload_refused", errors=error.errors, effect="the old configuration stays in force")
+            return
+        except LaneStuck as error:
+            log.error("reload_refused", errors=[str(error)], effect="the old configuration stays in force")
+            return
+        applied, restart = configs.changed(self.config, fresh)
+        logs.configure(fresh.log.level, self.config.log.format)
+        self.board.device_reset = fresh.policy.device_reset
+        self.interpreter.configure(catalog, accept_userspace=fresh.kernel_log.accept_userspace)
+        self.catalog = self.api.catalog = catalog
+        self.collector.profile = catalog.profile
+        self.config = fresh
+        await self.pipeline.recatalogue(catalog)
+        log.info("reloaded", applied=applied, needs_restart=restart)
+
+    async def _watch_all(self) -> None:
+        await self._watch(self.source)
+
+    async def _watch(self, source: Source) -> None:
+        """Read a source for ever: what fails is shown, said as a finding, and started again with back-off."""
+        delay, failed = _BACKOFF_S[0], False
+        while True:
+            try:
+                async with aclosing(source.batches(self.pipeline.position(source.name))) as batches:  # type: ignore[type-var]
+                    async for batch in batches:
+                        self.board.source_seen(source.name, time.time())
+                        if failed:
+                            failed, delay = False, _BACKOFF_S[0]
+                            log.info("source_recovered", source=source.name)
+                            await self._own(source, "is read again", recovered=True)
+                        await self.pipeline.put(batch)
+                        if not self.looked.is_set() and (not batch.events or self.pipeline.position(source.name) is not None):
+                            self.looked.set()
+                raise SourceFailed("it ended")
+            except SourceFailed as error:
+                reason = str(error)
+            except Exception as error:  # one broken source must not take the others with it
+                log.exception("source_broke", source=source.name)
+                reason = f"{type(error).__name__}: {error}"
+            self.board.source_failed(source.name, reason)
+            self.looked.set()
+            if not failed:
+                failed = True
+                log.error("source_failed", source=source.name, error=reason, retry_s=delay)
+                await self._own(source, f"cannot be read: {reason}", recovered=False)
+            await anyio.sleep(delay)
+            delay = min(delay * 2, _BACKOFF_S[1])
+
+    async def _own(self, source: Source, what: str, *, recovered: bool) -> None:
+        await self.pipeline.own(
+            "vitald/source_failed", {"recovered": recovered}, source_component(source.name), f"source {source.name} {what}"
+        )
+
+    async def _pulse(self) -> None:
+        """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets judged."""
+        interval = min(self.notifier.watchdog_s or _PULSE_S, _PULSE_S)
+        while True:
+            verdict = self.board.verdict(time.time())
+            first = f": {verdict.reasons[0]}" if verdict.reasons else ""
+            self.notifier.status(f"{verdict.status.value}, {len(self.board.findings)} open findings{first}"[:240])
+            if not self.pipeline.wedged():
+                self.notifier.alive()
+            await anyio.sleep(interval)
+
+    async def _keep_house(self) -> None:
+        """The ledger's size, and now and then its oldest events."""
+        rounds = 0
+        while True:
+            try:
+                await self._trim(due=rounds % _TRIM_EVERY == 1)
+            except (LedgerError, LaneStuck, OSError) as error:
+                log.warning("housekeeping_failed", error=str(error))
+            rounds += 1
+            await anyio.sleep(_HOUSEKEEPING_S)
+
+    async def _trim(self, *, due: bool) -> None:
+        settings = self.config.ledger
+        ledger = self.pipeline.ledger
+        size = await self.lane.call(ledger.size)
+        if due or size > settings.most_bytes:
+            while await self.lane.call(lambda: ledger.trim(time.time(), settings.keep_s, settings.most_bytes)):
+                await anyio.sleep(0.05)  # commits go between
+            size = await self.lane.call(ledger.size)
+        self.board.ledger_size(size)
+
+    @asynccontextmanager
+    async def _sole_instance(self) -> AsyncIterator[None]:
+        """Two daemons must not share a socket and a ledger."""
+        runtime = self.config.paths.runtime
+        try:
+            runtime.mkdir(mode=0o755 if configs.is_root() else 0o700, parents=True, exist_ok=True)
+            if runtime.stat().st_uid not in (0, os.geteuid()):
+                raise CannotStart(f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user")
+            fd = os.open(runtime / "vitald.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise CannotStart(f"{runtime}: {error.strerror}: vitald needs a runtime folder it can write ([paths] runtime)") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise CannotStart(f"another vitald is running with the runtime folder {runtime}") from None
+        try:
+            yield
+        finally:
+            os.close(fd)
+
+    @asynccontextmanager
+    async def _served(self) -> AsyncIterator[None]:
+        """The socket and the metrics endpoint."""
+        path = self.config.socket_path
+        async with _http(self.api.application(), self.api.gate, lambda: _unix_socket(path, self.api.group)):
+            try:
+                if self.config.metrics.listen is None:
+                    yield
+                    return
+                gate = metrics.new_gate()
+                application = metrics.application(metrics.registry(self.collector), gate)
+                listen = self.config.metrics.listen
+                async with _http(application, gate, lambda: _tcp_socket(listen)):
+                    yield
+            finally:
+                path.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def _http(app: web.Application, gate: Gate, listener: Callable[[], socket.socket]) -> AsyncIterator[None]:
+    """Serve an application behind its gate on a socket of our own."""
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S, keepalive_timeout=30.0)
+    await runner.setup()
+    assert runner.server is not None
+    try:
+        server = await asyncio.get_running_loop().create_server(gate.wrap(runner.server), sock=listener(), backlog=256)
+        try:
+            yield
+        finally:
+            server.close()
+    finally:
+        await runner.cleanup()
+
+
+def _unix_socket(path: Path, group: int) -> socket.socket:
+    """Readable by the group. Whoever connects is asked for credentials all the same."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # left by a daemon that was killed; a living one holds the lock
+        before = os.umask(0o117)
+        try:
+            made.bind(str(path))
+        finally:
+            os.umask(before)
+        os.chown(path, -1, group)
+    except OSError as error:
+        made.close()
+        raise CannotStart(f"{path}: {error.strerror}: cannot listen there ([socket] path)") from error
+    return made
+
+
+def _tcp_socket(listen: configs.Listen) -> socket.socket:
+    try:
+        return socket.create_server((listen.host, listen.port), family=socket.AF_INET6 if ":" in listen.host else socket.AF_INET)
+    except OSError as error:
+        raise CannotStart(f"{listen}: {error.strerror}: cannot listen there ([metrics] listen)") from error
+
+
+def _group(name: str | None) -> int:
+    if name is None:
+        return os.getegid()
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise CannotStart(f"[socket] group: there is no group {name!r} on this node") from None
+
+
+def _boot_id(procfs: Path) -> str:
+    path = procfs / "sys/kernel/random/boot_id"
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise CannotStart(f"{path}: {error.strerror}: without the boot id no record can be told from another boot's") from error
+
+
+async def _until(event: asyncio.Event, seconds: float) -> None:
+    with anyio.move_on_after(seconds):
+        await event.wait()

@@ -1,0 +1,429 @@
+"""
+What has happened, durably: events, findings, transitions, positions, and who changed what.
+
+SQLite in WAL mode. A commit of events is synchronous (FULL): it is on disk before anything shows it. A reading position
+alone is not (NORMAL): it survives a killed process, and a power cut begins a new boot anyway. All methods block and
+belong in a lane; each raises LedgerError, never sqlite3's own errors. The open findings are stored as they stand, so
+that starting costs the open ones, not the history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from agent.model import Action, Component, Event, Finding, FindingState, Transition, Trust, When
+from agent.sources.source import Position
+
+T = TypeVar("T")
+
+FILE = "ledger.db"
+_CACHE_KIB = 2048
+_TRIM_ROWS = 5000
+
+# One entry a version, applied in order; `user_version` says how many have been.
+MIGRATIONS = (
+    """
+    CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL UNIQUE, time REAL NOT NULL, source TEXT NOT NULL,
+        kind TEXT NOT NULL, code TEXT NOT NULL, component TEXT NOT NULL, boot_id TEXT NOT NULL, trust TEXT NOT NULL,
+        follows TEXT, simulated_until REAL, fields TEXT NOT NULL, raw TEXT NOT NULL);
+    CREATE INDEX events_time ON events (time);
+    CREATE INDEX events_code ON events (code, id);
+    CREATE INDEX events_component ON events (component, id);
+    CREATE INDEX events_follows ON events (follows) WHERE follows IS NOT NULL;
+    CREATE TABLE findings (
+        id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL, kind TEXT NOT NULL, action TEXT NOT NULL,
+        due TEXT NOT NULL, since REAL NOT NULL, last REAL NOT NULL, count INTEGER NOT NULL, boot_id TEXT NOT NULL,
+        title TEXT NOT NULL, raw TEXT NOT NULL, fields TEXT NOT NULL, state TEXT NOT NULL, simulated_until REAL,
+        cleared_at REAL, cleared_by TEXT);
+    CREATE INDEX findings_open ON findings (id) WHERE state = 'open';
+    CREATE TABLE transitions (
+        id INTEGER PRIMARY KEY, time REAL NOT NULL, finding INTEGER NOT NULL, state TEXT NOT NULL, action TEXT NOT NULL,
+        cause TEXT NOT NULL, event TEXT, UNIQUE (finding, time, cause));
+    CREATE TABLE positions (source TEXT PRIMARY KEY, boot_id TEXT NOT NULL, cursor TEXT NOT NULL);
+    CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, uid INTEGER NOT NULL, pid INTEGER NOT NULL, verb TEXT NOT NULL, target TEXT NOT NULL, reason TEXT NOT NULL);
+    """,
+)
+
+
+class LedgerError(Exception):
+    """The store cannot be read or written; the text says which file and why."""
+
+
+class LedgerDamaged(LedgerError):
+    """The file is there but is no sound database."""
+
+
+class LedgerNewer(LedgerError):
+    """The file was written by a later version; it is left as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """A change that somebody asked for."""
+
+    time: float
+    uid: int
+    pid: int
+    verb: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is committed together: events, what they changed, how far the source has read, who asked."""
+
+    events: tuple[Event, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+    position: Position | None = None
+    audit: Audit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a start needs to know."""
+
+    findings: tuple[Finding, ...]
+    next_id: int
+    positions: dict[str, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event with its place in the ledger, and the records that continue it."""
+
+    id: int
+    event: Event
+    followed_by: tuple[str, ...] = ()
+
+
+class Ledger:
+    """The store in one directory. Not thread-safe: one lane writes; readers open their own `Ledger.reader`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        self._db: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        """Open for writing, creating and migrating as needed. Raises LedgerError."""
+        self.close()
+        self._guard(self._open)
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        os.close(fd)
+        db = sqlite3.connect(self.path, timeout=2.0, isolation_level=None, check_same_thread=False)
+        try:
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version > len(MIGRATIONS):
+                raise LedgerNewer(
+                    f"{self.path}: written by a newer vitald (schema {version}, this one knows {len(MIGRATIONS)}); left as it is"
+                )
+            if version == 0:
+                db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            db.execute("PRAGMA foreign_keys = ON")
+            db.execute("PRAGMA synchronous = FULL")
+            for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+                db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
+        except BaseException:
+            db.close()
+            raise
+        self._db = db
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            try:
+                db.close()
+            except sqlite3.Error as error:
+                raise LedgerError(f"{self.path}: {error}") from error
+
+    def remembered(self) -> Remembered:
+        """The open findings, the next free finding id, the positions. Costs the open findings, not the history."""
+        return self._guard(self._remembered)
+
+    def _remembered(self) -> Remembered:
+        db = self._connection()
+        rows = db.execute(f"SELECT {_FINDING} FROM findings WHERE state = 'open' ORDER BY id").fetchall()
+        next_id = db.execute("SELECT coalesce(max(id), 0) + 1 FROM findings").fetchone()[0]
+        positions = {row[0]: Position(*row) for row in db.execute("SELECT source, boot_id, cursor FROM positions")}
+        return Remembered(tuple(_finding(*row) for row in rows), next_id, positions)
+
+    def commit(self, entries: Sequence[Entry]) -> None:
+        """Store entries in one transaction, on disk when it returns. An event stored before is not stored again."""
+        self._guard(lambda: self._commit(entries))
+
+    def _commit(self, entries: Sequence[Entry]) -> None:
+        db = self._connection()
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            for entry in entries:
+                db.executemany(_INSERT_EVENT, map(_event_row, entry.events))
+                latest = {transition.finding.id: transition.finding for transition in entry.transitions}
+                db.executemany(_UPSERT_FINDING, map(_finding_row, latest.values()))
+                db.executemany(
+                    "INSERT OR IGNORE INTO transitions (time, finding, state, action, cause, event) VALUES (?, ?, ?, ?, ?, ?)",
+                    [
+                        (t.time, t.finding.id, t.finding.state.value, t.finding.action.value, t.cause, t.event)
+                        for t in entry.transitions
+                        if t.cause
+                    ],
+                )
+                if entry.position is not None:
+                    db.execute(_UPSERT_POSITION, _position_row(entry.position))
+                if (audit := entry.audit) is not None:
+                    db.execute(
+                        "INSERT INTO audit (time, uid, pid, verb, target, reason) VALUES (?, ?, ?, ?, ?, ?)",
+                        (audit.time, audit.uid, audit.pid, audit.verb, audit.target, audit.reason),
+                    )
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+    def note(self, position: Position) -> None:
+        """Store a position after records that meant nothing. Survives a killed process, not a power cut."""
+
+        def write() -> None:
+            db = self._connection()
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute(_UPSERT_POSITION, _position_row(position))
+
+        self._guard(write)
+
+    def trim(self, now: float, keep_s: float, most_bytes: int) -> int:
+        """Drop the oldest events beyond age or size, a few thousand at a time; those of open findings stay. Returns how many."""
+        return self._guard(lambda: self._trim(now, keep_s, most_bytes))
+
+    def _trim(self, now: float, keep_s: float, most_bytes: int) -> int:
+        db = self._connection()
+        since = db.execute("SELECT min(since) FROM findings WHERE state = 'open'").fetchone()[0]
+        oldest = now - keep_s
+        used = _pages(db) * db.execute("PRAGMA page_size").fetchone()[0]
+        if used > most_bytes:
+            row = db.execute("SELECT time FROM events ORDER BY id LIMIT 1 OFFSET ?", (_TRIM_ROWS,)).fetchone()
+            if row is not None:
+                oldest = max(oldest, row[0])
+        if since is not None:
+            oldest = min(oldest, since)
+        dropped = db.execute(
+            "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE time < ? ORDER BY time LIMIT ?)", (oldest, _TRIM_ROWS)
+        ).rowcount
+        if dropped:
+            db.execute("DELETE FROM transitions WHERE time < ? AND finding IN (SELECT id FROM findings WHERE state != 'open')", (oldest,))
+            db.execute("DELETE FROM findings WHERE state != 'open' AND cleared_at < ?", (oldest,))
+            db.execute(f"PRAGMA incremental_vacuum({_TRIM_ROWS})").fetchall()
+        return dropped
+
+    def size(self) -> int:
+        """Bytes of the store on disk, the write-ahead log included."""
+        return sum(path.stat().st_size for path in self.path.parent.glob(f"{FILE}*") if path.suffix in (".db", ".db-wal", ".db-shm"))
+
+    def set_aside(self, now: float) -> Path:
+        """Move a damaged store out of the way, so that a new one can begin. Returns its new name."""
+        self.close()
+        aside = self.path.with_name(f"{FILE}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}")
+        try:
+            self.path.replace(aside)
+            for suffix in ("-wal", "-shm"):
+                self.path.with_name(FILE + suffix).unlink(missing_ok=True)
+        except OSError as error:
+            raise LedgerError(f"{self.path}: {error.strerror}") from error
+        return aside
+
+    def rescue(self) -> Remembered | None:
+        """What can still be read of a store that cannot be opened for writing. None if nothing."""
+        try:
+            with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as db:
+                self._db = db
+                return self._remembered()
+        except (sqlite3.Error, OSError, ValueError, TypeError, KeyError):
+            return None
+        finally:
+            self._db = None
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise LedgerError(f"{self.path}: not open")
+        return self._db
+
+    def _guard(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except sqlite3.DatabaseError as error:
+            # A subclass (OperationalError: full, read-only, locked) is an obstacle; DatabaseError itself is damage.
+            damaged = type(error) is sqlite3.DatabaseError or "malformed" in str(error)
+            raise (LedgerDamaged if damaged else LedgerError)(f"{self.path}: {error}") from error
+        except (OSError, sqlite3.Error) as error:
+            raise LedgerError(f"{self.path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Which events. `after` is the id of the last one already seen, `since` a time; `kind` or `code` narrow it."""
+
+    after: int = 0
+    since: float | None = None
+    component: str | None = None
+    code: str | None = None
+    kind: str | None = None
+    limit: int = 100
+    newest: bool = False  # the last `limit` instead of the first
+
+
+def read_events(path: Path, query: Query) -> list[StoredEvent]:
+    """Events in the ledger's order, on a connection of its own, so that reading never waits for or delays a commit."""
+    where, values = ["follows IS NULL", "id > ?"], [query.after]
+    wanted: list[object] = list(values)
+    for column, value in (("component", query.component), ("code", query.code), ("kind", query.kind)):
+        if value is not None:
+            where.append(f"{column} = ?")
+            wanted.append(value)
+    if query.since is not None:
+        where.append("time >= ?")
+        wanted.append(query.since)
+    order = "DESC" if query.newest else "ASC"
+    sql = f"SELECT id, {_EVENT} FROM events WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?"
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as db:
+            db.execute(f"PRAGMA cache_size = -{_CACHE_KIB // 4}")
+            rows = db.execute(sql, (*wanted, query.limit)).fetchall()
+            stored = [StoredEvent(row[0], _event(*row[1:]), _followers(db, row[1])) for row in rows]
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path}: {error}") from error
+    return stored[::-1] if query.newest else stored
+
+
+def read_findings(path: Path, limit: int) -> list[Finding]:
+    """The findings that were cleared last, newest first."""
+    sql = f"SELECT {_FINDING} FROM findings WHERE state != 'open' ORDER BY cleared_at DESC LIMIT ?"
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as db:
+            return [_finding(*row) for row in db.execute(sql, (limit,))]
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path}: {error}") from error
+
+
+def _followers(db: sqlite3.Connection, identity: str) -> tuple[str, ...]:
+    return tuple(row[0] for row in db.execute("SELECT raw FROM events WHERE follows = ? ORDER BY id LIMIT 8", (identity,)))
+
+
+def _pages(db: sqlite3.Connection) -> int:
+    used: int = db.execute("PRAGMA page_count").fetchone()[0] - db.execute("PRAGMA freelist_count").fetchone()[0]
+    return used
+
+
+_EVENT = "identity, time, source, kind, code, component, boot_id, trust, follows, simulated_until, fields, raw"
+_INSERT_EVENT = f"INSERT OR IGNORE INTO events ({_EVENT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_FINDING = "id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state, simulated_until, cleared_at, cleared_by"
+_UPSERT_FINDING = f"INSERT OR REPLACE INTO findings ({_FINDING}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_UPSERT_POSITION = "INSERT OR REPLACE INTO positions (source, boot_id, cursor) VALUES (?, ?, ?)"
+Row = tuple[object, ...]
+
+
+def _event_row(event: Event) -> Row:
+    return (
+        *(event.identity, event.time, event.source, event.kind, event.code, event.component.name, event.boot_id, event.trust.value),
+        *(event.follows, event.simulated_until, json.dumps(event.fields), event.raw),
+    )
+
+
+def _event(
+    identity: str,
+    time: float,
+    source: str,
+    kind: str,
+    code: str,
+    component: str,
+    boot_id: str,
+    trust: str,
+    follows: str | None,
+    simulated_until: float | None,
+    fields: str,
+    raw: str,
+) -> Event:
+    return Event(
+        identity=identity,
+        time=time,
+        source=source,
+        kind=kind,
+        code=code,
+        component=Component.parse(component),
+        boot_id=boot_id,
+        trust=Trust(trust),
+        follows=follows,
+        simulated_until=simulated_until,
+        fields=json.loads(fields),
+        raw=raw,
+    )
+
+
+def _finding_row(finding: Finding) -> Row:
+    return (
+        *(finding.id, finding.component.name, finding.code, finding.kind, finding.action.value, finding.when.value),
+        *(finding.since, finding.last, finding.count, finding.boot_id, finding.title, finding.raw, json.dumps(finding.fields)),
+        *(finding.state.value, finding.simulated_until, finding.cleared_at, finding.cleared_by),
+    )
+
+
+def _finding(
+    id_: int,
+    component: str,
+    code: str,
+    kind: str,
+    action: str,
+    due: str,
+    since: float,
+    last: float,
+    count: int,
+    boot_id: str,
+    title: str,
+    raw: str,
+    fields: str,
+    state: str,
+    simulated_until: float | None,
+    cleared_at: float | None,
+    cleared_by: str | None,
+) -> Finding:
+    return Finding(
+        id=id_,
+        component=Component.parse(component),
+        code=code,
+        kind=kind,
+        action=Action(action),
+        when=When(due),
+        since=since,
+        last=last,
+        count=count,
+        boot_id=boot_id,
+        title=title,
+        raw=raw,
+        fields=json.loads(fields),
+        state=FindingState(state),
+        simulated_until=simulated_until,
+        cleared_at=cleared_at,
+        cleared_by=cleared_by,
+    )
+
+
+def _position_row(position: Position) -> Row:
+    return position.source, position.boot_id, position.cursor
+
+
+def unsaved(entries: Iterable[Entry]) -> int:
+    """How many events wait in these entries."""
+    return sum(len(entry.events) for entry in entries)

@@ -1,0 +1,406 @@
+"""
+The socket API: HTTP and JSON over a Unix socket. `openapi.json` beside this file is its contract.
+
+Owns     routes, who may do what, what a bad request is told.
+Refuses  judging and waiting: everything is read off the board, and a change goes through the pipeline's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timezone
+from importlib import resources
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from aiohttp import web
+
+from agent import __version__, toml
+from agent.board import Board
+from agent.catalog import Catalog
+from agent.judge.verdict import by_strength
+from agent.lane import Lane, LaneStuck
+from agent.ledger import Audit, LedgerError, Query, StoredEvent, read_events, read_findings
+from agent.model import Event
+from agent.outputs import form
+from agent.outputs.gate import Gate
+from agent.outputs.peer import Peer, peer_of
+from agent.pipeline import Pipeline
+from agent.sources.kernel_log.announced import WINDOW_S, Announcement
+from agent.sources.kernel_log.interpret import Interpreter
+from agent.sources.pci import PciInventory
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
+
+_CLIENTS, _WATCHERS = 128, 32
+_BODY_BYTES = 16 * 1024
+_PAGE, _PAGE_MOST = 100, 1000
+_BODY_S, _HEARTBEAT_S, _WRITE_S = 5.0, 15.0, 5.0
+_HOLD_S = (1.0, 86400.0)
+_REASON = 500
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Stored = TypeVar("Stored")
+
+
+class Refused(Exception):
+    """A request that is answered with an error. `hint` says what to do instead."""
+
+    def __init__(self, status: int, error: str, hint: str = "") -> None:
+        super().__init__(error)
+        self.status, self.error, self.hint = status, error, hint
+
+
+class Api:
+    """The handlers, over what the composition root gives them."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        pipeline: Pipeline,
+        catalog: Catalog,
+        interpreter: Interpreter,
+        inventory: PciInventory,
+        reader: Lane,
+        inject_path: Path,
+        group: int,
+    ) -> None:
+        self.board = board
+        self.pipeline = pipeline
+        self.catalog = catalog  # replaced on reload
+        self.interpreter = interpreter
+        self.inventory = inventory
+        self.reader = reader
+        self.inject_path = inject_path
+        self.group = group
+        self.gate = Gate(_CLIENTS)
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[self._outermost], client_max_size=_BODY_BYTES)
+        app.router.add_get("/healthz", self.healthz)
+        app.router.add_get("/v1/status", self.status)
+        app.router.add_get("/v1/findings", self.findings)
+        app.router.add_post("/v1/findings/{id}/clear", self.clear)
+        app.router.add_get("/v1/events", self.events)
+        app.router.add_get("/v1/components", self.components)
+        app.router.add_get("/v1/rules/{kind}/{code}", self.rule)
+        app.router.add_get("/v1/watch", self.watch)
+        app.router.add_get("/v1/openapi.json", self.openapi)
+        app.router.add_post("/v1/injections", self.announce)
+        app.router.add_get("/v1/injections/{id}", self.injection)
+        return app
+
+    # What anybody in the socket's group may ask.
+
+    async def healthz(self, _request: web.Request) -> web.Response:
+        """Whether the daemon itself works; the node's health is /v1/status."""
+        if self.pipeline.wedged():
+            raise Refused(503, "the judge is stuck", "see the daemon's log")
+        return web.json_response({"ok": True, "version": __version__})
+
+    async def status(self, request: web.Request) -> web.Response:
+        _query(request)
+        now = time.time()
+        board, counters = self.board, self.interpreter.counters
+        judged = board.verdict(now)
+        return web.json_response(
+            {
+                **form.verdict(judged),
+                "components": form.components(board.findings, self.inventory, device_reset=board.device_reset),
+                "sources": [form.source(source, now) for source in board.sources.values()],
+                "findings": [form.finding(found, self.catalog) for found in by_strength(board.findings)[:_PAGE]],
+                "openFindings": len(board.findings),
+                "ledger": {
+                    "ok": board.ledger.ok,
+                    "error": board.ledger.error,
+                    "unsavedEvents": board.ledger.unsaved,
+                    "droppedEvents": board.ledger.dropped,
+                    "sizeBytes": board.ledger.size_bytes,
+                },
+                "kernelLog": {"recordsRead": counters.read, "recordsLost": counters.lost, "untrusted": counters.untrusted},
+                "profile": self.catalog.profile,
+                "host": socket.gethostname(),
+                "bootId": board.boot_id,
+                "version": __version__,
+                "pid": os.getpid(),
+                "startedAt": form.moment(board.started_at),
+                "time": form.moment(now),
+            }
+        )
+
+    async def findings(self, request: web.Request) -> web.Response:
+        query = _query(request, "state", "limit", "component", "code")
+        state = query.get("state", "open")
+        if state == "open":
+            found = by_strength(self.board.findings)
+        elif state == "cleared":
+            limit = _limit(query)
+            found = await self._read(lambda: read_findings(self.pipeline.ledger.path, limit))
+        else:
+            raise Refused(400, f"state: {state!r} is none of open, cleared")
+        wanted = [one for one in found if query.get("component") in (None, one.component.name) and query.get("code") in (None, one.code)]
+        return web.json_response({"findings": [form.finding(one, self.catalog) for one in wanted[: _limit(query)]]})
+
+    async def events(self, request: web.Request) -> web.Response:
+        query = _query(request, "since", "limit", "component", "code", "kind", "newest")
+        after, since = _since(query.get("since"))
+        code, kind = query.get("code"), query.get("kind")
+        if code is not None and "/" not in code:
+            raise Refused(400, f"code: {code!r} names no kind", "write it as kind/code, e.g. xid/79")
+        wanted = Query(
+            after=after,
+            since=since,
+            component=query.get("component"),
+            code=code,
+            kind=kind,
+            limit=_limit(query),
+            newest=_flag(query, "newest"),
+        )
+        try:
+            stored = await self._read(lambda: read_events(self.pipeline.ledger.path, wanted))
+        except Refused:
+            stored = self._from_memory(wanted)
+        more = len(stored) == wanted.limit and not wanted.newest
+        return web.json_response({"events": [form.event(one) for one in stored], "next": stored[-1].id if more else None})
+
+    async def components(self, request: web.Request) -> web.Response:
+        _query(request)
+        return web.json_response({"components": form.components(self.board.findings, self.inventory, device_reset=self.board.device_reset)})
+
+    async def rule(self, request: web.Request) -> web.Response:
+        _query(request)
+        return web.json_response(form.rule(self.catalog.rule(f"{request.match_info['kind']}/{request.match_info['code']}")))
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        _query(request)
+        return web.Response(
+            text=resources.files("agent.outputs").joinpath("openapi.json").read_text("utf-8"), content_type="application/json"
+        )
+
+    async def watch(self, request: web.Request) -> web.StreamResponse:
+        """One JSON object a line: the verdict first, then every event, transition and changed verdict, and a heartbeat."""
+        _query(request)
+        if self.board.watchers >= _WATCHERS:
+            raise Refused(503, "too many watchers", f"{_WATCHERS} at once; try again later")
+        self.gate.serving(request.transport, streaming=True)
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
+        subscription = self.board.subscribe()
+        try:
+            await response.prepare(request)
+            shown = await self._show_verdict(response, None)
+            while not subscription.lagged:
+                try:
+                    change = await asyncio.wait_for(subscription.queue.get(), _HEARTBEAT_S)
+                except asyncio.TimeoutError:
+                    await _line(response, {"type": "heartbeat", "time": form.moment(time.time())})
+                    shown = await self._show_verdict(response, shown)
+                    continue
+                if isinstance(change, Event):
+                    await _line(response, {"type": "event", "event": form.event(StoredEvent(0, change))})
+                else:
+                    await _line(response, {"type": "finding", **form.transition(change, self.catalog)})
+                if subscription.queue.empty():
+                    shown = await self._show_verdict(response, shown)
+            await _line(response, {"type": "lagged", "hint": "read /v1/events for what was missed, then watch again"})
+        except (ConnectionError, asyncio.TimeoutError):
+            log.debug("watcher_gone")
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self.board.unsubscribe(subscription)
+        return response
+
+    # What only root and the daemon's own user may do.
+
+    async def clear(self, request: web.Request) -> web.Response:
+        peer = _changing(request)
+        id_ = request.match_info["id"]
+        if not re.fullmatch(r"\d{1,15}", id_):
+            raise Refused(400, f"id: {id_[:80]!r} is not a finding's number", "vitald findings shows them")
+        body = await _body(request, "reason")
+        reason = body.get("reason")
+        if not isinstance(reason, str) or not reason.strip() or len(reason) > _REASON:
+            raise Refused(
+                400, f"reason: expected a text of 1 to {_REASON} characters", 'send {"reason": "replaced the riser, ticket 4711"}'
+            )
+        audit = Audit(time=time.time(), uid=peer.uid, pid=peer.pid, verb="clear", target=id_, reason=reason.strip())
+        closed = await self.pipeline.clear(int(id_), peer.name, audit)
+        if closed is None:
+            raise Refused(404, f"no open finding {id_}", "vitald findings shows the open ones")
+        log.info("cleared", finding=id_, uid=peer.uid, pid=peer.pid, reason=reason)
+        return web.json_response({"finding": form.finding(closed, self.catalog)})
+
+    async def announce(self, request: web.Request) -> web.Response:
+        peer = _changing(request)
+        body = await _body(request, "line", "holdSeconds")
+        line, hold = body.get("line"), body.get("holdSeconds", 600)
+        if not isinstance(line, str) or not 1 <= len(line) <= 900 or not line.isprintable() or not line.isascii():
+            raise Refused(400, "line: expected one printable line of ASCII, at most 900 characters")
+        if isinstance(hold, bool) or not isinstance(hold, (int, float)) or not _HOLD_S[0] <= hold <= _HOLD_S[1]:
+            raise Refused(400, f"holdSeconds: expected a number from {_HOLD_S[0]:g} to {_HOLD_S[1]:g}")
+        if self.interpreter.recognise(line.encode()) is None:
+            raise Refused(400, "line: no rule recognises it, so a drill with it would show nothing", "try it with: vitald scan -")
+        made = self.interpreter.announcements.announce(line, time.time(), float(hold))
+        log.warning("drill_announced", id=made.id, line=line, uid=peer.uid, pid=peer.pid)
+        return web.json_response({**self._drill(made), "writeTo": str(self.inject_path), "windowSeconds": WINDOW_S}, status=201)
+
+    async def injection(self, request: web.Request) -> web.Response:
+        _query(request)
+        made = self.interpreter.announcements.get(request.match_info["id"])
+        if made is None:
+            raise Refused(404, "no such drill")
+        return web.json_response(self._drill(made))
+
+    def _drill(self, made: Announcement) -> form.Json:
+        seen = next((one for one in reversed(self.board.recent) if one.event.identity == made.seen), None)
+        finding = None
+        if seen is not None:
+            key = (seen.event.component, seen.event.code, True)
+            finding = next((found.id for found in self.board.findings if found.key == key), None)
+        waiting = time.time() - made.announced_at <= WINDOW_S
+        return {
+            "id": made.id,
+            "line": made.text,
+            "state": "seen" if seen is not None else "announced" if waiting else "expired",
+            "finding": finding,
+            "simulatedUntil": form.moment(made.simulated_until),
+        }
+
+    async def _show_verdict(self, response: web.StreamResponse, shown: form.Json | None) -> form.Json:
+        judged = form.verdict(self.board.verdict(time.time()))
+        if judged != shown:
+            await _line(response, {"type": "verdict", **judged})
+        return judged
+
+    async def _read(self, work: Callable[[], list[Stored]]) -> list[Stored]:
+        """Read the ledger in the readers' lane: a slow disk delays whoever asks, and nobody else."""
+        try:
+            return await self.reader.call(work, 5.0)
+        except (LedgerError, LaneStuck) as error:
+            raise Refused(503, f"the ledger cannot be read: {error}", "vitald status says more") from error
+
+    def _from_memory(self, wanted: Query) -> list[StoredEvent]:
+        """The most recent events, without ids, when the ledger cannot be read."""
+        kept = [
+            one
+            for one in self.board.recent
+            if wanted.code in (None, one.event.code)
+            and wanted.kind in (None, one.event.kind)
+            and wanted.component in (None, one.event.component.name)
+            and (wanted.since is None or one.event.time >= wanted.since)
+        ]
+        return kept[-wanted.limit :] if wanted.newest else kept[: wanted.limit]
+
+    @web.middleware
+    async def _outermost(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Who asks, whether that one may, and every error as JSON."""
+        self.gate.serving(request.transport)
+        try:
+            peer = _peer(request)
+            if not peer.may_read(self.group):
+                raise Refused(403, f"uid {peer.uid} may not read", "be a member of the socket's group, or root")
+            request["peer"] = peer
+            return await handler(request)
+        except Refused as refused:
+            return _error(refused.status, refused.error, refused.hint)
+        except web.HTTPException as error:
+            hint = "see /v1/openapi.json" if error.status in (404, 405) else ""
+            response = _error(error.status, error.reason, hint)
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+            return response
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:
+            log.exception("request_failed", path=request.path)
+            return _error(500, "vitald failed to answer", "its log says why; please report it")
+
+
+def _peer(request: web.Request) -> Peer:
+    sock = request.get_extra_info("socket")
+    if sock is None:
+        raise ConnectionResetError("the client is gone")
+    return peer_of(sock)
+
+
+def _changing(request: web.Request) -> Peer:
+    _query(request)
+    peer: Peer = request["peer"]
+    if not peer.may_change:
+        log.warning("change_refused", path=request.path, uid=peer.uid, pid=peer.pid)
+        raise Refused(403, f"uid {peer.uid} may not change anything", "only root and the daemon's own user may")
+    return peer
+
+
+def _query(request: web.Request, *known: str) -> dict[str, str]:
+    """The query's parameters, each at most once and all of them known."""
+    for name in request.query:
+        if name not in known:
+            raise Refused(400, f"unknown parameter {name[:80]!r}{toml.suggest(name, known)}", "see /v1/openapi.json")
+        if len(request.query.getall(name)) > 1:
+            raise Refused(400, f"{name}: given more than once")
+    return dict(request.query)
+
+
+def _limit(query: dict[str, str]) -> int:
+    text = query.get("limit", str(_PAGE))
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= _PAGE_MOST:
+        raise Refused(400, f"limit: expected a number from 1 to {_PAGE_MOST}, found {text[:80]!r}")
+    return int(text)
+
+
+def _flag(query: dict[str, str], name: str) -> bool:
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise Refused(400, f"{name}: expected true or false, found {text[:80]!r}")
+    return text == "true"
+
+
+def _since(text: str | None) -> tuple[int, float | None]:
+    """An event's id (what `next` gives), an RFC 3339 time, or a duration back from now."""
+    if text is None:
+        return 0, None
+    if re.fullmatch(r"[0-9]{1,15}", text):
+        return int(text), None
+    try:
+        return 0, time.time() - toml.duration(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(re.sub(r"[Zz]\Z", "+00:00", text))
+        return 0, (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        raise Refused(400, f"since: {text[:80]!r} is no event id, RFC 3339 time or duration such as 30m") from None
+
+
+async def _body(request: web.Request, *known: str) -> dict[str, object]:
+    try:
+        body = await asyncio.wait_for(request.read(), _BODY_S)
+    except asyncio.TimeoutError:
+        raise Refused(408, f"the body did not come within {_BODY_S:g} s") from None
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is not JSON") from None
+    if not isinstance(values, dict):
+        raise Refused(400, "the body is not a JSON object")
+    for name in values:
+        if name not in known:
+            raise Refused(400, f"unknown key {name[:80]!r}{toml.suggest(name, known)}")
+    return values
+
+
+async def _line(response: web.StreamResponse, value: form.Json) -> None:
+    await asyncio.wait_for(response.write(json.dumps(value).encode() + b"\n"), _WRITE_S)
+
+
+def _error(status: int, error: str, hint: str) -> web.Response:
+    body = {"error": error, "hint": hint} if hint else {"error": error}
+    return web.json_response(body, status=status)

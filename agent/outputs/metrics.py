@@ -1,0 +1,151 @@
+"""
+The Prometheus endpoint. Everything is read off the board at the moment of the scrape, so a gauge falls when its finding
+clears. Names: `vitald_`, base units, `_total` for counters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from agent import __version__
+from agent.board import Board
+from agent.model import Status
+from agent.outputs import form
+from agent.outputs.gate import Gate
+from agent.sources.kernel_log.interpret import Interpreter
+from agent.sources.pci import PciInventory
+
+_CLIENTS = 16
+
+
+class BoardCollector(Collector):
+    """Makes the metric families out of the board, anew at each scrape."""
+
+    def __init__(self, board: Board, interpreter: Interpreter, inventory: PciInventory, gate: Gate) -> None:
+        self.board = board
+        self.interpreter = interpreter
+        self.inventory = inventory
+        self.gate = gate
+        self.profile = ""
+
+    def collect(self) -> Iterator[Metric]:
+        now = time.time()
+        yield from self._verdict(now)
+        yield from self._findings()
+        yield from self._events()
+        yield from self._sources(now)
+        yield from self._ledger()
+        yield _gauge("vitald_api_clients", "Clients connected to the socket.", self.gate.clients)
+        yield _counter("vitald_api_clients_refused", "Clients refused because too many were connected.", self.gate.refused)
+        yield _counter("vitald_api_clients_timed_out", "Clients closed because they were too slow.", self.gate.timed_out)
+        info = InfoMetricFamily("vitald_build", "Version of the daemon and profile of its catalogue.")
+        info.add_metric([], {"version": __version__, "profile": self.profile})
+        yield info
+
+    def _verdict(self, now: float) -> Iterator[Metric]:
+        verdict = self.board.verdict(now)
+        yield _gauge("vitald_reboot_required", "1 if an open finding asks for a reboot of the node.", verdict.reboot_required)
+        yield _gauge("vitald_replacement_required", "1 if an open finding asks for replacement of the node.", verdict.replacement_required)
+        yield _gauge("vitald_simulated", "1 if an open finding is a drill's and not real.", verdict.simulated)
+        status = GaugeMetricFamily("vitald_status", "The node's status: 1 for the one that holds.", labels=["status"])
+        for one in Status:
+            status.add_metric([one.value], one is verdict.status)
+        yield status
+        of_component = GaugeMetricFamily(
+            "vitald_component_status", "Status of each component: 1 for the one that holds.", labels=["component", "kind", "status"]
+        )
+        for component in form.components(self.board.findings, self.inventory, device_reset=self.board.device_reset):
+            of_component.add_metric([str(component["name"]), str(component["kind"]), str(component["status"])], 1)
+        yield of_component
+
+    def _findings(self) -> Iterator[Metric]:
+        labels = ["component", "kind", "code", "action", "simulated"]
+        counts = Counter(
+            (found.component.name, found.kind, found.code.partition("/")[2], found.action.value, _word(found.simulated))
+            for found in self.board.findings
+        )
+        family = GaugeMetricFamily("vitald_findings", "Open findings.", labels=labels)
+        for key, count in counts.items():
+            family.add_metric(key, count)
+        yield family
+        yield _counter("vitald_transitions", "Findings opened, changed or cleared.", self.board.transitions)
+
+    def _events(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "vitald_events", "Events seen since the daemon started.", labels=["kind", "code", "trust", "simulated"]
+        )
+        for (kind, code, trust, simulated), count in self.board.events.items():
+            family.add_metric([kind, code, trust, _word(simulated)], count)
+        yield family
+
+    def _sources(self, now: float) -> Iterator[Metric]:
+        up = GaugeMetricFamily("vitald_source_up", "1 while a source is read within its deadline.", labels=["source"])
+        seen = GaugeMetricFamily("vitald_source_last_seen_timestamp_seconds", "When a source last truly looked.", labels=["source"])
+        for source in self.board.sources.values():
+            up.add_metric([source.name], source.fresh(now))
+            if source.last_seen is not None:
+                seen.add_metric([source.name], source.last_seen)
+        yield up
+        yield seen
+        counters = self.interpreter.counters
+        yield _counter("vitald_kernel_records_read", "Records of the kernel log that were read.", counters.read)
+        yield _counter("vitald_kernel_records_lost", "Records overwritten before they were read, by sequence number.", counters.lost)
+        yield _counter("vitald_kernel_records_torn", "Records that did not follow the grammar.", counters.torn)
+        yield _counter("vitald_kernel_records_userspace", "Records written by processes and not by the kernel.", counters.userspace)
+        yield _counter("vitald_kernel_records_untrusted", "Faults reported by processes, and therefore not judged.", counters.untrusted)
+        yield _counter("vitald_kernel_overruns", "Times that the kernel's ring overtook the reader.", counters.overruns)
+
+    def _ledger(self) -> Iterator[Metric]:
+        ledger = self.board.ledger
+        yield _gauge("vitald_ledger_ok", "1 while the ledger can be written.", ledger.ok)
+        yield _gauge("vitald_ledger_size_bytes", "Size of the ledger on disk.", ledger.size_bytes)
+        yield _gauge("vitald_ledger_unsaved_events", "Events held in memory until the ledger can be written.", ledger.unsaved)
+        yield _counter(
+            "vitald_ledger_dropped_events", "Events that were too many to hold while the ledger could not be written.", ledger.dropped
+        )
+        yield _counter("vitald_ledger_commits", "Transactions committed.", ledger.commits)
+        yield _counter("vitald_ledger_commit_seconds", "Time spent in commits, waiting for the disk included.", ledger.commit_seconds)
+        yield _gauge("vitald_ledger_last_commit_seconds", "Duration of the last commit.", ledger.last_commit_seconds)
+
+
+def registry(collector: BoardCollector) -> CollectorRegistry:
+    made = CollectorRegistry()
+    made.register(collector)
+    ProcessCollector(registry=made)
+    return made
+
+
+def application(metrics: CollectorRegistry, gate: Gate) -> web.Application:
+    """`/metrics`, and nothing else."""
+
+    async def scrape(request: web.Request) -> web.Response:
+        gate.serving(request.transport)
+        return web.Response(body=generate_latest(metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application(client_max_size=1024)
+    app.router.add_get("/metrics", scrape)
+    return app
+
+
+def new_gate() -> Gate:
+    return Gate(_CLIENTS)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,139 @@
+"""
+From a record to an event: trust, component, and which records belong together.
+
+Shared by both readers, so that a line means the same wherever it was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agent.catalog import Catalog
+from agent.model import NODE, Component, ComponentKind, Event, Trust, Value
+from agent.sources.kernel_log.announced import Announcements
+from agent.sources.kernel_log.recognise import Recogniser
+from agent.sources.kernel_log.record import unescape
+from agent.sources.kernel_log.sighting import Sighting
+from agent.sources.pci import PciInventory
+
+NAME = "kernel_log"
+_FOLLOW_S = 5.0  # an SXid's follow-up records come within milliseconds of it
+_SWITCHES = 64
+
+
+@dataclass(slots=True)
+class Counters:
+    """Records of the kernel log, since the daemon started."""
+
+    read: int = 0
+    lost: int = 0
+    torn: int = 0
+    untrusted: int = 0
+    userspace: int = 0
+    overruns: int = 0
+    lost_spans: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Interpreter:
+    """Holds what a line is read against: the catalogue's shapes, the drills, the devices.
+
+    Without an inventory the lines are another machine's or another day's, and this node's devices say nothing about them.
+    """
+
+    def __init__(self, catalog: Catalog, announcements: Announcements, inventory: PciInventory | None, *, accept_userspace: bool) -> None:
+        self.announcements = announcements
+        self.inventory = inventory
+        self.counters = Counters()
+        self._heads: dict[str, tuple[str, str, float]] = {}
+        self.configure(catalog, accept_userspace=accept_userspace)
+
+    def configure(self, catalog: Catalog, *, accept_userspace: bool) -> None:
+        """Take new settings; also called when the configuration is reloaded."""
+        self.catalog = catalog
+        self.accept_userspace = accept_userspace
+        self.recogniser = Recogniser(catalog.rules.values())
+        self.recognise = self.recogniser.recognise
+
+    def event(
+        self, sighting: Sighting, text: bytes, facility: int | None, *, identity: str, time: float, boot_id: str, usec: int | None
+    ) -> Event:
+        """The event of a recognised record. `time` is seconds since the epoch, `usec` the kernel's own clock."""
+        trust, simulated_until = self._trust(text, facility, identity, time)
+        fields: dict[str, Value] = dict(sighting.fields)
+        said = {"number": sighting.number, "pci": sighting.pci, "pid": sighting.pid, "process": sighting.process}
+        said |= {"link": sighting.link, "fatal": sighting.fatal, "usec": usec}
+        fields.update({name: value for name, value in said.items() if value is not None})
+        component = self._component(sighting)
+        if self.inventory is not None and component.id and component.id in (sighting.pci, fields.get("blamed")):
+            fields["on_pci"] = self.inventory.present(component.id)
+        if trust is Trust.UNTRUSTED:
+            self.counters.untrusted += 1
+        return Event(
+            identity=identity,
+            time=time,
+            source=NAME,
+            kind=sighting.kind,
+            code=sighting.code,
+            component=component,
+            boot_id=boot_id,
+            raw=printable(text),
+            trust=trust,
+            fields=fields,
+            follows=self._follows(sighting, identity, time),
+            simulated_until=simulated_until,
+        )
+
+    def _trust(self, text: bytes, facility: int | None, identity: str, now: float) -> tuple[Trust, float | None]:
+        """A file that the operator named as the kernel's log keeps no facility; its lines are taken at their word."""
+        if facility != 0 and (drill := self.announcements.claim(unescape(text), identity, now)) is not None:
+            return Trust.ANNOUNCED, drill.simulated_until
+        if not facility:
+            return Trust.KERNEL, None
+        return (Trust.ACCEPTED if self.accept_userspace else Trust.UNTRUSTED), None
+
+    def _component(self, sighting: Sighting) -> Component:
+        kind = self.catalog.rule(sighting.code).component
+        if kind is ComponentKind.NODE:
+            return NODE
+        blamed = sighting.fields.get("blamed")
+        address = blamed if isinstance(blamed, str) else sighting.pci
+        if address is not None:
+            return self.inventory.component(address, kind) if self.inventory is not None else Component(kind, address)
+        device = sighting.fields.get("device") or sighting.fields.get("port")
+        return Component(kind, str(device)) if device else NODE
+
+    def _follows(self, sighting: Sighting, identity: str, time: float) -> str | None:
+        """The identity of the SXid that this record continues."""
+        if sighting.kind != "sxid" or sighting.pci is None:
+            return None
+        if not sighting.continues:
+            if len(self._heads) >= _SWITCHES:
+                self._heads.clear()
+            self._heads[sighting.pci] = (sighting.code, identity, time)
+            return None
+        code, head, at = self._heads.get(sighting.pci, ("", "", 0.0))
+        return head if code == sighting.code and abs(time - at) <= _FOLLOW_S else None
+
+
+def printable(text: bytes) -> str:
+    """The record as /dev/kmsg escapes it: ASCII without control characters, safe on any terminal and in any log."""
+    if text.isascii() and text.decode("ascii").isprintable():
+        return text.decode("ascii")
+    return "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in text)
+
+
+def lost_event(*, identity: str, time: float, boot_id: str, count: int | None, fields: dict[str, Value]) -> Event:
+    """Records that nobody will ever read: an event of its own, so that silence is not taken for health."""
+    said = "an unknown number of" if count is None else str(count)
+    return Event(
+        identity=identity,
+        time=time,
+        source=NAME,
+        kind="vitald",
+        code="vitald/records_lost",
+        component=NODE,
+        boot_id=boot_id,
+        raw=f"{said} kernel log records lost ({', '.join(f'{key} {value}' for key, value in fields.items())})",
+        trust=Trust.DAEMON,
+        fields={**fields, "count": count},
+    )

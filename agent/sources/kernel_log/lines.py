@@ -1,0 +1,78 @@
+"""
+A line of a rendered log, split into prefix and kernel message: dmesg in all its modes, journalctl, syslog, raw kmsg.
+
+One known prefix is taken off, then the message is matched from its first character. A line whose tag names another
+program than `kernel` is that program's, whatever it quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from agent.sources.kernel_log.record import KernelRecord, TornRecord
+
+_MONTH = r"(?:\d{1,2}[^\W\d]|[^\W\d]{3,5}\.?)"  # localised: "Mär", "Okt", "févr.", "8月"
+_CLOCK = r"\d\d:\d\d:\d\d"
+_SECONDS = r"\[ *\+?\d+\.\d+ ?\]"  # also dmesg -d: "[  +0.000844]"
+_WALL = rf"\[(?:[^\W\d]{{1,4}}\.? )?{_MONTH} +\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?\]"  # dmesg -T, dmesg -H
+_DATE, _ZONE = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}", r"(?:Z| ?[+\-]\d\d:?\d\d)?"
+_CALLER = r"\[ *[TC]\d+\]"
+_STAMP = re.compile(
+    r"(?:<(?P<prio>\d{1,3})>)?"  # dmesg -r, a line for /dev/kmsg
+    r"(?:(?P<facility>[a-z0-9]+) *:[a-z]+ *: )?"  # dmesg -x
+    rf"(?:(?:{_SECONDS}|{_WALL}|\[\.\.\.\]|{_DATE}(?:[.,]\d+)?{_ZONE})(?: ?{_CALLER})? |{_CALLER} )?"  # dmesg, dmesg --time-format iso
+)
+_HOST = r"[A-Za-z0-9][\w.\-:]{0,253}(?<!:)"
+_TAG = r"(?P<tag>[^\s:\[\]]{1,128})(?:(?:\[\d+\])?:(?: |(?=\[)|\Z)| (?:\d+|-) \S+ - )"  # or RFC 5424: "kernel - - - "
+_SYSLOG = re.compile(
+    rf"(?:{_MONTH} +\d{{1,2}} {_CLOCK}(?:\.\d+)?"  # journalctl short, syslog
+    rf"|[^\W\d]{{2,4}}\.? {_DATE}{_ZONE} [A-Z]{{2,5}}"  # journalctl short-full
+    rf"|{_DATE}(?:\.\d+)?{_ZONE}"  # journalctl short-iso, RFC 3339 syslog; dmesg writes a comma
+    rf"|\d{{9,11}}\.\d{{6}}|{_CLOCK}"  # journalctl short-unix, a date cut off
+    rf") (?:{_HOST} )?(?:[a-z0-9]+\.[a-z]+ )?{_TAG}"
+)
+_TALOS = re.compile(rf"\S{{1,255}}: +kern: +[a-z]+: \[{_DATE}(?:\.\d+)?Z\]: ")
+_KERNEL = re.compile(rf"(?:{_HOST} )?kernel:(?: |(?=\[))")
+_RAW = re.compile(rb"\d{1,4},\d+,\d+,[^;]{1,256};")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A kernel message out of a text. `facility` is None where the form keeps none."""
+
+    message: bytes  # still escaped, where the form escapes
+    facility: int | None = None
+
+
+def strip(raw: bytes) -> Line | None:
+    """The kernel message of a line, or None where the line is another program's."""
+    raw = raw.rstrip(b"\r\n")
+    if _RAW.match(raw):
+        try:
+            record = KernelRecord.parse(raw)
+        except TornRecord:
+            return None
+        return Line(record.text, record.facility)
+    text = raw.decode("utf-8", "surrogateescape")
+    facility: int | None = None
+    if (syslog := _SYSLOG.match(text) or _TALOS.match(text)) is not None:
+        if syslog.re is _SYSLOG and syslog["tag"] != "kernel":
+            return None
+        text = text[syslog.end() :]
+    elif (stamp := _STAMP.match(text)) is not None and stamp.end():
+        facility = _facility(stamp["prio"], stamp["facility"])
+        text = text[stamp.end() :]
+    if (tagged := _KERNEL.match(text)) is not None:
+        text = text[tagged.end() :]
+    if (stamp := _STAMP.match(text)) is not None:  # syslog keeps the kernel's own bracket where printk.time is on
+        text = text[stamp.end() :]
+    return Line(text.encode("utf-8", "surrogateescape"), facility)
+
+
+def _facility(prio: str | None, name: str | None) -> int | None:
+    if prio:
+        return int(prio) >> 3
+    if name:
+        return 0 if name == "kern" else 1
+    return None

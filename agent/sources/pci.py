@@ -1,0 +1,87 @@
+"""
+What is on PCI: the accelerators, switches and adapters that this node has, from sysfs.
+
+A snapshot taken at start; a device is looked up again when a kernel line names it, because one that has fallen off the
+bus is gone from sysfs too. Reading these attributes does not touch the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.model import Component, ComponentKind
+
+_NVIDIA, _AMAZON = 0x10DE, 0x1D0F
+_NEURON_DEVICES = range(0x7064, 0x7465)  # Inferentia, Trainium 1 to 3 (aws-neuron-driver PCI table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciDevice:
+    """`pci_class` is the 24-bit class code, e.g. 0x030200 for a 3D controller."""
+
+    address: str
+    vendor: int
+    device: int
+    pci_class: int
+    driver: str | None
+
+    @property
+    def kind(self) -> ComponentKind:
+        base = self.pci_class >> 16
+        if self.vendor == _NVIDIA and base == 0x03:
+            return ComponentKind.GPU
+        if self.vendor == _NVIDIA and self.pci_class >> 8 == 0x0680:
+            return ComponentKind.NVSWITCH
+        if self.vendor == _AMAZON and self.device in _NEURON_DEVICES and base in (0x08, 0x12):
+            return ComponentKind.NEURON
+        if base == 0x02:
+            return ComponentKind.NIC
+        return ComponentKind.PCI
+
+
+class PciInventory:
+    """The devices by address. A name that is no PCI address is never looked up: it comes from a log line."""
+
+    def __init__(self, sysfs: Path) -> None:
+        self._root = sysfs / "bus" / "pci" / "devices"
+        self.devices: dict[str, PciDevice] = {}
+
+    def read(self) -> None:
+        """Walk sysfs. A node without a PCI bus has no devices; that is no error."""
+        try:
+            found = sorted(entry.name for entry in self._root.iterdir())
+        except OSError:
+            found = []
+        devices = (_device(self._root / name) for name in found)
+        self.devices = {device.address: device for device in devices if device is not None}
+
+    def present(self, address: str) -> bool:
+        """Whether the device is on the bus at this moment. `address` is normalised, so it cannot leave the folder."""
+        return (self._root / address).exists()
+
+    def component(self, address: str, kind: ComponentKind) -> Component:
+        """The component at an address: what PCI says it is, else what the line's grammar implies."""
+        device = self.devices.get(address)
+        if kind is ComponentKind.PCI and device is not None:
+            kind = device.kind
+        return Component(kind, address)
+
+    def watched(self) -> list[PciDevice]:
+        """Accelerators, switches and adapters: what a verdict is about."""
+        return [device for device in self.devices.values() if device.kind is not ComponentKind.PCI]
+
+
+def _device(path: Path) -> PciDevice | None:
+    try:
+        numbers = [int((path / name).read_text(), 16) for name in ("vendor", "device", "class")]
+    except (OSError, ValueError):
+        return None  # went away between the listing and the look
+    driver = path / "driver"
+    return PciDevice(
+        address=path.name,
+        vendor=numbers[0],
+        device=numbers[1],
+        pci_class=numbers[2],
+        driver=driver.resolve().name if driver.exists() else None,
+    )

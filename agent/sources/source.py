@@ -1,0 +1,41 @@
+"""
+The shape that every source has.
+
+A source is an endless asynchronous iterator of batches. An empty batch says "looked, nothing new" and is what keeps
+the source fresh; it must come at least once within `deadline_s`. A source that cannot go on raises SourceFailed; the
+daemon then shows it as failed, waits, and starts it again from the last stored position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.model import Event
+
+
+class SourceFailed(Exception):
+    """The source cannot look. The text says at what, and why, for `vitald status`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a source has read. `cursor` is the source's own: a sequence number, a file offset."""
+
+    source: str
+    boot_id: str
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    events: tuple[Event, ...] = ()
+    position: Position | None = None
+
+
+class Source(Protocol):
+    name: str
+    deadline_s: float
+
+    def batches(self, after: Position | None) -> AsyncIterator[Batch]: ...
