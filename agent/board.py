@@ -8,6 +8,7 @@ Refuses  judging: findings are put up here after they were committed (or, when t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -62,11 +63,12 @@ class Board:
         self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
         self.recent: deque[StoredEvent] = deque(maxlen=_RECENT)  # for when the ledger cannot be read
         self.transitions = 0
+        self.first_look = asyncio.Event()  # a source has looked, or could not
         self._subscriptions: set[Subscription] = set()
 
-    def verdict(self, now: float) -> Verdict:
+    def verdict(self) -> Verdict:
         """As of this moment: a source may have gone stale since anything changed."""
-        return fold(self.findings, list(self.sources.values()), now, device_reset=self.device_reset)
+        return fold(self.findings, list(self.sources.values()), time.monotonic(), device_reset=self.device_reset)
 
     def publish(self, findings: tuple[Finding, ...], events: Iterable[Event] = (), transitions: Sequence[Transition] = ()) -> None:
         self.findings = findings
@@ -80,11 +82,16 @@ class Board:
             if transition.cause:
                 self._offer(transition)
 
-    def source_seen(self, name: str, now: float) -> None:
-        self.sources[name] = replace(self.sources[name], state=SourceState.OK, last_seen=now, detail="")
+    def source_looked(self, name: str, *, caught_up: bool) -> None:
+        """What a source saw is on the board. It counts as read once it has caught up, not while it goes through history."""
+        source = self.sources.get(name)
+        if source is not None and (caught_up or source.state is SourceState.OK):
+            self.sources[name] = replace(source, state=SourceState.OK, last_seen=time.time(), looked=time.monotonic(), detail="")
+            self.first_look.set()
 
     def source_failed(self, name: str, detail: str) -> None:
         self.sources[name] = replace(self.sources[name], state=SourceState.FAILED, detail=detail)
+        self.first_look.set()
 
     def ledger_size(self, size_bytes: int) -> None:
         self.ledger = replace(self.ledger, size_bytes=size_bytes)

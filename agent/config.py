@@ -177,7 +177,7 @@ class CatalogSettings:
         reload=True,
     )
     overrides: Mapping[str, object] = setting(
-        dict, _table, 'Change or add entries, key by key, e.g. [catalog.overrides."xid/63"] action = "reboot_node".', reload=True
+        dict, _table, 'Change or add entries of the catalogue, key by key; or as tables, [catalog.overrides."xid/63"].', reload=True
     )
 
 
@@ -192,7 +192,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerSettings:
-    """What is remembered, and for how long. Open findings and their events are kept in any case."""
+    """What is remembered, and for how long. Open findings are kept in any case."""
 
     keep_s: float = setting(toml.duration("90d"), toml.duration, 'Events older than this are dropped ("90d").', reload=True)
     most_bytes: int = setting(toml.size("512MiB"), toml.size, 'Above this size the oldest events are dropped ("512MiB").', reload=True)
@@ -241,6 +241,35 @@ _FILE_NAMES = {("ledger", "keep_s"): "keep", ("ledger", "most_bytes"): "max_size
 def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
     """Key in the file -> (attribute, setting)."""
     return {_FILE_NAMES.get((section, f.name), f.name): (f.name, f.metadata["setting"]) for f in fields(SECTIONS[section])}
+
+
+def example() -> str:
+    """`config.example.toml`: every key, its default, a line on what it does."""
+    lines = ["# vitald: every key with its default. Check a file of yours with: vitald config check FILE", ""]
+    for section, class_ in SECTIONS.items():
+        keys = settings_of(section)
+        lines += [f"# {class_.__doc__}", f"[{section}]"]
+        for key, (attribute, setting_) in keys.items():
+            shown = _EXAMPLES.get((section, key)) or f"{key} = {_written(getattr(class_(), attribute))}"
+            after = " Takes effect on SIGHUP." if setting_.reload else ""
+            lines += [f"# {setting_.help}{after}", shown, ""]
+    return "\n".join(lines)
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"'
+
+
+# Root's defaults, values with units, and what has no default to show.
+_EXAMPLES = {
+    ("paths", "state"): 'state = "/var/lib/vitald"',
+    ("paths", "runtime"): 'runtime = "/run/vitald"',
+    ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
+    ("socket", "group"): '#group = "slurm"',
+    ("catalog", "overrides"): '#overrides."xid/63".action = "reboot_node"',
+    ("ledger", "keep"): 'keep = "90d"',
+    ("ledger", "max_size"): 'max_size = "512MiB"',
+}
 
 
 def load(path: Path | None) -> Config:

@@ -41,7 +41,7 @@ from agent.sources.kernel_log.file import LogFile
 from agent.sources.kernel_log.interpret import Interpreter
 from agent.sources.kernel_log.kmsg import Kmsg
 from agent.sources.pci import PciInventory
-from agent.sources.source import Source, SourceFailed
+from agent.sources.source import Batch, Source, SourceFailed
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
@@ -75,7 +75,7 @@ class Daemon:
         )
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
-        self.looked = asyncio.Event()
+        self.hung_up = asyncio.Event()
         self.api = Api(
             board=self.board,
             pipeline=self.pipeline,
@@ -94,16 +94,16 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload()))
+        loop.add_signal_handler(signal.SIGHUP, self.hung_up.set)
         log.info(
             "starting", version=__version__, boot_id=self.boot_id, config=str(self.config_path or "defaults"), profile=self.catalog.profile
         )
         async with self._sole_instance():
             await self._open()
             async with self._served(), anyio.create_task_group() as tasks:
-                for work in (self.pipeline.run, self._watch_all, self._pulse, self._keep_house):
+                for work in (self.pipeline.run, self._watch_all, self._pulse, self._keep_house, self._reloads):
                     tasks.start_soon(work)
-                await _until(self.looked, _FIRST_LOOK_S)
+                await _until(self.board.first_look, _FIRST_LOOK_S)
                 self.notifier.ready()
                 log.info("ready", socket=str(self.config.socket_path), metrics=str(self.config.metrics.listen or "off"), pid=os.getpid())
                 await self.stopping.wait()
@@ -125,10 +125,16 @@ class Daemon:
         except LaneStuck as error:
             log.error("inventory_not_read", error=str(error))
         self.board.sources[self.source.name] = SourceHealth(
-            name=self.source.name, state=SourceState.STARTING, last_seen=None, deadline=self.source.deadline_s
+            name=self.source.name, state=SourceState.STARTING, deadline=self.source.deadline_s
         )
 
-    async def reload(self) -> None:
+    async def _reloads(self) -> None:
+        while True:
+            await self.hung_up.wait()
+            self.hung_up.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
         """SIGHUP: take a new configuration, or refuse it and keep the old one."""
         try:
             fresh = await self.reader.call(lambda: configs.load(self.config_path))
@@ -159,22 +165,18 @@ class Daemon:
             try:
                 async with aclosing(source.batches(self.pipeline.position(source.name))) as batches:  # type: ignore[type-var]
                     async for batch in batches:
-                        self.board.source_seen(source.name, time.time())
                         if failed:
                             failed, delay = False, _BACKOFF_S[0]
                             log.info("source_recovered", source=source.name)
                             await self._own(source, "is read again", recovered=True)
                         await self.pipeline.put(batch)
-                        if not self.looked.is_set() and (not batch.events or self.pipeline.position(source.name) is not None):
-                            self.looked.set()
                 raise SourceFailed("it ended")
             except SourceFailed as error:
                 reason = str(error)
             except Exception as error:  # one broken source must not take the others with it
                 log.exception("source_broke", source=source.name)
                 reason = f"{type(error).__name__}: {error}"
-            self.board.source_failed(source.name, reason)
-            self.looked.set()
+            await self.pipeline.put(Batch(source.name, failed=reason))
             if not failed:
                 failed = True
                 log.error("source_failed", source=source.name, error=reason, retry_s=delay)
@@ -191,7 +193,7 @@ class Daemon:
         """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets judged."""
         interval = min(self.notifier.watchdog_s or _PULSE_S, _PULSE_S)
         while True:
-            verdict = self.board.verdict(time.time())
+            verdict = self.board.verdict()
             first = f": {verdict.reasons[0]}" if verdict.reasons else ""
             self.notifier.status(f"{verdict.status.value}, {len(self.board.findings)} open findings{first}"[:240])
             if not self.pipeline.wedged():
@@ -261,7 +263,9 @@ class Daemon:
 @asynccontextmanager
 async def _http(app: web.Application, gate: Gate, listener: Callable[[], socket.socket]) -> AsyncIterator[None]:
     """Serve an application behind its gate on a socket of our own."""
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S, keepalive_timeout=30.0)
+    runner = web.AppRunner(
+        app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S, keepalive_timeout=30.0, handler_cancellation=True
+    )
     await runner.setup()
     assert runner.server is not None
     try:

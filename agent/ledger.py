@@ -49,7 +49,7 @@ MIGRATIONS = (
         id INTEGER PRIMARY KEY, time REAL NOT NULL, finding INTEGER NOT NULL, state TEXT NOT NULL, action TEXT NOT NULL,
         cause TEXT NOT NULL, event TEXT, UNIQUE (finding, time, cause));
     CREATE TABLE positions (source TEXT PRIMARY KEY, boot_id TEXT NOT NULL, cursor TEXT NOT NULL);
-    CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, uid INTEGER NOT NULL, pid INTEGER NOT NULL, verb TEXT NOT NULL, target TEXT NOT NULL, reason TEXT NOT NULL);
+    CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, uid INTEGER NOT NULL, pid INTEGER NOT NULL, verb TEXT NOT NULL, target TEXT NOT NULL, reason TEXT NOT NULL, UNIQUE (time, uid, pid, verb, target));
     """,
 )
 
@@ -186,7 +186,7 @@ class Ledger:
                     db.execute(_UPSERT_POSITION, _position_row(entry.position))
                 if (audit := entry.audit) is not None:
                     db.execute(
-                        "INSERT INTO audit (time, uid, pid, verb, target, reason) VALUES (?, ?, ?, ?, ?, ?)",
+                        "INSERT OR IGNORE INTO audit (time, uid, pid, verb, target, reason) VALUES (?, ?, ?, ?, ?, ?)",
                         (audit.time, audit.uid, audit.pid, audit.verb, audit.target, audit.reason),
                     )
             db.execute("COMMIT")
@@ -206,20 +206,17 @@ class Ledger:
         self._guard(write)
 
     def trim(self, now: float, keep_s: float, most_bytes: int) -> int:
-        """Drop the oldest events beyond age or size, a few thousand at a time; those of open findings stay. Returns how many."""
+        """Drop the oldest events beyond age or size, a few thousand at a time; open findings stay. Returns how many went."""
         return self._guard(lambda: self._trim(now, keep_s, most_bytes))
 
     def _trim(self, now: float, keep_s: float, most_bytes: int) -> int:
         db = self._connection()
-        since = db.execute("SELECT min(since) FROM findings WHERE state = 'open'").fetchone()[0]
         oldest = now - keep_s
         used = _pages(db) * db.execute("PRAGMA page_size").fetchone()[0]
         if used > most_bytes:
             row = db.execute("SELECT time FROM events ORDER BY id LIMIT 1 OFFSET ?", (_TRIM_ROWS,)).fetchone()
             if row is not None:
                 oldest = max(oldest, row[0])
-        if since is not None:
-            oldest = min(oldest, since)
         dropped = db.execute(
             "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE time < ? ORDER BY time LIMIT ?)", (oldest, _TRIM_ROWS)
         ).rowcount

@@ -211,12 +211,13 @@ class SourceHealth:
 
     name: str
     state: SourceState
-    last_seen: float | None
     deadline: float  # seconds a look may be old
+    last_seen: float | None = None
+    looked: float = 0.0  # the same moment on the monotonic clock, which nobody can step
     detail: str = ""
 
-    def fresh(self, now: float) -> bool:
-        return self.state is SourceState.OK and self.last_seen is not None and now - self.last_seen <= self.deadline
+    def fresh(self, monotonic: float) -> bool:
+        return self.state is SourceState.OK and monotonic - self.looked <= self.deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -28,12 +29,23 @@ from agent.sources.source import Batch, Position
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 
+T = TypeVar("T")
+_OWN = "vitald"
+
 _DEADLINE_S = 2.0  # for one commit; a disk that takes longer is treated as failing
 _QUEUED = 20_000  # events waiting to be judged; beyond it the readers wait, and the kernel's ring is the buffer
 _HELD = 50_000  # events held for a ledger that cannot be written
 _BATCH = 2_000  # events in one transaction
 _RETRY_S = (1.0, 30.0)
 _WEDGED_S = 20.0
+
+
+@dataclass(slots=True)
+class _Recatalogue:
+    """The catalogue was reloaded."""
+
+    catalog: Catalog
+    answer: asyncio.Future[None]
 
 
 @dataclass(slots=True)
@@ -56,8 +68,8 @@ class Pipeline:
         self.boot_id = boot_id
         self.findings = Findings(catalog)
         self._positions: dict[str, Position] = {}  # how far each source has handed in
-        self._noted: dict[str, Position] = {}  # how far the ledger knows
-        self._queue: deque[Batch | _Clear] = deque()
+        self._to_note: dict[str, Position] = {}  # positions that the lane will note when its turn comes
+        self._queue: deque[Batch | _Clear | _Recatalogue] = deque()
         self._queued = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -73,7 +85,6 @@ class Pipeline:
         if remembered is not None:
             self.findings = Findings(catalog, remembered.findings, remembered.next_id)
             self._positions = dict(remembered.positions)
-            self._noted = dict(remembered.positions)
         last_boot = {position.boot_id for position in self._positions.values()} | {finding.boot_id for finding in self.findings.opened}
         now = time.time()
         entry = Entry(transitions=tuple(self.findings.recatalogue(catalog, now)))
@@ -97,7 +108,7 @@ class Pipeline:
 
     async def own(self, code: str, fields: Fields, component: Component, raw: str) -> None:
         """Hand in an observation of the daemon about itself."""
-        await self.put(Batch((self._own_event(code, fields, component, raw),)))
+        await self.put(Batch(_OWN, (self._own_event(code, fields, component, raw),)))
 
     async def clear(self, finding: int, by: str, audit: Audit) -> Finding | None:
         """Close a finding for a named person. Returns it closed, and stored; None where no such finding is open."""
@@ -111,8 +122,11 @@ class Pipeline:
         return bool(self._queue) and time.monotonic() - self._progress > _WEDGED_S
 
     async def recatalogue(self, catalog: Catalog) -> None:
-        """Judge by a reloaded catalogue."""
-        await self._store([Entry(transitions=tuple(self.findings.recatalogue(catalog, time.time())))])
+        """Judge by a reloaded catalogue from here on, the open findings included."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Recatalogue(catalog, answer))
+        self._wake.set()
+        await answer
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -120,15 +134,20 @@ class Pipeline:
             await self._wait()
             self._progress = time.monotonic()
             entries = [Entry(transitions=tuple(self.findings.expire(time.time())))]
-            answers: list[tuple[asyncio.Future[Finding | None], Finding | None]] = []
+            answers: list[Callable[[], None]] = []
+            looked: list[Batch] = []
             taken = 0
             while self._queue and taken < _BATCH:
                 item = self._queue.popleft()
                 if isinstance(item, _Clear):
                     entry, closed = self._cleared(item)
-                    answers.append((item.answer, closed))
+                    answers.append(partial(_answer, item.answer, closed))
+                elif isinstance(item, _Recatalogue):
+                    entry = Entry(transitions=tuple(self.findings.recatalogue(item.catalog, time.time())))
+                    answers.append(partial(_answer, item.answer, None))
                 else:
                     taken += len(item.events)
+                    looked.append(item)
                     entry = self._judge(Entry(position=item.position), *item.events)
                 entries.append(entry)
             self._queued -= taken
@@ -136,9 +155,13 @@ class Pipeline:
                 self._room.set()
             await self._store(entries)
             self._progress = time.monotonic()
-            for answer, closed in answers:
-                if not answer.done():
-                    answer.set_result(closed)
+            for batch in looked:
+                if batch.failed:
+                    self.board.source_failed(batch.source, batch.failed)
+                else:
+                    self.board.source_looked(batch.source, caught_up=batch.caught_up)
+            for answer in answers:
+                answer()
 
     async def close(self) -> None:
         """Judge and store what is queued, then let go of the ledger. Within a second or so, or not at all."""
@@ -198,7 +221,7 @@ class Pipeline:
         try:
             await self.lane.call(partial(self._write, self._held, reopen=failing), _DEADLINE_S)
         except LedgerDamaged as error:
-            await self._replace_ledger(str(error))
+            await self._replace_ledger(str(error), self.findings.opened)
         except (LedgerError, LaneStuck) as error:
             self._failed(str(error))
         else:
@@ -211,16 +234,18 @@ class Pipeline:
         self.ledger.commit(entries)
 
     def _note(self, entries: Sequence[Entry]) -> None:
-        latest = {entry.position.source: entry.position for entry in entries if entry.position is not None}
-        for source, position in latest.items():
-            if self._noted.get(source) != position:
-                self._noted[source] = position
-                self.lane.post(partial(self._note_quietly, position))
+        """The latest positions, once for however many batches passed while the lane was busy."""
+        waiting = bool(self._to_note)
+        self._to_note |= {entry.position.source: entry.position for entry in entries if entry.position is not None}
+        if self._to_note and not waiting:
+            self.lane.post(self._note_quietly)
 
-    def _note_quietly(self, position: Position) -> None:
+    def _note_quietly(self) -> None:
         """In the lane. A position that cannot be noted costs nothing yet: the next commit will tell."""
+        positions, self._to_note = self._to_note, {}
         try:
-            self.ledger.note(position)
+            for position in positions.values():
+                self.ledger.note(position)
         except LedgerError as error:
             log.debug("position_not_noted", error=str(error))
 
@@ -241,7 +266,7 @@ class Pipeline:
         if was_failing:
             log.warning("ledger_recovered", path=str(self.ledger.path))
             self._queue.append(
-                Batch((self._own_event("vitald/ledger_failed", {"recovered": True}, NODE, "the ledger can be written again"),))
+                Batch(_OWN, (self._own_event("vitald/ledger_failed", {"recovered": True}, NODE, "the ledger can be written again"),))
             )
 
     def _failed(self, error: str) -> None:
@@ -258,7 +283,7 @@ class Pipeline:
         )
         if first:
             self._queue.append(
-                Batch((self._own_event("vitald/ledger_failed", {"error": error}, NODE, f"the ledger cannot be written: {error}"),))
+                Batch(_OWN, (self._own_event("vitald/ledger_failed", {"error": error}, NODE, f"the ledger cannot be written: {error}"),))
             )
             self._wake.set()
 
@@ -289,8 +314,8 @@ class Pipeline:
             except LaneStuck:
                 return None
 
-    async def _replace_ledger(self, error: str) -> Remembered | None:
-        """Begin a new store, with all that is held in memory or can be rescued from the old one."""
+    async def _replace_ledger(self, error: str, keep: tuple[Finding, ...] | None = None) -> Remembered | None:
+        """Begin a new store with the findings to `keep`; at start-up, when none are held, with what can be rescued."""
         log.error("ledger_damaged", error=error)
 
         def work() -> tuple[Remembered | None, str]:
@@ -304,13 +329,14 @@ class Pipeline:
         except (LedgerError, LaneStuck) as failure:
             self._failed(str(failure))
             return None
-        keep = self.findings.opened or (rescued.findings if rescued is not None else ())
+        if keep is None:
+            keep = rescued.findings if rescued is not None else ()
         carried = tuple(Transition(time=time.time(), finding=finding, cause="carried over from the damaged ledger") for finding in keep)
         told = self._own_event(
             "vitald/ledger_replaced", {"error": error, "aside": aside, "rescued": len(carried)}, NODE, f"{error}; the old ledger is {aside}"
         )
         positions = [Entry(position=position) for position in self._positions.values()]
-        self._queue.append(Batch((told,)))
+        self._queue.append(Batch(_OWN, (told,)))
         self._wake.set()
         try:
             await self.lane.call(partial(self.ledger.commit, [Entry(transitions=carried), *positions, *self._held]), _DEADLINE_S)
@@ -335,6 +361,11 @@ class Pipeline:
             trust=Trust.DAEMON,
             fields=fields,
         )
+
+
+def _answer(waiting: asyncio.Future[T], result: T) -> None:
+    if not waiting.done():  # whoever asked may have gone
+        waiting.set_result(result)
 
 
 def source_component(name: str) -> Component:

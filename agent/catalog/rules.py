@@ -72,7 +72,11 @@ Scalar = Union[str, int, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Context in the line that changes the action. Every field of `where` must hold one of its values."""
+    """Context in the line that changes the action. Every field of `where` must hold one of its values.
+
+    A field that is a list (status bits) holds if one of its values does. `NAME_not` holds if the field has a value that is
+    none of those listed: a bit that no table knows.
+    """
 
     where: Mapping[str, tuple[Scalar, ...]]
     action: Action | None = None  # replaces the rule's action
@@ -83,10 +87,12 @@ class Case:
 
     def holds(self, fields: Fields) -> bool:
         for name, wanted in self.where.items():
-            value = fields.get(name)
-            values = value if isinstance(value, list) else [value]
+            field = name.removesuffix("_not")
+            value = fields.get(field)
+            values = value if isinstance(value, list) else [] if value is None else [value]
             # True == 1 in Python, but a flag is not a number here.
-            if not any(type(v) is type(w) and v == w for v in values for w in wanted):
+            listed = [any(type(v) is type(w) and v == w for w in wanted) for v in values]
+            if not any(listed) if field == name else all(listed):
                 return False
         return True
 

@@ -1,4 +1,4 @@
-"""`vitald config check [FILE]`: every mistake of a configuration file at once."""
+"""`vitald config check [FILE]`: every mistake of a configuration file at once. `vitald config example`: all keys and defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from agent.cli import EX_CONFIG, render
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["check"], help="check: read the file and say what is wrong with it")
+    parser.add_argument(
+        "what", choices=["check", "example"], help="check: read a file and say what is wrong with it; example: print one with every key"
+    )
     parser.add_argument("file", nargs="?", type=Path, default=None, help="default: /etc/vitald/config.toml")
     parser.add_argument("--config", type=Path, default=None, help="the same, for symmetry with vitald run")
     parser.add_argument("--json", action="store_true", help="one JSON document")
@@ -19,6 +21,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from agent import config as configs
 
+    if arguments.what == "example":
+        print(configs.example(), end="")
+        return 0
     path = arguments.file or arguments.config or configs.DEFAULT_PATH
     errors: list[str] = []
     try:

@@ -71,7 +71,9 @@ def _show(rule: Json, profile: str) -> None:
     print(f"\n  class       {rule['class']}")
     print(f"  action      {rule['action']}: {rule['todo']}{after}")
     for case in cast("list[Json]", rule["cases"]):
-        said = ", ".join(f"{field} {_values(values)}" for field, values in cast("Json", case["when"]).items())
+        said = ", ".join(
+            f"{field.replace('_not', ' other than')} {_values(values)}" for field, values in cast("Json", case["when"]).items()
+        )
         wanted = case["action"] or f"at least {case['atLeast']}"
         print(f"              {wanted} where {said}" + (f": {case['title']}" if case["title"] else ""))
     clears = cast("list[str]", rule["clears"])

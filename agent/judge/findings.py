@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from agent.catalog import Catalog, Clears, Ruling
-from agent.model import NODE, Action, Event, Finding, FindingKey, FindingState, Transition, When
+from agent.model import NODE, Action, Event, Fields, Finding, FindingKey, FindingState, Transition, When
 
 BOOT = "vitald/boot"
 MOST = 4096  # open findings; hostile input may name devices without end
@@ -47,9 +47,9 @@ class Findings:
         if event.code == BOOT:
             return changes + self._booted(event)
         rule = self._catalog.rule(event.code)
-        ruling = rule.rule_on(event.fields)
         key = (event.component, event.code, event.simulated)
         current = self._open.get(key)
+        ruling = rule.rule_on(_fields(event, current))
         if current is None and len(self._open) >= MOST:
             key = (NODE, event.code, event.simulated)
             current = self._open.get(key)
@@ -136,7 +136,8 @@ class Findings:
         )
         cause = ""
         if follow_latest or _stronger(ruling, current):
-            seen = replace(seen, action=ruling.action, when=ruling.when, title=ruling.title, raw=event.raw, fields=event.fields)
+            raw = event.raw if event.follows is None else current.raw
+            seen = replace(seen, action=ruling.action, when=ruling.when, title=ruling.title, raw=raw, fields=_fields(event, current))
             if (current.action, current.when) != (seen.action, seen.when):
                 cause = f"{event.code}: {current.action.value} ({current.when.value}) -> {seen.action.value} ({seen.when.value})"
         self._open[current.key] = seen
@@ -164,6 +165,13 @@ class Findings:
 
     def _earliest(self) -> float:
         return min(map(self._due_of, self._open.values()), default=float("inf"))
+
+
+def _fields(event: Event, current: Finding | None) -> Fields:
+    """A record that continues another one adds to what that one said."""
+    if event.follows is None or current is None:
+        return event.fields
+    return {**event.fields, **current.fields}
 
 
 def _stronger(ruling: Ruling, current: Finding) -> bool:

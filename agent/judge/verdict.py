@@ -14,9 +14,12 @@ from collections.abc import Sequence
 from agent.model import Action, Finding, SourceHealth, Status, Verdict, When
 
 
-def fold(findings: Sequence[Finding], sources: Sequence[SourceHealth], now: float, *, device_reset: bool = False) -> Verdict:
-    """`device_reset`: the site resets devices itself, so a reset alone does not ask for a reboot."""
-    stale = [source for source in sources if not source.fresh(now)]
+def fold(findings: Sequence[Finding], sources: Sequence[SourceHealth], monotonic: float, *, device_reset: bool = False) -> Verdict:
+    """`monotonic` is the present moment on the clock that the sources' looks were taken by.
+
+    `device_reset`: the site resets devices itself, so a reset alone does not ask for a reboot.
+    """
+    stale = [source for source in sources if not source.fresh(monotonic)]
     if any(finding.action.unfit and finding.when is When.NOW for finding in findings):
         status = Status.UNHEALTHY
     elif stale:

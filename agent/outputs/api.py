@@ -14,7 +14,6 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timezone
 from importlib import resources
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +21,7 @@ from typing import TypeVar
 import structlog
 from aiohttp import web
 
-from agent import __version__, toml
+from agent import __version__
 from agent.board import Board
 from agent.catalog import Catalog
 from agent.judge.verdict import by_strength
@@ -32,6 +31,7 @@ from agent.model import Event
 from agent.outputs import form
 from agent.outputs.gate import Gate
 from agent.outputs.peer import Peer, peer_of
+from agent.outputs.request import PAGE, Refused, flag_of, limit_of, read_body, read_query, since_of
 from agent.pipeline import Pipeline
 from agent.sources.kernel_log.announced import WINDOW_S, Announcement
 from agent.sources.kernel_log.interpret import Interpreter
@@ -41,20 +41,11 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 _CLIENTS, _WATCHERS = 128, 32
 _BODY_BYTES = 16 * 1024
-_PAGE, _PAGE_MOST = 100, 1000
-_BODY_S, _HEARTBEAT_S, _WRITE_S = 5.0, 15.0, 5.0
+_HEARTBEAT_S, _WRITE_S = 15.0, 5.0
 _HOLD_S = (1.0, 86400.0)
 _REASON = 500
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Stored = TypeVar("Stored")
-
-
-class Refused(Exception):
-    """A request that is answered with an error. `hint` says what to do instead."""
-
-    def __init__(self, status: int, error: str, hint: str = "") -> None:
-        super().__init__(error)
-        self.status, self.error, self.hint = status, error, hint
 
 
 class Api:
@@ -106,16 +97,16 @@ class Api:
         return web.json_response({"ok": True, "version": __version__})
 
     async def status(self, request: web.Request) -> web.Response:
-        _query(request)
+        read_query(request)
         now = time.time()
         board, counters = self.board, self.interpreter.counters
-        judged = board.verdict(now)
+        judged = board.verdict()
         return web.json_response(
             {
                 **form.verdict(judged),
-                "components": form.components(board.findings, self.inventory, device_reset=board.device_reset),
-                "sources": [form.source(source, now) for source in board.sources.values()],
-                "findings": [form.finding(found, self.catalog) for found in by_strength(board.findings)[:_PAGE]],
+                "components": form.components(board.findings, self.inventory, judged, device_reset=board.device_reset),
+                "sources": [form.source(source) for source in board.sources.values()],
+                "findings": [form.finding(found, self.catalog) for found in by_strength(board.findings)[:PAGE]],
                 "openFindings": len(board.findings),
                 "ledger": {
                     "ok": board.ledger.ok,
@@ -136,21 +127,21 @@ class Api:
         )
 
     async def findings(self, request: web.Request) -> web.Response:
-        query = _query(request, "state", "limit", "component", "code")
+        query = read_query(request, "state", "limit", "component", "code")
         state = query.get("state", "open")
         if state == "open":
             found = by_strength(self.board.findings)
         elif state == "cleared":
-            limit = _limit(query)
-            found = await self._read(lambda: read_findings(self.pipeline.ledger.path, limit))
+            most = limit_of(query)
+            found = await self._read(lambda: read_findings(self.pipeline.ledger.path, most))
         else:
             raise Refused(400, f"state: {state!r} is none of open, cleared")
         wanted = [one for one in found if query.get("component") in (None, one.component.name) and query.get("code") in (None, one.code)]
-        return web.json_response({"findings": [form.finding(one, self.catalog) for one in wanted[: _limit(query)]]})
+        return web.json_response({"findings": [form.finding(one, self.catalog) for one in wanted[: limit_of(query)]]})
 
     async def events(self, request: web.Request) -> web.Response:
-        query = _query(request, "since", "limit", "component", "code", "kind", "newest")
-        after, since = _since(query.get("since"))
+        query = read_query(request, "since", "limit", "component", "code", "kind", "newest")
+        after, since = since_of(query.get("since"))
         code, kind = query.get("code"), query.get("kind")
         if code is not None and "/" not in code:
             raise Refused(400, f"code: {code!r} names no kind", "write it as kind/code, e.g. xid/79")
@@ -160,8 +151,8 @@ class Api:
             component=query.get("component"),
             code=code,
             kind=kind,
-            limit=_limit(query),
-            newest=_flag(query, "newest"),
+            limit=limit_of(query),
+            newest=flag_of(query, "newest"),
         )
         try:
             stored = await self._read(lambda: read_events(self.pipeline.ledger.path, wanted))
@@ -171,22 +162,24 @@ class Api:
         return web.json_response({"events": [form.event(one) for one in stored], "next": stored[-1].id if more else None})
 
     async def components(self, request: web.Request) -> web.Response:
-        _query(request)
-        return web.json_response({"components": form.components(self.board.findings, self.inventory, device_reset=self.board.device_reset)})
+        read_query(request)
+        board = self.board
+        listed = form.components(board.findings, self.inventory, board.verdict(), device_reset=board.device_reset)
+        return web.json_response({"components": listed})
 
     async def rule(self, request: web.Request) -> web.Response:
-        _query(request)
+        read_query(request)
         return web.json_response(form.rule(self.catalog.rule(f"{request.match_info['kind']}/{request.match_info['code']}")))
 
     async def openapi(self, request: web.Request) -> web.Response:
-        _query(request)
+        read_query(request)
         return web.Response(
             text=resources.files("agent.outputs").joinpath("openapi.json").read_text("utf-8"), content_type="application/json"
         )
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
         """One JSON object a line: the verdict first, then every event, transition and changed verdict, and a heartbeat."""
-        _query(request)
+        read_query(request)
         if self.board.watchers >= _WATCHERS:
             raise Refused(503, "too many watchers", f"{_WATCHERS} at once; try again later")
         self.gate.serving(request.transport, streaming=True)
@@ -224,7 +217,7 @@ class Api:
         id_ = request.match_info["id"]
         if not re.fullmatch(r"\d{1,15}", id_):
             raise Refused(400, f"id: {id_[:80]!r} is not a finding's number", "vitald findings shows them")
-        body = await _body(request, "reason")
+        body = await read_body(request, "reason")
         reason = body.get("reason")
         if not isinstance(reason, str) or not reason.strip() or len(reason) > _REASON:
             raise Refused(
@@ -239,7 +232,7 @@ class Api:
 
     async def announce(self, request: web.Request) -> web.Response:
         peer = _changing(request)
-        body = await _body(request, "line", "holdSeconds")
+        body = await read_body(request, "line", "holdSeconds")
         line, hold = body.get("line"), body.get("holdSeconds", 600)
         if not isinstance(line, str) or not 1 <= len(line) <= 900 or not line.isprintable() or not line.isascii():
             raise Refused(400, "line: expected one printable line of ASCII, at most 900 characters")
@@ -252,7 +245,7 @@ class Api:
         return web.json_response({**self._drill(made), "writeTo": str(self.inject_path), "windowSeconds": WINDOW_S}, status=201)
 
     async def injection(self, request: web.Request) -> web.Response:
-        _query(request)
+        read_query(request)
         made = self.interpreter.announcements.get(request.match_info["id"])
         if made is None:
             raise Refused(404, "no such drill")
@@ -274,7 +267,7 @@ class Api:
         }
 
     async def _show_verdict(self, response: web.StreamResponse, shown: form.Json | None) -> form.Json:
-        judged = form.verdict(self.board.verdict(time.time()))
+        judged = form.verdict(self.board.verdict())
         if judged != shown:
             await _line(response, {"type": "verdict", **judged})
         return judged
@@ -331,70 +324,12 @@ def _peer(request: web.Request) -> Peer:
 
 
 def _changing(request: web.Request) -> Peer:
-    _query(request)
+    read_query(request)
     peer: Peer = request["peer"]
     if not peer.may_change:
         log.warning("change_refused", path=request.path, uid=peer.uid, pid=peer.pid)
         raise Refused(403, f"uid {peer.uid} may not change anything", "only root and the daemon's own user may")
     return peer
-
-
-def _query(request: web.Request, *known: str) -> dict[str, str]:
-    """The query's parameters, each at most once and all of them known."""
-    for name in request.query:
-        if name not in known:
-            raise Refused(400, f"unknown parameter {name[:80]!r}{toml.suggest(name, known)}", "see /v1/openapi.json")
-        if len(request.query.getall(name)) > 1:
-            raise Refused(400, f"{name}: given more than once")
-    return dict(request.query)
-
-
-def _limit(query: dict[str, str]) -> int:
-    text = query.get("limit", str(_PAGE))
-    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= _PAGE_MOST:
-        raise Refused(400, f"limit: expected a number from 1 to {_PAGE_MOST}, found {text[:80]!r}")
-    return int(text)
-
-
-def _flag(query: dict[str, str], name: str) -> bool:
-    text = query.get(name, "false")
-    if text not in ("true", "false"):
-        raise Refused(400, f"{name}: expected true or false, found {text[:80]!r}")
-    return text == "true"
-
-
-def _since(text: str | None) -> tuple[int, float | None]:
-    """An event's id (what `next` gives), an RFC 3339 time, or a duration back from now."""
-    if text is None:
-        return 0, None
-    if re.fullmatch(r"[0-9]{1,15}", text):
-        return int(text), None
-    try:
-        return 0, time.time() - toml.duration(text)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(re.sub(r"[Zz]\Z", "+00:00", text))
-        return 0, (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
-    except (ValueError, OverflowError):
-        raise Refused(400, f"since: {text[:80]!r} is no event id, RFC 3339 time or duration such as 30m") from None
-
-
-async def _body(request: web.Request, *known: str) -> dict[str, object]:
-    try:
-        body = await asyncio.wait_for(request.read(), _BODY_S)
-    except asyncio.TimeoutError:
-        raise Refused(408, f"the body did not come within {_BODY_S:g} s") from None
-    try:
-        values = json.loads(body)
-    except (ValueError, RecursionError):
-        raise Refused(400, "the body is not JSON") from None
-    if not isinstance(values, dict):
-        raise Refused(400, "the body is not a JSON object")
-    for name in values:
-        if name not in known:
-            raise Refused(400, f"unknown key {name[:80]!r}{toml.suggest(name, known)}")
-    return values
 
 
 async def _line(response: web.StreamResponse, value: form.Json) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
@@ -86,9 +87,9 @@ def transition(changed: Transition, catalog: Catalog) -> Json:
     return {"cause": changed.cause, "event": changed.event, "finding": finding(changed.finding, catalog)}
 
 
-def source(health: SourceHealth, now: float) -> Json:
+def source(health: SourceHealth) -> Json:
     """`deadline` is the moment by which it must have looked again."""
-    fresh = health.fresh(now)
+    fresh = health.fresh(time.monotonic())
     return {
         "name": health.name,
         "state": "stale" if health.state is SourceState.OK and not fresh else health.state.value,
@@ -98,8 +99,8 @@ def source(health: SourceHealth, now: float) -> Json:
     }
 
 
-def components(findings: Sequence[Finding], inventory: PciInventory, *, device_reset: bool) -> list[Json]:
-    """What is watched: the node, what PCI shows, and whatever else has an open finding; each with its own verdict."""
+def components(findings: Sequence[Finding], inventory: PciInventory, whole: Verdict, *, device_reset: bool) -> list[Json]:
+    """What is watched: what PCI shows and whatever else has an open finding, each with its own verdict; the node has the `whole` one."""
     watched: dict[Component, Json] = {NODE: {}}
     for device in inventory.watched():
         pci: Json = {"pci": device.address, "vendor": f"{device.vendor:04x}", "device": f"{device.device:04x}", "driver": device.driver}
@@ -109,7 +110,7 @@ def components(findings: Sequence[Finding], inventory: PciInventory, *, device_r
         by_component.setdefault(found.component, []).append(found)
     listed: list[Json] = []
     for component, own in by_component.items():
-        judged = fold(own, [], 0.0, device_reset=device_reset)
+        judged = whole if component == NODE else fold(own, [], 0.0, device_reset=device_reset)
         listed.append(
             {
                 "name": component.name,

@@ -37,11 +37,10 @@ class BoardCollector(Collector):
         self.profile = ""
 
     def collect(self) -> Iterator[Metric]:
-        now = time.time()
-        yield from self._verdict(now)
+        yield from self._verdict()
         yield from self._findings()
         yield from self._events()
-        yield from self._sources(now)
+        yield from self._sources()
         yield from self._ledger()
         yield _gauge("vitald_api_clients", "Clients connected to the socket.", self.gate.clients)
         yield _counter("vitald_api_clients_refused", "Clients refused because too many were connected.", self.gate.refused)
@@ -50,8 +49,8 @@ class BoardCollector(Collector):
         info.add_metric([], {"version": __version__, "profile": self.profile})
         yield info
 
-    def _verdict(self, now: float) -> Iterator[Metric]:
-        verdict = self.board.verdict(now)
+    def _verdict(self) -> Iterator[Metric]:
+        verdict = self.board.verdict()
         yield _gauge("vitald_reboot_required", "1 if an open finding asks for a reboot of the node.", verdict.reboot_required)
         yield _gauge("vitald_replacement_required", "1 if an open finding asks for replacement of the node.", verdict.replacement_required)
         yield _gauge("vitald_simulated", "1 if an open finding is a drill's and not real.", verdict.simulated)
@@ -62,7 +61,7 @@ class BoardCollector(Collector):
         of_component = GaugeMetricFamily(
             "vitald_component_status", "Status of each component: 1 for the one that holds.", labels=["component", "kind", "status"]
         )
-        for component in form.components(self.board.findings, self.inventory, device_reset=self.board.device_reset):
+        for component in form.components(self.board.findings, self.inventory, verdict, device_reset=self.board.device_reset):
             of_component.add_metric([str(component["name"]), str(component["kind"]), str(component["status"])], 1)
         yield of_component
 
@@ -86,11 +85,11 @@ class BoardCollector(Collector):
             family.add_metric([kind, code, trust, _word(simulated)], count)
         yield family
 
-    def _sources(self, now: float) -> Iterator[Metric]:
+    def _sources(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("vitald_source_up", "1 while a source is read within its deadline.", labels=["source"])
         seen = GaugeMetricFamily("vitald_source_last_seen_timestamp_seconds", "When a source last truly looked.", labels=["source"])
         for source in self.board.sources.values():
-            up.add_metric([source.name], source.fresh(now))
+            up.add_metric([source.name], source.fresh(time.monotonic()))
             if source.last_seen is not None:
                 seen.add_metric([source.name], source.last_seen)
         yield up

@@ -2,7 +2,7 @@
 The shape that every source has.
 
 A source is an endless asynchronous iterator of batches. An empty batch says "looked, nothing new" and is what keeps
-the source fresh; it must come at least once within `deadline_s`. A source that cannot go on raises SourceFailed; the
+the source fresh; one that has caught up must come at least once within `deadline_s`. A source that cannot go on raises SourceFailed; the
 daemon then shows it as failed, waits, and starts it again from the last stored position.
 """
 
@@ -30,8 +30,13 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
+    """What one look gave. `caught_up`: nothing more was there to be read at that moment. `failed`: it could not look."""
+
+    source: str
     events: tuple[Event, ...] = ()
     position: Position | None = None
+    caught_up: bool = False
+    failed: str = ""
 
 
 class Source(Protocol):

@@ -23,7 +23,7 @@ from agent.sources.kernel_log.interpret import NAME, Interpreter, lost_event
 from agent.sources.kernel_log.lines import strip
 from agent.sources.source import Batch, Position, SourceFailed
 
-_POLL_S = 0.1
+_POLL_S, _HEARTBEAT_S = 0.1, 1.0
 _CHUNK = 1 << 18
 _LONGEST = 1 << 16  # a longer line is nobody's kernel record
 _TAIL = 64
@@ -56,10 +56,14 @@ class LogFile:
         try:
             here = place if place is not None and lost is None and _same(fd, place) else _Place(os.fstat(fd).st_ino, 0, 0)
             if lost is not None:
-                yield Batch((lost,))
+                yield Batch(NAME, (lost,))
+            said = -1.0
             while True:
+                before = here.offset
                 events, more = self._read(fd, here)
-                yield Batch(tuple(events), Position(NAME, self.boot_id, here.cursor()))
+                if here.offset != before or time.monotonic() - said >= _HEARTBEAT_S:
+                    said = time.monotonic()
+                    yield Batch(NAME, tuple(events), Position(NAME, self.boot_id, here.cursor()), caught_up=not more)
                 if more:
                     await anyio.lowlevel.checkpoint()
                     continue

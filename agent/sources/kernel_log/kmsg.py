@@ -55,7 +55,7 @@ class Kmsg:
             while True:
                 events, drained = self._drain(fd, cursor, live=live)
                 position = Position(NAME, self.boot_id, str(cursor.seq)) if cursor.seq is not None else None
-                yield Batch(tuple(events), position)
+                yield Batch(NAME, tuple(events), position, caught_up=drained)
                 if drained:
                     live = True
                     with anyio.move_on_after(_HEARTBEAT_S):

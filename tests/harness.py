@@ -1,0 +1,193 @@
+"""
+A whole node in a folder, and the real daemon on it: the process that production runs, with its own paths and ports.
+
+    with Node(tmp_path, kernel_log="file") as node:
+        node.write("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.")
+        node.wait(lambda status: status["rebootRequired"])
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+Json = dict[str, object]
+PYTHON = sys.executable
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path, timeout: float = 5.0) -> None:
+        super().__init__("vitald", timeout=timeout)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self.path))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        port: int = made.getsockname()[1]
+        return port
+
+
+class Node:
+    """A node. `kernel_log` is "file" (a file in the folder) or "kmsg" (this machine's own, records of users accepted)."""
+
+    def __init__(self, folder: Path, kernel_log: str = "file", accept_userspace: bool = True, extra: str = "") -> None:
+        self.folder = folder
+        self.state, self.runtime = folder / "state", folder / "run"
+        self.log = folder / "kernel.log"
+        self.errors = folder / "vitald.log"
+        self.port = free_port()
+        self.socket = self.runtime / "vitald.sock"
+        self.config = folder / "config.toml"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.environment: dict[str, str] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log.touch()
+        source = f'source = "file"\npath = "{self.log}"' if kernel_log == "file" else 'source = "kmsg"'
+        self.settings = f"""
+[paths]
+state = "{self.state}"
+runtime = "{self.runtime}"
+[kernel_log]
+{source}
+accept_userspace = {str(accept_userspace).lower()}
+[metrics]
+listen = "127.0.0.1:{self.port}"
+{extra}
+"""
+        self.config.write_text(self.settings)
+
+    def __enter__(self) -> Node:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+        if error is not None and self.errors.exists():
+            print(self.errors.read_text()[-8000:])
+
+    def start(self, wait: bool = True) -> None:
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [PYTHON, "-m", "agent", "run", "--config", str(self.config)],
+                stdout=errors,
+                stderr=errors,
+                cwd=ROOT,
+                env={**os.environ, **self.environment},
+            )
+        if wait:
+            self.until(lambda: self.answers("/healthz"), 15.0, "the daemon to answer")
+            self.until(lambda: self.status()["sources"][0]["state"] != "starting", 15.0, "the first look")
+
+    def stop(self, number: int = signal.SIGTERM) -> float:
+        """Seconds that it took to end."""
+        if self.process is None:
+            return 0.0
+        begun = time.monotonic()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            self.process.wait(10.0)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+            self.process = None
+        return time.monotonic() - begun
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
+    def write(self, *lines: str) -> None:
+        """Lines at the end of the followed file."""
+        with self.log.open("a") as log:
+            log.write("".join(f"{line}\n" for line in lines))
+
+    def request(self, method: str, path: str, body: object = None, timeout: float = 5.0) -> tuple[int, Json]:
+        connection = UnixConnection(self.socket, timeout)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Json:
+        status, answer = self.request("GET", path)
+        assert status == 200, (status, answer)
+        return answer
+
+    def answers(self, path: str) -> bool:
+        try:
+            return self.request("GET", path, timeout=2.0)[0] == 200
+        except (OSError, http.client.HTTPException, ValueError):
+            return False
+
+    def status(self) -> Json:
+        return self.get("/v1/status")
+
+    def findings(self) -> list[Json]:
+        return self.get("/v1/findings")["findings"]  # type: ignore[return-value]
+
+    def events(self, query: str = "") -> list[Json]:
+        return self.get(f"/v1/events?limit=1000{query}")["events"]  # type: ignore[return-value]
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
+            text: str = response.read().decode()
+            return text
+
+    def metric(self, name: str) -> float | None:
+        """The value of the series written exactly so, labels included; None where it is not there."""
+        for line in self.metrics().splitlines():
+            series, _, value = line.rpartition(" ")
+            if series == name:
+                return float(value)
+        return None
+
+    def wait(self, holds: Callable[[Json], object], seconds: float = 5.0) -> Json:
+        """The first status for which `holds` is true."""
+        found: list[Json] = []
+
+        def try_once() -> bool:
+            found[:] = [self.status()]
+            return bool(holds(found[0]))
+
+        self.until(try_once, seconds, "a status")
+        return found[0]
+
+    @staticmethod
+    def until(holds: Callable[[], object], seconds: float, what: str) -> None:
+        end = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > end:
+                raise AssertionError(f"waited {seconds:g} s for {what}")
+            time.sleep(0.01)
+
+    def cli(self, *arguments: str, stdin: bytes | None = None, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
+        """`vitald ARGUMENTS --socket ...`."""
+        command = [PYTHON, "-m", "agent", *arguments]
+        if arguments[0] not in ("scan", "explain", "config", "version", "run"):
+            command += ["--socket", str(self.socket)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, input=stdin and stdin.decode())
+
+    def memory_kib(self) -> int:
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0])
