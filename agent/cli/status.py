@@ -62,7 +62,7 @@ def show(status: Json) -> None:
     _troubles(status)
     watched = cast("list[Json]", status["components"])
     kinds: dict[str, int] = {}
-    for component in watched:
+    for component in filter(lambda one: one["attributes"], watched):
         kinds[str(component["kind"])] = kinds.get(str(component["kind"]), 0) + 1
     counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if kind != "node") or "no accelerators on PCI"
     print(

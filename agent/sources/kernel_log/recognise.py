@@ -21,6 +21,10 @@ _HEAD = 3  # letters that a fixed beginning is looked up by
 _NUMBERS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
 _PROBED = re.compile(r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s*\Z")
 _DEVICE_LINE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31} [0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+# A crash report begins with the process's name and ends with a file's, both chosen by its user: "XFS (a): [29118]:
+# segfault at 0 ip ... in Shutting down filesystem[...]" is a forgery. No fault line has this shape.
+# A name has 15 bytes, each of which may be escaped as four. Source: Linux arch/x86/mm/fault.c, arch/arm64/kernel/traps.c.
+_CRASH = re.compile(rb"(?:\\x[0-9a-f]{2}|[^\\]){0,15}\[\d{1,10}\]: ")
 _PROBE_WINDOW = 2  # records between the probe's address and its complaint
 
 
@@ -84,6 +88,10 @@ class Recogniser:
 
     def recognise(self, text: bytes) -> Sighting | None:
         """What the record reports, or None. `text` is one whole record, still escaped as /dev/kmsg gives it."""
+        sighting = self._match(text)
+        return sighting if sighting is None or not _CRASH.match(text) else None
+
+    def _match(self, text: bytes) -> Sighting | None:
         head = text[:_HEAD]
         if head == b"NVR" or head == b"nvi":
             return self._nvidia(text)

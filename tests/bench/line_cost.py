@@ -1,0 +1,149 @@
+"""
+line_cost: what a kernel record costs the CPU.
+
+The ring is filled with ordinary records and read again and again from its oldest, each time by a bare loop of os.read and
+by the daemon's own hot loop, by turns; of each the best round counts. A recognised event is taken from its text to
+its finding, without disk. All in µs of CPU and wall time of this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from agent import catalog
+from agent.judge.findings import Findings
+from agent.model import Component, Event
+from agent.sources.kernel_log.announced import Announcements
+from agent.sources.kernel_log.interpret import Interpreter
+from agent.sources.kernel_log.kmsg import Kmsg, _Cursor
+from agent.sources.kernel_log.lines import strip
+from agent.sources.kernel_log.record import split
+from agent.sources.pci import PciInventory
+from tests.bench import ring
+from tests.bench.measure import ROOT, Json, load
+
+ROUNDS = 60
+_FILL = 3000
+_BUFFER = 16384
+_CORPORA = (ROOT / "tests/data/kernel_lines.jsonl", ROOT.parent / "shared/reference/kernel-lines.dev.jsonl")
+_XID = b"NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
+
+
+def run() -> Json:
+    rules = catalog.load()
+    interpreter = Interpreter(rules, Announcements(), PciInventory(Path("/sys")), accept_userspace=True)
+    return {"unit": "µs", **_records(interpreter), "event": _events(interpreter, Findings(rules)), "load": load()}
+
+
+def _records(interpreter: Interpreter) -> Json:
+    with ring.unlimited() as out:
+        for line in ring.ordinary(_FILL):
+            os.write(out, line)
+    source = Kmsg("/dev/kmsg", interpreter, "bench")
+    fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        held = _bare(fd)
+        texts = [found[4] for data in held if (found := split(data)) is not None]
+        recognised = sum(1 for text in texts if interpreter.recognise(text) is not None)
+        bare: list[float] = []
+        drain: list[float] = []
+        for _ in range(ROUNDS):
+            bare.append(_per(len(held), lambda: _bare(fd)))
+            drain.append(_per(len(held), lambda: _drain(source, fd)))
+    finally:
+        os.close(fd)
+    splitting = [_per(len(held), lambda: [split(data) for data in held]) for _ in range(ROUNDS)]
+    recognising = [_per(len(texts), lambda: _all(interpreter.recognise, texts)) for _ in range(ROUNDS)]
+    return {
+        "records": len(held),
+        "recognised_among_them": recognised,
+        "mean_bytes": round(sum(map(len, held)) / len(held)),
+        "drain": _best(drain),
+        "floor": _best(bare),
+        "difference": round(min(drain) - min(bare), 3),
+        "of_which": {"split": _best(splitting), "recognise": _best(recognising)},
+    }
+
+
+def _events(interpreter: Interpreter, findings: Findings) -> Json:
+    """Recognise, interpret and fold: one Xid 79 again and again, the same on ever new devices, and every kind in the corpus."""
+    rounds = range(2000)
+    new = [_XID.replace(b"0000:65:00", b"%04x:%02x:%02x" % (number >> 13, number >> 5 & 0xFF, number & 0x1F)) for number in rounds]
+    known = [message for message in _corpus() if interpreter.recognise(message) is not None]
+    figures: Json = {
+        "xid_79_again": _best([_per(len(rounds), lambda: _fold(interpreter, findings, (_XID for _ in rounds))) for _ in range(9)]),
+        "xid_79_new_device": _best([_per(len(new), lambda: _fold(interpreter, Findings(interpreter.catalog), new)) for _ in range(9)]),
+    }
+    if known:
+        figures["all_kinds"] = _best([_per(len(known), lambda: _fold(interpreter, findings, known)) for _ in range(99)])
+        figures["recognise_only"] = _best([_per(len(known), lambda: _all(interpreter.recognise, known)) for _ in range(99)])
+        slowest = max(known, key=lambda text: min(_per(50, lambda: _all(interpreter.recognise, [text] * 50)) for _ in range(5)))
+        figures["slowest_recognition"] = {
+            "us": min(_per(50, lambda: _all(interpreter.recognise, [slowest] * 50)) for _ in range(9)),
+            "line": slowest.decode("utf-8", "replace")[:160],
+        }
+    return figures
+
+
+def _corpus() -> list[bytes]:
+    path = next((path for path in _CORPORA if path.exists()), None)
+    if path is None:
+        return []
+    lines = (strip(json.loads(line)["line"].encode()) for line in path.read_text().splitlines())
+    return [line.message for line in lines if line is not None]
+
+
+def _bare(fd: int) -> list[bytes]:
+    """Every record that the ring holds, read as cheaply as Python can."""
+    os.lseek(fd, 0, os.SEEK_SET)
+    records = []
+    read, keep = os.read, records.append
+    try:
+        while True:
+            try:
+                keep(read(fd, _BUFFER))
+            except BrokenPipeError:
+                continue
+    except BlockingIOError:
+        return records
+
+
+def _drain(source: Kmsg, fd: int) -> int:
+    """The same by the daemon's hot loop."""
+    os.lseek(fd, 0, os.SEEK_SET)
+    cursor = _Cursor(None)
+    found, drained = 0, False
+    while not drained:
+        events, drained = source._drain(fd, cursor, live=True)
+        found += len(events)
+    return found
+
+
+def _all(recognise: Callable[[bytes], object], texts: Iterable[bytes]) -> None:
+    for text in texts:
+        recognise(text)
+
+
+def _fold(interpreter: Interpreter, findings: Findings, texts: Iterable[bytes]) -> None:
+    for number, text in enumerate(texts):
+        sighting = interpreter.recognise(text)
+        assert sighting is not None
+        findings.apply(
+            interpreter.event(sighting, text, 0, identity=f"kmsg:bench:{number}", time=time.time(), boot_id="bench", usec=number)
+        )
+
+
+def _per(count: int, work: Callable[[], object]) -> float:
+    """µs of one among `count`."""
+    begun = time.perf_counter_ns()
+    work()
+    return (time.perf_counter_ns() - begun) / count / 1e3
+
+
+def _best(rounds: list[float]) -> Json:
+    return {"best": round(min(rounds), 3), "median": round(sorted(rounds)[len(rounds) // 2], 3)}

@@ -1,0 +1,154 @@
+"""Values that the unit tests are made of: events, findings, sources, and how a line is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from hypothesis import settings
+
+from agent.catalog import Catalog, Ruling, load
+from agent.judge.findings import BOOT
+from agent.model import (
+    NODE,
+    Action,
+    Component,
+    ComponentKind,
+    Event,
+    Finding,
+    SourceHealth,
+    SourceState,
+    Transition,
+    Trust,
+    When,
+)
+from agent.sources.kernel_log.announced import Announcements
+from agent.sources.kernel_log.interpret import Interpreter
+from agent.sources.kernel_log.lines import strip
+from agent.sources.kernel_log.recognise import Recogniser
+from agent.sources.kernel_log.sighting import Sighting
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+REFERENCE = ROOT.parent / "shared" / "reference"
+LINES = ROOT / "tests" / "data" / "kernel_lines.jsonl"
+LABELS = ("kind", "code", "pci", "pid", "process", "link", "fatal")
+
+# The same examples on every run, on every machine.
+FUZZ = settings(max_examples=300, derandomize=True, deadline=None)
+
+
+@cache
+def catalogue(profile: str = "nvidia") -> Catalog:
+    return load(profile)
+
+
+def recogniser(profile: str = "nvidia") -> Recogniser:
+    """A fresh one: it keeps an address between records."""
+    return Recogniser(catalogue(profile).rules.values())
+
+
+def recognise(text: str) -> Sighting | None:
+    return recogniser().recognise(text.encode())
+
+
+def seen(text: str) -> Sighting:
+    """What a line is recognised as; a line that is not recognised fails the test."""
+    sighting = recognise(text)
+    assert sighting is not None, text
+    return sighting
+
+
+def ruling(text: str, profile: str = "nvidia") -> Ruling:
+    """What the catalogue says about a line."""
+    event = interpreter(profile).event(seen(text), text.encode(), 0, identity="i", time=0.0, boot_id="a", usec=None)
+    return catalogue(profile).rule(event.code).rule_on(event.fields)
+
+
+def interpreter(profile: str = "nvidia", *, accept_userspace: bool = False) -> Interpreter:
+    return Interpreter(catalogue(profile), Announcements(), None, accept_userspace=accept_userspace)
+
+
+def labelled(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def labels_of(sighting: Sighting | None) -> dict[str, object]:
+    """A sighting in the words of the labelled lines."""
+    if sighting is None:
+        return {**dict.fromkeys(LABELS), "kind": "noise"}
+    said = {name: getattr(sighting, name) for name in LABELS}
+    return {**said, "code": sighting.number}
+
+
+def read_line(known: Recogniser, line: bytes) -> Sighting | None:
+    """As the file reader does it, and only what the kernel wrote."""
+    found = strip(line)
+    return known.recognise(found.message) if found is not None and not found.facility else None
+
+
+def gpu(number: int = 0) -> Component:
+    return Component(ComponentKind.GPU, f"0000:{number:02x}:00.0")
+
+
+def event(
+    code: str = "xid/79",
+    component: Component | None = None,
+    time: float = 0.0,
+    *,
+    identity: str = "",
+    boot: str = "boot-a",
+    trust: Trust = Trust.KERNEL,
+    fields: Mapping[str, object] | None = None,
+    follows: str | None = None,
+    simulated_until: float | None = None,
+    raw: str = "",
+) -> Event:
+    where = component if component is not None else gpu()
+    return Event(
+        identity=identity or f"{code}@{where.name}@{time}",
+        time=time,
+        source="kernel_log",
+        kind=code.partition("/")[0],
+        code=code,
+        component=where,
+        boot_id=boot,
+        raw=raw,
+        trust=trust,
+        fields=fields or {},  # type: ignore[arg-type]
+        follows=follows,
+        simulated_until=simulated_until,
+    )
+
+
+def booted(boot: str, time: float) -> Event:
+    return event(BOOT, NODE, time, boot=boot, trust=Trust.DAEMON)
+
+
+def finding(action: Action = Action.REBOOT_NODE, when: When = When.NOW, number: int = 1, **changes: object) -> Finding:
+    values: dict[str, object] = {
+        "id": number,
+        "component": gpu(number),
+        "code": "xid/79",
+        "kind": "xid",
+        "action": action,
+        "when": when,
+        "since": 0.0,
+        "last": 0.0,
+        "count": 1,
+        "boot_id": "boot-a",
+        "title": "a title",
+        "raw": "",
+        "fields": {},
+    }
+    return Finding(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def source(looked: float, deadline: float = 30.0, state: SourceState = SourceState.OK, name: str = "kernel_log") -> SourceHealth:
+    return SourceHealth(name=name, state=state, last_seen=looked, looked=looked, deadline=deadline)
+
+
+def said(change: Transition) -> tuple[str, str, str]:
+    """Component, code and action, for a short comparison."""
+    return change.finding.component.name, change.finding.code, change.finding.action.value

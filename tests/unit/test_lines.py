@@ -1,0 +1,164 @@
+"""Rendered logs: one known prefix comes off, another program's lines stay that program's (kernel-log-formats.md 1.4)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.sources.kernel_log.lines import Line, strip
+from tests.unit.builders import FUZZ, read_line, recogniser
+
+XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, GPU has fallen off the bus."
+
+# Every row of the table, and the further forms that the comments of lines.py name.
+PREFIXES = {
+    "bare": "",
+    "dmesg": "[  517.250000] ",
+    "dmesg, early": "[    0.000000] ",
+    "dmesg, long up": "[17179779.444000] ",
+    "dmesg with task": "[  517.250000][ T4021] ",
+    "dmesg with cpu": "[  517.250000][    C3] ",
+    "dmesg -d": "[  +0.000844] ",
+    "dmesg -T": "[Sun Feb 23 16:24:18 2025] ",
+    "dmesg -T, one-digit day": "[Sun Feb  2 16:24:18 2025] ",
+    "dmesg -T, German": "[So Mär  2 16:24:18 2025] ",
+    "dmesg -H": "[Feb23 16:24] ",
+    "dmesg --time-format iso": "2025-02-23T16:24:18,250000+00:00 ",
+    "dmesg -x": "kern  :warn  : [  517.250000] ",
+    "dmesg -x, short": "kern:err: [  517.250000] ",
+    "dmesg -x -T": "kern  :warn  : [Sun Feb 23 16:24:18 2025] ",
+    "dmesg -x iso": "kern  :warn  : 2025-02-23T16:24:18,250000+00:00 ",
+    "dmesg -r": "<4>[  517.250000] ",
+    "kmsg injection": "<4>",
+    "rsyslog": "Feb 23 16:24:18 node7 kernel: [  517.250000] ",
+    "rsyslog, no bracket": "Feb 23 16:24:18 node7 kernel: ",
+    "rsyslog, one-digit day": "Feb  3 16:24:18 node7 kernel: ",
+    "rsyslog, no blank": "Feb 23 16:24:18 node7 kernel:[  517.250000] ",
+    "RFC 3339": "2025-02-23T16:24:18.250000+00:00 node7 kernel: ",
+    "RFC 3339, zulu": "2025-02-23T16:24:18.250Z node7.example.org kernel: ",
+    "RFC 3339 and bracket": "2025-02-23T16:24:18.250000-08:00 ip-10-0-0-1 kernel: [  517.250000] ",
+    "journalctl -k": "Feb 23 16:24:18 node7 kernel: ",
+    "journalctl short-iso": "2025-02-23T16:24:18+0000 node7 kernel: ",
+    "journalctl short-precise": "Feb 23 16:24:18.250000 node7 kernel: ",
+    "journalctl short-full": "Sun 2025-02-23 16:24:18 UTC node7 kernel: ",
+    "journalctl short-unix": "1740327858.250000 node7 kernel: ",
+    "RFC 5424": "2025-02-23T16:24:18.250000+00:00 node7 kernel - - - ",
+    "date cut off": "16:24:18 node7 kernel: ",
+    "tag only": "kernel: ",
+    "tag and stamp": "kernel: [  517.250000] ",
+    "Talos": "10.5.0.2: kern: warning: [2025-02-23T16:24:18.250000Z]: ",
+}
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_every_rendered_form_gives_the_message(prefix: str, end: str) -> None:
+    line = strip(f"{prefix}{XID}{end}".encode())
+    assert line is not None
+    assert line.message == XID.encode()
+    assert not line.facility
+
+
+@pytest.mark.parametrize("message", ["usb 1-1: new high-speed USB device", "[drm] Initialized", "", "12 apples", "node7: x", "12:00 noon"])
+@pytest.mark.parametrize("prefix", ["[  517.250000] ", "Feb 23 16:24:18 node7 kernel: ", "2025-02-23T16:24:18.250000+00:00 node7 kernel: "])
+def test_the_prefix_takes_nothing_of_the_message(prefix: str, message: str) -> None:
+    assert strip(f"{prefix}{message}".encode()) == Line(message.encode())
+
+
+@pytest.mark.parametrize("message", ["pci 0000:3b:00.0: BAR 1", "loop: module loaded", "x", "<6", "[]", "[ x ]", "kernel panic"])
+def test_a_bare_message_stays_whole(message: str) -> None:
+    assert strip(message.encode()) == Line(message.encode())
+
+
+@pytest.mark.xfail(strict=True, reason="lines.py: any `word:word: ` is taken for dmesg -x's facility and level")
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("neuron:probe: DMA eng1 init failed", "neuron:probe: DMA eng1 init failed"),
+        ("[  517.250000] neuron:probe: DMA eng1 init failed", "neuron:probe: DMA eng1 init failed"),
+    ],
+)
+def test_a_message_of_two_words_with_colons_stays_whole(line: str, message: str) -> None:
+    assert strip(line.encode()) == Line(message.encode())
+
+
+@pytest.mark.parametrize(
+    ("line", "facility"),
+    [
+        (f"4,1227,517250000,c;{XID}", 0),
+        (f"6,1227,517250000,-,caller=T1;{XID}", 0),
+        (f"12,1227,517250000,-;{XID}", 1),
+        (f"30,1227,517250000,-;{XID}", 3),
+        (f"<4>[  517.250000] {XID}", 0),
+        (f"<12>[  517.250000] {XID}", 1),
+        (f"<30>{XID}", 3),
+        (f"kern  :warn  : [  517.250000] {XID}", 0),
+        (f"user  :warn  : [  517.250000] {XID}", 1),
+        (f"daemon:info  : [  517.250000] {XID}", 1),
+        (f"[  517.250000] {XID}", None),
+        (f"Feb 23 16:24:18 node7 kernel: {XID}", None),
+        (XID, None),
+    ],
+)
+def test_the_facility_is_what_the_form_keeps(line: str, facility: int | None) -> None:
+    """Only facility 0 is the kernel's; a form without one says None, never 0."""
+    assert strip(line.encode()) == Line(XID.encode(), facility)
+
+
+def test_a_raw_record_keeps_its_escapes() -> None:
+    assert strip(rb"4,1,2,-;a\x0ab") == Line(rb"a\x0ab", 0)
+
+
+def test_a_raw_record_is_one_line_whatever_it_quotes() -> None:
+    """The text of a raw record has no second prefix to take off."""
+    assert strip(f"4,1,2,-;[  517.250000] {XID}".encode()) == Line(f"[  517.250000] {XID}".encode(), 0)
+
+
+@pytest.mark.parametrize(
+    "tag", ["systemd[1]:", "python3[4021]:", "sshd:", "nvidia-persistenced:", "kernel-doctor[7]:", "mykernel:", "fm-agent[12]:", "Kernel:"]
+)
+@pytest.mark.parametrize("prefix", ["Feb 23 16:24:18 node7 ", "2025-02-23T16:24:18.250000+00:00 node7 ", "Feb 23 16:24:18.250000 node7 "])
+@pytest.mark.parametrize("quote", [XID, f"kernel: {XID}", f"[  517.250000] {XID}", f"node7 kernel: {XID}"])
+def test_another_programs_line_is_not_the_kernels(prefix: str, tag: str, quote: str) -> None:
+    assert strip(f"{prefix}{tag} {quote}".encode()) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"python3[4021]: {XID}",
+        f"[  517.250000] systemd[1]: {XID}",
+        f"[  517.250000] a {XID}",
+        f"Feb 23 16:24:18 node7 kernel: python3[4021]: {XID}",
+        f"Feb 23 16:24:18 node7 kernel: audit: comm={XID}",
+        f"root@node7:~# echo {XID} > /dev/kmsg",
+        f"+ {XID}",
+        f'"{XID}"',
+        f"4,1,2,-;[  517.250000] {XID}",
+        f"4,1,2,-;Feb 23 16:24:18 node7 kernel: {XID}",
+        f"12,1,2,-;{XID}",
+        f"<12>[  517.250000] {XID}",
+        f"user  :warn  : [  517.250000] {XID}",
+    ],
+)
+def test_a_quoted_xid_is_no_xid(line: str) -> None:
+    assert read_line(recogniser(), line.encode()) is None
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_bytes_that_are_no_text_come_through(prefix: str) -> None:
+    """A process name may hold any byte: nothing is lost, replaced or raised."""
+    message = b"NVRM: Xid (PCI:0000:9b:00): 45, pid=1, name=\xff\xfe\x00\xc3, Ch 00000010"
+    line = strip(prefix.encode() + message)
+    assert line is not None
+    assert line.message == message
+
+
+@FUZZ
+@given(st.sampled_from(sorted(PREFIXES.values())), st.text(st.characters(blacklist_characters="\r\n", blacklist_categories=["Cs"]), max_size=60))
+def test_what_follows_a_kernel_head_is_kept(prefix: str, rest: str) -> None:
+    message = f"NVRM: {rest}".encode()
+    line = strip(prefix.encode() + message)
+    assert line is not None
+    assert line.message == message
