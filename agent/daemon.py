@@ -192,6 +192,7 @@ class Daemon:
     async def _pulse(self) -> None:
         """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets judged."""
         interval = min(self.notifier.watchdog_s or _PULSE_S, _PULSE_S)
+        await _until(self.board.first_look, _FIRST_LOOK_S)
         while True:
             verdict = self.board.verdict()
             first = f": {verdict.reasons[0]}" if verdict.reasons else ""
@@ -289,7 +290,8 @@ def _unix_socket(path: Path, group: int) -> socket.socket:
             made.bind(str(path))
         finally:
             os.umask(before)
-        os.chown(path, -1, group)
+        if path.stat().st_gid != group:
+            os.chown(path, -1, group)
     except OSError as error:
         made.close()
         raise CannotStart(f"{path}: {error.strerror}: cannot listen there ([socket] path)") from error
