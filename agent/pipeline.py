@@ -91,6 +91,7 @@ class Pipeline:
         if last_boot - {self.boot_id}:
             entry = self._judge(entry, self._own_event(BOOT, {}, NODE, "the node was booted"))
         await self._store([entry])
+        self.board.publish(self.findings.opened)  # what is remembered is shown from the first answer on
 
     def position(self, source: str) -> Position | None:
         return self._positions.get(source)
