@@ -78,6 +78,7 @@ class Pipeline:
         self._retry_s = _RETRY_S[0]
         self._progress = time.monotonic()
         self._serial = 0
+        self._blind = False  # what is remembered could not be read at the start
 
     async def open(self, catalog: Catalog) -> None:
         """Read what is remembered and fold in that the node may have booted since. Raises only LedgerNewer."""
@@ -85,6 +86,9 @@ class Pipeline:
         if remembered is not None:
             self.findings = Findings(catalog, remembered.findings, remembered.next_id)
             self._positions = dict(remembered.positions)
+        else:
+            # Far from the ids of findings that may stand in the ledger after all.
+            self._blind, self.findings = True, Findings(catalog, next_id=int(time.time()))
         last_boot = {position.boot_id for position in self._positions.values()} | {finding.boot_id for finding in self.findings.opened}
         now = time.time()
         entry = Entry(transitions=tuple(self.findings.recatalogue(catalog, now)))
@@ -189,7 +193,12 @@ class Pipeline:
     def _judge(self, entry: Entry, *events: Event) -> Entry:
         transitions = [*entry.transitions]
         for event in events:
-            transitions += self.findings.apply(event)
+            try:
+                transitions += self.findings.apply(event)
+            except Exception as error:  # a fault of ours must not end the judging of everything else
+                log.exception("event_not_judged", identity=event.identity, code=event.code, raw=event.raw)
+                told = f"{type(error).__name__} while judging {event.identity}: {event.raw}"
+                transitions += self.findings.apply(self._own_event("vitald/not_judged", {}, NODE, told))
         return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions))
 
     def _cleared(self, item: _Clear) -> tuple[Entry, Finding | None]:
@@ -220,13 +229,28 @@ class Pipeline:
         failing = not self.board.ledger.ok
         begun = time.perf_counter()
         try:
-            await self.lane.call(partial(self._write, self._held, reopen=failing), _DEADLINE_S)
+            if self._blind:
+                await self._see_again()
+            await self.lane.call(partial(self._write, tuple(self._held), reopen=failing), _DEADLINE_S)
         except LedgerDamaged as error:
             await self._replace_ledger(str(error), self.findings.opened)
         except (LedgerError, LaneStuck) as error:
             self._failed(str(error))
         else:
             self._stored(time.perf_counter() - begun)
+
+    async def _see_again(self) -> None:
+        """The ledger was out of reach at the start: take up the findings that it remembers. Raises LedgerError, LaneStuck."""
+
+        def work() -> Remembered:
+            self.ledger.open()
+            return self.ledger.remembered()
+
+        remembered = await self.lane.call(work, _DEADLINE_S)
+        self._blind = False
+        self.findings.adopt(remembered.findings)
+        self.board.publish(self.findings.opened)
+        log.warning("ledger_read_late", findings=len(remembered.findings))
 
     def _write(self, entries: Sequence[Entry], *, reopen: bool) -> None:
         """In the lane."""

@@ -64,6 +64,12 @@ class Findings:
         self._due = min(self._due, self._due_of(self._open[key]))
         return changes
 
+    def adopt(self, remembered: Iterable[Finding]) -> None:
+        """Take up findings that were opened before, where the same fault is not open already."""
+        for finding in remembered:
+            self._open.setdefault(finding.key, finding)
+        self._due = self._earliest()
+
     def expire(self, now: float) -> list[Transition]:
         """Close what has been quiet for as long as its rule asks, and the drills that are over."""
         if now < self._due:

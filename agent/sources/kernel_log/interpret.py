@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import structlog
+
 from agent.catalog import Catalog
 from agent.model import NODE, Component, ComponentKind, Event, Trust, Value
 from agent.sources.kernel_log.announced import Announcements
@@ -15,6 +17,8 @@ from agent.sources.kernel_log.recognise import Recogniser
 from agent.sources.kernel_log.record import unescape
 from agent.sources.kernel_log.sighting import Sighting
 from agent.sources.pci import PciInventory
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("kernel_log")
 
 NAME = "kernel_log"
 _FOLLOW_S = 5.0  # an SXid's follow-up records come within milliseconds of it
@@ -51,8 +55,15 @@ class Interpreter:
         """Take new settings; also called when the configuration is reloaded."""
         self.catalog = catalog
         self.accept_userspace = accept_userspace
-        self.recogniser = Recogniser(catalog.rules.values())
-        self.recognise = self.recogniser.recognise
+        self._recogniser = Recogniser(catalog.rules.values())
+
+    def recognise(self, text: bytes) -> Sighting | None:
+        """What the record reports, or None. A record that we fail at is kept as such: neither dropped nor fatal."""
+        try:
+            return self._recogniser.recognise(text)
+        except Exception:  # a fault of ours; the next record must not suffer for it
+            log.exception("record_not_read", text=printable(text))
+            return Sighting(kind="vitald", code="vitald/not_read")
 
     def event(
         self, sighting: Sighting, text: bytes, facility: int | None, *, identity: str, time: float, boot_id: str, usec: int | None

@@ -68,7 +68,7 @@ class Kmsg:
     def _drain(self, fd: int, cursor: _Cursor, *, live: bool) -> tuple[list[Event], bool]:
         """Up to `_DRAIN` records. The second value says that the ring is empty. This is the hot loop."""
         events: list[Event] = []
-        recognise, counters = self.interpreter.recognise, self.interpreter.counters
+        recognise, event, counters = self.interpreter.recognise, self.interpreter.event, self.interpreter.counters
         read, last = os.read, cursor.seq
         done, userspace = 0, 0
         try:
@@ -101,19 +101,10 @@ class Kmsg:
                 last = seq
                 if len(prio) > 1 or prio > b"7":
                     userspace += 1
-                sighting = recognise(text)
-                if sighting is not None:
-                    events.append(
-                        self.interpreter.event(
-                            sighting,
-                            text,
-                            int(prio) >> 3,
-                            identity=f"kmsg:{self.boot_id}:{seq}",
-                            time=time.time() if live else wall_time(int(usec)),
-                            boot_id=self.boot_id,
-                            usec=int(usec),
-                        )
-                    )
+                if (sighting := recognise(text)) is not None:
+                    identity = f"kmsg:{self.boot_id}:{seq}"
+                    at = time.time() if live else wall_time(int(usec))
+                    events.append(event(sighting, text, int(prio) >> 3, identity=identity, time=at, boot_id=self.boot_id, usec=int(usec)))
             return events, False
         finally:
             cursor.seq = last
