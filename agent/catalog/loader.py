@@ -14,19 +14,11 @@ from typing import TypeVar
 
 from agent import toml
 from agent.catalog.rules import Case, Catalog, Clears, FaultClass, Rule, Scalar, Step
+from agent.catalog.shape import HEAD, begins_with_driver, expand, first_letters
 from agent.model import Action, ComponentKind, When
 
 FOLDER = Path(__file__).parent
 PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("*.toml")))
-
-# Written in a `match` for what would otherwise stand in many of them.
-MACROS = {
-    "{bdf}": r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
-    "{blamed}": r"(?P<blamed>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
-    "{driver}": r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31}",
-    "{device}": r"(?P<device>[A-Za-z0-9_.\-]{1,64})",
-    "{pid}": r"(?P<pid>\d{1,10})",
-}
 
 E = TypeVar("E", bound=Enum)
 Raw = dict[str, tuple[toml.Table, str]]  # code -> keys, origin
@@ -147,7 +139,7 @@ class _Entry:
             fatal=self.flag("fatal"),
             match=self.match(),
             starts=self.texts("starts"),
-            contains=self.text("contains"),
+            contains=self.texts("contains"),
             samples=self.texts("samples"),
             origin=self.origin,
         )
@@ -263,14 +255,17 @@ class _Entry:
 
     def match(self) -> tuple[str, ...]:
         patterns = []
-        for pattern in self.texts("match"):
-            for macro, expansion in MACROS.items():
-                pattern = pattern.replace(macro, expansion)
+        starts = self.texts("starts")
+        if any(len(start) < HEAD for start in starts):
+            self.wrong("starts", f"needs the first {HEAD} letters of each beginning")
+        for pattern in map(expand, self.texts("match")):
             try:
                 re.compile(pattern)
             except re.error as error:
                 self.wrong("match", f"not a regular expression: {error}: {pattern}")
                 continue
+            if not (begins_with_driver(pattern) or first_letters(starts, pattern) or self.texts("contains")):
+                self.wrong("match", f"needs {HEAD} fixed letters at its beginning, or `starts`, or `contains`: {pattern}")
             patterns.append(pattern)
         return tuple(patterns)
 

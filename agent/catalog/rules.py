@@ -140,7 +140,7 @@ class Rule:
     fatal: bool | None = None  # for a line that says so in words
     match: tuple[str, ...] = ()  # line shapes, for the kinds whose grammar is data
     starts: tuple[str, ...] = ()
-    contains: str = ""
+    contains: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
     origin: str = ""  # file that holds the entry
 

@@ -1,0 +1,73 @@
+"""
+The shape of a kernel line, as an entry's `match` writes it: abbreviations, and the fixed letters it is looked up by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+HEAD = 3  # letters that a fixed beginning is looked up by
+
+_DRIVER = r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31}"
+MACROS = {
+    "{bdf}": r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
+    "{blamed}": r"(?P<blamed>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
+    "{driver}": _DRIVER,
+    "{device}": r"(?P<device>[A-Za-z0-9_.\-]{1,64})",
+    "{pid}": r"(?P<pid>\d{1,10})",
+}
+
+
+def expand(pattern: str) -> str:
+    """The regular expression that a `match` stands for."""
+    for macro, expansion in MACROS.items():
+        pattern = pattern.replace(macro, expansion)
+    return pattern
+
+
+def begins_with_driver(pattern: str) -> bool:
+    """Whether it begins with any driver's name, `{driver} {bdf}`, rather than with fixed letters."""
+    return pattern.startswith(_DRIVER)
+
+
+def first_letters(starts: Iterable[str], pattern: str) -> list[bytes]:
+    """What a line may begin with: what the entry says, else the expression's own letters; empty where neither is fixed."""
+    return [start[:HEAD].encode() for start in starts] or _literal_head(pattern)
+
+
+def _literal_head(pattern: str) -> list[bytes]:
+    """The fixed first letters of a regular expression, or nothing where it has none."""
+    head = ""
+    position = 0
+    while position < len(pattern) and len(head) < HEAD:
+        char = pattern[position]
+        if char == "\\" and position + 1 < len(pattern) and not pattern[position + 1].isalnum():
+            char, position = pattern[position + 1], position + 1
+        elif char in "\\[](){}?*+|^$.":
+            break
+        if position + 1 < len(pattern) and pattern[position + 1] in "?*{":
+            break
+        head += char
+        position += 1
+    return [head.encode()] if len(head) == HEAD and "|" not in _top_level(pattern) else []
+
+
+def _top_level(pattern: str) -> str:
+    """The pattern without what stands in parentheses or brackets."""
+    depth, outside, skip, bracket = 0, "", False, False
+    for char in pattern:
+        if skip:
+            skip = False
+        elif char == "\\":
+            skip = True
+        elif bracket:
+            bracket = char != "]"
+        elif char == "[":
+            bracket = True
+        elif char == "(":
+            depth += 1
+        elif char == ")":
+            depth -= 1
+        elif depth == 0:
+            outside += char
+    return outside
