@@ -212,18 +212,16 @@ class Ledger:
     def _trim(self, now: float, keep_s: float, most_bytes: int) -> int:
         db = self._connection()
         oldest = now - keep_s
-        used = _pages(db) * db.execute("PRAGMA page_size").fetchone()[0]
-        if used > most_bytes:
-            row = db.execute("SELECT time FROM events ORDER BY id LIMIT 1 OFFSET ?", (_TRIM_ROWS,)).fetchone()
-            if row is not None:
-                oldest = max(oldest, row[0])
-        dropped = db.execute(
-            "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE time < ? ORDER BY time LIMIT ?)", (oldest, _TRIM_ROWS)
-        ).rowcount
+        dropped = db.execute("DELETE FROM events WHERE id IN (SELECT id FROM events WHERE time < ? LIMIT ?)", (oldest, _TRIM_ROWS)).rowcount
+        if not dropped and _used_bytes(db) > most_bytes:
+            first, last = db.execute("SELECT min(id), max(id) FROM events").fetchone()
+            if first is not None and first < last:
+                dropped = db.execute("DELETE FROM events WHERE id < ?", (first + min(_TRIM_ROWS, (last - first) // 4 + 1),)).rowcount
+                oldest = max(oldest, db.execute("SELECT time FROM events ORDER BY id LIMIT 1").fetchone()[0])
         if dropped:
             db.execute("DELETE FROM transitions WHERE time < ? AND finding IN (SELECT id FROM findings WHERE state != 'open')", (oldest,))
             db.execute("DELETE FROM findings WHERE state != 'open' AND cleared_at < ?", (oldest,))
-            db.execute(f"PRAGMA incremental_vacuum({_TRIM_ROWS})").fetchall()
+            db.executescript(f"PRAGMA incremental_vacuum({_TRIM_ROWS})")  # execute() would step once and free one page
         return dropped
 
     def size(self) -> int:
@@ -319,9 +317,10 @@ def _followers(db: sqlite3.Connection, identity: str) -> tuple[str, ...]:
     return tuple(row[0] for row in db.execute("SELECT raw FROM events WHERE follows = ? ORDER BY id LIMIT 8", (identity,)))
 
 
-def _pages(db: sqlite3.Connection) -> int:
-    used: int = db.execute("PRAGMA page_count").fetchone()[0] - db.execute("PRAGMA freelist_count").fetchone()[0]
-    return used
+def _used_bytes(db: sqlite3.Connection) -> int:
+    pages: int = db.execute("PRAGMA page_count").fetchone()[0] - db.execute("PRAGMA freelist_count").fetchone()[0]
+    size: int = db.execute("PRAGMA page_size").fetchone()[0]
+    return pages * size
 
 
 _EVENT = "identity, time, source, kind, code, component, boot_id, trust, follows, simulated_until, fields, raw"

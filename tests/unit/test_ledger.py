@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.judge.findings import Findings
+from agent.ledger import (
+    FILE,
+    MIGRATIONS,
+    Audit,
+    Entry,
+    Ledger,
+    LedgerDamaged,
+    LedgerError,
+    LedgerNewer,
+    Query,
+    read_events,
+    read_findings,
+)
+from agent.model import Event, Transition
+from agent.sources.source import Position
+from tests.unit.builders import empty
+from tests.unit.builders import event as build
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger(tmp_path)
+    made.open()
+    return made
+
+
+def event(code: str, **changes: object) -> Event:
+    return replace(build(code), **changes)  # type: ignore[arg-type]
+
+
+def findings_of(*seen: Event) -> tuple[Findings, list[Transition]]:
+    findings = empty()
+    return findings, [change for one in seen for change in findings.apply(one)]
+
+
+def events(count: int, *, at: float = 1000.0, code: str = "xid/79") -> tuple[Event, ...]:
+    return tuple(event(code, time=at + number, identity=f"{code}:{at}:{number}") for number in range(count))
+
+
+def test_an_event_is_stored_once(ledger: Ledger) -> None:
+    """The identity decides: the same record handed in twice is one row."""
+    ledger.commit([Entry(events=events(3))])
+    ledger.commit([Entry(events=events(3))])
+    assert len(read_events(ledger.path, Query())) == 3
+
+
+def test_an_event_comes_back_as_it_was(ledger: Ledger) -> None:
+    stored = event("xid/149", time=1.5, identity="one", fields={"status_bits": [1, 4], "fatal": True, "unit": "NETIR", "none": None})
+    ledger.commit([Entry(events=(stored,))])
+    assert read_events(ledger.path, Query())[0].event == stored
+
+
+def test_what_is_remembered_survives_reopening(ledger: Ledger) -> None:
+    """Open findings, the next id and positions; a cleared finding is no longer remembered as open."""
+    findings, transitions = findings_of(event("xid/79", identity="a"), event("xid/31", identity="b"))
+    closed = findings.clear(1, 2000.0, "root", "reason")
+    assert closed is not None
+    position = Position("kernel_log", "boot", "17")
+    ledger.commit([Entry(transitions=tuple(transitions), position=position), Entry(transitions=(closed,))])
+    ledger.close()
+    ledger.open()
+    remembered = ledger.remembered()
+    assert remembered.findings == findings.opened
+    assert [found.code for found in remembered.findings] == ["xid/31"]
+    assert remembered.next_id == 3
+    assert remembered.positions == {"kernel_log": position}
+    assert [found.id for found in read_findings(ledger.path, 10)] == [1]
+
+
+def test_a_failed_commit_leaves_nothing_behind(ledger: Ledger) -> None:
+    """All or nothing: an entry that cannot be stored takes its whole transaction with it."""
+    broken = event("xid/79", identity="broken", fields={"set": {1, 2}})  # type: ignore[dict-item]
+    with pytest.raises(TypeError):
+        ledger.commit([Entry(events=events(2)), Entry(events=(broken,))])
+    assert read_events(ledger.path, Query()) == []
+    ledger.commit([Entry(events=events(2))])
+    assert len(read_events(ledger.path, Query())) == 2
+
+
+def test_a_repeated_commit_adds_no_transition_and_no_audit(ledger: Ledger) -> None:
+    """A commit whose answer came too late is tried again: it must change nothing the second time."""
+    _, transitions = findings_of(event("xid/79"))
+    audit = Audit(time=1.0, uid=0, pid=1, verb="clear", target="1", reason="x")
+    for _ in range(2):
+        ledger.commit([Entry(transitions=tuple(transitions), audit=audit)])
+    with sqlite3.connect(ledger.path) as db:
+        assert db.execute("SELECT count(*) FROM transitions").fetchone() == (1,)
+        assert db.execute("SELECT count(*) FROM audit").fetchone() == (1,)
+
+
+def test_a_repeat_that_changes_nothing_is_no_transition(ledger: Ledger) -> None:
+    """A storm costs a row for each event, not one for each of its repetitions in the findings' history."""
+    findings, transitions = findings_of(*[event("xid/79", identity=str(number)) for number in range(50)])
+    ledger.commit([Entry(transitions=tuple(transitions))])
+    with sqlite3.connect(ledger.path) as db:
+        assert db.execute("SELECT count(*) FROM transitions").fetchone() == (1,)
+        assert db.execute("SELECT count FROM findings").fetchone() == (50,)
+    assert findings.opened[0].count == 50
+
+
+def test_queries_narrow_and_page(ledger: Ledger) -> None:
+    ledger.commit([Entry(events=events(5)), Entry(events=events(5, at=2000.0, code="xid/31"))])
+    assert [one.id for one in read_events(ledger.path, Query(after=2, limit=3))] == [3, 4, 5]
+    assert [one.id for one in read_events(ledger.path, Query(newest=True, limit=2))] == [9, 10]
+    assert {one.event.code for one in read_events(ledger.path, Query(code="xid/31"))} == {"xid/31"}
+    assert len(read_events(ledger.path, Query(since=2002.0))) == 3
+    assert read_events(ledger.path, Query(component="gpu/0000:99:00.0")) == []
+
+
+def test_a_record_that_continues_another_is_shown_with_it(ledger: Ledger) -> None:
+    head = event("sxid/20034", identity="head")
+    more = [event("sxid/20034", identity=f"more{number}", follows="head", raw=f"record {number}") for number in range(2)]
+    ledger.commit([Entry(events=(head, *more))])
+    (shown,) = read_events(ledger.path, Query())
+    assert shown.event == head
+    assert shown.followed_by == ("record 0", "record 1")
+
+
+def test_trim_by_age_keeps_what_is_young_and_every_open_finding(ledger: Ledger) -> None:
+    _, transitions = findings_of(event("xid/79", time=1.0))
+    ledger.commit([Entry(events=events(10, at=0.0), transitions=tuple(transitions)), Entry(events=events(10, at=5000.0, code="xid/31"))])
+    assert ledger.trim(now=6000.0, keep_s=2000.0, most_bytes=1 << 40) == 10
+    assert ledger.trim(now=6000.0, keep_s=2000.0, most_bytes=1 << 40) == 0
+    assert {one.event.code for one in read_events(ledger.path, Query())} == {"xid/31"}
+    assert [found.code for found in ledger.remembered().findings] == ["xid/79"]
+
+
+def test_trim_by_size_drops_the_oldest_and_gives_the_space_back(ledger: Ledger) -> None:
+    most = 2 << 20
+    ledger.commit([Entry(events=events(20_000))])
+    assert ledger.path.stat().st_size + ledger.path.with_name(FILE + "-wal").stat().st_size > most
+    while ledger.trim(now=30_000.0, keep_s=1e9, most_bytes=most):
+        pass
+    ledger.close()  # the write-ahead log goes into the file
+    assert ledger.path.stat().st_size <= most
+    left = read_events(ledger.path, Query(newest=True, limit=1000))
+    assert left[-1].event.identity == "xid/79:1000.0:19999"
+
+
+def test_a_newer_ledger_is_refused_and_left_as_it_was(ledger: Ledger) -> None:
+    ledger.close()
+    with sqlite3.connect(ledger.path) as db:
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    before = ledger.path.read_bytes()
+    with pytest.raises(LedgerNewer, match="newer vitald"):
+        ledger.open()
+    assert ledger.path.read_bytes() == before
+
+
+@pytest.mark.parametrize("garbage", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 8000])
+def test_a_damaged_ledger_is_told_apart_and_set_aside(tmp_path: Path, garbage: bytes) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.path.write_bytes(garbage)
+    with pytest.raises(LedgerDamaged, match=str(ledger.path)):
+        ledger.open()
+    assert ledger.rescue() is None
+    aside = ledger.set_aside(0.0)
+    assert aside.read_bytes() == garbage
+    ledger.open()
+    assert ledger.remembered().findings == ()
+
+
+def test_an_obstacle_is_not_damage(tmp_path: Path) -> None:
+    """A file where the folder should be: somebody must mend it, and nothing is moved."""
+    (tmp_path / "state").write_text("in the way")
+    with pytest.raises(LedgerError) as raised:
+        Ledger(tmp_path / "state").open()
+    assert not isinstance(raised.value, LedgerDamaged)
+
+
+def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    """Whoever may write the state folder must not make the daemon write elsewhere."""
+    target = tmp_path / "elsewhere"
+    (tmp_path / FILE).symlink_to(target)
+    with pytest.raises(LedgerError):
+        Ledger(tmp_path).open()
+    assert not target.exists()
+
+
+def test_transitions_name_their_event(ledger: Ledger) -> None:
+    _, transitions = findings_of(event("xid/79", identity="the line"))
+    assert isinstance(transitions[0], Transition)
+    ledger.commit([Entry(transitions=tuple(transitions))])
+    with sqlite3.connect(ledger.path) as db:
+        assert db.execute("SELECT event, state, action FROM transitions").fetchone() == ("the line", "open", "reboot_node")
