@@ -37,13 +37,13 @@ class LedgerHealth:
 
 
 class Subscription:
-    """One watcher's queue. When it cannot keep up, it is told so and ends: what it missed is in the ledger."""
+    """One watcher's queue; None says that the verdict may have changed. When it cannot keep up, it is told so and ends: what it missed is in the ledger."""
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[Event | Transition] = asyncio.Queue(_QUEUE)
+        self.queue: asyncio.Queue[Event | Transition | None] = asyncio.Queue(_QUEUE)
         self.lagged = False
 
-    def offer(self, change: Event | Transition) -> None:
+    def offer(self, change: Event | Transition | None) -> None:
         try:
             self.queue.put_nowait(change)
         except asyncio.QueueFull:
@@ -62,6 +62,7 @@ class Board:
         self.ledger = LedgerHealth()
         self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
         self.recent: deque[StoredEvent] = deque(maxlen=_RECENT)  # for when the ledger cannot be read
+        self._serial = 0
         self.transitions = 0
         self.first_look = asyncio.Event()  # a source has looked, or could not
         self._subscriptions: set[Subscription] = set()
@@ -74,7 +75,8 @@ class Board:
         self.findings = findings
         for event in events:
             if event.follows is None:
-                self.recent.append(StoredEvent(0, event))
+                self._serial += 1
+                self.recent.append(StoredEvent(self._serial, event))
                 self._count(event)
             self._offer(event)
         self.transitions += sum(1 for transition in transitions if transition.cause)
@@ -86,12 +88,20 @@ class Board:
         """What a source saw is on the board. It counts as read once it has caught up, not while it goes through history."""
         source = self.sources.get(name)
         if source is not None and (caught_up or source.state is SourceState.OK):
+            was = source.state
             self.sources[name] = replace(source, state=SourceState.OK, last_seen=time.time(), looked=time.monotonic(), detail="")
             self.first_look.set()
+            if was is not SourceState.OK:
+                self._offer(None)
 
     def source_failed(self, name: str, detail: str) -> None:
         self.sources[name] = replace(self.sources[name], state=SourceState.FAILED, detail=detail)
         self.first_look.set()
+        self._offer(None)
+
+    def set_policy(self, *, device_reset: bool) -> None:
+        self.device_reset = device_reset
+        self._offer(None)
 
     def ledger_size(self, size_bytes: int) -> None:
         self.ledger = replace(self.ledger, size_bytes=size_bytes)
@@ -108,7 +118,7 @@ class Board:
     def watchers(self) -> int:
         return len(self._subscriptions)
 
-    def _offer(self, change: Event | Transition) -> None:
+    def _offer(self, change: Event | Transition | None) -> None:
         for subscription in self._subscriptions:
             subscription.offer(change)
 

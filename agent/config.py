@@ -9,9 +9,9 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agent import catalog, toml
 
@@ -332,6 +332,17 @@ def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[st
     except catalog.CatalogError as error:
         return error.errors
     return []
+
+
+def reloaded(old: Config, new: Config) -> Config:
+    """What is in force after a reload: `new` where a setting can change while running, `old` elsewhere."""
+    sections: dict[str, Any] = {}
+    for section in SECTIONS:
+        values = {
+            attribute: getattr(getattr(new, section), attribute) for attribute, setting_ in settings_of(section).values() if setting_.reload
+        }
+        sections[section] = replace(getattr(old, section), **values)
+    return Config(**sections)
 
 
 def changed(old: Config, new: Config) -> tuple[list[str], list[str]]:

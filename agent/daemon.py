@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -147,11 +147,11 @@ class Daemon:
             return
         applied, restart = configs.changed(self.config, fresh)
         logs.configure(fresh.log.level, self.config.log.format)
-        self.board.device_reset = fresh.policy.device_reset
+        self.board.set_policy(device_reset=fresh.policy.device_reset)
         self.interpreter.configure(catalog, accept_userspace=fresh.kernel_log.accept_userspace)
         self.catalog = self.api.catalog = catalog
         self.collector.profile = catalog.profile
-        self.config = fresh
+        self.config = configs.reloaded(self.config, fresh)
         await self.pipeline.recatalogue(catalog)
         log.info("reloaded", applied=applied, needs_restart=restart)
 
@@ -224,24 +224,20 @@ class Daemon:
 
     @asynccontextmanager
     async def _sole_instance(self) -> AsyncIterator[None]:
-        """Two daemons must not share a socket and a ledger."""
-        runtime = self.config.paths.runtime
-        try:
-            runtime.mkdir(mode=0o755 if configs.is_root() else 0o700, parents=True, exist_ok=True)
-            if runtime.stat().st_uid not in (0, os.geteuid()):
-                raise CannotStart(f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user")
-            fd = os.open(runtime / "vitald.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise CannotStart(f"{runtime}: {error.strerror}: vitald needs a runtime folder it can write ([paths] runtime)") from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-            raise CannotStart(f"another vitald is running with the runtime folder {runtime}") from None
-        try:
+        """Two daemons must share neither a socket nor a ledger."""
+        runtime, state = self.config.paths.runtime, self.config.paths.state
+        with ExitStack() as held:
+            try:
+                runtime.mkdir(mode=0o755 if configs.is_root() else 0o700, parents=True, exist_ok=True)
+                if runtime.stat().st_uid not in (0, os.geteuid()):
+                    raise CannotStart(f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user")
+                _lock(runtime, held)
+            except OSError as error:
+                raise CannotStart(f"{runtime}: {error.strerror}: vitald needs a runtime folder it can write ([paths] runtime)") from error
+            with suppress(OSError):  # a state folder that cannot be written is the ledger's trouble, and told there
+                state.mkdir(mode=0o750, parents=True, exist_ok=True)
+                _lock(state, held)
             yield
-        finally:
-            os.close(fd)
 
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[None]:
@@ -277,6 +273,16 @@ async def _http(app: web.Application, gate: Gate, listener: Callable[[], socket.
             server.close()
     finally:
         await runner.cleanup()
+
+
+def _lock(folder: Path, held: ExitStack) -> None:
+    """Hold a folder. Raises CannotStart where another one does, OSError where it cannot be opened."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    held.callback(os.close, fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CannotStart(f"another vitald is running with the folder {folder}") from None
 
 
 def _unix_socket(path: Path, group: int) -> socket.socket:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +29,7 @@ T = TypeVar("T")
 FILE = "ledger.db"
 _CACHE_KIB = 2048
 _TRIM_ROWS = 5000
+_UNREADABLE = (sqlite3.Error, OSError, ValueError, TypeError, KeyError)
 
 # One entry a version, applied in order; `user_version` says how many have been.
 MIGRATIONS = (
@@ -242,12 +245,21 @@ class Ledger:
 
     def rescue(self) -> Remembered | None:
         """What can still be read of a store that cannot be opened for writing. None if nothing."""
+        # On a read-only disk SQLite cannot make the shared memory that a write-ahead log needs; a copy elsewhere can be read.
+        with suppress(*_UNREADABLE):
+            return self._remembered_in(f"file:{self.path}?mode=ro")
+        with suppress(*_UNREADABLE), tempfile.TemporaryDirectory(prefix="vitald-") as folder:
+            for suffix in ("", "-wal"):
+                if (part := self.path.with_name(FILE + suffix)).exists():
+                    shutil.copyfile(part, Path(folder) / part.name)
+            return self._remembered_in(f"file:{folder}/{FILE}")
+        return None
+
+    def _remembered_in(self, uri: str) -> Remembered:
         try:
-            with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as db:
+            with closing(sqlite3.connect(uri, uri=True)) as db:
                 self._db = db
                 return self._remembered()
-        except (sqlite3.Error, OSError, ValueError, TypeError, KeyError):
-            return None
         finally:
             self._db = None
 
@@ -263,7 +275,7 @@ class Ledger:
             # A subclass (OperationalError: full, read-only, locked) is an obstacle; DatabaseError itself is damage.
             damaged = type(error) is sqlite3.DatabaseError or "malformed" in str(error)
             raise (LedgerDamaged if damaged else LedgerError)(f"{self.path}: {error}") from error
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, ValueError, TypeError, OverflowError) as error:  # the latter: a value that cannot be stored
             raise LedgerError(f"{self.path}: {getattr(error, 'strerror', None) or error}") from error
 
 
@@ -303,12 +315,15 @@ def read_events(path: Path, query: Query) -> list[StoredEvent]:
     return stored[::-1] if query.newest else stored
 
 
-def read_findings(path: Path, limit: int) -> list[Finding]:
+def read_findings(path: Path, limit: int, component: str | None = None, code: str | None = None) -> list[Finding]:
     """The findings that were cleared last, newest first."""
-    sql = f"SELECT {_FINDING} FROM findings WHERE state != 'open' ORDER BY cleared_at DESC LIMIT ?"
+    wanted = {"component": component, "code": code}
+    narrow = "".join(f" AND {column} = ?" for column, value in wanted.items() if value is not None)
+    values = [value for value in wanted.values() if value is not None]
+    sql = f"SELECT {_FINDING} FROM findings WHERE state != 'open'{narrow} ORDER BY cleared_at DESC LIMIT ?"
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as db:
-            return [_finding(*row) for row in db.execute(sql, (limit,))]
+            return [_finding(*row) for row in db.execute(sql, (*values, limit))]
     except sqlite3.Error as error:
         raise LedgerError(f"{path}: {error}") from error
 

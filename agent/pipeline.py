@@ -231,7 +231,12 @@ class Pipeline:
         try:
             if self._blind:
                 await self._see_again()
-            await self.lane.call(partial(self._write, tuple(self._held), reopen=failing), _DEADLINE_S)
+            work = tuple(self._held)
+            if failing:
+                # Repetitions that could not be held are counted in the findings, so those are stored as they stand now.
+                standing = tuple(Transition(time=time.time(), finding=finding, cause="") for finding in self.findings.opened)
+                work = (*work, Entry(transitions=standing))
+            await self.lane.call(partial(self._write, work, reopen=failing), _DEADLINE_S)
         except LedgerDamaged as error:
             await self._replace_ledger(str(error), self.findings.opened)
         except (LedgerError, LaneStuck) as error:
@@ -314,12 +319,18 @@ class Pipeline:
 
     def _bound(self) -> None:
         """Hold at most so much. Findings stand in memory whatever is dropped here; only old events' records go, counted."""
-        excess = unsaved(self._held) - _HELD
-        while excess > 0 and self._held:
-            dropped = self._held.pop(0)
-            excess -= len(dropped.events)
-            self.board.ledger = replace(self.board.ledger, dropped=self.board.ledger.dropped + len(dropped.events))
-        self.board.ledger = replace(self.board.ledger, unsaved=unsaved(self._held))
+        excess = dropped = unsaved(self._held) - _HELD
+        for place, entry in enumerate(self._held):
+            if excess <= 0:
+                break
+            excess -= len(entry.events)
+            changes = tuple(transition for transition in entry.transitions if transition.cause)
+            self._held[place] = replace(entry, events=(), transitions=changes)
+        if dropped > 0:
+            self._held = [entry for entry in self._held if entry != Entry()]
+            dropped -= min(0, excess)  # whole entries went
+        ledger = self.board.ledger
+        self.board.ledger = replace(ledger, unsaved=unsaved(self._held), dropped=ledger.dropped + max(0, dropped))
 
     async def _open_ledger(self) -> Remembered | None:
         def work() -> Remembered:

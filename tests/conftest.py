@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -34,6 +35,13 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """The same for all tests of a file that do not mind what the others left."""
+    with Node(tmp_path_factory.mktemp("shared")) as running:
+        yield running
+
+
 @pytest.fixture
 def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     """Nodes made to order; whatever still runs at the end is stopped."""
@@ -49,20 +57,20 @@ def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 
 
 @pytest.fixture
-def kmsg() -> Iterator[Callable[[str], None]]:
+def kmsg() -> Iterator[Callable[[str], object]]:
     """Writes lines to the real kernel log, with the kernel's rate limit for writers off meanwhile."""
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
     setting = Path("/proc/sys/kernel/printk_devkmsg")
-    before = setting.read_text()
-    setting.write_text("on\n")
-    fd = os.open("/dev/kmsg", os.O_WRONLY)
-
-    def write(line: str) -> None:
-        os.write(fd, f"{line}\n".encode())
-
-    yield write
-    os.close(fd)
-    setting.write_text(before)
+    with Path("/tmp/vitald-tests-kmsg.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # there is one kernel log, however many test runs
+        before = setting.read_text()
+        fd = os.open("/dev/kmsg", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            setting.write_text("on\n")
+            yield lambda line: os.write(fd, f"{line}\n".encode())
+        finally:
+            os.close(fd)
+            setting.write_text(before)
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -58,6 +59,7 @@ class Node:
         self.config = folder / "config.toml"
         self.process: subprocess.Popen[bytes] | None = None
         self.environment: dict[str, str] = {}
+        self.command = [PYTHON, "-m", "agent", "run", "--config", str(self.config)]
         folder.mkdir(parents=True, exist_ok=True)
         self.log.touch()
         source = f'source = "file"\npath = "{self.log}"' if kernel_log == "file" else 'source = "kmsg"'
@@ -86,7 +88,7 @@ listen = "127.0.0.1:{self.port}"
     def start(self, wait: bool = True) -> None:
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [PYTHON, "-m", "agent", "run", "--config", str(self.config)],
+                self.command,
                 stdout=errors,
                 stderr=errors,
                 cwd=ROOT,
@@ -113,6 +115,40 @@ listen = "127.0.0.1:{self.port}"
 
     def kill(self) -> None:
         self.stop(signal.SIGKILL)
+
+    def restart(self, number: int = signal.SIGTERM) -> None:
+        self.stop(number)
+        self.start()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The daemon gets no turn meanwhile, as on a machine with other work."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    def configure(self, old: str, new: str) -> None:
+        """Change the configuration file; the daemon is not told."""
+        text = self.config.read_text()
+        assert old in text, old
+        self.config.write_text(text.replace(old, new))
+
+    def reload(self) -> Json:
+        """SIGHUP, and what the daemon says to it in its log."""
+        assert self.process is not None
+        before = len(self.said("reloaded", "reload_refused"))
+        self.process.send_signal(signal.SIGHUP)
+        self.until(lambda: len(self.said("reloaded", "reload_refused")) > before, 10.0, "an answer to SIGHUP")
+        return self.said("reloaded", "reload_refused")[-1]
+
+    def said(self, *names: str) -> list[Json]:
+        """The entries of the daemon's log with these names."""
+        lines = self.errors.read_text().splitlines() if self.errors.exists() else []
+        entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        return [entry for entry in entries if entry.get("event") in names]
 
     def write(self, *lines: str) -> None:
         """Lines at the end of the followed file."""
@@ -142,11 +178,18 @@ listen = "127.0.0.1:{self.port}"
     def status(self) -> Json:
         return self.get("/v1/status")
 
-    def findings(self) -> list[Json]:
-        return self.get("/v1/findings")["findings"]  # type: ignore[return-value]
+    def findings(self, query: str = "") -> list[Json]:
+        return self.get(f"/v1/findings?limit=1000{query}")["findings"]  # type: ignore[return-value]
 
     def events(self, query: str = "") -> list[Json]:
-        return self.get(f"/v1/events?limit=1000{query}")["events"]  # type: ignore[return-value]
+        """All of them, page by page."""
+        found: list[Json] = []
+        after: object = 0
+        while after is not None:
+            page = self.get(f"/v1/events?limit=1000&since={after}{query}")
+            found += page["events"]  # type: ignore[arg-type]
+            after = page["next"]
+        return found
 
     def metrics(self) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
@@ -187,7 +230,8 @@ listen = "127.0.0.1:{self.port}"
             command += ["--socket", str(self.socket)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, input=stdin and stdin.decode())
 
-    def memory_kib(self) -> int:
+    def memory_kib(self, which: str = "VmRSS") -> int:
+        """Resident now; with `VmHWM` the most that it ever was."""
         assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0])
+        return int(status.partition(f"{which}:")[2].split()[0])

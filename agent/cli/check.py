@@ -36,7 +36,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        verdict = client.ask(arguments, "/v1/status")
+        verdict = client.status(arguments)
         status = str(verdict["status"])
         line = f"{status}: {why(verdict)}"
     except (client.NoAnswer, client.Refused) as error:

@@ -13,10 +13,10 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 from urllib.parse import urlencode
 
 Json = dict[str, object]
+STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
 
 
 class NoAnswer(Exception):
@@ -90,6 +90,16 @@ def ask(arguments: argparse.Namespace, path: str, body: Json | None = None, **qu
         return response.json()
 
 
+def status(arguments: argparse.Namespace) -> Json:
+    """The answer of /v1/status, with at least what a verdict needs. Raises NoAnswer for anything else, and Refused."""
+    answer = ask(arguments, "/v1/status")
+    reasons = answer.get("reasons")
+    sound = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
+    if answer.get("status") not in STATUSES or not sound:
+        raise NoAnswer(f"no verdict from {arguments.socket or default_socket()}: is that vitald's socket, and of this version?")
+    return answer
+
+
 def follow(arguments: argparse.Namespace) -> Iterator[Json]:
     """The changes from /v1/watch, as they come."""
     with _open(arguments, "/v1/watch", None, {}, None) as response:
@@ -113,9 +123,11 @@ class _Answer:
             raise _no_answer(self._place, error) from error
         except ValueError:
             raise NoAnswer(f"no JSON from {self._place}: is that vitald's socket?") from None
+        if not isinstance(value, dict):
+            raise NoAnswer(f"no JSON object from {self._place}: is that vitald's socket?")
         if self._response.status >= 400:
             raise Refused(self._response.status, str(value.get("error", "")), str(value.get("hint", "")))
-        return cast("Json", value)
+        return value
 
     def lines(self) -> Iterator[Json]:
         if self._response.status >= 400:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from typing import cast
 
 from agent.cli import client, render
@@ -24,43 +25,51 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        _past(arguments)
-        if arguments.follow:
-            _future(arguments)
+        if not arguments.follow:
+            _past(arguments)
+            return 0
+        changes = client.follow(arguments)
+        next(changes, None)  # the stream has begun: what happens from here on is in it
+        return _future(arguments, changes, _past(arguments))
     except (client.NoAnswer, client.Refused) as error:
         print(f"vitald: {error}", file=sys.stderr)
         return 30
-    return 0
 
 
-def _past(arguments: argparse.Namespace) -> None:
+def _past(arguments: argparse.Namespace) -> set[object]:
+    """Print what the ledger has. Returns the identities of what was printed."""
     chosen = {"component": arguments.component, "code": arguments.code, "kind": arguments.kind}
     if arguments.since is None:
-        _print(arguments, client.ask(arguments, "/v1/events", None, **chosen, limit=arguments.limit or 50, newest="true"))
-        return
+        return _print(arguments, client.ask(arguments, "/v1/events", None, **chosen, limit=arguments.limit or 50, newest="true"))
     since, left = arguments.since, arguments.limit
+    shown: set[object] = set()
     while since is not None and (left is None or left > 0):
         page = client.ask(arguments, "/v1/events", None, **chosen, since=since, limit=min(left or 1000, 1000))
-        _print(arguments, page)
+        printed = _print(arguments, page)
+        shown |= printed
         since = page["next"]
-        left = left - len(cast("list[Json]", page["events"])) if left is not None else None
+        left = left - len(printed) if left is not None else None
+    return shown
 
 
-def _future(arguments: argparse.Namespace) -> None:
-    for change in client.follow(arguments):
+def _future(arguments: argparse.Namespace, changes: Iterator[Json], shown: set[object]) -> int:
+    """Print what the stream brings, but for what was shown already."""
+    chosen = (("component", arguments.component), ("code", arguments.code), ("kind", arguments.kind))
+    for change in changes:
         if change["type"] == "lagged":
             print("vitald: too slow, some events were not shown; vitald events has them", file=sys.stderr)
-            return
+            return 0
         if change["type"] != "event":
             continue
         event = cast("Json", change["event"])
-        if all(
-            wanted in (None, event[key])
-            for key, wanted in (("component", arguments.component), ("code", arguments.code), ("kind", arguments.kind))
-        ):
+        if event["identity"] not in shown and all(wanted in (None, event[key]) for key, wanted in chosen):
             _print(arguments, {"events": [event]})
+    print("vitald: the daemon ended the stream", file=sys.stderr)
+    return 30
 
 
-def _print(arguments: argparse.Namespace, page: Json) -> None:
-    for event in cast("list[Json]", page["events"]):
+def _print(arguments: argparse.Namespace, page: Json) -> set[object]:
+    events = cast("list[Json]", page["events"])
+    for event in events:
         print(json.dumps(event) if arguments.json else render.event_line(event), flush=True)
+    return {event["identity"] for event in events}

@@ -20,7 +20,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        status = client.ask(arguments, "/v1/status")
+        status = client.status(arguments)
     except (client.NoAnswer, client.Refused) as error:
         if arguments.json:
             render.emit_json({"status": "unknown", "error": str(error)})

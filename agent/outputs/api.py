@@ -90,8 +90,9 @@ class Api:
 
     # What anybody in the socket's group may ask.
 
-    async def healthz(self, _request: web.Request) -> web.Response:
+    async def healthz(self, request: web.Request) -> web.Response:
         """Whether the daemon itself works; the node's health is /v1/status."""
+        read_query(request)
         if self.pipeline.wedged():
             raise Refused(503, "the judge is stuck", "see the daemon's log")
         return web.json_response({"ok": True, "version": __version__})
@@ -128,16 +129,15 @@ class Api:
 
     async def findings(self, request: web.Request) -> web.Response:
         query = read_query(request, "state", "limit", "component", "code")
-        state = query.get("state", "open")
+        state, component, code, most = query.get("state", "open"), query.get("component"), query.get("code"), limit_of(query)
         if state == "open":
-            found = by_strength(self.board.findings)
+            ordered = by_strength(self.board.findings)
+            found = [one for one in ordered if component in (None, one.component.name) and code in (None, one.code)][:most]
         elif state == "cleared":
-            most = limit_of(query)
-            found = await self._read(lambda: read_findings(self.pipeline.ledger.path, most))
+            found = await self._read(lambda: read_findings(self.pipeline.ledger.path, most, component, code))
         else:
-            raise Refused(400, f"state: {state!r} is none of open, cleared")
-        wanted = [one for one in found if query.get("component") in (None, one.component.name) and query.get("code") in (None, one.code)]
-        return web.json_response({"findings": [form.finding(one, self.catalog) for one in wanted[: limit_of(query)]]})
+            raise Refused(400, f"state: {state[:80]!r} is none of open, cleared")
+        return web.json_response({"findings": [form.finding(one, self.catalog) for one in found]})
 
     async def events(self, request: web.Request) -> web.Response:
         query = read_query(request, "since", "limit", "component", "code", "kind", "newest")
@@ -195,6 +195,9 @@ class Api:
                     await _line(response, {"type": "heartbeat", "time": form.moment(time.time())})
                     shown = await self._show_verdict(response, shown)
                     continue
+                if change is None:
+                    shown = await self._show_verdict(response, shown)
+                    continue
                 if isinstance(change, Event):
                     await _line(response, {"type": "event", "event": form.event(StoredEvent(0, change))})
                 else:
@@ -219,11 +222,14 @@ class Api:
             raise Refused(400, f"id: {id_[:80]!r} is not a finding's number", "vitald findings shows them")
         body = await read_body(request, "reason")
         reason = body.get("reason")
-        if not isinstance(reason, str) or not reason.strip() or len(reason) > _REASON:
+        reason = reason.strip() if isinstance(reason, str) else ""
+        if not 1 <= len(reason) <= _REASON or not reason.isprintable():
             raise Refused(
-                400, f"reason: expected a text of 1 to {_REASON} characters", 'send {"reason": "replaced the riser, ticket 4711"}'
+                400,
+                f"reason: expected one line of 1 to {_REASON} printable characters",
+                'send {"reason": "replaced the riser, ticket 4711"}',
             )
-        audit = Audit(time=time.time(), uid=peer.uid, pid=peer.pid, verb="clear", target=id_, reason=reason.strip())
+        audit = Audit(time=time.time(), uid=peer.uid, pid=peer.pid, verb="clear", target=id_, reason=reason)
         closed = await self.pipeline.clear(int(id_), peer.name, audit)
         if closed is None:
             raise Refused(404, f"no open finding {id_}", "vitald findings shows the open ones")
@@ -280,11 +286,12 @@ class Api:
             raise Refused(503, f"the ledger cannot be read: {error}", "vitald status says more") from error
 
     def _from_memory(self, wanted: Query) -> list[StoredEvent]:
-        """The most recent events, without ids, when the ledger cannot be read."""
+        """The most recent events, numbered as they came, when the ledger cannot be read."""
         kept = [
             one
             for one in self.board.recent
-            if wanted.code in (None, one.event.code)
+            if one.id > wanted.after
+            and wanted.code in (None, one.event.code)
             and wanted.kind in (None, one.event.kind)
             and wanted.component in (None, one.event.component.name)
             and (wanted.since is None or one.event.time >= wanted.since)

@@ -8,11 +8,17 @@ the limit is told so and closed; one that has not sent a whole request in time, 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
 _FIRST_S = 5.0  # from connecting to a complete request
 _EACH_S = 30.0  # from a request to the next one, answer and idling included
-_REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+
+
+def _refusal(status: int, reason: str, error: str, hint: str) -> bytes:
+    body = json.dumps({"error": error, "hint": hint}).encode() + b"\n"
+    head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 class Gate:
@@ -31,10 +37,16 @@ class Gate:
     def wrap(self, factory: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
         return lambda: _Watched(self, factory())
 
+    def admit(self, transport: asyncio.BaseTransport, watched: _Watched) -> None:
+        self._open[transport] = watched
+
+    def forget(self, watched: _Watched) -> None:
+        self._open = {transport: other for transport, other in self._open.items() if other is not watched}
+
     def serving(self, transport: asyncio.BaseTransport | None, *, streaming: bool = False) -> None:
         """A whole request has come: its time starts anew. A stream has no end; its writer watches over itself."""
         if transport is not None and (watched := self._open.get(transport)) is not None:
-            watched.give(None if streaming else _EACH_S)
+            watched.served(None if streaming else _EACH_S)
 
 
 class _Watched(asyncio.Protocol):
@@ -44,6 +56,11 @@ class _Watched(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._admitted = False
+        self._served = False
+
+    def served(self, seconds: float | None) -> None:
+        self._served = True
+        self.give(seconds)
 
     def give(self, seconds: float | None) -> None:
         if self._timer is not None:
@@ -52,20 +69,27 @@ class _Watched(asyncio.Protocol):
 
     def _expire(self) -> None:
         self._gate.timed_out += 1
-        if self._transport is not None:
-            self._transport.abort()
+        if self._transport is None:
+            return
+        if self._served:
+            self._transport.abort()  # it does not take its answer, or idles
+        else:
+            self._transport.write(
+                _refusal(408, "Request Timeout", "the request did not come in time", f"it must be whole within {_FIRST_S:g} s")
+            )
+            self._transport.close()
+            self._transport = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         if self._gate.clients >= self._gate.most:
             self._gate.refused += 1
-            body = b'{"error": "too many clients", "hint": "%d at once; try again later"}\n' % self._gate.most
-            transport.write(_REFUSAL % (len(body), body))
+            transport.write(_refusal(503, "Service Unavailable", "too many clients", f"{self._gate.most} at once; try again later"))
             transport.close()
             return
         self._admitted = True
         self._transport = transport
-        self._gate._open[transport] = self
+        self._gate.admit(transport, self)
         self.give(_FIRST_S)
         self._inner.connection_made(transport)
 
@@ -87,5 +111,5 @@ class _Watched(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._admitted:
             self.give(None)
-            self._gate._open.pop(self._transport, None)  # type: ignore[arg-type]  # set when admitted
+            self._gate.forget(self)
             self._inner.connection_lost(error)

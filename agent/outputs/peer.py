@@ -45,7 +45,7 @@ def peer_of(sock: socket.socket) -> Peer:
     """Raises OSError when the client is gone."""
     pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     try:
-        raw = sock.getsockopt(socket.SOL_SOCKET, _PEERGROUPS, 4096)
+        raw = sock.getsockopt(socket.SOL_SOCKET, _PEERGROUPS, 1024)  # the most that Python takes: 256 groups
     except OSError:
         raw = b""
     groups = struct.unpack(f"{len(raw) // 4}I", raw[: len(raw) // 4 * 4])

@@ -10,11 +10,18 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import latency
+from tests.bench import check, commit, flood, idle, latency, line_cost, scrape, start
 from tests.bench.measure import Json, Skipped, load, machine, scratch, timed
 
 BENCHMARKS: dict[str, Callable[[], Json]] = {
     "latency": latency.run,
+    "line_cost": line_cost.run,
+    "flood": flood.run,
+    "idle": idle.run,
+    "scrape": scrape.run,
+    "check": check.run,
+    "start": start.run,
+    "commit": commit.run,
 }
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.bench import ring
-from tests.bench.measure import SETTLE_S, Connection, Helper, Json, Node, load, node, scratch, spread
+from tests.bench.measure import SETTLE_S, Connection, Helper, Json, Node, less, load, node, scratch, spread
 
 ROUNDS = 300
 GAP_S = (0.005, 0.030)
@@ -57,7 +57,7 @@ def _flip(domain: int) -> Line:
 def _series(running: Node, out: int, address: str, line: Line) -> Json:
     wanted = f"PCI:{address}".encode()
     written: dict[str, float] = {}
-    with Helper(ring.bare_reader, address, wanted) as bare, Helper(_watcher, running.socket, wanted) as watcher:
+    with Helper(ring.bare_reader, address, wanted) as bare, Helper(_watcher, running.socket) as watcher:
         for number in range(ROUNDS):
             record = line(number)
             written[_mark(record.decode())] = time.monotonic()
@@ -93,13 +93,17 @@ def _compare(written: dict[str, float], read: Sequence[tuple[float, str]], lines
             # What one batch brought together is answered by one verdict.
             stamps["verdict"].update((mark, at) for mark in pending)
             pending.clear()
-    shown = {kind: [at - written[mark] for mark, at in seen.items()] for kind, seen in stamps.items()}
+    shown = {kind: spread([at - written[mark] for mark, at in seen.items()]) for kind, seen in stamps.items()}
+    floor = spread([at - written[mark] for mark, at in bare.items()])
     return {
         "rounds": len(written),
         "unseen": {"floor": len(written) - len(bare), **{kind: len(written) - len(seen) for kind, seen in stamps.items()}},
-        "daemon": {kind: spread(times) for kind, times in shown.items()},
-        "floor": spread([at - written[mark] for mark, at in bare.items()]),
-        "difference": {kind: spread([at - bare[mark] for mark, at in seen.items() if mark in bare]) for kind, seen in stamps.items()},
+        "daemon": shown,
+        "floor": floor,
+        "difference": {kind: less(figures, floor) for kind, figures in shown.items()},
+        "difference_per_round": {
+            kind: spread([at - bare[mark] for mark, at in seen.items() if mark in bare]) for kind, seen in stamps.items()
+        },
     }
 
 
@@ -108,7 +112,7 @@ def _mark(text: str) -> str:
     return text.partition("PCI:")[2].partition(", name=")[0]
 
 
-def _watcher(pipe: Connection, path: Path, wanted: bytes) -> None:
+def _watcher(pipe: Connection, path: Path) -> None:
     """A client of /v1/watch: keeps each line with the moment when it came; understanding them waits until the end."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(str(path))

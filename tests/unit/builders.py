@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from agent.catalog import Catalog, Ruling, load
-from agent.judge.findings import BOOT
+from agent.judge.findings import BOOT, Findings
 from agent.model import (
     NODE,
     Action,
@@ -31,12 +32,11 @@ from agent.sources.kernel_log.recognise import Recogniser
 from agent.sources.kernel_log.sighting import Sighting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-REFERENCE = ROOT.parent / "shared" / "reference"
 LINES = ROOT / "tests" / "data" / "kernel_lines.jsonl"
 LABELS = ("kind", "code", "pci", "pid", "process", "link", "fatal")
 
 # The same examples on every run, on every machine.
-FUZZ = settings(max_examples=300, derandomize=True, deadline=None)
+FUZZ = settings(max_examples=200, derandomize=True, deadline=None)
 
 
 @cache
@@ -68,6 +68,14 @@ def ruling(text: str, profile: str = "nvidia") -> Ruling:
 
 def interpreter(profile: str = "nvidia", *, accept_userspace: bool = False) -> Interpreter:
     return Interpreter(catalogue(profile), Announcements(), None, accept_userspace=accept_userspace)
+
+
+def reference(name: str) -> Path:
+    """A file of the reference folder beside the repository; where that is absent the test is skipped."""
+    path = ROOT.parent / "shared" / "reference" / name
+    if not path.is_file():
+        pytest.skip(f"no reference file {path}")
+    return path
 
 
 def labelled(path: Path) -> list[dict[str, object]]:
@@ -147,6 +155,15 @@ def finding(action: Action = Action.REBOOT_NODE, when: When = When.NOW, number: 
 
 def source(looked: float, deadline: float = 30.0, state: SourceState = SourceState.OK, name: str = "kernel_log") -> SourceHealth:
     return SourceHealth(name=name, state=state, last_seen=looked, looked=looked, deadline=deadline)
+
+
+def empty() -> Findings:
+    return Findings(catalogue())
+
+
+def only(changes: list[Transition]) -> Transition:
+    (change,) = changes
+    return change
 
 
 def said(change: Transition) -> tuple[str, str, str]:

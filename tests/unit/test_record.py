@@ -60,8 +60,11 @@ def test_numbers_are_as_wide_as_the_kernels() -> None:
 
 @pytest.mark.parametrize(
     "torn",
-    [b"", b"\n", b"6", b"6,1", b"6,1,2", b"6,1,2,", b"6,1,2,-", b"6,1,2,-\nx;y", b"6,1,2;x", b",1,2,-;x", b"6,,2,-;x", b"6,1,,-;x"]
-    + [b"-1,1,2,-;x", b"6,-1,2,-;x", b" 6,1,2,-;x", b"a,1,2,-;x", b"NVRM: Xid (PCI:0000:9b:00): 79", b" SUBSYSTEM=pci\n", b"99999,1,2,-;x"],
+    [
+        *(b"", b"\n", b"6", b"6,1", b"6,1,2", b"6,1,2,", b"6,1,2,-", b"6,1,2,-\nx;y", b"6,1,2;x", b",1,2,-;x", b"6,,2,-;x", b"6,1,,-;x"),
+        *(b"-1,1,2,-;x", b"6,-1,2,-;x", b" 6,1,2,-;x", b"a,1,2,-;x", b"99999,1,2,-;x", b" SUBSYSTEM=pci\n"),
+        b"NVRM: Xid (PCI:0000:9b:00): 79",
+    ],
 )
 def test_what_is_no_record_is_refused(torn: bytes) -> None:
     with pytest.raises(TornRecord):

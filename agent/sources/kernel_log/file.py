@@ -7,6 +7,7 @@ so that a file which was truncated and has grown again is not taken for the old 
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import time
@@ -27,16 +28,18 @@ _POLL_S, _HEARTBEAT_S = 0.1, 1.0
 _CHUNK = 1 << 18
 _LONGEST = 1 << 16  # a longer line is nobody's kernel record
 _TAIL = 64
+_PACKED = {".gz", ".xz", ".zst", ".bz2"}
 
 
 @dataclass(slots=True)
 class _Place:
     inode: int
-    offset: int
-    tail: int  # crc32 of the bytes before the offset, `_TAIL` at most
+    offset: int = 0
+    tail: int = 0  # crc32 of the bytes before the offset, `_TAIL` at most
+    inside: bool = False  # of an over-long line, whose rest is no line either
 
     def cursor(self) -> str:
-        return json.dumps([self.inode, self.offset, self.tail])
+        return json.dumps([self.inode, self.offset, self.tail, self.inside])
 
 
 class LogFile:
@@ -51,14 +54,22 @@ class LogFile:
         self.boot_id = boot_id
 
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+        """From the byte after `after`, wherever its file is by now; else from the beginning of the file at the path."""
         place = _stored(after)
-        fd, lost = self._open(place)
+        fd = self._open(self.path)
         try:
-            here = place if place is not None and lost is None and _same(fd, place) else _Place(os.fstat(fd).st_ino, 0, 0)
-            if lost is not None:
-                yield Batch(NAME, (lost,))
+            if place is not None and os.fstat(fd).st_ino != place.inode:
+                rotated = self._rotated(place)
+                if rotated is None:
+                    yield Batch(NAME, (self._lost(place),))
+                    place = None
+                else:
+                    fd = _swap(fd, self._open(rotated))
+            here = place if place is not None else _Place(os.fstat(fd).st_ino)
             said = -1.0
             while True:
+                if not _same(fd, here):  # truncated, and perhaps grown again
+                    here = _Place(here.inode)
                 before = here.offset
                 events, more = self._read(fd, here)
                 if here.offset != before or time.monotonic() - said >= _HEARTBEAT_S:
@@ -66,48 +77,64 @@ class LogFile:
                     yield Batch(NAME, tuple(events), Position(NAME, self.boot_id, here.cursor()), caught_up=not more)
                 if more:
                     await anyio.lowlevel.checkpoint()
-                    continue
-                if self._replaced(here):
-                    fd, old = self._open(None)[0], fd
-                    os.close(old)
-                    here = _Place(os.fstat(fd).st_ino, 0, 0)
-                elif os.fstat(fd).st_size < here.offset or not _same(fd, here):
-                    here = _Place(here.inode, 0, 0)
+                elif (newer := self._newer(fd, here)) is not None:
+                    fd = _swap(fd, self._open(newer))
+                    here = _Place(os.fstat(fd).st_ino)
                 else:
                     await anyio.sleep(_POLL_S)
         finally:
             os.close(fd)
 
-    def _open(self, place: _Place | None) -> tuple[int, Event | None]:
-        """The file to read on in: the one that `place` is in, also under a rotated name, else the one at the path."""
+    def _open(self, path: Path) -> int:
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            if place is None or os.fstat(fd).st_ino == place.inode:
-                return fd, None
-            for sibling in self.path.parent.glob(f"{self.path.name}*"):
-                if sibling.stat().st_ino == place.inode and (rotated := os.open(sibling, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)):
-                    if _same(rotated, place):
-                        os.close(fd)
-                        return rotated, None
-                    os.close(rotated)
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise SourceFailed(f"{path}: {error.strerror}") from error
+
+    def _siblings(self) -> list[tuple[int, int, Path]]:
+        """The rotated files beside the path and the file at it, as (time of the last write, inode, path), oldest first."""
+        found = []
+        for path in self.path.parent.glob(f"{glob.escape(self.path.name)}*"):
+            try:
+                stat = path.stat()
+            except OSError:
+                continue  # rotated away meanwhile
+            found.append((stat.st_mtime_ns, stat.st_ino, path))
+        return sorted(found)
+
+    def _rotated(self, place: _Place) -> Path | None:
+        """Where the file that `place` is in has been moved to."""
+        for _, inode, path in self._siblings():
+            if inode == place.inode:
+                fd = self._open(path)
+                try:
+                    if _same(fd, place):
+                        return path
+                finally:
+                    os.close(fd)
+        return None
+
+    def _newer(self, fd: int, here: _Place) -> Path | None:
+        """The file to go on with, where another stands at the path: the next in time, so that a second rotation skips none."""
+        try:
+            if self.path.stat().st_ino == here.inode:
+                return None
+        except FileNotFoundError:
+            return None  # until there is a new one, the old one is still followed
         except OSError as error:
             raise SourceFailed(f"{self.path}: {error.strerror}") from error
-        return fd, lost_event(
+        written = os.fstat(fd).st_mtime_ns
+        later = (path for mtime, inode, path in self._siblings() if mtime > written and inode != here.inode and path.suffix not in _PACKED)
+        return next(later, self.path)
+
+    def _lost(self, place: _Place) -> Event:
+        return lost_event(
             identity=f"file:{place.inode:x}:{place.offset}:lost",
             time=time.time(),
             boot_id=self.boot_id,
             count=None,
             fields={"file": self.path.name, "offset": place.offset},
         )
-
-    def _replaced(self, here: _Place) -> bool:
-        """Whether another file stands at the path. While none does, the old one is still followed."""
-        try:
-            return self.path.stat().st_ino != here.inode
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise SourceFailed(f"{self.path}: {error.strerror}") from error
 
     def _read(self, fd: int, here: _Place) -> tuple[list[Event], bool]:
         """The complete lines of one chunk; the second value says that there is more."""
@@ -116,20 +143,20 @@ class LogFile:
         except OSError as error:
             raise SourceFailed(f"{self.path}: {error.strerror}") from error
         end = data.rfind(b"\n") + 1
-        if not end:
-            if len(data) <= _LONGEST:
-                return [], False
-            self.interpreter.counters.torn += 1
-            end = len(data)
+        if not end and len(data) <= _LONGEST and not here.inside:
+            return [], False
         events = []
         offset = here.offset
-        for line in _lines(data[:end]):
-            event = self._event(line, here.inode, offset)
-            if event is not None:
+        for line in _lines(data[: end or len(data)]):
+            if here.inside:
+                here.inside = not line.endswith(b"\n")
+            elif len(line) > _LONGEST:
+                self.interpreter.counters.torn += 1
+                here.inside = not line.endswith(b"\n")
+            elif (event := self._event(line, here.inode, offset)) is not None:
                 events.append(event)
             offset += len(line)
-        here.offset = offset
-        here.tail = _checksum(fd, offset)
+        here.offset, here.tail = offset, _checksum(fd, offset)
         return events, len(data) == _CHUNK
 
     def _event(self, raw: bytes, inode: int, offset: int) -> Event | None:
@@ -147,6 +174,11 @@ class LogFile:
         )
 
 
+def _swap(old: int, new: int) -> int:
+    os.close(old)
+    return new
+
+
 def _lines(data: bytes) -> list[bytes]:
     """Lines with their ends. Not splitlines(): a carriage return inside a line ends nothing."""
     lines = [line + b"\n" for line in data.split(b"\n")]
@@ -159,10 +191,10 @@ def _stored(position: Position | None) -> _Place | None:
     if position is None:
         return None
     try:
-        inode, offset, tail = json.loads(position.cursor)
+        inode, offset, tail, inside = json.loads(position.cursor)
+        return _Place(int(inode), int(offset), int(tail), bool(inside))
     except (TypeError, ValueError):
         return None
-    return _Place(int(inode), int(offset), int(tail))
 
 
 def _checksum(fd: int, offset: int) -> int:

@@ -1,0 +1,73 @@
+"""Lines as a driver writes them, told apart by their pid."""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+from tests.harness import Json, Node
+
+FALLEN = "GPU has fallen off the bus."
+
+
+def xid(pid: int, code: int = 79, pci: str = "0000:65:00", message: str = FALLEN) -> str:
+    return f"NVRM: Xid (PCI:{pci}): {code}, pid={pid}, name=python3, {message}"
+
+
+def ordinary(number: int) -> str:
+    return f"usb 1-1.4: new high-speed USB device number {number} using xhci_hcd, serial {number * 7919:x}"
+
+
+def fresh_pci() -> str:
+    """An address that no older line of the kernel's ring names."""
+    return f"{secrets.randbelow(0xEFFF) + 0x1000:04x}:{secrets.randbelow(256):02x}:00"
+
+
+def fresh_pid() -> int:
+    """One that no older line of the kernel's ring names."""
+    return secrets.randbelow(2**31 - 10**6) + 10**6
+
+
+def pids(events: list[Json]) -> list[int]:
+    """Of the Xids among the events, in order."""
+    return [event["fields"].get("pid") for event in events if event["kind"] == "xid"]  # type: ignore[attr-defined]
+
+
+def about(found: list[Json], pci: str) -> list[Json]:
+    """The events or findings of one GPU."""
+    return [one for one in found if one["component"] == f"gpu/{pci}.0"]
+
+
+def wait_for_pid(node: Node, pid: int, seconds: float = 10.0) -> None:
+    """Until the event of that line can be read."""
+    node.until(lambda: pid in pids(node.events("&kind=xid")), seconds, f"the Xid of pid {pid}")
+
+
+class Ring:
+    """The kernel's ring of records, read from its oldest or from now on."""
+
+    def __init__(self, *, oldest: bool = False) -> None:
+        self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not oldest:
+            os.lseek(self.fd, 0, os.SEEK_END)
+
+    def records(self) -> list[tuple[int, str]]:
+        """Sequence number and text of what can be read now."""
+        found: list[tuple[int, str]] = []
+        try:
+            while True:
+                try:
+                    data = os.read(self.fd, 16384).decode()
+                except BrokenPipeError:
+                    continue
+                head, _, text = data.partition(";")
+                found.append((int(head.split(",")[1]), text.partition("\n")[0]))
+        except BlockingIOError:
+            return found
+        finally:
+            os.close(self.fd)
+
+
+def in_ring(text: str) -> bool:
+    """Whether a record with exactly this text is still in the kernel's ring."""
+    return any(found == text for _, found in Ring(oldest=True).records())

@@ -1,0 +1,195 @@
+"""Clients that are malformed, oversized, slow or too many: a clear error, and nobody else is delayed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.harness import Node, UnixConnection
+from tests.system.lines import fresh_pci, fresh_pid, wait_for_pid, xid
+
+CLEAR = b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\n"
+
+
+def connected(node: Node, timeout: float = 15.0) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(timeout)
+    made.connect(str(node.socket))
+    return made
+
+
+def answer(client: socket.socket) -> bytes:
+    """All that comes until the other end closes."""
+    received = b""
+    try:
+        while part := client.recv(1 << 16):
+            received += part
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def ask(node: Node, data: bytes) -> bytes:
+    with connected(node) as client:
+        try:
+            client.sendall(data)
+        except BrokenPipeError:
+            pass  # refused before it was whole
+        return answer(client)
+
+
+def serves(node: Node) -> None:
+    """A line is judged and a question answered, as if nobody else were there."""
+    pid = fresh_pid()
+    node.write(xid(pid, pci=fresh_pci()))
+    wait_for_pid(node, pid, 3.0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"hello\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"GET /healthz HTTP/9.9\r\nHost: vitald\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nBroken header\r\n\r\n",
+        b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /" + b"a" * 50_000 + b" HTTP/1.1\r\nHost: vitald\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nX-Long: " + b"a" * 50_000 + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: vitald\r\n" + b"".join(b"X-%d: y\r\n" % number for number in range(20_000)) + b"\r\n",
+    ],
+    ids=["no HTTP", "TLS", "no path", "version", "header", "negative length", "two lengths", "long path", "long header", "many headers"],
+)
+def test_malformed(shared_node: Node, data: bytes) -> None:
+    """400, and the connection is closed."""
+    assert ask(shared_node, data).split(b"\r\n")[0].split(b" ", 1)[1].startswith(b"400")
+    serves(shared_node)
+
+
+def test_the_log_stays_a_log(shared_node: Node) -> None:
+    """One JSON object a line, whatever clients send: who may read must not be able to write tracebacks into the journal."""
+    ask(shared_node, b"GET /healthz HTTP/9.9\r\nHost: vitald\r\n\r\n")
+    ask(shared_node, b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nX-Long: " + b"a" * 50_000 + b"\r\n\r\n")
+    for line in shared_node.errors.read_text().splitlines():
+        assert json.loads(line)["event"]
+
+
+def test_oversized_body(shared_node: Node) -> None:
+    """413 with a length that says so, and without one."""
+    long = json.dumps({"reason": "x" * 20_000}).encode()
+    said = ask(shared_node, CLEAR + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(long), long))
+    assert said.startswith(b"HTTP/1.1 413"), said
+    chunked = b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(long), long)
+    assert ask(shared_node, CLEAR + chunked).startswith(b"HTTP/1.1 413")
+    assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]
+    serves(shared_node)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff\xfe", b"[" * 10_000, b'{"reason": ' + b"9" * 5000 + b"}", b'"reason"', b"null"], ids=lambda body: repr(body[:12])
+)
+def test_a_body_that_is_no_object(shared_node: Node, body: bytes) -> None:
+    said = ask(shared_node, CLEAR + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    assert said.startswith(b"HTTP/1.1 400"), said
+    assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]
+
+
+@pytest.fixture(scope="module")
+def slow(shared_node: Node) -> dict[str, bytes]:
+    """What slow clients were told before they were closed: one that says nothing, one that sends its header byte by byte,
+    one that sends half a body. The daemon serves others meanwhile."""
+    with connected(shared_node) as silent, connected(shared_node) as dribbling, connected(shared_node) as half:
+        half.send(CLEAR + b"Content-Length: 100\r\n\r\n{")
+        dribbling.send(b"GET /healthz HTTP/1.1\r\nX: ")
+        said, end = b"", time.monotonic() + 20.0
+        dribbling.settimeout(0.2)
+        while True:
+            assert time.monotonic() < end, "still served after 20 s"
+            serves(shared_node)
+            try:
+                dribbling.send(b"a")
+                part = dribbling.recv(1 << 16)
+            except TimeoutError:
+                continue
+            except (BrokenPipeError, ConnectionResetError):
+                break
+            if not part:
+                break
+            said += part
+        return {"silent": answer(silent), "dribbling": said, "half": half.recv(1 << 16)}
+
+
+def test_slow_clients_are_closed(slow: dict[str, bytes], shared_node: Node) -> None:
+    assert len(slow) == 3
+    assert (shared_node.metric("vitald_api_clients_timed_out_total") or 0) >= 2
+
+
+def test_a_slow_body_is_told_why(slow: dict[str, bytes]) -> None:
+    assert slow["half"].startswith(b"HTTP/1.1 408")
+
+
+def test_a_slow_header_is_told_why(slow: dict[str, bytes]) -> None:
+    """A clear error, not a connection that just ends."""
+    assert slow["dribbling"].startswith(b"HTTP/1.1 408")
+
+
+def test_two_hundred_idle_clients(node: Node) -> None:
+    """Those over the limit are told so; who was there before is served, and the verdict is as quick as ever."""
+    early = UnixConnection(node.socket)
+    early.request("GET", "/v1/status")
+    early.getresponse().read()
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connected(node)) for _ in range(200)]
+        for number in range(5):
+            early.request("GET", f"/v1/events?since={number}")
+            response = early.getresponse()
+            assert (response.status, json.loads(response.read())["events"]) == (200, [])
+        node.write(xid(1))
+
+        def judged() -> bool:
+            early.request("GET", "/v1/status")
+            return bool(json.loads(early.getresponse().read())["rebootRequired"])
+
+        node.until(judged, 3.0, "the verdict")
+        refused = [client for client in idle[127:]]
+        assert len(refused) == 73
+        for client in refused:
+            head, _, body = answer(client).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503")
+            assert json.loads(body)["error"] == "too many clients"
+        check = node.cli("check")
+        assert (check.returncode, check.stdout.startswith("unknown: ")) == (30, True)
+        assert node.metric("vitald_api_clients") == 128
+        assert node.metric("vitald_api_clients_refused_total") == 74
+    node.until(lambda: node.answers("/healthz"), 5.0, "room for others")
+    early.close()
+
+
+def test_a_hundred_scrapers(node: Node) -> None:
+    """The metrics endpoint has a limit of its own, and the socket does not feel it."""
+    with ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", node.port), timeout=5.0))
+        serves(node)
+    node.until(lambda: node.metric("vitald_reboot_required") == 1, 5.0, "a scrape")
+
+
+@pytest.mark.slow
+def test_who_does_not_take_his_answers(node: Node) -> None:
+    """A thousand questions and not one answer taken: closed, and the memory is what it was."""
+    before = node.memory_kib()
+    with connected(node) as greedy:
+        greedy.settimeout(1.0)
+        try:
+            for _ in range(1000):
+                greedy.sendall(b"GET /v1/openapi.json HTTP/1.1\r\nHost: vitald\r\n\r\n")
+        except OSError:
+            pass
+        serves(node)
+        assert node.memory_kib() - before < 8 * 1024
+        node.until(lambda: node.metric("vitald_api_clients") == 0, 60.0, "the client to be closed")

@@ -1,0 +1,63 @@
+"""Who may ask, and who may change something: decided by what the kernel says of the other end."""
+
+from __future__ import annotations
+
+import grp
+from collections.abc import Callable
+
+import pytest
+
+from tests.harness import Node
+from tests.system.lines import wait_for_pid, xid
+from tests.system.people import cli_as_nobody, request_as_nobody
+
+GROUP = grp.getgrgid(1)
+
+
+@pytest.fixture
+def guarded(make_node: Callable[..., Node]) -> Node:
+    """A node whose socket belongs to a group, with one finding."""
+    node = make_node(extra=f'[socket]\ngroup = "{GROUP.gr_name}"')
+    node.start()
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    return node
+
+
+def test_in_the_group(guarded: Node) -> None:
+    """Reading, by a supplementary group too; changing nothing."""
+    stat = guarded.socket.stat()
+    assert (stat.st_gid, stat.st_mode & 0o777) == (GROUP.gr_gid, 0o660)
+    member = (GROUP.gr_gid,)
+    for path in ("/healthz", "/v1/status", "/v1/events", "/v1/findings", "/v1/components"):
+        assert request_as_nobody(guarded, "GET", path, groups=member)[0] == 200, path
+    for path, body in (("/v1/findings/1/clear", {"reason": "mine"}), ("/v1/injections", {"line": xid(2)})):
+        status, answer = request_as_nobody(guarded, "POST", path, body, groups=member)
+        assert (status, "may not change" in str(answer["error"])) == (403, True), answer
+    assert len(guarded.findings()) == 1
+    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534, 65534]
+
+    assert cli_as_nobody(guarded, "check", groups=member).returncode == 20
+    refused = cli_as_nobody(guarded, "clear", "1", "--reason", "mine", groups=member)
+    assert (refused.returncode, "may not change" in refused.stderr) == (69, True)
+
+
+def test_outside_the_group(guarded: Node) -> None:
+    """The file's mode refuses; where somebody opened that, the daemon does."""
+    assert request_as_nobody(guarded, "GET", "/v1/status")[0] == 0
+    done = cli_as_nobody(guarded, "check")
+    assert (done.returncode, "not allowed to ask" in done.stdout) == (30, True)
+
+    guarded.socket.chmod(0o666)
+    for method, path, body in (
+        ("GET", "/healthz", None),
+        ("GET", "/v1/status", None),
+        ("GET", "/v1/watch", None),
+        ("GET", "/v1/nothing", None),
+        ("POST", "/v1/findings/1/clear", {"reason": "mine"}),
+    ):
+        status, answer = request_as_nobody(guarded, method, path, body)
+        assert (status, "uid 65534 may not" in str(answer["error"])) == (403, True), path
+    assert cli_as_nobody(guarded, "check").returncode == 30
+    assert cli_as_nobody(guarded, "status").returncode == 30
+    assert len(guarded.findings()) == 1

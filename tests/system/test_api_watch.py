@@ -1,0 +1,141 @@
+"""The stream of changes: the verdict first, then what happens, in order; nobody is delayed by who does not read."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.harness import Json, Node, UnixConnection
+from tests.system.document import conforms
+from tests.system.lines import fresh_pci, pids, wait_for_pid, xid
+
+
+def checked(line: bytes) -> Json:
+    """One object a line, as the API's document says."""
+    value: Json = json.loads(line)
+    conforms("WatchLine", value)
+    return value
+
+
+@contextmanager
+def watching(node: Node, timeout: float = 10.0) -> Iterator[Iterator[Json]]:
+    """The lines of /v1/watch."""
+    connection = UnixConnection(node.socket, timeout)
+    try:
+        connection.request("GET", "/v1/watch")
+        response = connection.getresponse()
+        assert (response.status, response.getheader("Content-Type")) == (200, "application/x-ndjson"), response.read()
+        yield map(checked, iter(response.readline, b""))
+    finally:
+        connection.close()
+
+
+def stalled(node: Node) -> socket.socket:
+    """A watcher that never reads."""
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(20.0)
+    made.connect(str(node.socket))
+    made.sendall(b"GET /v1/watch HTTP/1.1\r\nHost: vitald\r\n\r\n")
+    return made
+
+
+def test_what_happens_in_order(node: Node) -> None:
+    with watching(node) as lines:
+        first = next(lines)
+        assert (first["type"], first["status"], first["rebootRequired"]) == ("verdict", "healthy", False)
+        node.write("usb 1-1: nothing of note", xid(1))
+        event, finding, verdict = next(lines), next(lines), next(lines)
+        assert (event["type"], event["event"]["code"], event["event"]["fields"]["pid"]) == ("event", "xid/79", 1)  # type: ignore[index]
+        assert (finding["type"], finding["finding"]["state"], finding["cause"]) == ("finding", "open", "xid/79 seen")  # type: ignore[index]
+        assert finding["event"] == event["event"]["identity"]  # type: ignore[index]
+        assert (verdict["type"], verdict["status"], verdict["rebootRequired"]) == ("verdict", "unhealthy", True)
+
+        node.write(xid(2))
+        assert next(lines)["event"]["fields"]["pid"] == 2  # type: ignore[index]
+        node.request("POST", "/v1/findings/1/clear", {"reason": "over"})
+        finding, verdict = next(lines), next(lines)
+        assert (finding["type"], finding["finding"]["state"], finding["finding"]["count"]) == ("finding", "cleared", 2)  # type: ignore[index]
+        assert "over" in str(finding["cause"])
+        assert (verdict["type"], verdict["status"], verdict["rebootRequired"]) == ("verdict", "healthy", False)
+
+
+def test_a_changed_policy_is_a_changed_verdict(node: Node) -> None:
+    """A reset that the site does itself asks for no reboot: who watches is told at the reload, not at the next heartbeat."""
+    node.write(xid(1, code=95, message="Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"))
+    node.wait(lambda status: status["rebootRequired"])
+    with watching(node, timeout=5.0) as lines:
+        assert next(lines)["rebootRequired"]
+        node.config.write_text(node.settings + "[policy]\ndevice_reset = true\n")
+        assert node.reload()["event"] == "reloaded"
+        verdict = next(lines)
+        assert (verdict["type"], verdict["rebootRequired"]) == ("verdict", False)
+
+
+def test_who_does_not_read_delays_nobody(node: Node) -> None:
+    """A stalled watcher is closed in the end; one that reads beside it gets every event."""
+    pci, rounds, size = fresh_pci(), 10, 150
+    with stalled(node) as lazy, watching(node) as lines:
+        for number in range(rounds):
+            node.write(*(xid(number * size + one, pci=pci) for one in range(size)))
+            got = []
+            while len(got) < size:
+                line = next(lines)
+                if line["type"] == "event":
+                    got.append(line["event"]["fields"]["pid"])  # type: ignore[index]
+            assert got == [*range(number * size, (number + 1) * size)]
+            assert node.answers("/v1/status")
+        node.until(lambda: node.metric("vitald_api_clients") == 1, 20.0, "the stalled watcher to be closed")
+        try:
+            while lazy.recv(1 << 20):
+                pass
+        except ConnectionResetError:
+            pass
+        node.write(xid(9999, pci=pci))
+        assert any(line["type"] == "event" and line["event"]["fields"]["pid"] == 9999 for line in lines)  # type: ignore[index]
+
+
+def test_a_burst_too_long_for_the_queue(node: Node) -> None:
+    """Who cannot be told everything is told so, and finds the rest in the ledger."""
+    with watching(node) as lines:
+        assert next(lines)["type"] == "verdict"
+        with node.frozen():
+            node.write(*(xid(pid) for pid in range(5000)))
+        told = []
+        while len(told) < 5000 and (line := next(lines))["type"] != "lagged":
+            told += [line["event"]["fields"]["pid"]] if line["type"] == "event" else []  # type: ignore[index]
+        assert told == [*range(len(told))]
+        wait_for_pid(node, 4999, 30.0)
+        assert pids(node.events()) == [*range(5000)]
+
+
+def test_too_many_watchers(node: Node) -> None:
+    """The 33rd is told so; as soon as the others have gone there is room again."""
+    watchers = [stalled(node) for _ in range(32)]
+    for watcher in watchers:
+        assert watcher.recv(1 << 16).startswith(b"HTTP/1.1 200")
+    status, answer = node.request("GET", "/v1/watch")
+    assert (status, answer["error"]) == (503, "too many watchers")
+    for watcher in watchers:
+        watcher.close()
+    node.until(lambda: node.metric("vitald_api_clients") == 0, 5.0, "the watchers to be gone")
+    with watching(node) as lines:
+        assert next(lines)["type"] == "verdict"
+
+
+def test_head(node: Node) -> None:
+    """A question for the headers has an end."""
+    connection = UnixConnection(node.socket, 3.0)
+    connection.request("HEAD", "/v1/watch")
+    assert connection.getresponse().status in (200, 405)
+    connection.close()
+    node.until(lambda: node.metric("vitald_api_clients") == 0, 5.0, "the client to be gone")
+
+
+@pytest.mark.slow
+def test_heartbeat(node: Node) -> None:
+    with watching(node, timeout=30.0) as lines:
+        assert [next(lines)["type"], next(lines)["type"]] == ["verdict", "heartbeat"]

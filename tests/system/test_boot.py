@@ -1,0 +1,143 @@
+"""A reboot: what it cures is closed, what it does not cure stands, and nobody is told twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from tests.harness import Node
+from tests.system.lines import wait_for_pid, xid
+
+
+class Machine:
+    """A node that can be booted: its boot id is a file of its own."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        procfs = node.folder / "proc"
+        self.boot_id = procfs / "sys/kernel/random/boot_id"
+        self.boot_id.parent.mkdir(parents=True)
+        node.configure("[paths]", f'[paths]\nprocfs = "{procfs}"')
+        self.boot_id.write_text(f"{uuid4()}\n")
+        node.start()
+
+    def reboot(self, number: int = signal.SIGTERM) -> str:
+        """The new boot's id."""
+        self.node.stop(number)
+        self.boot_id.write_text(f"{uuid4()}\n")
+        self.node.start()
+        return self.boot_id.read_text().strip()
+
+    def boots(self) -> int:
+        """How often the node was seen to boot."""
+        return len(self.node.events("&code=vitald/boot"))
+
+
+@pytest.fixture
+def machine(make_node: Callable[..., Node]) -> Machine:
+    return Machine(make_node())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_reboot_cures(machine: Machine, number: int) -> None:
+    """Closed by the new boot id, which is said; the old line, still in the file, opens nothing."""
+    node = machine.node
+    node.write(xid(1), xid(2, code=13, pci="0000:66:00", message="Graphics Exception"))
+    wait_for_pid(node, 2)
+    first = node.status()["bootId"]
+    boot_id = machine.reboot(number)
+    status = node.status()
+    assert (status["bootId"], status["status"], status["rebootRequired"]) == (boot_id, "healthy", False)
+    assert boot_id != first
+    cleared = node.findings("&state=cleared")
+    assert {finding["code"] for finding in cleared} == {"xid/79", "xid/13"}
+    assert all(f"the node was rebooted (boot {boot_id[:8]})" in str(finding["clearedBy"]) for finding in cleared)
+    assert node.metric("vitald_reboot_required") == 0
+    assert machine.boots() == 1
+    assert len(node.events("&kind=xid")) == 2
+
+
+def test_it_came_back_after_the_reboot(machine: Machine) -> None:
+    """A finding of its own, seen in this boot."""
+    node = machine.node
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    boot_id = machine.reboot()
+    node.write(xid(2))
+    node.wait(lambda status: status["rebootRequired"])
+    (finding,) = node.findings()
+    assert (finding["id"], finding["count"], finding["bootId"]) == (2, 1, boot_id)
+    node.restart()
+    assert node.findings() == [finding]
+
+
+def test_a_restart_is_no_reboot(machine: Machine) -> None:
+    node = machine.node
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        node.restart(number)
+        assert node.status()["rebootRequired"]
+    assert machine.boots() == 0
+
+
+def test_what_a_reboot_does_not_cure(machine: Machine) -> None:
+    """Replacement stays asked for, over boots and restarts; each boot is told once."""
+    node = machine.node
+    node.config.write_text(node.config.read_text() + '[catalog]\nprofile = "hyperpod"\n')
+    node.restart()
+    node.write(xid(1))
+    node.wait(lambda status: status["replacementRequired"])
+    (before,) = node.findings()
+    machine.reboot()
+    assert node.status()["replacementRequired"]
+    assert node.findings() == [before]
+    assert machine.boots() == 1
+    machine.reboot()
+    assert node.findings() == [before]
+    assert machine.boots() == 2
+
+
+def test_a_boot_is_told_once(machine: Machine) -> None:
+    """However often the daemon is restarted in it, with an old finding still open."""
+    node = machine.node
+    node.config.write_text(node.config.read_text() + '[catalog]\nprofile = "hyperpod"\n')
+    node.restart()
+    node.write(xid(1))
+    node.wait(lambda status: status["replacementRequired"])
+    machine.reboot()
+    node.restart()
+    node.restart(signal.SIGKILL)
+    assert machine.boots() == 1
+
+
+def test_a_reboot_without_anything_open(machine: Machine) -> None:
+    """It is told all the same."""
+    machine.node.write("usb 1-1: nothing of note")
+    machine.node.wait(lambda status: status["kernelLog"]["recordsRead"] == 1)  # type: ignore[index]
+    machine.reboot()
+    assert machine.boots() == 1
+    assert machine.node.status()["status"] == "healthy"
+
+
+def test_a_line_from_before_that_nobody_had_read(machine: Machine) -> None:
+    """The daemon was down when it came, and the node was booted since: it is not passed over in silence."""
+    node = machine.node
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    node.stop()
+    node.write(xid(2, pci="0000:66:00"))
+    machine.reboot()
+    wait_for_pid(node, 2)
+    assert [event["fields"]["pid"] for event in node.events("&kind=xid")] == [1, 2]  # type: ignore[index]
+
+
+def test_no_boot_id(make_node: Callable[..., Node]) -> None:
+    """Without it no record can be told from another boot's: a clear word, and no start."""
+    node = make_node()
+    node.configure("[paths]", f'[paths]\nprocfs = "{node.folder}"')
+    done = node.cli("run", "--config", str(node.config))
+    assert (done.returncode, "boot id" in done.stderr, "Traceback" in done.stderr) == (69, True, False)

@@ -1,0 +1,220 @@
+"""The command line on a real daemon: exit codes, protocols, JSON, and text that is safe and short."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PYTHON, ROOT, Json, Node
+from tests.system.lines import FALLEN, ordinary, wait_for_pid, xid
+
+# Status -> exit codes of check, check --strict, status, and of check with --as npd, nagios, slurm.
+CODES = {
+    "healthy": (0, 0, 0, 0, 0, 0),
+    "degraded": (0, 10, 10, 0, 1, 0),
+    "unhealthy": (20, 20, 20, 1, 2, 1),
+    "unknown": (30, 30, 30, 2, 3, 1),
+}
+NAGIOS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+
+
+IN_TROUBLE = pytest.mark.parametrize("state", ["unhealthy"], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", params=[*CODES])
+def state(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Node]]:
+    """A node in each state."""
+    node = Node(tmp_path_factory.mktemp("node"))
+    if request.param == "unknown":
+        node.log.unlink()
+    with node:
+        if request.param == "degraded":
+            node.write(xid(1, code=13, message="Graphics Exception"))
+        elif request.param == "unhealthy":
+            node.write(xid(1), xid(2, pci="0000:66:00"))
+        node.wait(lambda status: status["status"] == request.param)
+        yield request.param, node
+
+
+def test_exit_codes(state: tuple[str, Node]) -> None:
+    """One line on standard output says why, whoever asks."""
+    status, node = state
+    asked = [("check",), ("check", "--strict"), ("status",), *(("check", "--as", who) for who in ("npd", "nagios", "slurm"))]
+    done = [node.cli(*arguments) for arguments in asked]
+    assert tuple(one.returncode for one in done) == CODES[status]
+    for one in (done[0], done[1], *done[3:]):
+        assert (one.stdout.count("\n"), one.stderr) == (1, "")
+    assert done[0].stdout.startswith(f"{status}: ")
+    assert done[4].stdout.startswith(f"VITALD {NAGIOS[CODES[status][4]]} - {status}: ")
+    assert done[2].stdout.splitlines()[0].split()[1] == status.upper()
+    if status == "degraded":
+        assert [node.cli("check", "--strict", "--as", who).returncode for who in ("npd", "nagios", "slurm")] == [1, 1, 1]
+    if status == "unhealthy":
+        assert FALLEN.rstrip(".") in done[0].stdout
+        assert "(and 1 more)" in done[0].stdout
+
+
+@IN_TROUBLE
+def test_every_reading_verb_speaks_json(state: tuple[str, Node]) -> None:
+    status, node = state
+    for arguments in (("status",), ("check",), ("findings",), ("findings", "--cleared"), ("explain", "xid/79"), ("version",)):
+        assert isinstance(json.loads(node.cli(*arguments, "--json").stdout), dict), arguments
+    assert json.loads(node.cli("check", "--json").stdout)["status"] == status
+    assert json.loads(node.cli("status", "--json").stdout).keys() == node.status().keys()
+    events = [json.loads(line) for line in node.cli("events", "--json").stdout.splitlines()]
+    assert events == node.events()
+    assert json.loads(node.cli("config", "check", str(node.config), "--json").stdout) == {"file": str(node.config), "ok": True, "errors": []}
+
+
+@IN_TROUBLE
+def test_no_colour_in_a_pipe(state: tuple[str, Node]) -> None:
+    _, node = state
+    for arguments in (("status",), ("findings",), ("events",), ("explain", "xid/79")):
+        done = node.cli(*arguments)
+        assert "\x1b" not in done.stdout + done.stderr, arguments
+
+
+def on_terminal(node: Node, *arguments: str, **environment: str) -> str:
+    """What a person sees on a terminal of 100 columns."""
+    leader, follower = pty.openpty()
+    try:
+        command = [PYTHON, "-m", "agent", *arguments, "--socket", str(node.socket)]
+        named = {**os.environ, "COLUMNS": "100", "LINES": "48", **environment}
+        subprocess.run(command, cwd=ROOT, stdout=follower, stdin=follower, env=named, timeout=20)
+        os.set_blocking(leader, False)
+        shown = b""
+        try:
+            while part := os.read(leader, 1 << 16):
+                shown += part
+        except (BlockingIOError, OSError):
+            pass
+        return shown.decode()
+    finally:
+        os.close(leader)
+        os.close(follower)
+
+
+def test_colour_on_a_terminal(state: tuple[str, Node]) -> None:
+    status, node = state
+    colours = {"healthy": "32", "degraded": "33", "unhealthy": "31", "unknown": "35"}
+    assert f"\x1b[1;{colours[status]}m{status.upper()}\x1b[0m" in on_terminal(node, "status")
+    plain = on_terminal(node, "status", NO_COLOR="1")
+    assert "\x1b" not in plain
+    assert status.upper() in plain
+
+
+def test_trouble_fits_a_screen(node: Node) -> None:
+    """Forty findings: the worst in full, and all within a screen of 48 rows; each says what, which device, since when, the line, what to do."""
+    lines = [xid(number, code=13 if number % 2 else 79, pci=f"0000:{number:02x}:00", message=FALLEN * 3) for number in range(40)]
+    node.write(*lines)
+    node.wait(lambda status: status["openFindings"] == 40)
+    shown = on_terminal(node, "status", NO_COLOR="1").splitlines()
+    assert len(shown) <= 48
+    assert max(map(len, shown)) <= 100
+    text = "\n".join(shown)
+    for part in ("UNHEALTHY", "reboot required", "gpu/0000:00:00.0", "GPU has fallen off the bus", "since ", "NVRM: Xid (PCI:0000:00:00)", "reboot the node", "more: vitald findings"):
+        assert part in text, part
+
+
+def test_hostile_text_does_not_drive_the_terminal(node: Node) -> None:
+    """A process may be named anything, and its name stands in the line."""
+    node.write("NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=\x1b]0;owned\x07\x1b[2J\u202eevil, GPU has fallen off the bus.")
+    node.wait(lambda status: status["rebootRequired"])
+    for verb in ("status", "check", "findings", "events"):
+        shown = on_terminal(node, verb, NO_COLOR="1") + node.cli(verb).stdout
+        assert not set(shown) & {"\x1b", "\x07", "\u202e"}, verb
+
+
+def test_scan(tmp_path: Path, shared_node: Node) -> None:
+    """A file and standard input say the same; a verdict at the end, and the exit code of it."""
+    saved = f"{ordinary(1)}\n[    1.0] {xid(7)}\nNov 20 13:48:08 node17 myjob[7]: {xid(8)}\n{xid(9, code=13, message='Graphics Exception')}"
+    (tmp_path / "log").write_text(saved)
+    done = [shared_node.cli("scan", "--json", str(tmp_path / "log")), shared_node.cli("scan", "--json", "-", stdin=saved.encode())]
+    assert [one.returncode for one in done] == [20, 20]
+    (*events, verdict), (*piped, _) = ([json.loads(line) for line in one.stdout.splitlines()] for one in done)
+    assert events == piped
+    assert [(event["type"], event["line"], event["kind"], event["code"], event["pid"], event["pci"]) for event in events] == [
+        ("event", 2, "xid", 79, 7, "0000:65:00.0"),
+        ("event", 4, "xid", 13, 9, "0000:65:00.0"),
+    ]
+    assert (verdict["type"], verdict["status"], verdict["rebootRequired"], len(verdict["findings"])) == ("verdict", "unhealthy", True, 2)
+    shown = shared_node.cli("scan", "-", stdin=saved.encode())
+    assert (shown.returncode, "UNHEALTHY" in shown.stdout, "\x1b" in shown.stdout) == (20, True, False)
+    assert shared_node.cli("scan", "-", stdin=b"nothing of note\n").returncode == 0
+    assert shared_node.cli("scan", str(tmp_path / "absent")).returncode == 69
+
+
+def test_explain(shared_node: Node) -> None:
+    """Asks no daemon; a misspelt code is told, an unknown one is said to be so."""
+    shown = shared_node.cli("explain", "xid/79").stdout
+    for part in ("GPU has fallen off the bus", "reboot_node", "a reboot", "NVIDIA Xid catalogue"):
+        assert part in shown
+    assert "replace_node" in shared_node.cli("explain", "xid/79", "--profile", "hyperpod").stdout
+    assert "not in the catalogue" in shared_node.cli("explain", "xid/9999").stdout
+    for wrong in ("xif/79", "nonsense"):
+        done = shared_node.cli("explain", wrong)
+        assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (64, "", False)
+
+
+def test_config_check(tmp_path: Path, shared_node: Node) -> None:
+    """Every mistake at once, each with its line and a suggestion; the daemon refuses the same file with the same words."""
+    wrong = tmp_path / "config.toml"
+    wrong.write_text('[kernel_log]\nsorce = "kmsg"\naccept_userspace = "yes"\n\n[metric]\nlisten = "nowhere"\n')
+    done = shared_node.cli("config", "check", str(wrong))
+    assert (done.returncode, done.stdout) == (78, "")
+    said = done.stderr.splitlines()
+    assert len(said) == 3
+    assert f"{wrong}:2:" in said[0] and "did you mean source?" in said[0]
+    assert f"{wrong}:3:" in said[1] and "accept_userspace" in said[1]
+    assert f"{wrong}:5:" in said[2] and "did you mean metrics?" in said[2]
+    run = shared_node.cli("run", "--config", str(wrong))
+    assert (run.returncode, run.stderr) == (78, "".join(f"vitald: {line}\n" for line in said))
+    report = json.loads(shared_node.cli("config", "check", str(wrong), "--json").stdout)
+    assert (report["ok"], report["errors"]) == (False, said)
+    for text in ("[kernel_log\n", "\x00", '[catalog]\nprofile = "nvidea"\n', '[catalog.overrides."xid/79"]\nactoin = "none"\n'):
+        wrong.write_text(text)
+        done = shared_node.cli("config", "check", str(wrong))
+        assert (done.returncode, "Traceback" in done.stderr) == (78, False), text
+    assert shared_node.cli("config", "check", str(tmp_path / "absent")).returncode == 78
+
+
+def test_version(shared_node: Node) -> None:
+    assert shared_node.cli("version").stdout.startswith(f"vitald {shared_node.status()['version']} ")
+
+
+def test_usage_errors_are_no_verdicts(shared_node: Node) -> None:
+    for arguments in (("check", "--tmeout", "1"), ("check", "--timeout", "0"), ("status", "--as", "npd"), ("clear", "first", "--reason", "x")):
+        assert shared_node.cli(*arguments).returncode == 2, arguments
+
+
+def test_clear(node: Node) -> None:
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    assert node.cli("clear", "1", "--reason", " ").returncode == 69
+    done = node.cli("clear", "1", "--reason", "replaced the riser", "--json")
+    cleared: Json = json.loads(done.stdout)["finding"]
+    assert (done.returncode, cleared["state"]) == (0, "cleared")
+    assert node.cli("check").returncode == 0
+    assert "replaced the riser" in node.cli("findings", "--cleared").stdout
+    again = node.cli("clear", "1", "--reason", "again")
+    assert (again.returncode, "no open finding 1" in again.stderr) == (69, True)
+
+
+def test_events_narrowed(node: Node) -> None:
+    node.write(*(xid(number, code=79 if number % 2 else 13) for number in range(60)))
+    wait_for_pid(node, 59)
+
+    def shown(*arguments: str) -> list[int]:
+        return [json.loads(line)["fields"]["pid"] for line in node.cli("events", "--json", *arguments).stdout.splitlines()]
+
+    assert shown() == [*range(10, 60)]
+    assert shown("--since", "1h") == [*range(60)]
+    assert shown("--since", "0", "--limit", "3", "--kind", "xid") == [0, 1, 2]
+    assert shown("--code", "xid/79", "--limit", "2") == [57, 59]
+    assert node.cli("events", "--since", "yesterday").returncode == 30

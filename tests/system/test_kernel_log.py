@@ -1,0 +1,158 @@
+"""The real kernel log in, a verdict out: exactly once, over restarts and floods."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.harness import Node
+from tests.system.lines import Ring, about, fresh_pci, fresh_pid, in_ring, ordinary, pids, wait_for_pid, xid
+
+pytestmark = pytest.mark.kmsg
+Write = Callable[[str], object]
+Make = Callable[..., Node]
+
+
+def believing(make_node: Make) -> Node:
+    """A node that has passed what older tests left in the ring, and believes what processes write from now on."""
+    node = make_node(kernel_log="kmsg", accept_userspace=False)
+    node.start()
+    node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
+    node.configure("accept_userspace = false", "accept_userspace = true")
+    assert node.reload()["event"] == "reloaded"
+    return node
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_gpu_falls_off_the_bus(make_node: Make, kmsg: Write, ending: int) -> None:
+    """True everywhere, still true and not doubled after a restart; cleared by a person it stays so, though the line is still there."""
+    node, pci = believing(make_node), fresh_pci()
+    line = xid(1234, pci=pci)
+    assert not node.status()["rebootRequired"]
+
+    def holds() -> None:
+        status = node.wait(lambda status: status["rebootRequired"])
+        assert status["status"] == "unhealthy"
+        assert [(finding["action"], finding["count"]) for finding in about(node.findings(), pci)] == [("reboot_node", 1)]
+        assert [event["raw"] for event in about(node.events(), pci)] == [line]
+        assert node.metric("vitald_reboot_required") == 1
+        assert node.cli("check").returncode == 20
+        shown = node.cli("status")
+        assert shown.returncode == 20
+        assert line in shown.stdout
+        assert "reboot the node" in shown.stdout
+
+    kmsg(f"<3>{line}")
+    holds()
+    node.restart(ending)
+    holds()
+
+    finding = about(node.findings(), pci)[0]["id"]
+    assert node.cli("clear", str(finding), "--reason", "replaced the riser").returncode == 0
+
+    def cleared() -> None:
+        status = node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
+        assert not status["rebootRequired"]
+        assert about(node.findings(), pci) == []
+        assert len(about(node.events(), pci)) == 1
+        assert node.metric("vitald_reboot_required") == 0
+        assert node.cli("check").returncode == 0
+
+    cleared()
+    node.restart(ending)
+    assert in_ring(line)
+    cleared()
+
+
+def test_what_came_while_the_daemon_was_away(make_node: Make, kmsg: Write) -> None:
+    """The ring kept it, and it is judged once."""
+    node, pci = believing(make_node), fresh_pci()
+    kmsg(f"<3>{xid(1, pci=pci)}")
+    wait_for_pid(node, 1)
+    node.stop()
+    kmsg(f"<3>{xid(2, pci=pci)}")
+    node.start()
+    node.until(lambda: len(about(node.events(), pci)) == 2, 10.0, "the second line")
+    assert pids(about(node.events(), pci)) == [1, 2]
+    assert [finding["count"] for finding in about(node.findings(), pci)] == [2]
+
+
+def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
+    """Whatever facility a process asks for: its line is counted and shown, and judged by nobody."""
+    node, pci = make_node(kernel_log="kmsg", accept_userspace=False), fresh_pci()
+    node.start()
+    node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
+    before = node.status()["kernelLog"]["untrusted"]  # type: ignore[index]
+    for facility in (0, 1, 3, 16):
+        kmsg(f"<{facility << 3 | 3}>{xid(facility, pci=pci)}")
+    node.until(lambda: len(about(node.events(), pci)) == 4, 10.0, "the events")
+    assert [event["trust"] for event in about(node.events(), pci)] == ["untrusted"] * 4
+    assert about(node.findings(), pci) == []
+    status = node.status()
+    assert not status["rebootRequired"]
+    assert status["kernelLog"]["untrusted"] == before + 4  # type: ignore[index]
+    assert node.metric("vitald_kernel_records_untrusted_total") == before + 4
+    assert "UNTRUSTED" in node.cli("events", "--component", f"gpu/{pci}.0").stdout
+    assert "were not believed" in node.cli("status").stdout
+
+
+def test_escaped_bytes(make_node: Make, kmsg: Write) -> None:
+    """A process name of any bytes: the field has it as it was, the raw line only what is safe to print."""
+    node, pci = believing(make_node), fresh_pci()
+    kmsg(f"<3>NVRM: Xid (PCI:{pci}): 79, pid=7, name=h\xe9llo\\\t\x1b[2J, GPU has fallen off the bus.")
+    node.until(lambda: about(node.events(), pci), 10.0, "the event")
+    (event,) = about(node.events(), pci)
+    assert event["fields"]["process"] == "h\xe9llo\\\t\x1b[2J"  # type: ignore[index]
+    assert str(event["raw"]).isascii()
+    assert str(event["raw"]).isprintable()
+    for verb in ("status", "events", "findings"):
+        assert "\x1b" not in node.cli(verb).stdout
+
+
+def mark(kmsg: Write, text: str) -> int:
+    """Write a record and return its sequence number."""
+    ring = Ring()
+    kmsg(f"<3>{text}")
+    return next(seq for seq, found in ring.records() if found == text)
+
+
+@pytest.mark.parametrize("lines", [20_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+def test_flood(make_node: Make, kmsg: Write, lines: int) -> None:
+    """A hundred Xids in a flood: each is judged, or its number lies in a span that is told as lost. Memory stays flat."""
+    node = believing(make_node)
+    domain, end = f"{secrets.randbelow(0xEFFF) + 0x1000:04x}", fresh_pid()
+    flood = [f"<6>vitald-test: {ordinary(number)}" for number in range(lines)]
+    places = [lines // 100 * number + secrets.randbelow(lines // 100) for number in range(100)]
+    for number, place in enumerate(places):
+        flood[place] = f"<3>{xid(number, pci=f'{domain}:{number:02x}:00')}"
+    before, memory = node.status()["kernelLog"], node.memory_kib("VmHWM")
+
+    first = mark(kmsg, f"vitald-test: flood {domain} begins")
+    for line in flood:
+        kmsg(line)
+    last = mark(kmsg, xid(end, pci=fresh_pci()))
+    strangers = last - first - 1 - lines  # records that others wrote meanwhile
+    wait_for_pid(node, end, 60.0)
+
+    seen = [event for event in node.events("&kind=xid") if str(event["component"]).startswith(f"gpu/{domain}:")]
+    seqs = {event["fields"]["pid"]: int(str(event["identity"]).rpartition(":")[2]) for event in seen}  # type: ignore[index]
+    assert len(seqs) == len(seen), "an Xid was judged twice"
+    gaps = [(event["fields"]["first_seq"], event["fields"]["last_seq"]) for event in node.events("&code=vitald/records_lost")]  # type: ignore[index]
+    for number, place in enumerate(places):
+        seq = first + 1 + place
+        judged = number in seqs and seq <= seqs[number] <= seq + strangers
+        lost = any(begin <= seq + strangers and seq <= finish for begin, finish in gaps)
+        assert judged or lost, f"Xid {number}, record {seq}, is neither judged nor told as lost"
+        assert strangers or not (judged and lost)
+
+    after = node.status()["kernelLog"]
+    read, missed = (after[key] - before[key] for key in ("recordsRead", "recordsLost"))  # type: ignore[index]
+    assert read + missed >= last - first + 1
+    assert missed == sum(finish - begin + 1 for begin, finish in gaps)
+    assert node.metric("vitald_kernel_records_lost_total") == after["recordsLost"]  # type: ignore[index]
+    assert bool(node.findings("&code=vitald/records_lost")) == bool(missed)
+    assert len(about(node.findings(), f"{domain}:00:00")) == (0 in seqs)
+    assert node.memory_kib("VmHWM") - memory < 16 * 1024

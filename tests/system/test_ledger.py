@@ -1,0 +1,339 @@
+"""The ledger when the disk is full, read-only, damaged or newer: judging goes on, it is said, and nothing is lost."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import signal
+import sqlite3
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import require
+from tests.harness import Node
+from tests.system.lines import pids, wait_for_pid, xid
+
+Make = Callable[..., Node]
+
+
+class Disk:
+    """A small file system of its own for the state folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def mount(self, size: str) -> None:
+        self.folder.mkdir(parents=True)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "vitald-test", str(self.folder)], capture_output=True)
+        require(done.returncode == 0, "the right to mount a tmpfs")
+
+    def remount(self, how: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", str(self.folder)], check=True)
+
+    def fill(self) -> None:
+        with (self.folder / "filler").open("ab", buffering=0) as filler:
+            try:
+                while filler.write(b"\0" * 4096):
+                    pass
+            except OSError:
+                pass
+
+    def unfill(self) -> None:
+        (self.folder / "filler").unlink()
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.folder)], capture_output=True)
+
+
+@pytest.fixture
+def small(make_node: Make) -> Iterator[tuple[Node, Disk]]:
+    """A node, not started, whose state folder is a disk of one MiB."""
+    node = make_node()
+    disk = Disk(node.state)
+    disk.mount("1m")
+    try:
+        yield node, disk
+    finally:
+        node.stop()
+        disk.unmount()
+
+
+def stored(node: Node) -> list[int]:
+    """The pids of the Xids on disk, read past the daemon."""
+    with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
+        return [row[0] for row in ledger.execute("SELECT json_extract(fields, '$.pid') FROM events WHERE kind = 'xid' ORDER BY id")]
+
+
+def used_bytes(node: Node) -> int:
+    with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
+        pages, free, size = (ledger.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size"))
+    return int((pages - free) * size)
+
+
+def open_codes(node: Node) -> set[object]:
+    return {finding["code"] for finding in node.findings()}
+
+
+def damage(path: Path, first: int, seed: int = 1) -> None:
+    """Random bytes over a file, from an offset to its end."""
+    chance = random.Random(seed)
+    with path.open("r+b") as file:
+        file.seek(first)
+        file.write(chance.randbytes(max(0, path.stat().st_size - first)))
+
+
+def test_open_findings_survive(node: Node) -> None:
+    """As they stood, however the daemon ended: count, time, line, and what a person cleared stays cleared."""
+    node.write(xid(1), xid(2), xid(3, pci="0000:66:00"))
+    wait_for_pid(node, 3)
+    node.request("POST", "/v1/findings/2/clear", {"reason": "replaced"})
+    before = node.findings()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        node.restart(number)
+        assert node.findings() == before
+        assert node.status()["rebootRequired"]
+    node.write(xid(4, pci="0000:67:00"))
+    wait_for_pid(node, 4)
+    assert [finding["id"] for finding in node.findings()] == [1, 3]
+
+
+def test_full_disk(small: tuple[Node, Disk]) -> None:
+    """It is said at once, the new fault counts, and when there is room again everything is on disk, once and in order."""
+    node, disk = small
+    node.start()
+    node.write(xid(0, code=13, message="Graphics Exception"))
+    wait_for_pid(node, 0)
+    disk.fill()
+    node.write(*(xid(number, pci=f"0000:{number % 64:02x}:00") for number in range(1, 400)))
+    status = node.wait(lambda status: status["rebootRequired"] and not status["ledger"]["ok"], 15.0)
+    assert status["ledger"]["error"]  # type: ignore[index]
+    assert status["ledger"]["unsavedEvents"] > 0  # type: ignore[index]
+    node.until(lambda: "vitald/ledger_failed" in open_codes(node), 5.0, "the finding")
+    node.until(lambda: sum(finding["count"] for finding in node.findings("&code=xid/79")) == 399, 10.0, "all lines to be judged")  # type: ignore[misc]
+    assert node.metric("vitald_ledger_ok") == 0
+    assert "CANNOT BE WRITTEN" in node.cli("status").stdout
+
+    disk.unfill()
+    node.wait(lambda status: status["ledger"]["ok"], 40.0)
+    node.until(lambda: "vitald/ledger_failed" not in open_codes(node), 5.0, "the finding to be closed")
+    assert node.metric("vitald_ledger_unsaved_events") == 0
+    assert stored(node) == [*range(400)]
+    assert pids(node.events()) == [*range(400)]
+    before = node.findings()
+    node.restart(signal.SIGKILL)
+    assert node.findings() == before
+
+
+def test_stop_with_a_full_disk(small: tuple[Node, Disk]) -> None:
+    """What could not be stored is read again from the source: the place in it was not stored either."""
+    node, disk = small
+    node.start()
+    disk.fill()
+    node.write(*(xid(number, pci=f"0000:{number % 64:02x}:00") for number in range(400)))
+    node.wait(lambda status: not status["ledger"]["ok"], 15.0)
+    node.stop()
+    disk.unfill()
+    node.start()
+    wait_for_pid(node, 399)
+    assert sorted(pids(node.events())) == [*range(400)]
+    assert sum(finding["count"] for finding in node.findings("&code=xid/79")) == 400  # type: ignore[misc]
+
+
+def test_read_only_from_the_start(small: tuple[Node, Disk]) -> None:
+    """A node that never could write: it judges, says so, and stores all of it when it can."""
+    node, disk = small
+    disk.remount("ro")
+    node.start()
+    node.write(xid(1))
+    status = node.wait(lambda status: status["rebootRequired"])
+    assert not status["ledger"]["ok"]  # type: ignore[index]
+    assert "vitald/ledger_failed" in open_codes(node)
+    assert pids(node.events()) == [1]
+    assert node.cli("check").returncode == 20
+    assert "xid/79" in node.cli("events").stdout
+    disk.remount("rw")
+    node.wait(lambda status: status["ledger"]["ok"], 40.0)
+    assert stored(node) == [1]
+
+
+def test_what_was_known_is_known_on_a_read_only_disk(small: tuple[Node, Disk]) -> None:
+    """A disk that fails is remounted read-only: the fault from before must not be forgotten by the next start."""
+    node, disk = small
+    node.start()
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    before = node.findings()
+    node.stop()
+    node.log.write_text("")  # the line is not there any more to be read again
+    disk.remount("ro")
+    node.start()
+    assert node.status()["rebootRequired"]
+    assert [finding for finding in node.findings() if finding["kind"] == "xid"] == before
+    node.write(xid(2, pci="0000:66:00"))
+    node.until(lambda: len(node.findings("&code=xid/79")) == 2, 10.0, "the second finding")
+    disk.remount("rw")
+    node.wait(lambda status: status["ledger"]["ok"], 40.0)
+    node.restart()
+    assert {finding["component"] for finding in node.findings("&code=xid/79")} == {"gpu/0000:65:00.0", "gpu/0000:66:00.0"}
+
+
+def test_events_from_memory_have_an_end(small: tuple[Node, Disk]) -> None:
+    """While the ledger cannot be read, pages come from memory: each event once, and the last page says that it is the last."""
+    node, disk = small
+    disk.remount("ro")
+    node.start()
+    node.write(*map(xid, range(5)))
+    node.until(lambda: len(node.get("/v1/events?kind=xid")["events"]) == 5, 10.0, "the events")  # type: ignore[arg-type]
+    found, after = [], 0
+    for _ in range(10):
+        page = node.get(f"/v1/events?kind=xid&limit=2&since={after}")
+        found += pids(page["events"])  # type: ignore[arg-type]
+        if page["next"] is None:
+            break
+        after = page["next"]  # type: ignore[assignment]
+    assert found == [*range(5)]
+
+
+def test_locked_by_somebody(node: Node) -> None:
+    """A person has it open and holds the lock: judging goes on, and everything is stored once the lock is let go."""
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    with closing(sqlite3.connect(node.state / "ledger.db", isolation_level=None)) as ledger:
+        ledger.execute("BEGIN IMMEDIATE")
+        node.write(xid(2, pci="0000:66:00"))
+        node.until(lambda: len(node.findings("&code=xid/79")) == 2, 15.0, "the verdict")
+        assert not node.status()["ledger"]["ok"]  # type: ignore[index]
+        ledger.execute("ROLLBACK")
+    node.wait(lambda status: status["ledger"]["ok"], 40.0)
+    assert stored(node) == [1, 2]
+
+
+@pytest.mark.parametrize("first", [0, 100], ids=["all of it", "all but the header"])
+def test_damaged_while_away(node: Node, first: int) -> None:
+    """Set aside, not thrown away; a new one is begun; the finding says so and the daemon runs."""
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    node.stop()
+    damage(node.state / "ledger.db", first)
+    garbage = (node.state / "ledger.db").read_bytes()
+    node.start()
+    node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 10.0, "the finding")
+    assert [path.read_bytes() for path in node.state.glob("ledger.db.damaged-*")] == [garbage]
+    node.write(xid(2, pci="0000:66:00"))
+    wait_for_pid(node, 2)
+    status = node.status()
+    assert (status["rebootRequired"], status["ledger"]["ok"]) == (True, True)  # type: ignore[index]
+    before = node.findings()
+    node.restart(signal.SIGKILL)
+    assert node.findings() == before
+
+
+def test_damaged_while_running(node: Node) -> None:
+    """The findings in memory go on, and are in the new ledger after the next start."""
+    node.write(*(xid(number, pci=f"0000:{number % 64:02x}:00") for number in range(3000)))
+    wait_for_pid(node, 2999, 30.0)
+    for path in node.state.glob("ledger.db*"):
+        damage(path, 0)
+    for number in range(3000, 3010):
+        node.write(xid(number, pci=f"0000:{number % 64:02x}:00"))
+        node.until(lambda at_least=number + 1: counted(node) >= at_least, 15.0, "the line to be judged")
+    node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 15.0, "the damage to be noticed")
+    assert len(node.findings("&code=xid/79")) == 64
+    assert counted(node) == 3010
+    before = node.findings()
+    node.restart(signal.SIGKILL)
+    assert node.findings() == before
+    assert list(node.state.glob("ledger.db.damaged-*"))
+
+
+def counted(node: Node) -> int:
+    return sum(finding["count"] for finding in node.findings("&code=xid/79"))  # type: ignore[misc]
+
+
+def test_a_newer_ledger_is_left_as_it_is(make_node: Make) -> None:
+    """Told which file and which schema; not a byte of it is changed."""
+    node = make_node()
+    node.start()
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    node.stop()
+    path = node.state / "ledger.db"
+    with closing(sqlite3.connect(path)) as ledger:
+        ledger.execute("PRAGMA user_version = 999")
+    before = hashlib.sha256(path.read_bytes()).digest()
+    done = node.cli("run", "--config", str(node.config))
+    assert done.returncode == 69
+    for part in (str(path), "newer", "999", "left as it is"):
+        assert part in done.stderr, part
+    assert "Traceback" not in done.stderr
+    assert hashlib.sha256(path.read_bytes()).digest() == before
+    assert sorted(entry.name for entry in node.state.iterdir()) == ["ledger.db"]
+
+
+def test_killed_in_the_middle_of_a_burst(node: Node) -> None:
+    """Each line exactly once, in the ledger and in the finding's count, over three kills."""
+    total = 3000
+    begun = threading.Event()
+
+    def burst() -> None:
+        with node.log.open("a") as log:
+            for number in range(total):
+                log.write(f"{xid(number)}\n")
+                if number % 10 == 0:
+                    log.flush()
+                if number == total // 10:
+                    begun.set()
+
+    writer = threading.Thread(target=burst)
+    writer.start()
+    begun.wait(10.0)
+    for _ in range(3):
+        seen = len(stored(node))
+        node.until(lambda before=seen: len(stored(node)) > before or len(stored(node)) == total, 15.0, "some lines")
+        node.restart(signal.SIGKILL)
+    writer.join(30.0)
+    wait_for_pid(node, total - 1, 30.0)
+    assert [pid for pid, times in Counter(stored(node)).items() if times > 1] == []
+    assert sorted(stored(node)) == [*range(total)]
+    assert [finding["count"] for finding in node.findings()] == [total]
+
+
+def test_the_oldest_make_room(node: Node) -> None:
+    """Above the size that the configuration allows the oldest events go; open findings stay, counts and all."""
+    node.write(xid(0), *(xid(number, code=13, pci="0000:66:00", message="Graphics Exception") for number in range(1, 6000)))
+    wait_for_pid(node, 5999, 30.0)
+    before = node.findings()
+    node.stop()
+    node.config.write_text(node.settings + '[ledger]\nmax_size = "1MiB"\n')
+    node.start()
+    node.until(lambda: used_bytes(node) <= 1 << 20, 20.0, "room")
+    assert node.findings() == before
+    node.stop()
+    left = stored(node)
+    assert left == [*range(left[0], 6000)]
+    assert 0 < (node.state / "ledger.db").stat().st_size <= 1 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_more_than_can_be_held(small: tuple[Node, Disk]) -> None:
+    """Events beyond the limit are dropped and counted; no finding is forgotten for it."""
+    node, disk = small
+    node.start()
+    disk.fill()
+    node.write(xid(0), *(xid(number, code=13, pci="0000:66:00", message="Graphics Exception") for number in range(1, 60_000)))
+    node.wait(lambda status: status["ledger"]["droppedEvents"] > 0, 120.0)
+    node.until(lambda: node.findings("&code=xid/13")[0]["count"] == 59_999, 60.0, "all lines to be judged")
+    disk.unfill()
+    disk.remount("size=256m")
+    node.wait(lambda status: status["ledger"]["ok"], 60.0)
+    before = [finding for finding in node.findings() if finding["kind"] == "xid"]
+    assert len(before) == 2
+    node.restart()
+    assert [finding for finding in node.findings() if finding["kind"] == "xid"] == before

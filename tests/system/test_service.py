@@ -1,0 +1,241 @@
+"""The daemon as a service: reloading, stopping, one at a time, and systemd's notify protocol."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import require
+from tests.harness import PYTHON, ROOT, Node, UnixConnection, free_port
+from tests.system.lines import wait_for_pid, xid
+
+Make = Callable[..., Node]
+
+
+def record(pid: int) -> str:
+    """A line that says that a process wrote it."""
+    return f"<12>{xid(pid)}"
+
+
+def test_reload(make_node: Make) -> None:
+    """accept_userspace, overrides, profile and policy take effect at once, on what is open too."""
+    node = make_node(accept_userspace=False)
+    node.start()
+    pid = node.status()["pid"]
+    node.write(record(1))
+    wait_for_pid(node, 1)
+    assert node.findings() == []
+
+    node.configure("accept_userspace = false", "accept_userspace = true")
+    assert node.reload()["applied"] == ["[kernel_log] accept_userspace"]
+    node.write(record(2))
+    assert node.wait(lambda status: status["rebootRequired"])["action"] == "reboot_node"
+
+    settings = node.config.read_text()
+    node.config.write_text(f'{settings}[catalog]\nprofile = "hyperpod"\n')
+    assert node.reload()["applied"] == ["[catalog] profile"]
+    status = node.status()
+    assert (status["profile"], status["replacementRequired"], status["rebootRequired"]) == ("hyperpod", True, False)
+    assert node.metric("vitald_replacement_required") == 1
+
+    node.config.write_text(f'{settings}[catalog.overrides."xid/79"]\naction = "inspect"\n')
+    assert sorted(node.reload()["applied"]) == ["[catalog] overrides", "[catalog] profile"]  # type: ignore[call-overload]
+    status = node.status()
+    assert (status["status"], status["action"], status["profile"]) == ("degraded", "inspect", "nvidia")
+
+    node.config.write_text(settings.replace(str(node.port), str(free_port())))
+    assert node.reload()["needs_restart"] == ["[metrics] listen"]
+    assert node.metric("vitald_reboot_required") == 1
+    assert node.status()["pid"] == pid
+
+
+def test_a_setting_that_needs_a_restart_is_told_each_time(make_node: Make) -> None:
+    """It is not in force yet, however often the file was read since."""
+    node = make_node()
+    node.start()
+    node.configure(str(node.port), str(free_port()))
+    assert node.reload()["needs_restart"] == ["[metrics] listen"]
+    assert node.reload()["needs_restart"] == ["[metrics] listen"]
+
+
+def test_a_bad_file_is_refused(node: Node) -> None:
+    """The old configuration stays, and the log says what is wrong: all of it, with lines."""
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    before = node.status()
+    for text, said in (
+        ("[kernel_log]\naccept_usrspace = true\n[metric]\n", ["did you mean accept_userspace?", "did you mean metrics?"]),
+        ("[kernel_log", ["not valid TOML"]),
+        ('[catalog.overrides."xid/79"]\naction = "repair"\n', ["xid.79", "action"]),
+    ):
+        node.config.write_text(text)
+        entry = node.reload()
+        assert entry["event"] == "reload_refused"
+        for part in said:
+            assert part in str(entry["errors"])
+    node.config.unlink()
+    assert node.reload()["event"] == "reload_refused"
+    after = node.status()
+    assert [after[key] for key in ("status", "action", "profile", "pid")] == [before[key] for key in ("status", "action", "profile", "pid")]
+    node.config.write_text(node.settings)
+    assert node.reload()["event"] == "reloaded"
+
+
+def test_many_hang_ups(node: Node) -> None:
+    """A burst of SIGHUP during a burst of lines: every line is judged once."""
+    assert node.process is not None
+    for number in range(500):
+        node.write(xid(number))
+        if number % 10 == 0:
+            node.process.send_signal(signal.SIGHUP)
+    wait_for_pid(node, 499, 30.0)
+    assert [finding["count"] for finding in node.findings()] == [500]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stop(node: Node, number: int) -> None:
+    """In under two seconds with watchers, idle clients and scrapers connected, and nothing is left behind or lost."""
+    with ExitStack() as stack:
+        for path in ("/v1/watch", "/v1/status"):
+            for _ in range(10):
+                client = UnixConnection(node.socket)
+                stack.callback(client.close)
+                client.request("GET", path)
+                client.getresponse().read(1)
+        for _ in range(10):
+            idle = socket.socket(socket.AF_UNIX)
+            stack.callback(idle.close)
+            idle.connect(str(node.socket))
+            stack.enter_context(socket.create_connection(("127.0.0.1", node.port)))
+        node.write(xid(1))
+        wait_for_pid(node, 1)
+        process = node.process
+        assert node.stop(number) < 2.0
+        assert process is not None
+        assert process.returncode == 0
+    assert [entry["event"] for entry in node.said("stopping", "stopped")] == ["stopping", "stopped"]
+    assert not node.socket.exists()
+    assert not list(node.state.glob("ledger.db-*"))
+    assert "Traceback" not in node.errors.read_text()
+
+
+def test_stop_before_it_is_ready(make_node: Make) -> None:
+    """Asked to end while it still reads a long file."""
+    node = make_node()
+    node.write(*(xid(number, code=13) for number in range(20_000)))
+    node.start(wait=False)
+    node.until(lambda: node.said("starting"), 15.0, "the start")
+    node.until(lambda: node.answers("/healthz"), 15.0, "the socket")
+    assert node.stop() < 4.0
+    assert "Traceback" not in node.errors.read_text()
+    node.start()
+    wait_for_pid(node, 19_999, 30.0)
+    assert [finding["count"] for finding in node.findings()] == [20_000]
+
+
+def second(node: Node, folder: Path, **changed: str) -> subprocess.CompletedProcess[str]:
+    """Try to run another daemon with the first one's configuration, but for what is changed."""
+    text = node.settings.replace(str(node.port), str(free_port()))
+    for old, new in changed.items():
+        text = text.replace(f'{old} = "{getattr(node, old)}"', f'{old} = "{new}"')
+    path = folder / "second.toml"
+    path.write_text(text)
+    command = [PYTHON, "-m", "agent", "run", "--config", str(path)]
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=5)
+    except subprocess.TimeoutExpired:
+        pytest.fail("the second daemon runs beside the first")
+
+
+def test_one_at_a_time(node: Node, tmp_path: Path) -> None:
+    done = second(node, tmp_path)
+    assert (done.returncode, "another vitald is running" in done.stderr, "Traceback" in done.stderr) == (69, True, False)
+    assert node.answers("/healthz")
+    process = node.process
+    node.restart(signal.SIGKILL)
+    assert process is not None
+    assert node.answers("/healthz")
+
+
+def test_one_ledger_at_a_time(node: Node, tmp_path: Path) -> None:
+    """Another runtime folder does not make it another node."""
+    assert second(node, tmp_path, runtime=str(tmp_path / "other")).returncode == 69
+
+
+def test_a_port_in_use(node: Node) -> None:
+    node.stop()
+    with socket.create_server(("127.0.0.1", node.port)):
+        done = node.cli("run", "--config", str(node.config))
+    assert (done.returncode, "Traceback" in done.stderr) == (69, False)
+    assert f"127.0.0.1:{node.port}" in done.stderr
+    assert "[metrics] listen" in done.stderr
+    assert not node.socket.exists()
+
+
+class Systemd:
+    """The other end of NOTIFY_SOCKET."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address.replace("@", "\0", 1))
+        self.socket.settimeout(15.0)
+        self.heard: list[str] = []
+
+    def wait(self, message: str) -> float:
+        """Until a message that begins so; the time at which it came."""
+        while True:
+            self.heard += self.socket.recv(4096).decode().splitlines()
+            if self.heard[-1].startswith(message):
+                return time.monotonic()
+
+
+@pytest.fixture(params=["path", "abstract"])
+def notified(request: pytest.FixtureRequest, make_node: Make, tmp_path: Path) -> Iterator[tuple[Node, Systemd]]:
+    try:
+        import systemd.daemon  # noqa: F401
+    except ImportError:
+        require(False, "systemd-python")
+    address = str(tmp_path / "notify") if request.param == "path" else f"@vitald-test-{secrets.token_hex(8)}"
+    node = make_node()
+    node.environment = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"}
+    manager = Systemd(address)
+    yield node, manager
+    manager.socket.close()
+
+
+def test_notify(notified: tuple[Node, Systemd]) -> None:
+    """Ready when it answers, a status line that follows the verdict, a watchdog fed in time, and a word at the end."""
+    node, manager = notified
+    node.start(wait=False)
+    manager.wait("READY=1")
+    assert node.answers("/healthz")
+    assert node.status()["sources"][0]["state"] == "ok"  # type: ignore[index]
+    manager.wait("STATUS=healthy")
+    first = manager.wait("WATCHDOG=1")
+    assert manager.wait("WATCHDOG=1") - first < 1.0
+    node.write(xid(1))
+    manager.wait("STATUS=unhealthy, 1 open findings: gpu/0000:65:00.0: GPU has fallen off the bus")
+    assert node.process is not None
+    node.process.send_signal(signal.SIGTERM)
+    manager.wait("STOPPING=1")
+    assert node.process.wait(10.0) == 0
+
+
+def test_systemd_python_is_absent(make_node: Make, tmp_path: Path) -> None:
+    """systemd waits in vain, and the log says why and what to do; the daemon runs all the same."""
+    node = make_node()
+    without = "import sys; sys.modules['systemd'] = None; from agent.cli import main; sys.exit(main(sys.argv[1:]))"
+    node.command = [PYTHON, "-c", without, *node.command[3:]]
+    node.environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    node.start()
+    (entry,) = node.said("systemd_python_missing")
+    assert (entry["level"], "python3-systemd" in str(entry["next_step"])) == ("error", True)
+    assert node.cli("check").returncode == 0

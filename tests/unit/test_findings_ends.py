@@ -1,0 +1,154 @@
+"""How a finding ends: by a reboot, by quiet, with its drill, by a named person, and by nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.judge.findings import Findings
+from agent.model import Action, Component, ComponentKind, FindingState
+from tests.unit.builders import booted, catalogue, empty, event, only, said
+
+DAY = 86400.0
+
+
+# --- reboot
+
+
+def test_a_reboot_clears_what_its_rule_says_and_no_more() -> None:
+    findings = empty()
+    for one in (event("xid/79"), event("xid/64"), event("xid/44"), event("xid/31")):
+        findings.apply(one)
+    changes = findings.apply(booted("boot-b", 10.0))
+    assert {change.finding.code for change in changes} == {"xid/79", "xid/31"}  # 64 asks for a replacement, 44 for a quiet day
+    assert {(change.time, change.cause, change.finding.state) for change in changes} == {
+        (10.0, "the node was rebooted (boot boot-b)", FindingState.CLEARED)
+    }
+    assert [found.code for found in findings.opened] == ["xid/64", "xid/44"]
+
+
+def test_a_reboot_clears_nothing_that_was_seen_since() -> None:
+    findings = empty()
+    findings.apply(event("xid/79"))
+    findings.apply(event("xid/79", boot="boot-b", time=11.0))
+    assert findings.apply(booted("boot-b", 10.0)) == []
+    assert [said(change)[1] for change in findings.apply(booted("boot-c", 20.0))] == ["xid/79"]
+
+
+def test_a_reboot_follows_the_action_that_stands() -> None:
+    """Raised to a replacement by its case, the finding survives the reboot that its table would allow."""
+    findings = Findings(catalogue("hyperpod"))
+    findings.apply(event("sxid/10001", component=Component(ComponentKind.NVSWITCH, "0000:c1:00.0"), fields={"fatal": True}))
+    assert findings.opened[0].action is Action.REPLACE_NODE
+    assert findings.apply(booted("boot-b", 10.0)) == []
+
+
+# --- quiet
+
+
+def test_quiet_ends_at_the_very_moment() -> None:
+    findings = empty()
+    findings.apply(event("xid/31", time=100.0))
+    assert findings.due == 3700.0
+    assert findings.expire(3699.999) == []
+    change = only(findings.expire(9000.0))
+    assert (change.time, change.finding.cleared_at, change.cause) == (3700.0, 3700.0, "quiet for as long as its rule asks")
+    assert findings.due == float("inf")
+
+
+def test_each_repeat_begins_the_quiet_anew() -> None:
+    findings = empty()
+    findings.apply(event("xid/31", time=0.0))
+    findings.apply(event("xid/31", time=3000.0))
+    assert findings.expire(3600.0) == []
+    assert only(findings.expire(6600.0)).time == 6600.0
+
+
+def test_a_later_event_first_ends_what_was_quiet_before_it() -> None:
+    findings = empty()
+    findings.apply(event("xid/31", time=0.0))
+    changes = findings.apply(event("xid/31", time=4000.0))
+    assert [(change.time, change.finding.state, change.finding.id) for change in changes] == [
+        (3600.0, FindingState.CLEARED, 1),
+        (4000.0, FindingState.OPEN, 2),
+    ]
+
+
+def test_several_ends_come_in_their_order() -> None:
+    findings = empty()
+    findings.apply(event("xid/44", time=0.0))
+    findings.apply(event("xid/31", time=50.0))
+    findings.apply(event("xid/13", time=20.0))
+    assert [(change.time, change.finding.code) for change in findings.expire(2 * DAY)] == [
+        (3620.0, "xid/13"),
+        (3650.0, "xid/31"),
+        (DAY, "xid/44"),
+    ]
+
+
+@pytest.mark.parametrize("code", ["xid/79", "xid/64", "xid/119", "xid/63"])
+def test_what_needs_a_remedy_never_grows_old(code: str) -> None:
+    findings = empty()
+    findings.apply(event(code))
+    assert findings.due == float("inf")
+    assert findings.expire(1e12) == []
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a raised finding takes the stronger action's way out: 24 h of quiet become 1 h, and the node is healthy sooner"
+)
+def test_a_stronger_event_does_not_shorten_the_wait() -> None:
+    findings = empty()
+    findings.apply(event("xid/145", fields={}))  # not decoded: a person must look, 24 h of quiet
+    findings.apply(event("xid/145", fields={"unit": "RLW_REMAP", "status_bits": [1]}))  # restart the workload, 1 h of quiet
+    findings.expire(2 * 3600.0)
+    assert len(findings.opened) == 1
+
+
+# --- drills
+
+
+def test_a_drill_ends_when_it_said_and_touches_no_real_finding() -> None:
+    findings = empty()
+    findings.apply(event("xid/79"))
+    findings.apply(event("xid/79", time=1.0, simulated_until=61.0))
+    assert findings.due == 61.0
+    assert [found.simulated for found in findings.opened] == [False, True]
+    change = only(findings.expire(100.0))
+    assert (change.finding.simulated, change.time, change.cause) == (True, 61.0, "the drill is over")
+    assert [found.simulated for found in findings.opened] == [False]
+
+
+def test_a_drill_may_be_quiet_before_it_is_over() -> None:
+    findings = empty()
+    findings.apply(event("xid/31", simulated_until=7200.0))
+    assert only(findings.expire(7200.0)).cause == "quiet for as long as its rule asks"
+
+
+def test_a_drill_does_not_raise_a_real_finding() -> None:
+    findings = empty()
+    findings.apply(event("xid/94", fields={"rst": False, "drst": False}))
+    findings.apply(event("xid/94", fields={"rst": True, "drst": False}, simulated_until=60.0))
+    assert [(found.simulated, found.action) for found in findings.opened] == [(False, Action.RESTART_WORKLOAD), (True, Action.RESET_DEVICE)]
+
+
+# --- a named person
+
+
+def test_a_person_closes_by_number_with_name_and_reason() -> None:
+    findings = empty()
+    findings.apply(event("xid/64"))
+    findings.apply(event("xid/79"))
+    change = findings.clear(1, 50.0, "alice", "board replaced")
+    assert change is not None
+    assert (change.finding.code, change.finding.state, change.finding.cleared_at) == ("xid/64", FindingState.CLEARED, 50.0)
+    assert change.cause == change.finding.cleared_by == "cleared by alice: board replaced"
+    assert [found.code for found in findings.opened] == ["xid/79"]
+    assert findings.clear(1, 51.0, "alice", "again") is None
+    assert findings.clear(99, 51.0, "alice", "no such") is None
+
+
+def test_what_was_cleared_opens_anew_with_a_new_number() -> None:
+    findings = empty()
+    findings.apply(event())
+    findings.clear(1, 1.0, "alice", "x")
+    assert only(findings.apply(event(time=2.0))).finding.id == 2

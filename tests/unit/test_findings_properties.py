@@ -1,0 +1,220 @@
+"""What holds for any stream of events: one answer, no order between devices, nothing weaker by more evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.judge.findings import BOOT, Findings
+from agent.judge.verdict import fold
+from agent.model import Action, Event, Finding, Transition, Trust
+from tests.unit.builders import FUZZ, booted, catalogue, event, gpu
+
+DEVICES = 3
+HOUR = 3600.0
+
+# Codes and contexts of every strength, with cases, state rules, quiet times and ones that ask for nothing.
+KINDS: list[tuple[str, dict[str, object]]] = [
+    ("xid/79", {}),
+    ("xid/31", {}),
+    ("xid/44", {}),
+    ("xid/45", {}),
+    ("xid/63", {}),
+    ("xid/64", {}),
+    ("xid/999", {}),
+    ("xid/94", {"rst": False, "drst": False}),
+    ("xid/94", {"rst": True, "drst": False}),
+    ("xid/94", {"rst": False, "drst": True}),
+    ("xid/74", {"r1_bits": [0]}),
+    ("xid/74", {"r1_bits": [0, 8]}),
+    ("sxid/20034", {"fatal": False}),
+    ("sxid/20034", {"fatal": True}),
+    ("aer/correctable", {}),
+]
+STATE = [("xid/154", {"recovery": value}) for value in range(7)]
+
+
+def steps(kinds: list[tuple[str, dict[str, object]]]) -> st.SearchStrategy[tuple[int, tuple[str, dict[str, object]], bool, bool]]:
+    """Device, what it reports, whether it is a drill, whether it is believed."""
+    drill = st.sampled_from([False, False, False, True])
+    return st.tuples(st.integers(0, DEVICES - 1), st.sampled_from(kinds), drill, st.sampled_from([True, True, True, False]))
+
+
+Step = tuple[int, tuple[str, dict[str, object]], bool, bool]
+
+
+def at(step: Step, time: float, boot: str = "boot-a", number: int = 0) -> Event:
+    device, (code, fields), drill, believed = step
+    return event(
+        code,
+        gpu(device),
+        time,
+        identity=f"event {number}",
+        boot=boot,
+        fields=fields,
+        trust=Trust.ANNOUNCED if drill else Trust.KERNEL if believed else Trust.UNTRUSTED,
+        simulated_until=time + 2 * HOUR if drill else None,
+    )
+
+
+@st.composite
+def streams(draw: st.DrawFn, kinds: list[tuple[str, dict[str, object]]] = KINDS + STATE, reboots: bool = True) -> list[Event]:
+    """Events in the order of their times, with reboots between them; minutes to days apart."""
+    gaps = st.sampled_from([0.0, 1.0, 600.0, HOUR, 30 * HOUR])
+    time, boot, stream = 0.0, 0, []
+    for number, (gap, step) in enumerate(
+        draw(st.lists(st.tuples(gaps, st.one_of(steps(kinds), st.just(None) if reboots else steps(kinds))), max_size=14))
+    ):
+        time += gap
+        if step is None:
+            boot += 1
+            stream.append(replace(booted(f"boot-{boot}", time), identity=f"event {number}"))
+        else:
+            stream.append(at(step, time, f"boot-{boot}", number))
+    return stream
+
+
+def folded(events: Iterable[Event]) -> tuple[Findings, list[Transition]]:
+    findings = Findings(catalogue())
+    return findings, [change for one in events for change in findings.apply(one)]
+
+
+def standing(findings: Findings) -> set[tuple[object, ...]]:
+    """What is open, without when and in which order it came."""
+    return {(one.component, one.code, one.simulated, one.action, one.when, one.count, one.boot_id) for one in findings.opened}
+
+
+def worst(opened: Iterable[Finding]) -> int:
+    return fold(list(opened), [], 0.0).action.rank
+
+
+@FUZZ
+@given(streams())
+def test_the_same_events_give_the_same_findings(stream: list[Event]) -> None:
+    first, second = folded(stream), folded(stream)
+    assert first[0].opened == second[0].opened
+    assert first[1] == second[1]
+
+
+@FUZZ
+@given(streams())
+def test_the_transitions_tell_the_whole_story(stream: list[Event]) -> None:
+    """Applying what changed, one after the other, gives what is open: nothing changes unsaid."""
+    findings, changes = folded(stream)
+    told: dict[int, Finding] = {}
+    for change in changes:
+        assert change.opened is (change.finding.id not in told)
+        told[change.finding.id] = change.finding
+        assert change.cause or change.finding.state.value == "open"
+    assert {id_: one for id_, one in told.items() if one.state.value == "open"} == {one.id: one for one in findings.opened}
+    assert [change.time for change in changes] == sorted(change.time for change in changes)
+
+
+@FUZZ
+@given(streams(), st.integers(0, 14))
+def test_a_restart_in_between_changes_nothing(stream: list[Event], cut: int) -> None:
+    """The table of open findings is all that has to be remembered."""
+    whole, changes = folded(stream)
+    before, first = folded(stream[:cut])
+    next_id = 1 + max((change.finding.id for change in first), default=0)
+    after = Findings(catalogue(), before.opened, next_id)
+    second = [change for one in stream[cut:] for change in after.apply(one)]
+    assert after.opened == whole.opened
+    assert first + second == changes
+
+
+@FUZZ
+@given(streams(), st.lists(st.floats(0.0, 14 * 30 * HOUR), max_size=6))
+def test_looking_at_the_clock_changes_nothing(stream: list[Event], looks: list[float]) -> None:
+    """Ends are computed: it does not matter when, or whether, somebody looked in between."""
+    plain, changes = folded(stream)
+    looked = Findings(catalogue())
+    told: list[Transition] = []
+    for one in stream:
+        for look in sorted(looks):
+            if look <= one.time:
+                told += looked.expire(look)
+        told += looked.apply(one)
+    assert looked.opened == plain.opened
+    assert told == changes
+
+
+@FUZZ
+@given(streams())
+def test_due_is_never_late(stream: list[Event]) -> None:
+    """Before `due` there is nothing to end; so a sleeper that wakes then misses nothing."""
+    findings, _ = folded(stream)
+    due = findings.due
+    if due != float("inf"):
+        assert findings.expire(due - 0.001) == []
+        assert all(change.time >= due for change in findings.expire(due + 1.0))
+
+
+@FUZZ
+@given(st.lists(steps(KINDS + STATE), max_size=16), st.randoms(use_true_random=False))
+def test_the_order_between_devices_does_not_matter(order: list[Step], chance: object) -> None:
+    """Each device's own events keep their order; the others come in between as they like."""
+    queues = [[step for step in order if step[0] == device] for device in range(DEVICES)]
+    shuffled = []
+    while any(queues):
+        queue = chance.choice([one for one in queues if one])  # type: ignore[attr-defined]
+        shuffled.append(queue.pop(0))
+    one, other = (folded(at(step, 1.0) for step in each)[0] for each in (order, shuffled))
+    assert standing(one) == standing(other)
+
+
+@FUZZ
+@given(streams(KINDS, reboots=False), st.integers(0, 14), steps(KINDS))
+def test_more_evidence_never_makes_it_better(stream: list[Event], where: int, extra: Step) -> None:
+    """An event that is neither a reboot nor the driver's own all-clear leaves the worst action as bad or worse."""
+    where = min(where, len(stream))
+    time = stream[where].time if where < len(stream) else stream[-1].time if stream else 0.0
+    more = [*stream[:where], at(extra, time, "boot-0", 99), *stream[where:]]
+    for end in range(where, len(stream) + 1):
+        assert worst(folded(more[: end + 1])[0].opened) >= worst(folded(stream[:end])[0].opened)
+
+
+@FUZZ
+@given(streams())
+def test_only_evidence_lowers(stream: list[Event]) -> None:
+    """From one event to the next, a finding keeps or raises its action unless its rule follows the driver."""
+    findings = Findings(catalogue())
+    for one in stream:
+        before = {found.key: found for found in findings.opened}
+        findings.apply(one)
+        for found in findings.opened:
+            old = before.get(found.key)
+            if old is not None and old.id == found.id and found.code != "xid/154":
+                assert found.action.rank >= old.action.rank
+                assert found.count >= old.count
+        for key, old in before.items():
+            if key not in {found.key for found in findings.opened}:
+                clears = catalogue().rule(old.code).rule_on(old.fields).clears
+                over = (clears.quiet_s is not None and old.last + clears.quiet_s <= one.time) or (old.simulated_until or 1e18) <= one.time
+                assert over or (one.code == BOOT and clears.reboot) or old.code == "xid/154"
+
+
+@FUZZ
+@given(streams())
+def test_a_drill_never_changes_what_is_real(stream: list[Event]) -> None:
+    with_drills, _ = folded(stream)
+    without, _ = folded(one for one in stream if not one.simulated)
+    assert {one for one in standing(with_drills) if not one[2]} == standing(without)
+
+
+@FUZZ
+@given(streams())
+def test_what_nobody_believes_changes_nothing(stream: list[Event]) -> None:
+    believed, _ = folded(one for one in stream if one.judged)
+    if stream:
+        believed.expire(stream[-1].time)
+    assert standing(folded(stream)[0]) == standing(believed)
+
+
+def test_every_strength_occurs_in_these_streams() -> None:
+    """Otherwise the properties above would say little."""
+    said = {catalogue().rule(code).rule_on(fields).action for code, fields in KINDS + STATE}  # type: ignore[arg-type]
+    assert said == set(Action)

@@ -1,0 +1,146 @@
+"""Any tables for catalogue and configuration: they are taken, or told as mistakes, and nothing else is raised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent import config, toml
+from agent.catalog import Catalog, CatalogError, load
+from agent.config import SECTIONS, ConfigError, settings_of
+from tests.unit.builders import FUZZ
+from tests.unit.test_loader import GOOD, LADDERS, entry
+
+WORDS = st.one_of(
+    st.sampled_from(
+        sorted(
+            {
+                *GOOD,
+                "cases",
+                "also",
+                "match",
+                "state",
+                "fatal",
+                "component",
+                "when",
+                "at_least",
+                "xid",
+                "xid/1",
+                "1",
+                "default",
+                "steps",
+                "after",
+            }
+        )
+    ),
+    st.text(max_size=5),
+)
+SCALARS = st.one_of(
+    st.booleans(),
+    st.integers(-10, 10**12),
+    st.floats(),
+    st.text(max_size=10),
+    st.sampled_from(
+        [
+            "reboot_node",
+            "none",
+            "now",
+            "after_job",
+            "reboot",
+            "quiet:1h",
+            "diagnostic:3",
+            "quiet:",
+            "{bdf}",
+            "a(",
+            "[",
+            "gpu",
+            "hardware",
+            "off",
+            "/x",
+            "1h",
+            "1MiB",
+        ]
+    ),
+    st.dates(),
+    st.times(),
+)
+TREES = st.recursive(
+    SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(WORDS, inner, max_size=4)), max_leaves=12
+)
+TABLES = st.dictionaries(WORDS, TREES, max_size=4)
+ENTRIES = st.builds(
+    lambda changes: {**GOOD, **changes},
+    st.dictionaries(st.sampled_from([*GOOD, "cases", "also", "match", "when", "component", "state"]), TREES, max_size=3),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("catalogue")
+    (made / "ladders.toml").write_text(LADDERS)
+    (made / "site.toml").write_text(entry())
+    return made
+
+
+@FUZZ
+@given(overrides=st.one_of(TABLES, st.dictionaries(st.sampled_from(["xid/1", "xid/2", "site/x"]), ENTRIES, max_size=2)))
+def test_any_overrides_are_taken_or_told(folder: Path, overrides: dict[str, object]) -> None:
+    """A mistake is a CatalogError; what is taken can be used."""
+    try:
+        catalog: Catalog = load("nvidia", overrides, folder)
+    except CatalogError as error:
+        assert error.errors
+        assert all(one.startswith("[catalog.overrides]: ") for one in error.errors)
+        return
+    for code in catalog.rules:
+        assert catalog.rule(code).rule_on({"a": 1}).action in type(catalog.rule(code).action)
+
+
+SETTINGS = st.dictionaries(
+    st.one_of(st.sampled_from([section for section in SECTIONS if section != "catalog"]), st.text(max_size=5)),
+    st.one_of(
+        TREES, st.dictionaries(st.sampled_from(sorted({key for section in SECTIONS for key in settings_of(section)})), SCALARS, max_size=4)
+    ),
+    max_size=4,
+)
+
+
+@FUZZ
+@given(tables=SETTINGS)
+def test_any_settings_are_taken_or_told(tables: dict[str, object]) -> None:
+    try:
+        config.parse("", tables, "c.toml")
+    except ConfigError as error:
+        assert error.errors
+        assert all(one.startswith("c.toml: [") for one in error.errors)
+
+
+@FUZZ
+@given(
+    text=st.one_of(
+        st.text(max_size=60),
+        st.lists(
+            st.sampled_from(["[log]", "level", "=", '"info"', "\n", "[", "]", "'", "#", "{", "}", ",", "1", "\\", "."]), max_size=20
+        ).map("".join),
+    )
+)
+def test_any_text_is_toml_or_told(text: str) -> None:
+    try:
+        tables = toml.parse(text, "c.toml")
+    except ValueError as error:
+        assert str(error).startswith("c.toml: not valid TOML: ")
+        return
+    try:
+        config.parse(text, tables, "c.toml")
+    except ConfigError as error:
+        assert error.errors
+
+
+@FUZZ
+@given(text=st.text(max_size=80), table=st.text(max_size=6), key=st.text(max_size=6))
+def test_a_line_number_is_one_of_the_texts(text: str, table: str, key: str) -> None:
+    line = toml.line_of(text, table, key)
+    assert line is None or 1 <= line <= len(text.splitlines())

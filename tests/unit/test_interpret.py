@@ -1,0 +1,241 @@
+"""From a record to an event: who wrote it, which device it is about, and what it continues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model import NODE, Component, ComponentKind, Event, Trust
+from agent.sources.kernel_log.announced import WINDOW_S, Announcements
+from agent.sources.kernel_log.interpret import Interpreter, lost_event, printable
+from agent.sources.kernel_log.record import unescape
+from agent.sources.pci import PciInventory
+from tests.unit.builders import FUZZ, catalogue, interpreter
+from tests.unit.test_pci import device
+
+XID = "NVRM: Xid (PCI:0000:65:00): 79, pid=7, name=x, GPU has fallen off the bus."
+SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0):"
+
+
+def read(known: Interpreter, text: str | bytes, facility: int | None = 0, time: float = 100.0, identity: str = "id") -> Event:
+    raw = text if isinstance(text, bytes) else text.encode()
+    sighting = known.recognise(raw)
+    assert sighting is not None, text
+    return known.event(sighting, raw, facility, identity=identity, time=time, boot_id="boot-a", usec=42)
+
+
+def test_an_event_holds_what_the_line_says() -> None:
+    seen = read(interpreter(), XID)
+    assert (seen.identity, seen.time, seen.source, seen.kind, seen.code, seen.boot_id) == (
+        "id",
+        100.0,
+        "kernel_log",
+        "xid",
+        "xid/79",
+        "boot-a",
+    )
+    assert seen.component == Component(ComponentKind.GPU, "0000:65:00.0")
+    assert (seen.raw, seen.trust, seen.follows, seen.simulated) == (XID, Trust.KERNEL, None, False)
+    assert seen.fields == {
+        "message": "GPU has fallen off the bus.",
+        "number": 79,
+        "pci": "0000:65:00.0",
+        "pid": 7,
+        "process": "x",
+        "usec": 42,
+    }
+
+
+# --- who wrote it
+
+
+@pytest.mark.parametrize(
+    ("facility", "accept", "trust"),
+    [
+        (0, False, Trust.KERNEL),
+        (None, False, Trust.KERNEL),  # a file that the operator named keeps no facility
+        (1, False, Trust.UNTRUSTED),
+        (30, False, Trust.UNTRUSTED),
+        (1, True, Trust.ACCEPTED),
+        (0, True, Trust.KERNEL),
+    ],
+)
+def test_only_facility_zero_is_the_kernel(facility: int | None, accept: bool, trust: Trust) -> None:
+    known = interpreter(accept_userspace=accept)
+    assert read(known, XID, facility).trust is trust
+    assert known.counters.untrusted == (trust is Trust.UNTRUSTED)
+
+
+def test_a_drill_takes_the_very_text_once_and_soon() -> None:
+    known = interpreter()
+    made = known.announcements.announce(XID, 100.0, 60.0)
+    assert read(known, XID.replace("65", "66"), 1).trust is Trust.UNTRUSTED
+    taken = read(known, XID, 1, time=101.0, identity="mine")
+    assert (taken.trust, taken.simulated_until) == (Trust.ANNOUNCED, 160.0)
+    kept = known.announcements.get(made.id)
+    assert kept is not None
+    assert kept.seen == "mine"
+    assert read(known, XID, 1, time=102.0).trust is Trust.UNTRUSTED
+
+
+@pytest.mark.parametrize(
+    ("time", "trust"),
+    [(99.9, Trust.UNTRUSTED), (100.0, Trust.ANNOUNCED), (100.0 + WINDOW_S, Trust.ANNOUNCED), (100.1 + WINDOW_S, Trust.UNTRUSTED)],
+)
+def test_an_announcement_is_good_for_its_window(time: float, trust: Trust) -> None:
+    known = interpreter()
+    known.announcements.announce(XID, 100.0, 60.0)
+    assert read(known, XID, 1, time=time).trust is trust
+
+
+def test_a_genuine_record_is_never_taken_for_a_drill() -> None:
+    known = interpreter()
+    made = known.announcements.announce(XID, 100.0, 60.0)
+    assert read(known, XID, 0).trust is Trust.KERNEL
+    kept = known.announcements.get(made.id)
+    assert kept is not None
+    assert kept.seen is None
+
+
+def test_announcements_are_bounded() -> None:
+    announcements = Announcements()
+    first = announcements.announce("x", 0.0, 1.0)
+    for _ in range(64):
+        announcements.announce("x", 0.0, 1.0)
+    assert announcements.get(first.id) is None
+
+
+def test_a_drill_is_compared_as_the_kernel_escapes_it() -> None:
+    known = interpreter()
+    text = "NVRM: Xid (PCI:0000:65:00): 79, pid=7, name=café, GPU has fallen off the bus."
+    known.announcements.announce(text, 100.0, 60.0)
+    assert read(known, text.replace("é", r"\xc3\xa9"), 1).trust is Trust.ANNOUNCED
+
+
+# --- which device
+
+
+@pytest.mark.parametrize(
+    ("line", "component"),
+    [
+        (XID, "gpu/0000:65:00.0"),
+        ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, Contained: SM. RST: No, D-RST: No", "gpu/0000:01:00.0"),
+        (f"{SWITCH} 20034, Fatal, Link 30 LTSSM Fault Up", "nvswitch/0000:c1:00.0"),
+        ("NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.", "gpu/0000:18:00.0"),
+        ("NVRM: rm_init_adapter failed", "node"),  # no address in it
+        ("pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0", "pci/0000:81:00.0"),  # blamed, not the port
+        ("pcieport 0000:80:01.0: AER: device recovery failed", "pci/0000:80:01.0"),
+        ("mlx5_core 0000:5c:00.0 enp92s0np0: Link down", "nic/0000:5c:00.0"),
+        ("NETDEV WATCHDOG: enp92s0np0 (mlx5_core): transmit queue 3 timed out", "nic/enp92s0np0"),
+        ("infiniband rdmap79s0: Wait for completion (polling) timeout", "nic/rdmap79s0"),
+        ("EXT4-fs (nvme0n1p1): Remounting filesystem read-only", "disk/nvme0n1p1"),
+        ("EDAC MC0: 1 CE memory read error on D (channel:1", "dimm/MC0"),
+        ("CPU3: Package temperature is above threshold, cpu clock is throttled (total events = 12)", "cpu/3"),
+        ("Out of memory: Killed process 1 (x) total-vm:1kB", "node"),
+        ("NEURON_HW_ERR=DMA_ERROR nd-id=3", "neuron/3"),
+    ],
+)
+def test_the_component_is_what_the_line_is_about(line: str, component: str) -> None:
+    assert read(interpreter(), line).component.name == component
+
+
+def test_an_inventory_says_what_stands_at_an_address(tmp_path: Path) -> None:
+    device(tmp_path, "0000:81:00.0", 0x10DE, 0x2330, 0x030200)
+    inventory = PciInventory(tmp_path)
+    inventory.read()
+    known = Interpreter(catalogue(), Announcements(), inventory, accept_userspace=False)
+    aer = read(known, "pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0")
+    assert (aer.component.name, aer.fields["on_pci"]) == ("gpu/0000:81:00.0", True)
+    gone = read(known, XID)
+    assert (gone.component.name, gone.fields["on_pci"]) == ("gpu/0000:65:00.0", False)
+    assert "on_pci" not in read(known, "Out of memory: Killed process 1 (x) total-vm:1kB").fields
+
+
+def test_without_an_inventory_nothing_is_said_about_presence() -> None:
+    assert "on_pci" not in read(interpreter(), XID).fields
+
+
+# --- what it continues
+
+
+def test_follow_up_records_of_an_sxid_name_their_head() -> None:
+    known = interpreter()
+    head = read(known, f"{SWITCH} 20034, Fatal, Link 30 LTSSM Fault Up", identity="head")
+    severity = read(known, f"{SWITCH} 20034, Severity 1 Engine instance 30 Sub-engine instance 00", time=100.1, identity="two")
+    data = read(known, f"{SWITCH} 20034, Data {{0x1, 0x2}}", time=104.9, identity="three")
+    assert (head.follows, severity.follows, data.follows) == (None, "head", "head")
+
+
+@pytest.mark.parametrize(
+    ("line", "time"),
+    [
+        (f"{SWITCH} 20034, Data {{0x1}}", 105.1),  # too late
+        (f"{SWITCH} 20033, Data {{0x1}}", 100.0),  # another code
+        ("nvidia-nvswitch1: SXid (PCI:0000:c2:00.0): 20034, Data {0x1}", 100.0),  # another switch
+    ],
+)
+def test_a_follow_up_of_something_else_stands_alone(line: str, time: float) -> None:
+    known = interpreter()
+    read(known, f"{SWITCH} 20034, Fatal, Link 30 LTSSM Fault Up", identity="head")
+    assert read(known, line, time=time).follows is None
+
+
+def test_a_new_head_takes_the_follow_ups_over() -> None:
+    known = interpreter()
+    read(known, f"{SWITCH} 20034, Fatal, Link 30 x", identity="one")
+    read(known, f"{SWITCH} 20034, Fatal, Link 31 x", identity="two")
+    assert read(known, f"{SWITCH} 20034, Data {{0x1}}").follows == "two"
+
+
+def test_switches_do_not_mix() -> None:
+    known = interpreter()
+    other = SWITCH.replace("c1", "c2")
+    read(known, f"{SWITCH} 20034, Fatal, Link 30 x", identity="one")
+    read(known, f"{other} 20034, Fatal, Link 30 x", identity="two")
+    assert read(known, f"{SWITCH} 20034, Data {{0x1}}").follows == "one"
+    assert read(known, f"{other} 20034, Data {{0x1}}").follows == "two"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="interpret.py: what a process wrote is remembered as the head that a genuine follow-up record continues"
+)
+def test_what_a_process_wrote_comes_not_between_a_head_and_its_follow_up() -> None:
+    known = interpreter()
+    read(known, f"{SWITCH} 20034, Fatal, Link 30 x", identity="head")
+    read(known, f"{SWITCH} 20033, Fatal, Link 30 x", facility=1, identity="forged")
+    assert read(known, f"{SWITCH} 20034, Data {{0x1}}").follows == "head"
+
+
+def test_a_reload_keeps_drills_and_takes_new_rules() -> None:
+    known = interpreter()
+    known.announcements.announce(XID, 100.0, 60.0)
+    known.configure(catalogue("hyperpod"), accept_userspace=True)
+    assert read(known, XID, 1).trust is Trust.ANNOUNCED
+    assert read(known, XID, 1).trust is Trust.ACCEPTED
+
+
+# --- what is shown
+
+
+@FUZZ
+@given(st.binary(max_size=60))
+def test_shown_text_is_plain_and_nothing_is_lost(raw: bytes) -> None:
+    shown = printable(raw)
+    assert shown.isascii()
+    assert shown == "" or shown.isprintable()
+    assert unescape(shown.encode()) == unescape(raw)
+
+
+@pytest.mark.parametrize(("count", "said"), [(3, "3 kernel log records lost"), (None, "an unknown number of kernel log records lost")])
+def test_lost_records_are_an_event(count: int | None, said: str) -> None:
+    lost = lost_event(identity="i", time=1.0, boot_id="b", count=count, fields={"first_seq": 4})
+    assert (lost.code, lost.component, lost.trust, lost.fields) == (
+        "vitald/records_lost",
+        NODE,
+        Trust.DAEMON,
+        {"first_seq": 4, "count": count},
+    )
+    assert lost.raw.startswith(said)

@@ -1,0 +1,235 @@
+"""Which record is what: the shapes of the catalogue, the records that belong together, and the forgeries."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from agent.catalog import Catalog
+from agent.catalog.shape import MACROS, first_letters
+from tests.unit.builders import catalogue, recognise, recogniser, seen
+
+SAMPLES = [(rule.code, sample) for rule in catalogue().rules.values() for sample in rule.samples]
+
+
+@pytest.mark.parametrize(("code", "sample"), SAMPLES)
+def test_every_sample_is_claimed_by_its_own_rule(code: str, sample: str) -> None:
+    assert seen(sample).code == code
+
+
+def test_every_rule_that_has_shapes_has_a_sample() -> None:
+    assert [rule.code for rule in catalogue().rules.values() if rule.match and not rule.samples] == []
+
+
+@pytest.mark.parametrize("profile", ["nvidia", "hyperpod"])
+def test_profiles_recognise_the_same(profile: str) -> None:
+    """A profile changes what is asked for, never what is seen."""
+    known = recogniser(profile)
+    found = [known.recognise(sample.encode()) for _, sample in SAMPLES]
+    assert [sighting.code for sighting in found if sighting is not None] == [code for code, _ in SAMPLES]
+
+
+@pytest.mark.parametrize(("code", "sample"), SAMPLES)
+def test_shapes_are_anchored(code: str, sample: str) -> None:
+    """What stands behind other words, or in the middle of a process name, is another record."""
+    if code == "oom/invoked":  # begins with any name
+        return
+    for before in ("x", " ", "a: ", "python3[4021]: ", "a\n", '"'):
+        sighting = recognise(before + sample)
+        expected = before == "x" and code.startswith("aer/")  # begins with any driver's name
+        assert (sighting is not None) is expected, before
+
+
+def test_escaped_and_plain_records_are_the_same() -> None:
+    plain = recogniser().recognise("nfs: server café not responding, still trying".encode())
+    escaped = recogniser().recognise(rb"nfs: server caf\xc3\xa9 not responding, still trying")
+    assert plain is not None
+    assert plain == escaped
+
+
+@pytest.mark.parametrize(
+    ("line", "labels"),
+    [
+        ("Out of memory: Killed process 4021 (a) b (c)) total-vm:1kB, anon-rss:1kB", (None, 4021, "a) b (c)")),
+        ("INFO: task kworker/u16:4:295 blocked for more than 122 seconds.", (None, 295, "kworker/u16:4")),
+        ("watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [a:b] c:2254956]", (None, 2254956, "a:b] c")),
+        ("pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0", ("0000:80:01.0", None, None)),
+        ("mlx5_core 0000:5C:00.0 enp92s0np0: Link down", ("0000:5c:00.0", None, None)),
+    ],
+)
+def test_names_and_addresses(line: str, labels: tuple[str | None, int | None, str | None]) -> None:
+    found = seen(line)
+    assert (found.pci, found.pid, found.process) == labels
+
+
+def test_the_blamed_device_is_kept_beside_the_reporting_port() -> None:
+    assert seen("pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0").fields["blamed"] == "0000:81:00.0"
+
+
+# --- the device that the driver's probe did not reach: the address stands in a record before
+
+PROBE = "NVRM: The NVIDIA GPU 0000:18:00.0"
+INSTALLED = "NVRM: (PCI ID: 10de:2330) installed in this system has"
+LOST = "NVRM: fallen off the bus and is not responding to commands."
+
+
+def probed(*lines: str) -> list[str | None]:
+    known = recogniser()
+    found = [known.recognise(line.encode()) for line in lines]
+    return [f"{sighting.code}@{sighting.pci}" if sighting is not None else None for sighting in found]
+
+
+def test_the_address_of_a_probe_is_carried_over() -> None:
+    assert probed(PROBE, INSTALLED, LOST) == [None, None, "gpu_lost/not_responding@0000:18:00.0"]
+    assert probed(PROBE, LOST) == [None, "gpu_lost/not_responding@0000:18:00.0"]
+
+
+def test_other_devices_records_may_come_between() -> None:
+    assert probed(PROBE, "usb 1-1: new device", INSTALLED, "pci 0000:3b:00.0: BAR 1", LOST)[-1] == "gpu_lost/not_responding@0000:18:00.0"
+
+
+def test_an_address_is_used_once_and_not_kept_for_long() -> None:
+    assert probed(PROBE, LOST, LOST)[1:] == ["gpu_lost/not_responding@0000:18:00.0", "gpu_lost/not_responding@None"]
+    assert probed(PROBE, INSTALLED, "NVRM: one", LOST)[-1] == "gpu_lost/not_responding@None"
+    assert probed(LOST) == ["gpu_lost/not_responding@None"]
+
+
+def test_the_latest_probe_counts() -> None:
+    assert probed(PROBE, "NVRM: The NVIDIA GPU 0000:3b:00.0", LOST)[-1] == "gpu_lost/not_responding@0000:3b:00.0"
+
+
+# --- forgeries: text of an unprivileged process in a genuine record (section 2.3)
+
+
+CRASHES = {
+    "segfault": "{comm}[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in {file}[55d0c0ffe000+1000] likely on CPU 3 (core 3, socket 0)",
+    "arm64": "{comm}[29120]: unhandled exception: DABT (lower EL), ESR 0x0000000092000046, level 2 translation fault in {file}[55d0c0ffe000+1000]",
+}
+OTHER_REPORTS = {
+    "bad frame": "{comm}[29120] bad frame in rt_sigreturn frame:000000003b1c9a40 ip:55d0c0ffee12 sp:7ffd3b1c9a40 orax:ffffffffffffffff in {file}[55d0+1000]",
+    "vsyscall": "{comm}[29120] vsyscall attempted with vsyscall=none ip:ffffffffff600000 cs:33 sp:7ffd3b1c9a40 ax:ffffffffff600000 si:0 di:1",
+    "no memory": "{comm}: page allocation failure: order:5, mode:0x40dc0(GFP_KERNEL|__GFP_COMP), nodemask=(null),cpuset=/,mems_allowed=0",
+    "oom": "{comm} invoked oom-killer: gfp_mask=0x1100cca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0",
+}
+CHOSEN = [
+    ("NVRM: Xid (PCI:", "x): 79, GPU has fallen off the bus."),
+    ("NVRM: Xid (PCI:", "0000:65:00): 79, GPU has fallen off the bus."),
+    ("a\nNVRM: Xid", "y"),
+    ("NVRM: GPU at 00", "00:00.0 has fallen off the bus."),
+    ("Kernel panic - ", "not syncing: Fatal machine check"),
+    ("Out of memory: ", "Killed process 1 (x) total-vm:1kB"),
+    ("nvidia-nvswitch", "0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 x"),
+    ("a 0000:81:00.0:", "AER: device recovery failed"),
+    ("nvme nvme0: ", "Removing after probe failure"),
+    ("EXT4-fs (a): ", "Remounting filesystem read-only"),
+    ("{1}[Hardware Er", "ror]: event severity: fatal"),
+    ("INFO: task a:1 ", "blocked for more than 5 seconds"),
+    ("kernel: ", "NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus."),
+]
+# Short shapes that a name of 15 bytes can fill, and ones that hold .*
+CHOSEN_WELL = [
+    ("MCE: Killing x", ":1 due to hardware memory corruption fault at 0"),
+    ("md/raid:a: ", "failing array"),
+    ("neuron:a: x", "election failed"),
+    ("nvidia-uvm: x", "encountered global fatal error 0x1"),
+    ("XFS (a): x", "Shutting down filesystem"),
+    ("EDAC MC0: UE-", "y"),
+    ("EDAC MC0: 1 UE ", "y"),
+    ("EDAC MC0: 1 CE ", "y"),
+    ("NMI: IOCK error", "y"),
+    ("JBD2: I/O error", "y"),
+    ("NEURON_HW_ERR=X", "y"),
+]
+
+
+@pytest.mark.parametrize(("comm", "file"), CHOSEN + CHOSEN_WELL)
+@pytest.mark.parametrize("report", CRASHES.values(), ids=CRASHES)
+def test_a_crashed_process_cannot_write_an_event(report: str, comm: str, file: str) -> None:
+    """The report holds the process's name and its file's: both are the user's choice."""
+    assert len(comm) <= 15
+    assert recognise(report.format(comm=comm, file=file)) is None
+
+
+@pytest.mark.parametrize("comm", ["caf\u00e9 caf\u00e9 caf", "\x01" * 15, "\\" * 15])
+def test_a_name_of_odd_bytes_is_as_long_in_its_escapes(comm: str) -> None:
+    escaped = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02x}" for byte in comm.encode())
+    assert recognise(CRASHES["segfault"].format(comm=escaped, file="NVRM: Xid (PCI:0000:65:00): 79, x")) is None
+
+
+@pytest.mark.parametrize(("comm", "file"), CHOSEN)
+@pytest.mark.parametrize("report", OTHER_REPORTS.values(), ids=OTHER_REPORTS)
+def test_other_reports_that_begin_with_a_name(report: str, comm: str, file: str) -> None:
+    sighting = recognise(report.format(comm=comm, file=file))
+    assert sighting is None or sighting.code == "oom/invoked"
+
+
+@pytest.mark.xfail(strict=True, reason="_CRASH knows `NAME[PID]: ` only; the kernel begins `NAME[PID] `, `NAME: ` and `NAME invoked ` too")
+@pytest.mark.parametrize("report", OTHER_REPORTS.values(), ids=OTHER_REPORTS)
+def test_other_reports_that_begin_with_a_well_chosen_name(report: str) -> None:
+    found = {comm: recognise(report.format(comm=comm, file=file)) for comm, file in CHOSEN_WELL}
+    assert {comm: sighting.code for comm, sighting in found.items() if sighting is not None and sighting.code != "oom/invoked"} == {}
+
+
+# --- numbers that are longer than any kernel prints
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="recognise.py: int() of more than 4300 digits raises; these groups have no bound")
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"INFO: task a:1 blocked for more than {'9' * 5000} seconds.",
+        f"watchdog: BUG: soft lockup - CPU#1 stuck for {'9' * 5000}s! [a:1]",
+        f"mce: [Hardware Error]: CPU {'9' * 5000}: Machine Check: 0 Bank 7: 8c00004000010091",
+    ],
+    ids=["seconds", "stuck", "cpu"],
+)
+def test_a_number_without_end_raises_nothing(line: str) -> None:
+    recognise(line)
+
+
+# --- how shapes are indexed
+
+
+@pytest.mark.parametrize(
+    ("pattern", "heads"),
+    [
+        ("NVRM: x", [b"NVR"]),
+        (r"I/O error", [b"I/O"]),
+        (r"\[Ha", [b"[Ha"]),
+        (r"EXT[234]-fs", [b"EXT"]),
+        (r"md/(?:raid)", [b"md/"]),
+        (r"JBD2?: x", [b"JBD"]),
+        (r"nd\d", []),  # a class, not a letter
+        (r"ab?c", []),  # the second letter may be missing
+        (r"abc?d", []),
+        (r"(?:a|b)cd", []),
+        (r"abc|def", []),  # another beginning altogether
+        (r"abc(?:d|e)", [b"abc"]),
+        (r"abc[|]d", [b"abc"]),
+        (r"ab", []),
+        (r".*abc", []),
+    ],
+)
+def test_first_letters(pattern: str, heads: list[bytes]) -> None:
+    assert first_letters((), pattern) == heads
+
+
+def test_the_index_hides_no_shape() -> None:
+    """What the index finds first is among what all expressions find, each tried by itself."""
+    shapes = [(rule, re.compile(pattern, re.S)) for rule in catalogue().rules.values() for pattern in rule.match]
+    for code, sample in SAMPLES:
+        assert code in {rule.code for rule, pattern in shapes if pattern.match(sample)}, sample
+    for rule, pattern in shapes:
+        for sample in rule.samples:
+            if pattern.match(sample):
+                assert not rule.contains or any(text in sample for text in rule.contains), sample
+
+
+def test_macros_stand_for_what_drivers_print(catalog: Catalog) -> None:
+    assert all(
+        not set(MACROS) & {macro for macro in MACROS if macro in pattern} for rule in catalog.rules.values() for pattern in rule.match
+    )
+    bdf = re.compile(MACROS["{bdf}"])
+    assert bdf.fullmatch("0000:3B:00.0")
+    assert not bdf.fullmatch("3b:00.0")

@@ -1,0 +1,172 @@
+"""The fold over open findings and sources: status, action, flags, and the reasons that are told."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.judge.verdict import by_strength, fold
+from agent.model import NODE, Action, SourceHealth, SourceState, Status, When
+from tests.unit.builders import FUZZ, finding, source
+
+NOW = 100.0
+FRESH, STALE = source(looked=90.0), source(looked=60.0)
+UNFIT = [Action.RESET_DEVICE, Action.REBOOT_NODE, Action.REPLACE_NODE]
+MILD = [Action.OBSERVE, Action.INSPECT, Action.RESTART_WORKLOAD]
+
+
+def test_nothing_open_and_all_looked_at_is_healthy() -> None:
+    verdict = fold([], [FRESH], NOW)
+    assert (verdict.status, verdict.action, verdict.reboot_required, verdict.replacement_required) == (
+        Status.HEALTHY,
+        Action.NONE,
+        False,
+        False,
+    )
+    assert (verdict.simulated, verdict.reasons) == (False, ())
+
+
+@pytest.mark.parametrize("action", UNFIT)
+def test_what_must_be_done_now_is_unhealthy(action: Action) -> None:
+    assert fold([finding(action)], [FRESH], NOW).status is Status.UNHEALTHY
+
+
+@pytest.mark.parametrize("action", UNFIT)
+def test_what_may_wait_for_the_job_is_degraded(action: Action) -> None:
+    assert fold([finding(action, When.AFTER_JOB)], [FRESH], NOW).status is Status.DEGRADED
+
+
+@pytest.mark.parametrize("action", MILD)
+@pytest.mark.parametrize("when", When)
+def test_what_asks_for_less_is_degraded(action: Action, when: When) -> None:
+    assert fold([finding(action, when)], [FRESH], NOW).status is Status.DEGRADED
+
+
+@pytest.mark.parametrize("ill", [STALE, source(looked=99.0, state=SourceState.FAILED), source(looked=99.0, state=SourceState.STARTING)])
+def test_a_source_that_does_not_look_makes_unknown(ill: SourceHealth) -> None:
+    """Silence is not health, and not a fault either: only what stands may be worse."""
+    assert fold([], [ill], NOW).status is Status.UNKNOWN
+    assert fold([], [FRESH, ill], NOW).status is Status.UNKNOWN
+    for action in MILD:
+        assert fold([finding(action)], [ill], NOW).status is Status.UNKNOWN
+    for action in UNFIT:
+        assert fold([finding(action, When.AFTER_JOB)], [ill], NOW).status is Status.UNKNOWN
+        assert fold([finding(action)], [ill], NOW).status is Status.UNHEALTHY
+
+
+@pytest.mark.parametrize(("looked", "status"), [(70.0, Status.HEALTHY), (69.9, Status.UNKNOWN)])
+def test_the_deadline_is_the_last_fresh_moment(looked: float, status: Status) -> None:
+    assert fold([], [source(looked=looked, deadline=30.0)], NOW).status is status
+
+
+def test_no_sources_are_no_reason_to_doubt() -> None:
+    assert fold([], [], NOW).status is Status.HEALTHY
+
+
+def test_the_action_is_the_strongest_open_one() -> None:
+    for actions in itertools.permutations(Action, 3):
+        strongest = max(actions, key=list(Action).index)
+        assert fold([finding(action, number=number) for number, action in enumerate(actions)], [], NOW).action is strongest
+
+
+@pytest.mark.parametrize(
+    ("action", "reboot", "reboot_by_site", "replacement"),
+    [
+        (Action.NONE, False, False, False),
+        (Action.OBSERVE, False, False, False),
+        (Action.INSPECT, False, False, False),
+        (Action.RESTART_WORKLOAD, False, False, False),
+        (Action.RESET_DEVICE, True, False, False),
+        (Action.REBOOT_NODE, True, True, False),
+        (Action.REPLACE_NODE, False, False, True),
+    ],
+)
+@pytest.mark.parametrize("when", When)
+def test_the_flags(action: Action, reboot: bool, reboot_by_site: bool, replacement: bool, when: When) -> None:
+    """A replacement implies no reboot; a site that resets devices itself needs none for a reset alone."""
+    ours, sites = fold([finding(action, when)], [], NOW), fold([finding(action, when)], [], NOW, device_reset=True)
+    assert (ours.reboot_required, ours.replacement_required) == (reboot, replacement)
+    assert (sites.reboot_required, sites.replacement_required) == (reboot_by_site, replacement)
+    assert (sites.status, sites.action) == (ours.status, ours.action)
+
+
+def test_the_flags_are_of_all_findings_not_of_the_strongest() -> None:
+    verdict = fold(
+        [finding(Action.REPLACE_NODE, number=1), finding(Action.REBOOT_NODE, number=2), finding(Action.OBSERVE, number=3)], [], NOW
+    )
+    assert (verdict.reboot_required, verdict.replacement_required, verdict.action) == (True, True, Action.REPLACE_NODE)
+
+
+def test_a_drill_counts_and_says_so() -> None:
+    verdict = fold([finding(Action.REBOOT_NODE, simulated_until=500.0)], [], NOW)
+    assert (verdict.status, verdict.reboot_required, verdict.simulated) == (Status.UNHEALTHY, True, True)
+    assert verdict.reasons == ("SIMULATED: gpu/0000:01:00.0: a title (xid/79): reboot the node",)
+
+
+def test_the_reasons_say_all_the_worst_first() -> None:
+    findings = [
+        finding(Action.OBSERVE, number=1, component=NODE, code="oom/killed"),
+        finding(Action.REBOOT_NODE, number=2, since=9.0),
+        finding(Action.REBOOT_NODE, number=3, since=5.0),
+        finding(Action.RESET_DEVICE, When.AFTER_JOB, number=4),
+        finding(Action.RESET_DEVICE, number=5, since=50.0),
+    ]
+    verdict = fold(findings, [FRESH, SourceHealth(name="nvml", state=SourceState.FAILED, deadline=1.0)], NOW)
+    assert verdict.reasons == (
+        "gpu/0000:03:00.0: a title (xid/79): reboot the node",
+        "gpu/0000:02:00.0: a title (xid/79): reboot the node",
+        "gpu/0000:05:00.0: a title (xid/79): reset the device",
+        "gpu/0000:04:00.0: a title (xid/79): reset the device after the running job",
+        "node: a title (oom/killed): keep an eye on it",
+        "source nvml is not being read: failed",
+    )
+
+
+def test_of_equals_the_older_comes_first_and_then_the_lower_number() -> None:
+    findings = [finding(number=3, since=1.0), finding(number=2, since=1.0), finding(number=9, since=0.0)]
+    assert [found.id for found in by_strength(findings)] == [9, 2, 3]
+
+
+def test_a_silent_source_tells_why() -> None:
+    failed = SourceHealth(name="kernel_log", state=SourceState.FAILED, deadline=30.0, detail="/dev/kmsg: Permission denied")
+    assert fold([], [failed], NOW).reasons == ("source kernel_log is not being read: /dev/kmsg: Permission denied",)
+
+
+@pytest.mark.xfail(strict=True, reason='verdict.py: a source past its deadline is told as "is not being read: ok"')
+def test_a_source_past_its_deadline_is_not_told_to_be_ok() -> None:
+    (reason,) = fold([], [STALE], NOW).reasons
+    assert not reason.endswith("ok")
+
+
+FINDINGS = st.lists(st.builds(finding, st.sampled_from(list(Action)), st.sampled_from(list(When)), st.integers(1, 200)), max_size=5)
+SOURCES = st.lists(st.builds(source, looked=st.floats(0.0, NOW)), max_size=3)
+
+
+@FUZZ
+@given(findings=FINDINGS, sources=SOURCES, site=st.booleans(), chance=st.randoms(use_true_random=False))
+def test_the_order_of_what_is_folded_does_not_matter(findings: list, sources: list, site: bool, chance: object) -> None:
+    other = list(findings)
+    chance.shuffle(other)  # type: ignore[attr-defined]
+    one, two = fold(findings, sources, NOW, device_reset=site), fold(other, sources[::-1], NOW, device_reset=site)
+    assert (one.status, one.action, one.reboot_required, one.replacement_required) == (
+        two.status,
+        two.action,
+        two.reboot_required,
+        two.replacement_required,
+    )
+    assert sorted(one.reasons) == sorted(two.reasons)
+    assert len(one.reasons) >= len(findings)
+
+
+@FUZZ
+@given(findings=FINDINGS, sources=SOURCES, more=FINDINGS)
+def test_more_findings_never_make_it_better(findings: list, sources: list, more: list) -> None:
+    fewer, all_ = fold(findings, sources, NOW), fold(findings + more, sources, NOW)
+    order = [Status.HEALTHY, Status.DEGRADED, Status.UNKNOWN, Status.UNHEALTHY]
+    assert order.index(all_.status) >= order.index(fewer.status)
+    assert all_.action.rank >= fewer.action.rank
+    assert all_.reboot_required >= fewer.reboot_required
+    assert all_.replacement_required >= fewer.replacement_required

@@ -1,0 +1,141 @@
+"""What an Xid's message says, and the action that the catalogue draws from it (kernel-log-formats.md 6 and 9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.model import Action, When
+from tests.unit.builders import catalogue, ruling, seen
+
+WHERE = "NVRM: Xid (PCI:0019:01:00):"
+NONE, INSPECT = Action.NONE, Action.INSPECT
+RESTART, RESET, REBOOT, REPLACE = Action.RESTART_WORKLOAD, Action.RESET_DEVICE, Action.REBOOT_NODE, Action.REPLACE_NODE
+
+
+# --- Xid 154 (section 9)
+
+RECOVERY = {
+    0: ("None", NONE, When.NOW),
+    1: ("GPU Reset Required", RESET, When.NOW),
+    2: ("Node Reboot Required", REBOOT, When.NOW),
+    3: ("Drain P2P", INSPECT, When.NOW),
+    4: ("Drain and Reset", RESET, When.AFTER_JOB),
+    5: ("Recover IMEX Domain", INSPECT, When.NOW),
+    6: ("Unknown", INSPECT, When.NOW),
+}
+
+
+@pytest.mark.parametrize("new", RECOVERY)
+@pytest.mark.parametrize("old", RECOVERY)
+def test_154_is_decided_by_its_new_number(old: int, new: int) -> None:
+    line = f"{WHERE} 154, pid=4021, name=a, b, GPU recovery action changed from 0x{old:x} ({RECOVERY[old][0]}) to 0x{new:x} ({RECOVERY[new][0]})"
+    found = seen(line)
+    assert (found.fields["recovery_from"], found.fields["recovery"]) == (old, new)
+    said = ruling(line)
+    assert (said.action, said.when) == RECOVERY[new][1:]
+
+
+def test_154_cut_short_asks_for_a_person() -> None:
+    line = f"{WHERE} 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reb"
+    assert "recovery" not in seen(line).fields
+    assert ruling(line).action is INSPECT
+
+
+def test_154_value_text_is_only_a_cross_check() -> None:
+    assert ruling(f"{WHERE} 154, GPU recovery action changed from 0x0 (None) to 0x2 (Unknown)").action is REBOOT
+
+
+# --- Xid 94 and 95: the words outrank the code (section 6.3)
+
+
+@pytest.mark.parametrize("location", ["", " (0x9)", " (0x2, 0x1)", " (1, 0, 2)"])
+@pytest.mark.parametrize("address", ["", "physAddr: 0x1f2e40000 ", "physAddr: 0x1f2e40000. "])
+@pytest.mark.parametrize(
+    ("code", "word", "rst", "drst", "action", "when"),
+    [
+        (94, "Contained", "No", "No", RESTART, When.NOW),
+        (94, "Contained", "Yes", "No", RESET, When.NOW),
+        (94, "Contained", "No", "Yes", RESET, When.AFTER_JOB),
+        (94, "Contained", "Yes", "Yes", RESET, When.NOW),
+        (95, "Uncontained", "Yes", "No", RESET, When.NOW),
+        (95, "Uncontained", "No", "Yes", RESET, When.AFTER_JOB),
+        (95, "Uncontained", "No", "No", RESTART, When.NOW),
+    ],
+)
+def test_containment_words(location: str, address: str, code: int, word: str, rst: str, drst: str, action: Action, when: When) -> None:
+    line = f"{WHERE} {code}, pid=881, name=x, {word}: CE User Channel{location}. {address}RST: {rst}, D-RST: {drst}"
+    fields = seen(line).fields
+    assert (fields["contained"], fields["unit"], fields["rst"], fields["drst"]) == (
+        word == "Contained",
+        "CE User Channel",
+        rst == "Yes",
+        drst == "Yes",
+    )
+    said = ruling(line)
+    assert (said.action, said.when) == (action, when)
+
+
+@pytest.mark.parametrize(
+    ("line", "action"),
+    [
+        (f"{WHERE} 94, GSP-RISCV instance 0 fatal error (mask: 0x1)", RESTART),
+        (f"{WHERE} 95, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-R", RESET),
+        (f"{WHERE} 94, Contained: SM. RST: Yes, D-RST: Yes, and more", RESTART),  # not the line's end: it may be a name's
+        (f"{WHERE} 31, Contained: SM. RST: Yes, D-RST: No", RESTART),  # another code's words are no words
+    ],
+)
+def test_without_the_words_the_code_decides(line: str, action: Action) -> None:
+    assert "rst" not in seen(line).fields
+    assert ruling(line).action is action
+
+
+# --- 63, 64, 45
+
+
+@pytest.mark.parametrize(
+    ("line", "action", "when", "title"),
+    [
+        (
+            f"{WHERE} 63, Row Remapper: New row (0x0000000012c4ea00) marked for remapping, reset gpu to activate.",
+            RESET,
+            When.AFTER_JOB,
+            "row",
+        ),
+        (f"{WHERE} 63, Dynamic Page Retirement: New page retired, reload the driver to activate. (0x0000)", RESET, When.AFTER_JOB, "page"),
+        (f"{WHERE} 64, Row Remapper Error: (0x00000001d07b2300) - All reserved rows for bank are remapped", REPLACE, When.NOW, "spare"),
+        (f"{WHERE} 64, Dynamic Page Retirement: Fatal error, unable to retire page (0x000000000012a4f3)", REPLACE, When.NOW, "page"),
+    ],
+)
+def test_row_remapping_and_page_retirement(line: str, action: Action, when: When, title: str) -> None:
+    said = ruling(line)
+    assert (said.action, said.when) == (action, when)
+    assert title in said.title.lower()
+
+
+def test_45_names_its_cause_and_asks_for_nothing() -> None:
+    line = "NVRM: Xid (PCI:0000:9b:00): 45, pid=44121, name=python3, Ch 00000018 caused by previous Xid 31"
+    assert seen(line).fields["caused_by"] == 31
+    assert ruling(line).action is NONE
+    assert "caused_by" not in seen("NVRM: Xid (PCI:0000:9b:00): 43, pid=1, name=a, Ch 00000018 caused by previous Xid 31").fields
+
+
+@pytest.mark.parametrize(
+    ("message", "fatal"),
+    [
+        ("a fatal error", True),
+        ("Fatal, x", True),
+        ("non-fatal thing", False),
+        ("Nonfatal thing", False),
+        ("Ch 00000010", None),
+        ("prefatality", None),
+    ],
+)
+def test_fatal_is_only_what_the_line_says(message: str, fatal: bool | None) -> None:
+    assert seen(f"{WHERE} 170, {message}").fatal is fatal
+
+
+def test_an_unknown_code_asks_for_a_person_and_keeps_its_number() -> None:
+    said = ruling(f"{WHERE} 999, something new")
+    assert said.action is INSPECT
+    assert "999" in said.title
+    assert not catalogue().rule("xid/999").known
