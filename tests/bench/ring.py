@@ -6,6 +6,7 @@ Every write ends in a newline: without one the kernel holds the record back unti
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import select
@@ -13,9 +14,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from tests.bench.measure import Connection, Skipped
 
+_LOCK = Path("/run/vitald-tests.printk_devkmsg")
 _LIMIT = Path("/proc/sys/kernel/printk_devkmsg")
 _END = b"vitald-bench: end of "
 _ORDINARY = (
@@ -40,17 +43,36 @@ _ORDINARY = (
 
 @contextmanager
 def unlimited() -> Iterator[int]:
-    """A descriptor to write records to, with the kernel's limit on such writers off meanwhile."""
+    """A descriptor to write records to, with the kernel's limit on such writers off meanwhile.
+
+    Whoever comes first notes the limit and whoever leaves last puts it back: several may run on a machine.
+    """
     if os.geteuid() != 0 or not os.access("/dev/kmsg", os.W_OK):
         raise Skipped("needs root and a writable /dev/kmsg")
-    before = _LIMIT.read_text()
-    fd = os.open("/dev/kmsg", os.O_WRONLY | os.O_CLOEXEC)
+    with _LOCK.open("a+") as lock:
+        if _alone(lock):
+            lock.truncate(0)
+            lock.write(_LIMIT.read_text())
+            lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        fd = os.open("/dev/kmsg", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            lift()
+            yield fd
+        finally:
+            os.close(fd)
+            if _alone(lock):
+                lock.seek(0)
+                _LIMIT.write_text(lock.read())
+
+
+def _alone(lock: TextIO) -> bool:
+    fcntl.flock(lock, fcntl.LOCK_UN)
     try:
-        lift()
-        yield fd
-    finally:
-        os.close(fd)
-        _LIMIT.write_text(before)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def lift() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import grp
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,14 +14,13 @@ from tests.system.people import cli_as_nobody, request_as_nobody
 GROUP = grp.getgrgid(1)
 
 
-@pytest.fixture
-def guarded(make_node: Callable[..., Node]) -> Node:
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node whose socket belongs to a group, with one finding."""
-    node = make_node(extra=f'[socket]\ngroup = "{GROUP.gr_name}"')
-    node.start()
-    node.write(xid(1))
-    wait_for_pid(node, 1)
-    return node
+    with Node(tmp_path_factory.mktemp("node"), extra=f'[socket]\ngroup = "{GROUP.gr_name}"') as node:
+        node.write(xid(1))
+        wait_for_pid(node, 1)
+        yield node
 
 
 def test_in_the_group(guarded: Node) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness import Json, Node, UnixConnection
 from tests.system.document import conforms
-from tests.system.lines import fresh_pci, pids, wait_for_pid, xid
+from tests.system.lines import about, fresh_pci, pids, xid
 
 
 def checked(line: bytes) -> Json:
@@ -75,8 +75,9 @@ def test_a_changed_policy_is_a_changed_verdict(node: Node) -> None:
         assert (verdict["type"], verdict["rebootRequired"]) == ("verdict", False)
 
 
-def test_who_does_not_read_delays_nobody(node: Node) -> None:
+def test_who_does_not_read_delays_nobody(shared_node: Node) -> None:
     """A stalled watcher is closed in the end; one that reads beside it gets every event."""
+    node = shared_node
     pci, rounds, size = fresh_pci(), 10, 150
     with stalled(node) as lazy, watching(node) as lines:
         for number in range(rounds):
@@ -98,22 +99,24 @@ def test_who_does_not_read_delays_nobody(node: Node) -> None:
         assert any(line["type"] == "event" and line["event"]["fields"]["pid"] == 9999 for line in lines)  # type: ignore[index]
 
 
-def test_a_burst_too_long_for_the_queue(node: Node) -> None:
+def test_a_burst_too_long_for_the_queue(shared_node: Node) -> None:
     """Who cannot be told everything is told so, and finds the rest in the ledger."""
+    node, pci = shared_node, fresh_pci()
     with watching(node) as lines:
         assert next(lines)["type"] == "verdict"
         with node.frozen():
-            node.write(*(xid(pid) for pid in range(5000)))
+            node.write(*(xid(pid, pci=pci) for pid in range(5000)))
         told = []
         while len(told) < 5000 and (line := next(lines))["type"] != "lagged":
             told += [line["event"]["fields"]["pid"]] if line["type"] == "event" else []  # type: ignore[index]
         assert told == [*range(len(told))]
-        wait_for_pid(node, 4999, 30.0)
-        assert pids(node.events()) == [*range(5000)]
+        node.until(lambda: len(about(node.events(), pci)) == 5000, 30.0, "all lines")
+        assert pids(about(node.events(), pci)) == [*range(5000)]
 
 
-def test_too_many_watchers(node: Node) -> None:
+def test_too_many_watchers(shared_node: Node) -> None:
     """The 33rd is told so; as soon as the others have gone there is room again."""
+    node = shared_node
     watchers = [stalled(node) for _ in range(32)]
     for watcher in watchers:
         assert watcher.recv(1 << 16).startswith(b"HTTP/1.1 200")
@@ -126,8 +129,9 @@ def test_too_many_watchers(node: Node) -> None:
         assert next(lines)["type"] == "verdict"
 
 
-def test_head(node: Node) -> None:
+def test_head(shared_node: Node) -> None:
     """A question for the headers has an end."""
+    node = shared_node
     connection = UnixConnection(node.socket, 3.0)
     connection.request("HEAD", "/v1/watch")
     assert connection.getresponse().status in (200, 405)
@@ -136,6 +140,7 @@ def test_head(node: Node) -> None:
 
 
 @pytest.mark.slow
-def test_heartbeat(node: Node) -> None:
+def test_heartbeat(shared_node: Node) -> None:
+    node = shared_node
     with watching(node, timeout=30.0) as lines:
         assert [next(lines)["type"], next(lines)["type"]] == ["verdict", "heartbeat"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PYTHON, ROOT, Json, Node
-from tests.system.lines import FALLEN, ordinary, wait_for_pid, xid
+from tests.system.lines import FALLEN, about, fresh_pci, ordinary, wait_for_pid, xid
 
 # Status -> exit codes of check, check --strict, status, and of check with --as npd, nagios, slurm.
 CODES = {
@@ -122,8 +122,9 @@ def test_trouble_fits_a_screen(node: Node) -> None:
         assert part in text, part
 
 
-def test_hostile_text_does_not_drive_the_terminal(node: Node) -> None:
+def test_hostile_text_does_not_drive_the_terminal(shared_node: Node) -> None:
     """A process may be named anything, and its name stands in the line."""
+    node = shared_node
     node.write("NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=\x1b]0;owned\x07\x1b[2J\u202eevil, GPU has fallen off the bus.")
     node.wait(lambda status: status["rebootRequired"])
     for verb in ("status", "check", "findings", "events"):
@@ -206,12 +207,14 @@ def test_clear(node: Node) -> None:
     assert (again.returncode, "no open finding 1" in again.stderr) == (69, True)
 
 
-def test_events_narrowed(node: Node) -> None:
-    node.write(*(xid(number, code=79 if number % 2 else 13) for number in range(60)))
-    wait_for_pid(node, 59)
+def test_events_narrowed(shared_node: Node) -> None:
+    node, pci = shared_node, fresh_pci()
+    node.write(*(xid(number, code=79 if number % 2 else 13, pci=pci) for number in range(60)))
+    node.until(lambda: len(about(node.events(), pci)) == 60, 10.0, "all lines")
 
     def shown(*arguments: str) -> list[int]:
-        return [json.loads(line)["fields"]["pid"] for line in node.cli("events", "--json", *arguments).stdout.splitlines()]
+        done = node.cli("events", "--json", "--component", f"gpu/{pci}.0", *arguments)
+        return [json.loads(line)["fields"]["pid"] for line in done.stdout.splitlines()]
 
     assert shown() == [*range(10, 60)]
     assert shown("--since", "1h") == [*range(60)]

@@ -126,8 +126,9 @@ def test_no_daemon(tmp_path: Path) -> None:
         assert (done.returncode, said in done.stdout) == (30, True), done.stdout
 
 
-def test_a_frozen_daemon(node: Node) -> None:
+def test_a_frozen_daemon(shared_node: Node) -> None:
     """It accepts nothing and answers nothing: unknown, in time."""
+    node = shared_node
     with node.frozen():
         for verb in ("check", "status"):
             assert ask(node.socket, verb).returncode == 30, verb
@@ -163,8 +164,9 @@ def test_events_follow(node: Node) -> None:
         assert process.wait(10.0) in (0, 30)
 
 
-def test_events_follow_leaves_no_gap(node: Node) -> None:
+def test_events_follow_leaves_no_gap(shared_node: Node) -> None:
     """What happens while the past is still being printed is shown too."""
+    node = shared_node
     node.write(*(xid(number) for number in range(400)))
     wait_for_pid(node, 399)
     with following(node, "--since", "0") as process:
@@ -188,10 +190,11 @@ def waiting_in(pipe: int) -> int:
     return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0])
 
 
-def test_a_reader_that_goes_away(node: Node) -> None:
+def test_a_reader_that_goes_away(shared_node: Node) -> None:
     """`vitald events | head -1` is no error."""
-    node.write(*(xid(number) for number in range(400)))
-    wait_for_pid(node, 399)
+    node = shared_node
+    node.write(*(xid(number) for number in range(400)), xid(401))
+    wait_for_pid(node, 401)
     command = f"{PYTHON} -m agent events --since 0 --json --socket {node.socket} | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr, pid_in(done.stdout)) == (0, "", 0)

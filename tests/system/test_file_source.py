@@ -7,7 +7,6 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -84,7 +83,7 @@ def test_growing(story: Story, how: str) -> None:
     story.expect(1, 2, 3)
 
 
-@HOW
+@pytest.mark.parametrize("how", ["live", "frozen"])
 def test_a_line_comes_in_two_pieces(story: Story, how: str) -> None:
     """A line is read when its end is there, and as a whole."""
     whole = story.line(2)
@@ -159,7 +158,7 @@ def test_the_old_file_is_gone(story: Story) -> None:
     assert story.node.findings("&code=vitald/records_lost")
 
 
-@HOW
+@pytest.mark.parametrize("how", ["live", "frozen"])
 def test_copied_and_truncated(story: Story, how: str) -> None:
     story.write(1, 2)
     story.wait(2)
@@ -289,15 +288,3 @@ def test_a_record_of_a_process_in_a_file(make_node: Make) -> None:
     wait_for_pid(node, 4)
     assert [event["trust"] for event in node.events()] == ["untrusted", "untrusted", "untrusted", "kernel"]
     assert [finding["count"] for finding in node.findings()] == [1]
-
-
-def test_a_folder_in_its_place(make_node: Make) -> None:
-    """Told as a failed source; the daemon goes on."""
-    node = make_node()
-    node.log.unlink()
-    Path(node.log).mkdir()
-    node.start()
-    assert node.wait(lambda status: status["sources"][0]["state"] == "failed")["status"] == "unknown"
-    node.log.rmdir()
-    node.write(xid(1))
-    wait_for_pid(node, 1, 30.0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from tests.system.people import cli_as_nobody
 
 pytestmark = pytest.mark.kmsg
 Write = Callable[[str], object]
-Make = Callable[..., Node]
 
 # A command whose own descriptor has used up what the kernel's limit gives it: the limit counts per open file.
 _EXHAUSTED = """
@@ -35,13 +35,18 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.fixture(scope="module")
+def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
+    with Node(tmp_path_factory.mktemp("node"), kernel_log="kmsg", accept_userspace=False) as node:
+        node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
+        yield node
+
+
 @pytest.fixture
-def careful(make_node: Make, kmsg: Write) -> Node:
-    """A node as in production: it does not believe what processes write."""
-    node = make_node(kernel_log="kmsg", accept_userspace=False)
-    node.start()
-    node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
-    return node
+def careful(production: Node, kmsg: Write) -> Node:
+    """A node as in production: it does not believe what processes write. The kernel's limit on writers is off."""
+    return production
 
 
 def drill(node: Node, pci: str, *more: str) -> int:
@@ -111,13 +116,19 @@ def test_a_drill_hides_no_fault(careful: Node, kmsg: Write) -> None:
     node, pci = careful, fresh_pci()
     node.configure("accept_userspace = false", "accept_userspace = true")
     node.reload()
-    kmsg(f"<3>NVRM: Xid (PCI:{pci}): 79, pid=1, name=real, GPU has fallen off the bus.")
-    node.until(lambda: about(node.findings(), pci), 10.0, "the fault")
+    try:
+        kmsg(f"<3>NVRM: Xid (PCI:{pci}): 79, pid=1, name=real, GPU has fallen off the bus.")
+        node.until(lambda: about(node.findings(), pci), 10.0, "the fault")
+    finally:
+        node.configure("accept_userspace = true", "accept_userspace = false")
+        node.reload()
     number = drill(node, pci)
     assert [finding["simulated"] for finding in about(node.findings(), pci)] == [False, True]
     node.request("POST", f"/v1/findings/{number}/clear", {"reason": "drill over"})
     assert node.status()["rebootRequired"]
-    assert [finding["simulated"] for finding in about(node.findings(), pci)] == [False]
+    (fault,) = about(node.findings(), pci)
+    assert not fault["simulated"]
+    node.request("POST", f"/v1/findings/{fault['id']}/clear", {"reason": "end of the test"})
 
 
 def test_the_kernel_dropped_it(careful: Node) -> None:
@@ -135,7 +146,6 @@ def test_the_kernel_dropped_it(careful: Node) -> None:
 
 def test_root_only(careful: Node) -> None:
     """Refused by the command, and by the daemon whatever the command says."""
-    require(Path("/dev/kmsg").exists(), "/dev/kmsg")
     careful.socket.chmod(0o666)
     done = cli_as_nobody(careful, "inject", "xid", "79")
     assert done.returncode == 69

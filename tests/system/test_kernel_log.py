@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.conftest import require
 from tests.harness import Node
 from tests.system.lines import Ring, about, fresh_pci, fresh_pid, in_ring, ordinary, pids, wait_for_pid, xid
 
@@ -16,20 +18,20 @@ Write = Callable[[str], object]
 Make = Callable[..., Node]
 
 
-def believing(make_node: Make) -> Node:
+@pytest.fixture(scope="module")
+def believing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that has passed what older tests left in the ring, and believes what processes write from now on."""
-    node = make_node(kernel_log="kmsg", accept_userspace=False)
-    node.start()
-    node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
-    node.configure("accept_userspace = false", "accept_userspace = true")
-    assert node.reload()["event"] == "reloaded"
-    return node
+    require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
+    with Node(tmp_path_factory.mktemp("node"), kernel_log="kmsg", accept_userspace=False) as node:
+        node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
+        node.configure("accept_userspace = false", "accept_userspace = true")
+        assert node.reload()["event"] == "reloaded"
+        yield node
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_a_gpu_falls_off_the_bus(make_node: Make, kmsg: Write, ending: int) -> None:
+def test_a_gpu_falls_off_the_bus(believing: Node, kmsg: Write) -> None:
     """True everywhere, still true and not doubled after a restart; cleared by a person it stays so, though the line is still there."""
-    node, pci = believing(make_node), fresh_pci()
+    node, pci = believing, fresh_pci()
     line = xid(1234, pci=pci)
     assert not node.status()["rebootRequired"]
 
@@ -40,15 +42,14 @@ def test_a_gpu_falls_off_the_bus(make_node: Make, kmsg: Write, ending: int) -> N
         assert [event["raw"] for event in about(node.events(), pci)] == [line]
         assert node.metric("vitald_reboot_required") == 1
         assert node.cli("check").returncode == 20
-        shown = node.cli("status")
-        assert shown.returncode == 20
-        assert line in shown.stdout
-        assert "reboot the node" in shown.stdout
 
     kmsg(f"<3>{line}")
     holds()
-    node.restart(ending)
-    holds()
+    shown = node.cli("status")
+    assert (shown.returncode, line in shown.stdout, "reboot the node" in shown.stdout) == (20, True, True)
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        node.restart(ending)
+        holds()
 
     finding = about(node.findings(), pci)[0]["id"]
     assert node.cli("clear", str(finding), "--reason", "replaced the riser").returncode == 0
@@ -62,16 +63,17 @@ def test_a_gpu_falls_off_the_bus(make_node: Make, kmsg: Write, ending: int) -> N
         assert node.cli("check").returncode == 0
 
     cleared()
-    node.restart(ending)
-    assert in_ring(line)
-    cleared()
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        node.restart(ending)
+        assert in_ring(line)
+        cleared()
 
 
-def test_what_came_while_the_daemon_was_away(make_node: Make, kmsg: Write) -> None:
+def test_what_came_while_the_daemon_was_away(believing: Node, kmsg: Write) -> None:
     """The ring kept it, and it is judged once."""
-    node, pci = believing(make_node), fresh_pci()
+    node, pci = believing, fresh_pci()
     kmsg(f"<3>{xid(1, pci=pci)}")
-    wait_for_pid(node, 1)
+    node.until(lambda: about(node.events(), pci), 10.0, "the first line")
     node.stop()
     kmsg(f"<3>{xid(2, pci=pci)}")
     node.start()
@@ -99,9 +101,9 @@ def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
     assert "were not believed" in node.cli("status").stdout
 
 
-def test_escaped_bytes(make_node: Make, kmsg: Write) -> None:
+def test_escaped_bytes(believing: Node, kmsg: Write) -> None:
     """A process name of any bytes: the field has it as it was, the raw line only what is safe to print."""
-    node, pci = believing(make_node), fresh_pci()
+    node, pci = believing, fresh_pci()
     kmsg(f"<3>NVRM: Xid (PCI:{pci}): 79, pid=7, name=h\xe9llo\\\t\x1b[2J, GPU has fallen off the bus.")
     node.until(lambda: about(node.events(), pci), 10.0, "the event")
     (event,) = about(node.events(), pci)
@@ -120,9 +122,10 @@ def mark(kmsg: Write, text: str) -> int:
 
 
 @pytest.mark.parametrize("lines", [20_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
-def test_flood(make_node: Make, kmsg: Write, lines: int) -> None:
+def test_flood(believing: Node, kmsg: Write, lines: int) -> None:
     """A hundred Xids in a flood: each is judged, or its number lies in a span that is told as lost. Memory stays flat."""
-    node = believing(make_node)
+    node = believing
+    node.restart()  # for counters, gaps and memory of its own
     domain, end = f"{secrets.randbelow(0xEFFF) + 0x1000:04x}", fresh_pid()
     flood = [f"<6>vitald-test: {ordinary(number)}" for number in range(lines)]
     places = [lines // 100 * number + secrets.randbelow(lines // 100) for number in range(100)]
@@ -140,7 +143,8 @@ def test_flood(make_node: Make, kmsg: Write, lines: int) -> None:
     seen = [event for event in node.events("&kind=xid") if str(event["component"]).startswith(f"gpu/{domain}:")]
     seqs = {event["fields"]["pid"]: int(str(event["identity"]).rpartition(":")[2]) for event in seen}  # type: ignore[index]
     assert len(seqs) == len(seen), "an Xid was judged twice"
-    gaps = [(event["fields"]["first_seq"], event["fields"]["last_seq"]) for event in node.events("&code=vitald/records_lost")]  # type: ignore[index]
+    told = [event["fields"] for event in node.events("&code=vitald/records_lost")]
+    gaps = [(gap["first_seq"], gap["last_seq"]) for gap in told if gap["last_seq"] > first]  # type: ignore[index]
     for number, place in enumerate(places):
         seq = first + 1 + place
         judged = number in seqs and seq <= seqs[number] <= seq + strangers
@@ -153,6 +157,7 @@ def test_flood(make_node: Make, kmsg: Write, lines: int) -> None:
     assert read + missed >= last - first + 1
     assert missed == sum(finish - begin + 1 for begin, finish in gaps)
     assert node.metric("vitald_kernel_records_lost_total") == after["recordsLost"]  # type: ignore[index]
-    assert bool(node.findings("&code=vitald/records_lost")) == bool(missed)
+    assert not missed or node.findings("&code=vitald/records_lost")
+    assert missed or not gaps
     assert len(about(node.findings(), f"{domain}:00:00")) == (0 in seqs)
     assert node.memory_kib("VmHWM") - memory < 16 * 1024

@@ -22,13 +22,13 @@ def complaints(promtool: str, page: str) -> str:
 
 
 @pytest.mark.prometheus
-def test_promtool_has_nothing_to_say(node: Node, promtool: str) -> None:
+def test_promtool_has_nothing_to_say(shared_node: Node, promtool: str) -> None:
     """In health and in trouble, with names from the log that need escaping."""
+    node = shared_node
     assert complaints(promtool, node.metrics()) == ""
     node.write(xid(1), "nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 38 LTSSM Fault Up", 'EXT4-fs error (device sd"a\\1): x: y')
     node.write("nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff", xid(2, code=9999))
     wait_for_pid(node, 2)
-    node.log.rename(node.log.with_name("gone"))
     page = node.metrics()
     assert 'code="9999"' in page
     assert complaints(promtool, page) == ""
@@ -68,8 +68,9 @@ def test_counters(node: Node) -> None:
     assert (node.metric("vitald_ledger_commits_total") or 0) >= 1
 
 
-def test_everything_that_the_issue_names(node: Node) -> None:
+def test_everything_that_the_issue_names(shared_node: Node) -> None:
     """Freshness, records, the ledger's size and latency, the process, the build."""
+    node = shared_node
     page = node.metrics()
     for name in (
         *("vitald_reboot_required", "vitald_replacement_required", 'vitald_status{status="healthy"}', 'vitald_component_status{component="node"'),
@@ -83,6 +84,7 @@ def test_everything_that_the_issue_names(node: Node) -> None:
     assert (node.metric("vitald_ledger_size_bytes") or 0) > 0
 
 
+@pytest.mark.slow
 def test_codes_without_end(node: Node) -> None:
     """Hostile lines cannot make series without end: beyond a bound they are counted as `other`, and none is lost."""
     node.write(*(xid(number, code=1000 + number) for number in range(3000)))
@@ -93,8 +95,9 @@ def test_codes_without_end(node: Node) -> None:
     assert any('code="other"' in line for line in series)
 
 
-def test_nothing_else_is_served(node: Node) -> None:
+def test_nothing_else_is_served(shared_node: Node) -> None:
     """What the socket knows is not told on the port."""
+    node = shared_node
     for path in ("/", "/v1/status", "/v1/findings", "/healthz", "/metrics/x"):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{node.port}{path}", timeout=5)

@@ -32,6 +32,7 @@ KINDS = {
     "0000:18:00.0": (0x10DE, 0x2330, 0x030200, ComponentKind.GPU),
     "0000:19:00.0": (0x10DE, 0x2330, 0x030000, ComponentKind.GPU),
     "0000:c1:00.0": (0x10DE, 0x22A3, 0x068000, ComponentKind.NVSWITCH),
+    "0000:c2:00.0": (0x10DE, 0x1AF1, 0x060400, ComponentKind.PCI),  # a bridge
     "0000:1a:00.1": (0x10DE, 0x22BA, 0x040300, ComponentKind.PCI),  # a GPU's sound function
     "0000:1b:00.0": (0x1D0F, 0x7164, 0x088000, ComponentKind.NEURON),
     "0000:1c:00.0": (0x1D0F, 0xEFA1, 0x020000, ComponentKind.NIC),

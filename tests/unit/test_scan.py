@@ -96,8 +96,9 @@ def test_profile_policy_and_overrides_are_applied(tmp_path: Path) -> None:
 
 def test_a_record_of_a_process_is_not_judged_unless_asked() -> None:
     record = f"12,7,8,-;{BUS}\n".encode()
-    assert scan_json(record)[1]["status"] == "healthy"
-    assert scan_json(record, "--accept-userspace")[1]["status"] == "unhealthy"
+    for arguments, wanted in (((), ("healthy", 0, 1)), (("--accept-userspace",), ("unhealthy", 1, 0))):
+        verdict = scan_json(record, *arguments)[1]
+        assert (verdict["status"], verdict["events"], verdict["untrusted"]) == wanted
 
 
 @pytest.mark.xfail(strict=True, reason="scan.py: with --json an untrusted record is an event like any other")
