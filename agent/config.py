@@ -56,7 +56,7 @@ def _text(value: object) -> str:
 
 def _path(value: object) -> Path:
     path = Path(_text(value))
-    if not path.is_absolute():
+    if not path.is_absolute() or "\0" in str(path):
         raise ValueError(f"expected an absolute path, found {value!r}")
     return path
 
@@ -313,7 +313,7 @@ def parse(text: str, tables: toml.Table, name: str) -> Config:
                 wrong(section, key, str(error))
         sections[section] = SECTIONS[section](**values)
     config = Config(**sections)  # type: ignore[arg-type]  # each value is an instance of its section's class
-    errors += _together(config, wrong)
+    errors += [f"{name}: {error}" for error in _together(config, wrong)]
     if errors:
         raise ConfigError(errors)
     return config

@@ -37,6 +37,7 @@ _QUEUED = 20_000  # events waiting to be judged; beyond it the readers wait, and
 _HELD = 50_000  # events held for a ledger that cannot be written
 _BATCH = 2_000  # events in one transaction
 _RETRY_S = (1.0, 30.0)
+_NOTE_S = 0.25
 _WEDGED_S = 20.0
 
 
@@ -78,6 +79,8 @@ class Pipeline:
         self._retry_s = _RETRY_S[0]
         self._progress = time.monotonic()
         self._serial = 0
+        self._busy = False  # judging or committing
+        self._note_timer: asyncio.TimerHandle | None = None
         self._blind = False  # what is remembered could not be read at the start
 
     async def open(self, catalog: Catalog) -> None:
@@ -104,6 +107,11 @@ class Pipeline:
         """Hand in a batch; waits while too much is queued already."""
         if batch.position is not None:
             self._positions[batch.position.source] = batch.position
+        if not (batch.events or batch.failed or self._queue or self._busy):
+            # Nothing to judge and nothing before it: most batches are such, and need not wake the judge.
+            self.board.source_looked(batch.source, caught_up=batch.caught_up)
+            self._note([Entry(position=batch.position)])
+            return
         self._queue.append(batch)
         self._queued += len(batch.events)
         self._wake.set()
@@ -136,7 +144,9 @@ class Pipeline:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
+            self._busy = False
             await self._wait()
+            self._busy = True
             self._progress = time.monotonic()
             entries = [Entry(transitions=tuple(self.findings.expire(time.time())))]
             answers: list[Callable[[], None]] = []
@@ -173,6 +183,9 @@ class Pipeline:
         entries = [self._judge(Entry(position=item.position), *item.events) for item in self._queue if isinstance(item, Batch)]
         self._queue.clear()
         await self._store(entries)
+        if self._note_timer is not None:
+            self._note_timer.cancel()
+            self._note_now()
         try:
             await self.lane.call(self.ledger.close, 1.0)
         except (LaneStuck, LedgerError) as error:
@@ -264,10 +277,15 @@ class Pipeline:
         self.ledger.commit(entries)
 
     def _note(self, entries: Sequence[Entry]) -> None:
-        """The latest positions, once for however many batches passed while the lane was busy."""
-        waiting = bool(self._to_note)
+        """The latest positions, a few times a second however many batches pass."""
         self._to_note |= {entry.position.source: entry.position for entry in entries if entry.position is not None}
-        if self._to_note and not waiting:
+        if self._note_timer is None:
+            self._note_timer = asyncio.get_running_loop().call_later(_NOTE_S, self._note_now)
+
+    def _note_now(self) -> None:
+        """Not while events are on their way to the disk or held: a position must never be ahead of them."""
+        self._note_timer = None
+        if self._to_note and not self._held:
             self.lane.post(self._note_quietly)
 
     def _note_quietly(self) -> None:

@@ -27,7 +27,7 @@ def parse(text: str, name: str) -> Table:
     """The tables of a TOML document. Raises ValueError that says `name`, line and column."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is a number of 5,000 digits
         raise ValueError(f"{name}: not valid TOML: {error}") from None
 
 

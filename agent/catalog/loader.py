@@ -99,7 +99,7 @@ def _ladders(tables: toml.Table, origin: str, errors: list[str]) -> dict[str, tu
         try:
             for step in table["steps"]:
                 steps.append(Step(after=int(step["after"]), within_s=toml.duration(step["within"]), action=Action(step["action"])))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             errors.append(f"{origin}: [ladder.{name}] steps: {error}")
         ladders[name] = tuple(steps)
     return ladders
@@ -238,6 +238,10 @@ class _Entry:
             if ("action" in table) == ("at_least" in table):
                 self.wrong(f"{name} #{number}", "needs either action or at_least")
 
+            for key in ("title", "advice"):
+                if not isinstance(table.get(key, ""), str):
+                    self.wrong(f"{name} #{number} {key}", f"expected text, found {table[key]!r}")
+
             def word(key: str, enum: type[E], table: dict[str, object] = table, number: int = number) -> E | None:
                 return self.of_enum(f"{name} #{number} {key}", table[key], enum) if key in table else None
 
@@ -261,7 +265,7 @@ class _Entry:
         for pattern in map(expand, self.texts("match")):
             try:
                 re.compile(pattern)
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 self.wrong("match", f"not a regular expression: {error}: {pattern}")
                 continue
             if not (begins_with_driver(pattern) or first_letters(starts, pattern) or self.texts("contains")):

@@ -111,6 +111,7 @@ class Ruling:
 # What closes a finding whose action came from a case: it follows the action, not the table's entry.
 _CLEARS_OF = {
     Action.OBSERVE: Clears(quiet_s=86400.0, reboot=True),
+    Action.INSPECT: Clears(diagnostic=3, reboot=True),
     Action.RESTART_WORKLOAD: Clears(quiet_s=3600.0, reboot=True),
     Action.RESET_DEVICE: Clears(device_reset=True, reboot=True),
     Action.REBOOT_NODE: Clears(reboot=True),

@@ -54,7 +54,7 @@ class Findings:
             key = (NODE, event.code, event.simulated)
             current = self._open.get(key)
         if ruling.action is Action.NONE:
-            if current is not None and rule.state:
+            if current is not None and rule.state and current.component == event.component:
                 changes.append(self._close(current, event.time, f"{event.code}: {ruling.title}", event.identity))
             return changes
         if current is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.model import Action, Finding, SourceHealth, Status, Verdict, When
+from agent.model import Action, Finding, SourceHealth, SourceState, Status, Verdict, When
 
 
 def fold(findings: Sequence[Finding], sources: Sequence[SourceHealth], monotonic: float, *, device_reset: bool = False) -> Verdict:
@@ -20,14 +20,9 @@ def fold(findings: Sequence[Finding], sources: Sequence[SourceHealth], monotonic
     `device_reset`: the site resets devices itself, so a reset alone does not ask for a reboot.
     """
     stale = [source for source in sources if not source.fresh(monotonic)]
-    if any(finding.action.unfit and finding.when is When.NOW for finding in findings):
-        status = Status.UNHEALTHY
-    elif stale:
+    status = status_of(findings)
+    if stale and status is not Status.UNHEALTHY:
         status = Status.UNKNOWN
-    elif findings:
-        status = Status.DEGRADED
-    else:
-        status = Status.HEALTHY
     reboot = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
     return Verdict(
         status=status,
@@ -37,6 +32,13 @@ def fold(findings: Sequence[Finding], sources: Sequence[SourceHealth], monotonic
         simulated=any(finding.simulated for finding in findings),
         reasons=(*map(_reason, by_strength(findings)), *map(_silence, stale)),
     )
+
+
+def status_of(findings: Sequence[Finding]) -> Status:
+    """What findings alone say, of a node or of one component."""
+    if any(finding.action.unfit and finding.when is When.NOW for finding in findings):
+        return Status.UNHEALTHY
+    return Status.DEGRADED if findings else Status.HEALTHY
 
 
 def by_strength(findings: Sequence[Finding]) -> list[Finding]:
@@ -51,4 +53,4 @@ def _reason(finding: Finding) -> str:
 
 
 def _silence(source: SourceHealth) -> str:
-    return f"source {source.name} is not being read: {source.detail or source.state.value}"
+    return f"source {source.name} is not being read: {source.detail or ('no look within its deadline' if source.state is SourceState.OK else source.state.value)}"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from agent.catalog import Catalog, Rule
-from agent.judge.verdict import fold
+from agent.judge.verdict import status_of
 from agent.ledger import StoredEvent
-from agent.model import NODE, Component, Event, Finding, SourceHealth, SourceState, Transition, Verdict
+from agent.model import NODE, Action, Component, Event, Finding, SourceHealth, SourceState, Transition, Verdict
 from agent.sources.pci import PciInventory
 
 Json = dict[str, object]
@@ -99,7 +99,7 @@ def source(health: SourceHealth) -> Json:
     }
 
 
-def components(findings: Sequence[Finding], inventory: PciInventory, whole: Verdict, *, device_reset: bool) -> list[Json]:
+def components(findings: Sequence[Finding], inventory: PciInventory, whole: Verdict) -> list[Json]:
     """What is watched: what PCI shows and whatever else has an open finding, each with its own verdict; the node has the `whole` one."""
     watched: dict[Component, Json] = {NODE: {}}
     for device in inventory.watched():
@@ -110,14 +110,13 @@ def components(findings: Sequence[Finding], inventory: PciInventory, whole: Verd
         by_component.setdefault(found.component, []).append(found)
     listed: list[Json] = []
     for component, own in by_component.items():
-        judged = whole if component == NODE else fold(own, [], 0.0, device_reset=device_reset)
         listed.append(
             {
                 "name": component.name,
                 "kind": component.kind.value,
                 "id": component.id,
-                "status": judged.status.value,
-                "action": judged.action.value,
+                "status": (whole.status if component == NODE else status_of(own)).value,
+                "action": (whole.action if component == NODE else Action.strongest(found.action for found in own)).value,
                 "findings": len(own),
                 "attributes": watched.get(component, {}),
             }
@@ -126,10 +125,10 @@ def components(findings: Sequence[Finding], inventory: PciInventory, whole: Verd
 
 
 def scan_event(number: int, raw: str, seen: Event) -> Json:
-    """A line that `vitald scan` recognised: the line's own statements."""
+    """A line that `vitald scan` recognised: the line's own statements. `untrusted` where a process wrote it: no event, not judged."""
     fields = seen.fields
     return {
-        "type": "event",
+        "type": "event" if seen.judged else "untrusted",
         "line": number,
         "kind": seen.kind,
         "code": fields.get("number"),

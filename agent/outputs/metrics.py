@@ -61,7 +61,7 @@ class BoardCollector(Collector):
         of_component = GaugeMetricFamily(
             "vitald_component_status", "Status of each component: 1 for the one that holds.", labels=["component", "kind", "status"]
         )
-        for component in form.components(self.board.findings, self.inventory, verdict, device_reset=self.board.device_reset):
+        for component in form.components(self.board.findings, self.inventory, verdict):
             of_component.add_metric([str(component["name"]), str(component["kind"]), str(component["status"])], 1)
         yield of_component
 

@@ -131,7 +131,9 @@ def test_examples_of_the_document_are_true_to_it() -> None:
         for operation in item.values():
             for answer in operation["responses"].values():
                 for kind, content in answer.get("content", {}).items():
-                    for one in content.get("example", "").splitlines() if kind == "application/x-ndjson" else [json.dumps(content.get("example"))]:
+                    for one in (
+                        content.get("example", "").splitlines() if kind == "application/x-ndjson" else [json.dumps(content.get("example"))]
+                    ):
                         name = content["schema"].get("$ref", "").rpartition("/")[2]
                         if name and one != "null":
                             conforms(name, json.loads(one))
@@ -226,7 +228,13 @@ def test_a_reason_that_cannot_be_written_down(node: Node) -> None:
 
 
 def test_what_is_not_there(known: Node) -> None:
-    for method, path in (("GET", "/"), ("GET", "/v1"), ("GET", "/v1/findings/1"), ("POST", "/v1/findings/999999/clear"), ("GET", "/v1/injections/x")):
+    for method, path in (
+        ("GET", "/"),
+        ("GET", "/v1"),
+        ("GET", "/v1/findings/1"),
+        ("POST", "/v1/findings/999999/clear"),
+        ("GET", "/v1/injections/x"),
+    ):
         status, answer = known.request(method, path, {"reason": "x"} if method == "POST" else None)
         assert (status, bool(answer["error"])) == (404, True), path
     assert known.request("POST", "/v1/findings/first/clear", {"reason": "x"})[0] == 400

@@ -91,7 +91,9 @@ def test_oversized_body(shared_node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"\xff\xfe", b"[" * 10_000, b'{"reason": ' + b"9" * 5000 + b"}", b'"reason"', b"null"], ids=lambda body: repr(body[:12])
+    "body",
+    [b"", b"{", b"\xff\xfe", b"[" * 10_000, b'{"reason": ' + b"9" * 5000 + b"}", b'"reason"', b"null"],
+    ids=lambda body: repr(body[:12]),
 )
 def test_a_body_that_is_no_object(shared_node: Node, body: bytes) -> None:
     said = ask(shared_node, CLEAR + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))

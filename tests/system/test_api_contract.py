@@ -17,6 +17,7 @@ from tests.harness import Json, Node, UnixConnection
 from tests.system.document import DOCUMENT, SCHEMAS
 from tests.system.lines import wait_for_pid, xid
 
+
 class _Pool(urllib3.HTTPConnectionPool):
     def __init__(self, path: Path) -> None:
         super().__init__("vitald")

@@ -69,7 +69,11 @@ def test_every_reading_verb_speaks_json(state: tuple[str, Node]) -> None:
     assert json.loads(node.cli("status", "--json").stdout).keys() == node.status().keys()
     events = [json.loads(line) for line in node.cli("events", "--json").stdout.splitlines()]
     assert events == node.events()
-    assert json.loads(node.cli("config", "check", str(node.config), "--json").stdout) == {"file": str(node.config), "ok": True, "errors": []}
+    assert json.loads(node.cli("config", "check", str(node.config), "--json").stdout) == {
+        "file": str(node.config),
+        "ok": True,
+        "errors": [],
+    }
 
 
 @IN_TROUBLE
@@ -118,7 +122,16 @@ def test_trouble_fits_a_screen(node: Node) -> None:
     assert len(shown) <= 48
     assert max(map(len, shown)) <= 100
     text = "\n".join(shown)
-    for part in ("UNHEALTHY", "reboot required", "gpu/0000:00:00.0", "GPU has fallen off the bus", "since ", "NVRM: Xid (PCI:0000:00:00)", "reboot the node", "more: vitald findings"):
+    for part in (
+        "UNHEALTHY",
+        "reboot required",
+        "gpu/0000:00:00.0",
+        "GPU has fallen off the bus",
+        "since ",
+        "NVRM: Xid (PCI:0000:00:00)",
+        "reboot the node",
+        "more: vitald findings",
+    ):
         assert part in text, part
 
 
@@ -190,7 +203,12 @@ def test_version(shared_node: Node) -> None:
 
 
 def test_usage_errors_are_no_verdicts(shared_node: Node) -> None:
-    for arguments in (("check", "--tmeout", "1"), ("check", "--timeout", "0"), ("status", "--as", "npd"), ("clear", "first", "--reason", "x")):
+    for arguments in (
+        ("check", "--tmeout", "1"),
+        ("check", "--timeout", "0"),
+        ("status", "--as", "npd"),
+        ("clear", "first", "--reason", "x"),
+    ):
         assert shared_node.cli(*arguments).returncode == 2, arguments
 
 

@@ -26,7 +26,9 @@ def test_promtool_has_nothing_to_say(shared_node: Node, promtool: str) -> None:
     """In health and in trouble, with names from the log that need escaping."""
     node = shared_node
     assert complaints(promtool, node.metrics()) == ""
-    node.write(xid(1), "nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 38 LTSSM Fault Up", 'EXT4-fs error (device sd"a\\1): x: y')
+    node.write(
+        xid(1), "nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 38 LTSSM Fault Up", 'EXT4-fs error (device sd"a\\1): x: y'
+    )
     node.write("nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff", xid(2, code=9999))
     wait_for_pid(node, 2)
     page = node.metrics()
@@ -36,7 +38,12 @@ def test_promtool_has_nothing_to_say(shared_node: Node, promtool: str) -> None:
 
 def test_gauges_rise_and_fall(node: Node) -> None:
     def gauges() -> tuple[float | None, ...]:
-        names = ("vitald_reboot_required", f"vitald_findings{{{REBOOT}}}", f"vitald_findings{{{RESTART}}}", 'vitald_status{status="unhealthy"}')
+        names = (
+            "vitald_reboot_required",
+            f"vitald_findings{{{REBOOT}}}",
+            f"vitald_findings{{{RESTART}}}",
+            'vitald_status{status="unhealthy"}',
+        )
         component = 'vitald_component_status{component="gpu/0000:65:00.0",kind="gpu",status="unhealthy"}'
         return tuple(node.metric(name) for name in (*names, component))
 
@@ -62,7 +69,12 @@ def test_counters(node: Node) -> None:
     node.write(xid(4, code=31, message="-"))
     wait_for_pid(node, 4)
     series = 'vitald_events_total{{code="{}",kind="{}",simulated="false",trust="kernel"}}'
-    assert [node.metric(series.format(code, kind)) for kind, code in (("xid", 79), ("xid", 13), ("xid", 31), ("sxid", 20034))] == [2, 1, 1, 1]
+    assert [node.metric(series.format(code, kind)) for kind, code in (("xid", 79), ("xid", 13), ("xid", 31), ("sxid", 20034))] == [
+        2,
+        1,
+        1,
+        1,
+    ]
     assert node.metric("vitald_kernel_records_read_total") == 7
     assert node.metric("vitald_transitions_total") == 4
     assert (node.metric("vitald_ledger_commits_total") or 0) >= 1
@@ -73,7 +85,12 @@ def test_everything_that_the_issue_names(shared_node: Node) -> None:
     node = shared_node
     page = node.metrics()
     for name in (
-        *("vitald_reboot_required", "vitald_replacement_required", 'vitald_status{status="healthy"}', 'vitald_component_status{component="node"'),
+        *(
+            "vitald_reboot_required",
+            "vitald_replacement_required",
+            'vitald_status{status="healthy"}',
+            'vitald_component_status{component="node"',
+        ),
         *('vitald_source_up{source="kernel_log"}', 'vitald_source_last_seen_timestamp_seconds{source="kernel_log"}'),
         *("vitald_kernel_records_read_total", "vitald_kernel_records_lost_total", "vitald_kernel_records_untrusted_total"),
         *("vitald_ledger_size_bytes", "vitald_ledger_last_commit_seconds", "vitald_ledger_commit_seconds_total", "vitald_ledger_ok"),

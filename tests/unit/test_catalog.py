@@ -72,13 +72,8 @@ def test_time_alone_ends_nothing_that_makes_a_node_unfit(profile: str) -> None:
     assert [rule.code for rule in rules for action, clears in rulings(rule) if action is Action.REBOOT_NODE and not clears.reboot] == []
 
 
-THERMAL = pytest.param(
-    "thermal", marks=pytest.mark.xfail(strict=True, reason='host.toml: [thermal.default] has class "thermal", so it passes for known')
-)
-
-
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("kind", [THERMAL if kind == "thermal" else kind for kind in sorted(catalogue().kinds())])
+@pytest.mark.parametrize("kind", sorted(catalogue().kinds()))
 def test_an_unlisted_code_of_a_kind_is_unknown_and_asks_for_something(profile: str, kind: str) -> None:
     rule = catalogue(profile).rule(f"{kind}/no-such-code")
     assert (rule.code, rule.kind, rule.known) == (f"{kind}/no-such-code", kind, False)

@@ -181,9 +181,6 @@ def test_codes_without_end_are_bounded_too() -> None:
     assert len(findings.opened) <= MOST + 100
 
 
-@pytest.mark.xfail(
-    strict=True, reason="at MOST open findings, several devices share one finding of the node: one that recovers closes it for all"
-)
 def test_at_the_bound_one_devices_recovery_does_not_clear_anothers_fault() -> None:
     findings = full()
     findings.apply(recovery(2, component=Component(ComponentKind.GPU, "ill")))

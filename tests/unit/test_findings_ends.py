@@ -94,7 +94,7 @@ def test_what_needs_a_remedy_never_grows_old(code: str) -> None:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="a raised finding takes the stronger action's way out: 24 h of quiet become 1 h, and the node is healthy sooner"
+    strict=True, reason="a raised finding takes the stronger action's way out: 24 h of quiet become 1 h; life cycles come next"
 )
 def test_a_stronger_event_does_not_shorten_the_wait() -> None:
     findings = empty()

@@ -161,9 +161,6 @@ def seconds(text: bytes, times: int = 3) -> float:
     return best
 
 
-@pytest.mark.xfail(
-    strict=True, reason="lines of a file may have 64 KiB and more; these two shapes take seconds for one (quadratic backtracking)"
-)
 @pytest.mark.parametrize(
     ("head", "piece"), [(b"EDAC MC0: 1 CE ", b"x on "), (b"oom-kill:constraint=CONSTRAINT_A,", b",task=,pid=1")], ids=["edac", "oom"]
 )

@@ -199,9 +199,6 @@ def test_switches_do_not_mix() -> None:
     assert read(known, f"{other} 20034, Data {{0x1}}").follows == "two"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="interpret.py: what a process wrote is remembered as the head that a genuine follow-up record continues"
-)
 def test_what_a_process_wrote_comes_not_between_a_head_and_its_follow_up() -> None:
     known = interpreter()
     read(known, f"{SWITCH} 20034, Fatal, Link 30 x", identity="head")

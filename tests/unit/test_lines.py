@@ -62,7 +62,6 @@ def test_every_rendered_form_gives_the_message(prefix: str, end: str) -> None:
     assert not line.facility
 
 
-@pytest.mark.xfail(strict=True, reason="lines.py: dmesg -H with a two-digit day, and every form of dmesg -d, are not known")
 @pytest.mark.parametrize(
     "prefix",
     [
@@ -88,7 +87,6 @@ def test_a_bare_message_stays_whole(message: str) -> None:
     assert strip(message.encode()) == Line(message.encode())
 
 
-@pytest.mark.xfail(strict=True, reason="lines.py: any `word:word: ` is taken for dmesg -x's facility and level")
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -164,7 +164,6 @@ def test_other_reports_that_begin_with_a_name(report: str, comm: str, file: str)
     assert sighting is None or sighting.code == "oom/invoked"
 
 
-@pytest.mark.xfail(strict=True, reason="_CRASH knows `NAME[PID]: ` only; the kernel begins `NAME[PID] `, `NAME: ` and `NAME invoked ` too")
 @pytest.mark.parametrize("report", OTHER_REPORTS.values(), ids=OTHER_REPORTS)
 def test_other_reports_that_begin_with_a_well_chosen_name(report: str) -> None:
     found = {comm: recognise(report.format(comm=comm, file=file)) for comm, file in CHOSEN_WELL}
@@ -174,7 +173,6 @@ def test_other_reports_that_begin_with_a_well_chosen_name(report: str) -> None:
 # --- numbers that are longer than any kernel prints
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="recognise.py: int() of more than 4300 digits raises; these groups have no bound")
 @pytest.mark.parametrize(
     "line",
     [

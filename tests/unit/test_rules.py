@@ -142,7 +142,6 @@ def test_a_case_that_says_the_tables_action_keeps_the_tables_way_out() -> None:
     assert rule(case(Action.REBOOT_NODE), action=Action.REBOOT_NODE).rule_on({"a": 1}).clears == OWN
 
 
-@pytest.mark.xfail(strict=True, reason="rules.py: _CLEARS_OF has no entry for inspect, so a rule without an action lends it no way out")
 def test_a_case_that_asks_for_a_person_has_a_way_out() -> None:
     silent = Rule(
         code="site/x",

@@ -135,7 +135,6 @@ def test_a_silent_source_tells_why() -> None:
     assert fold([], [failed], NOW).reasons == ("source kernel_log is not being read: /dev/kmsg: Permission denied",)
 
 
-@pytest.mark.xfail(strict=True, reason='verdict.py: a source past its deadline is told as "is not being read: ok"')
 def test_a_source_past_its_deadline_is_not_told_to_be_ok() -> None:
     (reason,) = fold([], [STALE], NOW).reasons
     assert not reason.endswith("ok")

@@ -156,10 +156,6 @@ def test_any_name_is_kept_whole(name: str, code: int) -> None:
     assert (found.process, found.fields["message"]) == (name, MESSAGES[code])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="xid.py: any <...> at the beginning of a name is taken for the placeholder <unknown>, and the rest of the name for the message",
-)
 @pytest.mark.parametrize("code", [74, 94, 145, 154])
 def test_a_name_in_angle_brackets_hides_no_message(code: int) -> None:
     """A process may call itself so; the driver's own word must still be read."""
@@ -168,9 +164,6 @@ def test_a_name_in_angle_brackets_hides_no_message(code: int) -> None:
     assert found.fields == plain.fields
 
 
-@pytest.mark.xfail(
-    strict=True, reason="xid.py: _MESSAGE lacks the NVLink 5 form with its severity in words (UNIT, fatal, cross-contain=...)"
-)
 def test_a_name_with_a_comma_before_the_worded_nvlink_form() -> None:
     message = "RLW_RXPIPE, fatal, cross-contain=0, injected=0, Link 13 (0x0409a0c2 0x00000004)"
     found = parsed(f"NVRM: Xid (PCI:0000:07:00): 145, pid=812, name=train, step 2, {message}")

@@ -24,7 +24,7 @@ from agent.sources.kernel_log.interpret import NAME, Interpreter, lost_event
 from agent.sources.kernel_log.lines import strip
 from agent.sources.source import Batch, Position, SourceFailed
 
-_POLL_S, _HEARTBEAT_S = 0.1, 1.0
+_POLL_S, _HEARTBEAT_S = 0.25, 1.0
 _CHUNK = 1 << 18
 _LONGEST = 1 << 16  # a longer line is nobody's kernel record
 _TAIL = 64

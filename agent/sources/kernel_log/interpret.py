@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import structlog
-
 from agent.catalog import Catalog
 from agent.model import NODE, Component, ComponentKind, Event, Trust, Value
 from agent.sources.kernel_log.announced import Announcements
@@ -17,8 +15,6 @@ from agent.sources.kernel_log.recognise import Recogniser
 from agent.sources.kernel_log.record import unescape
 from agent.sources.kernel_log.sighting import Sighting
 from agent.sources.pci import PciInventory
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("kernel_log")
 
 NAME = "kernel_log"
 _FOLLOW_S = 5.0  # an SXid's follow-up records come within milliseconds of it
@@ -62,7 +58,9 @@ class Interpreter:
         try:
             return self._recogniser.recognise(text)
         except Exception:  # a fault of ours; the next record must not suffer for it
-            log.exception("record_not_read", text=printable(text))
+            import structlog  # not at the top: vitald scan must start fast, and this line is never to be reached
+
+            structlog.get_logger("kernel_log").exception("record_not_read", text=printable(text))
             return Sighting(kind="vitald", code="vitald/not_read")
 
     def event(
@@ -90,7 +88,7 @@ class Interpreter:
             raw=printable(text),
             trust=trust,
             fields=fields,
-            follows=self._follows(sighting, identity, time),
+            follows=self._follows(sighting, identity, time) if trust is not Trust.UNTRUSTED else None,
             simulated_until=simulated_until,
         )
 

@@ -7,13 +7,11 @@ jump of `seq` says by how much. Sequence numbers begin at 0 with every boot, so 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-
-import anyio
-import anyio.lowlevel
 
 from agent.model import Event
 from agent.sources.kernel_log.interpret import NAME, Interpreter, lost_event
@@ -50,19 +48,32 @@ class Kmsg:
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise SourceFailed(f"{self.path}: {error.strerror}{_hint(error)}") from error
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+
+        def readable() -> None:
+            loop.remove_reader(fd)  # once: while the pipeline makes us wait, a readable file would spin the loop
+            ready.set()
+
         try:
             live = False
             while True:
+                ready.clear()
                 events, drained = self._drain(fd, cursor, live=live)
                 position = Position(NAME, self.boot_id, str(cursor.seq)) if cursor.seq is not None else None
                 yield Batch(NAME, tuple(events), position, caught_up=drained)
                 if drained:
                     live = True
-                    with anyio.move_on_after(_HEARTBEAT_S):
-                        await anyio.wait_readable(fd)
+                    loop.add_reader(fd, readable)
+                    heartbeat = loop.call_later(_HEARTBEAT_S, ready.set)
+                    try:
+                        await ready.wait()
+                    finally:
+                        heartbeat.cancel()
                 else:
-                    await anyio.lowlevel.checkpoint()
+                    await asyncio.sleep(0)
         finally:
+            loop.remove_reader(fd)
             os.close(fd)
 
     def _drain(self, fd: int, cursor: _Cursor, *, live: bool) -> tuple[list[Event], bool]:

@@ -14,13 +14,15 @@ from agent.sources.kernel_log.record import KernelRecord, TornRecord
 
 _MONTH = r"(?:\d{1,2}[^\W\d]|[^\W\d]{3,5}\.?)"  # localised: "Mär", "Okt", "févr.", "8月"
 _CLOCK = r"\d\d:\d\d:\d\d"
-_SECONDS = r"\[ *\+?\d+\.\d+ ?\]"  # also dmesg -d: "[  +0.000844]"
-_WALL = rf"\[(?:[^\W\d]{{1,4}}\.? )?{_MONTH} +\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?\]"  # dmesg -T, dmesg -H
+_DELTA = r"(?: *< *\d+\.\d+>)?"  # dmesg -d
+_SECONDS = rf"\[(?: *\+?\d+\.\d+)?{_DELTA} ?\]"  # also dmesg -e: "[  +0.000844]"
+_WALL = rf"\[(?:[^\W\d]{{1,4}}\.? )?{_MONTH} *\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?{_DELTA}\]"  # dmesg -T, dmesg -H
 _DATE, _ZONE = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}", r"(?:Z| ?[+\-]\d\d:?\d\d)?"
+_FACILITIES = "kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7]"
 _CALLER = r"\[ *[TC]\d+\]"
 _STAMP = re.compile(
     r"(?:<(?P<prio>\d{1,3})>)?"  # dmesg -r, a line for /dev/kmsg
-    r"(?:(?P<facility>[a-z0-9]+) *:[a-z]+ *: )?"  # dmesg -x
+    rf"(?:(?P<facility>{_FACILITIES}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: )?"  # dmesg -x
     rf"(?:(?:{_SECONDS}|{_WALL}|\[\.\.\.\]|{_DATE}(?:[.,]\d+)?{_ZONE})(?: ?{_CALLER})? |{_CALLER} )?"  # dmesg, dmesg --time-format iso
 )
 _HOST = r"[A-Za-z0-9][\w.\-:]{0,253}(?<!:)"
@@ -34,6 +36,7 @@ _SYSLOG = re.compile(
 )
 _TALOS = re.compile(rf"\S{{1,255}}: +kern: +[a-z]+: \[{_DATE}(?:\.\d+)?Z\]: ")
 _KERNEL = re.compile(rf"(?:{_HOST} )?kernel:(?: |(?=\[))")
+_LONGEST = 8192  # the kernel cuts a record at about 1 KiB, escapes make it four times that; more is nobody's record
 _RAW = re.compile(rb"\d{1,4},\d+,\d+,[^;]{1,256};")
 
 
@@ -47,7 +50,7 @@ class Line:
 
 def strip(raw: bytes) -> Line | None:
     """The kernel message of a line, or None where the line is another program's."""
-    raw = raw.rstrip(b"\r\n")
+    raw = raw[:_LONGEST].rstrip(b"\r\n")
     if _RAW.match(raw):
         try:
             record = KernelRecord.parse(raw)

@@ -8,7 +8,7 @@ few before any regular expression is tried.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from agent.catalog.rules import Rule
 from agent.catalog.shape import HEAD, begins_with_driver, first_letters
@@ -20,10 +20,14 @@ from agent.sources.kernel_log.sighting import Sighting, normal_pci
 _NUMBERS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
 _PROBED = re.compile(r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s*\Z")
 _DEVICE_LINE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31} [0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
-# A crash report begins with the process's name and ends with a file's, both chosen by its user: "XFS (a): [29118]:
-# segfault at 0 ip ... in Shutting down filesystem[...]" is a forgery. No fault line has this shape.
-# A name has 15 bytes, each of which may be escaped as four. Source: Linux arch/x86/mm/fault.c, arch/arm64/kernel/traps.c.
-_CRASH = re.compile(rb"(?:\\x[0-9a-f]{2}|[^\\]){0,15}\[\d{1,10}\]: ")
+# Records that begin with a process's name, which its user chose: "XFS (a): [29118]: segfault at 0 ip ... in Shutting down
+# filesystem[...]" is a forgery, and the file's name at its end is the user's too. No fault line has these shapes. A name
+# has 15 bytes, each of which may be escaped as four. Source: Linux arch/x86/mm/fault.c, arch/x86/kernel/signal.c,
+# arch/arm64/kernel/traps.c, mm/page_alloc.c, mm/oom_kill.c.
+_NAMED = re.compile(
+    rb"(?:\\x[0-9a-f]{2}|[^\\]){0,15}(?:\[\d{1,10}\](?:: | bad frame in | vsyscall )|: page allocation failure: | invoked oom-killer: )"
+)
+_BY_NAME = {"oom/invoked"}  # the one shape that is meant to begin so
 _PROBE_WINDOW = 2  # records between the probe's address and its complaint
 
 
@@ -86,7 +90,9 @@ class Recogniser:
     def recognise(self, text: bytes) -> Sighting | None:
         """What the record reports, or None. `text` is one whole record, still escaped as /dev/kmsg gives it."""
         sighting = self._match(text)
-        return sighting if sighting is None or not _CRASH.match(text) else None
+        if sighting is None or sighting.code in _BY_NAME or not _NAMED.match(text):
+            return sighting
+        return _first(self._anywhere, text, only=_BY_NAME)
 
     def _match(self, text: bytes) -> Sighting | None:
         head = text[:HEAD]
@@ -97,12 +103,15 @@ class Recogniser:
             return sighting
         if _DEVICE_LINE.match(text) and (sighting := _first(self._device, text)) is not None:
             return sighting
-        return _first(self._anywhere, text)
+        for contained in self._anywhere:  # not by _first: this is what every ordinary line comes to
+            if contained in text:
+                return _first(self._anywhere, text)
+        return None
 
     def _nvidia(self, text: bytes) -> Sighting | None:
         whole = unescape(text)
-        sighting = xid.recognise(whole) or sxid.recognise(whole) or _first(self._by_head.get(text[:HEAD], {}), text)
-        sighting = sighting or _first(self._device, text)
+        sighting = (xid.recognise(whole) or sxid.recognise(whole)) if b"Xid (" in text else None
+        sighting = sighting or _first(self._by_head.get(text[:HEAD], {}), text) or _first(self._device, text)
         if sighting is None:
             if (probed := _PROBED.match(whole)) is not None:
                 self._probed = normal_pci(probed["pci"]), _PROBE_WINDOW
@@ -115,12 +124,12 @@ class Recogniser:
         return sighting
 
 
-def _first(groups: Groups, text: bytes) -> Sighting | None:
+def _first(groups: Groups, text: bytes, only: Collection[str] = ()) -> Sighting | None:
     for contained, shapes in groups.items():
         if contained in text:
             whole = unescape(text)
             for shape in shapes:
-                if (sighting := shape.sighting(whole)) is not None:
+                if (not only or shape.rule.code in only) and (sighting := shape.sighting(whole)) is not None:
                     return sighting
     return None
 

@@ -20,8 +20,8 @@ _HEADER = re.compile(
     r"(?: GPU-I:(?P<gi>\d{1,4}))?(?: GPU-CI:(?P<ci>\d{1,4}))?\): (?P<code>\d{1,4})(?:,\s*(?P<rest>.*))?\s*\Z",
     re.S,
 )
-_OWNER = re.compile(r"(?:pid='?(?P<pid>\d{1,10}|<[^>,]{0,16}>)'?(?:, ?|\s*\Z))?(?:name=(?P<named>.*))?", re.S)
-_UNKNOWN_NAME = re.compile(r"'?<[^>,]{0,16}>'?(?:, ?(?P<message>.*))?\Z", re.S)
+_OWNER = re.compile(r"(?:pid='?(?P<pid>\d{1,10}|<(?:unknown|n/a)>)'?(?:, ?|\s*\Z))?(?:name=(?P<named>.*))?", re.S)
+_UNKNOWN_NAME = re.compile(r"'?<(?:unknown|n/a)>'?(?:, ?(?P<message>.*))?\Z", re.S)
 
 _UNIT = r"[A-Z][A-Z0-9_]*(?:/[A-Z][A-Z0-9_]*)?"
 _NVLINK5 = re.compile(
@@ -48,7 +48,7 @@ _MESSAGE = re.compile(
     r"|GPU has fallen off the bus|Timeout (?:after|waiting) |GPU recovery action changed from 0x|GSP[ -]|(?:Unc|C)ontained: "
     r"|NVLink: |NVLink remote |Row Remapper|Dynamic Page Retirement|An uncorrectable |Error status 0x|FSP |L1 -> L0"
     r"|(?:[0-9a-fA-F]{4}|[0-9a-fA-F]{8})(?:\([0-9a-fA-F]{4}\))? [0-9a-fA-F]{8}\b"
-    r"|[A-Z][A-Z0-9_]*(?:/[A-Z][A-Z0-9_]*)?\s+(?:Fatal|Nonfatal)\s+XC[01]"
+    r"|[A-Z][A-Z0-9_]*(?:/[A-Z][A-Z0-9_]*)?(?:\s+(?:Fatal|Nonfatal|Non-fatal)\s+XC[01]|, (?:fatal|nonfatal), cross-contain=)"
     r")"
 )
 
