@@ -96,7 +96,8 @@ class Pipeline:
         now = time.time()
         entry = Entry(transitions=tuple(self.findings.recatalogue(catalog, now)))
         if last_boot - {self.boot_id}:
-            entry = self._judge(entry, self._own_event(BOOT, {}, NODE, "the node was booted"))
+            booted = self._own_event(BOOT, {}, NODE, "the node was booted")
+            entry = self._judge(entry, replace(booted, identity=f"vitald:boot:{self.boot_id}"))
         await self._store([entry])
         self.board.publish(self.findings.opened)  # what is remembered is shown from the first answer on
 
@@ -236,6 +237,9 @@ class Pipeline:
 
     async def _commit(self, entries: list[Entry]) -> None:
         self._held += entries
+        for entry in entries:
+            if entry.position is not None:
+                self._to_note.pop(entry.position.source, None)  # it is older than this one, and must not come after it
         if self._held and time.monotonic() < self._retry_at:
             self._bound()
             return

@@ -118,7 +118,8 @@ def slow(shared_node: Node) -> dict[str, bytes]:
                 part = dribbling.recv(1 << 16)
             except TimeoutError:
                 continue
-            except (BrokenPipeError, ConnectionResetError):
+            except (BrokenPipeError, ConnectionResetError):  # closed between two bytes; what was said is there to be read
+                said += dribbling.recv(1 << 16)
                 break
             if not part:
                 break

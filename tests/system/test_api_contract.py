@@ -65,7 +65,7 @@ REFUSABLE = ("clear", "announce", "drill", "events")
 
 @schema.parametrize()
 @settings(
-    max_examples=50,
+    max_examples=25,
     database=None,
     deadline=None,
     derandomize=True,

@@ -94,6 +94,7 @@ def test_what_a_reboot_does_not_cure(lasting: Machine) -> None:
     assert lasting.boots() == 1
 
 
+@pytest.mark.slow
 def test_a_boot_is_told_once(lasting: Machine) -> None:
     """However often the daemon is restarted in it."""
     lasting.reboot()

@@ -70,10 +70,10 @@ def story(shared_node: Node) -> Story:
     return Story(shared_node)
 
 
-HOW = pytest.mark.parametrize("how", ["live", "frozen", "killed"])
+KILLED = pytest.param("killed", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("how", ["live", "frozen", "killed", "stopped"])
+@pytest.mark.parametrize("how", ["live", "frozen", "killed", pytest.param("stopped", marks=pytest.mark.slow)])
 def test_growing(story: Story, how: str) -> None:
     story.write(1)
     story.wait(1)
@@ -83,7 +83,7 @@ def test_growing(story: Story, how: str) -> None:
     story.expect(1, 2, 3)
 
 
-@pytest.mark.parametrize("how", ["live", "frozen"])
+@pytest.mark.parametrize("how", ["live", "frozen", KILLED])
 def test_a_line_comes_in_two_pieces(story: Story, how: str) -> None:
     """A line is read when its end is there, and as a whole."""
     whole = story.line(2)
@@ -100,7 +100,7 @@ def test_a_line_comes_in_two_pieces(story: Story, how: str) -> None:
     story.expect(1, 2, 3)
 
 
-@HOW
+@pytest.mark.parametrize("how", ["live", "frozen", "killed"])
 def test_rotated_by_rename(story: Story, how: str) -> None:
     """The rest of the old file is read first."""
     story.write(1)
@@ -114,7 +114,7 @@ def test_rotated_by_rename(story: Story, how: str) -> None:
     assert story.lost() == 0
 
 
-@HOW
+@pytest.mark.parametrize("how", ["live", "frozen", KILLED])
 def test_the_writer_goes_on_in_the_renamed_file(story: Story, how: str) -> None:
     """As syslogd does until it is told: what it still writes there is read."""
     with story.log.open("a") as old:
@@ -158,7 +158,7 @@ def test_the_old_file_is_gone(story: Story) -> None:
     assert story.node.findings("&code=vitald/records_lost")
 
 
-@pytest.mark.parametrize("how", ["live", "frozen"])
+@pytest.mark.parametrize("how", ["live", "frozen", KILLED])
 def test_copied_and_truncated(story: Story, how: str) -> None:
     story.write(1, 2)
     story.wait(2)
@@ -194,9 +194,6 @@ def test_lines_that_differ_in_nothing(story: Story) -> None:
     """The same text twice is two events: a line's identity is its place."""
     story.write(1, 1, 2)
     story.expect(1, 1, 2)
-    story.node.restart(signal.SIGKILL)
-    story.write(1, 3)
-    story.expect(1, 1, 2, 1, 3)
 
 
 def test_an_over_long_line(story: Story) -> None:

@@ -87,7 +87,7 @@ def test_marked_wherever_it_shows(careful: Node) -> None:
 def test_over_by_itself(careful: Node) -> None:
     """Also when the daemon was killed meanwhile."""
     node, pci = careful, fresh_pci()
-    number = drill(node, pci, "--for", "3s")
+    number = drill(node, pci, "--for", "2s")
     node.restart(signal.SIGKILL)
     node.until(lambda: not about(node.findings(), pci), 15.0, "the drill's end")
     (cleared,) = [one for one in node.findings("&state=cleared") if one["id"] == number]
@@ -135,7 +135,7 @@ def test_the_kernel_dropped_it(careful: Node) -> None:
     """Its rate limit says nothing to the writer; the command says so in its place."""
     pci = fresh_pci()
     Path("/proc/sys/kernel/printk_devkmsg").write_text("ratelimit\n")  # the fixture puts back what was there
-    command = [PYTHON, "-c", _EXHAUSTED, "inject", "xid", "79", "--device", pci, "--timeout", "1", "--socket", str(careful.socket)]
+    command = [PYTHON, "-c", _EXHAUSTED, "inject", "xid", "79", "--device", pci, "--timeout", "0.5", "--socket", str(careful.socket)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert done.returncode == 69, done.stdout
     assert "never came back" in done.stderr

@@ -73,6 +73,7 @@ def test_full_disk(small: tuple[Node, Disk]) -> None:
     assert node.findings() == before
 
 
+@pytest.mark.slow
 def test_stop_with_a_full_disk(small: tuple[Node, Disk]) -> None:
     """What could not be stored is read again from the source: the place in it was not stored either."""
     node, disk = small
@@ -137,6 +138,7 @@ def test_what_was_known_is_known_on_a_read_only_disk(small: tuple[Node, Disk]) -
     assert kept == [("gpu/0000:65:00.0",), ("gpu/0000:66:00.0",)]
 
 
+@pytest.mark.slow
 def test_locked_by_somebody(shared_node: Node) -> None:
     """A person has it open and holds the lock: judging goes on, and everything is stored once the lock is let go."""
     node = shared_node
@@ -152,7 +154,7 @@ def test_locked_by_somebody(shared_node: Node) -> None:
     assert stored(node) == [1, 2]
 
 
-@pytest.mark.parametrize("first", [0, 100], ids=["all of it", "all but the header"])
+@pytest.mark.parametrize("first", [pytest.param(0, marks=pytest.mark.slow), 100], ids=["all of it", "all but the header"])
 def test_damaged_while_away(node: Node, first: int) -> None:
     """Set aside, not thrown away; a new one is begun; the finding says so and the daemon runs."""
     node.write(xid(1))

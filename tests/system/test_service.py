@@ -186,7 +186,7 @@ class Systemd:
         return time.monotonic()
 
 
-@pytest.fixture(params=["path", "abstract"])
+@pytest.fixture(params=["path", pytest.param("abstract", marks=pytest.mark.slow)])
 def notified(request: pytest.FixtureRequest, make_node: Make, tmp_path: Path) -> Iterator[tuple[Node, Systemd]]:
     try:
         import systemd.daemon  # noqa: F401
