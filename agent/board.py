@@ -13,9 +13,10 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from agent.judge.verdict import fold
+from agent.judge.judge import Judge
+from agent.judge.verdict import Work, fold
 from agent.ledger import StoredEvent
-from agent.model import Event, Finding, SourceHealth, SourceState, Transition, Verdict
+from agent.model import Component, Event, Finding, Incident, SourceHealth, SourceState, Transition, Verdict
 
 _RECENT = 1000
 _QUEUE = 1000
@@ -40,10 +41,10 @@ class Subscription:
     """One watcher's queue; None says that the verdict may have changed. When it cannot keep up, it is told so and ends: what it missed is in the ledger."""
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[Event | Transition | None] = asyncio.Queue(_QUEUE)
+        self.queue: asyncio.Queue[Event | Transition | Incident | None] = asyncio.Queue(_QUEUE)
         self.lagged = False
 
-    def offer(self, change: Event | Transition | None) -> None:
+    def offer(self, change: Event | Transition | Incident | None) -> None:
         try:
             self.queue.put_nowait(change)
         except asyncio.QueueFull:
@@ -58,6 +59,8 @@ class Board:
         self.started_at = started_at
         self.device_reset = device_reset
         self.findings: tuple[Finding, ...] = ()
+        self.trials: tuple[Finding, ...] = ()  # what rules on trial would have asked for
+        self.incidents: dict[int, Incident] = {}
         self.sources: dict[str, SourceHealth] = {}
         self.ledger = LedgerHealth()
         self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
@@ -66,13 +69,19 @@ class Board:
         self.transitions = 0
         self.first_look = asyncio.Event()  # a source has looked, or could not
         self._subscriptions: set[Subscription] = set()
+        self._judge: Judge | None = None  # asked only for what is derived anew each time
 
-    def verdict(self) -> Verdict:
+    def verdict(self, work: Work = Work.RUNNING) -> Verdict:
         """As of this moment: a source may have gone stale since anything changed."""
-        return fold(self.findings, list(self.sources.values()), time.monotonic(), device_reset=self.device_reset)
+        sources = list(self.sources.values())
+        return fold(self.findings, sources, time.monotonic(), self.incidents, device_reset=self.device_reset, work=work)
 
-    def publish(self, findings: tuple[Finding, ...], events: Iterable[Event] = (), transitions: Sequence[Transition] = ()) -> None:
-        self.findings = findings
+    def publish(
+        self, judge: Judge, events: Iterable[Event] = (), transitions: Sequence[Transition] = (), incidents: Iterable[Incident] = ()
+    ) -> None:
+        self.findings = tuple(finding for finding in judge.opened if not finding.shadow)
+        self.trials = tuple(finding for finding in judge.opened if finding.shadow)
+        self._judge = judge
         for event in events:
             if event.follows is None:
                 self._serial += 1
@@ -81,8 +90,22 @@ class Board:
             self._offer(event)
         self.transitions += sum(1 for transition in transitions if transition.cause)
         for transition in transitions:
-            if transition.cause:
+            if transition.cause and not transition.finding.shadow:
                 self._offer(transition)
+        told = self.incidents
+        self.incidents = {incident.id: incident for incident in judge.incidents}
+        for incident in {incident.id: incident for incident in incidents}.values():
+            former = told.get(incident.id)
+            if former is None or former.root.code != incident.root.code or (former.closed_at is None) != (incident.closed_at is None):
+                self._offer(incident)  # once when it begins, again when its root or its state changes: not for every line
+
+    def suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
+        """The lemon scores of the devices that have any."""
+        return self._judge.suspects(now) if self._judge is not None else {}
+
+    def identity(self, component: Component) -> str:
+        """What a device's record goes by."""
+        return self._judge.identity(component) if self._judge is not None else component.name
 
     def source_looked(self, name: str, *, caught_up: bool) -> None:
         """What a source saw is on the board. It counts as read once it has caught up, not while it goes through history."""
@@ -118,7 +141,7 @@ class Board:
     def watchers(self) -> int:
         return len(self._subscriptions)
 
-    def _offer(self, change: Event | Transition | None) -> None:
+    def _offer(self, change: Event | Transition | Incident | None) -> None:
         for subscription in self._subscriptions:
             subscription.offer(change)
 

@@ -61,6 +61,10 @@ def _path(value: object) -> Path:
     return path
 
 
+def _journal(value: object) -> str:
+    return str(value) if value in ("system", "off") else str(_path(value))
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"expected true or false, found {value!r}")
@@ -143,6 +147,11 @@ class KernelLog:
 
     source: str = setting("kmsg", one_of("kmsg", "file"), '"kmsg" reads /dev/kmsg; "file" follows a text file that holds the kernel log.')
     path: Path = setting(Path("/dev/kmsg"), _path, 'What to read: /dev/kmsg, or with source = "file" the file.')
+    journal: str = setting(
+        "system",
+        _journal,
+        'Where to read at a start what the ring no longer holds: "system", a folder of journal files, or "off".',
+    )
     accept_userspace: bool = setting(
         False,
         _flag,

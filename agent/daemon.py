@@ -36,9 +36,12 @@ from agent.outputs.api import Api
 from agent.outputs.gate import Gate
 from agent.outputs.systemd import Notifier
 from agent.pipeline import Pipeline, source_component
+from agent.sources.kernel_log import pstore
 from agent.sources.kernel_log.announced import Announcements
+from agent.sources.kernel_log.earlier import Earlier
 from agent.sources.kernel_log.file import LogFile
 from agent.sources.kernel_log.interpret import Interpreter
+from agent.sources.kernel_log.journal import Journal
 from agent.sources.kernel_log.kmsg import Kmsg
 from agent.sources.pci import PciInventory
 from agent.sources.source import Batch, Source, SourceFailed
@@ -73,6 +76,7 @@ class Daemon:
         self.source: Source = (Kmsg if config.kernel_log.source == "kmsg" else LogFile)(
             str(config.kernel_log.path), self.interpreter, self.boot_id
         )
+        self.earlier = self._earlier(config)
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
         self.hung_up = asyncio.Event()
@@ -155,7 +159,29 @@ class Daemon:
         await self.pipeline.recatalogue(catalog)
         log.info("reloaded", applied=applied, needs_restart=restart)
 
+    def _earlier(self, config: Config) -> Earlier | None:
+        """Only the ring forgets; a file is its own history."""
+        if config.kernel_log.source != "kmsg":
+            return None
+        where = config.kernel_log.journal
+        journal = None if where == "off" else Journal(None if where == "system" else Path(where))
+        folders = (config.paths.sysfs / "fs/pstore", pstore.FOLDERS[1])
+        return Earlier(str(config.kernel_log.path), self.interpreter, self.boot_id, self.reader, journal, folders)
+
     async def _watch_all(self) -> None:
+        """In the order in which it happened: earlier boots, this boot as far as the ring has lost it, the ring."""
+        name = self.source.name
+        try:
+            if self.earlier is not None:
+                async for batch in self.earlier.former_boots(self.pipeline.position(name), orderly=self.pipeline.orderly):
+                    await self.pipeline.put(batch)
+            await self.pipeline.booted()
+            if self.earlier is not None:
+                async for batch in self.earlier.this_boot(self.pipeline.position(name)):
+                    await self.pipeline.put(batch)
+        except Exception:  # a fault of ours in reading the past must not keep us from the present
+            log.exception("history_not_read")
+            await self.pipeline.booted()
         await self._watch(self.source)
 
     async def _watch(self, source: Source) -> None:

@@ -17,6 +17,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_GRACE_S = 0.2
+
 
 class LaneStuck(Exception):
     """The call before this one has not come back from the kernel."""
@@ -47,11 +49,14 @@ class Lane:
             self._stuck = False
 
         self._calls.put(job)
-        try:
-            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), deadline_s)
-        except asyncio.TimeoutError:
-            self._stuck = not future.done()
-            raise LaneStuck(f"{self.name}: no answer within {deadline_s:g} s") from None
+        waiting = asyncio.wrap_future(future)
+        # A process that was stopped and goes on finds the deadline passed before its thread has run: hence a second, short wait.
+        for seconds in (deadline_s, _GRACE_S):
+            await asyncio.wait([waiting], timeout=seconds)
+            if waiting.done():
+                return waiting.result()
+        self._stuck = not future.done()
+        raise LaneStuck(f"{self.name}: no answer within {deadline_s:g} s")
 
     def post(self, work: Callable[[], None]) -> None:
         """Run `work` when its turn comes; nobody waits for it. It must not raise."""

@@ -15,13 +15,30 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from agent.model import Action, Component, Event, Finding, FindingState, Transition, Trust, When
+from agent.model import (
+    Action,
+    Asked,
+    Changes,
+    Component,
+    Device,
+    Event,
+    Finding,
+    FindingState,
+    Incident,
+    Mark,
+    MarkKind,
+    Member,
+    Memory,
+    Transition,
+    Trust,
+    When,
+)
 from agent.sources.source import Position
 
 T = TypeVar("T")
@@ -29,7 +46,11 @@ T = TypeVar("T")
 FILE = "ledger.db"
 _CACHE_KIB = 2048
 _TRIM_ROWS = 5000
+_EVIDENCE = 4  # of a finding's events, so many of the first and of the last
 _READ_S = 3.0  # for one query; a cold disk and a rare code can take long
+_JOINABLE_S = 600.0  # an incident that is over may be joined for so long at most
+_SETTLED = 1000  # findings closed last, to know their old lines by
+_MARKS_S = 90 * 86400.0  # longer than any ladder's window or the score's
 _UNREADABLE = (sqlite3.Error, OSError, ValueError, TypeError, KeyError)
 
 # One entry a version, applied in order; `user_version` says how many have been.
@@ -55,6 +76,28 @@ MIGRATIONS = (
         cause TEXT NOT NULL, event TEXT, UNIQUE (finding, time, cause));
     CREATE TABLE positions (source TEXT PRIMARY KEY, boot_id TEXT NOT NULL, cursor TEXT NOT NULL);
     CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, uid INTEGER NOT NULL, pid INTEGER NOT NULL, verb TEXT NOT NULL, target TEXT NOT NULL, reason TEXT NOT NULL, UNIQUE (time, uid, pid, verb, target));
+    """,
+    """
+    ALTER TABLE findings ADD COLUMN asked TEXT;
+    ALTER TABLE findings ADD COLUMN source TEXT NOT NULL DEFAULT 'kernel_log';
+    ALTER TABLE findings ADD COLUMN incident INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE findings ADD COLUMN heard_since REAL NOT NULL DEFAULT 0;
+    ALTER TABLE findings ADD COLUMN quiet_s REAL;
+    ALTER TABLE findings ADD COLUMN shadow INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE findings ADD COLUMN remedy_at REAL;
+    DROP INDEX findings_open;
+    CREATE INDEX findings_open ON findings (id) WHERE state != 'cleared';
+    CREATE INDEX findings_incident ON findings (incident);
+    CREATE INDEX transitions_finding ON transitions (finding);
+    CREATE TABLE incidents (
+        id INTEGER PRIMARY KEY, since REAL NOT NULL, last REAL NOT NULL, closed_at REAL, story TEXT NOT NULL, simulated INTEGER NOT NULL,
+        boot_id TEXT NOT NULL, usec INTEGER, members TEXT NOT NULL);
+    CREATE INDEX incidents_last ON incidents (last);
+    CREATE INDEX incidents_open ON incidents (id) WHERE closed_at IS NULL;
+    CREATE TABLE marks (
+        id INTEGER PRIMARY KEY, device TEXT NOT NULL, time REAL NOT NULL, kind TEXT NOT NULL, fault TEXT NOT NULL, detail TEXT NOT NULL,
+        UNIQUE (device, time, kind, fault, detail));
+    CREATE TABLE devices (component TEXT PRIMARY KEY, uuid TEXT NOT NULL, serial TEXT NOT NULL, reset_at REAL NOT NULL, placed_at REAL NOT NULL);
     """,
 )
 
@@ -89,6 +132,7 @@ class Entry:
 
     events: tuple[Event, ...] = ()
     transitions: tuple[Transition, ...] = ()
+    changes: Changes = Changes()
     position: Position | None = None
     audit: Audit | None = None
 
@@ -97,8 +141,7 @@ class Entry:
 class Remembered:
     """What a start needs to know."""
 
-    findings: tuple[Finding, ...]
-    next_id: int
+    memory: Memory
     positions: dict[str, Position]
 
 
@@ -156,15 +199,42 @@ class Ledger:
                 raise LedgerError(f"{self.path}: {error}") from error
 
     def remembered(self) -> Remembered:
-        """The open findings, the next free finding id, the positions. Costs the open findings, not the history."""
+        """All that a start needs. Costs what is open and the devices' records, not the history."""
         return self._guard(self._remembered)
 
     def _remembered(self) -> Remembered:
         db = self._connection()
-        rows = db.execute(f"SELECT {_FINDING} FROM findings WHERE state = 'open' ORDER BY id").fetchall()
-        next_id = db.execute("SELECT coalesce(max(id), 0) + 1 FROM findings").fetchone()[0]
+        last = db.execute("SELECT coalesce(max(last), 0) FROM incidents").fetchone()[0]
+        memory = Memory(
+            findings=tuple(_finding(*row) for row in db.execute(f"SELECT {_FINDING} FROM findings WHERE state != 'cleared' ORDER BY id")),
+            incidents=tuple(
+                _incident(*row)
+                for row in db.execute(f"SELECT {_INCIDENT} FROM incidents WHERE closed_at IS NULL OR last > ?", (last - _JOINABLE_S,))
+            ),
+            marks=tuple(
+                Mark(device=device, time=time_, kind=MarkKind(kind), fault=fault, detail=detail)
+                for device, time_, kind, fault, detail in db.execute("SELECT device, time, kind, fault, detail FROM marks ORDER BY id")
+            ),
+            devices=tuple(
+                Device(component=Component.parse(component), uuid=uuid, serial=serial, reset_at=reset_at, placed_at=placed_at)
+                for component, uuid, serial, reset_at, placed_at in db.execute(
+                    "SELECT component, uuid, serial, reset_at, placed_at FROM devices"
+                )
+            ),
+            settled=tuple(
+                (Component.parse(component), code, cleared_at)
+                for component, code, cleared_at in db.execute(
+                    "SELECT component, code, cleared_at FROM findings WHERE state = 'cleared' AND simulated_until IS NULL AND NOT shadow "
+                    "AND cleared_by NOT LIKE 'the node was rebooted%' "  # lines of before a boot are known by its id
+                    "ORDER BY id DESC LIMIT ?",
+                    (_SETTLED,),
+                ).fetchall()[::-1]
+            ),
+            next_finding=db.execute("SELECT coalesce(max(id), 0) + 1 FROM findings").fetchone()[0],
+            next_incident=db.execute("SELECT coalesce(max(id), 0) + 1 FROM incidents").fetchone()[0],
+        )
         positions = {row[0]: Position(*row) for row in db.execute("SELECT source, boot_id, cursor FROM positions")}
-        return Remembered(tuple(_finding(*row) for row in rows), next_id, positions)
+        return Remembered(memory, positions)
 
     def commit(self, entries: Sequence[Entry]) -> None:
         """Store entries in one transaction, on disk when it returns. An event stored before is not stored again."""
@@ -187,6 +257,7 @@ class Ledger:
                         if t.cause
                     ],
                 )
+                _store_changes(db, entry.changes)
                 if entry.position is not None:
                     db.execute(_UPSERT_POSITION, _position_row(entry.position))
                 if (audit := entry.audit) is not None:
@@ -199,6 +270,18 @@ class Ledger:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+
+    def known(self, identities: Sequence[str]) -> set[str]:
+        """Which of these events are stored already."""
+        return self._guard(lambda: self._known(identities))
+
+    def _known(self, identities: Sequence[str]) -> set[str]:
+        db, found = self._connection(), set[str]()
+        for begin in range(0, len(identities), 500):
+            part = identities[begin : begin + 500]
+            marks = ",".join("?" * len(part))
+            found.update(row[0] for row in db.execute(f"SELECT identity FROM events WHERE identity IN ({marks})", part))
+        return found
 
     def note(self, position: Position) -> None:
         """Store a position after records that meant nothing. Survives a killed process, not a power cut."""
@@ -224,8 +307,10 @@ class Ledger:
                 dropped = db.execute("DELETE FROM events WHERE id < ?", (first + min(_TRIM_ROWS, (last - first) // 4 + 1),)).rowcount
                 oldest = max(oldest, db.execute("SELECT time FROM events ORDER BY id LIMIT 1").fetchone()[0])
         if dropped:
-            db.execute("DELETE FROM transitions WHERE time < ? AND finding IN (SELECT id FROM findings WHERE state != 'open')", (oldest,))
-            db.execute("DELETE FROM findings WHERE state != 'open' AND cleared_at < ?", (oldest,))
+            db.execute("DELETE FROM transitions WHERE time < ? AND finding IN (SELECT id FROM findings WHERE state = 'cleared')", (oldest,))
+            db.execute("DELETE FROM findings WHERE state = 'cleared' AND cleared_at < ?", (oldest,))
+            db.execute("DELETE FROM incidents WHERE closed_at < ?", (oldest,))
+            db.execute("DELETE FROM marks WHERE time < ?", (now - _MARKS_S,))
             db.executescript(f"PRAGMA incremental_vacuum({_TRIM_ROWS})")  # execute() would step once and free one page
         return dropped
 
@@ -320,17 +405,94 @@ def read_events(path: Path, query: Query) -> list[StoredEvent]:
     return stored[::-1] if query.newest else stored
 
 
+def is_ledger(path: Path) -> bool:
+    """Whether the file is an SQLite store. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
+
+
+def read_all(path: Path) -> Iterator[Event]:
+    """Every event that is kept, in the order in which it was judged. Constant memory."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as db:
+            for row in db.execute(f"SELECT {_EVENT} FROM events ORDER BY id"):
+                yield _event(*row)
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path}: {error}") from error
+
+
+def read_open(path: Path) -> list[Finding]:
+    """The open findings, as the daemon left them; those of rules on trial excepted."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as db:
+            return [_finding(*row) for row in db.execute(f"SELECT {_FINDING} FROM findings WHERE state != 'cleared' AND NOT shadow")]
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path}: {error}") from error
+
+
 def read_findings(path: Path, limit: int, component: str | None = None, code: str | None = None) -> list[Finding]:
     """The findings that were cleared last, newest first."""
     wanted = {"component": component, "code": code}
     narrow = "".join(f" AND {column} = ?" for column, value in wanted.items() if value is not None)
     values = [value for value in wanted.values() if value is not None]
-    sql = f"SELECT {_FINDING} FROM findings WHERE state != 'open'{narrow} ORDER BY cleared_at DESC LIMIT ?"
+    sql = f"SELECT {_FINDING} FROM findings WHERE state = 'cleared'{narrow} ORDER BY cleared_at DESC LIMIT ?"
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as db:
             return [_finding(*row) for row in db.execute(sql, (*values, limit))]
     except sqlite3.Error as error:
         raise LedgerError(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PastTransition:
+    """A transition as it was stored."""
+
+    time: float
+    state: str
+    action: str
+    cause: str
+    event: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """All that the ledger knows of one finding: how it changed and why, and the events that it was seen in (of many, the first and the last)."""
+
+    finding: Finding
+    transitions: tuple[PastTransition, ...]
+    events: tuple[StoredEvent, ...]
+    incident: Incident | None
+
+
+def read_past(path: Path, finding_id: int) -> Past | None:
+    """The story of one finding, open or cleared. None where there is no such finding."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as db:
+            row = db.execute(f"SELECT {_FINDING} FROM findings WHERE id = ?", (finding_id,)).fetchone()
+            if row is None:
+                return None
+            finding = _finding(*row)
+            transitions = tuple(
+                PastTransition(*one)
+                for one in db.execute(
+                    "SELECT time, state, action, cause, event FROM transitions WHERE finding = ? ORDER BY id", (finding_id,)
+                )
+            )
+            told = db.execute(f"SELECT {_INCIDENT} FROM incidents WHERE id = ?", (finding.incident,)).fetchone()
+            return Past(finding, transitions, _evidence(db, finding, transitions), _incident(*told) if told is not None else None)
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path}: {error}") from error
+
+
+def _evidence(db: sqlite3.Connection, finding: Finding, transitions: Sequence[PastTransition]) -> tuple[StoredEvent, ...]:
+    first = db.execute("SELECT id FROM events WHERE identity = ?", (transitions[0].event if transitions else None,)).fetchone()
+    where = "component = ? AND code = ? AND follows IS NULL AND id >= ? AND time <= ?"
+    values = (finding.component.name, finding.code, first[0] if first else 0, finding.last + 0.001)
+    rows: dict[int, Row] = {}
+    for order in ("ASC", "DESC"):
+        sql = f"SELECT id, {_EVENT} FROM events WHERE {where} ORDER BY id {order} LIMIT {_EVIDENCE}"
+        rows.update({row[0]: row for row in db.execute(sql, values)})
+    return tuple(StoredEvent(row[0], _event(*row[1:]), _followers(db, row[1])) for _, row in sorted(rows.items()))  # type: ignore[arg-type]
 
 
 def _followers(db: sqlite3.Connection, identity: str) -> tuple[str, ...]:
@@ -345,8 +507,13 @@ def _used_bytes(db: sqlite3.Connection) -> int:
 
 _EVENT = "identity, time, source, kind, code, component, boot_id, trust, follows, simulated_until, fields, raw"
 _INSERT_EVENT = f"INSERT OR IGNORE INTO events ({_EVENT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_FINDING = "id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state, simulated_until, cleared_at, cleared_by"
-_UPSERT_FINDING = f"INSERT OR REPLACE INTO findings ({_FINDING}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_FINDING = (
+    "id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state, simulated_until, cleared_at, cleared_by, "
+    "asked, source, incident, heard_since, quiet_s, shadow, remedy_at"
+)
+_UPSERT_FINDING = f"INSERT OR REPLACE INTO findings ({_FINDING}) VALUES ({', '.join('?' * 24)})"
+_INCIDENT = "id, since, last, closed_at, story, simulated, boot_id, usec, members"
+_UPSERT_INCIDENT = f"INSERT OR REPLACE INTO incidents ({_INCIDENT}) VALUES ({', '.join('?' * 9)})"
 _UPSERT_POSITION = "INSERT OR REPLACE INTO positions (source, boot_id, cursor) VALUES (?, ?, ?)"
 Row = tuple[object, ...]
 
@@ -388,11 +555,17 @@ def _event(
     )
 
 
+_LAYERS = ("ruled", "context", "driver", "escalated")
+
+
 def _finding_row(finding: Finding) -> Row:
+    layers = {name: getattr(finding, name) for name in _LAYERS}
+    asked = {name: [one.action.value, one.when.value, one.because] for name, one in layers.items() if one is not None}
     return (
         *(finding.id, finding.component.name, finding.code, finding.kind, finding.action.value, finding.when.value),
         *(finding.since, finding.last, finding.count, finding.boot_id, finding.title, finding.raw, json.dumps(finding.fields)),
         *(finding.state.value, finding.simulated_until, finding.cleared_at, finding.cleared_by),
+        *(json.dumps(asked), finding.source, finding.incident, finding.heard_since, finding.quiet_s, finding.shadow, finding.remedy_at),
     )
 
 
@@ -414,14 +587,20 @@ def _finding(
     simulated_until: float | None,
     cleared_at: float | None,
     cleared_by: str | None,
+    asked: str | None,
+    source: str,
+    incident: int,
+    heard_since: float,
+    quiet_s: float | None,
+    shadow: int,
+    remedy_at: float | None,
 ) -> Finding:
+    layers = {name: Asked(Action(one[0]), When(one[1]), one[2]) for name, one in json.loads(asked or "{}").items()}
     return Finding(
         id=id_,
         component=Component.parse(component),
         code=code,
         kind=kind,
-        action=Action(action),
-        when=When(due),
         since=since,
         last=last,
         count=count,
@@ -429,10 +608,90 @@ def _finding(
         title=title,
         raw=raw,
         fields=json.loads(fields),
+        source=source,
+        ruled=layers.get("ruled") or Asked(Action(action), When(due)),
+        context=layers.get("context"),
+        driver=layers.get("driver"),
+        escalated=layers.get("escalated"),
+        incident=incident,
+        heard_since=heard_since,
+        quiet_s=quiet_s,
+        shadow=bool(shadow),
+        remedy_at=remedy_at,
         state=FindingState(state),
         simulated_until=simulated_until,
         cleared_at=cleared_at,
         cleared_by=cleared_by,
+    )
+
+
+def _incident_row(incident: Incident) -> Row:
+    members = [
+        [
+            *(one.component.name, one.code, one.name, one.count, one.first, one.last, one.boot_id, one.usec),
+            *(sorted(one.places), sorted(one.pids), sorted(one.processes), one.raw),
+        ]
+        for one in incident.members
+    ]
+    return (
+        *(incident.id, incident.since, incident.last, incident.closed_at, incident.story, incident.simulated),
+        *(incident.boot_id, incident.usec, json.dumps(members)),
+    )
+
+
+def _incident(
+    id_: int,
+    since: float,
+    last: float,
+    closed_at: float | None,
+    story: str,
+    simulated: int,
+    boot_id: str,
+    usec: int | None,
+    members: str,
+) -> Incident:
+    return Incident(
+        id=id_,
+        members=tuple(
+            Member(
+                component=Component.parse(component),
+                code=code,
+                name=name,
+                count=count,
+                first=first,
+                last=last_,
+                boot_id=boot,
+                usec=clock,
+                places=frozenset(places),
+                pids=frozenset(pids),
+                processes=frozenset(processes),
+                raw=raw,
+            )
+            for component, code, name, count, first, last_, boot, clock, places, pids, processes, raw in json.loads(members)
+        ),
+        since=since,
+        last=last,
+        boot_id=boot_id,
+        usec=usec,
+        story=story,
+        simulated=bool(simulated),
+        closed_at=closed_at,
+    )
+
+
+def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
+    if changes.shifted:
+        db.execute("UPDATE OR REPLACE marks SET time = time + ?", (changes.shifted,))
+        db.execute("UPDATE findings SET cleared_at = cleared_at + ? WHERE state = 'cleared'", (changes.shifted,))
+    db.executemany("UPDATE OR IGNORE marks SET device = ? WHERE device = ?", [(new, old) for old, new in changes.renamed])
+    db.executemany(_UPSERT_INCIDENT, map(_incident_row, changes.incidents))
+    db.executemany(
+        "INSERT OR IGNORE INTO marks (device, time, kind, fault, detail) VALUES (?, ?, ?, ?, ?)",
+        [(mark.device, mark.time, mark.kind.value, mark.fault, mark.detail) for mark in changes.marks],
+    )
+    db.executemany(
+        "INSERT OR REPLACE INTO devices (component, uuid, serial, reset_at, placed_at) VALUES (?, ?, ?, ?, ?)",
+        [(one.component.name, one.uuid, one.serial, one.reset_at, one.placed_at) for one in changes.devices],
     )
 
 

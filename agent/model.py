@@ -22,14 +22,14 @@ Fields = Mapping[str, Value]
 class Action(Enum):
     """What must be done. The members' order is the order of strength.
 
-    `inspect` stands beside the ladder: a person or a deeper diagnostic must look. It outranks `observe` when one word
-    has to be said for the whole node, and is outranked by everything that asks for a remedy.
+    `inspect` stands beside the ladder: a person or a deeper diagnostic must look. When one word has to be said for the
+    whole node it outranks what is the job's own affair, and is outranked by everything that asks for a remedy of the node.
     """
 
     NONE = "none"
     OBSERVE = "observe"
-    INSPECT = "inspect"
     RESTART_WORKLOAD = "restart_workload"
+    INSPECT = "inspect"
     RESET_DEVICE = "reset_device"
     REBOOT_NODE = "reboot_node"
     REPLACE_NODE = "replace_node"
@@ -151,19 +151,31 @@ class Event:
 
 class FindingState(Enum):
     OPEN = "open"
+    IN_REMEDY = "in_remedy"  # somebody has begun what it asks for; it stands until the evidence says that it held
     CLEARED = "cleared"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked for, by when, and why it differs from the catalogue's table. `because` is for people."""
+
+    action: Action
+    when: When
+    because: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One problem of one component. A new value replaces it at every transition; `id` stays."""
+    """One problem of one component. A new value replaces it at every transition; `id` stays.
+
+    What it asks for is made of layers: the table's ruling on the strongest event; the context of its incident instead,
+    where a rule says so; instead of either the driver's own word; and at least what escalation asks for.
+    """
 
     id: int
     component: Component
     code: str
     kind: str
-    action: Action
-    when: When
     since: float
     last: float
     count: int
@@ -171,10 +183,43 @@ class Finding:
     title: str
     raw: str  # the line that decided the action
     fields: Fields  # of the event that decided the action
+    source: str  # which source would see it again
+    ruled: Asked
+    context: Asked | None = None
+    driver: Asked | None = None
+    escalated: Asked | None = None
+    incident: int = 0
+    heard_since: float = 0.0  # since when its source has been listened to without a pause
+    quiet_s: float | None = None  # ends after so much quiet; None: not by quiet
+    remedy_at: float | None = None  # when its remedy was begun
+    shadow: bool = False  # of a rule on trial: shown, without effect
     state: FindingState = FindingState.OPEN
     simulated_until: float | None = None
     cleared_at: float | None = None
     cleared_by: str | None = None
+
+    @property
+    def asked(self) -> Asked:
+        """What it asks for, all layers considered."""
+        asked = self.context or self.ruled
+        if self.driver is not None and asked.action in _DRIVERS_TO_SAY:
+            asked = self.driver
+        if self.escalated is not None and self.escalated.action.rank > asked.action.rank:
+            due = asked.when if asked.action.unfit and asked.when is When.NOW else self.escalated.when
+            asked = Asked(self.escalated.action, due, self.escalated.because)
+        return asked
+
+    @property
+    def action(self) -> Action:
+        return self.asked.action
+
+    @property
+    def when(self) -> When:
+        return self.asked.when
+
+    @property
+    def open(self) -> bool:
+        return self.state is not FindingState.CLEARED
 
     @property
     def simulated(self) -> bool:
@@ -182,10 +227,122 @@ class Finding:
 
     @property
     def key(self) -> FindingKey:
-        return self.component, self.code, self.simulated
+        return self.component, self.code, self.simulated, self.shadow
 
 
-FindingKey = tuple[Component, str, bool]
+FindingKey = tuple[Component, str, bool, bool]
+
+# The driver knows whether a device needs a reset or the node a reboot. Of jobs and of spare parts it says nothing.
+_DRIVERS_TO_SAY = (Action.RESET_DEVICE, Action.REBOOT_NODE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One code of one component in an incident, however often it was printed."""
+
+    component: Component
+    code: str
+    name: str  # what the catalogue's stories call it: its code, or an alias of some of its lines
+    count: int
+    first: float
+    last: float
+    boot_id: str
+    usec: int | None  # of the last one, on the kernel's own clock
+    places: frozenset[str]  # addresses it speaks of: its own, the port above, what is behind it
+    pids: frozenset[int]
+    processes: frozenset[str]
+    raw: str  # the first line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One physical story: a root cause and its consequences, told once. Lives as long as one of its findings is open.
+
+    `members` are sorted, the root first. `story` names the entry of the catalogue that joined them, if one did.
+    """
+
+    id: int
+    members: tuple[Member, ...]
+    since: float
+    last: float
+    boot_id: str = ""  # of its last event, and where that stands on the kernel's own clock
+    usec: int | None = None
+    story: str = ""
+    simulated: bool = False
+    closed_at: float | None = None
+
+    @property
+    def root(self) -> Member:
+        return self.members[0]
+
+    @property
+    def count(self) -> int:
+        return sum(member.count for member in self.members)
+
+    def member(self, component: Component, code: str) -> Member | None:
+        return next((one for one in self.members if one.code == code and one.component == component), None)
+
+
+class MarkKind(Enum):
+    """What a device's record is made of."""
+
+    FAULT = "fault"  # a fault of the device itself was the root of an incident
+    REMEDY = "remedy"  # what a finding asked for was done
+    NOT_HELD = "not_held"  # the fault came back after its remedy
+    PROCESS = "process"  # a process died of a fault that may be its own or the device's
+    REMOVED = "removed"  # it left its slot with something open that only a replacement ends
+    JOB_DIED = "job_died"
+    DIAGNOSTIC_FAILED = "diagnostic_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One entry in a device's record. `device` is what survives a move (UUID, serial), else the component's name."""
+
+    device: str
+    time: float
+    kind: MarkKind
+    fault: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What is remembered of the thing in a slot: who it is, and when it was last reset or put there."""
+
+    component: Component
+    uuid: str = ""
+    serial: str = ""
+    reset_at: float = 0.0
+    placed_at: float = 0.0
+
+    @property
+    def identity(self) -> str:
+        return self.uuid or self.serial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What judging changed beside the findings, to be stored with them."""
+
+    incidents: tuple[Incident, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    devices: tuple[Device, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()  # a device's record goes on under another name: (former, new)
+    shifted: float = 0.0  # seconds by which all remembered times are told anew, before what else is here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """All that judging needs to know of the past: the fold so far."""
+
+    findings: tuple[Finding, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    devices: tuple[Device, ...] = ()
+    settled: tuple[tuple[Component, str, float], ...] = ()  # when the last finding of a component's code was closed
+    next_finding: int = 1
+    next_incident: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

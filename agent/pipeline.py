@@ -17,28 +17,32 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+import anyio
 import structlog
 
 from agent.board import Board
 from agent.catalog import Catalog
-from agent.judge.findings import BOOT, Findings
+from agent.judge.judge import BOOT, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, Judge
 from agent.lane import Lane, LaneStuck
 from agent.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, LedgerNewer, Remembered, unsaved
-from agent.model import NODE, Component, ComponentKind, Event, Fields, Finding, Transition, Trust
+from agent.model import NODE, Changes, Component, ComponentKind, Event, Fields, Finding, Memory, Transition, Trust, Value
 from agent.sources.source import Batch, Position
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 
 T = TypeVar("T")
 _OWN = "vitald"
+_RUNNING, _STOPPED = "running", "stopped"  # the cursor of the daemon's own position
 
 _DEADLINE_S = 2.0  # for one commit; a disk that takes longer is treated as failing
 _QUEUED = 20_000  # events waiting to be judged; beyond it the readers wait, and the kernel's ring is the buffer
 _HELD = 50_000  # events held for a ledger that cannot be written
-_BATCH = 2_000  # events in one transaction
+_BATCH = 1_000  # events in one transaction
+_SLICE = 32  # events judged before others get their turn
 _RETRY_S = (1.0, 30.0)
 _NOTE_S = 0.25
 _WEDGED_S = 20.0
+_STEP_S = 2.0  # slewing is slower than that between two looks
 
 
 @dataclass(slots=True)
@@ -50,12 +54,14 @@ class _Recatalogue:
 
 
 @dataclass(slots=True)
-class _Clear:
-    """A named person wants a finding closed."""
+class _Act:
+    """A named person does something about a finding: closes it, says that its remedy has begun."""
 
+    code: str
     finding: int
     by: str
     audit: Audit
+    replaced: bool
     answer: asyncio.Future[Finding | None]
 
 
@@ -67,10 +73,10 @@ class Pipeline:
         self.lane = lane
         self.board = board
         self.boot_id = boot_id
-        self.findings = Findings(catalog)
+        self.judge = Judge(catalog)
         self._positions: dict[str, Position] = {}  # how far each source has handed in
         self._to_note: dict[str, Position] = {}  # positions that the lane will note when its turn comes
-        self._queue: deque[Batch | _Clear | _Recatalogue] = deque()
+        self._queue: deque[Batch | _Act | _Recatalogue] = deque()
         self._queued = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -82,24 +88,41 @@ class Pipeline:
         self._busy = False  # judging or committing
         self._note_timer: asyncio.TimerHandle | None = None
         self._blind = False  # what is remembered could not be read at the start
+        self._clock = time.time() - time.monotonic()
+        self._orderly = False
+        self._former_boots: set[str] = set()
 
     async def open(self, catalog: Catalog) -> None:
         """Read what is remembered and fold in that the node may have booted since. Raises only LedgerNewer."""
         remembered = await self._open_ledger()
         if remembered is not None:
-            self.findings = Findings(catalog, remembered.findings, remembered.next_id)
+            self.judge = Judge(catalog, remembered.memory)
             self._positions = dict(remembered.positions)
+            was = self._positions.get(_OWN)
+            self._orderly = was is not None and was.cursor == _STOPPED
+            self._former_boots = {position.boot_id for position in self._positions.values()}
         else:
             # Far from the ids of findings that may stand in the ledger after all.
-            self._blind, self.findings = True, Findings(catalog, next_id=int(time.time()))
-        last_boot = {position.boot_id for position in self._positions.values()} | {finding.boot_id for finding in self.findings.opened}
-        now = time.time()
-        entry = Entry(transitions=tuple(self.findings.recatalogue(catalog, now)))
-        if last_boot - {self.boot_id}:
-            booted = self._own_event(BOOT, {}, NODE, "the node was booted")
-            entry = self._judge(entry, replace(booted, identity=f"vitald:boot:{self.boot_id}"))
-        await self._store([entry])
-        self.board.publish(self.findings.opened)  # what is remembered is shown from the first answer on
+            far = int(time.time())
+            self._blind, self.judge = True, Judge(catalog, Memory(next_finding=far, next_incident=far))
+        self._former_boots |= {finding.boot_id for finding in self.judge.opened}
+        self._former_boots -= {self.boot_id}
+        await self._store([self._entry(transitions=self.judge.recatalogue(catalog, time.time()))])
+        self.board.publish(self.judge)  # what is remembered is shown from the first answer on
+
+    async def booted(self) -> None:
+        """Once what earlier boots left has been handed in: fold in that the node was booted since, if it was."""
+        # Faults of this boot may have been printed before we ran: the boot came before them, and after all that was seen before it.
+        began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        at = min(time.time(), max([began, *(finding.last for finding in self.judge.opened)]))
+        event = replace(self._own_event(BOOT, {}, NODE, "the node was booted"), identity=f"vitald:boot:{self.boot_id}", time=at)
+        events = (event,) if self._former_boots else ()
+        await self.put(Batch(_OWN, events, Position(_OWN, self.boot_id, _RUNNING), again=True))
+
+    @property
+    def orderly(self) -> bool:
+        """Whether the daemon before this one was stopped, not killed."""
+        return self._orderly
 
     def position(self, source: str) -> Position | None:
         return self._positions.get(source)
@@ -108,6 +131,8 @@ class Pipeline:
         """Hand in a batch; waits while too much is queued already."""
         if batch.position is not None:
             self._positions[batch.position.source] = batch.position
+        if batch.again and batch.events:
+            batch = replace(batch, events=await self._unknown(batch.events))
         if not (batch.events or batch.failed or self._queue or self._busy):
             # Nothing to judge and nothing before it: most batches are such, and need not wake the judge.
             self.board.source_looked(batch.source, caught_up=batch.caught_up)
@@ -124,12 +149,27 @@ class Pipeline:
         """Hand in an observation of the daemon about itself."""
         await self.put(Batch(_OWN, (self._own_event(code, fields, component, raw),)))
 
-    async def clear(self, finding: int, by: str, audit: Audit) -> Finding | None:
-        """Close a finding for a named person. Returns it closed, and stored; None where no such finding is open."""
+    async def clear(self, finding: int, by: str, audit: Audit, *, replaced: bool = False) -> Finding | None:
+        """Close a finding for a named person; `replaced`: because its device was. Returns it closed, and stored; None where it is not open."""
+        return await self._act(CLEARED, finding, by, audit, replaced=replaced)
+
+    async def begin_remedy(self, finding: int, by: str, audit: Audit) -> Finding | None:
+        """Somebody begins what a finding asks for. Returns it, and stored; None where it is not open."""
+        return await self._act(REMEDY_BEGUN, finding, by, audit)
+
+    async def _act(self, code: str, finding: int, by: str, audit: Audit, *, replaced: bool = False) -> Finding | None:
         answer: asyncio.Future[Finding | None] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Clear(finding, by, audit, answer))
+        self._queue.append(_Act(code, finding, by, audit, replaced, answer))
         self._wake.set()
         return await answer
+
+    async def _unknown(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """Of events that may have been handed in before, those that are not stored yet."""
+        try:
+            known = await self.lane.call(partial(self.ledger.known, [event.identity for event in events]), _DEADLINE_S)
+        except (LedgerError, LaneStuck):
+            return tuple(events)  # the ledger is ill, and says so; it will not store one twice
+        return tuple(event for event in events if event.identity not in known)
 
     def wedged(self) -> bool:
         """Whether something has waited to be judged for too long: the watchdog is not fed then."""
@@ -149,23 +189,10 @@ class Pipeline:
             await self._wait()
             self._busy = True
             self._progress = time.monotonic()
-            entries = [Entry(transitions=tuple(self.findings.expire(time.time())))]
             answers: list[Callable[[], None]] = []
             looked: list[Batch] = []
-            taken = 0
-            while self._queue and taken < _BATCH:
-                item = self._queue.popleft()
-                if isinstance(item, _Clear):
-                    entry, closed = self._cleared(item)
-                    answers.append(partial(_answer, item.answer, closed))
-                elif isinstance(item, _Recatalogue):
-                    entry = Entry(transitions=tuple(self.findings.recatalogue(item.catalog, time.time())))
-                    answers.append(partial(_answer, item.answer, None))
-                else:
-                    taken += len(item.events)
-                    looked.append(item)
-                    entry = self._judge(Entry(position=item.position), *item.events)
-                entries.append(entry)
+            with anyio.CancelScope(shield=True):  # what is taken is judged whole: half a batch would be lost
+                entries, taken = await self._take(answers, looked)
             self._queued -= taken
             if self._queued < _QUEUED:
                 self._room.set()
@@ -179,11 +206,35 @@ class Pipeline:
             for answer in answers:
                 answer()
 
+    async def _take(self, answers: list[Callable[[], None]], looked: list[Batch]) -> tuple[list[Entry], int]:
+        """Judge what is queued, up to a transaction's worth; now and then the others get their turn."""
+        entries = [self._stepped(), self._entry(transitions=self.judge.expire(time.time()))]
+        taken = 0
+        while self._queue and taken < _BATCH:
+            item = self._queue.popleft()
+            if isinstance(item, _Act):
+                entry, acted = self._acted(item)
+                answers.append(partial(_answer, item.answer, acted))
+            elif isinstance(item, _Recatalogue):
+                entry = self._entry(transitions=self.judge.recatalogue(item.catalog, time.time()))
+                answers.append(partial(_answer, item.answer, None))
+            else:
+                looked.append(item)
+                entry = Entry(position=item.position)
+                for begin in range(0, len(item.events), _SLICE):
+                    if taken:
+                        await asyncio.sleep(0)
+                    part = item.events[begin : begin + _SLICE]
+                    taken += len(part)
+                    entry = self._judge(entry, *part)
+            entries.append(entry)
+        return entries, taken
+
     async def close(self) -> None:
         """Judge and store what is queued, then let go of the ledger. Within a second or so, or not at all."""
         entries = [self._judge(Entry(position=item.position), *item.events) for item in self._queue if isinstance(item, Batch)]
         self._queue.clear()
-        await self._store(entries)
+        await self._store([*entries, Entry(position=Position(_OWN, self.boot_id, _STOPPED))])
         if self._note_timer is not None:
             self._note_timer.cancel()
             self._note_now()
@@ -198,7 +249,7 @@ class Pipeline:
             await asyncio.sleep(0)
             return
         self._wake.clear()
-        until = self.findings.due - time.time()
+        until = self.judge.due - time.time()
         if self._held:
             until = min(until, self._retry_at - time.monotonic())
         with suppress(asyncio.TimeoutError):
@@ -208,23 +259,48 @@ class Pipeline:
         transitions = [*entry.transitions]
         for event in events:
             try:
-                transitions += self.findings.apply(event)
+                transitions += self.judge.apply(event)
             except Exception as error:  # a fault of ours must not end the judging of everything else
                 log.exception("event_not_judged", identity=event.identity, code=event.code, raw=event.raw)
                 told = f"{type(error).__name__} while judging {event.identity}: {event.raw}"
-                transitions += self.findings.apply(self._own_event("vitald/not_judged", {}, NODE, told))
-        return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions))
+                failed = self._own_event("vitald/not_judged", {}, NODE, told)
+                events = (*events, failed)
+                transitions += self.judge.apply(failed)
+        changes = _together(entry.changes, self.judge.take_changes())
+        return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions), changes=changes)
 
-    def _cleared(self, item: _Clear) -> tuple[Entry, Finding | None]:
-        transition = self.findings.clear(item.finding, item.audit.time, item.by, item.audit.reason)
-        if transition is None:
+    def _entry(self, transitions: Sequence[Transition]) -> Entry:
+        return Entry(transitions=tuple(transitions), changes=self.judge.take_changes())
+
+    def _acted(self, item: _Act) -> tuple[Entry, Finding | None]:
+        """What a person does is an event like any other, so that a replay does it too."""
+        meant = next((finding for finding in self.judge.opened if finding.id == item.finding), None)
+        if meant is None:
             return Entry(), None
-        return Entry(transitions=(transition,), audit=item.audit), transition.finding
+        fields: dict[str, Value] = {"code": meant.code, "finding": meant.id, "by": item.by, "reason": item.audit.reason}
+        fields |= {name: True for name, said in (("drill", meant.simulated), ("shadow", meant.shadow)) if said}
+        events = [self._own_event(item.code, fields, meant.component, f"{item.by}: {item.audit.reason}")]
+        if item.replaced:
+            events.append(self._own_event(REPLACED, {"by": item.by}, meant.component, f"{item.by}: {item.audit.reason}"))
+        entry = self._judge(Entry(audit=item.audit), *events)
+        acted = next((change.finding for change in entry.transitions if change.finding.id == meant.id), None)
+        return entry, acted
+
+    def _stepped(self) -> Entry:
+        """Say it when the clock was stepped: windows and quiet times are told by it."""
+        seconds = time.time() - time.monotonic() - self._clock
+        if abs(seconds) < _STEP_S:
+            return Entry()
+        self._clock += seconds
+        log.warning("clock_stepped", seconds=round(seconds, 3))
+        return self._judge(
+            Entry(), self._own_event(CLOCK_STEPPED, {"seconds": seconds}, NODE, f"the clock was stepped by {seconds:+.3f} s")
+        )
 
     async def _store(self, entries: Sequence[Entry]) -> None:
         """Commit, then show. What only moved a position is noted without waiting for the disk."""
         entries = [entry for entry in entries if entry != Entry()]
-        weighty = [entry for entry in entries if entry.events or entry.transitions or entry.audit]
+        weighty = [entry for entry in entries if entry.events or entry.transitions or entry.audit or entry.changes != Changes()]
         if weighty or (self._held and time.monotonic() >= self._retry_at):
             await self._commit(entries)
         elif entries and not self._held:
@@ -232,7 +308,7 @@ class Pipeline:
         events = [event for entry in entries for event in entry.events]
         transitions = [transition for entry in entries for transition in entry.transitions]
         if events or transitions:
-            self.board.publish(self.findings.opened, events, transitions)
+            self.board.publish(self.judge, events, transitions, [one for entry in entries for one in entry.changes.incidents])
             _say(transitions)
 
     async def _commit(self, entries: list[Entry]) -> None:
@@ -251,11 +327,11 @@ class Pipeline:
             work = tuple(self._held)
             if failing:
                 # Repetitions that could not be held are counted in the findings, so those are stored as they stand now.
-                standing = tuple(Transition(time=time.time(), finding=finding, cause="") for finding in self.findings.opened)
+                standing = tuple(Transition(time=time.time(), finding=finding, cause="") for finding in self.judge.opened)
                 work = (*work, Entry(transitions=standing))
             await self.lane.call(partial(self._write, work, reopen=failing), _DEADLINE_S)
         except LedgerDamaged as error:
-            await self._replace_ledger(str(error), self.findings.opened)
+            await self._replace_ledger(str(error), self.judge.opened)
         except (LedgerError, LaneStuck) as error:
             self._failed(str(error))
         else:
@@ -270,9 +346,9 @@ class Pipeline:
 
         remembered = await self.lane.call(work, _DEADLINE_S)
         self._blind = False
-        self.findings.adopt(remembered.findings)
-        self.board.publish(self.findings.opened)
-        log.warning("ledger_read_late", findings=len(remembered.findings))
+        self.judge.adopt(remembered.memory)
+        self.board.publish(self.judge)
+        log.warning("ledger_read_late", findings=len(remembered.memory.findings))
 
     def _write(self, entries: Sequence[Entry], *, reopen: bool) -> None:
         """In the lane."""
@@ -290,13 +366,13 @@ class Pipeline:
         """Not while events are on their way to the disk or held: a position must never be ahead of them."""
         self._note_timer = None
         if self._to_note and not self._held:
-            self.lane.post(self._note_quietly)
+            self.lane.post(partial(self._note_quietly, tuple(self._to_note.values())))
+            self._to_note = {}
 
-    def _note_quietly(self) -> None:
+    def _note_quietly(self, positions: Sequence[Position]) -> None:
         """In the lane. A position that cannot be noted costs nothing yet: the next commit will tell."""
-        positions, self._to_note = self._to_note, {}
         try:
-            for position in positions.values():
+            for position in positions:
                 self.ledger.note(position)
         except LedgerError as error:
             log.debug("position_not_noted", error=str(error))
@@ -388,7 +464,7 @@ class Pipeline:
             self._failed(str(failure))
             return None
         if keep is None:
-            keep = rescued.findings if rescued is not None else ()
+            keep = rescued.memory.findings if rescued is not None else ()
         carried = tuple(Transition(time=time.time(), finding=finding, cause="carried over from the damaged ledger") for finding in keep)
         told = self._own_event(
             "vitald/ledger_replaced", {"error": error, "aside": aside, "rescued": len(carried)}, NODE, f"{error}; the old ledger is {aside}"
@@ -421,6 +497,19 @@ class Pipeline:
         )
 
 
+def _together(one: Changes, other: Changes) -> Changes:
+    """The changes of two parts of a batch; of an incident or a device the later value counts."""
+    if one == Changes():
+        return other
+    return Changes(
+        incidents=tuple({incident.id: incident for incident in (*one.incidents, *other.incidents)}.values()),
+        marks=(*one.marks, *other.marks),
+        devices=tuple({device.component: device for device in (*one.devices, *other.devices)}.values()),
+        renamed=(*one.renamed, *other.renamed),
+        shifted=one.shifted + other.shifted,
+    )
+
+
 def _answer(waiting: asyncio.Future[T], result: T) -> None:
     if not waiting.done():  # whoever asked may have gone
         waiting.set_result(result)
@@ -446,4 +535,5 @@ def _say(transitions: Sequence[Transition]) -> None:
                 cause=transition.cause,
                 raw=finding.raw,
                 simulated=finding.simulated,
+                **({"trial": True} if finding.shadow else {}),
             )

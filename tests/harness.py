@@ -226,7 +226,7 @@ listen = "127.0.0.1:{self.port}"
     def cli(self, *arguments: str, stdin: bytes | None = None, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
         """`vitald ARGUMENTS --socket ...`."""
         command = [PYTHON, "-m", "agent", *arguments]
-        if arguments[0] not in ("scan", "explain", "config", "version", "run"):
+        if arguments[0] not in ("scan", "replay", "explain", "config", "version", "run"):
             command += ["--socket", str(self.socket)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, input=stdin and stdin.decode())
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from agent.catalog.loader import PROFILES, CatalogError, load
-from agent.catalog.rules import Case, Catalog, Clears, FaultClass, Rule, Ruling
+from agent.catalog.rules import CLEARS_OF, Case, Catalog, Clears, Cure, FaultClass, Rule, Ruling
 
-__all__ = ["PROFILES", "Case", "Catalog", "CatalogError", "Clears", "FaultClass", "Rule", "Ruling", "load"]
+__all__ = ["CLEARS_OF", "PROFILES", "Case", "Catalog", "CatalogError", "Clears", "Cure", "FaultClass", "Rule", "Ruling", "load"]

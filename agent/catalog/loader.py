@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 from agent import toml
-from agent.catalog.rules import Case, Catalog, Clears, FaultClass, Rule, Scalar, Step
+from agent.catalog.ladder import Ladder, Step
+from agent.catalog.lemon import Lemon
+from agent.catalog.rules import Case, Catalog, Clears, Cure, FaultClass, Rule, Scalar
 from agent.catalog.shape import HEAD, begins_with_driver, expand, first_letters
-from agent.model import Action, ComponentKind, When
+from agent.catalog.story import Company, Reach, Stories, Story, aliases_of
+from agent.model import Action, ComponentKind, MarkKind, When
 
 FOLDER = Path(__file__).parent
 PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("*.toml")))
 
 E = TypeVar("E", bound=Enum)
 Raw = dict[str, tuple[toml.Table, str]]  # code -> keys, origin
+_TABLES = ("ladders", "stories", "lemon")  # files that hold something else than entries
 
 
 class CatalogError(Exception):
@@ -32,37 +37,56 @@ class CatalogError(Exception):
         self.errors = errors
 
 
-def load(profile: str = "nvidia", overrides: Mapping[str, object] | None = None, folder: Path = FOLDER) -> Catalog:
-    """The catalogue under a profile, with the user's overrides on top. Raises CatalogError."""
+def load(
+    profile: str = "nvidia", overrides: Mapping[str, object] | None = None, folder: Path = FOLDER, extra: Path | None = None
+) -> Catalog:
+    """The catalogue under a profile, with the user's overrides on top, and the files of `extra` on top of these. Raises CatalogError."""
     errors: list[str] = []
     raw: Raw = {}
-    ladders: dict[str, tuple[Step, ...]] = {}
+    trial: Raw = {}
+    tables = {
+        name: _read(path, errors) for source in (folder, extra) if source for name in _TABLES if (path := source / f"{name}.toml").exists()
+    }
     for path in sorted(folder.glob("*.toml")):
-        tables = _read(path, errors)
-        if path.stem == "ladders":
-            ladders = _ladders(tables, path.name, errors)
-        else:
-            _overlay(raw, tables, path.name, errors, fresh=True)
+        if path.stem not in _TABLES:
+            _overlay(raw, trial, _read(path, errors), path.name, errors, fresh=True)
     if profile != "nvidia":
         path = folder / "profiles" / f"{profile}.toml"
         if path.is_file():
-            _overlay(raw, _read(path, errors), f"profiles/{path.name}", errors)
+            _overlay(raw, trial, _read(path, errors), f"profiles/{path.name}", errors)
         else:
             errors.append(f"[catalog] profile: there is no profile {profile!r}{toml.suggest(profile, PROFILES)}")
-    _overlay(raw, dict(overrides or {}), "[catalog.overrides]", errors)
+    _overlay(raw, trial, dict(overrides or {}), "[catalog.overrides]", errors)
 
+    if extra is not None:
+        paths = sorted(extra.glob("*.toml"))
+        if not paths:
+            errors.append(f"{extra}: no *.toml file there")
+        for path in paths:
+            if path.stem not in _TABLES:
+                _overlay(raw, trial, _read(path, errors), str(path), errors)
+
+    ladders = _ladders(tables.get("ladders", {"ladder": {}}), errors)
     rules: dict[str, Rule] = {}
     defaults: dict[str, Rule] = {}
+
+    def entry(code: str, keys: toml.Table, origin: str) -> Rule | None:
+        inherited = raw.get(f"{code.partition('/')[0]}/default", ({}, ""))[0]
+        keys = {**{key: inherited[key] for key in ("cases", "also", "component") if key in inherited}, **keys}
+        return _Entry(code, keys, origin, ladders, errors).rule()
+
     for code, (keys, origin) in raw.items():
         kind, _, name = code.partition("/")
-        inherited = raw.get(f"{kind}/default", ({}, ""))[0]
-        keys = {**{key: inherited[key] for key in ("cases", "also", "component") if key in inherited}, **keys}
-        rule = _Entry(code, keys, origin, ladders, errors).rule()
+        rule = entry(code, keys, origin)
+        if rule is not None and code in trial:
+            rule = replace(rule, shadow=entry(code, *trial[code]))
         if rule is not None:
             (defaults if name == "default" else rules)[kind if name == "default" else code] = rule
+    words = {code for code, rule in rules.items() if rule.word}
+    stories, lemon = _stories(tables.get("stories", {"story": {}}), raw, words, errors), _lemon(tables.get("lemon"), errors)
     if errors:
         raise CatalogError(errors)
-    return Catalog(rules, defaults, ladders, profile)
+    return Catalog(rules, defaults, ladders=ladders, stories=stories, lemon=lemon, profile=profile)
 
 
 def _read(path: Path, errors: list[str]) -> toml.Table:
@@ -73,8 +97,8 @@ def _read(path: Path, errors: list[str]) -> toml.Table:
         return {}
 
 
-def _overlay(raw: Raw, tables: toml.Table, origin: str, errors: list[str], *, fresh: bool = False) -> None:
-    """Lay `[kind.code]` tables (or `["kind/code"]`) over what is there, key by key."""
+def _overlay(raw: Raw, trial: Raw, tables: toml.Table, origin: str, errors: list[str], *, fresh: bool = False) -> None:
+    """Lay `[kind.code]` tables (or `["kind/code"]`) over what is there, key by key; on `trial`, where they say `shadow = true`."""
     for kind, entries in tables.items():
         if not isinstance(entries, dict):
             errors.append(f"{origin}: {kind}: expected tables such as [xid.79]")
@@ -83,6 +107,12 @@ def _overlay(raw: Raw, tables: toml.Table, origin: str, errors: list[str], *, fr
         for code, entry in named.items():
             if not isinstance(entry, dict):
                 errors.append(f"{origin}: [{code.replace('/', '.')}]: expected a table")
+            elif entry.get("shadow") is True:
+                keys = {key: value for key, value in entry.items() if key != "shadow"}
+                # What is in force for a code of its own meanwhile: its kind's default, else nothing.
+                default = raw.get(f"{code.partition('/')[0]}/default", ({**keys, "action": "none", "cases": []}, origin))
+                base = raw.setdefault(code, ({**default[0], "title": str(default[0].get("title", "")).replace("{code}", code)}, default[1]))
+                trial[code] = ({**base[0], **keys}, origin)
             elif code not in raw:
                 raw[code] = (entry, origin)
             elif fresh:
@@ -91,18 +121,114 @@ def _overlay(raw: Raw, tables: toml.Table, origin: str, errors: list[str], *, fr
                 raw[code] = ({**raw[code][0], **entry}, origin)
 
 
-def _ladders(tables: toml.Table, origin: str, errors: list[str]) -> dict[str, tuple[Step, ...]]:
-    ladders: dict[str, tuple[Step, ...]] = {}
-    section = tables.get("ladder", {})
-    for name, table in section.items() if isinstance(section, dict) else ():
+def _ladders(tables: toml.Table, errors: list[str]) -> dict[str, Ladder]:
+    ladders: dict[str, Ladder] = {}
+    for name, table in _named(tables, "ladder", errors):
         steps: list[Step] = []
         try:
             for step in table["steps"]:
-                steps.append(Step(after=int(step["after"]), within_s=toml.duration(step["within"]), action=Action(step["action"])))
+                if sum(key in step for key in ("of", "processes", "survived")) != 1:
+                    raise ValueError("a step needs one of `of`, `processes` and `survived`")
+                if min(step.get("remedies", 1), step.get("processes", 1)) < 1:
+                    raise ValueError("remedies and processes count from 1")
+                steps.append(
+                    Step(
+                        within_s=toml.duration(step["within"]),
+                        action=Action(step["action"]),
+                        when=When(step.get("when_to_act", "now")),
+                        of=Action(step["of"]) if "of" in step else None,
+                        remedies=int(step.get("remedies", 1)),
+                        survived=step.get("survived", False) is True,
+                        processes=int(step.get("processes", 0)),
+                        same=tuple(step.get("same", ())),
+                    )
+                )
+            serves = Action(table["serves"]) if "serves" in table else None
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            errors.append(f"{origin}: [ladder.{name}] steps: {error}")
-        ladders[name] = tuple(steps)
+            errors.append(f"ladders.toml: [ladder.{name}]: {_said(error)}")
+        else:
+            ladders[name] = Ladder(name, tuple(steps), serves)
     return ladders
+
+
+def _stories(tables: toml.Table, raw: Raw, words: set[str], errors: list[str]) -> Stories:
+    told: list[Story] = []
+    kinds = {code.partition("/")[0] for code in raw}
+    try:
+        aliases = aliases_of(dict(_named(tables, "alias", errors))) if "alias" in tables else []
+    except (KeyError, ValueError) as error:
+        errors.append(f"stories.toml: [alias]: {_said(error)}")
+        aliases = []
+    known = {*raw, *(alias.name for alias in aliases)}
+    for name, table in _named(tables, "story", errors):
+        try:
+            told.append(
+                Story(
+                    name=name,
+                    title=table["title"],
+                    reach=Reach(table["reach"]),
+                    within_s=toml.duration(table["within"]),
+                    early_s=toml.duration(table["early"]),
+                    source=table["source"],
+                    causes=tuple(table["causes"]),
+                    consequences=tuple(table.get("consequences", ())),
+                    echoes=tuple(table.get("echoes", ())),
+                    apart=table.get("apart", False) is True,
+                    companies=tuple(
+                        Company(
+                            code=company["code"],
+                            beside=tuple(company["beside"]),
+                            action=Action(company["action"]) if "action" in company else None,
+                            when=When(company["when_to_act"]) if "when_to_act" in company else None,
+                            because=company["because"],
+                        )
+                        for company in table.get("company", ())
+                    ),
+                )
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            errors.append(f"stories.toml: [story.{name}]: {_said(error)}")
+            continue
+        story = told[-1]
+        named = {*story.causes, *story.consequences, *story.echoes}
+        named |= {code for company in story.companies for code in (company.code, *company.beside)}
+        for code in sorted(named):
+            kind, _, number = code.partition("/")
+            if kind not in kinds if number == "*" else code not in known:
+                errors.append(f"stories.toml: [story.{name}]: there is no entry {code!r}{toml.suggest(code, known)}")
+    words |= {alias.name for alias in aliases if alias.code in words}
+    return Stories.of(told, aliases, words)
+
+
+def _lemon(tables: toml.Table | None, errors: list[str]) -> Lemon:
+    if tables is None:
+        return Lemon()
+    try:
+        table: dict[str, Any] = dict(_named({"lemon": tables}, "lemon", errors))["lemon"]
+        return Lemon(
+            window_s=toml.duration(table["window"]),
+            half_life_s=toml.duration(table["half_life"]),
+            suspect=float(table["suspect"]),
+            job_before_s=toml.duration(table["job_before"]),
+            job_after_s=toml.duration(table["job_after"]),
+            weights={MarkKind(kind): float(weight) for kind, weight in table["weights"].items()},
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        errors.append(f"lemon.toml: [lemon]: {_said(error)}")
+        return Lemon()
+
+
+def _named(tables: toml.Table, section: str, errors: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """The tables of `[section.NAME]`."""
+    found = tables.get(section)
+    if not isinstance(found, dict) or not all(isinstance(table, dict) for table in found.values()):
+        errors.append(f"[{section}]: expected tables such as [{section}.NAME]")
+        return []
+    return list(found.items())
+
+
+def _said(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 class _Entry:
@@ -134,7 +260,13 @@ class _Entry:
             escalation=self.escalation(),
             source=self.text("source", required=True),
             cases=self.cases("cases") + self.cases("also"),
+            fault=self.text("fault") or self.code,
             state=self.flag("state") or False,
+            word=self.flag("word") or False,
+            context=self.flag("context") or False,
+            cures=self.member("cures", Cure, None),
+            ends=self.texts("ends"),
+            of=self.kinds("of"),
             component=self.member("component", ComponentKind, ComponentKind.NODE),
             fatal=self.flag("fatal"),
             match=self.match(),
@@ -167,7 +299,16 @@ class _Entry:
             return None
         return value
 
-    def member(self, key: str, enum: type[E], default: E, *, required: bool = False) -> E:
+    def kinds(self, key: str) -> tuple[ComponentKind, ...]:
+        return tuple(kind for word in self.texts(key) if (kind := self.of_enum(key, word, ComponentKind)) is not None)
+
+    @overload
+    def member(self, key: str, enum: type[E], default: E, *, required: bool = False) -> E: ...
+
+    @overload
+    def member(self, key: str, enum: type[E], default: None) -> E | None: ...
+
+    def member(self, key: str, enum: type[E], default: E | None, *, required: bool = False) -> E | None:
         if key not in self.keys:
             if required:
                 self.wrong(key, "missing")
@@ -283,6 +424,6 @@ def _scalars(value: object) -> tuple[Scalar, ...]:
 
 _KEYS = (
     *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "clears", "escalation", "cases", "also", "source"),
-    *("state", "component", "fatal", "match", "starts", "contains", "samples"),
+    *("fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
 )
 _CASE_KEYS = ("when", "action", "at_least", "when_to_act", "title", "advice")

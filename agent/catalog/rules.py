@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Union
 
-from agent.model import Action, ComponentKind, Fields, When
+from agent.catalog.ladder import Ladder
+from agent.catalog.lemon import Lemon
+from agent.catalog.story import Stories
+from agent.model import Action, Asked, ComponentKind, Fields, When
 
 
 class FaultClass(Enum):
@@ -39,6 +42,25 @@ class Clears:
     diagnostic: int | None = None  # passed at this DCGM run level
     quiet_s: float | None = None
 
+    def by(self, cure: Cure, level: int = 0) -> bool:
+        """Whether this evidence closes the finding."""
+        if cure is Cure.DIAGNOSTIC:
+            return self.diagnostic is not None and level >= self.diagnostic
+        # A board that was replaced has had its reset, and a reboot too is a reset of every device.
+        return {Cure.REBOOT: self.reboot, Cure.DEVICE_RESET: self.device_reset, Cure.REPLACED: True}[cure]
+
+    def or_by(self, other: Clears) -> Clears:
+        """By this evidence or the other's; the quiet time stays this one's."""
+        levels = [one.diagnostic for one in (self, other) if one.diagnostic is not None]
+        return Clears(
+            reboot=self.reboot or other.reboot,
+            device_reset=self.device_reset or other.device_reset,
+            recovers=self.recovers or other.recovers,
+            replaced=self.replaced or other.replaced,
+            diagnostic=min(levels, default=None),
+            quiet_s=self.quiet_s,
+        )
+
     def words(self) -> list[str]:
         """For people: `a reboot`, `24 h without another`."""
         said = []
@@ -58,13 +80,13 @@ class Clears:
         return said
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One rung of a ladder: returned `after` times within `within_s` seconds although the remedy was completed."""
+class Cure(Enum):
+    """What an event is evidence of: that something was done which ends findings."""
 
-    after: int
-    within_s: float
-    action: Action
+    REBOOT = "reboot"
+    DEVICE_RESET = "device_reset"
+    REPLACED = "replaced"
+    DIAGNOSTIC = "diagnostic"  # passed, at the run level in the event's field `level`
 
 
 Scalar = Union[str, int, bool]
@@ -107,9 +129,14 @@ class Ruling:
     advice: str
     clears: Clears
 
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.action, self.when)
 
-# What closes a finding whose action came from a case: it follows the action, not the table's entry.
-_CLEARS_OF = {
+
+# What closes a finding whose action is not its entry's own: it follows the action.
+CLEARS_OF = {
+    Action.NONE: Clears(quiet_s=3600.0, reboot=True),
     Action.OBSERVE: Clears(quiet_s=86400.0, reboot=True),
     Action.INSPECT: Clears(diagnostic=3, reboot=True),
     Action.RESTART_WORKLOAD: Clears(quiet_s=3600.0, reboot=True),
@@ -136,7 +163,14 @@ class Rule:
     advice: str = ""
     mnemonic: str = ""
     cases: tuple[Case, ...] = ()
+    fault: str = ""  # codes with one name here are one fault, for escalation and the device's record
     state: bool = False  # each event replaces the former action, and `none` closes the finding
+    word: bool = False  # the driver's own word on its device: it outranks what other codes' entries ask for
+    context: bool = False  # no fault: it explains others
+    cures: Cure | None = None  # evidence that ends findings, of the event's component or, where it is the node, of `of`
+    of: tuple[ComponentKind, ...] = ()
+    ends: tuple[str, ...] = ()  # other codes of the component that end with this one's `none`
+    shadow: Rule | None = None  # a rule on trial: what it would ask for is shown, without effect
     component: ComponentKind = ComponentKind.NODE
     fatal: bool | None = None  # for a line that says so in words
     match: tuple[str, ...] = ()  # line shapes, for the kinds whose grammar is data
@@ -172,7 +206,7 @@ def _by_case(ruling: Ruling, case: Case) -> Ruling:
     return replace(
         ruling,
         action=action,
-        clears=ruling.clears if action is ruling.action else _CLEARS_OF.get(action, ruling.clears),
+        clears=ruling.clears if action is ruling.action else CLEARS_OF.get(action, ruling.clears),
         when=case.when or ruling.when,
         title=case.title or ruling.title,
         advice=case.advice or ruling.advice,
@@ -180,29 +214,49 @@ def _by_case(ruling: Ruling, case: Case) -> Ruling:
 
 
 class Catalog:
-    """All rules by code, the default rule of each kind, and the ladders."""
+    """All rules by code, the default rule of each kind, the ladders, the stories, and the weights of a device's record."""
 
     def __init__(
-        self, rules: Mapping[str, Rule], defaults: Mapping[str, Rule], ladders: Mapping[str, tuple[Step, ...]], profile: str
+        self,
+        rules: Mapping[str, Rule],
+        defaults: Mapping[str, Rule],
+        *,
+        ladders: Mapping[str, Ladder],
+        stories: Stories,
+        lemon: Lemon,
+        profile: str,
     ) -> None:
         self.rules = rules
         self.ladders = ladders
+        self.stories = stories
+        self.lemon = lemon
         self.profile = profile
         self._defaults = defaults
+        self._serving = {ladder.serves: ladder for ladder in ladders.values() if ladder.serves is not None}
+        self._unlisted: dict[str, Rule] = {}
 
     def rule(self, code: str) -> Rule:
         """The rule for `xid/79`. A code that is not listed gets its kind's default: unknown is said, never dropped."""
-        rule = self.rules.get(code)
+        rule = self.rules.get(code) or self._unlisted.get(code)
         if rule is not None:
             return rule
         kind, _, number = code.partition("/")
         default = self._defaults.get(kind, _UNLISTED)
-        return replace(default, code=code, kind=kind, title=default.title.replace("{code}", number))
+        if len(self._unlisted) >= _UNLISTED_KEPT:
+            self._unlisted.clear()
+        made = replace(default, code=code, kind=kind, fault=code, title=default.title.replace("{code}", number))
+        return self._unlisted.setdefault(code, made)
+
+    def ladder(self, rule: Rule, action: Action) -> Ladder:
+        """The ladder that a fault climbs: its entry's, or, where something else is asked for, the one that serves that."""
+        own = self.ladders[rule.escalation]
+        return own if action is rule.action or rule.word else self._serving.get(action, own)
 
     def kinds(self) -> set[str]:
         return {rule.kind for rule in self.rules.values()}
 
 
+_UNLISTED_KEPT = 256
 _UNLISTED = Rule(
     code="",
     kind="",

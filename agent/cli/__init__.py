@@ -23,10 +23,13 @@ VERBS = {
     "check": ("check", "may this node take work? one line and an exit code, for schedulers"),
     "events": ("events", "what has happened"),
     "findings": ("findings", "what is wrong now, in full"),
+    "why": ("why", "how a finding came to be, from the raw lines to the flags"),
     "explain": ("explain", "what a code means: vitald explain xid/79"),
     "scan": ("scan", "judge a saved kernel log: vitald scan FILE|-"),
+    "replay": ("replay", "judge a ledger or a saved log once more, by other rules: what would change?"),
     "inject": ("inject", "a drill: put a fault line into the real kernel log, announced and marked as simulated"),
     "clear": ("clear", "close a finding, with a reason"),
+    "remedy": ("remedy", "say that a finding's remedy has begun"),
     "config": ("config", "check a configuration file"),
     "version": ("version", "print the version"),
 }

@@ -6,6 +6,9 @@
 Never 1 or 2 for a verdict: Python exits 1 with a traceback and argparse 2 on a usage error. `--as` translates to the
 codes of others: node-problem-detector's custom plugin protocol (0 ok, 1 problem, 2 unknown), Nagios plugins (0 ok, 1
 warning, 2 critical, 3 unknown), Slurm's prolog and health check (0, or 1 and the node drains).
+
+`--for` says what the answer is for. A remedy that may wait for the running job leaves the node fit while that runs; at
+the prolog of the next, and at the epilog, it is due.
 """
 
 from __future__ import annotations
@@ -29,6 +32,13 @@ _NAGIOS = {0: "OK", 1: "WARNING", 2: "CRITICAL", 3: "UNKNOWN"}
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
+    parser.add_argument(
+        "--for",
+        dest="work",
+        choices=["prolog", "epilog", "running"],
+        default="running",
+        help="a job is about to begin, has ended, or runs (default)",
+    )
     parser.add_argument("--strict", action="store_true", help="degraded is not good enough: exit 10")
     parser.add_argument("--as", dest="protocol", choices=[*PROTOCOLS], default="vitald", help="whose exit codes to use")
     parser.add_argument("--json", action="store_true", help="the verdict as JSON")
@@ -36,7 +46,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        verdict = client.status(arguments)
+        verdict = client.status(arguments, work=arguments.work)
         status = str(verdict["status"])
         line = f"{status}: {why(verdict)}"
     except (client.NoAnswer, client.Refused) as error:

@@ -14,12 +14,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
     parser.add_argument("id", type=int, help="the finding's number, as vitald status shows it")
     parser.add_argument("--reason", required=True, help="why it is no longer true")
+    parser.add_argument("--replaced", action="store_true", help="because its device was replaced: the device's record begins afresh")
     parser.add_argument("--json", action="store_true", help="the closed finding as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        answer = client.ask(arguments, f"/v1/findings/{arguments.id}/clear", {"reason": arguments.reason})
+        answer = client.ask(arguments, f"/v1/findings/{arguments.id}/clear", {"reason": arguments.reason, "replaced": arguments.replaced})
     except client.NoAnswer as error:
         print(f"vitald: {error}", file=sys.stderr)
         return 30

@@ -90,9 +90,9 @@ def ask(arguments: argparse.Namespace, path: str, body: Json | None = None, **qu
         return response.json()
 
 
-def status(arguments: argparse.Namespace) -> Json:
+def status(arguments: argparse.Namespace, work: str | None = None) -> Json:
     """The answer of /v1/status, with at least what a verdict needs. Raises NoAnswer for anything else, and Refused."""
-    answer = ask(arguments, "/v1/status")
+    answer = ask(arguments, "/v1/status", None, **({"for": work} if work not in (None, "running") else {}))
     reasons = answer.get("reasons")
     sound = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
     if answer.get("status") not in STATUSES or not sound:

@@ -83,7 +83,10 @@ def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:
     columns = width()
     drill = colour("SIMULATED ", "bold", "magenta") if finding["simulated"] else ""
     yield f"  {drill}{colour(safe(finding['component']), 'bold')}  {safe(finding['title'])}  {colour(str(finding['code']), 'dim')}  #{finding['id']}"
-    yield f"      do     {action_words(finding)}"
+    begun = " (begun)" if finding["state"] == "in_remedy" else ""
+    yield f"      do     {action_words(finding)}{begun}"
+    if finding["because"]:
+        yield from _wrapped("why", str(finding["because"]), columns)
     if full and finding["meaning"]:
         yield from _wrapped("means", str(finding["meaning"]), columns)
     if finding["advice"]:
@@ -102,6 +105,30 @@ def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:
     absent = "  (no such PCI device on this node now)" if fields.get("on_pci") is False else ""
     raw = safe(finding["raw"])
     yield f"      line   {raw if full else cut(raw, columns - 13 - len(absent))}{absent}"
+
+
+def incident_lines(incident: Json, findings: dict[object, Json]) -> Iterable[str]:
+    """One incident: the finding that heads it, what else asks for something, and what is a consequence."""
+    own = [findings[number] for number in cast("list[object]", incident["findings"]) if number in findings]
+    head = next(
+        (one for one in own if (one["component"], one["code"]) == (incident["component"], incident["code"])), own[0] if own else None
+    )
+    if head is None:
+        return
+    yield from finding_lines(head)
+    for other in own:
+        if other is not head:
+            yield f"      and    {action_words(other)}: {safe(other['component'])}  {safe(other['title'])}  {colour(str(other['code']), 'dim')}  #{other['id']}"
+            if other["because"] and other["because"] != head["because"]:
+                yield f"             {safe(other['because'])}"
+    named = {(one["component"], one["code"]) for one in own}
+    rest = [one for one in cast("list[Json]", incident["members"]) if (one["component"], one["code"]) not in named]
+    if rest:
+        told = [
+            f"{one['code']}{'' if one['component'] == head['component'] else ' on ' + safe(one['component'])}{'' if one['count'] == 1 else ' x ' + str(one['count'])}"
+            for one in rest
+        ]
+        yield from _wrapped("with", ", ".join(told[:12]) + (f" and {len(told) - 12} more" if len(told) > 12 else ""), width())
 
 
 def _wrapped(label: str, text: str, columns: int) -> Iterable[str]:

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _scan(arguments: argparse.Namespace, stream: BinaryIO, config: Config, catalog: Catalog) -> int:
-    from agent.judge.findings import Findings
+    from agent.judge.judge import Judge
     from agent.judge.verdict import by_strength, fold
     from agent.model import Trust
     from agent.outputs import form
@@ -63,7 +63,7 @@ def _scan(arguments: argparse.Namespace, stream: BinaryIO, config: Config, catal
     from agent.sources.kernel_log.lines import strip
 
     interpreter = Interpreter(catalog, Announcements(), None, accept_userspace=arguments.accept_userspace)
-    findings = Findings(catalog)
+    judge = Judge(catalog)
     now = time.time()
     events = untrusted = number = 0
     for number, raw in enumerate(_lines(stream), start=1):
@@ -74,19 +74,24 @@ def _scan(arguments: argparse.Namespace, stream: BinaryIO, config: Config, catal
         if sighting is None:
             continue
         event = interpreter.event(sighting, line.message, line.facility, identity=f"line:{number}", time=now, boot_id="scan", usec=None)
+        if event.trust is not Trust.UNTRUSTED:
+            judge.apply(event)
+        if sighting.context:
+            continue  # no fault: it only explains others
         if event.trust is Trust.UNTRUSTED:
             untrusted += 1
         else:
             events += 1
-            findings.apply(event)
         shown = form.scan_event(number, raw.rstrip(b"\r\n").decode("utf-8", "replace"), event)
         if arguments.json:
             print(json.dumps(shown))
         else:
             mark = render.colour("UNTRUSTED (written by a process, not judged) ", "magenta") if event.trust is Trust.UNTRUSTED else ""
             print(f"{number:>8}  {event.code:<24} {mark}{render.cut(event.raw, render.width() - 36)}")
-    verdict = fold(findings.opened, [], now, device_reset=config.policy.device_reset)
-    open_findings = [form.finding(found, catalog) for found in by_strength(findings.opened)]
+    standing = [found for found in judge.opened if not found.shadow]
+    told = {incident.id: incident for incident in judge.incidents}
+    verdict = fold(standing, [], now, told, device_reset=config.policy.device_reset)
+    open_findings = [form.finding(found, catalog) for found in by_strength(standing)]
     if arguments.json:
         counts = {"lines": number, "events": events, "untrusted": untrusted}
         print(json.dumps({"type": "verdict", **form.verdict(verdict), **counts, "findings": open_findings}))

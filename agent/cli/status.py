@@ -39,20 +39,20 @@ def show(status: Json) -> None:
     drill = "a drill is on" if status["simulated"] else ""
     head = [render.colour(render.safe(status["host"]), "bold"), render.status_word(str(status["status"]))]
     print("  ".join([*head, render.colour(", ".join(filter(None, [*flags, drill])), "bold")]).rstrip())
-    findings = cast("list[Json]", status["findings"])
-    for finding in findings[:_SHOWN]:
+    findings = {finding["id"]: finding for finding in cast("list[Json]", status["findings"])}
+    incidents = cast("list[Json]", status["incidents"])
+    for incident in incidents[:_SHOWN]:
         print()
-        for line in render.finding_lines(finding):
+        for line in render.incident_lines(incident, findings):
             print(line)
-    rest = findings[_SHOWN:]
+    rest = incidents[_SHOWN:]
     if rest:
         print()
-        for finding in rest[:8]:
-            print(
-                f"  {render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}  #{finding['id']}  {finding['todo']}"
-            )
-        if cast("int", status["openFindings"]) > _SHOWN + 8:
-            print(f"  and {cast('int', status['openFindings']) - _SHOWN - 8} more: vitald findings")
+        for incident in rest[:8]:
+            print(f"  {render.safe(incident['line'])}")
+        if len(rest) > 8:
+            print(f"  and {len(rest) - 8} more incidents: vitald findings")
+    _advice(status)
     print()
     for source in cast("list[Json]", status["sources"]):
         looked = f"looked {render.age(source['lastSeen'])} ago" if source["lastSeen"] else "has not looked yet"
@@ -68,6 +68,22 @@ def show(status: Json) -> None:
     print(
         render.colour(f"  {counted}; profile {status['profile']}, vitald {status['version']}, up {render.age(status['startedAt'])}", "dim")
     )
+
+
+def _advice(status: Json) -> None:
+    """What asks for nothing by itself: devices with a record, rules on trial."""
+    suspects = [one for one in cast("list[Json]", status["suspects"]) if one["suspect"]]
+    trials = cast("list[Json]", status["trials"])
+    if suspects or trials:
+        print()
+    for one in suspects:
+        parts = ", ".join(f"{part['count']} {str(part['kind']).replace('_', ' ')}" for part in cast("list[Json]", one["parts"]))
+        where = one["component"] if one["component"] == one["device"] else f"{one['component']} ({one['device']})"
+        print(f"  suspect {render.safe(where)}: score {one['score']} in 28 days: {parts}")
+    for trial in trials[:4]:
+        print(
+            f"  on trial {trial['code']} would have asked to {trial['todo']}: {render.safe(trial['component'])}, {render.times(trial['count'])}"
+        )
 
 
 def _troubles(status: Json) -> None:

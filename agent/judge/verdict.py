@@ -1,7 +1,7 @@
 """
 The node's verdict: a fold over its open findings, and over how fresh its sources are.
 
-Owns     the order of the states, and what raises the two flags.
+Owns     the order of the states, what raises the two flags, what is due for which kind of work.
 Refuses  clocks, devices and the ledger: everything comes in as an argument.
 
 A verdict never improves by age. An Xid 79 that left the kernel's ring is still a GPU off the bus.
@@ -9,18 +9,35 @@ A verdict never improves by age. An Xid 79 that left the kernel's ring is still 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import Enum
 
-from agent.model import Action, Finding, SourceHealth, SourceState, Status, Verdict, When
+from agent.model import Action, Finding, FindingKey, Incident, SourceHealth, SourceState, Status, Verdict, When
 
 
-def fold(findings: Sequence[Finding], sources: Sequence[SourceHealth], monotonic: float, *, device_reset: bool = False) -> Verdict:
+class Work(Enum):
+    """What the answer is for. Between jobs, what may wait for the running one is due."""
+
+    RUNNING = "running"  # a job is on the node
+    PROLOG = "prolog"  # one is about to begin
+    EPILOG = "epilog"  # one has just ended
+
+
+def fold(
+    findings: Sequence[Finding],
+    sources: Sequence[SourceHealth],
+    monotonic: float,
+    incidents: Mapping[int, Incident] | None = None,
+    *,
+    device_reset: bool = False,
+    work: Work = Work.RUNNING,
+) -> Verdict:
     """`monotonic` is the present moment on the clock that the sources' looks were taken by.
 
     `device_reset`: the site resets devices itself, so a reset alone does not ask for a reboot.
     """
     stale = [source for source in sources if not source.fresh(monotonic)]
-    status = status_of(findings)
+    status = status_of(findings, work)
     if stale and status is not Status.UNHEALTHY:
         status = Status.UNKNOWN
     reboot = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
@@ -30,13 +47,13 @@ def fold(findings: Sequence[Finding], sources: Sequence[SourceHealth], monotonic
         reboot_required=any(finding.action in reboot for finding in findings),
         replacement_required=any(finding.action is Action.REPLACE_NODE for finding in findings),
         simulated=any(finding.simulated for finding in findings),
-        reasons=(*map(_reason, by_strength(findings)), *map(_silence, stale)),
+        reasons=(*reasons(findings, incidents or {}), *map(_silence, stale)),
     )
 
 
-def status_of(findings: Sequence[Finding]) -> Status:
+def status_of(findings: Sequence[Finding], work: Work = Work.RUNNING) -> Status:
     """What findings alone say, of a node or of one component."""
-    if any(finding.action.unfit and finding.when is When.NOW for finding in findings):
+    if any(finding.action.unfit and (finding.when is When.NOW or work is not Work.RUNNING) for finding in findings):
         return Status.UNHEALTHY
     return Status.DEGRADED if findings else Status.HEALTHY
 
@@ -46,10 +63,33 @@ def by_strength(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: (-finding.action.rank, finding.when is not When.NOW, finding.since, finding.id))
 
 
-def _reason(finding: Finding) -> str:
-    drill = "SIMULATED: " if finding.simulated else ""
-    when = " after the running job" if finding.when is When.AFTER_JOB else ""
-    return f"{drill}{finding.component.name}: {finding.title} ({finding.code}): {finding.action.words}{when}"
+def told(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[tuple[Finding, list[Finding]]]:
+    """One line an incident, the strongest first: the finding that heads it (its root's, where that is open), and all of its findings."""
+    together: dict[int | FindingKey, list[Finding]] = {}
+    for finding in by_strength(findings):
+        together.setdefault(finding.incident or finding.key, []).append(finding)
+    lines = []
+    for own in together.values():
+        incident = incidents.get(own[0].incident)
+        root = incident.root if incident is not None else None
+        head = next((one for one in own if root is not None and (one.component, one.code) == (root.component, root.code)), own[0])
+        lines.append((head, own))
+    return lines
+
+
+def reasons(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[str]:
+    """A line for each incident: what is wrong, and the strongest thing that it asks for."""
+    return [_reason(head, own) for head, own in told(findings, incidents)]
+
+
+def _reason(head: Finding, own: Sequence[Finding]) -> str:
+    first = own[0]  # the strongest
+    drill = "SIMULATED: " if head.simulated else ""
+    when = " after the running job" if first.when is When.AFTER_JOB else ""
+    asks = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
+    others = [one.code if one.component == head.component else f"{one.code} on {one.component.name}" for one in own if one is not head]
+    also = f"; with {', '.join(dict.fromkeys(others))}" if others else ""
+    return f"{drill}{head.component.name}: {head.title} ({head.code}): {first.action.words}{when}{asks}{also}"
 
 
 def _silence(source: SourceHealth) -> str:

@@ -14,6 +14,7 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import TypeVar
@@ -24,10 +25,10 @@ from aiohttp import web
 from agent import __version__
 from agent.board import Board
 from agent.catalog import Catalog
-from agent.judge.verdict import by_strength
+from agent.judge.verdict import Work, by_strength, fold, told
 from agent.lane import Lane, LaneStuck
-from agent.ledger import Audit, LedgerError, Query, StoredEvent, read_events, read_findings
-from agent.model import Event
+from agent.ledger import Audit, LedgerError, Query, StoredEvent, read_events, read_findings, read_past
+from agent.model import Component, Event, Finding, Incident
 from agent.outputs import form
 from agent.outputs.gate import Gate
 from agent.outputs.peer import Peer, peer_of
@@ -79,6 +80,9 @@ class Api:
         app.router.add_get("/v1/status", self.status)
         app.router.add_get("/v1/findings", self.findings)
         app.router.add_post("/v1/findings/{id}/clear", self.clear)
+        app.router.add_post("/v1/findings/{id}/remedy", self.remedy)
+        app.router.add_get("/v1/findings/{id}/why", self.why)
+        app.router.add_get("/v1/incidents", self.incidents)
         app.router.add_get("/v1/events", self.events)
         app.router.add_get("/v1/components", self.components)
         app.router.add_get("/v1/rules/{kind}/{code}", self.rule)
@@ -98,10 +102,12 @@ class Api:
         return web.json_response({"ok": True, "version": __version__})
 
     async def status(self, request: web.Request) -> web.Response:
-        read_query(request)
+        wanted = read_query(request, "for").get("for", Work.RUNNING.value)
+        if wanted not in [work.value for work in Work]:
+            raise Refused(400, f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in Work)}")
         now = time.time()
         board, counters = self.board, self.interpreter.counters
-        judged = board.verdict()
+        judged = board.verdict(Work(wanted))
         return web.json_response(
             {
                 **form.verdict(judged),
@@ -109,6 +115,9 @@ class Api:
                 "sources": [form.source(source) for source in board.sources.values()],
                 "findings": [form.finding(found, self.catalog) for found in by_strength(board.findings)[:PAGE]],
                 "openFindings": len(board.findings),
+                "incidents": [form.incident(told, own, self.catalog) for told, own in self._told()[:PAGE]],
+                "trials": [form.finding(found, self.catalog) for found in by_strength(board.trials)[:PAGE]],
+                "suspects": self._suspects(now),
                 "ledger": {
                     "ok": board.ledger.ok,
                     "error": board.ledger.error,
@@ -138,6 +147,38 @@ class Api:
         else:
             raise Refused(400, f"state: {state[:80]!r} is none of open, cleared")
         return web.json_response({"findings": [form.finding(one, self.catalog) for one in found]})
+
+    async def incidents(self, request: web.Request) -> web.Response:
+        """The open ones, the strongest first, and then those that ended or began without a finding a moment ago."""
+        query = read_query(request, "limit")
+        open_ones = self._told()
+        over = sorted((one for one in self.board.incidents.values() if one.closed_at is not None), key=lambda one: -one.last)
+        listed = [*open_ones, *((one, []) for one in over)][: limit_of(query)]
+        return web.json_response({"incidents": [form.incident(told, own, self.catalog) for told, own in listed]})
+
+    async def why(self, request: web.Request) -> web.Response:
+        """How a finding came to be, from the lines to the flags."""
+        read_query(request)
+        number = _number(request)
+        past = await self._read(lambda: read_past(self.pipeline.ledger.path, number))
+        if past is None:
+            raise Refused(404, f"no finding {number}", "vitald findings shows the open ones, vitald findings --cleared the others")
+        current = next((found for found in (*self.board.findings, *self.board.trials) if found.id == number), past.finding)
+        told = self.board.incidents.get(current.incident) or past.incident
+        own = [found for found in self.board.findings if told is not None and found.incident == told.id]
+        verdict = fold([current] if current.open and not current.shadow else [], [], 0.0, device_reset=self.board.device_reset)
+        flags = {"rebootRequired": verdict.reboot_required, "replacementRequired": verdict.replacement_required}
+        return web.json_response(form.why(replace(past, finding=current), told, own, self.catalog, flags))
+
+    def _told(self) -> list[tuple[Incident, list[Finding]]]:
+        """The open incidents with their findings, in the order of the verdict's reasons."""
+        incidents = self.board.incidents
+        return [(incidents[head.incident], own) for head, own in told(self.board.findings, incidents) if head.incident in incidents]
+
+    def _suspects(self, now: float) -> list[form.Json]:
+        watched = (Component(device.kind, device.address) for device in self.inventory.watched())
+        names = {self.board.identity(component): component.name for component in watched}
+        return form.suspects(self.board.suspects(now), self.catalog, names)[:PAGE]
 
     async def events(self, request: web.Request) -> web.Response:
         query = read_query(request, "since", "limit", "component", "code", "kind", "newest")
@@ -202,6 +243,9 @@ class Api:
                     continue
                 if isinstance(change, Event):
                     await _line(response, {"type": "event", "event": form.event(StoredEvent(0, change))})
+                elif isinstance(change, Incident):
+                    own = [found for found in self.board.findings if found.incident == change.id]
+                    await _line(response, {"type": "incident", "incident": form.incident(change, own, self.catalog)})
                 else:
                     await _line(response, {"type": "finding", **form.transition(change, self.catalog)})
                 if subscription.queue.empty():
@@ -219,24 +263,26 @@ class Api:
 
     async def clear(self, request: web.Request) -> web.Response:
         peer = _changing(request)
-        id_ = request.match_info["id"]
-        if not re.fullmatch(r"\d{1,15}", id_):
-            raise Refused(400, f"id: {id_[:80]!r} is not a finding's number", "vitald findings shows them")
-        body = await read_body(request, "reason")
-        reason = body.get("reason")
-        reason = reason.strip() if isinstance(reason, str) else ""
-        if not 1 <= len(reason) <= _REASON or not reason.isprintable():
-            raise Refused(
-                400,
-                f"reason: expected one line of 1 to {_REASON} printable characters",
-                'send {"reason": "replaced the riser, ticket 4711"}',
-            )
-        audit = Audit(time=time.time(), uid=peer.uid, pid=peer.pid, verb="clear", target=id_, reason=reason)
-        closed = await self.pipeline.clear(int(id_), peer.name, audit)
-        if closed is None:
-            raise Refused(404, f"no open finding {id_}", "vitald findings shows the open ones")
-        log.info("cleared", finding=id_, uid=peer.uid, pid=peer.pid, reason=reason)
-        return web.json_response({"finding": form.finding(closed, self.catalog)})
+        number, body = _number(request), await read_body(request, "reason", "replaced")
+        replaced = body.get("replaced", False)
+        if not isinstance(replaced, bool):
+            raise Refused(400, "replaced: expected true or false")
+        audit = _audit(peer, "clear", number, body)
+        closed = await self.pipeline.clear(number, peer.name, audit, replaced=replaced)
+        return self._acted(closed, audit)
+
+    async def remedy(self, request: web.Request) -> web.Response:
+        """Somebody begins what a finding asks for. It stands until the evidence says that it held."""
+        peer = _changing(request)
+        number, body = _number(request), await read_body(request, "reason")
+        audit = _audit(peer, "remedy", number, body)
+        return self._acted(await self.pipeline.begin_remedy(number, peer.name, audit), audit)
+
+    def _acted(self, found: Finding | None, audit: Audit) -> web.Response:
+        if found is None:
+            raise Refused(404, f"no open finding {audit.target}", "vitald findings shows the open ones")
+        log.info(audit.verb, finding=audit.target, uid=audit.uid, pid=audit.pid, reason=audit.reason)
+        return web.json_response({"finding": form.finding(found, self.catalog)})
 
     async def announce(self, request: web.Request) -> web.Response:
         peer = _changing(request)
@@ -263,7 +309,7 @@ class Api:
         seen = next((one for one in reversed(self.board.recent) if one.event.identity == made.seen), None)
         finding = None
         if seen is not None:
-            key = (seen.event.component, seen.event.code, True)
+            key = (seen.event.component, seen.event.code, True, False)
             finding = next((found.id for found in self.board.findings if found.key == key), None)
         waiting = time.time() - made.announced_at <= WINDOW_S
         return {
@@ -280,7 +326,7 @@ class Api:
             await _line(response, {"type": "verdict", **judged})
         return judged
 
-    async def _read(self, work: Callable[[], list[Stored]]) -> list[Stored]:
+    async def _read(self, work: Callable[[], Stored]) -> Stored:
         """Read the ledger in the readers' lane: a slow disk delays whoever asks, and nobody else."""
         try:
             return await self.reader.call(work, 5.0)
@@ -330,6 +376,26 @@ def _peer(request: web.Request) -> Peer:
     if sock is None:
         raise ConnectionResetError("the client is gone")
     return peer_of(sock)
+
+
+def _number(request: web.Request) -> int:
+    id_ = request.match_info["id"]
+    if not re.fullmatch(r"\d{1,15}", id_):
+        raise Refused(400, f"id: {id_[:80]!r} is not a finding's number", "vitald findings shows them")
+    return int(id_)
+
+
+def _audit(peer: Peer, verb: str, number: int, body: form.Json) -> Audit:
+    """Who did it, and why. A change without a reason is refused."""
+    reason = body.get("reason")
+    reason = reason.strip() if isinstance(reason, str) else ""
+    if not 1 <= len(reason) <= _REASON or not reason.isprintable():
+        raise Refused(
+            400,
+            f"reason: expected one line of 1 to {_REASON} printable characters",
+            'send {"reason": "replaced the riser, ticket 4711"}',
+        )
+    return Audit(time=time.time(), uid=peer.uid, pid=peer.pid, verb=verb, target=str(number), reason=reason)
 
 
 def _changing(request: web.Request) -> Peer:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 from agent.catalog import Catalog, Rule
-from agent.judge.verdict import status_of
-from agent.ledger import StoredEvent
-from agent.model import NODE, Action, Component, Event, Finding, SourceHealth, SourceState, Transition, Verdict
+from agent.judge.findings import clears_of, rule_of
+from agent.judge.verdict import reasons, status_of
+from agent.ledger import Past, StoredEvent
+from agent.model import NODE, Action, Component, Event, Finding, Incident, Member, SourceHealth, SourceState, Transition, Verdict
 from agent.sources.pci import PciInventory
 
 Json = dict[str, object]
@@ -42,18 +43,21 @@ def event(stored: StoredEvent) -> Json:
 
 
 def finding(found: Finding, catalog: Catalog) -> Json:
-    entry = catalog.rule(found.code)
+    entry = rule_of(found, catalog)
     ruling = entry.rule_on(found.fields)
+    asked = found.asked
     return {
         "id": found.id,
+        "incident": found.incident,
         "state": found.state.value,
         "component": found.component.name,
         "kind": found.kind,
         "code": found.code,
         "title": found.title,
-        "action": found.action.value,
-        "when": found.when.value,
-        "todo": found.action.words,
+        "action": asked.action.value,
+        "when": asked.when.value,
+        "todo": asked.action.words,
+        "because": asked.because,
         "class": entry.fault_class.value,
         "meaning": entry.meaning,
         "advice": ruling.advice,
@@ -62,7 +66,7 @@ def finding(found: Finding, catalog: Catalog) -> Json:
         "count": found.count,
         "raw": found.raw,
         "fields": dict(found.fields),
-        "clears": [*ruling.clears.words(), "a named person, with a reason"],
+        "clears": [*clears_of(found, catalog).words(), "a named person, with a reason"],
         "simulated": found.simulated,
         "simulatedUntil": moment(found.simulated_until),
         "bootId": found.boot_id,
@@ -124,6 +128,96 @@ def components(findings: Sequence[Finding], inventory: PciInventory, whole: Verd
     return listed
 
 
+def incident(told: Incident, findings: Iterable[Finding], catalog: Catalog) -> Json:
+    """One story: its root, what it asks for, and its members, the root first. `findings` are its open ones."""
+    own = list(findings)
+    root = catalog.rule(told.root.code)
+    story = next((one for one in catalog.stories.told if one.name == told.story), None)
+    strongest = max(own, key=lambda one: one.action.rank, default=None)
+    return {
+        "id": told.id,
+        "state": "open" if told.closed_at is None else "over",
+        "component": told.root.component.name,
+        "code": told.root.code,
+        "title": root.rule_on({}).title if not own else next((one.title for one in own if one.code == told.root.code), root.title),
+        "action": (strongest.action if strongest else Action.NONE).value,
+        "when": strongest.when.value if strongest else None,
+        "todo": (strongest.action if strongest else Action.NONE).words,
+        "line": next(
+            iter(reasons(own, {told.id: told})), f"{told.root.component.name}: {root.title} ({told.root.code}): {Action.NONE.words}"
+        ),
+        "findings": [one.id for one in own],
+        "story": story.title if story is not None else "",
+        "since": moment(told.since),
+        "last": moment(told.last),
+        "count": told.count,
+        "closedAt": moment(told.closed_at),
+        "simulated": told.simulated,
+        "members": [_member(member, number == 0, catalog) for number, member in enumerate(told.members)],
+    }
+
+
+def _member(member: Member, is_root: bool, catalog: Catalog) -> Json:
+    return {
+        "component": member.component.name,
+        "code": member.code,
+        "title": catalog.rule(member.code).title,
+        "role": "root" if is_root else "consequence",
+        "count": member.count,
+        "first": moment(member.first),
+        "last": moment(member.last),
+        "raw": member.raw,
+    }
+
+
+def why(past: Past, told: Incident | None, own: Iterable[Finding], catalog: Catalog, flags: Mapping[str, bool]) -> Json:
+    """The chain of one finding: lines, events, incident, rule, layers of what is asked for, flags, and every transition."""
+    found = past.finding
+    entry = rule_of(found, catalog)
+    layers = (
+        ("table", found.ruled, f"{entry.source} (profile {catalog.profile}, {entry.origin or 'not listed'})"),
+        ("company", found.context, ""),
+        ("driver", found.driver, ""),
+        ("escalation", found.escalated, ""),
+    )
+    return {
+        "finding": finding(found, catalog),
+        "events": [event(one) for one in past.events],
+        "incident": incident(told, own, catalog) if told is not None else None,
+        "rule": rule(entry),
+        "asked": [
+            {
+                "layer": name,
+                "action": one.action.value,
+                "when": one.when.value,
+                "because": one.because or source,
+                "decides": one == found.asked,
+            }
+            for name, one, source in layers
+            if one is not None
+        ],
+        "flags": dict(flags),
+        "transitions": [
+            {"time": moment(one.time), "state": one.state, "action": one.action, "cause": one.cause, "event": one.event}
+            for one in past.transitions
+        ],
+    }
+
+
+def suspects(scored: Mapping[str, tuple[float, list[tuple[str, int, float]]]], catalog: Catalog, names: Mapping[str, str]) -> list[Json]:
+    """Lemon scores, the highest first. `names` says in which slot a device is."""
+    return [
+        {
+            "device": device,
+            "component": names.get(device, device),
+            "score": score,
+            "suspect": score >= catalog.lemon.suspect,
+            "parts": [{"kind": kind, "count": count, "points": points} for kind, count, points in parts],
+        }
+        for device, (score, parts) in sorted(scored.items(), key=lambda one: -one[1][0])
+    ]
+
+
 def scan_event(number: int, raw: str, seen: Event) -> Json:
     """A line that `vitald scan` recognised: the line's own statements. `untrusted` where a process wrote it: no event, not judged."""
     fields = seen.fields
@@ -155,6 +249,7 @@ def rule(entry: Rule) -> Json:
         "todo": entry.action.words,
         "clears": entry.clears.words(),
         "escalation": entry.escalation,
+        "shadow": rule(entry.shadow) if entry.shadow is not None else None,
         "cases": [
             {
                 "when": {field: list(values) for field, values in case.where.items()},

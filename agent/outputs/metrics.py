@@ -39,6 +39,7 @@ class BoardCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._verdict()
         yield from self._findings()
+        yield from self._suspects()
         yield from self._events()
         yield from self._sources()
         yield from self._ledger()
@@ -75,7 +76,19 @@ class BoardCollector(Collector):
         for key, count in counts.items():
             family.add_metric(key, count)
         yield family
+        open_ones = [one for one in self.board.incidents.values() if one.closed_at is None]
+        yield _gauge("vitald_incidents", "Open incidents: each one physical story, however many findings it has.", len(open_ones))
+        escalated = sum(1 for found in self.board.findings if found.escalated is not None)
+        yield _gauge("vitald_findings_escalated", "Open findings that ask for more than their rule, as they came back.", escalated)
         yield _counter("vitald_transitions", "Findings opened, changed or cleared.", self.board.transitions)
+
+    def _suspects(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "vitald_device_lemon_score", "How suspect a device's record of the last weeks makes it. Advice, not a fault.", labels=["device"]
+        )
+        for device, (score, _) in self.board.suspects(time.time()).items():
+            family.add_metric([device], score)
+        yield family
 
     def _events(self) -> Iterator[Metric]:
         family = CounterMetricFamily(

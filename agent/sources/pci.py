@@ -7,12 +7,14 @@ bus is gone from sysfs too. Reading these attributes does not touch the device.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.model import Component, ComponentKind
 
 _NVIDIA, _AMAZON = 0x10DE, 0x1D0F
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NEURON_DEVICES = range(0x7064, 0x7465)  # Inferentia, Trainium 1 to 3 (aws-neuron-driver PCI table)
 
 
@@ -25,6 +27,7 @@ class PciDevice:
     device: int
     pci_class: int
     driver: str | None
+    port: str | None = None  # the bridge right above it
 
     @property
     def kind(self) -> ComponentKind:
@@ -60,6 +63,11 @@ class PciInventory:
         """Whether the device is on the bus at this moment. `address` is normalised, so it cannot leave the folder."""
         return (self._root / address).exists()
 
+    def port(self, address: str) -> str | None:
+        """The port that a device sits behind, as it was when the bus was last read: errors of its link are reported there."""
+        device = self.devices.get(address)
+        return device.port if device is not None else None
+
     def component(self, address: str, kind: ComponentKind) -> Component:
         """The component at an address: what PCI says it is, else what the line's grammar implies."""
         device = self.devices.get(address)
@@ -84,4 +92,5 @@ def _device(path: Path) -> PciDevice | None:
         device=numbers[1],
         pci_class=numbers[2],
         driver=driver.resolve().name if driver.exists() else None,
+        port=above if _ADDRESS.fullmatch(above := path.resolve().parent.name) else None,
     )

@@ -30,13 +30,17 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one look gave. `caught_up`: nothing more was there to be read at that moment. `failed`: it could not look."""
+    """What one look gave. `caught_up`: nothing more was there to be read at that moment. `failed`: it could not look.
+
+    `again`: some of the events may have been handed in before, from another place.
+    """
 
     source: str
     events: tuple[Event, ...] = ()
     position: Position | None = None
     caught_up: bool = False
     failed: str = ""
+    again: bool = False
 
 
 class Source(Protocol):

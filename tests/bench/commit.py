@@ -11,7 +11,7 @@ import os
 import time
 
 from agent import catalog
-from agent.judge.findings import Findings
+from agent.judge.judge import Judge
 from agent.ledger import Entry, Ledger
 from agent.model import Component, ComponentKind, Event
 from agent.sources.source import Position
@@ -30,7 +30,7 @@ def run() -> Json:
         grown, fixed = os.open(folder / "grown", flags), os.open(folder / "fixed", flags)
         os.pwrite(fixed, _BLOCK, 0)
         os.fsync(fixed)
-        findings = Findings(catalog.load())
+        findings = Judge(catalog.load())
         commits: list[float] = []
         notes: list[float] = []
         appends: list[float] = []
@@ -65,7 +65,7 @@ def _written(fd: int, offset: int) -> None:
     os.fdatasync(fd)
 
 
-def _entry(findings: Findings, number: int) -> Entry:
+def _entry(findings: Judge, number: int) -> Entry:
     event = Event(
         identity=f"kmsg:bench:{number}",
         time=time.time(),

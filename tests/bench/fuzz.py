@@ -33,7 +33,7 @@ from typing import TypeVar
 from agent import catalog, config, toml
 from agent.catalog import CatalogError
 from agent.config import ConfigError
-from agent.judge.findings import Findings
+from agent.judge.judge import Judge
 from agent.judge.verdict import fold
 from agent.ledger import Entry, Ledger, StoredEvent
 from agent.model import Event, Transition
@@ -289,7 +289,7 @@ class Fuzz:
         self.mutator = Mutator(self.chance, [str(one["line"]).encode() for one in labelled])
         self.rules = catalog.load()
         self.interpreter = Interpreter(self.rules, Announcements(), PciInventory(Path("/sys")), accept_userspace=True)
-        self.findings = Findings(self.rules)
+        self.findings = Judge(self.rules)
         self.report = Report()
         self.now = time.time()
         self.serial = 0

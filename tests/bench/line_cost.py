@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from agent import catalog
-from agent.judge.findings import Findings
+from agent.judge.judge import Judge
 from agent.sources.kernel_log.announced import Announcements
 from agent.sources.kernel_log.interpret import Interpreter
 from agent.sources.kernel_log.kmsg import Kmsg, _Cursor
@@ -40,7 +40,7 @@ _XID = b"NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen 
 def run() -> Json:
     rules = catalog.load()
     interpreter = Interpreter(rules, Announcements(), PciInventory(Path("/sys")), accept_userspace=True)
-    return {"unit": "µs", **_records(interpreter), "drip": _drip(), "event": _events(interpreter, Findings(rules)), "load": load()}
+    return {"unit": "µs", **_records(interpreter), "drip": _drip(), "event": _events(interpreter, Judge(rules)), "load": load()}
 
 
 def _records(interpreter: Interpreter) -> Json:
@@ -101,14 +101,14 @@ def _drip() -> Json:
         }
 
 
-def _events(interpreter: Interpreter, findings: Findings) -> Json:
+def _events(interpreter: Interpreter, findings: Judge) -> Json:
     """Recognise, interpret and fold: one Xid 79 again and again, the same on ever new devices, and every kind in the corpus."""
     rounds = range(2000)
     new = [_XID.replace(b"0000:65:00", b"%04x:%02x:%02x" % (number >> 13, number >> 5 & 0xFF, number & 0x1F)) for number in rounds]
     known = [message for message in _corpus() if interpreter.recognise(message) is not None]
     figures: Json = {
         "xid_79_again": _best([_per(len(rounds), lambda: _fold(interpreter, findings, (_XID for _ in rounds))) for _ in range(9)]),
-        "xid_79_new_device": _best([_per(len(new), lambda: _fold(interpreter, Findings(interpreter.catalog), new)) for _ in range(9)]),
+        "xid_79_new_device": _best([_per(len(new), lambda: _fold(interpreter, Judge(interpreter.catalog), new)) for _ in range(9)]),
     }
     if known:
         figures["all_kinds"] = _best([_per(len(known), lambda: _fold(interpreter, findings, known)) for _ in range(99)])
@@ -162,7 +162,7 @@ def _cost(interpreter: Interpreter, text: bytes) -> float:
     return round(min(_per(100, lambda: _all(interpreter.recognise, [text] * 100)) for _ in range(7)), 2)
 
 
-def _fold(interpreter: Interpreter, findings: Findings, texts: Iterable[bytes]) -> None:
+def _fold(interpreter: Interpreter, findings: Judge, texts: Iterable[bytes]) -> None:
     for number, text in enumerate(texts):
         sighting = interpreter.recognise(text)
         assert sighting is not None

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agent import catalog
 from agent.catalog import Catalog
-from agent.judge.findings import Findings
+from agent.judge.judge import Judge
 from agent.ledger import Entry, Ledger
 from agent.model import Component, ComponentKind, Event
 from agent.sources.kernel_log.announced import Announcements
@@ -139,7 +139,7 @@ def _build(folder: Path) -> int:
         if len(batch) == _BATCH:
             ledger.commit([Entry(events=tuple(batch))])
             batch.clear()
-    findings = Findings(rules)
+    findings = Judge(rules)
     opened = [replace(event, identity=f"{event.identity}:open", component=_gpu(number)) for number, event in enumerate(_newest(rules))]
     ledger.commit([Entry(events=(event,), transitions=tuple(findings.apply(event))) for event in opened])
     ledger.commit([Entry(events=tuple(batch))])

@@ -14,6 +14,23 @@ def xid(pid: int, code: int = 79, pci: str = "0000:65:00", message: str = FALLEN
     return f"NVRM: Xid (PCI:{pci}): {code}, pid={pid}, name=python3, {message}"
 
 
+def dbe(pid: int, pci: str = "0000:65:00") -> str:
+    """A double-bit error: a reset of the GPU is asked for."""
+    return xid(pid, code=48, pci=pci, message="An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer.")
+
+
+def remap(pid: int, pci: str = "0000:65:00") -> str:
+    """A spare row waits for the next reset; the running work may end first."""
+    return xid(pid, code=63, pci=pci, message="Row Remapper: New row (0x0000000001aa5555) marked for remapping, reset gpu to activate.")
+
+
+def fallen_with_company(pid: int, pci: str = "0000:65:00", echoes: int = 3) -> list[str]:
+    """One story: a GPU falls off the bus, its channels are cleaned up, and the driver says what it needs."""
+    said = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+    cleanup = [xid(pid, code=45, pci=pci, message=f"Ch {number:08x}") for number in range(echoes)]
+    return [xid(pid, pci=pci), *cleanup, xid(pid, code=154, pci=pci, message=said)]
+
+
 def ordinary(number: int) -> str:
     return f"usb 1-1.4: new high-speed USB device number {number} using xhci_hcd, serial {number * 7919:x}"
 
@@ -34,8 +51,8 @@ def pids(events: list[Json]) -> list[int]:
 
 
 def about(found: list[Json], pci: str) -> list[Json]:
-    """The events or findings of one GPU."""
-    return [one for one in found if one["component"] == f"gpu/{pci}.0"]
+    """The events or findings of one GPU that its driver's lines made; what people do to it is not among them."""
+    return [one for one in found if one["component"] == f"gpu/{pci}.0" and one["kind"] != "vitald"]
 
 
 def wait_for_pid(node: Node, pid: int, seconds: float = 10.0) -> None:

@@ -28,17 +28,25 @@ def test_in_the_group(guarded: Node) -> None:
     stat = guarded.socket.stat()
     assert (stat.st_gid, stat.st_mode & 0o777) == (GROUP.gr_gid, 0o660)
     member = (GROUP.gr_gid,)
-    for path in ("/healthz", "/v1/status", "/v1/events", "/v1/findings", "/v1/components"):
+    for path in ("/healthz", "/v1/status", "/v1/events", "/v1/findings", "/v1/components", "/v1/incidents", "/v1/findings/1/why"):
         assert request_as_nobody(guarded, "GET", path, groups=member)[0] == 200, path
-    for path, body in (("/v1/findings/1/clear", {"reason": "mine"}), ("/v1/injections", {"line": xid(2)})):
+    for path, body in (
+        ("/v1/findings/1/clear", {"reason": "mine"}),
+        ("/v1/findings/1/clear", {"reason": "mine", "replaced": True}),
+        ("/v1/findings/1/remedy", {"reason": "mine"}),
+        ("/v1/findings/999/remedy", {}),
+        ("/v1/injections", {"line": xid(2)}),
+    ):
         status, answer = request_as_nobody(guarded, "POST", path, body, groups=member)
         assert (status, "may not change" in str(answer["error"])) == (403, True), answer
-    assert len(guarded.findings()) == 1
-    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534, 65534]
+    assert [finding["state"] for finding in guarded.findings()] == ["open"]
+    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 5
 
     assert cli_as_nobody(guarded, "check", groups=member).returncode == 20
-    refused = cli_as_nobody(guarded, "clear", "1", "--reason", "mine", groups=member)
-    assert (refused.returncode, "may not change" in refused.stderr) == (69, True)
+    assert cli_as_nobody(guarded, "why", "1", groups=member).returncode == 0
+    for verb in ("clear", "remedy"):
+        refused = cli_as_nobody(guarded, verb, "1", "--reason", "mine", groups=member)
+        assert (refused.returncode, "may not change" in refused.stderr) == (69, True), verb
 
 
 def test_outside_the_group(guarded: Node) -> None:
@@ -53,7 +61,10 @@ def test_outside_the_group(guarded: Node) -> None:
         ("GET", "/v1/status", None),
         ("GET", "/v1/watch", None),
         ("GET", "/v1/nothing", None),
+        ("GET", "/v1/incidents", None),
+        ("GET", "/v1/findings/1/why", None),
         ("POST", "/v1/findings/1/clear", {"reason": "mine"}),
+        ("POST", "/v1/findings/1/remedy", {"reason": "mine"}),
     ):
         status, answer = request_as_nobody(guarded, method, path, body)
         assert (status, "uid 65534 may not" in str(answer["error"])) == (403, True), path

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from tests.harness import Json, Node, UnixConnection
 from tests.system.document import conforms
-from tests.system.lines import about, fresh_pci, pids, xid
+from tests.system.lines import about, fallen_with_company, fresh_pci, pids, xid
 
 
 def checked(line: bytes) -> Json:
@@ -48,19 +48,60 @@ def test_what_happens_in_order(node: Node) -> None:
         first = next(lines)
         assert (first["type"], first["status"], first["rebootRequired"]) == ("verdict", "healthy", False)
         node.write("usb 1-1: nothing of note", xid(1))
-        event, finding, verdict = next(lines), next(lines), next(lines)
+        event, finding, incident, verdict = (next(lines) for _ in range(4))
         assert (event["type"], event["event"]["code"], event["event"]["fields"]["pid"]) == ("event", "xid/79", 1)  # type: ignore[index]
         assert (finding["type"], finding["finding"]["state"], finding["cause"]) == ("finding", "open", "xid/79 seen")  # type: ignore[index]
         assert finding["event"] == event["event"]["identity"]  # type: ignore[index]
+        assert (incident["type"], incident["incident"]["state"], incident["incident"]["findings"]) == ("incident", "open", [1])  # type: ignore[index]
         assert (verdict["type"], verdict["status"], verdict["rebootRequired"]) == ("verdict", "unhealthy", True)
 
         node.write(xid(2))
         assert next(lines)["event"]["fields"]["pid"] == 2  # type: ignore[index]
         node.request("POST", "/v1/findings/1/clear", {"reason": "over"})
-        finding, verdict = next(lines), next(lines)
+        event, finding, incident, verdict = (next(lines) for _ in range(4))
+        assert (event["type"], event["event"]["code"], event["event"]["trust"]) == ("event", "vitald/cleared", "daemon")  # type: ignore[index]
         assert (finding["type"], finding["finding"]["state"], finding["finding"]["count"]) == ("finding", "cleared", 2)  # type: ignore[index]
         assert "over" in str(finding["cause"])
+        assert (incident["type"], incident["incident"]["state"], incident["incident"]["findings"]) == ("incident", "over", [])  # type: ignore[index]
         assert (verdict["type"], verdict["status"], verdict["rebootRequired"]) == ("verdict", "healthy", False)
+
+
+def incidents_in(lines: Iterator[Json], until: Callable[[Json], object]) -> list[Json]:
+    """The incidents among the lines, up to the one for which `until` holds."""
+    told: list[Json] = []
+    for line in lines:
+        if line["type"] == "incident":
+            told.append(line["incident"])  # type: ignore[arg-type]
+        if until(line):
+            break
+    return told
+
+
+def test_a_storm_of_one_story_is_told_once(node: Node) -> None:
+    """Exactly one `incident` line when it begins and one when it is over, however many lines it has and however they come."""
+    storm = fallen_with_company(1, echoes=200)
+    with watching(node) as lines:
+        assert next(lines)["status"] == "healthy"
+        for begin in range(0, len(storm), 40):
+            node.write(*storm[begin : begin + 40])
+            node.until(lambda so_far=begin + 40: len(node.events()) >= min(so_far, len(storm)), 10.0, "the lines")
+        node.until(lambda: len(node.findings()) == 2, 5.0, "the findings")
+        for finding in node.findings():
+            node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "over"})
+        begun, over = incidents_in(lines, lambda line: line["type"] == "verdict" and line["status"] == "healthy")
+        assert (begun["state"], begun["code"], over["state"], over["id"], over["count"]) == ("open", "xid/79", "over", begun["id"], 202)
+
+
+def test_a_cause_that_is_printed_late(node: Node) -> None:
+    """The story has another cause than it seemed to have: that is told too."""
+    with watching(node) as lines:
+        assert next(lines)["status"] == "healthy"
+        node.write(xid(1, code=31, message="MMU Fault"))
+        node.until(lambda: node.findings(), 5.0, "the first finding")
+        node.write(xid(2))
+        told = incidents_in(lines, lambda line: line["type"] == "verdict" and line["rebootRequired"])
+        assert [(one["state"], one["code"]) for one in told] == [("open", "xid/31"), ("open", "xid/79")]
+        assert told[0]["id"] == told[1]["id"]
 
 
 def test_a_changed_policy_is_a_changed_verdict(node: Node) -> None:

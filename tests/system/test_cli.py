@@ -6,13 +6,13 @@ import json
 import os
 import pty
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness import PYTHON, ROOT, Json, Node
-from tests.system.lines import FALLEN, about, fresh_pci, ordinary, wait_for_pid, xid
+from tests.system.lines import FALLEN, about, dbe, fallen_with_company, fresh_pci, ordinary, remap, wait_for_pid, xid
 
 # Status -> exit codes of check, check --strict, status, and of check with --as npd, nagios, slurm.
 CODES = {
@@ -63,7 +63,16 @@ def test_exit_codes(state: tuple[str, Node]) -> None:
 @IN_TROUBLE
 def test_every_reading_verb_speaks_json(state: tuple[str, Node]) -> None:
     status, node = state
-    for arguments in (("status",), ("check",), ("findings",), ("findings", "--cleared"), ("explain", "xid/79"), ("version",)):
+    for arguments in (
+        ("status",),
+        ("check",),
+        ("findings",),
+        ("findings", "--cleared"),
+        ("explain", "xid/79"),
+        ("version",),
+        ("why",),
+        ("why", "1"),
+    ):
         assert isinstance(json.loads(node.cli(*arguments, "--json").stdout), dict), arguments
     assert json.loads(node.cli("check", "--json").stdout)["status"] == status
     assert json.loads(node.cli("status", "--json").stdout).keys() == node.status().keys()
@@ -79,7 +88,7 @@ def test_every_reading_verb_speaks_json(state: tuple[str, Node]) -> None:
 @IN_TROUBLE
 def test_no_colour_in_a_pipe(state: tuple[str, Node]) -> None:
     _, node = state
-    for arguments in (("status",), ("findings",), ("events",), ("explain", "xid/79")):
+    for arguments in (("status",), ("findings",), ("events",), ("explain", "xid/79"), ("why",)):
         done = node.cli(*arguments)
         assert "\x1b" not in done.stdout + done.stderr, arguments
 
@@ -131,7 +140,7 @@ def test_trouble_fits_a_screen(node: Node) -> None:
         "since ",
         "NVRM: Xid (PCI:0000:00:00)",
         "reboot the node",
-        "more: vitald findings",
+        "more incidents: vitald findings",
     ):
         assert part in text, part
 
@@ -141,14 +150,15 @@ def test_hostile_text_does_not_drive_the_terminal(shared_node: Node) -> None:
     node = shared_node
     node.write("NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=\x1b]0;owned\x07\x1b[2J\u202eevil, GPU has fallen off the bus.")
     node.wait(lambda status: status["rebootRequired"])
-    for verb in ("status", "check", "findings", "events"):
+    for verb in ("status", "check", "findings", "events", "why"):
         shown = on_terminal(node, verb, NO_COLOR="1") + node.cli(verb).stdout
         assert not set(shown) & {"\x1b", "\x07", "\u202e"}, verb
 
 
 def test_scan(tmp_path: Path, shared_node: Node) -> None:
     """A file and standard input say the same; a verdict at the end, and the exit code of it."""
-    saved = f"{ordinary(1)}\n[    1.0] {xid(7)}\nNov 20 13:48:08 node17 myjob[7]: {xid(8)}\n{xid(9, code=13, message='Graphics Exception')}"
+    job = xid(9, code=13, pci="0000:66:00", message="Graphics Exception")
+    saved = f"{ordinary(1)}\n[    1.0] {xid(7)}\nNov 20 13:48:08 node17 myjob[7]: {xid(8)}\n{job}"
     (tmp_path / "log").write_text(saved)
     done = [shared_node.cli("scan", "--json", str(tmp_path / "log")), shared_node.cli("scan", "--json", "-", stdin=saved.encode())]
     assert [one.returncode for one in done] == [20, 20]
@@ -156,7 +166,7 @@ def test_scan(tmp_path: Path, shared_node: Node) -> None:
     assert events == piped
     assert [(event["type"], event["line"], event["kind"], event["code"], event["pid"], event["pci"]) for event in events] == [
         ("event", 2, "xid", 79, 7, "0000:65:00.0"),
-        ("event", 4, "xid", 13, 9, "0000:65:00.0"),
+        ("event", 4, "xid", 13, 9, "0000:66:00.0"),
     ]
     assert (verdict["type"], verdict["status"], verdict["rebootRequired"], len(verdict["findings"])) == ("verdict", "unhealthy", True, 2)
     shown = shared_node.cli("scan", "-", stdin=saved.encode())
@@ -206,7 +216,11 @@ def test_usage_errors_are_no_verdicts(shared_node: Node) -> None:
         ("check", "--tmeout", "1"),
         ("check", "--timeout", "0"),
         ("status", "--as", "npd"),
+        ("check", "--for", "lunch"),
         ("clear", "first", "--reason", "x"),
+        ("clear", "1"),
+        ("remedy", "first", "--reason", "x"),
+        ("remedy", "1"),
     ):
         assert shared_node.cli(*arguments).returncode == 2, arguments
 
@@ -222,6 +236,79 @@ def test_clear(node: Node) -> None:
     assert "replaced the riser" in node.cli("findings", "--cleared").stdout
     again = node.cli("clear", "1", "--reason", "again")
     assert (again.returncode, "no open finding 1" in again.stderr) == (69, True)
+
+
+def test_remedy(node: Node) -> None:
+    """Said, shown as begun, and still not fit for work."""
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    assert node.cli("remedy", "1", "--reason", " ").returncode == 69
+    done = node.cli("remedy", "1", "--reason", "reboot at 15:00")
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        [
+            "in remedy #1: gpu/0000:65:00.0  GPU has fallen off the bus  xid/79",
+            "it stands until a reboot; a named person, with a reason",
+        ],
+    )
+    assert json.loads(node.cli("remedy", "1", "--reason", "now", "--json").stdout)["finding"]["state"] == "in_remedy"
+    assert node.cli("check").returncode == 20
+    again = node.cli("remedy", "7", "--reason", "again")
+    assert (again.returncode, "no open finding 7" in again.stderr) == (69, True)
+
+
+def test_clear_replaced(node: Node) -> None:
+    """Every finding of the board that is gone."""
+    node.write(xid(1), dbe(2), dbe(3, "0000:66:00"))
+    wait_for_pid(node, 3)
+    assert node.cli("clear", "1", "--replaced", "--reason", "new board").returncode == 0
+    assert [finding["component"] for finding in node.findings()] == ["gpu/0000:66:00.0"]
+
+
+def test_why(node: Node) -> None:
+    """The line, the story, the rule, the layers with the one that decides, the flags, the history; one chain for each open incident."""
+    node.write(*fallen_with_company(1), remap(2, "0000:66:00"))
+    wait_for_pid(node, 2)
+    (number,) = [finding["id"] for finding in node.findings("&code=xid/79")]
+    shown = node.cli("why", str(number)).stdout
+    for part in (
+        f"#{number} gpu/0000:65:00.0  GPU has fallen off the bus  xid/79",
+        xid(1),
+        "open: A GPU was lost from PCIe",
+        "cause ",
+        "xid/45 on gpu/0000:65:00.0, seen 3 times",
+        "rule     xid/79: GPU has fallen off the bus",
+        "-> driver     reboot_node",
+        "flags    rebootRequired",
+        "xid/79 seen",
+        "cleared by a reboot",
+    ):
+        assert part in shown, part
+    assert node.cli("why", f"#{number}").stdout == shown
+    both = node.cli("why").stdout
+    assert (shown in both, "xid/63" in both, both.count("\n  rule ")) == (True, True, 2)
+    node.cli("clear", str(number), "--reason", "wrong \U0001f41b slot")
+    cleared = node.cli("why", str(number)).stdout
+    assert ("wrong \U0001f41b slot" in cleared, "flags    none" in cleared, "cleared by a reboot" in cleared) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["first", "1 2", "1/../2", "../status", "1?x=1", "1#2", "%31", "\u0661x", "caf\xe9", "1\n", "\x1b[2J", "9" * 30, "0", "999999"],
+)
+def test_why_of_what_is_not_there(shared_node: Node, number: str) -> None:
+    """Refused or a usage error, in a line or two: no traceback, no silence of a daemon that answers, nothing that drives the terminal."""
+    done = shared_node.cli("why", number)
+    assert (done.returncode in (2, 64, 69), done.stdout, "Traceback" in done.stderr) == (True, "", False), done
+    assert done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_nothing_to_explain(make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    node.start()
+    assert node.cli("why").stdout == "no open findings: nothing to explain\n"
+    assert json.loads(node.cli("why", "--json").stdout) == {"why": []}
 
 
 def test_events_narrowed(shared_node: Node) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -84,7 +85,7 @@ def ask(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 )
 def test_no_answer_is_unknown(tmp_path: Path, serve: Callable[[socket.socket], object]) -> None:
     with pretender(tmp_path / "sock", serve) as path:
-        for arguments in (("status",), ("clear", "1", "--reason", "x")):
+        for arguments in (("status",), ("why",), ("why", "1"), ("clear", "1", "--reason", "x"), ("remedy", "1", "--reason", "x")):
             done = ask(path, *arguments)
             assert (done.returncode, "Traceback" in done.stderr) == (30, False), (arguments, done.stderr)
         check = ask(path, "check", "--json")
@@ -110,9 +111,11 @@ def test_no_answer_is_unknown(tmp_path: Path, serve: Callable[[socket.socket], o
 def test_a_strange_answer_is_unknown(tmp_path: Path, serve: Callable[[socket.socket], object]) -> None:
     """Neither a traceback nor exit code 1, and above all not healthy."""
     with pretender(tmp_path / "sock", serve) as path:
-        for verb in ("check", "status"):
-            done = ask(path, verb)
-            assert (done.returncode, "Traceback" in done.stderr) == (30, False), (verb, done.stderr)
+        for arguments in (("check",), ("check", "--for", "prolog"), ("status",)):
+            done = ask(path, *arguments)
+            assert (done.returncode, "Traceback" in done.stderr) == (30, False), (arguments, done.stderr)
+        done = ask(path, "why")  # it gives no verdict, so an error may be told as one
+        assert (done.returncode in (30, 69), "Traceback" in done.stderr) == (True, False), done.stderr
 
 
 def test_no_daemon(tmp_path: Path) -> None:
@@ -188,6 +191,17 @@ def test_events_follow_leaves_no_gap(shared_node: Node) -> None:
 def waiting_in(pipe: int) -> int:
     """Bytes written to a pipe and not yet read."""
     return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0])
+
+
+@pytest.mark.parametrize("verb", ["status", "check", "findings", "events", "why"])
+def test_a_reader_that_has_gone(shared_node: Node, verb: str) -> None:
+    """Before the first line was written: no traceback, and no exit code of Python's own."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [PYTHON, "-m", "agent", verb, "--socket", str(shared_node.socket)]
+    done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=20)
+    os.close(write)
+    assert (done.returncode not in (1, 120), done.stderr) == (True, "")
 
 
 def test_a_reader_that_goes_away(shared_node: Node) -> None:

@@ -6,11 +6,12 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.conftest import require
-from tests.harness import Node
+from tests.harness import Json, Node
 from tests.system.lines import Ring, about, fresh_pci, fresh_pid, in_ring, ordinary, pids, wait_for_pid, xid
 
 pytestmark = pytest.mark.kmsg
@@ -121,6 +122,15 @@ def mark(kmsg: Write, text: str) -> int:
     return next(seq for seq, found in ring.records() if found == text)
 
 
+def gaps_of(event: Json) -> list[tuple[int, int]]:
+    """First and last number of each gap that one event tells of."""
+    fields: dict[str, Any] = event["fields"]  # type: ignore[assignment]
+    flat = fields.get("ranges", [fields["first_seq"], fields["last_seq"]])
+    gaps = [*zip(flat[::2], flat[1::2])]
+    assert (gaps[0][0], gaps[-1][1]) == (fields["first_seq"], fields["last_seq"])
+    return gaps
+
+
 @pytest.mark.parametrize("lines", [20_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
 def test_flood(believing: Node, kmsg: Write, lines: int) -> None:
     """A hundred Xids in a flood: each is judged, or its number lies in a span that is told as lost. Memory stays flat."""
@@ -143,8 +153,8 @@ def test_flood(believing: Node, kmsg: Write, lines: int) -> None:
     seen = [event for event in node.events("&kind=xid") if str(event["component"]).startswith(f"gpu/{domain}:")]
     seqs = {event["fields"]["pid"]: int(str(event["identity"]).rpartition(":")[2]) for event in seen}  # type: ignore[index]
     assert len(seqs) == len(seen), "an Xid was judged twice"
-    told = [event["fields"] for event in node.events("&code=vitald/records_lost")]
-    gaps = [(gap["first_seq"], gap["last_seq"]) for gap in told if gap["last_seq"] > first]  # type: ignore[index]
+    told = [gap for event in node.events("&code=vitald/records_lost") for gap in gaps_of(event)]
+    gaps = [gap for gap in told if gap[1] > first]
     for number, place in enumerate(places):
         seq = first + 1 + place
         judged = number in seqs and seq <= seqs[number] <= seq + strangers

@@ -12,8 +12,8 @@ import pytest
 from tests.harness import Node
 from tests.system.lines import ordinary, wait_for_pid, xid
 
-GPU = 'action="{}",code="{}",component="gpu/0000:65:00.0",kind="xid",simulated="false"'
-REBOOT, RESTART = GPU.format("reboot_node", 79), GPU.format("restart_workload", 13)
+GPU = 'action="{}",code="{}",component="gpu/0000:{}:00.0",kind="xid",simulated="false"'
+REBOOT, RESTART = GPU.format("reboot_node", 79, 65), GPU.format("restart_workload", 13, 66)
 
 
 def complaints(promtool: str, page: str) -> str:
@@ -48,7 +48,7 @@ def test_gauges_rise_and_fall(node: Node) -> None:
         return tuple(node.metric(name) for name in (*names, component))
 
     assert gauges() == (0, None, None, 0, None)
-    node.write(xid(1, code=13, message="Graphics Exception"))
+    node.write(xid(1, code=13, pci="0000:66:00", message="Graphics Exception"))
     wait_for_pid(node, 1)
     assert gauges() == (0, None, 1, 0, None)
     node.write(xid(2), xid(3))
@@ -63,10 +63,10 @@ def test_gauges_rise_and_fall(node: Node) -> None:
 
 def test_counters(node: Node) -> None:
     """Events by kind and code, records read; an SXid's follow-up lines are not further events."""
-    node.write(ordinary(1), xid(1), xid(2), xid(3, code=13, message="Graphics Exception"))
+    node.write(ordinary(1), xid(1), xid(2), xid(3, code=13, pci="0000:66:00", message="Graphics Exception"))
     node.write("nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 38 LTSSM Fault Up")
     node.write("nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Severity 1 Engine instance 38 Sub-engine instance 00")
-    node.write(xid(4, code=31, message="-"))
+    node.write(xid(4, code=31, pci="0000:67:00", message="-"))
     wait_for_pid(node, 4)
     series = 'vitald_events_total{{code="{}",kind="{}",simulated="false",trust="kernel"}}'
     assert [node.metric(series.format(code, kind)) for kind, code in (("xid", 79), ("xid", 13), ("xid", 31), ("sxid", 20034))] == [

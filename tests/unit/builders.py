@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from agent import toml
 from agent.catalog import Catalog, Ruling, load
-from agent.judge.findings import BOOT, Findings
+from agent.judge.judge import BOOT, Judge
 from agent.model import (
     NODE,
     Action,
+    Asked,
     Component,
     ComponentKind,
     Event,
@@ -40,8 +42,9 @@ FUZZ = settings(max_examples=200, derandomize=True, deadline=None)
 
 
 @cache
-def catalogue(profile: str = "nvidia") -> Catalog:
-    return load(profile)
+def catalogue(profile: str = "nvidia", overrides: str = "") -> Catalog:
+    """`overrides` is what would stand under [catalog.overrides] in a configuration."""
+    return load(profile, toml.parse(overrides, "overrides"))
 
 
 def recogniser(profile: str = "nvidia") -> Recogniser:
@@ -66,8 +69,8 @@ def ruling(text: str, profile: str = "nvidia") -> Ruling:
     return catalogue(profile).rule(event.code).rule_on(event.fields)
 
 
-def interpreter(profile: str = "nvidia", *, accept_userspace: bool = False) -> Interpreter:
-    return Interpreter(catalogue(profile), Announcements(), None, accept_userspace=accept_userspace)
+def interpreter(profile: str = "nvidia", *, accept_userspace: bool = False, overrides: str = "") -> Interpreter:
+    return Interpreter(catalogue(profile, overrides), Announcements(), None, accept_userspace=accept_userspace)
 
 
 def reference(name: str) -> Path:
@@ -84,7 +87,7 @@ def labelled(path: Path) -> list[dict[str, object]]:
 
 def labels_of(sighting: Sighting | None) -> dict[str, object]:
     """A sighting in the words of the labelled lines."""
-    if sighting is None:
+    if sighting is None or sighting.context:
         return {**dict.fromkeys(LABELS), "kind": "noise"}
     said = {name: getattr(sighting, name) for name in LABELS}
     return {**said, "code": sighting.number}
@@ -134,14 +137,19 @@ def booted(boot: str, time: float) -> Event:
     return event(BOOT, NODE, time, boot=boot, trust=Trust.DAEMON)
 
 
+def act(code: str, found: Finding, time: float, by: str = "alice", reason: str = "why") -> Event:
+    """What a named person does about a finding."""
+    return event(code, found.component, time, trust=Trust.DAEMON, fields={"code": found.code, "by": by, "reason": reason})
+
+
 def finding(action: Action = Action.REBOOT_NODE, when: When = When.NOW, number: int = 1, **changes: object) -> Finding:
     values: dict[str, object] = {
         "id": number,
         "component": gpu(number),
         "code": "xid/79",
         "kind": "xid",
-        "action": action,
-        "when": when,
+        "ruled": Asked(action, when),
+        "source": "kernel_log",
         "since": 0.0,
         "last": 0.0,
         "count": 1,
@@ -157,8 +165,8 @@ def source(looked: float, deadline: float = 30.0, state: SourceState = SourceSta
     return SourceHealth(name=name, state=state, last_seen=looked, looked=looked, deadline=deadline)
 
 
-def empty() -> Findings:
-    return Findings(catalogue())
+def empty() -> Judge:
+    return Judge(catalogue())
 
 
 def only(changes: list[Transition]) -> Transition:

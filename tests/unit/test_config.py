@@ -24,6 +24,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("paths", "runtime"): ('"/data/run"', Path("/data/run")),
     ("kernel_log", "source"): ('"kmsg"', "kmsg"),
     ("kernel_log", "path"): ('"/data/kmsg"', Path("/data/kmsg")),
+    ("kernel_log", "journal"): ('"off"', "off"),
     ("kernel_log", "accept_userspace"): ("true", True),
     ("socket", "path"): ('"/data/v.sock"', Path("/data/v.sock")),
     ("socket", "group"): ('"slurm"', "slurm"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.judge.findings import MOST, Findings
-from agent.model import NODE, Action, Component, ComponentKind, Event, FindingState, Trust, When
+from agent.judge.judge import MOST, TOO_MANY, Judge
+from agent.model import NODE, Action, Component, ComponentKind, Event, FindingState, Memory, Trust, When
 from tests.unit.builders import booted, catalogue, empty, event, finding, gpu, only, said
 
 
@@ -135,8 +135,8 @@ def test_the_drivers_word_is_one_gpus() -> None:
 
 def test_other_rules_change_what_is_open() -> None:
     findings = empty()
-    for code in ("xid/79", "xid/31", "xid/64"):
-        findings.apply(event(code))
+    for number, code in enumerate(("xid/79", "xid/31", "xid/64")):
+        findings.apply(event(code, gpu(number)))
     changes = findings.recatalogue(catalogue("hyperpod"), 9.0)
     assert [(change.finding.code, change.time, change.cause) for change in changes] == [
         ("xid/79", 9.0, "the catalogue changed: reboot_node -> replace_node")
@@ -147,7 +147,7 @@ def test_other_rules_change_what_is_open() -> None:
 
 
 def test_what_the_new_rules_do_not_ask_for_is_closed() -> None:
-    findings = Findings(catalogue(), [finding(Action.REBOOT_NODE, code="xid/45")])
+    findings = Judge(catalogue(), Memory(findings=(finding(Action.REBOOT_NODE, code="xid/45"),)))
     change = only(findings.recatalogue(catalogue(), 9.0))
     assert (change.finding.state, change.cause) == (FindingState.CLEARED, "the catalogue no longer asks for anything")
 
@@ -155,34 +155,32 @@ def test_what_the_new_rules_do_not_ask_for_is_closed() -> None:
 # --- the bound
 
 
-def full() -> Findings:
+def full() -> Judge:
     """As many open findings as are kept, each of a GPU of its own."""
     opened = [finding(number=number, component=Component(ComponentKind.GPU, f"{number:x}")) for number in range(MOST)]
-    return Findings(catalogue(), opened, MOST)
+    return Judge(catalogue(), Memory(findings=tuple(opened), next_finding=MOST))
 
 
 def test_devices_without_end_are_gathered_under_the_node() -> None:
     findings = full()
     change = only(findings.apply(event(component=Component(ComponentKind.GPU, "one more"))))
-    assert (change.opened, change.finding.component) == (True, NODE)
+    assert (change.opened, change.finding.component, change.finding.code) == (True, NODE, TOO_MANY)
+    assert change.finding.action is Action.REBOOT_NODE
     again = only(findings.apply(event(component=Component(ComponentKind.GPU, "and another"))))
     assert (again.opened, again.finding.component, again.finding.count) == (False, NODE, 2)
     known = only(findings.apply(event(component=Component(ComponentKind.GPU, "7"))))
     assert known.finding.component.id == "7"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="MOST bounds devices, not codes: each of 110000 Xid and SXid numbers opens one more finding of the node"
-)
 def test_codes_without_end_are_bounded_too() -> None:
     findings = full()
     for number in range(100, 600):
         findings.apply(event(f"sxid/{number}", component=Component(ComponentKind.NVSWITCH, "x")))
-    assert len(findings.opened) <= MOST + 100
+    assert len(findings.opened) == MOST + 1
 
 
 def test_at_the_bound_one_devices_recovery_does_not_clear_anothers_fault() -> None:
     findings = full()
     findings.apply(recovery(2, component=Component(ComponentKind.GPU, "ill")))
     findings.apply(recovery(0, component=Component(ComponentKind.GPU, "well")))
-    assert any(found.code == "xid/154" for found in findings.opened)
+    assert any(found.code == TOO_MANY for found in findings.opened)

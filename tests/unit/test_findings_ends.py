@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.judge.findings import Findings
+from agent.judge.judge import CLEARED, Judge
 from agent.model import Action, Component, ComponentKind, FindingState
-from tests.unit.builders import booted, catalogue, empty, event, only, said
+from tests.unit.builders import act, booted, catalogue, empty, event, gpu, only, said
 
 DAY = 86400.0
 
@@ -16,8 +16,8 @@ DAY = 86400.0
 
 def test_a_reboot_clears_what_its_rule_says_and_no_more() -> None:
     findings = empty()
-    for one in (event("xid/79"), event("xid/64"), event("xid/44"), event("xid/31")):
-        findings.apply(one)
+    for number, code in enumerate(("xid/79", "xid/64", "xid/44", "xid/31")):
+        findings.apply(event(code, gpu(number)))
     changes = findings.apply(booted("boot-b", 10.0))
     assert {change.finding.code for change in changes} == {"xid/79", "xid/31"}  # 64 asks for a replacement, 44 for a quiet day
     assert {(change.time, change.cause, change.finding.state) for change in changes} == {
@@ -36,7 +36,7 @@ def test_a_reboot_clears_nothing_that_was_seen_since() -> None:
 
 def test_a_reboot_follows_the_action_that_stands() -> None:
     """Raised to a replacement by its case, the finding survives the reboot that its table would allow."""
-    findings = Findings(catalogue("hyperpod"))
+    findings = Judge(catalogue("hyperpod"))
     findings.apply(event("sxid/10001", component=Component(ComponentKind.NVSWITCH, "0000:c1:00.0"), fields={"fatal": True}))
     assert findings.opened[0].action is Action.REPLACE_NODE
     assert findings.apply(booted("boot-b", 10.0)) == []
@@ -93,9 +93,6 @@ def test_what_needs_a_remedy_never_grows_old(code: str) -> None:
     assert findings.expire(1e12) == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a raised finding takes the stronger action's way out: 24 h of quiet become 1 h; life cycles come next"
-)
 def test_a_stronger_event_does_not_shorten_the_wait() -> None:
     findings = empty()
     findings.apply(event("xid/145", fields={}))  # not decoded: a person must look, 24 h of quiet
@@ -134,21 +131,20 @@ def test_a_drill_does_not_raise_a_real_finding() -> None:
 # --- a named person
 
 
-def test_a_person_closes_by_number_with_name_and_reason() -> None:
+def test_a_person_closes_with_name_and_reason() -> None:
     findings = empty()
     findings.apply(event("xid/64"))
-    findings.apply(event("xid/79"))
-    change = findings.clear(1, 50.0, "alice", "board replaced")
-    assert change is not None
+    findings.apply(event("xid/79", gpu(1)))
+    done = act(CLEARED, findings.opened[0], 50.0, "alice", "board replaced")
+    change = only(findings.apply(done))
     assert (change.finding.code, change.finding.state, change.finding.cleared_at) == ("xid/64", FindingState.CLEARED, 50.0)
     assert change.cause == change.finding.cleared_by == "cleared by alice: board replaced"
     assert [found.code for found in findings.opened] == ["xid/79"]
-    assert findings.clear(1, 51.0, "alice", "again") is None
-    assert findings.clear(99, 51.0, "alice", "no such") is None
+    assert findings.apply(done) == []
 
 
 def test_what_was_cleared_opens_anew_with_a_new_number() -> None:
     findings = empty()
     findings.apply(event())
-    findings.clear(1, 1.0, "alice", "x")
+    findings.apply(act(CLEARED, findings.opened[0], 1.0))
     assert only(findings.apply(event(time=2.0))).finding.id == 2

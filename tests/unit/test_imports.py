@@ -81,7 +81,7 @@ def test_the_nouns_know_nobody() -> None:
 
 @pytest.mark.parametrize("module", named("agent.outputs"))
 def test_outputs_do_not_judge(module: str) -> None:
-    assert forbidden(imports(MODULES[module]), "agent.judge.findings", "agent.daemon", "agent.cli") == []
+    assert forbidden(imports(MODULES[module]), "agent.judge.judge", "agent.daemon", "agent.cli") == []
 
 
 @pytest.mark.parametrize("module", named("agent.sources"))
@@ -120,6 +120,9 @@ ASKING = {
     "events": ["events", "--socket", "/nonexistent"],
     "findings": ["findings", "--socket", "/nonexistent"],
     "clear": ["clear", "1", "--reason", "x", "--socket", "/nonexistent"],
+    "why": ["why", "1", "--socket", "/nonexistent"],
+    "remedy": ["remedy", "1", "--reason", "x", "--socket", "/nonexistent"],
+    "replay": ["replay", "/dev/null"],
     "explain": ["explain", "xid/79"],
     "scan": ["scan", "/dev/null"],
     "config": ["config", "check", "/dev/null"],
@@ -146,7 +149,7 @@ def test_a_verb_loads_no_server(verb: str) -> None:
     assert forbidden(loaded, *SERVER, "agent.daemon", "agent.pipeline") == []
 
 
-@pytest.mark.parametrize("verb", ["check", "status", "events", "clear"])
+@pytest.mark.parametrize("verb", ["check", "status", "events", "clear", "why", "remedy"])
 def test_asking_loads_no_rules_and_no_database(verb: str) -> None:
     """These stand in schedulers' prologs: every import is paid for at every job."""
     assert (

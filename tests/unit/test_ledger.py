@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.judge.findings import Findings
+from agent.judge.judge import CLEARED, Judge
 from agent.ledger import (
     FILE,
     MIGRATIONS,
@@ -22,7 +22,7 @@ from agent.ledger import (
 )
 from agent.model import Event, Transition
 from agent.sources.source import Position
-from tests.unit.builders import empty
+from tests.unit.builders import act, empty, gpu, only
 from tests.unit.builders import event as build
 
 
@@ -37,7 +37,7 @@ def event(code: str, **changes: object) -> Event:
     return replace(build(code), **changes)  # type: ignore[arg-type]
 
 
-def findings_of(*seen: Event) -> tuple[Findings, list[Transition]]:
+def findings_of(*seen: Event) -> tuple[Judge, list[Transition]]:
     findings = empty()
     return findings, [change for one in seen for change in findings.apply(one)]
 
@@ -61,17 +61,16 @@ def test_an_event_comes_back_as_it_was(ledger: Ledger) -> None:
 
 def test_what_is_remembered_survives_reopening(ledger: Ledger) -> None:
     """Open findings, the next id and positions; a cleared finding is no longer remembered as open."""
-    findings, transitions = findings_of(event("xid/79", identity="a"), event("xid/31", identity="b"))
-    closed = findings.clear(1, 2000.0, "root", "reason")
-    assert closed is not None
+    findings, transitions = findings_of(event("xid/79", identity="a"), event("xid/31", identity="b", component=gpu(1)))
+    closed = only(findings.apply(act(CLEARED, findings.opened[0], 2000.0, "root", "reason")))
     position = Position("kernel_log", "boot", "17")
     ledger.commit([Entry(transitions=tuple(transitions), position=position), Entry(transitions=(closed,))])
     ledger.close()
     ledger.open()
     remembered = ledger.remembered()
-    assert remembered.findings == findings.opened
-    assert [found.code for found in remembered.findings] == ["xid/31"]
-    assert remembered.next_id == 3
+    assert remembered.memory.findings == findings.opened
+    assert [found.code for found in remembered.memory.findings] == ["xid/31"]
+    assert remembered.memory.next_finding == 3
     assert remembered.positions == {"kernel_log": position}
     assert [found.id for found in read_findings(ledger.path, 10)] == [1]
 
@@ -131,7 +130,7 @@ def test_trim_by_age_keeps_what_is_young_and_every_open_finding(ledger: Ledger) 
     assert ledger.trim(now=6000.0, keep_s=2000.0, most_bytes=1 << 40) == 10
     assert ledger.trim(now=6000.0, keep_s=2000.0, most_bytes=1 << 40) == 0
     assert {one.event.code for one in read_events(ledger.path, Query())} == {"xid/31"}
-    assert [found.code for found in ledger.remembered().findings] == ["xid/79"]
+    assert [found.code for found in ledger.remembered().memory.findings] == ["xid/79"]
 
 
 def test_trim_by_size_drops_the_oldest_and_gives_the_space_back(ledger: Ledger) -> None:
@@ -166,7 +165,7 @@ def test_a_damaged_ledger_is_told_apart_and_set_aside(tmp_path: Path, garbage: b
     aside = ledger.set_aside(0.0)
     assert aside.read_bytes() == garbage
     ledger.open()
-    assert ledger.remembered().findings == ()
+    assert ledger.remembered().memory.findings == ()
 
 
 def test_an_obstacle_is_not_damage(tmp_path: Path) -> None:

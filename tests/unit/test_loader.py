@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agent.catalog import Catalog, CatalogError, Clears, FaultClass, load
-from agent.catalog.rules import Step
+from agent.catalog.ladder import Ladder, Step
 from agent.model import Action, ComponentKind, When
 
-LADDERS = '[ladder.none]\nsteps = []\n[ladder.device]\nsteps = [{ after = 1, within = "7d", action = "reboot_node" }]\n'
+LADDERS = '[ladder.none]\nsteps = []\n[ladder.device]\nsteps = [{ of = "reset_device", within = "7d", action = "reboot_node" }]\n'
 GOOD = {"title": "t", "meaning": "m", "class": "hardware", "action": "inspect", "clears": ["reboot"], "escalation": "none", "source": "s"}
 
 
@@ -95,7 +95,10 @@ def test_every_key_arrives(folder: Path) -> None:
     )
     assert rule.match[0].startswith("abc (?P<pci>")
     assert "{" not in rule.match[0].replace("{4,8}", "").replace("{2}", "").replace("{1,64}", "")
-    assert catalog.ladders == {"none": (), "device": (Step(after=1, within_s=7 * 86400.0, action=Action.REBOOT_NODE),)}
+    assert catalog.ladders == {
+        "none": Ladder("none", ()),
+        "device": Ladder("device", (Step(of=Action.RESET_DEVICE, within_s=7 * 86400.0, action=Action.REBOOT_NODE),)),
+    }
 
 
 @pytest.mark.parametrize(
@@ -217,29 +220,32 @@ def test_a_file_that_is_no_text_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "what"),
     [
-        ('{ after = 1, within = "7x", action = "reboot_node" }', "'7x' is not a duration"),
-        ('{ after = 1, within = "7d", action = "rebot" }', "rebot"),
-        ('{ after = 1, within = "7d" }', "action"),
-        ('{ within = "7d", action = "reboot_node" }', "after"),
-        ('{ after = "x", within = "7d", action = "reboot_node" }', "x"),
+        ('{ of = "reset_device", within = "7x", action = "reboot_node" }', "'7x' is not a duration"),
+        ('{ of = "reset_device", within = "7d", action = "rebot" }', "rebot"),
+        ('{ of = "reset_device", within = "7d" }', "action"),
+        ('{ within = "7d", action = "reboot_node" }', "one of `of`"),
+        ('{ of = "reset_device", processes = 1, within = "7d", action = "reboot_node" }', "one of `of`"),
+        ('{ of = "reset_device", remedies = "x", within = "7d", action = "reboot_node" }', ""),
         ("5", ""),
     ],
 )
 def test_a_bad_ladder_is_told(folder: Path, step: str, what: str) -> None:
     (folder / "ladders.toml").write_text(f"{LADDERS}[ladder.bad]\nsteps = [{step}]\n")
     (error,) = mistakes(folder, entry())
-    assert error.startswith("ladders.toml: [ladder.bad] steps: ")
+    assert error.startswith("ladders.toml: [ladder.bad]: ")
     assert what in error
 
 
 def test_a_ladder_without_steps_is_told(folder: Path) -> None:
     (folder / "ladders.toml").write_text(f"{LADDERS}[ladder.bad]\n")
     (error,) = mistakes(folder, entry())
-    assert error.startswith("ladders.toml: [ladder.bad] steps: ")
+    assert error.startswith("ladders.toml: [ladder.bad]: ")
 
 
 def test_a_ladder_without_end_is_told(folder: Path) -> None:
-    (folder / "ladders.toml").write_text(f'{LADDERS}[ladder.bad]\nsteps = [{{ after = inf, within = "7d", action = "reboot_node" }}]\n')
+    (folder / "ladders.toml").write_text(
+        f'{LADDERS}[ladder.bad]\nsteps = [{{ of = "reset_device", remedies = inf, within = "7d", action = "reboot_node" }}]\n'
+    )
     mistakes(folder, entry())
 
 

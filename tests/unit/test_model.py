@@ -11,7 +11,7 @@ from tests.unit.builders import FUZZ, event
 
 
 def test_the_order_of_actions() -> None:
-    words = ["none", "observe", "inspect", "restart_workload", "reset_device", "reboot_node", "replace_node"]
+    words = ["none", "observe", "restart_workload", "inspect", "reset_device", "reboot_node", "replace_node"]
     assert [action.value for action in sorted(Action, key=lambda action: action.rank)] == words
     assert [action.value for action in Action if action.unfit] == words[4:]
 

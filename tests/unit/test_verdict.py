@@ -140,7 +140,11 @@ def test_a_source_past_its_deadline_is_not_told_to_be_ok() -> None:
     assert not reason.endswith("ok")
 
 
-FINDINGS = st.lists(st.builds(finding, st.sampled_from(list(Action)), st.sampled_from(list(When)), st.integers(1, 200)), max_size=5)
+FINDINGS = st.lists(
+    st.builds(finding, st.sampled_from(list(Action)), st.sampled_from(list(When)), st.integers(1, 200)),
+    max_size=5,
+    unique_by=lambda one: one.id,
+)
 SOURCES = st.lists(st.builds(source, looked=st.floats(0.0, NOW)), max_size=3)
 
 

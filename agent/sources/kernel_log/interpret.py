@@ -6,7 +6,8 @@ Shared by both readers, so that a line means the same wherever it was read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from agent.catalog import Catalog
 from agent.model import NODE, Component, ComponentKind, Event, Trust, Value
@@ -31,7 +32,6 @@ class Counters:
     untrusted: int = 0
     userspace: int = 0
     overruns: int = 0
-    lost_spans: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Interpreter:
@@ -64,17 +64,28 @@ class Interpreter:
             return Sighting(kind="vitald", code="vitald/not_read")
 
     def event(
-        self, sighting: Sighting, text: bytes, facility: int | None, *, identity: str, time: float, boot_id: str, usec: int | None
+        self,
+        sighting: Sighting,
+        text: bytes,
+        facility: int | None,
+        *,
+        identity: str,
+        time: float,
+        boot_id: str,
+        usec: int | None,
+        approximate: bool = False,
     ) -> Event:
-        """The event of a recognised record. `time` is seconds since the epoch, `usec` the kernel's own clock."""
+        """The event of a recognised record. `time` is seconds since the epoch, `approximate` if it was reckoned from `usec`, the kernel's own clock."""
         trust, simulated_until = self._trust(text, facility, identity, time)
         fields: dict[str, Value] = dict(sighting.fields)
         said = {"number": sighting.number, "pci": sighting.pci, "pid": sighting.pid, "process": sighting.process}
-        said |= {"link": sighting.link, "fatal": sighting.fatal, "usec": usec}
+        said |= {"link": sighting.link, "fatal": sighting.fatal, "usec": usec, "approximate": approximate or None}
         fields.update({name: value for name, value in said.items() if value is not None})
         component = self._component(sighting)
         if self.inventory is not None and component.id and component.id in (sighting.pci, fields.get("blamed")):
             fields["on_pci"] = self.inventory.present(component.id)
+            if (port := self.inventory.port(component.id)) is not None:
+                fields["port"] = port
         if trust is Trust.UNTRUSTED:
             self.counters.untrusted += 1
         return Event(
@@ -131,18 +142,33 @@ def printable(text: bytes) -> str:
     return "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in text)
 
 
-def lost_event(*, identity: str, time: float, boot_id: str, count: int | None, fields: dict[str, Value]) -> Event:
-    """Records that nobody will ever read: an event of its own, so that silence is not taken for health."""
+def lost_event(
+    *,
+    identity: str,
+    time: float,
+    boot_id: str,
+    count: int | None,
+    fields: dict[str, Value],
+    span: tuple[float | None, float | None] = (None, None),
+    code: str = "vitald/records_lost",
+) -> Event:
+    """Records that nobody will ever read: an event of its own, so that silence is not taken for health. `span`: from when to when."""
     said = "an unknown number of" if count is None else str(count)
+    when = [f"{word} {_stamp(moment)}" for word, moment in zip(("after", "before"), span) if moment]
+    which = [f"{key} {value}" for key, value in fields.items() if key != "ranges"]
     return Event(
         identity=identity,
         time=time,
         source=NAME,
         kind="vitald",
-        code="vitald/records_lost",
+        code=code,
         component=NODE,
         boot_id=boot_id,
-        raw=f"{said} kernel log records lost ({', '.join(f'{key} {value}' for key, value in fields.items())})",
+        raw=f"{said} kernel log records lost ({', '.join([*which, *when])})",
         trust=Trust.DAEMON,
-        fields={**fields, "count": count},
+        fields={**fields, "count": count, **{word: moment for word, moment in zip(("after", "before"), span) if moment}},
     )
+
+
+def _stamp(moment: float) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -10,24 +10,27 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from agent.model import Event
+from agent.model import Event, Value
 from agent.sources.kernel_log.interpret import NAME, Interpreter, lost_event
+from agent.sources.kernel_log.place import Place
 from agent.sources.kernel_log.record import split
 from agent.sources.source import Batch, Position, SourceFailed
 
 _BUFFER = 16384  # a smaller buffer than the record would lose it (EINVAL)
-_DRAIN = 512  # records read before other tasks get their turn
+_DRAIN = 128  # records read before other tasks get their turn
+_EVENTS = 32  # or as many that report something, which cost more
 _HEARTBEAT_S = 10.0
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """`seq` of the last record read; None before the first, when what came earlier is not ours to miss."""
+    """The last record read; None before the first, when what came earlier is not ours to miss."""
 
-    seq: int | None
+    place: Place | None
 
 
 class Kmsg:
@@ -43,7 +46,7 @@ class Kmsg:
 
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """From the record after `after`, or from the oldest that the ring still holds."""
-        cursor = _Cursor(int(after.cursor) if after is not None and after.boot_id == self.boot_id else None)
+        cursor = _Cursor(Place.parse(after.cursor) if after is not None and after.boot_id == self.boot_id else None)
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -60,7 +63,7 @@ class Kmsg:
             while True:
                 ready.clear()
                 events, drained = self._drain(fd, cursor, live=live)
-                position = Position(NAME, self.boot_id, str(cursor.seq)) if cursor.seq is not None else None
+                position = Position(NAME, self.boot_id, str(cursor.place)) if cursor.place is not None else None
                 yield Batch(NAME, tuple(events), position, caught_up=drained)
                 if drained:
                     live = True
@@ -80,10 +83,13 @@ class Kmsg:
         """Up to `_DRAIN` records. The second value says that the ring is empty. This is the hot loop."""
         events: list[Event] = []
         recognise, event, counters = self.interpreter.recognise, self.interpreter.event, self.interpreter.counters
-        read, last = os.read, cursor.seq
+        read, place = os.read, cursor.place
+        last = place.seq if place is not None else None
+        gaps: list[tuple[int, int]] = []  # first and last number that is missing
         done, userspace = 0, 0
+        usec, text = b"", b""
         try:
-            while done < _DRAIN:
+            while done < _DRAIN and len(events) < _EVENTS:
                 try:
                     data = read(fd, _BUFFER)
                 except BlockingIOError:
@@ -106,31 +112,50 @@ class Kmsg:
                 seq = int(number)
                 if last is not None:
                     if seq <= last:
+                        usec = b""
                         continue
                     if seq != last + 1:
-                        events.append(self._lost(last + 1, seq - 1))
+                        gaps.append((last + 1, seq - 1))
                 last = seq
                 if len(prio) > 1 or prio > b"7":
                     userspace += 1
                 if (sighting := recognise(text)) is not None:
                     identity = f"kmsg:{self.boot_id}:{seq}"
                     at = time.time() if live else wall_time(int(usec))
-                    events.append(event(sighting, text, int(prio) >> 3, identity=identity, time=at, boot_id=self.boot_id, usec=int(usec)))
+                    record = event(
+                        sighting,
+                        text,
+                        int(prio) >> 3,
+                        identity=identity,
+                        time=at,
+                        boot_id=self.boot_id,
+                        usec=int(usec),
+                        approximate=not live,
+                    )
+                    events.append(record)
             return events, False
         finally:
-            cursor.seq = last
+            if last is not None and usec:
+                cursor.place = Place(last, int(usec), zlib.crc32(text), time.time() if live else wall_time(int(usec)))
+            if gaps:
+                events.insert(0, self._lost(gaps, place, cursor.place))
             counters.read += done
             counters.userspace += userspace
 
-    def _lost(self, first: int, last: int) -> Event:
-        count = last - first + 1
+    def _lost(self, gaps: list[tuple[int, int]], before: Place | None, after: Place | None) -> Event:
+        """One event for what one drain found missing, however often the ring overtook us in it."""
+        count = sum(last - first + 1 for first, last in gaps)
         self.interpreter.counters.lost += count
+        fields: dict[str, Value] = {"first_seq": gaps[0][0], "last_seq": gaps[-1][1]}
+        if len(gaps) > 1:
+            fields["ranges"] = [number for gap in gaps for number in gap]
         return lost_event(
-            identity=f"kmsg:{self.boot_id}:lost:{first}-{last}",
+            identity=f"kmsg:{self.boot_id}:lost:{gaps[0][0]}-{gaps[-1][1]}",
             time=time.time(),
             boot_id=self.boot_id,
             count=count,
-            fields={"first_seq": first, "last_seq": last},
+            span=(before.time or None if before is not None else None, after.time if after is not None else None),
+            fields=fields,
         )
 
 

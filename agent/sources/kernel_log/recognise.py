@@ -27,7 +27,7 @@ _DEVICE_LINE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31} [0-9a-fA-F]{4,8}:[
 _NAMED = re.compile(
     rb"(?:\\x[0-9a-f]{2}|[^\\]){0,15}(?:\[\d{1,10}\](?:: | bad frame in | vsyscall )|: page allocation failure: | invoked oom-killer: )"
 )
-_BY_NAME = {"oom/invoked"}  # the one shape that is meant to begin so
+_BY_NAME = {"oom/invoked", "crash/segfault"}  # the shapes that are meant to begin so
 _PROBE_WINDOW = 2  # records between the probe's address and its complaint
 
 
@@ -59,6 +59,7 @@ class _Shape:
             pid=pid if isinstance(pid, int) else None,
             process=process if isinstance(process, str) else None,
             fatal=self.rule.fatal,
+            context=self.rule.context,
             fields=fields,
         )
 

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 
 _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
+_ESCAPED = re.compile(rb"[^ -\[\]-~]")
 
 # prio, seq, usec, text; unknown further fields are skipped, the dictionary lines are left out.
 split = re.compile(rb"(\d{1,4}),(\d{1,20}),(\d{1,20}),[^;\n]{1,512};([^\n]*)").match
@@ -53,3 +54,13 @@ def unescape(text: bytes) -> str:
     if b"\\x" in text:
         text = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), text)
     return text.decode("utf-8", "replace")
+
+
+def escape(text: bytes) -> bytes:
+    """The text as /dev/kmsg gives it: bytes below 0x20 and from 0x7f up, and the backslash, become `\\xNN`."""
+    return _ESCAPED.sub(hexed, text)
+
+
+def hexed(found: re.Match[bytes]) -> bytes:
+    """One byte as `\\xNN`."""
+    return b"\\x%02x" % found[0][0]

@@ -21,6 +21,7 @@ class Sighting:
     link: int | None = None
     fatal: bool | None = None
     continues: bool = False  # a follow-up record of the event before it
+    context: bool = False  # no fault: it explains others
     fields: Mapping[str, Value] = field(default_factory=dict)
 
 

@@ -36,6 +36,7 @@ _CONTAINMENT = re.compile(
     r"(?P<kind>Contained|Uncontained): (?P<unit>[A-Za-z0-9 ]+?)(?: \((?P<location>[0-9a-fx, ]+)\))?\. "
     r"(?:physAddr: (?P<address>0x[0-9a-f]+)[. ]+)?RST: (?P<rst>Yes|No), D-RST: (?P<drst>Yes|No)\s*\Z"
 )
+_ENGINE = re.compile(r"\(GPC (?P<gpc>\d{1,3}), TPC (?P<tpc>\d{1,3})(?:, SM (?P<sm>\d{1,3}))?\)")
 _LINK = re.compile(r"\blink (?P<link>\d{1,3})\b(?:\s?\((?P<regs>0x[0-9a-fA-F]+(?:, ?0x[0-9a-fA-F]+){0,15})\))?", re.I)
 _LINK_CODES = {74, 108, 136, 137, 155, 166, 170}
 _FATAL = re.compile(r"(?P<milder>\bnon-?fatal\b)|\bfatal(?: error)?\b", re.I)
@@ -112,6 +113,8 @@ def _decode(code: int, message: str, fields: dict[str, Value]) -> tuple[int | No
         return None, None
     if code in (94, 95) and (found := _CONTAINMENT.match(message)) is not None:
         fields.update(contained=found["kind"] == "Contained", unit=found["unit"], rst=found["rst"] == "Yes", drst=found["drst"] == "Yes")
+    elif code == 13 and (found := _ENGINE.search(message)) is not None:
+        fields.update({name: int(value) for name, value in found.groupdict().items() if value is not None})
     elif code in (63, 64):
         fields["row_remap"] = message.startswith("Row Remapper")
         fields["page_retirement"] = message.startswith("Dynamic Page Retirement")

@@ -1,0 +1,35 @@
+"""`vitald remedy ID --reason TEXT`: somebody begins what a finding asks for. It stands until the evidence says that it held."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import cast
+
+from agent.cli import EX_UNAVAILABLE, client, render
+from agent.cli.render import Json
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("id", type=int, help="the finding's number, as vitald status shows it")
+    parser.add_argument("--reason", required=True, help="what is being done, and by whom")
+    parser.add_argument("--json", action="store_true", help="the finding as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        answer = client.ask(arguments, f"/v1/findings/{arguments.id}/remedy", {"reason": arguments.reason})
+    except client.NoAnswer as error:
+        print(f"vitald: {error}", file=sys.stderr)
+        return 30
+    except client.Refused as error:
+        print(f"vitald: {error}", file=sys.stderr)
+        return EX_UNAVAILABLE
+    if arguments.json:
+        render.emit_json(answer)
+    else:
+        finding = cast("Json", answer["finding"])
+        print(f"in remedy #{finding['id']}: {render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}")
+        print(f"it stands until {'; '.join(cast('list[str]', finding['clears']))}")
+    return 0

@@ -1,0 +1,78 @@
+"""`vitald why [FINDING]`: how it came to be, from the raw lines to the flags. Without a number: everything that is open."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from typing import cast
+
+from agent.cli import EX_UNAVAILABLE, client, render
+from agent.cli.render import Json
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("finding", nargs="?", help="a finding's number, as vitald status shows it (also one that was cleared)")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        numbers = [arguments.finding] if arguments.finding else _heads(client.status(arguments))
+        chains = [client.ask(arguments, f"/v1/findings/{str(number).lstrip('#')}/why") for number in numbers]
+    except client.NoAnswer as error:
+        print(f"vitald: {error}", file=sys.stderr)
+        return 30
+    except client.Refused as error:
+        print(f"vitald: {error}", file=sys.stderr)
+        return EX_UNAVAILABLE
+    if arguments.json:
+        render.emit_json(chains[0] if arguments.finding else {"why": chains})
+        return 0
+    if not chains:
+        print("no open findings: nothing to explain")
+    for number, chain in enumerate(chains):
+        if number:
+            print()
+        for line in _lines(chain):
+            print(line)
+    return 0
+
+
+def _heads(status: Json) -> list[object]:
+    """One finding of each open incident: the first that it lists is the strongest."""
+    return [cast("list[object]", incident["findings"])[0] for incident in cast("list[Json]", status["incidents"]) if incident["findings"]]
+
+
+def _lines(chain: Json) -> Iterable[str]:
+    finding, rule = cast("Json", chain["finding"]), cast("Json", chain["rule"])
+    drill = "SIMULATED " if finding["simulated"] else ""
+    yield render.colour(
+        f"#{finding['id']} {drill}{render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}", "bold"
+    )
+    yield "  lines"
+    for event in cast("list[Json]", chain["events"]):
+        yield f"    {render.event_line(event)}"
+    count = cast("int", finding["count"])
+    if count > len(cast("list[Json]", chain["events"])):
+        yield f"    ({count} in all; vitald events --code {finding['code']} --component {finding['component']} shows them)"
+    incident = cast("Json | None", chain["incident"])
+    if incident is not None:
+        yield f"  incident {incident['id']}, {incident['state']}" + (f": {incident['story']}" if incident["story"] else "")
+        for member in cast("list[Json]", incident["members"]):
+            role = "cause" if member["role"] == "root" else "     "
+            yield f"    {role} {render.clock(member['first'])}  {member['code']} on {render.safe(member['component'])}, {render.times(member['count'])}  {member['title']}"
+    yield f"  rule     {rule['code']}: {rule['title']}"
+    yield "  asked"
+    for layer in cast("list[Json]", chain["asked"]):
+        mark = "->" if layer["decides"] else "  "
+        when = " after the job" if layer["when"] == "after_job" else ""
+        yield f"    {mark} {layer['layer']!s:<10} {layer['action']}{when}: {render.safe(layer['because'])}"
+    flags = [name for name, value in cast("Json", chain["flags"]).items() if value]
+    yield f"  flags    {', '.join(flags) or 'none'}"
+    yield "  history"
+    for change in cast("list[Json]", chain["transitions"]):
+        yield f"    {render.clock(change['time'])}  {change['state']}, {change['action']}: {render.safe(change['cause'])}"
+    if finding["state"] != "cleared":
+        yield f"  cleared by {'; '.join(cast('list[str]', finding['clears']))}"

@@ -1,0 +1,175 @@
+"""
+A device's record: what it has done before, as far as it bears on what to ask for now and whom to trust less.
+
+    a fault that comes back after its remedy, or in different processes  ->  a rung of its ladder
+    everything in the last weeks, weighed and fading                    ->  the lemon score, which is advice and no more
+
+The record belongs to the device (UUID, serial), not to the slot: it follows a board that was moved, and a new board in
+the slot begins afresh. Bounded in time by the catalogue's windows, in size by `_MOST` marks a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+
+from agent.catalog import Catalog
+from agent.catalog.ladder import Step
+from agent.catalog.lemon import Lemon
+from agent.model import Action, Asked, Component, Fields, Mark, MarkKind
+
+_MOST = 256
+_DEVICES = 4096
+_ABOUT_S = 600.0  # a boot's time is reckoned from a clock that was not set yet: the fault may seem to come before its remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one kind of mark contributes to a score."""
+
+    kind: MarkKind
+    count: int
+    points: float
+
+
+class History:
+    """The marks of every device. Time comes in with each question."""
+
+    def __init__(self, marks: Iterable[Mark] = ()) -> None:
+        self._of: dict[str, list[Mark]] = {}
+        for mark in marks:
+            self._of.setdefault(mark.device, []).append(mark)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(self._of)
+
+    def add(self, mark: Mark) -> bool:
+        """Whether it is new: the same mark twice is one."""
+        marks = self._of.get(mark.device)
+        if marks is None:
+            if len(self._of) >= _DEVICES:
+                return False  # addresses without end come from forged lines; real devices are few
+            marks = self._of.setdefault(mark.device, [])
+        elif mark in marks:
+            return False
+        if len(marks) >= _MOST:
+            marks.pop(next((place for place, old in enumerate(marks) if old.kind is MarkKind.PROCESS), 0))
+        marks.append(mark)
+        return True
+
+    def of(self, device: str) -> Sequence[Mark]:
+        return self._of.get(device, ())
+
+    def rename(self, old: str, new: str) -> list[Mark]:
+        """A slot's record becomes its device's, once that has said who it is. Returns the marks under their new name."""
+        moved = [replace(mark, device=new) for mark in self._of.pop(old, ())]
+        for mark in moved:
+            self.add(mark)
+        return moved
+
+    def shift(self, seconds: float) -> None:
+        """The clock was stepped: what lies behind is told by the new one."""
+        for device, marks in self._of.items():
+            self._of[device] = [replace(mark, time=mark.time + seconds) for mark in marks]
+
+    def returned(self, device: str, fault: str, now: float, window_s: float, of: Action = Action.RESET_DEVICE) -> list[Mark]:
+        """The completed remedies of this fault, of at least that strength, that did not hold if it is seen now. Oldest first."""
+        return [
+            mark
+            for mark in self.of(device)
+            if mark.kind is MarkKind.REMEDY
+            and mark.fault == fault
+            and -_ABOUT_S <= now - mark.time <= window_s
+            and Action(mark.detail).rank >= of.rank
+        ]
+
+    def escalated(
+        self, device: str, component: Component, fault: str, fields: Fields, now: float, steps: Iterable[Step], *, survived: bool
+    ) -> Asked | None:
+        """What the ladder asks for; the strongest of the rungs that are reached. `survived`: it is seen again after a reset or a reboot."""
+        best: Asked | None = None
+        for step in steps:
+            if step.of is not None:
+                because = self._remedies(device, fault, now, step, step.of)
+            elif step.survived:
+                because = "it was seen again after a reset or a reboot" if survived else ""
+            else:
+                because = self._processes(device, component, fault, fields, now, step)
+            if because and (best is None or step.action.rank > best.action.rank):
+                best = Asked(step.action, step.when, because)
+        return best
+
+    def _remedies(self, device: str, fault: str, now: float, step: Step, of: Action) -> str:
+        done = self.returned(device, fault, now, step.within_s, of)
+        if len(done) < step.remedies:
+            return ""
+        tried = " and ".join(f"{Action(mark.detail).words}, done {_day(mark.time)}" for mark in done[-3:])
+        return f"it came back although what it asked for was done ({tried})"
+
+    def _processes(self, device: str, component: Component, fault: str, fields: Fields, now: float, step: Step) -> str:
+        place = place_of(fields, step.same)
+        if step.same and not place:
+            return ""
+        seen = self._seen_in(device, fault, place, now, step.within_s)
+        if len(seen) < step.processes:
+            return ""
+        kind = component.kind.value
+        elsewhere = max(
+            (len(self._seen_in(other, fault, "", now, step.within_s)) for other in self._of if other != device),
+            default=0,
+        )
+        if elsewhere * 2 >= len(seen):
+            return ""  # the same application on its other devices: not this device's fault
+        return f"{len(seen)} different processes met it on this {kind} within {_span(step.within_s)}, and hardly any elsewhere"
+
+    def _seen_in(self, device: str, fault: str, place: str, now: float, window_s: float) -> set[str]:
+        return {
+            mark.detail.partition(" ")[0]
+            for mark in self.of(device)
+            if mark.kind is MarkKind.PROCESS
+            and mark.fault == fault
+            and 0 <= now - mark.time <= window_s
+            and (not place or mark.detail.partition(" ")[2] == place)
+        }
+
+    def score(self, device: str, now: float, lemon: Lemon) -> tuple[float, list[Part]]:
+        """The lemon score and what it is made of, the heaviest first."""
+        counts: dict[MarkKind, tuple[int, float]] = {}
+        # Of work that died with an incident, the scheduler may say later which job it was: that is the same death.
+        named = {mark.detail.partition(" job ")[0] for mark in self.of(device) if mark.kind is MarkKind.JOB_DIED and " job " in mark.detail}
+        for mark in self.of(device):
+            if mark.kind is MarkKind.JOB_DIED and mark.detail in named:
+                continue
+            weight, age = lemon.weights.get(mark.kind, 0.0), now - mark.time
+            if weight and 0 <= age <= lemon.window_s:
+                count, points = counts.get(mark.kind, (0, 0.0))
+                counts[mark.kind] = count + 1, points + weight * 0.5 ** (age / lemon.half_life_s)
+        parts = [Part(kind, count, round(points, 2)) for kind, (count, points) in counts.items()]
+        return round(sum(part.points for part in parts), 2), sorted(parts, key=lambda part: -part.points)
+
+
+def place_of(fields: Fields, names: Iterable[str]) -> str:
+    """Where in the device, as far as the rule cares: `gpc=2,tpc=1`."""
+    return ",".join(f"{name}={fields[name]}" for name in names if fields.get(name) is not None)
+
+
+def process_of(fields: Fields, boot_id: str, names: Iterable[str]) -> str:
+    """A process mark's detail: who, and where. Empty where the line names no process."""
+    pid = fields.get("pid")
+    return f"{boot_id[:8]}:{pid} {place_of(fields, names)}".rstrip() if isinstance(pid, int) else ""
+
+
+def _day(time: float) -> str:
+    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 86400:g} days" if seconds >= 2 * 86400 else f"{seconds / 3600:g} h"
+
+
+def ladder_places(catalog: Catalog, code: str) -> tuple[str, ...]:
+    """Which fields of a code's events tell one place in a device from another."""
+    steps = catalog.ladders[catalog.rule(code).escalation].steps
+    return tuple(dict.fromkeys(name for step in steps for name in step.same))

@@ -1,0 +1,736 @@
+"""
+The judge: one event in, what changes out. Pure: no I/O, no clocks; time comes in with the events.
+
+    event -> what it is evidence of    boots, resets, replaced boards, passed diagnostics, a named person: findings end
+          -> its incident              what it belongs to, cause or consequence
+          -> its finding               opened, seen again, raised
+          -> what the company, the driver's word and the device's record change about what is asked for
+
+The same events in the same order give the same findings, whenever somebody looks: a quiet end has the time at which it
+was due. What an event costs grows with the open findings, never with the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from agent.catalog import Catalog, Clears, Cure, FaultClass, Rule, Ruling
+from agent.catalog.story import Reach, Story
+from agent.judge import findings as life
+from agent.judge.history import History, ladder_places, process_of
+from agent.judge.incidents import Incidents
+from agent.model import (
+    NODE,
+    Action,
+    Asked,
+    Changes,
+    Component,
+    ComponentKind,
+    Device,
+    Event,
+    Finding,
+    FindingKey,
+    FindingState,
+    Incident,
+    Mark,
+    MarkKind,
+    Member,
+    Memory,
+    Transition,
+)
+
+BOOT = "vitald/boot"
+CLEARED = "vitald/cleared"
+REMEDY_BEGUN = "vitald/remedy_begun"
+CLOCK_STEPPED = "vitald/clock_stepped"
+SOURCE_FAILED = "vitald/source_failed"
+IDENTITY = "device/identity"
+REPLACED = "device/replaced"
+JOB_DIED = "job/died"
+DIAGNOSTIC_FAILED = "diagnostic/failed"
+TOO_MANY = "vitald/too_many"
+
+MOST = 4096  # open findings; hostile input may name devices and codes without end
+_SETTLED = 4096
+_ABOUT_S = 60.0  # how far the time of a record found at the start may be off
+_ONCE_AN_INCIDENT = (MarkKind.FAULT, MarkKind.NOT_HELD, MarkKind.JOB_DIED)
+# Whose faults count in a device's record: not those of applications, nor what only informs.
+_OF_THE_DEVICE = (FaultClass.HARDWARE, FaultClass.DRIVER, FaultClass.FABRIC, FaultClass.THERMAL)
+_CURING = (Action.RESET_DEVICE, Action.REBOOT_NODE)
+
+
+class Judge:
+    """What is wrong now, and all that judging must remember. Mutated only by the methods that return transitions."""
+
+    def __init__(self, catalog: Catalog, memory: Memory | None = None) -> None:
+        memory = memory or Memory()
+        self._catalog = catalog
+        self._open: dict[FindingKey, Finding] = {finding.key: finding for finding in memory.findings}
+        self._next_id = memory.next_finding
+        self._incidents = Incidents(catalog, memory.incidents, memory.next_incident)
+        self._history = History(memory.marks)
+        self._devices = {device.component: device for device in memory.devices}
+        self._settled = {(component, code): time for component, code, time in memory.settled}
+        self._touched: dict[int, Incident] = {}
+        self._marked: list[Mark] = []
+        self._met: dict[Component, Device] = {}
+        self._renamed: list[tuple[str, str]] = []
+        self._shifted = 0.0
+        self._of: dict[Component, set[FindingKey]] = {}  # the open findings of each component
+        self._in: dict[int, set[FindingKey]] = {}  # the open findings of each incident
+        for finding in memory.findings:
+            self._in.setdefault(finding.incident, set()).add(finding.key)
+            self._of.setdefault(finding.component, set()).add(finding.key)
+        self._due = self._earliest()
+
+    @property
+    def opened(self) -> tuple[Finding, ...]:
+        """The open findings, those of rules on trial included."""
+        return tuple(self._open.values())
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """The open ones, and those that are over but could still be joined."""
+        return self._incidents.all
+
+    @property
+    def due(self) -> float:
+        """When `expire` will next have something to do."""
+        return self._due
+
+    @property
+    def next_finding(self) -> int:
+        """The number that the next finding will have."""
+        return self._next_id
+
+    @property
+    def next_incident(self) -> int:
+        """The number that the next incident will have."""
+        return self._incidents.next_id
+
+    def take_changes(self) -> Changes:
+        """What changed beside the findings since this was last asked."""
+        changes = Changes(
+            incidents=tuple(self._touched.values()),
+            marks=tuple(self._marked),
+            devices=tuple(self._met.values()),
+            renamed=tuple(self._renamed),
+            shifted=self._shifted,
+        )
+        self._touched, self._marked, self._met, self._renamed, self._shifted = {}, [], {}, [], 0.0
+        return changes
+
+    def apply(self, event: Event) -> list[Transition]:
+        """Fold one event in."""
+        stepped = event.fields.get("seconds") if event.code == CLOCK_STEPPED else None
+        changes = self.expire(event.time - stepped if isinstance(stepped, (int, float)) else event.time)
+        if not event.judged:
+            return changes
+        self._incidents.forget(event.time)
+        rule = self._catalog.rule(event.code)
+        own = _OWN.get(event.code)
+        if own is not None:
+            changes += own(self, event)
+        if rule.cures is not None:
+            changes += self._cured(event, rule.cures, rule.of)
+        changes += self._fault(event, rule)
+        # A finding that closed or was put off leaves this too early, which costs one look; the whole is gone through then.
+        self._due = min([self._due, *(self._due_of(change.finding) for change in changes)])
+        return changes
+
+    def adopt(self, remembered: Memory) -> None:
+        """Take up what was remembered elsewhere, where the same fault is not open already."""
+        for finding in remembered.findings:
+            if finding.key not in self._open:
+                self._put(replace(finding, incident=0))
+        for mark in remembered.marks:
+            self._history.add(mark)
+        self._devices = {**{device.component: device for device in remembered.devices}, **self._devices}
+        self._due = self._earliest()
+
+    def expire(self, now: float) -> list[Transition]:
+        """Close what has been quiet for as long as its rule asks, and the drills that are over."""
+        if now < self._due:
+            return []
+        changes = []
+        for finding in sorted(self._open.values(), key=self._due_of):
+            due = self._due_of(finding)
+            if due <= now:
+                over = finding.simulated_until is not None and due == finding.simulated_until
+                changes.append(self._close(finding, due, "the drill is over" if over else "quiet for as long as its rule asks"))
+        self._due = self._earliest()
+        return changes
+
+    def recatalogue(self, catalog: Catalog, now: float) -> list[Transition]:
+        """Judge the open findings by other rules: the catalogue was reloaded, or changed while the daemon was down."""
+        self._catalog = catalog
+        self._incidents.configure(catalog)
+        changes = []
+        for finding in self.opened:
+            if finding.shadow and catalog.rule(finding.code).shadow is None:
+                changes.append(self._close(finding, now, "the rule is no longer on trial"))
+                continue
+            ruling = life.rule_of(finding, catalog).rule_on(finding.fields)
+            if ruling.action is Action.NONE:
+                changes.append(self._close(finding, now, "the catalogue no longer asks for anything"))
+            elif ruling.asked != finding.ruled and finding.code != TOO_MANY:
+                changed = replace(finding, ruled=ruling.asked, context=None, title=ruling.title, quiet_s=ruling.clears.quiet_s)
+                self._put(changed)
+                cause = f"the catalogue changed: {finding.action.value} -> {changed.action.value}"
+                changes.append(Transition(time=now, finding=changed, cause=cause))
+        self._due = self._earliest()
+        return changes
+
+    def clears(self, finding: Finding) -> Clears:
+        """What closes this finding."""
+        return life.clears_of(finding, self._catalog)
+
+    def suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
+        """Every device with a lemon score: the score, and its parts as kind, count, points."""
+        scored = {}
+        for device in self._history.devices:
+            if device == NODE.name:
+                continue
+            score, parts = self._history.score(device, now, self._catalog.lemon)
+            if score > 0:
+                scored[device] = score, [(part.kind.value, part.count, part.points) for part in parts]
+        return scored
+
+    def identity(self, component: Component) -> str:
+        """What survives a move of the device to another slot: its UUID or serial, else the component's name."""
+        device = self._devices.get(component)
+        return device.identity if device is not None and device.identity else component.name
+
+    # --- a fault
+
+    def _fault(self, event: Event, rule: Rule) -> list[Transition]:
+        changes: list[Transition] = []
+        if rule.shadow is not None:
+            changes += self._judged(event, rule.shadow, shadow=True)
+        if not rule.context or self._catalog.stories.places(event.code):
+            changes += self._judged(event, rule, shadow=False)
+        return changes
+
+    def _judged(self, event: Event, rule: Rule, *, shadow: bool) -> list[Transition]:
+        key = (event.component, event.code, event.simulated, shadow)
+        current = self._open.get(key)
+        ruling = rule.rule_on(life.merged(event, current))
+        if self._is_history(event, ruling) or (rule.state and current is not None and event.time < current.last):
+            return []  # it tells of what is over: cured since, or replaced by a later word
+        if current is None and ruling.action is not Action.NONE and len(self._open) >= MOST:
+            key = (NODE, TOO_MANY, event.simulated, shadow)
+            current = self._open.get(key)
+        changes: list[Transition] = []
+        incident = None if shadow else self._incident(event, current, asks=ruling.action is not Action.NONE)
+        grown = self._grow(incident, event) if incident is not None else None
+        if rule.word and not shadow:
+            changes += self._driver_says(event, ruling)
+        if ruling.action is Action.NONE:
+            changes += self._recovered(event, rule, ruling, current)
+        elif grown is not None and current is None and self._is_told(grown, grown.member(event.component, event.code), ruling.asked):
+            self._died_with(grown, event)
+        else:
+            changes.append(self._seen(key, current, event, rule, ruling, grown.id if grown is not None else 0))
+        if grown is not None:
+            changes += self._regrouped(grown, event)
+        return changes
+
+    def _recovered(self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None) -> list[Transition]:
+        """A state that asks for nothing any more ends its finding, and those of the codes that it speaks for."""
+        ended = [current] if current is not None and rule.state and current.component == event.component else []
+        ended += [found for code in rule.ends if (found := self._open.get((event.component, code, event.simulated, False))) is not None]
+        return [
+            self._close(finding, event.time, f"{event.code}: {ruling.title}", event.identity)
+            for finding in ended
+            if finding.last <= event.time
+        ]
+
+    def _seen(self, key: FindingKey, current: Finding | None, event: Event, rule: Rule, ruling: Ruling, incident: int) -> Transition:
+        if current is None:
+            if key[1] == TOO_MANY:
+                ruling = replace(ruling, title=self._catalog.rule(TOO_MANY).title)
+            finding = life.opened(self._next_id, key, event, ruling, incident)
+            self._next_id += 1
+        else:
+            finding = replace(life.seen_again(current, event, ruling, latest=rule.state), incident=current.incident or incident)
+            if current.boot_id == self._boot():
+                finding = replace(finding, boot_id=current.boot_id)  # this line may be an older boot's, read late
+        fresh = self._remember_process(finding, rule, event)
+        if current is None or fresh or finding.ruled != current.ruled or self._survived(current, event):
+            finding = self._escalate(finding, rule, event, survived=current is not None and self._survived(current, event))
+        finding = self._in_company(finding)
+        self._put(finding)
+        if current is not None:
+            return life.moved(current, finding, event)
+        self._remember_fault(finding, rule, event)
+        cause = f"{event.code} seen" + (f"; {finding.asked.because}" if finding.asked.because else "")
+        return Transition(time=event.time, finding=finding, cause=cause, event=event.identity, opened=True)
+
+    def _is_history(self, event: Event, ruling: Ruling) -> bool:
+        """Whether a line tells of something that was dealt with after it was written: it must neither reopen nor raise it."""
+        if ruling.clears.reboot and event.boot_id == self._former_boot():
+            return True
+        written = event.time + (_ABOUT_S if event.fields.get("approximate") else 0.0)  # rather told again than not at all
+        if written < self._settled.get((event.component, event.code), -life.NEVER) and not event.simulated:
+            return True
+        device, kind = self._devices.get(event.component), self._devices.get(Component(event.component.kind))
+        if device is not None and device.placed_at and written < device.placed_at:
+            return True
+        return ruling.clears.device_reset and any(one is not None and one.reset_at and written < one.reset_at for one in (device, kind))
+
+    def _boot(self) -> str:
+        """The boot that was folded in last; empty before any was."""
+        node = self._devices.get(NODE)
+        return node.uuid if node is not None else ""
+
+    def _former_boot(self) -> str:
+        node = self._devices.get(NODE)
+        return node.serial if node is not None else ""
+
+    def _survived(self, current: Finding, event: Event) -> bool:
+        """Whether a finding that stands is seen again after a reset of its device or a boot."""
+        device, kind = self._devices.get(event.component), self._devices.get(Component(event.component.kind))
+        reset_at = max((one.reset_at for one in (device, kind) if one is not None), default=0.0)
+        return current.last < reset_at <= event.time or (current.boot_id != event.boot_id and event.boot_id == self._boot())
+
+    # --- its incident
+
+    def _incident(self, event: Event, current: Finding | None, *, asks: bool) -> Incident | None:
+        if current is not None and (known := self._incidents.get(current.incident)) is not None:
+            return known
+        found = self._incidents.find(event)
+        if found is not None and not (found.closed_at is not None and asks and self._over(found)):
+            return found
+        if asks or self._incidents.causes(event):
+            return self._incidents.begin(event)
+        return None
+
+    def _over(self, incident: Incident) -> bool:
+        """Whether it had findings and they are all closed: what asks for something now is a new incident."""
+        return self._catalog.rule(incident.root.code).action is not Action.NONE
+
+    def _grow(self, incident: Incident, event: Event) -> Incident:
+        grown = self._incidents.add(incident, event)
+        if grown.id not in self._in:
+            self._incidents.close(grown.id, grown.last)  # until a finding of its own is opened
+        self._touched[grown.id] = self._incidents.get(grown.id) or grown
+        return grown
+
+    def _is_told(self, incident: Incident, member: Member | None, asked: Asked) -> bool:
+        """Whether this is the echo of a cause that asks for as much: it needs no finding of its own."""
+        causes = self._incidents.causes_of(incident, member) if member is not None else []
+        return any(self._covers(cause, story, member, incident, asked) for cause, story in causes if member is not None)
+
+    def _covers(self, cause: Member, story: Story, member: Member, incident: Incident, asked: Asked) -> bool:
+        """Whether the cause asks for as much. A remedy for one device is no remedy for another: that one keeps its finding.
+
+        That a process was killed explains its end, whatever the killing itself asks for.
+        """
+        if story.reach is Reach.PROCESS and not asked.action.unfit:
+            return True
+        causes = [self._open[key].asked for key in self._in.get(incident.id, ()) if key[:2] == (cause.component, cause.code)]
+        here = not asked.action.unfit or not cause.places.isdisjoint(member.places)
+        return here and any(not life.stronger(asked, one) for one in causes)
+
+    def _regrouped(self, incident: Incident, event: Event) -> list[Transition]:
+        """The incident has a member more: that may explain others of its findings, or change what they ask for."""
+        member = incident.member(event.component, event.code)
+        if member is None or member.count > 1 or event.follows is not None:
+            return []
+        changes = []
+        for key in sorted(self._in.get(incident.id, ()), key=lambda key: self._open[key].id):
+            finding = self._open[key]
+            own = incident.member(finding.component, finding.code)
+            if own is None or own is member:
+                continue
+            causes = self._incidents.causes_of(incident, own)
+            if any(cause is member and self._covers(cause, story, own, incident, finding.asked) for cause, story in causes):
+                told = f"told as a consequence of {incident.root.code} on {incident.root.component.name}"
+                changes.append(self._close(finding, event.time, told, event.identity))
+                continue
+            changed = self._in_company(finding)
+            if changed is not finding:
+                self._put(changed)
+                changes.append(life.moved(finding, changed, event))
+        return changes
+
+    def _in_company(self, finding: Finding) -> Finding:
+        """What other members of its incident change for it."""
+        incident = self._incidents.get(finding.incident)
+        if incident is None or finding.shadow:
+            return finding
+        for place in self._catalog.stories.places(finding.code):
+            for company in place.story.companies:
+                # It came with the fault. One that comes long after does not make light of what has stood since.
+                came = any(
+                    member.code in company.beside
+                    and member.component == finding.component
+                    and abs(member.first - finding.since) <= place.story.within_s
+                    for member in incident.members
+                )
+                if company.code == finding.code and came:
+                    asked = Asked(company.action or finding.ruled.action, company.when or finding.ruled.when, company.because)
+                    return finding if asked == finding.context else replace(finding, context=asked)
+        return finding
+
+    # --- the driver's own word
+
+    def _driver_says(self, event: Event, ruling: Ruling) -> list[Transition]:
+        """The driver's word on a device stands in for what the table asks for, in both directions; the difference is said."""
+        action = ruling.action if ruling.action is not Action.NONE else Action.OBSERVE
+        changes = []
+        for key in sorted(self._of.get(event.component, ()), key=lambda key: self._open[key].id):
+            finding = self._open[key]
+            if finding.simulated != event.simulated or finding.shadow or finding.last > event.time:
+                continue
+            if life.rule_of(finding, self._catalog).word:
+                if finding.code != event.code:  # the driver holds one value: whoever told the former one
+                    changes.append(self._close(finding, event.time, f"{event.code}: {ruling.title}", event.identity))
+                continue
+            table = finding.context or finding.ruled
+            said: Asked | None = None  # peers, other nodes: not about what this device needs, so the catalogue's word stands
+            if ruling.action in (Action.NONE, *_CURING) and table.action in _CURING:
+                because = f"the driver's own word ({event.code}: {ruling.title})"
+                because += f"; the catalogue says {table.action.value}" if table.action is not action else ""
+                said = Asked(action, ruling.when, because)
+            if said != finding.driver:
+                changed = replace(finding, driver=said)
+                self._put(changed)
+                changes.append(life.moved(finding, changed, event))
+        return changes
+
+    # --- the device's record
+
+    def _escalate(self, finding: Finding, rule: Rule, event: Event, *, survived: bool) -> Finding:
+        """Whether the fault has come back often enough to ask for more than its rule does."""
+        if finding.simulated or finding.shadow or finding.code == TOO_MANY:
+            return finding
+        base = finding.driver or finding.context or finding.ruled
+        steps = self._catalog.ladder(rule, base.action).steps
+        device = self.identity(finding.component)
+        fault = rule.fault or rule.code
+        asked = self._history.escalated(device, finding.component, fault, event.fields, event.time, steps, survived=survived)
+        if asked is None or (finding.escalated is not None and finding.escalated.action.rank >= asked.action.rank):
+            return finding
+        return replace(finding, escalated=asked)
+
+    def _remember_fault(self, finding: Finding, rule: Rule, event: Event) -> None:
+        if finding.simulated or finding.shadow or rule.fault_class not in _OF_THE_DEVICE:
+            return
+        device, fault = self.identity(finding.component), rule.fault or rule.code
+        window = max((step.within_s for step in self._catalog.ladder(rule, finding.ruled.action).steps), default=0.0)
+        one = f"incident {finding.incident}"
+        if self._history.returned(device, fault, event.time, window):
+            self._mark(device, event.time, MarkKind.NOT_HELD, fault, one)
+        incident = self._incidents.get(finding.incident)
+        rooted = incident is not None and (incident.root.code, incident.root.component) == (finding.code, finding.component)
+        if rooted and event.code != DIAGNOSTIC_FAILED:
+            self._mark(device, event.time, MarkKind.FAULT, fault, one)
+            lemon = self._catalog.lemon
+            for death in tuple(self._history.of(NODE.name)):
+                if death.kind is MarkKind.JOB_DIED and 0 <= event.time - death.time <= lemon.job_before_s:
+                    self._mark(device, event.time, MarkKind.JOB_DIED, fault, f"{one} {death.detail}")
+
+    def _remember_process(self, finding: Finding, rule: Rule, event: Event) -> bool:
+        """Whether this process is a new one for this fault on this device."""
+        if finding.simulated or finding.shadow or event.follows is not None:
+            return False
+        steps = self._catalog.ladder(rule, finding.ruled.action).steps
+        if not any(step.processes for step in steps):
+            return False
+        who = process_of(event.fields, event.boot_id, ladder_places(self._catalog, rule.code))
+        device, fault = self.identity(finding.component), rule.fault or rule.code
+        known = any(mark.kind is MarkKind.PROCESS and mark.fault == fault and mark.detail == who for mark in self._history.of(device))
+        return bool(who) and not known and self._mark(device, event.time, MarkKind.PROCESS, fault, who)
+
+    def _died_with(self, incident: Incident, event: Event) -> None:
+        """Work that died with a fault of a device counts in that device's record, once an incident."""
+        rule = self._catalog.rule(incident.root.code)
+        if rule.fault_class in _OF_THE_DEVICE and event.fields.get("pid") is not None and not event.simulated:
+            self._mark(
+                self.identity(incident.root.component), event.time, MarkKind.JOB_DIED, rule.fault or rule.code, f"incident {incident.id}"
+            )
+
+    def _mark(self, device: str, time: float, kind: MarkKind, fault: str, detail: str = "") -> bool:
+        for mark in self._history.of(device):
+            same = mark.detail == detail if kind in _ONCE_AN_INCIDENT else (mark.time, mark.fault) == (time, fault)
+            if mark.kind is kind and same and kind is not MarkKind.PROCESS:
+                return False
+        mark = Mark(device=device, time=time, kind=kind, fault=fault, detail=detail)
+        if self._history.add(mark):
+            self._marked.append(mark)
+            return True
+        return False
+
+    # --- evidence
+
+    def _cured(self, event: Event, cure: Cure, of: tuple[ComponentKind, ...]) -> list[Transition]:
+        """Something was done: it ends the findings that it cures, and is remembered as their remedy."""
+        level = event.fields.get("level")
+        if cure is Cure.DEVICE_RESET and not event.simulated:
+            for component in [event.component] if event.component != NODE else [Component(kind) for kind in of]:
+                self._meet(component, reset_at=event.time)
+        changes = []
+        for finding in self.opened:
+            if not self._touches(event, cure, of, finding) or finding.simulated != event.simulated:
+                continue
+            if self.clears(finding).by(cure, level if isinstance(level, int) else 0):
+                self._remember_remedy(finding, cure, event.time)
+                changes.append(self._close(finding, event.time, self._said(event, cure), event.identity))
+                if cure is Cure.REBOOT:  # lines of the former boot are known by its id; those of this one may be older than we are
+                    self._settled.pop((finding.component, finding.code), None)
+        return changes
+
+    def _touches(self, event: Event, cure: Cure, of: tuple[ComponentKind, ...], finding: Finding) -> bool:
+        if cure is Cure.REBOOT:
+            return finding.boot_id != event.boot_id
+        if finding.last > event.time:
+            return False
+        if cure is Cure.DIAGNOSTIC:  # what one level found, a lower one cannot disprove
+            found_at, passed = finding.fields.get("level"), event.fields.get("level")
+            if isinstance(found_at, int) and isinstance(passed, int) and passed < found_at:
+                return False
+        return finding.component == event.component or (event.component == NODE and finding.component.kind in of)
+
+    def _remember_remedy(self, finding: Finding, cure: Cure, time: float) -> None:
+        """Only what an open finding asked for: a reboot for another reason says nothing about a device."""
+        if cure in (Cure.REBOOT, Cure.DEVICE_RESET) and finding.action in _CURING and not (finding.simulated or finding.shadow):
+            rule = self._catalog.rule(finding.code)
+            self._mark(self.identity(finding.component), time, MarkKind.REMEDY, rule.fault or rule.code, finding.action.value)
+
+    def _said(self, event: Event, cure: Cure) -> str:
+        if cure is Cure.REBOOT:
+            return f"the node was rebooted (boot {event.boot_id[:8]})"
+        if cure is Cure.DIAGNOSTIC:
+            return f"a level {event.fields.get('level')} diagnostic passed"
+        return f"{event.code}: {self._catalog.rule(event.code).title}"
+
+    def _booted(self, event: Event) -> list[Transition]:
+        """The node is remembered like a device: `uuid` is its boot, `serial` the boot before."""
+        former = self._boot() or next((found.boot_id for found in self._open.values() if found.boot_id != event.boot_id), "")
+        if event.boot_id != self._boot():
+            self._devices[NODE] = self._met[NODE] = Device(component=NODE, uuid=event.boot_id, serial=former, reset_at=event.time)
+        return []
+
+    def _identified(self, event: Event) -> list[Transition]:
+        """Who is in a slot. Another one than before: the former was taken out, and what only a replacement ends goes with it."""
+        said = [value if isinstance(value := event.fields.get(name), str) else "" for name in ("uuid", "serial")]
+        uuid, serial = said
+        if event.simulated or not any(said):
+            return []
+        known = self._devices.get(event.component) or Device(component=event.component)
+        other = any(mine and told and mine != told for mine, told in ((known.uuid, uuid), (known.serial, serial)))
+        changes = self._taken_out(event, known) if other else []
+        if other:
+            known = Device(component=event.component, placed_at=event.time)
+        before = [
+            one
+            for one in self._devices.values()
+            if one.component != event.component and ((uuid and one.uuid == uuid) or (not uuid and one.serial == serial))
+        ]
+        for former in before:  # it was moved here, and nobody has said yet who took its place
+            changes += self._taken_out(replace(event, component=former.component), former)
+            self._devices[former.component] = self._met[former.component] = Device(component=former.component, placed_at=event.time)
+        met = replace(known, uuid=uuid or known.uuid, serial=serial or known.serial)
+        if met != self._devices.get(event.component):
+            former_name = known.identity or ("" if other else event.component.name)
+            if former_name and former_name != met.identity:
+                self._rename(former_name, met.identity)
+            self._devices[event.component] = self._met[event.component] = met
+        return changes + self._brought_along(event, met.identity)
+
+    def _taken_out(self, event: Event, device: Device) -> list[Transition]:
+        changes = []
+        for key in tuple(self._of.get(device.component, ())):
+            finding = self._open[key]
+            if finding.simulated or finding.last > event.time:
+                continue
+            if finding.action is Action.REPLACE_NODE and device.identity and not finding.shadow:
+                self._mark(device.identity, event.time, MarkKind.REMOVED, finding.code, device.component.name)
+            changes.append(
+                self._close(finding, event.time, f"the device in {device.component.name} was replaced by another", event.identity)
+            )
+        return changes
+
+    def _brought_along(self, event: Event, identity: str) -> list[Transition]:
+        """What was wrong with a board when it was taken out of its slot is wrong with it here."""
+        changes = []
+        for mark in [mark for mark in self._history.of(identity) if mark.kind is MarkKind.REMOVED and mark.detail != event.component.name]:
+            key = (event.component, mark.fault, False, False)
+            if key in self._open or mark.time < self._settled.get((event.component, mark.fault), 0.0):
+                continue
+            rule = self._catalog.rule(mark.fault)
+            carried = replace(rule.rule_on({}), action=Action.REPLACE_NODE)
+            incident = self._grow(self._incidents.begin(replace(event, code=mark.fault)), replace(event, code=mark.fault))
+            finding = life.opened(self._next_id, key, event, carried, incident.id)
+            self._next_id += 1
+            self._put(replace(finding, quiet_s=None))
+            cause = f"the board {identity} was moved here from {mark.detail} with this open"
+            changes.append(Transition(time=event.time, finding=self._open[key], cause=cause, event=event.identity, opened=True))
+        return changes
+
+    def _replaced(self, event: Event) -> list[Transition]:
+        """Another device is in the slot. Where nobody can say which, the slot's record is put away under the old one's name."""
+        if not event.simulated:
+            if self.identity(event.component) == event.component.name:
+                self._rename(event.component.name, f"{event.component.name} until {event.time:.0f}")
+            said = {name: value for name in ("uuid", "serial") if isinstance(value := event.fields.get(name), str)}
+            self._devices[event.component] = self._met[event.component] = Device(
+                component=event.component, reset_at=event.time, placed_at=event.time, **said
+            )
+        return []
+
+    def _person_cleared(self, event: Event) -> list[Transition]:
+        finding = self._meant(event)
+        if finding is None:
+            return []
+        return [self._close(finding, event.time, f"cleared by {event.fields.get('by')}: {event.fields.get('reason')}", event.identity)]
+
+    def _remedy_begun(self, event: Event) -> list[Transition]:
+        finding = self._meant(event)
+        if finding is None:
+            return []
+        begun = replace(finding, state=FindingState.IN_REMEDY, remedy_at=event.time)
+        self._put(begun)
+        cause = f"remedy begun by {event.fields.get('by')}: {event.fields.get('reason')}"
+        return [Transition(time=event.time, finding=begun, cause=cause, event=event.identity)]
+
+    def _meant(self, event: Event) -> Finding | None:
+        fields = event.fields
+        return self._open.get((event.component, str(fields.get("code")), fields.get("drill") is True, fields.get("shadow") is True))
+
+    def _clock_stepped(self, event: Event) -> list[Transition]:
+        """What lies behind is told by the new clock, so that no quiet time and no window is cut short or stretched."""
+        seconds = event.fields.get("seconds")
+        if not isinstance(seconds, (int, float)):
+            return []
+        changes = []
+        for finding in self.opened:
+            shifted = replace(
+                finding,
+                since=finding.since + seconds,
+                last=finding.last + seconds,
+                heard_since=finding.heard_since + seconds if finding.heard_since else 0.0,
+                remedy_at=finding.remedy_at + seconds if finding.remedy_at is not None else None,
+                simulated_until=finding.simulated_until + seconds if finding.simulated_until is not None else None,
+            )
+            self._put(shifted)
+            changes.append(Transition(time=event.time, finding=shifted, cause="", event=event.identity))
+        for device in tuple(self._devices.values()):
+            placed_at = device.placed_at + seconds if device.placed_at else 0.0
+            reset_at = device.reset_at + seconds if device.reset_at else 0.0
+            self._devices[device.component] = self._met[device.component] = replace(device, reset_at=reset_at, placed_at=placed_at)
+        self._touched.update((incident.id, incident) for incident in self._incidents.shift(seconds))
+        self._settled = {key: time + seconds for key, time in self._settled.items()}
+        self._history.shift(seconds)
+        self._marked = [replace(mark, time=mark.time + seconds) for mark in self._marked]
+        self._shifted += seconds
+        self._due = self._earliest()
+        return changes
+
+    def _source_changed(self, event: Event) -> list[Transition]:
+        """While a source is deaf, silence proves nothing: what it would have seen again begins its quiet time anew."""
+        if event.fields.get("recovered") is not True:
+            return []
+        changes = []
+        for finding in self.opened:
+            if finding.source == event.component.id:
+                heard = replace(finding, heard_since=event.time)
+                self._put(heard)
+                changes.append(Transition(time=event.time, finding=heard, cause="", event=event.identity))
+        return changes
+
+    def _job_died(self, event: Event) -> list[Transition]:
+        """It counts in the record of what was faulty near its end: of a device seen so already, or within the next minutes."""
+        lemon = self._catalog.lemon
+        job = f"job {event.fields.get('job') or event.identity}"
+        self._mark(NODE.name, event.time, MarkKind.JOB_DIED, event.code, job)
+        for device in self._history.devices:
+            if device == NODE.name or (event.component != NODE and device != self.identity(event.component)):
+                continue
+            for mark in tuple(self._history.of(device)):
+                if mark.kind is MarkKind.FAULT and -lemon.job_before_s <= event.time - mark.time <= lemon.job_after_s:
+                    self._mark(device, event.time, MarkKind.JOB_DIED, mark.fault, f"{mark.detail} {job}")
+        return []
+
+    def _diagnostic_failed(self, event: Event) -> list[Transition]:
+        if not event.simulated:
+            self._mark(
+                self.identity(event.component), event.time, MarkKind.DIAGNOSTIC_FAILED, event.code, str(event.fields.get("test") or "")
+            )
+        return []
+
+    # --- what is kept
+
+    def _put(self, finding: Finding) -> None:
+        self._open[finding.key] = finding
+        self._of.setdefault(finding.component, set()).add(finding.key)
+        if finding.incident:
+            keys = self._in.setdefault(finding.incident, set())
+            if not keys:
+                self._reopen(finding.incident)
+            keys.add(finding.key)
+
+    def _reopen(self, incident: int) -> None:
+        opened = self._incidents.reopen(incident)
+        if opened is not None:
+            self._touched[incident] = opened
+
+    def _close(self, finding: Finding, time: float, cause: str, event: str | None = None) -> Transition:
+        del self._open[finding.key]
+        own = self._of[finding.component]
+        own.discard(finding.key)
+        if not own:
+            del self._of[finding.component]
+        if not (finding.simulated or finding.shadow):
+            self._settled.pop((finding.component, finding.code), None)
+            self._settled[finding.component, finding.code] = time
+            if len(self._settled) > _SETTLED:
+                self._settled.pop(next(iter(self._settled)))
+        keys = self._in.get(finding.incident)
+        if keys is not None:
+            keys.discard(finding.key)
+            if not keys:
+                del self._in[finding.incident]
+                over = self._incidents.close(finding.incident, time)
+                if over is not None:
+                    self._touched[over.id] = over
+        return life.closed(finding, time, cause, event)
+
+    def _meet(self, component: Component, *, reset_at: float) -> None:
+        known = self._devices.get(component) or Device(component=component)
+        met = replace(known, reset_at=max(known.reset_at, reset_at))
+        if met != known and (component in self._devices or len(self._devices) < MOST):
+            self._devices[component] = self._met[component] = met
+
+    def _rename(self, old: str, new: str) -> None:
+        if self._history.rename(old, new):
+            self._marked = [replace(mark, device=new) if mark.device == old else mark for mark in self._marked]
+            self._renamed.append((old, new))
+
+    def _due_of(self, finding: Finding) -> float:
+        if not finding.open:
+            return life.NEVER
+        deaf = (Component(ComponentKind.NODE, finding.source), SOURCE_FAILED, False, False) in self._open
+        due = life.due_of(finding)
+        if deaf and (finding.simulated_until is None or due != finding.simulated_until):
+            return finding.simulated_until if finding.simulated_until is not None else life.NEVER
+        return due
+
+    def _earliest(self) -> float:
+        return min(map(self._due_of, self._open.values()), default=life.NEVER)
+
+
+# What an event means beyond its rule: facts about the node, its devices and its people.
+_OWN: dict[str, Callable[[Judge, Event], Iterable[Transition]]] = {
+    BOOT: Judge._booted,
+    CLEARED: Judge._person_cleared,
+    REMEDY_BEGUN: Judge._remedy_begun,
+    CLOCK_STEPPED: Judge._clock_stepped,
+    SOURCE_FAILED: Judge._source_changed,
+    IDENTITY: Judge._identified,
+    REPLACED: Judge._replaced,
+    JOB_DIED: Judge._job_died,
+    DIAGNOSTIC_FAILED: Judge._diagnostic_failed,
+}

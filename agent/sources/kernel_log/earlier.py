@@ -1,0 +1,296 @@
+"""
+What happened while nobody read the ring, as far as the journal and the crash logs still know: read once, at the start.
+
+    earlier boots since the last known place   from the journal; then what a crash left in pstore
+    this boot before the ring's oldest record  from the journal
+    what neither has                           a counted gap, with the time that it spans
+
+The same record out of ring and journal is one event: the journal is read up to the very record with which the ring
+begins, known by its stamp and text. A stop in between goes on from the last place that was handed in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import structlog
+
+from agent.lane import Lane, LaneStuck
+from agent.model import Event, Value
+from agent.sources.kernel_log import pstore
+from agent.sources.kernel_log.interpret import NAME, Interpreter, lost_event
+from agent.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
+from agent.sources.kernel_log.kmsg import wall_time
+from agent.sources.kernel_log.lines import strip
+from agent.sources.kernel_log.place import Place
+from agent.sources.kernel_log.record import KernelRecord, TornRecord
+from agent.sources.source import Batch, Position
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("kernel_log")
+
+_BATCH = 2000  # records between two stored places
+_MOST = 1_000_000  # records of one boot; half a minute's reading
+_LANE_S = 30.0  # for one batch; a cold disk and a large journal
+_MARGIN_USEC = 2_000_000  # stamps of two processors differ by less
+_MARGIN_S = 10.0
+_BUFFER = 16384
+_NO_CRASH = ("Shutdown", "Restart", "Halt", "Poweroff")
+_LINE = re.compile(rb"<(?P<prio>\d{1,3})>\[ *(?P<seconds>\d{1,10})\.(?P<micros>\d{6})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """What the ring held at the moment: its oldest record, and whether it still is the one that `place` was read from."""
+
+    oldest: KernelRecord
+    same: bool
+
+
+@dataclass(slots=True)
+class _Part:
+    """Records of one boot being read from the journal: how far, and which must not be read twice."""
+
+    boot_id: str
+    place: Place  # the last record that was read; seq -1 is the boot's beginning
+    until: KernelRecord | None = None
+    found: bool = True  # `place` was in the journal, so nothing is missing behind it
+    read: int = 0
+
+    def fresh(self, records: Iterator[JournalRecord]) -> Iterator[JournalRecord]:
+        """Those behind `place` and before `until`. Where `place` was rotated away, what is younger."""
+        waiting, younger = self.place.usec is not None, list[JournalRecord]()
+        for record in records:
+            if self.until is not None and (
+                (record.usec, record.text) == (self.until.usec, self.until.text) or record.usec > self.until.usec + _MARGIN_USEC
+            ):
+                break
+            if not waiting:
+                yield record
+            elif self.place.at(record.usec, record.text):
+                waiting, younger = False, []
+            elif record.usec > (self.place.usec or 0):
+                younger.append(record)
+                if record.usec > (self.place.usec or 0) + _MARGIN_USEC:
+                    waiting = self.found = False
+                    yield from younger
+        if waiting:
+            self.found = False
+            yield from younger
+
+
+class Earlier:
+    """Reads what came before the ring. `orderly`: the daemon was stopped, not killed, so little can have been missed."""
+
+    def __init__(
+        self, path: str, interpreter: Interpreter, boot_id: str, lane: Lane, journal: Journal | None, folders: tuple[Path, ...]
+    ) -> None:
+        self.path = path
+        self.interpreter = interpreter
+        self.boot_id = boot_id
+        self.lane = lane
+        self.journal = journal
+        self.folders = folders
+
+    async def former_boots(self, after: Position | None, *, orderly: bool) -> AsyncIterator[Batch]:
+        """What happened since `after` in boots before this one. Nothing where it was read in this boot, or never."""
+        if after is None or after.boot_id == self.boot_id:
+            return
+        place, last = Place.parse(after.cursor), after
+        ring = await self._ring(place)
+        if ring is not None and (ring.same or place.time > wall_time(0) + _MARGIN_S):
+            # A container with a boot id of its own, on a host that was not booted: the ring goes on where it was.
+            yield Batch(NAME, position=Position(NAME, self.boot_id, str(place)))
+            return
+        told = False
+        for boot in await self._boots_since(after.boot_id):
+            part = _Part(boot, place if boot == after.boot_id else Place(-1))
+            async for batch in self._journal(part):
+                last = batch.position or last
+                yield batch
+            told = told or (boot == after.boot_id and part.found)
+        async for batch in self._crashes(last):
+            yield batch
+        if not told:
+            yield Batch(NAME, (self._unknown(after, place, orderly=orderly),), again=True)
+
+    async def this_boot(self, after: Position | None) -> AsyncIterator[Batch]:
+        """What the ring has lost of this boot since `after`; since the boot, where that was in another one."""
+        place = Place.parse(after.cursor) if after is not None and after.boot_id == self.boot_id else Place(-1)
+        ring = await self._ring(place)
+        if ring is None or ring.oldest.seq <= place.seq + 1:
+            return
+        part = _Part(self.boot_id, place, until=ring.oldest)
+        async for batch in self._journal(part):
+            yield batch
+        missing = ring.oldest.seq - 1 - part.place.seq
+        lost: tuple[Event, ...] = ()
+        if missing > 0 and after is not None:  # on the very first start what came before is not ours to miss
+            lost = (self._gap(place, part, ring.oldest, missing),)
+        reached = (
+            replace(part.place, seq=ring.oldest.seq - 1) if missing <= 0 else Place(ring.oldest.seq - 1, time=wall_time(ring.oldest.usec))
+        )
+        yield Batch(NAME, lost, Position(NAME, self.boot_id, str(reached)), again=True)
+
+    async def _journal(self, part: _Part) -> AsyncIterator[Batch]:
+        """The records of one boot, batch by batch, each with the place up to which it goes."""
+        if self.journal is None or (part.place.usec is None and part.place.seq >= 0):
+            part.found = False
+            return
+        more = True
+        while more and part.read < _MOST:
+            try:
+                records, more, found = await self.lane.call(partial(self._read, self.journal, part), _LANE_S)
+            except (JournalUnavailable, LaneStuck) as error:
+                log.warning(
+                    "journal_not_read", boot=part.boot_id, error=str(error), effect="what the ring no longer holds is counted as lost"
+                )
+                part.found = False
+                return
+            part.found = part.found and found
+            if records:
+                last = records[-1]
+                part.read += len(records)
+                part.place = Place(part.place.seq + len(records), last.usec, zlib.crc32(last.text), last.time)
+                yield Batch(NAME, tuple(self._events(records)), Position(NAME, part.boot_id, str(part.place)), again=True)
+
+    def _read(self, journal: Journal, part: _Part) -> tuple[list[JournalRecord], bool, bool]:
+        """In the lane: the next records, whether there may be more, and whether the place before them was found."""
+        reading = replace(part)
+        after = max(0, part.place.usec - _MARGIN_USEC) if part.place.usec is not None else None
+        records = list(islice(reading.fresh(journal.records(part.boot_id, after, _MOST)), _BATCH))
+        return records, len(records) == _BATCH, reading.found
+
+    def _events(self, records: list[JournalRecord]) -> list[Event]:
+        seen: dict[tuple[int, bytes], int] = {}
+        events = []
+        for record in records:
+            sighting = self.interpreter.recognise(record.text)
+            if sighting is None:
+                continue
+            seen[record.usec, record.text] = number = seen.get((record.usec, record.text), 0) + 1
+            identity = f"journal:{record.boot_id}:{record.usec}:{zlib.crc32(record.text):08x}:{number}"
+            time = wall_time(record.usec) if record.boot_id == self.boot_id else record.time
+            events.append(
+                self.interpreter.event(
+                    sighting,
+                    record.text,
+                    record.facility,
+                    identity=identity,
+                    time=time,
+                    boot_id=record.boot_id,
+                    usec=record.usec,
+                    approximate=True,
+                )
+            )
+        return events
+
+    async def _crashes(self, last: Position) -> AsyncIterator[Batch]:
+        """What a crash left, of the time after the last record that is known of that boot."""
+        place = Place.parse(last.cursor)
+        try:
+            logs, said = await self.lane.call(partial(pstore.read, self.folders), _LANE_S)
+        except LaneStuck as error:
+            log.warning("pstore_not_read", error=str(error))
+            return
+        for line in said:
+            log.warning("pstore", said=line)
+        for crash in logs:
+            if crash.time > place.time and crash.reason not in _NO_CRASH:
+                yield Batch(NAME, tuple(self._crash_events(crash, last.boot_id, place)), again=True)
+
+    def _crash_events(self, crash: pstore.CrashLog, boot_id: str, place: Place) -> Iterator[Event]:
+        former = -1
+        for number, text in enumerate(crash.lines):
+            stamp, line = _LINE.match(text), strip(text)
+            if stamp is None or line is None:
+                continue
+            usec = int(stamp["seconds"]) * 1_000_000 + int(stamp["micros"])
+            # A second line with one stamp may be the rest of a record, which a process's name with a newline can forge.
+            believed, former = usec != former, usec
+            sighting = self.interpreter.recognise(line.message) if usec > (place.usec or 0) else None
+            if sighting is not None:
+                facility = line.facility if believed else 1
+                yield self.interpreter.event(
+                    sighting,
+                    line.message,
+                    facility,
+                    identity=f"pstore:{crash.name}:{number}",
+                    time=crash.time,
+                    boot_id=boot_id,
+                    usec=usec,
+                    approximate=True,
+                )
+
+    async def _boots_since(self, boot_id: str) -> list[str]:
+        """The boots from the given one on, before this one. Empty where the journal knows nothing of it."""
+        if self.journal is None:
+            return []
+        try:
+            boots = await self.lane.call(self.journal.boots, _LANE_S)
+        except (JournalUnavailable, LaneStuck) as error:
+            log.warning("journal_not_read", error=str(error), effect="what happened in earlier boots is not known")
+            return []
+        boots = [boot for boot in boots if boot != self.boot_id]
+        return boots[boots.index(boot_id) :] if boot_id in boots else boots[-1:]
+
+    async def _ring(self, place: Place) -> Ring | None:
+        try:
+            return await self.lane.call(partial(look, self.path, place), _LANE_S)
+        except (OSError, LaneStuck) as error:
+            log.debug("ring_not_looked_at", error=str(error))  # the source itself will say so
+            return None
+
+    def _gap(self, place: Place, part: _Part, oldest: KernelRecord, missing: int) -> Event:
+        fields: dict[str, Value] = {"first_seq": place.seq + 1, "last_seq": oldest.seq - 1, "recovered": part.read}
+        self.interpreter.counters.lost += missing
+        return lost_event(
+            identity=f"kmsg:{self.boot_id}:lost:{place.seq + 1}-{oldest.seq - 1}",
+            time=wall_time(oldest.usec),
+            boot_id=self.boot_id,
+            count=missing,
+            span=(part.place.time or None, wall_time(oldest.usec)),
+            fields=fields,
+        )
+
+    def _unknown(self, after: Position, place: Place, *, orderly: bool) -> Event:
+        """The rest of a former boot that nobody kept."""
+        since_boot = wall_time(0)
+        return lost_event(
+            identity=f"kmsg:{after.boot_id}:lost:after-{place.seq}",
+            time=since_boot,
+            boot_id=after.boot_id,
+            count=None,
+            span=(place.time or None, since_boot),
+            fields={"former_boot": after.boot_id, "orderly": orderly},
+            code="vitald/not_watched",
+        )
+
+
+def look(path: str, place: Place) -> Ring | None:
+    """The ring's oldest record, and whether the record at `place` is in it. None where it is empty. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        oldest: KernelRecord | None = None
+        while True:
+            try:
+                record = KernelRecord.parse(os.read(fd, _BUFFER))
+            except BlockingIOError:
+                break
+            except BrokenPipeError:
+                oldest = None  # overtaken: what was the oldest is gone
+                continue
+            except TornRecord:
+                continue
+            oldest = oldest or record
+            if record.seq >= place.seq:
+                return Ring(oldest, record.seq == place.seq and place.at(record.usec, record.text))
+        return Ring(oldest, same=False) if oldest is not None else None
+    finally:
+        os.close(fd)

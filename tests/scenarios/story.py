@@ -1,0 +1,256 @@
+"""
+What a `*.scenario` file is told to: one node, from kernel lines and other facts to findings, incidents and a verdict.
+
+Every story is told through a real ledger. With `restarting`, the daemon's memory goes through it after every line: the
+verdict must not notice. At the end all events are judged once more by a fresh judge: that must give the same findings.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent import toml
+from agent.judge.judge import CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SOURCE_FAILED, Judge
+from agent.judge.verdict import Work, fold
+from agent.ledger import Entry, Ledger
+from agent.model import (
+    NODE,
+    Asked,
+    Component,
+    ComponentKind,
+    Event,
+    Finding,
+    Incident,
+    SourceHealth,
+    SourceState,
+    Transition,
+    Trust,
+    Value,
+    When,
+)
+from agent.sources.kernel_log.lines import Line, strip
+from tests.unit.builders import booted, catalogue, interpreter
+
+VERBS = (
+    *("at", "line", "times", "old", "drill", "fact", "reboot", "restart", "clear", "replaced", "remedy", "deaf", "hears", "step"),
+    *("expect", "because", "told"),
+)
+_DIFFERENT = {"running": Work.RUNNING, "prolog": Work.PROLOG, "epilog": Work.EPILOG}
+
+
+class Node:
+    """The verbs of a story are this class's methods."""
+
+    def __init__(
+        self, folder: Path, profile: str, *, accept_userspace: bool, device_reset: bool, overrides: str = "", restarting: bool = False
+    ) -> None:
+        self.catalog = catalogue(profile, overrides)
+        self.interpreter = interpreter(profile, accept_userspace=accept_userspace, overrides=overrides)
+        self.ledger = Ledger(folder)
+        self.ledger.open()
+        self.judge = Judge(self.catalog)
+        self.device_reset = device_reset
+        self.restarting = restarting
+        self.now, self.stepped, self.looked, self.hearing, self.boots, self.booted_at, self.serial = 0.0, 0.0, 0.0, True, 1, 0.0, 0
+        self.events: list[Event] = []
+        self.unsaved: list[Entry] = []
+        self.causes: list[str] = []  # why anything changed since the last `expect`
+
+    def tell(self, verb: str, rest: str) -> None:
+        assert verb in VERBS, "no such word"
+        getattr(self, verb)(rest)
+        if self.restarting and verb not in ("expect", "because", "told"):
+            self.restart("")
+
+    # What happens.
+
+    def at(self, duration: str) -> None:
+        before, self.now = self.now, toml.duration(duration)
+        assert before <= self.now, "time does not go back"
+        self._save((), self.judge.expire(self._wall()))
+
+    def line(self, text: str) -> None:
+        line = strip(text.encode())
+        if line is not None:
+            self._record(line, self.now)
+
+    def times(self, rest: str) -> None:
+        """The same line so many times, a millisecond apart; `{n}` is its number."""
+        count, _, text = rest.partition(" ")
+        for number in range(int(count)):
+            self.line(text.replace("{n}", str(number)))
+            self.now += 0.001
+
+    def old(self, rest: str) -> None:
+        """A line that was written so long ago and is read only now."""
+        ago, _, text = rest.partition(" ")
+        line = strip(text.encode())
+        assert line is not None
+        self._record(line, self.now - toml.duration(ago))
+
+    def drill(self, rest: str) -> None:
+        hold, _, text = rest.partition(" ")
+        self.interpreter.announcements.announce(text, self._wall(), toml.duration(hold))
+        self._record(Line(text.encode(), 1), self.now)
+
+    def fact(self, rest: str) -> None:
+        """What another source says: CODE COMPONENT [FIELD=VALUE ...]."""
+        code, component, *said = rest.split()
+        self._apply(
+            self._event(code, Component.parse(component), {name: _value(value) for name, _, value in (one.partition("=") for one in said)})
+        )
+
+    def reboot(self, _: str) -> None:
+        self.boots += 1
+        self.booted_at = self.now
+        self._apply(booted(f"boot-{self.boots}", self._wall()))
+
+    def restart(self, _: str) -> None:
+        """The daemon is killed and started again: it knows what its ledger holds."""
+        self.ledger.commit(self.unsaved)
+        self.unsaved = []
+        self.judge = Judge(self.catalog, self.ledger.remembered().memory)
+        self.judge.recatalogue(self.catalog, self._wall())
+
+    def clear(self, rest: str) -> None:
+        self._act(CLEARED, rest)
+
+    def replaced(self, rest: str) -> None:
+        component = self._act(CLEARED, rest)
+        self._apply(self._event(REPLACED, component, {"by": "alice"}))
+
+    def remedy(self, rest: str) -> None:
+        self._act(REMEDY_BEGUN, rest)
+
+    def deaf(self, _: str) -> None:
+        self.hearing = False
+        self._apply(self._event(SOURCE_FAILED, Component(ComponentKind.NODE, "kernel_log"), {"recovered": False}))
+
+    def hears(self, _: str) -> None:
+        self.hearing = True
+        self._apply(self._event(SOURCE_FAILED, Component(ComponentKind.NODE, "kernel_log"), {"recovered": True}))
+
+    def step(self, duration: str) -> None:
+        """Somebody sets the clock."""
+        seconds = -toml.duration(duration[1:]) if duration.startswith("-") else toml.duration(duration)
+        self.stepped += seconds
+        self._apply(self._event(CLOCK_STEPPED, NODE, {"seconds": seconds}))
+
+    # What must be so.
+
+    def expect(self, rest: str) -> None:
+        self.looked = self.now if self.hearing else self.looked
+        source = SourceHealth(name="kernel_log", state=SourceState.OK, deadline=30.0, last_seen=self.looked, looked=self.looked)
+        standing = [found for found in self.judge.opened if not found.shadow and found.code != SOURCE_FAILED]
+        incidents = {one.id: one for one in self.judge.incidents}
+        verdicts = {
+            name: fold(standing, [source], self.now, incidents, device_reset=self.device_reset, work=work)
+            for name, work in _DIFFERENT.items()
+        }
+        verdict = verdicts["running"]
+        got = {"status": verdict.status.value, "action": verdict.action.value, **{name: one.status.value for name, one in verdicts.items()}}
+        flags = {"reboot": verdict.reboot_required, "replace": verdict.replacement_required, "simulated": verdict.simulated}
+        got |= {name: str(flag).lower() for name, flag in flags.items()}
+        got["findings"] = _listed(map(shown, standing))
+        got["trials"] = _listed(shown(found) for found in self.judge.opened if found.shadow)
+        got["incidents"] = _listed(story(one) for one in incidents.values() if one.closed_at is None and one.root.code != SOURCE_FAILED)
+        got["over"] = _listed(story(one) for one in incidents.values() if one.closed_at is not None)
+        got["lines"] = str(len(verdict.reasons))
+        scores = self.judge.suspects(self._wall())
+        got["scores"] = _listed(f"{device}:{score:g}" for device, (score, _) in scores.items())
+        wanted = dict(word.split("=", 1) for word in rest.split())
+        assert {name: got[name] for name in wanted} == {name: ",".join(sorted(value.split(","))) for name, value in wanted.items()}
+        self.causes.clear()
+
+    def because(self, rest: str) -> None:
+        """CODE@ID TEXT: what it asks for has this reason."""
+        name, _, text = rest.partition(" ")
+        (asked,) = [found.asked for found in self.judge.opened if named(found) == name and not found.shadow]
+        assert isinstance(asked, Asked)
+        assert text in asked.because, f"the reason is {asked.because!r}"
+
+    def told(self, text: str) -> None:
+        """Something that changed since the last `expect` had this cause."""
+        assert any(text in cause for cause in self.causes), f"the causes are {self.causes}"
+
+    def end(self) -> None:
+        """A fresh judge over the same events comes to the same findings."""
+        fresh = Judge(self.catalog)
+        for event in self.events:
+            fresh.apply(event)
+        fresh.expire(self._wall())
+        assert [shown(found) for found in fresh.opened] == [shown(found) for found in self.judge.opened]
+        self.ledger.close()
+
+    # How.
+
+    def _record(self, line: Line, when: float) -> None:
+        self.serial += 1
+        sighting = self.interpreter.recognise(line.message)
+        if sighting is not None:
+            usec = int((when - self.booted_at) * 1e6)
+            record = {
+                "identity": f"record {self.serial}",
+                "time": when + self.stepped,
+                "boot_id": f"boot-{self.boots}",
+                "usec": usec if usec >= 0 else None,
+            }
+            self._apply(self.interpreter.event(sighting, line.message, line.facility, **record))  # type: ignore[arg-type]
+
+    def _event(self, code: str, component: Component, fields: dict[str, Value]) -> Event:
+        self.serial += 1
+        return Event(
+            identity=f"fact {self.serial}",
+            time=self._wall(),
+            source=code.partition("/")[0],
+            kind=code.partition("/")[0],
+            code=code,
+            component=component,
+            boot_id=f"boot-{self.boots}",
+            trust=Trust.DAEMON,
+            fields=fields,
+        )
+
+    def _act(self, code: str, rest: str) -> Component:
+        name, _, reason = rest.partition(" ")
+        (found,) = [found for found in self.judge.opened if named(found) == name and not found.shadow]
+        fields: dict[str, Value] = {"code": found.code, "by": "alice", "reason": reason}
+        self._apply(self._event(code, found.component, {**fields, **({"drill": True} if found.simulated else {})}))
+        return found.component
+
+    def _apply(self, event: Event) -> None:
+        self.events.append(event)
+        self._save((event,), self.judge.apply(event))
+
+    def _save(self, events: tuple[Event, ...], transitions: list[Transition]) -> None:
+        self.causes += [transition.cause for transition in transitions]
+        self.unsaved.append(Entry(events=events, transitions=tuple(transitions), changes=self.judge.take_changes()))
+
+    def _wall(self) -> float:
+        return self.now + self.stepped
+
+
+def named(found: Finding) -> str:
+    return f"{'~' if found.simulated else ''}{found.code}@{found.component.id or found.component.name}"
+
+
+def shown(found: Finding) -> str:
+    later = "/after_job" if found.when is When.AFTER_JOB else ""
+    remedy = "/in_remedy" if found.state.value == "in_remedy" else ""
+    return f"{named(found)}:{found.action.value}{later}{remedy}{f'*{found.count}' if found.count > 1 else ''}"
+
+
+def story(incident: Incident) -> str:
+    """ROOT+CONSEQUENCE+..., each CODE@ID and *N if it was printed N times."""
+    members = [f"{one.code}@{one.component.id or one.component.name}{f'*{one.count}' if one.count > 1 else ''}" for one in incident.members]
+    return "+".join([f"{'~' if incident.simulated else ''}{members[0]}", *sorted(members[1:])])
+
+
+def _listed(words: object) -> str:
+    return ",".join(sorted(words)) or "none"  # type: ignore[call-overload]
+
+
+def _value(text: str) -> Value:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.lstrip("-").isdigit() else text
