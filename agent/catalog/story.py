@@ -105,6 +105,7 @@ class Stories:
     _places: dict[str, tuple[Place, ...]] = field(default_factory=dict)
     _kinds: dict[str, tuple[Place, ...]] = field(default_factory=dict)
     _aliases: dict[str, tuple[Alias, ...]] = field(default_factory=dict)
+    _roles: dict[str, Mapping[str, frozenset[Role]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, told: Iterable[Story], aliases: Iterable[Alias] = (), words: Collection[str] = ()) -> Stories:
@@ -134,15 +135,20 @@ class Stories:
         places = self._places.get(name)
         return places if places is not None else self._kinds.get(name.partition("/")[0], ())
 
-    def role(self, name: str, story: Story) -> Role | None:
-        return next((place.role for place in self.places(name) if place.story is story), None)
+    def roles(self, name: str) -> Mapping[str, frozenset[Role]]:
+        """The stories that a code stands in, by name, with its roles there."""
+        key = name if name in self._places else f"{name.partition('/')[0]}/*"
+        known = self._roles.get(key)
+        if known is None:
+            found: dict[str, set[Role]] = {}
+            for place in self.places(name):
+                found.setdefault(place.story.name, set()).add(place.role)
+            known = self._roles[key] = {story: frozenset(roles) for story, roles in found.items()}
+        return known
 
     def causes(self, name: str) -> bool:
         """Whether some story names it as a cause: it is worth telling even if it asks for nothing."""
         return any(place.role is Role.CAUSE and place.exact for place in self.places(name))
-
-    def is_in(self, name: str, story: Story, role: Role) -> bool:
-        return any(place.role is role and place.story is story for place in self.places(name))
 
     def order(self, name: str, story: str) -> tuple[int, int, int, int]:
         """The least comes first as root: by its place in the incident's own story, else behind those that stand in it."""

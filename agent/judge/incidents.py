@@ -19,7 +19,7 @@ from agent.model import NODE, Component, ComponentKind, Event, Incident, Member
 MOST = 4096
 _MEMBERS = 64  # codes of components in one incident; what comes beyond is counted with the last
 _NAMES = 16  # processes remembered of one member
-_YOUNGEST = 64  # incidents looked at for a story that is not about one device
+_YOUNGEST = 16  # incidents looked at: of one device, and of the whole node
 _FABRIC = (ComponentKind.GPU, ComponentKind.NVSWITCH)
 
 
@@ -46,18 +46,35 @@ class Incidents:
     def get(self, id_: int) -> Incident | None:
         return self._all.get(id_)
 
-    def causes(self, event: Event) -> bool:
-        """Whether the event is worth an incident even if it asks for nothing."""
-        return self._stories.causes(self._stories.name(event.code, event.fields))
+    def member(self, event: Event) -> Member:
+        """The event as a part of an incident."""
+        usec, pid, process = (event.fields.get(name) for name in ("usec", "pid", "process"))
+        return Member(
+            component=event.component,
+            code=event.code,
+            name=self._stories.name(event.code, event.fields),
+            count=1,
+            first=event.time,
+            last=event.time,
+            boot_id=event.boot_id,
+            usec=usec if isinstance(usec, int) else None,
+            places=_places_of(event.component, event),
+            pids=frozenset((pid,)) if isinstance(pid, int) else _NOBODY,
+            processes=frozenset((process,)) if isinstance(process, str) else _NAMELESS,
+            raw=event.raw,
+        )
 
-    def find(self, event: Event) -> Incident | None:
-        """The incident that this event is a part of: the youngest about its own device, else the youngest that reaches it."""
-        fresh = self._member(event)
+    def causes(self, member: Member) -> bool:
+        """Whether the event is worth an incident even if it asks for nothing."""
+        return self._stories.causes(member.name)
+
+    def find(self, fresh: Member, *, simulated: bool) -> Incident | None:
+        """The incident that it is a part of: the youngest about its own device, else the youngest that reaches it."""
         if not self._stories.places(fresh.name):
             return None
         reached: Incident | None = None
         for incident in self._candidates(fresh):
-            story = self._joins(incident, fresh) if incident.simulated == event.simulated else None
+            story = self._joins(incident, fresh) if incident.simulated == simulated else None
             if story is not None:
                 first = self._stories.index(story.name) < self._stories.index(incident.story)
                 joined = replace(incident, story=story.name) if first else incident
@@ -66,14 +83,13 @@ class Incidents:
                 reached = reached or joined
         return reached
 
-    def begin(self, event: Event) -> Incident:
+    def begin(self, fresh: Member, *, simulated: bool) -> Incident:
         """A new one. Not known until it is `add`ed to."""
         self.next_id += 1
-        return Incident(id=self.next_id - 1, members=(), since=event.time, last=event.time, simulated=event.simulated)
+        return Incident(id=self.next_id - 1, members=(), since=fresh.first, last=fresh.last, simulated=simulated)
 
-    def add(self, incident: Incident, event: Event) -> Incident:
+    def add(self, incident: Incident, fresh: Member, *, counts: bool = True) -> Incident:
         """Count the event in, and sort the root to the front."""
-        fresh = self._member(event)
         members = list(incident.members)
         place = next((n for n, one in enumerate(members) if one.code == fresh.code and one.component == fresh.component), None)
         if place is None and len(members) >= _MEMBERS:
@@ -82,8 +98,8 @@ class Incidents:
             members.append(fresh)
             members.sort(key=lambda one: (self._stories.order(one.name, incident.story), one.first))
         else:
-            members[place] = _again(members[place], fresh, counts=event.follows is None)
-        grown = replace(incident, members=tuple(members), last=max(incident.last, event.time), boot_id=event.boot_id, usec=fresh.usec)
+            members[place] = _again(members[place], fresh, counts=counts)
+        grown = replace(incident, members=tuple(members), last=max(incident.last, fresh.last), boot_id=fresh.boot_id, usec=fresh.usec)
         self._all.pop(incident.id, None)
         self._all[incident.id] = grown
         self._index(grown, fresh.places)
@@ -132,7 +148,7 @@ class Incidents:
             (other, story)
             for other in incident.members[: incident.members.index(member)]  # they are sorted: a cause stands before its echo
             for story in echoed
-            if self._stories.is_in(other.name, story, Role.CAUSE)
+            if Role.CAUSE in self._stories.roles(other.name).get(story.name, ())
             and _reaches(story.reach, other, member)
             and _in_time(story, other, member)
         ]
@@ -140,8 +156,9 @@ class Incidents:
     def _candidates(self, fresh: Member) -> Iterator[Incident]:
         """Those that speak of its addresses, the youngest first, then the youngest of all."""
         own = {number for place in fresh.places for number in islice(reversed(self._at.get(place, {})), _YOUNGEST)}
-        for number in sorted(own, key=lambda number: self._all[number].last, reverse=True):
-            yield self._all[number]
+        for incident in sorted((self._all[number] for number in own), key=lambda one: one.last, reverse=True)[:_YOUNGEST]:
+            if _apart(incident, fresh) <= self._longest:
+                yield incident
         for incident in islice(reversed(self._all.values()), _YOUNGEST):
             if _apart(incident, fresh) > self._longest:
                 return  # they stand in the order in which they were last added to
@@ -151,10 +168,12 @@ class Incidents:
     def _joins(self, incident: Incident, fresh: Member) -> Story | None:
         """The story that they tell together; one about the device before one that only reaches it."""
         told: Story | None = None
+        tried: Story | None = None
         for mine in self._stories.places(fresh.name):
             story = mine.story
-            if told is not None and story.reach is Reach.FABRIC:
+            if story is tried or (told is not None and story.reach is Reach.FABRIC):
                 continue
+            tried = story
             if any(self._pairs(story, member, fresh) for member in incident.members) and self._is_told(story, incident, fresh):
                 if story.reach is not Reach.FABRIC:
                     return story
@@ -162,27 +181,24 @@ class Incidents:
         return told
 
     def _pairs(self, story: Story, member: Member, fresh: Member) -> bool:
-        role = self._stories.role(member.name, story)
-        if role is None or member.boot_id != fresh.boot_id or not _reaches(story.reach, member, fresh):
+        roles = self._stories.roles(member.name).get(story.name)
+        if roles is None or member.boot_id != fresh.boot_id or not _reaches(story.reach, member, fresh):
             return False
-        cause = self._stories.is_in(member.name, story, Role.CAUSE), self._stories.is_in(fresh.name, story, Role.CAUSE)
-        if story.apart and all(cause):
+        is_cause, finds_cause = (Role.CAUSE in one for one in (self._stories.roles(fresh.name)[story.name], roles))
+        if story.apart and is_cause and finds_cause:
             return False
-        if cause == (False, True):
+        if is_cause and not finds_cause:
             return -story.within_s <= _apart(member, fresh) <= story.early_s
         return -story.early_s <= _apart(member, fresh) <= story.within_s
 
     def _is_told(self, story: Story, incident: Incident, fresh: Member) -> bool:
         """A story needs its cause; and a cause does not join another device's: two GPUs lost at once are two incidents."""
-        members = (*incident.members, fresh)
-        if not any(self._stories.is_in(one.name, story, Role.CAUSE) for one in members):
+        roles = [self._stories.roles(one.name).get(story.name, frozenset()) for one in (*incident.members, fresh)]
+        if not any(Role.CAUSE in one for one in roles):
             return False
-        if story.reach is Reach.DEVICE or incident.root.places & fresh.places:
+        if story.reach is Reach.DEVICE or not incident.root.places.isdisjoint(fresh.places):
             return True
-        return not all(
-            self._stories.is_in(one.name, story, Role.CAUSE) and not self._stories.is_in(one.name, story, Role.ECHO)
-            for one in (incident.root, fresh)
-        )
+        return not all(Role.CAUSE in one and Role.ECHO not in one for one in (roles[0], roles[-1]))
 
     def _index(self, incident: Incident, places: Iterable[str] | None = None) -> None:
         for place in places if places is not None else {place for member in incident.members for place in member.places}:
@@ -197,23 +213,6 @@ class Incidents:
             numbers.pop(incident.id, None)
             if not numbers:
                 self._at.pop(place, None)
-
-    def _member(self, event: Event) -> Member:
-        usec, pid, process = (event.fields.get(name) for name in ("usec", "pid", "process"))
-        return Member(
-            component=event.component,
-            code=event.code,
-            name=self._stories.name(event.code, event.fields),
-            count=1,
-            first=event.time,
-            last=event.time,
-            boot_id=event.boot_id,
-            usec=usec if isinstance(usec, int) else None,
-            places=_places_of(event.component, event),
-            pids=frozenset((pid,)) if isinstance(pid, int) else _NOBODY,
-            processes=frozenset((process,)) if isinstance(process, str) else _NAMELESS,
-            raw=event.raw,
-        )
 
 
 _NOBODY: frozenset[int] = frozenset()

@@ -222,8 +222,11 @@ class Judge:
             key = (NODE, TOO_MANY, event.simulated, shadow)
             current = self._open.get(key)
         changes: list[Transition] = []
-        incident = None if shadow else self._incident(event, current, asks=ruling.action is not Action.NONE)
-        grown = self._grow(incident, event) if incident is not None else None
+        grown: Incident | None = None
+        member = self._incidents.member(event)
+        if not shadow:
+            incident = self._incident(member, current, event, asks=ruling.action is not Action.NONE)
+            grown = self._grow(incident, member, counts=event.follows is None) if incident is not None else None
         if rule.word and not shadow:
             changes += self._driver_says(event, ruling)
         if ruling.action is Action.NONE:
@@ -296,22 +299,22 @@ class Judge:
 
     # --- its incident
 
-    def _incident(self, event: Event, current: Finding | None, *, asks: bool) -> Incident | None:
+    def _incident(self, member: Member, current: Finding | None, event: Event, *, asks: bool) -> Incident | None:
         if current is not None and (known := self._incidents.get(current.incident)) is not None:
             return known
-        found = self._incidents.find(event)
+        found = self._incidents.find(member, simulated=event.simulated)
         if found is not None and not (found.closed_at is not None and asks and self._over(found)):
             return found
-        if asks or self._incidents.causes(event):
-            return self._incidents.begin(event)
+        if asks or self._incidents.causes(member):
+            return self._incidents.begin(member, simulated=event.simulated)
         return None
 
     def _over(self, incident: Incident) -> bool:
         """Whether it had findings and they are all closed: what asks for something now is a new incident."""
         return self._catalog.rule(incident.root.code).action is not Action.NONE
 
-    def _grow(self, incident: Incident, event: Event) -> Incident:
-        grown = self._incidents.add(incident, event)
+    def _grow(self, incident: Incident, member: Member, *, counts: bool = True) -> Incident:
+        grown = self._incidents.add(incident, member, counts=counts)
         if grown.id not in self._in:
             self._incidents.close(grown.id, grown.last)  # until a finding of its own is opened
         self._touched[grown.id] = self._incidents.get(grown.id) or grown
@@ -562,7 +565,8 @@ class Judge:
                 continue
             rule = self._catalog.rule(mark.fault)
             carried = replace(rule.rule_on({}), action=Action.REPLACE_NODE)
-            incident = self._grow(self._incidents.begin(replace(event, code=mark.fault)), replace(event, code=mark.fault))
+            member = self._incidents.member(replace(event, code=mark.fault))
+            incident = self._grow(self._incidents.begin(member, simulated=False), member)
             finding = life.opened(self._next_id, key, event, carried, incident.id)
             self._next_id += 1
             self._put(replace(finding, quiet_s=None))

@@ -108,7 +108,7 @@ class Ledger:
             )
             told_in: Counter[tuple[str, str]] = Counter()
             for (members,) in db.execute("SELECT members FROM incidents"):
-                told_in.update({(component, code): count for component, code, count, *_ in json.loads(members)})
+                told_in.update({(component, code): count for component, code, _, count, *_ in json.loads(members)})
             return Ledger(
                 events=[Held(int(identity.rpartition(":")[2]), raw, component, code) for identity, raw, component, code in events],
                 gaps=[gap for at, fields in told for gap in _gaps(at, json.loads(fields))],

@@ -470,3 +470,12 @@ def test_metrics_follow_the_incidents(node: Node) -> None:
     scores = {one["device"]: one["score"] for one in node.status()["suspects"]}  # type: ignore[attr-defined]
     assert {device: node.metric(f'vitald_device_lemon_score{{device="{device}"}}') for device in scores} == scores
     assert scores[f"gpu/{pci}.0"] >= 1
+
+
+@pytest.mark.slow
+def test_a_record_has_an_end(node: Node) -> None:
+    """One device and processes without end: what is stored of it is bounded, as a start reads all of it."""
+    node.write(*(xid(pid, code=13, message="Graphics Exception") for pid in range(3000)))
+    wait_for_pid(node, 2999, 30.0)
+    with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
+        assert ledger.execute("SELECT count(*) FROM marks").fetchone()[0] <= 512
