@@ -35,10 +35,10 @@ _OWN = "vitald"
 _RUNNING, _STOPPED = "running", "stopped"  # the cursor of the daemon's own position
 
 _DEADLINE_S = 2.0  # for one commit; a disk that takes longer is treated as failing
-_QUEUED = 20_000  # events waiting to be judged; beyond it the readers wait, and the kernel's ring is the buffer
+_QUEUED = 4_000  # events waiting to be judged; beyond it the readers wait, and the kernel's ring is the buffer
 _HELD = 50_000  # events held for a ledger that cannot be written
-_BATCH = 1_000  # events in one transaction
-_SLICE = 32  # events judged before others get their turn
+_BATCH = 512  # events in one transaction
+_SLICE = 8  # events judged before others get their turn
 _RETRY_S = (1.0, 30.0)
 _NOTE_S = 0.25
 _WEDGED_S = 20.0

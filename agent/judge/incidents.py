@@ -19,7 +19,7 @@ from agent.model import NODE, Component, ComponentKind, Event, Incident, Member
 MOST = 4096
 _MEMBERS = 64  # codes of components in one incident; what comes beyond is counted with the last
 _NAMES = 16  # processes remembered of one member
-_YOUNGEST = 16  # incidents looked at: of one device, and of the whole node
+_YOUNGEST = 8  # incidents looked at: of one device, and of the whole node
 _FABRIC = (ComponentKind.GPU, ComponentKind.NVSWITCH)
 
 

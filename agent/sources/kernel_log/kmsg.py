@@ -22,7 +22,7 @@ from agent.sources.source import Batch, Position, SourceFailed
 
 _BUFFER = 16384  # a smaller buffer than the record would lose it (EINVAL)
 _DRAIN = 128  # records read before other tasks get their turn
-_EVENTS = 32  # or as many that report something, which cost more
+_EVENTS = 12  # or as many that report something, which cost more
 _HEARTBEAT_S = 10.0
 
 
