@@ -110,9 +110,7 @@ class Daemon:
             async with self._served(), anyio.create_task_group() as tasks:
                 for work in (self.pipeline.run, self._watch_all, self._pulse, self._keep_house, self._reloads):
                     tasks.start_soon(work)
-                await _until(self.board.first_look, _FIRST_LOOK_S)
-                self.notifier.ready()
-                log.info("ready", socket=str(self.config.socket_path), metrics=str(self.config.metrics.listen or "off"), pid=os.getpid())
+                tasks.start_soon(self._say_ready)
                 await self.stopping.wait()
                 self.notifier.stopping()
                 log.info("stopping")
@@ -121,6 +119,11 @@ class Daemon:
         self.lane.close()
         self.reader.close()
         log.info("stopped")
+
+    async def _say_ready(self) -> None:
+        await _until(self.board.first_look, _FIRST_LOOK_S)
+        self.notifier.ready()
+        log.info("ready", socket=str(self.config.socket_path), metrics=str(self.config.metrics.listen or "off"), pid=os.getpid())
 
     async def _open(self) -> None:
         try:

@@ -16,7 +16,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -411,22 +411,29 @@ def is_ledger(path: Path) -> bool:
         return file.read(16) == b"SQLite format 3\0"
 
 
-def read_all(path: Path) -> Iterator[Event]:
-    """Every event that is kept, in the order in which it was judged. Constant memory."""
-    try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as db:
-            for row in db.execute(f"SELECT {_EVENT} FROM events ORDER BY id"):
-                yield _event(*row)
-    except sqlite3.Error as error:
-        raise LedgerError(f"{path}: {error}") from error
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A ledger at one moment: its events in the order in which they were judged, and what it remembers of them."""
+
+    events: Iterator[Event]
+    opened: tuple[Finding, ...]  # those of rules on trial excepted
+    until: float  # of the last event or transition
 
 
-def read_open(path: Path) -> list[Finding]:
-    """The open findings, as the daemon left them; those of rules on trial excepted."""
+@contextmanager
+def reading(path: Path) -> Iterator[Stored]:
+    """All of a ledger, in constant memory, also while a daemon writes it. Raises LedgerError."""
+    # A ledger that nobody writes is left as it is found: no write-ahead log is made beside it.
+    quiet = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as db:
-            return [_finding(*row) for row in db.execute(f"SELECT {_FINDING} FROM findings WHERE state != 'cleared' AND NOT shadow")]
-    except sqlite3.Error as error:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro{quiet}", uri=True, timeout=1.0, isolation_level=None)) as db:
+            db.execute("BEGIN")  # one snapshot for all that is read
+            opened = db.execute(f"SELECT {_FINDING} FROM findings WHERE state != 'cleared' AND NOT shadow").fetchall()
+            latest = "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time) FROM transitions), 0))"
+            until: float = db.execute(latest).fetchone()[0]
+            rows = db.execute(f"SELECT {_EVENT} FROM events ORDER BY id")
+            yield Stored((_event(*row) for row in rows), tuple(_finding(*row) for row in opened), until)
+    except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
         raise LedgerError(f"{path}: {error}") from error
 
 
@@ -435,7 +442,7 @@ def read_findings(path: Path, limit: int, component: str | None = None, code: st
     wanted = {"component": component, "code": code}
     narrow = "".join(f" AND {column} = ?" for column, value in wanted.items() if value is not None)
     values = [value for value in wanted.values() if value is not None]
-    sql = f"SELECT {_FINDING} FROM findings WHERE state = 'cleared'{narrow} ORDER BY cleared_at DESC LIMIT ?"
+    sql = f"SELECT {_FINDING} FROM findings WHERE state = 'cleared' AND NOT shadow{narrow} ORDER BY cleared_at DESC LIMIT ?"
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as db:
             return [_finding(*row) for row in db.execute(sql, (*values, limit))]
@@ -486,8 +493,15 @@ def read_past(path: Path, finding_id: int) -> Past | None:
 
 def _evidence(db: sqlite3.Connection, finding: Finding, transitions: Sequence[PastTransition]) -> tuple[StoredEvent, ...]:
     first = db.execute("SELECT id FROM events WHERE identity = ?", (transitions[0].event if transitions else None,)).fetchone()
-    where = "component = ? AND code = ? AND follows IS NULL AND id >= ? AND time <= ?"
-    values = (finding.component.name, finding.code, first[0] if first else 0, finding.last + 0.001)
+    where = "component = ? AND code = ? AND follows IS NULL AND trust != ? AND (simulated_until IS NOT NULL) = ? AND id >= ? AND time <= ?"
+    values = (
+        finding.component.name,
+        finding.code,
+        Trust.UNTRUSTED.value,
+        finding.simulated,
+        first[0] if first else 0,
+        finding.last + 0.001,
+    )
     rows: dict[int, Row] = {}
     for order in ("ASC", "DESC"):
         sql = f"SELECT id, {_EVENT} FROM events WHERE {where} ORDER BY id {order} LIMIT {_EVIDENCE}"
@@ -688,6 +702,10 @@ def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
     db.executemany(
         "INSERT OR IGNORE INTO marks (device, time, kind, fault, detail) VALUES (?, ?, ?, ?, ?)",
         [(mark.device, mark.time, mark.kind.value, mark.fault, mark.detail) for mark in changes.marks],
+    )
+    db.executemany(
+        "DELETE FROM marks WHERE device = ? AND time = ? AND kind = ? AND fault = ? AND detail = ?",
+        [(mark.device, mark.time, mark.kind.value, mark.fault, mark.detail) for mark in changes.forgotten],
     )
     db.executemany(
         "INSERT OR REPLACE INTO devices (component, uuid, serial, reset_at, placed_at) VALUES (?, ?, ?, ?, ?)",

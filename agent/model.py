@@ -283,6 +283,25 @@ class Incident:
         return next((one for one in self.members if one.code == code and one.component == component), None)
 
 
+def alone(finding: Finding) -> Incident:
+    """The incident of a finding that nothing else is known to belong to."""
+    member = Member(
+        component=finding.component,
+        code=finding.code,
+        name=finding.code,
+        count=finding.count,
+        first=finding.since,
+        last=finding.last,
+        boot_id=finding.boot_id,
+        usec=None,
+        places=frozenset({finding.component.id} - {""}),
+        pids=frozenset(),
+        processes=frozenset(),
+        raw=finding.raw,
+    )
+    return Incident(id=finding.incident, members=(member,), since=finding.since, last=finding.last, simulated=finding.simulated)
+
+
 class MarkKind(Enum):
     """What a device's record is made of."""
 
@@ -327,6 +346,7 @@ class Changes:
 
     incidents: tuple[Incident, ...] = ()
     marks: tuple[Mark, ...] = ()
+    forgotten: tuple[Mark, ...] = ()  # marks that had to make room
     devices: tuple[Device, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()  # a device's record goes on under another name: (former, new)
     shifted: float = 0.0  # seconds by which all remembered times are told anew, before what else is here

@@ -265,7 +265,8 @@ class Pipeline:
                 told = f"{type(error).__name__} while judging {event.identity}: {event.raw}"
                 failed = self._own_event("vitald/not_judged", {}, NODE, told)
                 events = (*events, failed)
-                transitions += self.judge.apply(failed)
+                with suppress(Exception):  # if even that cannot be judged, it is at least stored and in the log
+                    transitions += self.judge.apply(failed)
         changes = _together(entry.changes, self.judge.take_changes())
         return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions), changes=changes)
 
@@ -280,7 +281,7 @@ class Pipeline:
         fields: dict[str, Value] = {"code": meant.code, "finding": meant.id, "by": item.by, "reason": item.audit.reason}
         fields |= {name: True for name, said in (("drill", meant.simulated), ("shadow", meant.shadow)) if said}
         events = [self._own_event(item.code, fields, meant.component, f"{item.by}: {item.audit.reason}")]
-        if item.replaced:
+        if item.replaced and not meant.simulated:
             events.append(self._own_event(REPLACED, {"by": item.by}, meant.component, f"{item.by}: {item.audit.reason}"))
         entry = self._judge(Entry(audit=item.audit), *events)
         acted = next((change.finding for change in entry.transitions if change.finding.id == meant.id), None)
@@ -331,7 +332,7 @@ class Pipeline:
                 work = (*work, Entry(transitions=standing))
             await self.lane.call(partial(self._write, work, reopen=failing), _DEADLINE_S)
         except LedgerDamaged as error:
-            await self._replace_ledger(str(error), self.judge.opened)
+            await self._replace_ledger(str(error), self.judge.memory)
         except (LedgerError, LaneStuck) as error:
             self._failed(str(error))
         else:
@@ -448,8 +449,8 @@ class Pipeline:
             except LaneStuck:
                 return None
 
-    async def _replace_ledger(self, error: str, keep: tuple[Finding, ...] | None = None) -> Remembered | None:
-        """Begin a new store with the findings to `keep`; at start-up, when none are held, with what can be rescued."""
+    async def _replace_ledger(self, error: str, keep: Memory | None = None) -> Remembered | None:
+        """Begin a new store with what is to be kept; at start-up, when none are held, with what can be rescued."""
         log.error("ledger_damaged", error=error)
 
         def work() -> tuple[Remembered | None, str]:
@@ -464,8 +465,11 @@ class Pipeline:
             self._failed(str(failure))
             return None
         if keep is None:
-            keep = rescued.memory.findings if rescued is not None else ()
-        carried = tuple(Transition(time=time.time(), finding=finding, cause="carried over from the damaged ledger") for finding in keep)
+            keep = rescued.memory if rescued is not None else Memory()
+        carried = tuple(
+            Transition(time=time.time(), finding=finding, cause="carried over from the damaged ledger") for finding in keep.findings
+        )
+        with_them = Changes(incidents=keep.incidents, marks=keep.marks, devices=keep.devices)
         told = self._own_event(
             "vitald/ledger_replaced", {"error": error, "aside": aside, "rescued": len(carried)}, NODE, f"{error}; the old ledger is {aside}"
         )
@@ -473,7 +477,9 @@ class Pipeline:
         self._queue.append(Batch(_OWN, (told,)))
         self._wake.set()
         try:
-            await self.lane.call(partial(self.ledger.commit, [Entry(transitions=carried), *positions, *self._held]), _DEADLINE_S)
+            await self.lane.call(
+                partial(self.ledger.commit, [Entry(transitions=carried, changes=with_them), *positions, *self._held]), _DEADLINE_S
+            )
         except (LedgerError, LaneStuck) as failure:
             self._failed(str(failure))
         else:
@@ -504,6 +510,7 @@ def _together(one: Changes, other: Changes) -> Changes:
     return Changes(
         incidents=tuple({incident.id: incident for incident in (*one.incidents, *other.incidents)}.values()),
         marks=(*one.marks, *other.marks),
+        forgotten=(*one.forgotten, *other.forgotten),
         devices=tuple({device.component: device for device in (*one.devices, *other.devices)}.values()),
         renamed=(*one.renamed, *other.renamed),
         shifted=one.shifted + other.shifted,
@@ -525,9 +532,9 @@ def _say(transitions: Sequence[Transition]) -> None:
     for transition in transitions:
         if transition.cause:
             finding = transition.finding
-            say = log.warning if finding.state.value == "open" else log.info
+            say = log.warning if finding.open else log.info
             say(
-                f"finding_{'opened' if transition.opened else 'changed' if finding.state.value == 'open' else 'cleared'}",
+                f"finding_{'opened' if transition.opened else 'changed' if finding.open else 'cleared'}",
                 id=finding.id,
                 component=finding.component.name,
                 code=finding.code,

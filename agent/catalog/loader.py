@@ -109,9 +109,13 @@ def _overlay(raw: Raw, trial: Raw, tables: toml.Table, origin: str, errors: list
                 errors.append(f"{origin}: [{code.replace('/', '.')}]: expected a table")
             elif entry.get("shadow") is True:
                 keys = {key: value for key, value in entry.items() if key != "shadow"}
-                # What is in force for a code of its own meanwhile: its kind's default, else nothing.
-                default = raw.get(f"{code.partition('/')[0]}/default", ({**keys, "action": "none", "cases": []}, origin))
-                base = raw.setdefault(code, ({**default[0], "title": str(default[0].get("title", "")).replace("{code}", code)}, default[1]))
+                # What is in force meanwhile for a code that is new: its kind's default; for a new line, that nobody knew it.
+                default, default_origin = raw.get(f"{code.partition('/')[0]}/default", ({}, origin))
+                if "match" in keys or not default:
+                    fallback = {**keys, "action": "none", "cases": []}
+                else:
+                    fallback = {**default, "title": str(default.get("title", "")).replace("{code}", code.partition("/")[2])}
+                base = raw.setdefault(code, (fallback, default_origin))
                 trial[code] = ({**base[0], **keys}, origin)
             elif code not in raw:
                 raw[code] = (entry, origin)

@@ -79,6 +79,11 @@ def _show(rule: Json, profile: str) -> None:
     clears = cast("list[str]", rule["clears"])
     print(f"  cleared by  {', '.join([*clears, 'a named person'])}")
     print(f"  escalation  {rule['escalation']}")
+    if rule["shadow"] is not None:
+        trial = cast("Json", rule["shadow"])
+        print(
+            f"  on trial    {trial['action']}: {trial['todo']} ({trial['origin']}): shown as what it would have asked for, without effect"
+        )
     print(f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})")
 
 

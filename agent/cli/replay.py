@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from agent.catalog import Catalog
     from agent.judge.judge import Judge
+    from agent.ledger import Stored
     from agent.model import Event, Finding
+
+    Pair = tuple[Event | None, Event | None]  # as the rules in force see it, and as the others do
 
 from agent.cli import EX_CONFIG, EX_UNAVAILABLE, render
 from agent.cli.render import Json
@@ -57,46 +60,55 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace, force: Catalog, other: Catalog, *, device_reset: bool) -> int:
-    from agent.judge.judge import Judge
-    from agent.ledger import is_ledger, read_all, read_open
+    from agent.ledger import is_ledger, reading
 
-    stored = is_ledger(arguments.file)
-    events = read_all(arguments.file) if stored else _logged(arguments.file, force)
+    if not is_ledger(arguments.file):
+        return _judge(arguments, force, other, _logged(arguments.file, force, other), None, device_reset=device_reset)
+    with reading(arguments.file) as stored:
+        events = ((event, event) for event in stored.events)
+        return _judge(arguments, force, other, events, stored, device_reset=device_reset)
+
+
+def _judge(
+    arguments: argparse.Namespace, force: Catalog, other: Catalog, events: Iterator[Pair], stored: Stored | None, *, device_reset: bool
+) -> int:
+    from agent.judge.judge import Judge
+
     judges = Judge(force), Judge(other)
-    differences, shown, count, last = 0, None, 0, 0.0
-    for event in events:
-        count, last = count + 1, max(last, event.time)
-        for judge in judges:
-            judge.apply(event)
-            judge.take_changes()
+    differences, shown, count = 0, None, 0
+    for pair in events:
+        count += 1
+        for judge, event in zip(judges, pair):
+            if event is not None:
+                judge.apply(event)
+                judge.take_changes()
         said = [_verdict(judge, device_reset) for judge in judges]
         if said[0] != said[1] and said != shown:
             differences += 1
             if differences <= _SHOWN:
-                _say(
-                    arguments,
-                    {"type": "difference", "time": event.time, "event": event.raw or event.code, "inForce": said[0], "other": said[1]},
-                )
+                _say(arguments, pair[1] or pair[0], said)
         shown = said
-    now, then = ([_short(found) for found in judge.opened if not found.shadow] for judge in judges)
-    trials = [_short(found) for found in judges[1].opened if found.shadow]
-    remembered = sorted(_short(found) for found in read_open(arguments.file)) if stored else sorted(now)
+    if stored is not None:
+        for judge in judges:
+            judge.expire(stored.until)
+    now, then = (sorted(_short(found) for found in judge.opened if not found.shadow) for judge in judges)
+    remembered = sorted(map(_short, stored.opened)) if stored is not None else now
     summary: Json = {
         "type": "summary",
         "events": count,
         "differences": differences,
-        "inForce": sorted(now),
-        "other": sorted(then),
-        "trials": trials,
+        "listed": min(differences, _SHOWN),
+        "inForce": now,
+        "other": then,
     }
-    if stored:
+    summary["trials"] = sorted(_short(found) for found in judges[1].opened if found.shadow)
+    if stored is not None:
         summary["remembered"] = remembered
-    agrees = remembered == sorted(now)
     if arguments.json:
         print(json.dumps(summary))
     else:
-        _tell(summary, stored=stored, agrees=agrees, same=arguments.catalog is None and arguments.profile is None)
-    return DIFFERENT if differences or not agrees else 0
+        _tell(summary, stored=stored is not None, agrees=remembered == now, same=arguments.catalog is None and arguments.profile is None)
+    return DIFFERENT if differences or remembered != now else 0
 
 
 def _verdict(judge: Judge, device_reset: bool) -> Json:
@@ -116,30 +128,38 @@ def _short(found: Finding) -> str:
     return f"{found.code} on {found.component.name}: {found.action.value}{when}, {render.times(found.count)}"
 
 
-def _say(arguments: argparse.Namespace, difference: Json) -> None:
-    if arguments.json:
-        print(json.dumps(difference))
-        return
-    from datetime import datetime, timezone
+def _say(arguments: argparse.Namespace, event: Event | None, said: list[Json]) -> None:
+    from agent.outputs.form import moment
 
-    stamp = datetime.fromtimestamp(float(str(difference["time"])), timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
-    words = [" ".join([str(said["status"]), str(said["action"]), *(flag for flag in ("rebootRequired", "replacementRequired") if said[flag])])  # type: ignore[index]
-             for said in (difference["inForce"], difference["other"])]  # fmt: skip
-    print(f"{stamp}  {words[0]}  ->  {words[1]}")
-    print(f"    {render.cut(render.safe(difference['event']), render.width() - 4)}")
+    if event is None:
+        return
+    if arguments.json:
+        print(
+            json.dumps(
+                {"type": "difference", "time": moment(event.time), "event": event.raw or event.code, "inForce": said[0], "other": said[1]}
+            )
+        )
+        return
+    words = [
+        " ".join([str(one["status"]), str(one["action"]), *(flag for flag in ("rebootRequired", "replacementRequired") if one[flag])])
+        for one in said
+    ]
+    print(f"{moment(event.time)}  {words[0]}  ->  {words[1]}")
+    print(f"    {render.cut(render.safe(event.raw or event.code), render.width() - 4)}")
 
 
 def _tell(summary: Json, *, stored: bool, agrees: bool, same: bool) -> None:
-    print(f"{summary['events']} events judged, the verdict differs at {summary['differences']} of them")
+    listed = "" if summary["listed"] == summary["differences"] else f" (the first {summary['listed']} are listed)"
+    print(f"{summary['events']} events judged, the verdict differs at {summary['differences']} of them{listed}")
     for title, key in (
         ("open by the rules in force", "inForce"),
         ("open by the other rules", "other"),
         ("asked for by rules on trial", "trials"),
     ):
-        listed = summary[key]
-        if listed and not (same and key == "other"):
+        lines = summary[key]
+        if lines and not (same and key == "other"):
             print(f"{title}:")
-            for line in listed:  # type: ignore[attr-defined]
+            for line in lines:  # type: ignore[attr-defined]
                 print(f"  {render.safe(line)}")
     if stored:
         print("the ledger remembers the same" if agrees else "THE LEDGER REMEMBERS SOMETHING ELSE:")
@@ -149,18 +169,22 @@ def _tell(summary: Json, *, stored: bool, agrees: bool, same: bool) -> None:
             print("(events older than the ledger keeps are not judged again; rules may have changed since)")
 
 
-def _logged(path: Path, catalog: Catalog) -> Iterator[Event]:
-    """The events of a saved kernel log, a second apart: rendered forms hardly agree on a clock."""
+def _logged(path: Path, *catalogs: Catalog) -> Iterator[Pair]:
+    """The events of a saved kernel log, as each catalogue recognises them; a second apart, as rendered forms hardly agree on a clock."""
     from agent.sources.kernel_log.announced import Announcements
     from agent.sources.kernel_log.interpret import Interpreter
     from agent.sources.kernel_log.lines import strip
 
-    interpreter = Interpreter(catalog, Announcements(), None, accept_userspace=False)
+    interpreters = [Interpreter(catalog, Announcements(), None, accept_userspace=False) for catalog in catalogs]
     with path.open("rb") as stream:
         for number, raw in enumerate(stream, start=1):
             line = strip(raw)
-            sighting = interpreter.recognise(line.message) if line is not None else None
-            if line is not None and sighting is not None:
-                yield interpreter.event(
-                    sighting, line.message, line.facility, identity=f"line:{number}", time=float(number), boot_id="replay", usec=None
-                )
+            if line is None:
+                continue
+            seen: list[Event | None] = []
+            for interpreter in interpreters:
+                sighting = interpreter.recognise(line.message)
+                record = {"identity": f"line:{number}", "time": float(number), "boot_id": "replay", "usec": None}
+                seen.append(interpreter.event(sighting, line.message, line.facility, **record) if sighting is not None else None)  # type: ignore[arg-type]
+            if any(seen):
+                yield seen[0], seen[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable
 from typing import cast
@@ -13,14 +14,23 @@ from agent.cli.render import Json
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
-    parser.add_argument("finding", nargs="?", help="a finding's number, as vitald status shows it (also one that was cleared)")
+    parser.add_argument(
+        "finding", nargs="?", type=_number, help="a finding's number, as vitald status shows it (also one that was cleared)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def _number(text: str) -> str:
+    found = re.fullmatch(r"#?([0-9]{1,15})", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finding's number; vitald findings shows them")
+    return found[1]
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
         numbers = [arguments.finding] if arguments.finding else _heads(client.status(arguments))
-        chains = [client.ask(arguments, f"/v1/findings/{str(number).lstrip('#')}/why") for number in numbers]
+        chains = [client.ask(arguments, f"/v1/findings/{number}/why") for number in numbers]
     except client.NoAnswer as error:
         print(f"vitald: {error}", file=sys.stderr)
         return 30

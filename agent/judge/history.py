@@ -10,7 +10,7 @@ the slot begins afresh. Bounded in time by the catalogue's windows, in size by `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
@@ -20,7 +20,6 @@ from agent.catalog.lemon import Lemon
 from agent.model import Action, Asked, Component, Fields, Mark, MarkKind
 
 _MOST = 256
-_DEVICES = 4096
 _ABOUT_S = 600.0  # a boot's time is reckoned from a clock that was not set yet: the fault may seem to come before its remedy
 
 
@@ -33,46 +32,54 @@ class Part:
     points: float
 
 
+MarkKey = tuple[MarkKind, str, float]
+
+
 class History:
-    """The marks of every device. Time comes in with each question."""
+    """The marks of every device, by what makes each of them one. Time comes in with each question."""
 
     def __init__(self, marks: Iterable[Mark] = ()) -> None:
-        self._of: dict[str, list[Mark]] = {}
+        self._of: dict[str, dict[MarkKey, Mark]] = {}
         for mark in marks:
-            self._of.setdefault(mark.device, []).append(mark)
+            self._of.setdefault(mark.device, {})[_key(mark)] = mark
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        return tuple(mark for own in self._of.values() for mark in own.values())
 
     @property
     def devices(self) -> tuple[str, ...]:
         return tuple(self._of)
 
-    def add(self, mark: Mark) -> bool:
-        """Whether it is new: the same mark twice is one."""
-        marks = self._of.get(mark.device)
-        if marks is None:
-            if len(self._of) >= _DEVICES:
-                return False  # addresses without end come from forged lines; real devices are few
-            marks = self._of.setdefault(mark.device, [])
-        elif mark in marks:
-            return False
+    def knows(self, mark: Mark) -> bool:
+        return _key(mark) in self._of.get(mark.device, {})
+
+    def add(self, mark: Mark) -> Mark | None:
+        """Remember a mark that is new. Returns the one that had to make room for it, if one had to."""
+        marks = self._of.setdefault(mark.device, {})
+        room = None
         if len(marks) >= _MOST:
-            marks.pop(next((place for place, old in enumerate(marks) if old.kind is MarkKind.PROCESS), 0))
-        marks.append(mark)
-        return True
+            room = marks.pop(next((key for key in marks if key[0] is MarkKind.PROCESS), next(iter(marks))))
+        marks[_key(mark)] = mark
+        return room
 
-    def of(self, device: str) -> Sequence[Mark]:
-        return self._of.get(device, ())
+    def of(self, device: str) -> Collection[Mark]:
+        return self._of.get(device, {}).values()
 
-    def rename(self, old: str, new: str) -> list[Mark]:
-        """A slot's record becomes its device's, once that has said who it is. Returns the marks under their new name."""
-        moved = [replace(mark, device=new) for mark in self._of.pop(old, ())]
-        for mark in moved:
-            self.add(mark)
-        return moved
+    def rename(self, old: str, new: str) -> bool:
+        """A slot's record becomes its device's, once that has said who it is. Whether there was any."""
+        former = self._of.pop(old, {})
+        own = self._of.setdefault(new, {}) if former else {}
+        for mark in former.values():
+            moved = replace(mark, device=new)
+            own.setdefault(_key(moved), moved)
+        return bool(former)
 
     def shift(self, seconds: float) -> None:
         """The clock was stepped: what lies behind is told by the new one."""
         for device, marks in self._of.items():
-            self._of[device] = [replace(mark, time=mark.time + seconds) for mark in marks]
+            shifted = (replace(mark, time=mark.time + seconds) for mark in marks.values())
+            self._of[device] = {_key(mark): mark for mark in shifted}
 
     def returned(self, device: str, fault: str, now: float, window_s: float, of: Action = Action.RESET_DEVICE) -> list[Mark]:
         """The completed remedies of this fault, of at least that strength, that did not hold if it is seen now. Oldest first."""
@@ -148,6 +155,13 @@ class History:
                 counts[mark.kind] = count + 1, points + weight * 0.5 ** (age / lemon.half_life_s)
         parts = [Part(kind, count, round(points, 2)) for kind, (count, points) in counts.items()]
         return round(sum(part.points for part in parts), 2), sorted(parts, key=lambda part: -part.points)
+
+
+def _key(mark: Mark) -> MarkKey:
+    """One incident is one fault, one death of work, one remedy that did not hold; remedies differ by their time."""
+    timed = mark.kind in (MarkKind.REMEDY, MarkKind.REMOVED, MarkKind.DIAGNOSTIC_FAILED)
+    detail = mark.fault if timed else f"{mark.fault} {mark.detail}" if mark.kind is MarkKind.PROCESS else mark.detail
+    return mark.kind, detail, mark.time if timed else 0.0
 
 
 def place_of(fields: Fields, names: Iterable[str]) -> str:

@@ -54,7 +54,6 @@ TOO_MANY = "vitald/too_many"
 MOST = 4096  # open findings; hostile input may name devices and codes without end
 _SETTLED = 4096
 _ABOUT_S = 60.0  # how far the time of a record found at the start may be off
-_ONCE_AN_INCIDENT = (MarkKind.FAULT, MarkKind.NOT_HELD, MarkKind.JOB_DIED)
 # Whose faults count in a device's record: not those of applications, nor what only informs.
 _OF_THE_DEVICE = (FaultClass.HARDWARE, FaultClass.DRIVER, FaultClass.FABRIC, FaultClass.THERMAL)
 _CURING = (Action.RESET_DEVICE, Action.REBOOT_NODE)
@@ -74,6 +73,7 @@ class Judge:
         self._settled = {(component, code): time for component, code, time in memory.settled}
         self._touched: dict[int, Incident] = {}
         self._marked: list[Mark] = []
+        self._forgotten: list[Mark] = []
         self._met: dict[Component, Device] = {}
         self._renamed: list[tuple[str, str]] = []
         self._shifted = 0.0
@@ -100,25 +100,30 @@ class Judge:
         return self._due
 
     @property
-    def next_finding(self) -> int:
-        """The number that the next finding will have."""
-        return self._next_id
-
-    @property
-    def next_incident(self) -> int:
-        """The number that the next incident will have."""
-        return self._incidents.next_id
+    def memory(self) -> Memory:
+        """All that another judge needs to go on from here."""
+        return Memory(
+            findings=self.opened,
+            incidents=self.incidents,
+            marks=self._history.marks,
+            devices=tuple(self._devices.values()),
+            settled=tuple((component, code, time) for (component, code), time in self._settled.items()),
+            next_finding=self._next_id,
+            next_incident=self._incidents.next_id,
+        )
 
     def take_changes(self) -> Changes:
         """What changed beside the findings since this was last asked."""
         changes = Changes(
             incidents=tuple(self._touched.values()),
             marks=tuple(self._marked),
+            forgotten=tuple(self._forgotten),
             devices=tuple(self._met.values()),
             renamed=tuple(self._renamed),
             shifted=self._shifted,
         )
-        self._touched, self._marked, self._met, self._renamed, self._shifted = {}, [], {}, [], 0.0
+        self._touched, self._marked, self._forgotten, self._met = {}, [], [], {}
+        self._renamed, self._shifted = [], 0.0
         return changes
 
     def apply(self, event: Event) -> list[Transition]:
@@ -145,7 +150,8 @@ class Judge:
             if finding.key not in self._open:
                 self._put(replace(finding, incident=0))
         for mark in remembered.marks:
-            self._history.add(mark)
+            if not self._history.knows(mark):
+                self._history.add(mark)
         self._devices = {**{device.component: device for device in remembered.devices}, **self._devices}
         self._due = self._earliest()
 
@@ -412,6 +418,9 @@ class Judge:
         base = finding.driver or finding.context or finding.ruled
         steps = self._catalog.ladder(rule, base.action).steps
         device = self.identity(finding.component)
+        highest = Action.strongest(step.action for step in steps)
+        if finding.escalated is not None and finding.escalated.action.rank >= highest.rank:
+            return finding
         fault = rule.fault or rule.code
         asked = self._history.escalated(device, finding.component, fault, event.fields, event.time, steps, survived=survived)
         if asked is None or (finding.escalated is not None and finding.escalated.action.rank >= asked.action.rank):
@@ -444,8 +453,7 @@ class Judge:
             return False
         who = process_of(event.fields, event.boot_id, ladder_places(self._catalog, rule.code))
         device, fault = self.identity(finding.component), rule.fault or rule.code
-        known = any(mark.kind is MarkKind.PROCESS and mark.fault == fault and mark.detail == who for mark in self._history.of(device))
-        return bool(who) and not known and self._mark(device, event.time, MarkKind.PROCESS, fault, who)
+        return bool(who) and self._mark(device, event.time, MarkKind.PROCESS, fault, who)
 
     def _died_with(self, incident: Incident, event: Event) -> None:
         """Work that died with a fault of a device counts in that device's record, once an incident."""
@@ -456,15 +464,15 @@ class Judge:
             )
 
     def _mark(self, device: str, time: float, kind: MarkKind, fault: str, detail: str = "") -> bool:
-        for mark in self._history.of(device):
-            same = mark.detail == detail if kind in _ONCE_AN_INCIDENT else (mark.time, mark.fault) == (time, fault)
-            if mark.kind is kind and same and kind is not MarkKind.PROCESS:
-                return False
+        """Whether it is new."""
         mark = Mark(device=device, time=time, kind=kind, fault=fault, detail=detail)
-        if self._history.add(mark):
-            self._marked.append(mark)
-            return True
-        return False
+        if self._history.knows(mark) or (not self._history.of(device) and len(self._history.devices) >= MOST):
+            return False  # addresses without end come from forged lines; real devices are few
+        room = self._history.add(mark)
+        if room is not None:
+            self._forgotten.append(room)
+        self._marked.append(mark)
+        return True
 
     # --- evidence
 

@@ -27,8 +27,8 @@ from agent.board import Board
 from agent.catalog import Catalog
 from agent.judge.verdict import Work, by_strength, fold, told
 from agent.lane import Lane, LaneStuck
-from agent.ledger import Audit, LedgerError, Query, StoredEvent, read_events, read_findings, read_past
-from agent.model import Component, Event, Finding, Incident
+from agent.ledger import Audit, LedgerError, Past, Query, StoredEvent, read_events, read_findings, read_past
+from agent.model import NODE, Component, Event, Finding, Incident, alone
 from agent.outputs import form
 from agent.outputs.gate import Gate
 from agent.outputs.peer import Peer, peer_of
@@ -111,7 +111,7 @@ class Api:
         return web.json_response(
             {
                 **form.verdict(judged),
-                "components": form.components(board.findings, self.inventory, judged),
+                "components": form.components(board.findings, self.inventory, judged, Work(wanted)),
                 "sources": [form.source(source) for source in board.sources.values()],
                 "findings": [form.finding(found, self.catalog) for found in by_strength(board.findings)[:PAGE]],
                 "openFindings": len(board.findings),
@@ -160,10 +160,19 @@ class Api:
         """How a finding came to be, from the lines to the flags."""
         read_query(request)
         number = _number(request)
-        past = await self._read(lambda: read_past(self.pipeline.ledger.path, number))
+        current = next((found for found in (*self.board.findings, *self.board.trials) if found.id == number), None)
+        try:
+            past = await self._read(lambda: read_past(self.pipeline.ledger.path, number))
+        except Refused:
+            if current is None:
+                raise
+            past = None
+        if past is None and current is not None:  # held in memory, for a ledger that cannot be written
+            seen = [one for one in self.board.recent if (one.event.component, one.event.code) == (current.component, current.code)]
+            past = Past(current, (), tuple(seen[:4]), None)
         if past is None:
             raise Refused(404, f"no finding {number}", "vitald findings shows the open ones, vitald findings --cleared the others")
-        current = next((found for found in (*self.board.findings, *self.board.trials) if found.id == number), past.finding)
+        current = current or past.finding
         told = self.board.incidents.get(current.incident) or past.incident
         own = [found for found in self.board.findings if told is not None and found.incident == told.id]
         verdict = fold([current] if current.open and not current.shadow else [], [], 0.0, device_reset=self.board.device_reset)
@@ -173,7 +182,7 @@ class Api:
     def _told(self) -> list[tuple[Incident, list[Finding]]]:
         """The open incidents with their findings, in the order of the verdict's reasons."""
         incidents = self.board.incidents
-        return [(incidents[head.incident], own) for head, own in told(self.board.findings, incidents) if head.incident in incidents]
+        return [(incidents.get(head.incident) or alone(head), own) for head, own in told(self.board.findings, incidents)]
 
     def _suspects(self, now: float) -> list[form.Json]:
         watched = (Component(device.kind, device.address) for device in self.inventory.watched())
@@ -267,6 +276,9 @@ class Api:
         replaced = body.get("replaced", False)
         if not isinstance(replaced, bool):
             raise Refused(400, "replaced: expected true or false")
+        meant = next((found for found in (*self.board.findings, *self.board.trials) if found.id == number), None)
+        if replaced and meant is not None and (meant.simulated or meant.component == NODE):
+            raise Refused(400, "replaced: a drill and the node itself have no device that could be", "clear it without, or with a new node")
         audit = _audit(peer, "clear", number, body)
         closed = await self.pipeline.clear(number, peer.name, audit, replaced=replaced)
         return self._acted(closed, audit)

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from agent.catalog import Catalog, Rule
 from agent.judge.findings import clears_of, rule_of
-from agent.judge.verdict import reasons, status_of
+from agent.judge.verdict import Work, by_strength, reasons, status_of
 from agent.ledger import Past, StoredEvent
 from agent.model import NODE, Action, Component, Event, Finding, Incident, Member, SourceHealth, SourceState, Transition, Verdict
 from agent.sources.pci import PciInventory
@@ -103,7 +103,7 @@ def source(health: SourceHealth) -> Json:
     }
 
 
-def components(findings: Sequence[Finding], inventory: PciInventory, whole: Verdict) -> list[Json]:
+def components(findings: Sequence[Finding], inventory: PciInventory, whole: Verdict, work: Work = Work.RUNNING) -> list[Json]:
     """What is watched: what PCI shows and whatever else has an open finding, each with its own verdict; the node has the `whole` one."""
     watched: dict[Component, Json] = {NODE: {}}
     for device in inventory.watched():
@@ -119,7 +119,7 @@ def components(findings: Sequence[Finding], inventory: PciInventory, whole: Verd
                 "name": component.name,
                 "kind": component.kind.value,
                 "id": component.id,
-                "status": (whole.status if component == NODE else status_of(own)).value,
+                "status": (whole.status if component == NODE else status_of(own, work)).value,
                 "action": (whole.action if component == NODE else Action.strongest(found.action for found in own)).value,
                 "findings": len(own),
                 "attributes": watched.get(component, {}),
@@ -130,10 +130,10 @@ def components(findings: Sequence[Finding], inventory: PciInventory, whole: Verd
 
 def incident(told: Incident, findings: Iterable[Finding], catalog: Catalog) -> Json:
     """One story: its root, what it asks for, and its members, the root first. `findings` are its open ones."""
-    own = list(findings)
+    own = by_strength(list(findings))
     root = catalog.rule(told.root.code)
     story = next((one for one in catalog.stories.told if one.name == told.story), None)
-    strongest = max(own, key=lambda one: one.action.rank, default=None)
+    strongest = own[0] if own else None
     return {
         "id": told.id,
         "state": "open" if told.closed_at is None else "over",

@@ -354,7 +354,7 @@ def test_replaced(node: Node) -> None:
 
 
 def test_a_drill_replaces_no_board(node: Node) -> None:
-    """Closing a drill with `replaced` must not close what is real, nor put the device's record away."""
+    """To close a drill with `replaced` is refused: it must neither close what is real nor put the device's record away."""
     drill = xid(4001)
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -362,7 +362,9 @@ def test_a_drill_replaces_no_board(node: Node) -> None:
     node.write(drill)
     node.until(lambda: len(node.findings()) == 2, 5.0, "the drill")
     (number,) = [finding["id"] for finding in node.findings() if finding["simulated"]]
-    node.request("POST", f"/v1/findings/{number}/clear", {"reason": "drill over", "replaced": True})
+    assert node.request("POST", f"/v1/findings/{number}/clear", {"reason": "drill over", "replaced": True})[0] == 400
+    assert [finding["simulated"] for finding in node.findings()] == [False, True]
+    node.request("POST", f"/v1/findings/{number}/clear", {"reason": "drill over"})
     assert [finding["simulated"] for finding in node.findings()] == [False]
     assert node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') == 1
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.judge.judge import BOOT, Judge
 from agent.judge.verdict import fold
-from agent.model import Action, Event, Finding, Memory, Transition, Trust
+from agent.model import Action, Event, Finding, Transition, Trust
 from tests.unit.builders import FUZZ, booted, catalogue, event, gpu
 
 DEVICES = 3
@@ -82,19 +82,6 @@ def folded(events: Iterable[Event]) -> tuple[Judge, list[Transition]]:
     return findings, [change for one in events for change in findings.apply(one)]
 
 
-def remembered(judge: Judge) -> Memory:
-    """What the ledger would have kept of a judge that has never been asked for its changes."""
-    changes = judge.take_changes()
-    return Memory(
-        findings=judge.opened,
-        incidents=judge.incidents,
-        marks=changes.marks,
-        devices=changes.devices,
-        next_finding=judge.next_finding,
-        next_incident=judge.next_incident,
-    )
-
-
 def standing(findings: Judge) -> set[tuple[object, ...]]:
     """What is open, without when and in which order it came."""
     return {(one.component, one.code, one.simulated, one.action, one.when, one.count, one.boot_id) for one in findings.opened}
@@ -132,7 +119,7 @@ def test_a_restart_in_between_changes_nothing(stream: list[Event], cut: int) -> 
     """The table of open findings is all that has to be remembered."""
     whole, changes = folded(stream)
     before, first = folded(stream[:cut])
-    after = Judge(catalogue(), remembered(before))
+    after = Judge(catalogue(), before.memory)
     second = [change for one in stream[cut:] for change in after.apply(one)]
     assert after.opened == whole.opened
     assert after.incidents == whole.incidents

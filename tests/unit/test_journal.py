@@ -6,8 +6,6 @@ import builtins
 import importlib.util
 import os
 import re
-import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,61 +15,19 @@ import pytest
 from agent.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable, escape
 from agent.sources.kernel_log.record import KernelRecord, unescape
 from tests.conftest import require
+from tests.journals import MIDDLE, NEW, OLD, SECOND, STARTED, Fields, entry, missed, needed, write
 
-REMOTE = Path("/lib/systemd/systemd-journal-remote")
-OLD, MIDDLE, NEW = (f"{digit * 8}-{digit * 4}-4{digit * 3}-8{digit * 3}-{digit * 12}" for digit in "c3a")
-STARTED = {OLD: 1_700_000_000, MIDDLE: 1_700_100_000, NEW: 1_700_200_000}  # their order is not the ids' order
-MISSED = "e9bf28e6e834481bb6f48f548ad13606"
-SECOND = 1_000_000
-Fields = dict[str, "bytes | str | int | None"]
 Build = Callable[..., Journal]
-
-
-def entry(
-    usec: int, message: bytes | str | None = "text", *, boot: str = NEW, read_at: int | None = None, **fields: bytes | str | int | None
-) -> bytes:
-    """One record as journald stores it, in the export format; a field of None is left out. `read_at` is journald's own stamp."""
-    mono = usec + 50 if read_at is None else read_at
-    stored: Fields = {
-        "_TRANSPORT": "kernel",
-        "PRIORITY": 6,
-        "SYSLOG_FACILITY": 0,
-        "SYSLOG_IDENTIFIER": "kernel",
-        "_SOURCE_MONOTONIC_TIMESTAMP": usec,
-        "MESSAGE": message,
-        **fields,
-    }
-    lines = [
-        b"__REALTIME_TIMESTAMP=%d" % (STARTED[boot] * SECOND + mono),
-        b"__MONOTONIC_TIMESTAMP=%d" % mono,
-        b"_BOOT_ID=%s" % boot.replace("-", "").encode(),
-    ]
-    for name, value in stored.items():
-        if value is not None:
-            data = value if isinstance(value, bytes) else str(value).encode()
-            binary = b"\n" + struct.pack("<Q", len(data)) + data
-            lines.append(name.encode() + (binary if b"\n" in data else b"=" + data))
-    return b"\n".join(lines) + b"\n\n"
-
-
-def missed(count: int, at: int, **fields: bytes | str | int | None) -> bytes:
-    """What journald says of kernel records that it did not get."""
-    said: Fields = {"_TRANSPORT": "driver", "MESSAGE_ID": MISSED, "SYSLOG_IDENTIFIER": "systemd-journald", "SYSLOG_FACILITY": 3}
-    said |= {"_SOURCE_MONOTONIC_TIMESTAMP": None, **fields}
-    return entry(at, f"Missed {count} kernel messages", **said)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
     """A folder of journal files, each of its own entries."""
-    require(REMOTE.exists(), "systemd-journal-remote (apt-get install systemd-journal-remote)")
-    require(importlib.util.find_spec("systemd"), "systemd-python (pip install systemd-python)")
+    needed()
 
     def made(*entries: bytes, file: str = "system.journal") -> Journal:
-        folder = tmp_path / "journal"
-        folder.mkdir(exist_ok=True)
-        subprocess.run([REMOTE, "-o", folder / file, "-"], input=b"".join(entries), check=True, capture_output=True)
-        return Journal(folder)
+        write(tmp_path / "journal", *entries, file=file)
+        return Journal(tmp_path / "journal")
 
     return made
 

@@ -1,0 +1,890 @@
+"""What is read at a start of the time before: over real journal files, with a ring made to order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import threading
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.judge.judge import Judge
+from agent.lane import Lane
+from agent.model import Event, Trust
+from agent.sources.kernel_log import earlier, kmsg
+from agent.sources.kernel_log.earlier import Earlier, Ring
+from agent.sources.kernel_log.interpret import NAME, Interpreter
+from agent.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
+from agent.sources.kernel_log.place import Place
+from agent.sources.kernel_log.record import KernelRecord, escape, split
+from agent.sources.source import Batch, Position
+from tests import journals
+from tests.journals import MIDDLE, NEW, OLD, SECOND, STARTED, missed
+from tests.unit.builders import catalogue, interpreter
+from tests.unit.test_pstore import efi, put
+
+GAP, UNWATCHED = "vitald/records_lost", "vitald/not_watched"
+BOOTED = STARTED[NEW]  # when this boot began, by a clock that stands still meanwhile
+NEVER = Place(-1)
+
+
+def xid(pid: int, extra: str = "") -> str:
+    return f"NVRM: Xid (PCI:0000:65:00): 79, pid={pid}, name=python3, GPU has fallen off the bus.{extra}"
+
+
+def record(seq: int, usec: int | None = None, text: str | bytes | None = None, facility: int = 0) -> KernelRecord:
+    """By default a fault whose pid is its number; ten records a second."""
+    raw = xid(seq) if text is None else text
+    return KernelRecord(facility, 4, seq, 100_000 * seq if usec is None else usec, escape(raw.encode() if isinstance(raw, str) else raw))
+
+
+def faults(*seqs: int) -> list[KernelRecord]:
+    return [record(seq) for seq in range(*seqs)]
+
+
+def place(of: KernelRecord, boot: str = NEW) -> Place:
+    return Place(of.seq, of.usec, zlib.crc32(of.text), STARTED[boot] + of.usec / 1e6)
+
+
+def kept(records: Iterable[KernelRecord], boot: str = NEW) -> list[bytes]:
+    """As journald stores them: one after the other, and of what a process wrote the name apart."""
+    entries, read_at = [], 0
+    for one in records:
+        read_at = max(read_at + 1, one.usec + 50)
+        raw = one.text.decode("unicode_escape").encode("latin-1")
+        fields: dict[str, Any] = {"PRIORITY": one.level, "SYSLOG_FACILITY": one.facility, "read_at": read_at, "boot": boot}
+        if one.facility:
+            fields["SYSLOG_IDENTIFIER"] = None
+            name, colon, rest = raw.partition(b": ")
+            if colon and b" " not in name:
+                fields["SYSLOG_IDENTIFIER"], raw = name, rest.strip()
+        entries.append(journals.entry(one.usec, raw, **fields))
+    return entries
+
+
+class Machine:
+    """A node with journal, ring and crash logs, and what its daemon has stored: events and a position."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.journal: Journal | None = Journal(folder / "journal")
+        self.pstore = folder / "pstore"
+        (folder / "journal").mkdir()
+        self.ring: list[KernelRecord] = []
+        self.boot = NEW
+        self.position: Position | None = None
+        self.events: list[Event] = []
+        self.batches: list[Batch] = []
+        self.interpreter: Interpreter = interpreter()
+        self.files = 0
+
+    def keep(self, *entries: bytes) -> None:
+        """In the journal, in a file of its own."""
+        self.files += 1
+        journals.write(self.folder / "journal", *entries, file=f"system@{self.files:032x}-{1:016x}-{self.files:016x}.journal")
+
+    def at(self, where: Place, boot: str = NEW) -> None:
+        """The daemon had read so far when it ended."""
+        self.position = Position(NAME, boot, str(where))
+
+    def reached(self) -> Place:
+        assert self.position is not None
+        assert self.position.boot_id == self.boot
+        return Place.parse(self.position.cursor)
+
+    def look(self, path: str, where: Place) -> Ring | None:
+        """In the place of the real ring."""
+        same = any(one.seq == where.seq and where.at(one.usec, one.text) for one in self.ring)
+        return Ring(self.ring[0], same) if self.ring else None
+
+    def start(self, *, most: int = 1_000_000, orderly: bool = False) -> bool:
+        """One start of the daemon, which is killed after `most` batches. Whether it got through."""
+        return asyncio.run(self._start(most, orderly=orderly))
+
+    async def _start(self, most: int, *, orderly: bool) -> bool:
+        lane = Lane("reader")
+        reader = Earlier("/dev/kmsg", self.interpreter, self.boot, lane, self.journal, (self.pstore,))
+        try:
+            if not await self._take(reader.former_boots(self.position, orderly=orderly), most):
+                return False
+            return await self._take(reader.this_boot(self.position), most - len(self.batches))
+        finally:
+            lane.close()
+
+    async def _take(self, batches: AsyncIterator[Batch], most: int) -> bool:
+        async for batch in batches:
+            if most <= 0:
+                return False
+            most -= 1
+            self.batches.append(batch)
+            self.store(batch)
+        return True
+
+    def store(self, batch: Batch) -> None:
+        """As the pipeline does: events and position together, and no event that is stored already."""
+        known = {event.identity for event in self.events}
+        fresh = [event for event in batch.events if event.identity not in known]
+        assert batch.again or len(fresh) == len(batch.events), "a batch that may repeat events does not say so"
+        self.events += fresh
+        self.position = batch.position or self.position
+
+    def read_ring(self) -> None:
+        """What the source does next: the ring from the position on, gaps counted by number."""
+        last = Place.parse(self.position.cursor).seq if self.position is not None and self.position.boot_id == self.boot else None
+        for one in self.ring:
+            if last is not None and one.seq <= last:
+                continue
+            if last is not None and one.seq > last + 1:
+                self.events.append(replace(self.events[0], identity=f"gap {one.seq}", code=GAP, fields={"count": one.seq - last - 1}))
+            last = one.seq
+            sighting = self.interpreter.recognise(one.text)
+            if sighting is not None:
+                stamp = {"time": BOOTED + one.usec / 1e6, "boot_id": self.boot, "usec": one.usec}
+                identity = f"kmsg:{self.boot}:{one.seq}"
+                self.events.append(self.interpreter.event(sighting, one.text, one.facility, identity=identity, **stamp))
+            self.at(place(one), self.boot)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the faults, in the order in which they were handed in."""
+        return [event.fields["pid"] for event in self.events if event.kind == "xid"]  # type: ignore[misc]
+
+    def told(self, code: str = GAP) -> list[Event]:
+        return [event for event in self.events if event.code == code]
+
+    @property
+    def lost(self) -> int:
+        return sum(event.fields["count"] for event in self.told())  # type: ignore[misc]
+
+
+@contextmanager
+def a_machine(folder: Path) -> Iterator[Machine]:
+    journals.needed()
+    with pytest.MonkeyPatch.context() as patch:
+        made = Machine(folder)
+        patch.setattr(earlier, "look", made.look)
+        patch.setattr(earlier, "wall_time", lambda usec: BOOTED + usec / 1e6)
+        yield made
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with a_machine(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def overrun(machine: Machine) -> Machine:
+    """Read up to 10; the ring begins with 60 and holds up to 69."""
+    machine.at(place(record(10)))
+    machine.ring = faults(60, 70)
+    return machine
+
+
+# This boot: what the ring has lost.
+
+
+@pytest.mark.parametrize(("oldest", "last"), [(0, 10), (5, 10), (10, 10), (11, 10), (0, 19)])
+def test_the_ring_goes_on_where_it_was_read(machine: Machine, oldest: int, last: int) -> None:
+    machine.ring = faults(oldest, 20)
+    machine.keep(*kept(faults(20)))
+    machine.at(place(record(last)))
+    assert machine.start()
+    assert machine.batches == []
+
+
+def test_the_journal_has_all_that_the_ring_lost(overrun: Machine) -> None:
+    overrun.keep(*kept(faults(70)))
+    assert overrun.start()
+    assert overrun.pids == [*range(11, 60)]
+    assert overrun.told() == []
+    assert overrun.reached() == place(record(59))
+    assert {event.trust for event in overrun.events} == {Trust.KERNEL}
+    first = overrun.events[0]
+    assert (first.time, first.boot_id, first.fields["usec"], first.fields["approximate"]) == (BOOTED + 1.1, NEW, 1_100_000, True)
+    assert first.raw == xid(11)
+
+
+def test_what_the_journal_lacks_is_counted(overrun: Machine) -> None:
+    overrun.keep(*kept(one for one in faults(70) if one.seq not in (*range(20, 30), 45)))
+    assert overrun.start()
+    assert overrun.pids == [seq for seq in range(11, 60) if seq not in (*range(20, 30), 45)]
+    (gap,) = overrun.told()
+    assert {key: gap.fields[key] for key in ("count", "recovered", "first_seq", "last_seq")} == {
+        "count": 11, "recovered": 38, "first_seq": 11, "last_seq": 59,
+    }  # fmt: skip
+    assert overrun.interpreter.counters.lost == 11
+    assert overrun.reached().seq == 59
+
+
+@pytest.mark.parametrize(
+    ("lacking", "after"),
+    [(range(50, 60), 49), (range(11, 20), 10), (range(30, 40), 29)],
+    ids=["its end", "its beginning", "its middle"],
+)
+def test_the_time_of_a_gap_spans_what_is_missing(overrun: Machine, lacking: range, after: int) -> None:
+    """Whoever looks elsewhere for what was lost must look at the right time."""
+    overrun.keep(*kept(one for one in faults(70) if one.seq not in lacking))
+    assert overrun.start()
+    (gap,) = overrun.told()
+    assert gap.fields["count"] == len(lacking)
+    assert BOOTED + 1.0 <= gap.fields["after"] <= BOOTED + after / 10 + 1e-3  # type: ignore[operator]
+    assert gap.fields["before"] >= BOOTED + (lacking[-1] + 1) / 10 - 1e-3  # type: ignore[operator]
+
+
+def test_the_place_was_rotated_away(overrun: Machine) -> None:
+    overrun.keep(*kept(faults(40, 70)))
+    assert overrun.start()
+    assert overrun.pids == [*range(40, 60)]
+    (gap,) = overrun.told()
+    assert (gap.fields["count"], gap.fields["recovered"]) == (29, 20)
+
+
+def test_equal_stamps_at_both_boundaries(overrun: Machine) -> None:
+    """Records within one microsecond are told apart by what they say."""
+    stamps = {**dict.fromkeys(range(7, 14), 1_000_000), **dict.fromkeys(range(57, 64), 6_000_000)}
+    truth = [record(seq, stamps.get(seq)) for seq in range(70)]
+    overrun.at(place(truth[10]))
+    overrun.ring = truth[60:]
+    overrun.keep(*kept(truth))
+    assert overrun.start()
+    assert overrun.pids == [*range(11, 60)]
+    assert overrun.told() == []
+
+
+def test_stamps_of_two_processors(overrun: Machine) -> None:
+    """Their clocks differ a little, so the stamps are not in the order of the numbers."""
+    truth = [record(seq, 100_000 * seq + (300_000 if seq % 2 else 0)) for seq in range(70)]
+    overrun.at(place(truth[10]))
+    overrun.ring = truth[60:]
+    overrun.keep(*kept(truth))
+    assert overrun.start()
+    assert overrun.pids == [*range(11, 60)]
+    assert overrun.told() == []
+
+
+@pytest.mark.parametrize("batch", [1000, 7])
+def test_identical_texts(overrun: Machine, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(earlier, "_BATCH", batch)
+    truth = [record(seq, text=xid(5)) for seq in range(70)]
+    overrun.at(place(truth[10]))
+    overrun.ring = truth[60:]
+    overrun.keep(*kept(truth))
+    assert overrun.start()
+    assert overrun.pids == [5] * 49
+    assert overrun.told() == []
+
+
+@pytest.mark.parametrize(
+    "twins",
+    [(20, 21), (20, 21, 22), (10, 11), (9, 10), (59, 60), (60, 61), (10, 11, 12)],
+    ids=lambda twins: f"{twins}",
+)
+@pytest.mark.parametrize("batch", [1000, 10])
+def test_records_that_nothing_tells_apart(overrun: Machine, twins: tuple[int, ...], batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same text in the same microsecond, also where a batch ends between them (11 to 20): none twice, none lost in silence."""
+    monkeypatch.setattr(earlier, "_BATCH", batch)
+    truth = [record(seq, *((100_000 * twins[0], xid(twins[0])) if seq in twins else (None, None))) for seq in range(70)]
+    overrun.at(place(truth[10]))
+    overrun.ring = truth[60:]
+    overrun.keep(*kept(truth))
+    assert overrun.start()
+    overrun.read_ring()
+    wanted = Counter(twins[0] if seq in twins else seq for seq in range(11, 70))
+    seen = Counter(overrun.pids)
+    assert not seen - wanted, "events of records that there were not"
+    assert (wanted - seen).total() == overrun.lost
+
+
+@pytest.mark.parametrize("lacking", [[], [*range(11, 20)], [*range(25, 40), 52], [59], [30, 60]], ids=str)
+def test_stopped_after_every_batch(overrun: Machine, lacking: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(earlier, "_BATCH", 7)
+    overrun.keep(*kept(one for one in faults(70) if one.seq not in lacking))
+    for _ in range(30):
+        if overrun.start(most=len(overrun.batches) + 1) and not overrun.start(most=0):
+            continue
+        if overrun.reached().seq >= 59:
+            break
+    overrun.read_ring()
+    assert overrun.pids == [seq for seq in range(11, 70) if seq not in lacking or seq >= 60]
+    assert overrun.lost == len([seq for seq in lacking if seq < 60])
+
+
+@pytest.mark.parametrize("lacking", [[60], [60, 61, 62], [59, 60], [*range(55, 69)]], ids=str)
+def test_the_journal_lacks_what_the_ring_begins_with(overrun: Machine, lacking: list[int]) -> None:
+    """Then it must be known by something else where the ring begins: what it holds is not read out of the journal, too."""
+    overrun.keep(*kept(one for one in faults(70) if one.seq not in lacking))
+    assert overrun.start()
+    overrun.read_ring()
+    assert overrun.pids == [seq for seq in range(11, 70) if seq not in lacking or seq >= 60]
+    assert overrun.lost == len([seq for seq in lacking if seq < 60])
+
+
+@pytest.mark.parametrize("accept", [False, True])
+def test_what_a_process_wrote(overrun: Machine, accept: bool) -> None:
+    """In the journal its name is a field of its own, and the line is the same all the same: also at both boundaries."""
+    overrun.interpreter = interpreter(accept_userspace=accept)
+    truth = [record(seq, facility=1 if seq % 2 == 0 else 0) for seq in range(70)]
+    overrun.at(place(truth[10]))
+    overrun.ring = truth[60:]
+    overrun.keep(*kept(truth))
+    assert overrun.start()
+    assert overrun.told() == []
+    assert [(event.raw, event.trust is Trust.KERNEL) for event in overrun.events] == [(xid(seq), seq % 2 == 1) for seq in range(11, 60)]
+    assert {event.trust for event in overrun.events} == {Trust.KERNEL, Trust.ACCEPTED if accept else Trust.UNTRUSTED}
+    assert len(overrun.pids) == 49
+
+
+def test_a_line_with_blanks_around_its_name_where_the_ring_begins(overrun: Machine) -> None:
+    """journald does not keep them, so the record is not known again by its text."""
+    truth = [record(seq, text="agent:   three blanks", facility=3) if seq == 60 else record(seq) for seq in range(70)]
+    overrun.ring = truth[60:]
+    overrun.keep(*kept(truth))
+    assert overrun.start()
+    overrun.read_ring()
+    assert overrun.pids == [*range(11, 60), *range(61, 70)]
+    assert overrun.told() == []
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_the_very_first_start(machine: Machine, orderly: bool) -> None:
+    """What the journal has of this boot is read; what it lacks is not ours to miss."""
+    machine.ring = faults(60, 70)
+    machine.keep(*kept(faults(5, 70)), *kept(faults(5), OLD))
+    assert machine.start(orderly=orderly)
+    assert machine.pids == [*range(5, 60)]
+    assert machine.reached().seq == 59
+    machine.read_ring()
+    assert machine.pids == [*range(5, 70)]
+    assert machine.told() == machine.told(UNWATCHED) == []
+
+
+def test_an_empty_ring_and_one_that_cannot_be_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source says so, not this."""
+    machine.keep(*kept(faults(10)))
+    for after in (None, NEVER, place(record(5))):
+        machine.position = None if after is None else Position(NAME, NEW, str(after))
+        assert machine.start()
+
+    def refused(path: str, where: Place) -> Ring:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(earlier, "look", refused)
+    assert machine.start()
+    assert machine.batches == []
+
+
+def test_a_position_from_before_stamps_were_kept(overrun: Machine) -> None:
+    """It cannot be found in the journal; the gap is counted whole."""
+    overrun.at(Place(10))
+    overrun.keep(*kept(faults(70)))
+    assert overrun.start()
+    assert (overrun.pids, overrun.lost) == ([], 49)
+
+
+# The journal cannot be had.
+
+
+class Broken(Journal):
+    """Records come until `number` of them have, and none of the boot `of`."""
+
+    def __init__(self, folder: Path | None, number: int = 0, of: str | None = None) -> None:
+        super().__init__(folder)
+        self.number = number
+        self.of = of
+
+    def fail(self) -> None:
+        raise JournalUnavailable("the journal is damaged")
+
+    def records(self, boot_id: str, after_usec: int | None, most: int) -> Iterator[JournalRecord]:
+        whole = super().records(boot_id, after_usec, most)
+        if self.of not in (None, boot_id):
+            yield from whole
+            return
+        yield from islice(whole, self.number)
+        self.fail()
+
+
+class Hanging(Broken):
+    """As one on a disk that does not answer."""
+
+    released = threading.Event()
+
+    def fail(self) -> None:
+        self.released.wait(10.0)
+
+
+@pytest.fixture
+def hanging(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Until the end of the test."""
+    monkeypatch.setattr(earlier, "_LANE_S", 0.05)
+    Hanging.released.clear()
+    machine.journal = Hanging(machine.folder / "journal")
+    yield
+    Hanging.released.set()
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Without root's rights."""
+    before = os.geteuid()
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+@pytest.mark.parametrize("how", ["off", "absent", "empty", "of other boots", "unreadable", "damaged", "hanging"])
+def test_without_a_journal_all_is_counted(overrun: Machine, how: str, request: pytest.FixtureRequest) -> None:
+    folder = overrun.folder / "journal"
+    if how == "of other boots":
+        overrun.keep(*kept(faults(70), OLD), *kept(faults(70), MIDDLE))
+    elif how not in ("empty", "absent"):
+        overrun.keep(*kept(faults(70)))
+    if how == "off":
+        overrun.journal = None
+    elif how == "absent":
+        folder.rmdir()
+    elif how == "damaged":
+        overrun.journal = Broken(folder)
+    elif how == "hanging":
+        request.getfixturevalue("hanging")
+    if how == "unreadable":
+        folder.chmod(0o700)
+        if os.geteuid() == 0:
+            with nobody():
+                assert overrun.start()
+        else:
+            folder.chmod(0)
+            assert overrun.start()
+    else:
+        assert overrun.start()
+    assert (overrun.pids, overrun.lost) == ([], 49)
+    assert overrun.reached().seq == 59
+    overrun.read_ring()
+    assert (overrun.pids, overrun.lost) == ([*range(60, 70)], 49)
+
+
+def test_a_journal_that_fails_on_the_way(overrun: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read of it counts, the rest is counted."""
+    monkeypatch.setattr(earlier, "_BATCH", 7)
+    overrun.keep(*kept(faults(70)))
+    overrun.journal = Broken(overrun.folder / "journal", 30)
+    assert overrun.start()
+    overrun.read_ring()
+    assert overrun.pids == [*range(11, 11 + len(overrun.pids) - 10), *range(60, 70)]
+    assert len(overrun.pids) + overrun.lost == 59
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_journal_that_hangs_does_not_hide_what_this_boots_ring_lost(overrun: Machine) -> None:
+    """It hung while a former boot was read; what the ring lost since this boot is counted all the same."""
+    overrun.at(place(record(10), OLD), OLD)
+    overrun.keep(*kept(faults(70), OLD))
+    assert overrun.start()
+    overrun.read_ring()
+    assert len(overrun.told(UNWATCHED)) == 1
+    assert (overrun.pids, overrun.lost) == ([*range(60, 70)], 60)
+
+
+# Another boot.
+
+
+@pytest.fixture
+def rebooted(machine: Machine) -> Machine:
+    """Read up to 10 of the old boot, which went on to 29; the new one has 100 to 104, and its ring is whole."""
+    machine.at(place(record(10), OLD), OLD)
+    machine.ring = [record(seq, text=xid(100 + seq)) for seq in range(5)]
+    return machine
+
+
+def told_of_the_boot(machine: Machine) -> list[tuple[object, bool]]:
+    """Of each event that says that a boot was not watched: how the daemon ended, and whether it opens a finding."""
+    judge = Judge(catalogue())
+    return [(event.fields["orderly"], bool(judge.apply(event))) for event in machine.told(UNWATCHED)]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_the_journal_knows_the_former_boot(rebooted: Machine, orderly: bool) -> None:
+    rebooted.keep(*kept(faults(30), OLD), *kept(rebooted.ring))
+    assert rebooted.start(orderly=orderly)
+    assert rebooted.pids == [*range(11, 30)]
+    assert {event.boot_id for event in rebooted.events} == {OLD}
+    assert rebooted.events[0].time == pytest.approx(STARTED[OLD] + 1.1, abs=0.01)
+    rebooted.read_ring()
+    assert rebooted.pids == [*range(11, 30), *range(100, 105)]
+    assert rebooted.told() == rebooted.told(UNWATCHED) == []
+
+
+@pytest.mark.parametrize("how", ["off", "absent", "empty", "damaged", "hanging"])
+@pytest.mark.parametrize("orderly", [False, True])
+def test_nobody_knows_the_former_boot(rebooted: Machine, orderly: bool, how: str, request: pytest.FixtureRequest) -> None:
+    """After an orderly stop little can have been missed, which is no finding."""
+    if how not in ("empty", "absent"):
+        rebooted.keep(*kept(faults(30), OLD))
+    if how == "off":
+        rebooted.journal = None
+    elif how == "absent":
+        (rebooted.folder / "journal").rmdir()
+    elif how == "damaged":
+        rebooted.journal = Broken(rebooted.folder / "journal")
+    elif how == "hanging":
+        request.getfixturevalue("hanging")
+    assert rebooted.start(orderly=orderly)
+    rebooted.read_ring()
+    assert rebooted.pids == [*range(100, 105)]
+    assert rebooted.told() == []
+    assert told_of_the_boot(rebooted) == [(orderly, not orderly)]
+    (event,) = rebooted.told(UNWATCHED)
+    assert (event.boot_id, event.fields["former_boot"], event.fields["count"]) == (OLD, OLD, None)
+    assert event.fields["after"] == pytest.approx(STARTED[OLD] + 1.0)
+    assert event.fields["before"] == BOOTED
+
+
+@pytest.mark.parametrize(("known", "wanted"), [((0, 9), []), ((0, 10), []), ((20, 30), [*range(20, 30)])])
+def test_the_journal_knows_the_former_boot_in_part(rebooted: Machine, known: tuple[int, int], wanted: list[int]) -> None:
+    """Its end never got to the disk, or its beginning was rotated away: what there is is read, and the rest is said."""
+    rebooted.keep(*kept(faults(*known), OLD))
+    assert rebooted.start()
+    assert rebooted.pids == wanted
+    assert told_of_the_boot(rebooted) == [(False, True)]
+
+
+def test_what_journald_missed_of_a_former_boot_is_said(rebooted: Machine) -> None:
+    """There are no numbers in the journal, but journald counts what the ring lost before it could read."""
+    truth = kept(faults(30), OLD)
+    rebooted.keep(*truth[:20], missed(40, 1_950_100, boot=OLD), *truth[20:])
+    assert rebooted.start()
+    assert rebooted.pids == [*range(11, 30)]
+    assert [event.fields["count"] for event in rebooted.told()] == [40] or told_of_the_boot(rebooted) == [(False, True)]
+
+
+@pytest.mark.parametrize("batch", [1000, 7])
+def test_several_boots_in_between(rebooted: Machine, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in the order in which it happened, and this boot's, of which the ring has lost some, last."""
+    monkeypatch.setattr(earlier, "_BATCH", batch)
+    middle = [record(seq, text=xid(200 + seq)) for seq in range(20)]
+    new = [record(seq, text=xid(300 + seq)) for seq in range(20)]
+    rebooted.ring = new[15:]
+    rebooted.keep(*kept(faults(30), OLD), *kept(middle, MIDDLE))
+    rebooted.keep(*kept(new))
+    assert rebooted.start()
+    assert [event.boot_id for event in rebooted.events] == [OLD] * 19 + [MIDDLE] * 20 + [NEW] * 15
+    assert [a < b for a, b in pairwise(event.time for event in rebooted.events)] == [True] * 53
+    rebooted.read_ring()
+    assert rebooted.pids == [*range(11, 30), *range(200, 220), *range(300, 320)]
+    assert rebooted.told() == rebooted.told(UNWATCHED) == []
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["place known", "place rotated away"])
+def test_stopped_after_every_batch_of_several_boots(rebooted: Machine, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(earlier, "_BATCH", 4)
+    middle = [record(seq, text=xid(200 + seq)) for seq in range(20)]
+    new = [record(seq, text=xid(300 + seq)) for seq in range(20)]
+    rebooted.ring = new[15:]
+    rebooted.keep(*kept(faults(0 if known else 15, 30), OLD), *kept(middle, MIDDLE), *kept(new))
+    for most in range(1, 40):
+        if rebooted.start(most=most):
+            break
+    rebooted.read_ring()
+    assert rebooted.pids == [*range(11 if known else 15, 30), *range(200, 220), *range(300, 320)]
+    assert rebooted.told() == []
+    assert len(rebooted.told(UNWATCHED)) == (not known)
+
+
+def test_a_boot_in_between_that_cannot_be_read_is_said(rebooted: Machine) -> None:
+    middle = [record(seq, text=xid(200 + seq)) for seq in range(20)]
+    rebooted.keep(*kept(faults(30), OLD), *kept(middle, MIDDLE))
+    rebooted.journal = Broken(rebooted.folder / "journal", of=MIDDLE)
+    assert rebooted.start()
+    assert rebooted.pids == [*range(11, 30)]
+    assert rebooted.told() or told_of_the_boot(rebooted) == [(False, True)]
+
+
+def test_a_boot_that_is_too_long_to_be_read_whole_is_said(rebooted: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(earlier, "_BATCH", 4)
+    monkeypatch.setattr(earlier, "_MOST", 8)
+    rebooted.keep(*kept(faults(30), OLD))
+    assert rebooted.start()
+    assert rebooted.pids == [*range(11, 19)]
+    assert rebooted.told() or told_of_the_boot(rebooted) == [(False, True)]
+
+
+def test_only_later_boots_are_known(rebooted: Machine) -> None:
+    """The place's own was rotated away: all those after it are read, and what is missing is said."""
+    between = {name: f"{digit * 8}-{digit * 4}-4{digit * 3}-8{digit * 3}-{digit * 12}" for name, digit in (("one", "1"), ("two", "2"))}
+    for number, boot in enumerate(between.values()):
+        records = [record(seq, text=xid(1000 * (number + 1) + seq)) for seq in range(3)]
+        started = STARTED[OLD] + 1000 * (number + 1)
+        rebooted.keep(*(journals.entry(one.usec, one.text, boot=boot, started=started) for one in records))
+    assert rebooted.start()
+    assert rebooted.pids == [1000, 1001, 1002, 2000, 2001, 2002]
+    assert told_of_the_boot(rebooted) == [(False, True)]
+
+
+def test_only_boots_before_the_place_are_known(rebooted: Machine) -> None:
+    """They were read long ago: a journal that stayed behind on the disk when a new one began in memory."""
+    rebooted.at(place(record(10), MIDDLE), MIDDLE)
+    rebooted.keep(*kept(faults(30), OLD))
+    assert rebooted.start()
+    assert rebooted.pids == []
+    assert told_of_the_boot(rebooted) == [(False, True)]
+
+
+def test_a_boot_is_caught_up_with_once(rebooted: Machine) -> None:
+    """Killed before the new boot's position is stored, the next start finds the same and adds nothing."""
+    rebooted.keep(*kept(faults(15, 30), OLD))
+    put(rebooted.pstore, efi(1), b"Panic#1 Part1\n<0>[    9.000000] " + xid(77).encode() + b"\n", STARTED[OLD] + 9)
+    for _ in range(3):
+        assert rebooted.start()
+    assert rebooted.pids == [*range(15, 30), 77]
+    assert len(rebooted.told(UNWATCHED)) == 1
+    rebooted.read_ring()
+    assert rebooted.start()
+    assert rebooted.pids == [*range(15, 30), 77, *range(100, 105)]
+
+
+# A container that was booted on a host that was not.
+
+
+def test_a_new_boot_id_on_the_same_ring(machine: Machine) -> None:
+    machine.at(place(record(10), OLD), OLD)
+    machine.ring = faults(5, 20)
+    put(machine.pstore, efi(1), b"Panic#1 Part1\n<0>[    9.000000] " + xid(77).encode() + b"\n", STARTED[OLD] + 9)
+    assert machine.start()
+    assert machine.events == []
+    assert machine.reached() == place(record(10), OLD)
+    machine.read_ring()
+    assert machine.pids == [*range(11, 20)]
+    assert machine.told() == machine.told(UNWATCHED) == []
+
+
+def test_a_new_boot_id_on_the_same_ring_which_went_on(machine: Machine) -> None:
+    """The host has not booted since, so the numbers go on: what is missing is counted, not the boot."""
+    machine.at(replace(place(record(10)), time=BOOTED + 100), OLD)
+    machine.ring = faults(60, 70)
+    assert machine.start()
+    machine.read_ring()
+    assert (machine.pids, machine.lost) == ([*range(60, 70)], 49)
+    assert machine.told(UNWATCHED) == []
+
+
+@pytest.mark.parametrize("seq", [10, 50_000])
+def test_a_clock_that_was_wrong_at_the_boot(rebooted: Machine, seq: int) -> None:
+    """Set to a time before the place by an empty battery, it makes the boot look like a container's; the ring's numbers do not."""
+    where = record(seq, 3_600_000_000)
+    rebooted.at(replace(place(where), time=BOOTED + 3600), OLD)
+    rebooted.keep(*kept([where, record(seq + 1, 3_700_000_000)], OLD))
+    assert rebooted.start()
+    rebooted.read_ring()
+    assert rebooted.pids == [seq + 1, *range(100, 105)]
+
+
+# What a crash left.
+
+
+def crash(machine: Machine, *lines: tuple[float, str], reason: str = "Panic", time: float = STARTED[OLD] + 13, part: int = 1) -> None:
+    text = "".join(f"<4>[{stamp:12.6f}] {line}\n" for stamp, line in lines)
+    put(machine.pstore, efi(part, time=int(time)), f"{reason}#1 Part1\n{text}".encode(), time)
+
+
+PANIC = "Kernel panic - not syncing: Fatal exception"
+
+
+def test_the_last_lines_of_a_crash(rebooted: Machine) -> None:
+    """Those after the place are events of the former boot, once, and not again at the next start."""
+    crash(rebooted, (0.9, xid(9)), (1.0, xid(10)), (12.0, xid(300)), (12.5, PANIC))
+    rebooted.journal = None
+    assert rebooted.start()
+    assert [(event.code, event.boot_id, event.trust, event.time) for event in rebooted.events if event.code != UNWATCHED] == [
+        ("xid/79", OLD, Trust.KERNEL, STARTED[OLD] + 13),
+        ("lockup/panic", OLD, Trust.KERNEL, STARTED[OLD] + 13),
+    ]
+    assert rebooted.start()
+    rebooted.read_ring()
+    rebooted.boot, before = MIDDLE, len(rebooted.events)
+    assert rebooted.start()
+    assert rebooted.pids == [300, *range(100, 105)]
+    assert [event.code for event in rebooted.events[before:]] == [UNWATCHED]
+
+
+def test_a_crash_whose_first_lines_are_in_the_journal(rebooted: Machine) -> None:
+    rebooted.keep(*kept(faults(30), OLD))
+    crash(rebooted, *((seq / 10, xid(seq)) for seq in range(5, 35)), (4.0, PANIC))
+    assert rebooted.start()
+    assert rebooted.pids == [*range(11, 35)]
+    assert [event.code for event in rebooted.events][-1] == "lockup/panic"
+
+
+@pytest.mark.parametrize(
+    ("reason", "wanted"),
+    [("Panic", [300]), ("Oops", [300]), ("Emergency", [300]), ("Unknown", [300]), ("Shutdown", []), ("Restart", []), ("Halt", []), ("Poweroff", [])],
+)  # fmt: skip
+def test_a_planned_end_is_no_crash(rebooted: Machine, reason: str, wanted: list[int]) -> None:
+    crash(rebooted, (12.0, xid(300)), reason=reason)
+    assert rebooted.start()
+    assert rebooted.pids == wanted
+
+
+def test_a_crash_before_the_place_is_old_news(rebooted: Machine) -> None:
+    crash(rebooted, (500.0, xid(300)), time=STARTED[OLD] - 1000)
+    assert rebooted.start()
+    assert rebooted.pids == []
+
+
+def test_a_crash_of_a_boot_that_nobody_else_knows(rebooted: Machine) -> None:
+    """It came soon after the boot, before journald had put anything on the disk: its stamps are lower than the place's."""
+    where = record(10, 5_000_000_000)
+    rebooted.at(place(where, OLD), OLD)
+    rebooted.keep(*kept([where], OLD))
+    crash(rebooted, (40.0, xid(300)), (40.5, PANIC), time=STARTED[OLD] + 5000 + 160)
+    assert rebooted.start()
+    assert [event.code for event in rebooted.events if event.kind != "vitald"] == ["xid/79", "lockup/panic"]
+
+
+def test_a_second_line_of_a_record_is_not_believed(rebooted: Machine) -> None:
+    """A process's name may hold a newline, and the kernel writes the rest of it as a line with the same stamp."""
+    crash(
+        rebooted,
+        (11.0, "a"),
+        (11.0, f"{xid(400)}[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in y[55d0c0ffe000+1000]"),
+        (11.5, "b"),
+        (11.5, f"<0>[   11.700000] {xid(401)}"),
+        (11.5, xid(402)),
+        (12.0, xid(300)),
+    )
+    assert rebooted.start()
+    assert {event.fields["pid"]: event.trust for event in rebooted.events if event.kind == "xid"} == {
+        400: Trust.UNTRUSTED, 401: Trust.UNTRUSTED, 402: Trust.UNTRUSTED, 300: Trust.KERNEL,
+    }  # fmt: skip
+
+
+def test_a_process_is_not_believed_after_a_crash_either(rebooted: Machine) -> None:
+    put(rebooted.pstore, efi(1), f"Panic#1 Part1\n<12>[   12.000000] {xid(300)}\n".encode(), STARTED[OLD] + 13)
+    assert rebooted.start()
+    assert [event.trust for event in rebooted.events if event.kind == "xid"] == [Trust.UNTRUSTED]
+
+
+# Whatever happens: each fault is judged once, or lies in a counted gap.
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> dict[str, Any]:
+    """Records, where the daemon was, and starts: what the ring holds at each, and after how many batches it is killed."""
+    count = draw(st.integers(20, 70))
+    steps = draw(st.lists(st.sampled_from([0, 0, 1, 50, 100_000, 3_000_000]), min_size=count, max_size=count))
+    begin = draw(st.integers(0, count - 10))
+    ends = sorted(draw(st.lists(st.integers(begin + 1, count), min_size=1, max_size=4))) + [count]
+    sizes = draw(st.lists(st.integers(1, 25), min_size=len(ends), max_size=len(ends)))
+    kills = draw(st.lists(st.integers(0, 4), min_size=len(ends) - 1, max_size=len(ends) - 1))
+    return {
+        "steps": steps,
+        "begin": begin,
+        "starts": [*zip(ends, sizes, [*kills, None])],
+        "holes": draw(st.one_of(st.just(set()), st.sets(st.integers(0, count), max_size=30))),
+        "batch": draw(st.integers(1, 12)),
+        "rotated": draw(st.one_of(st.just(0), st.integers(0, count))),
+    }
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(histories())
+def test_every_fault_is_an_event_once_or_in_a_counted_gap(history: dict[str, Any]) -> None:
+    usec, truth = 0, []
+    for seq, step in enumerate(history["steps"]):
+        usec += step
+        truth.append(record(seq, usec))
+    folder = Path(tempfile.mkdtemp(prefix="vitald-earlier-"))
+    try:
+        with a_machine(folder) as machine, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(earlier, "_BATCH", history["batch"])
+            machine.at(place(truth[history["begin"]]))
+            written, oldest = history["rotated"], 0
+            for end, size, kill in history["starts"]:
+                if new := [one for one in truth[written:end] if one.seq not in history["holes"]]:
+                    machine.keep(*kept(new))
+                written, oldest = max(written, end), max(oldest, end - size)
+                machine.ring = truth[oldest:end]
+                machine.batches = []
+                if machine.start(most=1_000_000 if kill is None else kill):
+                    machine.read_ring()
+            seen = Counter(machine.pids)
+            wanted = set(range(history["begin"] + 1, len(truth)))
+            assert max(seen.values(), default=0) <= 1, "twice"
+            assert set(seen) <= wanted, "read again"
+            assert len(wanted - set(seen)) == machine.lost
+    finally:
+        shutil.rmtree(folder)
+
+
+# The ring itself.
+
+
+@contextmanager
+def a_ring(patch: pytest.MonkeyPatch, reads: list[bytes | OSError]) -> Iterator[None]:
+    """`os.read` gives these in turn, then that there is no more."""
+    left = iter(reads)
+
+    def read(fd: int, size: int) -> bytes:
+        found = next(left, None)
+        if found is None:
+            raise BlockingIOError
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    with patch.context() as inner:
+        inner.setattr(earlier.os, "read", read)
+        yield
+
+
+def raw(one: KernelRecord) -> bytes:
+    return b"%d,%d,%d,-;%s\n" % (one.facility << 3 | one.level, one.seq, one.usec, one.text)
+
+
+def test_looking_at_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [raw(one) for one in faults(5, 20)]
+    with a_ring(monkeypatch, [*records]):
+        found = earlier.look(os.devnull, place(record(10)))
+    assert found is not None
+    assert (found.oldest, found.same) == (record(5), True)
+    for other in (record(10, text="another"), record(10, usec=7)):
+        with a_ring(monkeypatch, [*records]):
+            found = earlier.look(os.devnull, place(other))
+        assert found is not None
+        assert (found.oldest, found.same) == (record(5), False)
+    with a_ring(monkeypatch, [*records]):
+        found = earlier.look(os.devnull, place(record(100)))
+    assert found is not None
+    assert (found.oldest, found.same) == (record(5), False)
+
+
+def test_looking_at_a_ring_that_is_overrun_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was the oldest is gone."""
+    with a_ring(monkeypatch, [raw(record(1)), raw(record(2)), BrokenPipeError(), b"torn", raw(record(7)), raw(record(20))]):
+        found = earlier.look(os.devnull, place(record(20)))
+    assert found is not None
+    assert (found.oldest, found.same) == (record(7), True)
+    with a_ring(monkeypatch, []):
+        assert earlier.look(os.devnull, NEVER) is None
+
+
+def test_a_record_from_the_journal_has_the_grammar_of_the_ring() -> None:
+    """What these tests take for a record is one to the reader of the ring."""
+    found = split(raw(record(3, text="tab\tand \\")))
+    assert found is not None
+    assert found[4] == b"tab\\x09and \\x5c"
+    assert kmsg.NAME == NAME
