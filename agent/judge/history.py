@@ -17,9 +17,10 @@ from datetime import datetime, timezone
 from agent.catalog import Catalog
 from agent.catalog.ladder import Step
 from agent.catalog.lemon import Lemon
-from agent.model import Action, Asked, Component, Fields, Mark, MarkKind
+from agent.model import Action, Asked, Changes, Component, Fields, Mark, MarkKind
 
 _MOST = 256
+_DEVICES = 4096  # names without end come from forged lines
 _ABOUT_S = 600.0  # a boot's time is reckoned from a clock that was not set yet: the fault may seem to come before its remedy
 
 
@@ -42,6 +43,7 @@ class History:
         self._of: dict[str, dict[MarkKey, Mark]] = {}
         for mark in marks:
             self._of.setdefault(mark.device, {})[_key(mark)] = mark
+        self._changes = Changes()
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -51,35 +53,55 @@ class History:
     def devices(self) -> tuple[str, ...]:
         return tuple(self._of)
 
-    def knows(self, mark: Mark) -> bool:
-        return _key(mark) in self._of.get(mark.device, {})
+    def take_changes(self) -> Changes:
+        """What changed since this was last asked."""
+        changes, self._changes = self._changes, Changes()
+        return changes
 
-    def add(self, mark: Mark) -> Mark | None:
-        """Remember a mark that is new. Returns the one that had to make room for it, if one had to."""
-        marks = self._of.setdefault(mark.device, {})
-        room = None
-        if len(marks) >= _MOST:
-            room = marks.pop(next((key for key in marks if key[0] is MarkKind.PROCESS), next(iter(marks))))
-        marks[_key(mark)] = mark
-        return room
+    def add(self, device: str, time: float, kind: MarkKind, fault: str, detail: str = "") -> bool:
+        """Whether it is new: one incident is one fault, however many lines it has."""
+        mark = Mark(device=device, time=time, kind=kind, fault=fault, detail=detail)
+        own = self._of.get(device)
+        if own is None:
+            if len(self._of) >= _DEVICES:
+                return False
+            own = self._of[device] = {}
+        if _key(mark) in own:
+            return False
+        forgotten = self._changes.forgotten
+        if len(own) >= _MOST:
+            forgotten = (*forgotten, own.pop(next((key for key in own if key[0] is MarkKind.PROCESS), next(iter(own)))))
+        own[_key(mark)] = mark
+        self._changes = replace(self._changes, marks=(*self._changes.marks, mark), forgotten=forgotten)
+        return True
+
+    def adopt(self, marks: Iterable[Mark]) -> None:
+        """Take up what was remembered elsewhere."""
+        for mark in marks:
+            self._of.setdefault(mark.device, {}).setdefault(_key(mark), mark)
 
     def of(self, device: str) -> Collection[Mark]:
         return self._of.get(device, {}).values()
 
-    def rename(self, old: str, new: str) -> bool:
-        """A slot's record becomes its device's, once that has said who it is. Whether there was any."""
-        former = self._of.pop(old, {})
-        own = self._of.setdefault(new, {}) if former else {}
+    def rename(self, old: str, new: str) -> None:
+        """A slot's record becomes its device's, once that has said who it is."""
+        former = self._of.pop(old, None)
+        if former is None:
+            return
+        own = self._of.setdefault(new, {})
         for mark in former.values():
             moved = replace(mark, device=new)
             own.setdefault(_key(moved), moved)
-        return bool(former)
+        marks = tuple(replace(mark, device=new) if mark.device == old else mark for mark in self._changes.marks)
+        self._changes = replace(self._changes, marks=marks, renamed=(*self._changes.renamed, (old, new)))
 
     def shift(self, seconds: float) -> None:
         """The clock was stepped: what lies behind is told by the new one."""
         for device, marks in self._of.items():
             shifted = (replace(mark, time=mark.time + seconds) for mark in marks.values())
             self._of[device] = {_key(mark): mark for mark in shifted}
+        marks_now = tuple(replace(mark, time=mark.time + seconds) for mark in self._changes.marks)
+        self._changes = replace(self._changes, marks=marks_now, shifted=self._changes.shifted + seconds)
 
     def returned(self, device: str, fault: str, now: float, window_s: float, of: Action = Action.RESET_DEVICE) -> list[Mark]:
         """The completed remedies of this fault, of at least that strength, that did not hold if it is seen now. Oldest first."""

@@ -32,6 +32,7 @@ class Incidents:
         for incident in self._all.values():
             self._index(incident)
         self.next_id = next_id
+        self._touched: dict[int, Incident] = {}
         self._sweep_at = 64
         self.configure(catalog)
 
@@ -42,6 +43,11 @@ class Incidents:
     @property
     def all(self) -> tuple[Incident, ...]:
         return tuple(self._all.values())
+
+    def take_touched(self) -> tuple[Incident, ...]:
+        """Those that changed since this was last asked, as they are now."""
+        touched, self._touched = tuple(self._touched.values()), {}
+        return touched
 
     def get(self, id_: int) -> Incident | None:
         return self._all.get(id_)
@@ -101,27 +107,23 @@ class Incidents:
             members[place] = _again(members[place], fresh, counts=counts)
         grown = replace(incident, members=tuple(members), last=max(incident.last, fresh.last), boot_id=fresh.boot_id, usec=fresh.usec)
         self._all.pop(incident.id, None)
-        self._all[incident.id] = grown
+        self._all[incident.id] = self._touched[incident.id] = grown
         self._index(grown, fresh.places)
         while len(self._all) > MOST:
             self._drop(next((one for one in self._all.values() if one.closed_at is not None), next(iter(self._all.values()))))
         return grown
 
-    def close(self, id_: int, time: float) -> Incident | None:
+    def close(self, id_: int, time: float) -> None:
         """Its last finding has ended. It may still be joined by a late consequence."""
         incident = self._all.get(id_)
-        if incident is None or incident.closed_at is not None:
-            return None
-        self._all[id_] = replace(incident, closed_at=time)  # in its place: it has not become younger
-        return self._all[id_]
+        if incident is not None and incident.closed_at is None:
+            self._all[id_] = self._touched[id_] = replace(incident, closed_at=time)  # in its place: it has not become younger
 
-    def reopen(self, id_: int) -> Incident | None:
-        """It has an open finding now. None where nothing changed."""
+    def reopen(self, id_: int) -> None:
+        """It has an open finding now."""
         incident = self._all.get(id_)
-        if incident is None or incident.closed_at is None:
-            return None
-        self._all[id_] = replace(incident, closed_at=None)
-        return self._all[id_]
+        if incident is not None and incident.closed_at is not None:
+            self._all[id_] = self._touched[id_] = replace(incident, closed_at=None)
 
     def forget(self, now: float) -> None:
         """Drop what is closed and out of reach; now and then, so that it costs next to nothing."""
@@ -131,15 +133,14 @@ class Incidents:
                     self._drop(incident)
             self._sweep_at = 2 * len(self._all) + 64
 
-    def shift(self, seconds: float) -> list[Incident]:
+    def shift(self, seconds: float) -> None:
         """The clock was stepped: what lies behind is told by the new one."""
         for incident in self._all.values():
             members = tuple(replace(one, first=one.first + seconds, last=one.last + seconds) for one in incident.members)
             closed_at = incident.closed_at + seconds if incident.closed_at is not None else None
-            self._all[incident.id] = replace(
+            self._all[incident.id] = self._touched[incident.id] = replace(
                 incident, members=members, since=incident.since + seconds, last=incident.last + seconds, closed_at=closed_at
             )
-        return list(self._all.values())
 
     def causes_of(self, incident: Incident, member: Member) -> list[tuple[Member, Story]]:
         """The causes whose echo this member is, and in which story. Empty where it asks for something of its own."""

@@ -18,6 +18,7 @@ from dataclasses import replace
 from agent.catalog import Catalog, Clears, Cure, FaultClass, Rule, Ruling
 from agent.catalog.story import Reach, Story
 from agent.judge import findings as life
+from agent.judge.devices import Devices
 from agent.judge.history import History, ladder_places, process_of
 from agent.judge.incidents import Incidents
 from agent.model import (
@@ -33,7 +34,6 @@ from agent.model import (
     FindingKey,
     FindingState,
     Incident,
-    Mark,
     MarkKind,
     Member,
     Memory,
@@ -69,14 +69,8 @@ class Judge:
         self._next_id = memory.next_finding
         self._incidents = Incidents(catalog, memory.incidents, memory.next_incident)
         self._history = History(memory.marks)
-        self._devices = {device.component: device for device in memory.devices}
+        self._devices = Devices(memory.devices)
         self._settled = {(component, code): time for component, code, time in memory.settled}
-        self._touched: dict[int, Incident] = {}
-        self._marked: list[Mark] = []
-        self._forgotten: list[Mark] = []
-        self._met: dict[Component, Device] = {}
-        self._renamed: list[tuple[str, str]] = []
-        self._shifted = 0.0
         self._of: dict[Component, set[FindingKey]] = {}  # the open findings of each component
         self._in: dict[int, set[FindingKey]] = {}  # the open findings of each incident
         for finding in memory.findings:
@@ -106,7 +100,7 @@ class Judge:
             findings=self.opened,
             incidents=self.incidents,
             marks=self._history.marks,
-            devices=tuple(self._devices.values()),
+            devices=self._devices.all,
             settled=tuple((component, code, time) for (component, code), time in self._settled.items()),
             next_finding=self._next_id,
             next_incident=self._incidents.next_id,
@@ -114,17 +108,7 @@ class Judge:
 
     def take_changes(self) -> Changes:
         """What changed beside the findings since this was last asked."""
-        changes = Changes(
-            incidents=tuple(self._touched.values()),
-            marks=tuple(self._marked),
-            forgotten=tuple(self._forgotten),
-            devices=tuple(self._met.values()),
-            renamed=tuple(self._renamed),
-            shifted=self._shifted,
-        )
-        self._touched, self._marked, self._forgotten, self._met = {}, [], [], {}
-        self._renamed, self._shifted = [], 0.0
-        return changes
+        return replace(self._history.take_changes(), incidents=self._incidents.take_touched(), devices=self._devices.take_changed())
 
     def apply(self, event: Event) -> list[Transition]:
         """Fold one event in."""
@@ -149,10 +133,8 @@ class Judge:
         for finding in remembered.findings:
             if finding.key not in self._open:
                 self._put(replace(finding, incident=0))
-        for mark in remembered.marks:
-            if not self._history.knows(mark):
-                self._history.add(mark)
-        self._devices = {**{device.component: device for device in remembered.devices}, **self._devices}
+        self._history.adopt(remembered.marks)
+        self._devices.adopt(remembered.devices)
         self._due = self._earliest()
 
     def expire(self, now: float) -> list[Transition]:
@@ -205,8 +187,7 @@ class Judge:
 
     def identity(self, component: Component) -> str:
         """What survives a move of the device to another slot: its UUID or serial, else the component's name."""
-        device = self._devices.get(component)
-        return device.identity if device is not None and device.identity else component.name
+        return self._devices.identity(component)
 
     # --- a fault
 
@@ -222,8 +203,10 @@ class Judge:
         key = (event.component, event.code, event.simulated, shadow)
         current = self._open.get(key)
         ruling = rule.rule_on(life.merged(event, current))
-        if self._is_history(event, ruling) or (rule.state and current is not None and event.time < current.last):
-            return []  # it tells of what is over: cured since, or replaced by a later word
+        if self._is_history(event, ruling):
+            return []
+        if rule.state and current is not None and event.time < current.last:
+            return self._late(event, ruling, current)
         if current is None and ruling.action is not Action.NONE and len(self._open) >= MOST:
             key = (NODE, TOO_MANY, event.simulated, shadow)
             current = self._open.get(key)
@@ -245,6 +228,17 @@ class Judge:
             changes += self._regrouped(grown, event)
         return changes
 
+    def _late(self, event: Event, ruling: Ruling, current: Finding) -> list[Transition]:
+        """A state that was read after a newer one: it counts, and decides nothing."""
+        if ruling.action is Action.NONE:
+            return []
+        incident = self._incidents.get(current.incident)
+        if incident is not None and not current.shadow:
+            self._grow(incident, self._incidents.member(event), counts=event.follows is None)
+        counted = replace(current, count=current.count + (event.follows is None))
+        self._put(counted)
+        return [life.moved(current, counted, event)]
+
     def _recovered(self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None) -> list[Transition]:
         """A state that asks for nothing any more ends its finding, and those of the codes that it speaks for."""
         ended = [current] if current is not None and rule.state and current.component == event.component else []
@@ -263,7 +257,7 @@ class Judge:
             self._next_id += 1
         else:
             finding = replace(life.seen_again(current, event, ruling, latest=rule.state), incident=current.incident or incident)
-            if current.boot_id == self._boot():
+            if current.boot_id == self._devices.boot:
                 finding = replace(finding, boot_id=current.boot_id)  # this line may be an older boot's, read late
         fresh = self._remember_process(finding, rule, event)
         if current is None or fresh or finding.ruled != current.ruled or self._survived(current, event):
@@ -278,30 +272,19 @@ class Judge:
 
     def _is_history(self, event: Event, ruling: Ruling) -> bool:
         """Whether a line tells of something that was dealt with after it was written: it must neither reopen nor raise it."""
-        if ruling.clears.reboot and event.boot_id == self._former_boot():
+        if ruling.clears.reboot and event.boot_id == self._devices.former_boot:
             return True
         written = event.time + (_ABOUT_S if event.fields.get("approximate") else 0.0)  # rather told again than not at all
         if written < self._settled.get((event.component, event.code), -life.NEVER) and not event.simulated:
             return True
-        device, kind = self._devices.get(event.component), self._devices.get(Component(event.component.kind))
-        if device is not None and device.placed_at and written < device.placed_at:
-            return True
-        return ruling.clears.device_reset and any(one is not None and one.reset_at and written < one.reset_at for one in (device, kind))
-
-    def _boot(self) -> str:
-        """The boot that was folded in last; empty before any was."""
-        node = self._devices.get(NODE)
-        return node.uuid if node is not None else ""
-
-    def _former_boot(self) -> str:
-        node = self._devices.get(NODE)
-        return node.serial if node is not None else ""
+        placed_at, reset_at = self._devices.get(event.component).placed_at, self._devices.reset_at(event.component)
+        return bool(placed_at and written < placed_at) or bool(ruling.clears.device_reset and reset_at and written < reset_at)
 
     def _survived(self, current: Finding, event: Event) -> bool:
         """Whether a finding that stands is seen again after a reset of its device or a boot."""
-        device, kind = self._devices.get(event.component), self._devices.get(Component(event.component.kind))
-        reset_at = max((one.reset_at for one in (device, kind) if one is not None), default=0.0)
-        return current.last < reset_at <= event.time or (current.boot_id != event.boot_id and event.boot_id == self._boot())
+        reset_at = self._devices.reset_at(event.component)
+        booted = current.boot_id != event.boot_id and event.boot_id == self._devices.boot
+        return booted or (reset_at is not None and current.last < reset_at <= event.time)
 
     # --- its incident
 
@@ -323,7 +306,6 @@ class Judge:
         grown = self._incidents.add(incident, member, counts=counts)
         if grown.id not in self._in:
             self._incidents.close(grown.id, grown.last)  # until a finding of its own is opened
-        self._touched[grown.id] = self._incidents.get(grown.id) or grown
         return grown
 
     def _is_told(self, incident: Incident, member: Member | None, asked: Asked) -> bool:
@@ -434,15 +416,15 @@ class Judge:
         window = max((step.within_s for step in self._catalog.ladder(rule, finding.ruled.action).steps), default=0.0)
         one = f"incident {finding.incident}"
         if self._history.returned(device, fault, event.time, window):
-            self._mark(device, event.time, MarkKind.NOT_HELD, fault, one)
+            self._history.add(device, event.time, MarkKind.NOT_HELD, fault, one)
         incident = self._incidents.get(finding.incident)
         rooted = incident is not None and (incident.root.code, incident.root.component) == (finding.code, finding.component)
         if rooted and event.code != DIAGNOSTIC_FAILED:
-            self._mark(device, event.time, MarkKind.FAULT, fault, one)
+            self._history.add(device, event.time, MarkKind.FAULT, fault, one)
             lemon = self._catalog.lemon
             for death in tuple(self._history.of(NODE.name)):
                 if death.kind is MarkKind.JOB_DIED and 0 <= event.time - death.time <= lemon.job_before_s:
-                    self._mark(device, event.time, MarkKind.JOB_DIED, fault, f"{one} {death.detail}")
+                    self._history.add(device, event.time, MarkKind.JOB_DIED, fault, f"{one} {death.detail}")
 
     def _remember_process(self, finding: Finding, rule: Rule, event: Event) -> bool:
         """Whether this process is a new one for this fault on this device."""
@@ -453,26 +435,15 @@ class Judge:
             return False
         who = process_of(event.fields, event.boot_id, ladder_places(self._catalog, rule.code))
         device, fault = self.identity(finding.component), rule.fault or rule.code
-        return bool(who) and self._mark(device, event.time, MarkKind.PROCESS, fault, who)
+        return bool(who) and self._history.add(device, event.time, MarkKind.PROCESS, fault, who)
 
     def _died_with(self, incident: Incident, event: Event) -> None:
         """Work that died with a fault of a device counts in that device's record, once an incident."""
         rule = self._catalog.rule(incident.root.code)
         if rule.fault_class in _OF_THE_DEVICE and event.fields.get("pid") is not None and not event.simulated:
-            self._mark(
+            self._history.add(
                 self.identity(incident.root.component), event.time, MarkKind.JOB_DIED, rule.fault or rule.code, f"incident {incident.id}"
             )
-
-    def _mark(self, device: str, time: float, kind: MarkKind, fault: str, detail: str = "") -> bool:
-        """Whether it is new."""
-        mark = Mark(device=device, time=time, kind=kind, fault=fault, detail=detail)
-        if self._history.knows(mark) or (not self._history.of(device) and len(self._history.devices) >= MOST):
-            return False  # addresses without end come from forged lines; real devices are few
-        room = self._history.add(mark)
-        if room is not None:
-            self._forgotten.append(room)
-        self._marked.append(mark)
-        return True
 
     # --- evidence
 
@@ -481,7 +452,7 @@ class Judge:
         level = event.fields.get("level")
         if cure is Cure.DEVICE_RESET and not event.simulated:
             for component in [event.component] if event.component != NODE else [Component(kind) for kind in of]:
-                self._meet(component, reset_at=event.time)
+                self._devices.reset(component, event.time)
         changes = []
         for finding in self.opened:
             if not self._touches(event, cure, of, finding) or finding.simulated != event.simulated:
@@ -508,7 +479,7 @@ class Judge:
         """Only what an open finding asked for: a reboot for another reason says nothing about a device."""
         if cure in (Cure.REBOOT, Cure.DEVICE_RESET) and finding.action in _CURING and not (finding.simulated or finding.shadow):
             rule = self._catalog.rule(finding.code)
-            self._mark(self.identity(finding.component), time, MarkKind.REMEDY, rule.fault or rule.code, finding.action.value)
+            self._history.add(self.identity(finding.component), time, MarkKind.REMEDY, rule.fault or rule.code, finding.action.value)
 
     def _said(self, event: Event, cure: Cure) -> str:
         if cure is Cure.REBOOT:
@@ -518,37 +489,30 @@ class Judge:
         return f"{event.code}: {self._catalog.rule(event.code).title}"
 
     def _booted(self, event: Event) -> list[Transition]:
-        """The node is remembered like a device: `uuid` is its boot, `serial` the boot before."""
-        former = self._boot() or next((found.boot_id for found in self._open.values() if found.boot_id != event.boot_id), "")
-        if event.boot_id != self._boot():
-            self._devices[NODE] = self._met[NODE] = Device(component=NODE, uuid=event.boot_id, serial=former, reset_at=event.time)
+        former = self._devices.boot or next((found.boot_id for found in self._open.values() if found.boot_id != event.boot_id), "")
+        if event.boot_id != self._devices.boot:
+            self._devices.put(Device(component=NODE, uuid=event.boot_id, serial=former, reset_at=event.time))
         return []
 
     def _identified(self, event: Event) -> list[Transition]:
         """Who is in a slot. Another one than before: the former was taken out, and what only a replacement ends goes with it."""
-        said = [value if isinstance(value := event.fields.get(name), str) else "" for name in ("uuid", "serial")]
-        uuid, serial = said
-        if event.simulated or not any(said):
+        uuid, serial = (value if isinstance(value := event.fields.get(name), str) else "" for name in ("uuid", "serial"))
+        if event.simulated or not (uuid or serial):
             return []
-        known = self._devices.get(event.component) or Device(component=event.component)
-        other = any(mine and told and mine != told for mine, told in ((known.uuid, uuid), (known.serial, serial)))
-        changes = self._taken_out(event, known) if other else []
-        if other:
+        known, changes = self._devices.get(event.component), list[Transition]()
+        if (known.uuid and uuid and known.uuid != uuid) or (known.serial and serial and known.serial != serial):
+            changes += self._taken_out(event, known)
             known = Device(component=event.component, placed_at=event.time)
-        before = [
-            one
-            for one in self._devices.values()
-            if one.component != event.component and ((uuid and one.uuid == uuid) or (not uuid and one.serial == serial))
-        ]
-        for former in before:  # it was moved here, and nobody has said yet who took its place
-            changes += self._taken_out(replace(event, component=former.component), former)
-            self._devices[former.component] = self._met[former.component] = Device(component=former.component, placed_at=event.time)
+        elif not known.identity:
+            self._history.rename(event.component.name, uuid or serial)
+        elif known.identity != (uuid or known.identity):
+            self._history.rename(known.identity, uuid)  # only its serial number was known
+        for former in self._devices.elsewhere(event.component, uuid, serial):  # it was moved here; nobody has said who took its place
+            changes += self._taken_out(event, former)
+            self._devices.put(Device(component=former.component, placed_at=event.time))
         met = replace(known, uuid=uuid or known.uuid, serial=serial or known.serial)
         if met != self._devices.get(event.component):
-            former_name = known.identity or ("" if other else event.component.name)
-            if former_name and former_name != met.identity:
-                self._rename(former_name, met.identity)
-            self._devices[event.component] = self._met[event.component] = met
+            self._devices.put(met)
         return changes + self._brought_along(event, met.identity)
 
     def _taken_out(self, event: Event, device: Device) -> list[Transition]:
@@ -558,7 +522,7 @@ class Judge:
             if finding.simulated or finding.last > event.time:
                 continue
             if finding.action is Action.REPLACE_NODE and device.identity and not finding.shadow:
-                self._mark(device.identity, event.time, MarkKind.REMOVED, finding.code, device.component.name)
+                self._history.add(device.identity, event.time, MarkKind.REMOVED, finding.code, device.component.name)
             changes.append(
                 self._close(finding, event.time, f"the device in {device.component.name} was replaced by another", event.identity)
             )
@@ -586,11 +550,9 @@ class Judge:
         """Another device is in the slot. Where nobody can say which, the slot's record is put away under the old one's name."""
         if not event.simulated:
             if self.identity(event.component) == event.component.name:
-                self._rename(event.component.name, f"{event.component.name} until {event.time:.0f}")
+                self._history.rename(event.component.name, f"{event.component.name} until {event.time:.0f}")
             said = {name: value for name in ("uuid", "serial") if isinstance(value := event.fields.get(name), str)}
-            self._devices[event.component] = self._met[event.component] = Device(
-                component=event.component, reset_at=event.time, placed_at=event.time, **said
-            )
+            self._devices.put(Device(component=event.component, reset_at=event.time, placed_at=event.time, **said))
         return []
 
     def _person_cleared(self, event: Event) -> list[Transition]:
@@ -629,15 +591,10 @@ class Judge:
             )
             self._put(shifted)
             changes.append(Transition(time=event.time, finding=shifted, cause="", event=event.identity))
-        for device in tuple(self._devices.values()):
-            placed_at = device.placed_at + seconds if device.placed_at else 0.0
-            reset_at = device.reset_at + seconds if device.reset_at else 0.0
-            self._devices[device.component] = self._met[device.component] = replace(device, reset_at=reset_at, placed_at=placed_at)
-        self._touched.update((incident.id, incident) for incident in self._incidents.shift(seconds))
         self._settled = {key: time + seconds for key, time in self._settled.items()}
+        self._devices.shift(seconds)
+        self._incidents.shift(seconds)
         self._history.shift(seconds)
-        self._marked = [replace(mark, time=mark.time + seconds) for mark in self._marked]
-        self._shifted += seconds
         self._due = self._earliest()
         return changes
 
@@ -657,18 +614,18 @@ class Judge:
         """It counts in the record of what was faulty near its end: of a device seen so already, or within the next minutes."""
         lemon = self._catalog.lemon
         job = f"job {event.fields.get('job') or event.identity}"
-        self._mark(NODE.name, event.time, MarkKind.JOB_DIED, event.code, job)
+        self._history.add(NODE.name, event.time, MarkKind.JOB_DIED, event.code, job)
         for device in self._history.devices:
             if device == NODE.name or (event.component != NODE and device != self.identity(event.component)):
                 continue
             for mark in tuple(self._history.of(device)):
                 if mark.kind is MarkKind.FAULT and -lemon.job_before_s <= event.time - mark.time <= lemon.job_after_s:
-                    self._mark(device, event.time, MarkKind.JOB_DIED, mark.fault, f"{mark.detail} {job}")
+                    self._history.add(device, event.time, MarkKind.JOB_DIED, mark.fault, f"{mark.detail} {job}")
         return []
 
     def _diagnostic_failed(self, event: Event) -> list[Transition]:
         if not event.simulated:
-            self._mark(
+            self._history.add(
                 self.identity(event.component), event.time, MarkKind.DIAGNOSTIC_FAILED, event.code, str(event.fields.get("test") or "")
             )
         return []
@@ -681,13 +638,8 @@ class Judge:
         if finding.incident:
             keys = self._in.setdefault(finding.incident, set())
             if not keys:
-                self._reopen(finding.incident)
+                self._incidents.reopen(finding.incident)
             keys.add(finding.key)
-
-    def _reopen(self, incident: int) -> None:
-        opened = self._incidents.reopen(incident)
-        if opened is not None:
-            self._touched[incident] = opened
 
     def _close(self, finding: Finding, time: float, cause: str, event: str | None = None) -> Transition:
         del self._open[finding.key]
@@ -705,21 +657,8 @@ class Judge:
             keys.discard(finding.key)
             if not keys:
                 del self._in[finding.incident]
-                over = self._incidents.close(finding.incident, time)
-                if over is not None:
-                    self._touched[over.id] = over
+                self._incidents.close(finding.incident, time)
         return life.closed(finding, time, cause, event)
-
-    def _meet(self, component: Component, *, reset_at: float) -> None:
-        known = self._devices.get(component) or Device(component=component)
-        met = replace(known, reset_at=max(known.reset_at, reset_at))
-        if met != known and (component in self._devices or len(self._devices) < MOST):
-            self._devices[component] = self._met[component] = met
-
-    def _rename(self, old: str, new: str) -> None:
-        if self._history.rename(old, new):
-            self._marked = [replace(mark, device=new) if mark.device == old else mark for mark in self._marked]
-            self._renamed.append((old, new))
 
     def _due_of(self, finding: Finding) -> float:
         if not finding.open:
