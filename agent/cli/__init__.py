@@ -35,6 +35,12 @@ VERBS = {
 }
 
 
+class Failed(Exception):
+    """The daemon was asked in vain; the text says what to try."""
+
+    exit_code = 30
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code. Errors that a person must mend are one line on standard error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -60,3 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+    except Failed as error:
+        print(f"vitald: {error}", file=sys.stderr)
+        return error.exit_code

@@ -15,16 +15,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
+from agent.cli import EX_UNAVAILABLE, Failed
+
 Json = dict[str, object]
 STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
 
 
-class NoAnswer(Exception):
+class NoAnswer(Failed):
     """The daemon did not answer; the text says what to try."""
 
 
-class Refused(Exception):
+class Refused(Failed):
     """The daemon answered with an error."""
+
+    exit_code = EX_UNAVAILABLE
 
     def __init__(self, status: int, error: str, hint: str) -> None:
         super().__init__(f"{error} ({hint})" if hint else error)

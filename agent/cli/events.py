@@ -24,16 +24,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        if not arguments.follow:
-            _past(arguments)
-            return 0
-        changes = client.follow(arguments)
-        next(changes, None)  # the stream has begun: what happens from here on is in it
-        return _future(arguments, changes, _past(arguments))
-    except (client.NoAnswer, client.Refused) as error:
-        print(f"vitald: {error}", file=sys.stderr)
-        return 30
+    if not arguments.follow:
+        _past(arguments)
+        return 0
+    changes = client.follow(arguments)
+    next(changes, None)  # the stream has begun: what happens from here on is in it
+    return _future(arguments, changes, _past(arguments))
 
 
 def _past(arguments: argparse.Namespace) -> set[object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import cast
 
 from agent.cli import client, render
@@ -18,11 +17,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        answer = client.ask(arguments, "/v1/findings", state="cleared" if arguments.cleared else None, limit=arguments.limit)
-    except (client.NoAnswer, client.Refused) as error:
-        print(f"vitald: {error}", file=sys.stderr)
-        return 30
+    answer = client.ask(arguments, "/v1/findings", state="cleared" if arguments.cleared else None, limit=arguments.limit)
     if arguments.json:
         render.emit_json(answer)
         return 0

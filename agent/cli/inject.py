@@ -58,9 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
         drill = client.ask(arguments, "/v1/injections", {"line": line, "holdSeconds": hold})
         _write(Path(str(drill["writeTo"])), line)
         seen = _wait(arguments, str(drill["id"]))
-    except (client.NoAnswer, client.Refused) as error:
-        print(f"vitald: {error}", file=sys.stderr)
-        return 30
     except OSError as error:
         print(f"vitald: {error.filename}: {error.strerror}: the drill was not written", file=sys.stderr)
         return EX_UNAVAILABLE

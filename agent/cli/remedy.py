@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import cast
 
-from agent.cli import EX_UNAVAILABLE, client, render
+from agent.cli import client, render
 from agent.cli.render import Json
 
 
@@ -18,14 +17,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        answer = client.ask(arguments, f"/v1/findings/{arguments.id}/remedy", {"reason": arguments.reason})
-    except client.NoAnswer as error:
-        print(f"vitald: {error}", file=sys.stderr)
-        return 30
-    except client.Refused as error:
-        print(f"vitald: {error}", file=sys.stderr)
-        return EX_UNAVAILABLE
+    answer = client.ask(arguments, f"/v1/findings/{arguments.id}/remedy", {"reason": arguments.reason})
     if arguments.json:
         render.emit_json(answer)
     else:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Iterable
 from typing import cast
 
-from agent.cli import EX_UNAVAILABLE, client, render
+from agent.cli import client, render
 from agent.cli.render import Json
 
 
@@ -28,15 +27,8 @@ def _number(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        numbers = [arguments.finding] if arguments.finding else _heads(client.status(arguments))
-        chains = [client.ask(arguments, f"/v1/findings/{number}/why") for number in numbers]
-    except client.NoAnswer as error:
-        print(f"vitald: {error}", file=sys.stderr)
-        return 30
-    except client.Refused as error:
-        print(f"vitald: {error}", file=sys.stderr)
-        return EX_UNAVAILABLE
+    numbers = [arguments.finding] if arguments.finding else _heads(client.status(arguments))
+    chains = [client.ask(arguments, f"/v1/findings/{number}/why") for number in numbers]
     if arguments.json:
         render.emit_json(chains[0] if arguments.finding else {"why": chains})
         return 0

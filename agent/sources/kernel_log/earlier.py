@@ -23,7 +23,7 @@ from pathlib import Path
 import structlog
 
 from agent.lane import Lane, LaneStuck
-from agent.model import Event, Value
+from agent.model import NODE, Event, Trust, Value
 from agent.sources.kernel_log import pstore
 from agent.sources.kernel_log.interpret import NAME, Interpreter, lost_event
 from agent.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
@@ -156,9 +156,12 @@ class Earlier:
             part.found = part.found and found
             if records:
                 last = records[-1]
+                events = self._events(records)
+                if part.place.seq < 0 and part.boot_id != self.boot_id:
+                    events.insert(0, booted(part.boot_id, records[0].time))
                 part.read += len(records)
                 part.place = Place(part.place.seq + len(records), last.usec, zlib.crc32(last.text), last.time)
-                yield Batch(NAME, tuple(self._events(records)), Position(NAME, part.boot_id, str(part.place)), again=True)
+                yield Batch(NAME, tuple(events), Position(NAME, part.boot_id, str(part.place)), again=True)
 
     def _read(self, journal: Journal, part: _Part) -> tuple[list[JournalRecord], bool, bool]:
         """In the lane: the next records, whether there may be more, and whether the place before them was found."""
@@ -271,6 +274,21 @@ class Earlier:
             fields={"former_boot": after.boot_id, "orderly": orderly},
             code="vitald/not_watched",
         )
+
+
+def booted(boot_id: str, time: float) -> Event:
+    """A boot that this daemon did not see: what was done by it must be known before what came after it."""
+    return Event(
+        identity=f"vitald:boot:{boot_id}",
+        time=time,
+        source=NAME,
+        kind="vitald",
+        code="vitald/boot",
+        component=NODE,
+        boot_id=boot_id,
+        raw="the node was booted",
+        trust=Trust.DAEMON,
+    )
 
 
 def look(path: str, place: Place) -> Ring | None:
