@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import struct
 import subprocess
 from pathlib import Path
@@ -14,6 +15,8 @@ OLD, MIDDLE, NEW = (f"{digit * 8}-{digit * 4}-4{digit * 3}-8{digit * 3}-{digit *
 STARTED = {OLD: 1_700_000_000, MIDDLE: 1_700_100_000, NEW: 1_700_200_000}  # their order is not the ids' order
 MISSED = "e9bf28e6e834481bb6f48f548ad13606"
 SECOND = 1_000_000
+_ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
+_NAMED = re.compile(rb"\s*(?P<name>\S*?)(?:\[(?P<pid>[^\s\[]*)\])?:(?:\s|\Z)")
 Fields = dict[str, "bytes | str | int | None"]
 
 
@@ -48,6 +51,20 @@ def entry(
             binary = b"\n" + struct.pack("<Q", len(data)) + data
             lines.append(name.encode() + (binary if b"\n" in data else b"=" + data))
     return b"\n".join(lines) + b"\n\n"
+
+
+def stored(prio: int, usec: int, text: bytes, read_at: int, *, boot: str = NEW, started: float | None = None) -> bytes:
+    """A record of /dev/kmsg as journald stores it: escapes taken out, and of what a process wrote the name apart."""
+    name, pid, message = ("kernel", None, text) if prio < 8 else _named(text)
+    said: Fields = {"PRIORITY": prio & 7, "SYSLOG_FACILITY": prio >> 3, "SYSLOG_IDENTIFIER": name, "SYSLOG_PID": pid}
+    whole = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), message)
+    return entry(usec, whole, boot=boot, read_at=read_at, started=started, **said)
+
+
+def _named(text: bytes) -> tuple[bytes | None, bytes | None, bytes]:
+    """Name, pid and the rest: syslog_parse_identifier of systemd's journald-syslog.c."""
+    found = _NAMED.match(text)
+    return (found["name"], found["pid"], text[found.end() :]) if found else (None, None, text)
 
 
 def missed(count: int, at: int, **fields: bytes | str | int | None) -> bytes:

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from agent.judge.judge import Judge
+from agent.judge.judge import BOOT, Judge
 from agent.lane import Lane
 from agent.model import Event, Trust
 from agent.sources.kernel_log import earlier, kmsg
@@ -65,14 +65,7 @@ def kept(records: Iterable[KernelRecord], boot: str = NEW) -> list[bytes]:
     entries, read_at = [], 0
     for one in records:
         read_at = max(read_at + 1, one.usec + 50)
-        raw = one.text.decode("unicode_escape").encode("latin-1")
-        fields: dict[str, Any] = {"PRIORITY": one.level, "SYSLOG_FACILITY": one.facility, "read_at": read_at, "boot": boot}
-        if one.facility:
-            fields["SYSLOG_IDENTIFIER"] = None
-            name, colon, rest = raw.partition(b": ")
-            if colon and b" " not in name:
-                fields["SYSLOG_IDENTIFIER"], raw = name, rest.strip()
-        entries.append(journals.entry(one.usec, raw, **fields))
+        entries.append(journals.stored(one.facility << 3 | one.level, one.usec, one.text, read_at, boot=boot))
     return entries
 
 
@@ -595,8 +588,11 @@ def test_several_boots_in_between(rebooted: Machine, batch: int, monkeypatch: py
     rebooted.keep(*kept(faults(30), OLD), *kept(middle, MIDDLE))
     rebooted.keep(*kept(new))
     assert rebooted.start()
-    assert [event.boot_id for event in rebooted.events] == [OLD] * 19 + [MIDDLE] * 20 + [NEW] * 15
-    assert [a < b for a, b in pairwise(event.time for event in rebooted.events)] == [True] * 53
+    found = [event for event in rebooted.events if event.kind == "xid"]
+    assert [event.boot_id for event in found] == [OLD] * 19 + [MIDDLE] * 20 + [NEW] * 15
+    assert [a < b for a, b in pairwise(event.time for event in found)] == [True] * 53
+    assert [rebooted.events.index(event) for event in rebooted.told(BOOT)] == [19]  # what a boot cures is cured before what comes after it
+    assert rebooted.events[19].boot_id == MIDDLE
     rebooted.read_ring()
     assert rebooted.pids == [*range(11, 30), *range(200, 220), *range(300, 320)]
     assert rebooted.told() == rebooted.told(UNWATCHED) == []
@@ -656,6 +652,7 @@ def test_only_boots_before_the_place_are_known(rebooted: Machine) -> None:
     rebooted.keep(*kept(faults(30), OLD))
     assert rebooted.start()
     assert rebooted.pids == []
+    assert rebooted.told(BOOT) == []
     assert told_of_the_boot(rebooted) == [(False, True)]
 
 
