@@ -291,11 +291,20 @@ class Judge:
     def _incident(self, member: Member, current: Finding | None, event: Event, *, asks: bool) -> Incident | None:
         if current is not None and (known := self._incidents.get(current.incident)) is not None:
             return known
-        found = self._incidents.find(member, simulated=event.simulated)
+        found = self._incidents.find(member, simulated=event.simulated) or self._same_fault(event)
         if found is not None and not (found.closed_at is not None and asks and self._over(found)):
             return found
         if asks or self._incidents.causes(member):
             return self._incidents.begin(member, simulated=event.simulated)
+        return None
+
+    def _same_fault(self, event: Event) -> Incident | None:
+        """The open incident of the same fault of the same device, told by another code."""
+        fault = self._catalog.rule(event.code).fault
+        for key in self._of.get(event.component, ()):
+            finding = self._open[key]
+            if finding.simulated == event.simulated and not finding.shadow and self._catalog.rule(finding.code).fault == fault:
+                return self._incidents.get(finding.incident)
         return None
 
     def _over(self, incident: Incident) -> bool:
@@ -381,9 +390,10 @@ class Judge:
                 continue
             table = finding.context or finding.ruled
             said: Asked | None = None  # peers, other nodes: not about what this device needs, so the catalogue's word stands
-            if ruling.action in (Action.NONE, *_CURING) and table.action in _CURING:
-                because = f"the driver's own word ({event.code}: {ruling.title})"
-                because += f"; the catalogue says {table.action.value}" if table.action is not action else ""
+            if ruling.action in (Action.NONE, *_CURING) and table.action in _CURING and (table.action, table.when) != (action, ruling.when):
+                because = (
+                    f"the driver's own word ({event.code}: {ruling.title}); the catalogue says {table.action.value} ({table.when.value})"
+                )
                 said = Asked(action, ruling.when, because)
             if said != finding.driver:
                 changed = replace(finding, driver=said)

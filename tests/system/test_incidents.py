@@ -159,7 +159,7 @@ def test_why_open(told: Node) -> None:
     assert chain["incident"] == told.status()["incidents"][0]  # type: ignore[index]
     assert chain["rule"] == told.get("/v1/rules/xid/79")
     asked = [(one["layer"], one["action"], one["decides"]) for one in chain["asked"]]  # type: ignore[attr-defined]
-    assert asked == [("table", "reboot_node", False), ("driver", "reboot_node", True)]
+    assert asked == [("table", "reboot_node", True)]  # the driver's own word says the same
     assert chain["flags"] == {"rebootRequired": True, "replacementRequired": False}
     assert chain["transitions"][0]["event"] == chain["events"][0]["identity"]  # type: ignore[index]
 
