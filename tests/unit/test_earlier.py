@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from agent.judge.judge import BOOT, Judge
 from agent.lane import Lane
 from agent.model import Event, Trust
-from agent.sources.kernel_log import earlier, kmsg
+from agent.sources.kernel_log import earlier
 from agent.sources.kernel_log.earlier import Earlier, Ring
 from agent.sources.kernel_log.interpret import NAME, Interpreter
 from agent.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
@@ -157,9 +157,11 @@ class Machine:
             last = one.seq
             sighting = self.interpreter.recognise(one.text)
             if sighting is not None:
-                stamp = {"time": BOOTED + one.usec / 1e6, "boot_id": self.boot, "usec": one.usec}
-                identity = f"kmsg:{self.boot}:{one.seq}"
-                self.events.append(self.interpreter.event(sighting, one.text, one.facility, identity=identity, **stamp))
+                identity, at = f"kmsg:{self.boot}:{one.seq}", BOOTED + one.usec / 1e6
+                event = self.interpreter.event(
+                    sighting, one.text, one.facility, identity=identity, time=at, boot_id=self.boot, usec=one.usec
+                )
+                self.events.append(event)
             self.at(place(one), self.boot)
 
     @property
@@ -861,7 +863,7 @@ def a_ring(patch: pytest.MonkeyPatch, reads: list[bytes | OSError]) -> Iterator[
         return found
 
     with patch.context() as inner:
-        inner.setattr(earlier.os, "read", read)
+        inner.setattr(os, "read", read)
         yield
 
 
@@ -897,4 +899,3 @@ def test_a_record_from_the_journal_has_the_grammar_of_the_ring() -> None:
     found = split(raw(record(3, text="tab\tand \\")))
     assert found is not None
     assert found[4] == b"tab\\x09and \\x5c"
-    assert kmsg.NAME == NAME

@@ -40,6 +40,7 @@ _MOST = 1_000_000  # records of one boot; half a minute's reading
 _LANE_S = 30.0  # for one batch; a cold disk and a large journal
 _MARGIN_USEC = 2_000_000  # stamps of two processors differ by less
 _MARGIN_S = 10.0
+_DUMPED_S = 60.0  # a crash log is on disk so long after its last line, at most
 _BUFFER = 16384
 _NO_CRASH = ("Shutdown", "Restart", "Halt", "Poweroff")
 _LINE = re.compile(rb"<(?P<prio>\d{1,3})>\[ *(?P<seconds>\d{1,10})\.(?P<micros>\d{6})\]")
@@ -47,10 +48,14 @@ _LINE = re.compile(rb"<(?P<prio>\d{1,3})>\[ *(?P<seconds>\d{1,10})\.(?P<micros>\
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """What the ring held at the moment: its oldest record, and whether it still is the one that `place` was read from."""
+    """What the ring held at the moment: its oldest record, and whether it still is the one that `place` was read from.
+
+    `held` are its first records, by stamp and text: the journal may lack the very first.
+    """
 
     oldest: KernelRecord
     same: bool
+    held: frozenset[tuple[int, bytes]] = frozenset()
 
 
 @dataclass(slots=True)
@@ -59,22 +64,24 @@ class _Part:
 
     boot_id: str
     place: Place  # the last record that was read; seq -1 is the boot's beginning
-    until: KernelRecord | None = None
+    ring: Ring | None = None  # where to end
     found: bool = True  # `place` was in the journal, so nothing is missing behind it
+    whole: bool = True  # it was read to its end
+    missed: int = 0  # so many records journald says that it lost
     read: int = 0
 
     def fresh(self, records: Iterator[JournalRecord]) -> Iterator[JournalRecord]:
-        """Those behind `place` and before `until`. Where `place` was rotated away, what is younger."""
+        """Those behind `place` and before the ring. Where `place` was rotated away, what is younger."""
         waiting, younger = self.place.usec is not None, list[JournalRecord]()
         for record in records:
-            if self.until is not None and (
-                (record.usec, record.text) == (self.until.usec, self.until.text) or record.usec > self.until.usec + _MARGIN_USEC
+            if self.ring is not None and (
+                (record.usec, record.text) in self.ring.held or record.usec > self.ring.oldest.usec + _MARGIN_USEC
             ):
                 break
-            if not waiting:
+            if self.place.at(record.usec, record.text):
+                waiting, younger = False, []  # it, or one that nothing tells from it; that one is counted as lost
+            elif not waiting:
                 yield record
-            elif self.place.at(record.usec, record.text):
-                waiting, younger = False, []
             elif record.usec > (self.place.usec or 0):
                 younger.append(record)
                 if record.usec > (self.place.usec or 0) + _MARGIN_USEC:
@@ -96,6 +103,7 @@ class Earlier:
         self.boot_id = boot_id
         self.lane = lane
         self.journal = journal
+        self.journal_lane = Lane("journal")  # of its own: a journal that hangs must not hide what the ring has lost
         self.folders = folders
 
     async def former_boots(self, after: Position | None, *, orderly: bool) -> AsyncIterator[Batch]:
@@ -104,21 +112,26 @@ class Earlier:
             return
         place, last = Place.parse(after.cursor), after
         ring = await self._ring(place)
-        if ring is not None and (ring.same or place.time > wall_time(0) + _MARGIN_S):
+        if ring is not None and (ring.same or _goes_on(ring, place)):
             # A container with a boot id of its own, on a host that was not booted: the ring goes on where it was.
             yield Batch(NAME, position=Position(NAME, self.boot_id, str(place)))
             return
-        told = False
-        for boot in await self._boots_since(after.boot_id):
-            part = _Part(boot, place if boot == after.boot_id else Place(-1))
+        boots = await self._boots_since(after.boot_id, place)
+        if after.boot_id not in boots:
+            yield Batch(NAME, (self._unknown(after.boot_id, place, None, orderly=orderly),), again=True)
+        for boot in boots:
+            begin = place if boot == after.boot_id else Place(-1)
+            part, told = _Part(boot, begin), False
             async for batch in self._journal(part):
                 last = batch.position or last
+                if not (part.found or told):
+                    told = True
+                    batch = replace(batch, events=(self._unknown(boot, begin, None, orderly=orderly), *batch.events))
                 yield batch
-            told = told or (boot == after.boot_id and part.found)
+            if not told and not (part.found and part.whole and not part.missed):
+                yield Batch(NAME, (self._unknown(boot, begin, part.missed or None, orderly=orderly),), again=True)
         async for batch in self._crashes(last):
             yield batch
-        if not told:
-            yield Batch(NAME, (self._unknown(after, place, orderly=orderly),), again=True)
 
     async def this_boot(self, after: Position | None) -> AsyncIterator[Batch]:
         """What the ring has lost of this boot since `after`; since the boot, where that was in another one."""
@@ -126,7 +139,7 @@ class Earlier:
         ring = await self._ring(place)
         if ring is None or ring.oldest.seq <= place.seq + 1:
             return
-        part = _Part(self.boot_id, place, until=ring.oldest)
+        part = _Part(self.boot_id, place, ring)
         async for batch in self._journal(part):
             yield batch
         missing = ring.oldest.seq - 1 - part.place.seq
@@ -144,16 +157,19 @@ class Earlier:
             part.found = False
             return
         more = True
-        while more and part.read < _MOST:
+        while more:
+            if part.read >= _MOST:
+                part.whole = False
+                return
             try:
-                records, more, found = await self.lane.call(partial(self._read, self.journal, part), _LANE_S)
+                records, more, reading = await self.journal_lane.call(partial(self._read, self.journal, part), _LANE_S)
             except (JournalUnavailable, LaneStuck) as error:
                 log.warning(
                     "journal_not_read", boot=part.boot_id, error=str(error), effect="what the ring no longer holds is counted as lost"
                 )
-                part.found = False
+                part.whole = False
                 return
-            part.found = part.found and found
+            part.found, part.missed = part.found and reading.found, part.missed + reading.missed
             if records:
                 last = records[-1]
                 events = self._events(records)
@@ -163,12 +179,13 @@ class Earlier:
                 part.place = Place(part.place.seq + len(records), last.usec, zlib.crc32(last.text), last.time)
                 yield Batch(NAME, tuple(events), Position(NAME, part.boot_id, str(part.place)), again=True)
 
-    def _read(self, journal: Journal, part: _Part) -> tuple[list[JournalRecord], bool, bool]:
-        """In the lane: the next records, whether there may be more, and whether the place before them was found."""
-        reading = replace(part)
+    def _read(self, journal: Journal, part: _Part) -> tuple[list[JournalRecord], bool, _Part]:
+        """In the lane: the next records, whether there may be more, and what was found on the way."""
+        reading = replace(part, found=True, missed=0)
         after = max(0, part.place.usec - _MARGIN_USEC) if part.place.usec is not None else None
         records = list(islice(reading.fresh(journal.records(part.boot_id, after, _MOST)), _BATCH))
-        return records, len(records) == _BATCH, reading.found
+        reading.missed = journal.missed
+        return records, len(records) == _BATCH, reading
 
     def _events(self, records: list[JournalRecord]) -> list[Event]:
         seen: dict[tuple[int, bytes], int] = {}
@@ -195,7 +212,7 @@ class Earlier:
         return events
 
     async def _crashes(self, last: Position) -> AsyncIterator[Batch]:
-        """What a crash left, of the time after the last record that is known of that boot."""
+        """What a crash left, of the time after the last record that is known."""
         place = Place.parse(last.cursor)
         try:
             logs, said = await self.lane.call(partial(pstore.read, self.folders), _LANE_S)
@@ -206,24 +223,25 @@ class Earlier:
             log.warning("pstore", said=line)
         for crash in logs:
             if crash.time > place.time and crash.reason not in _NO_CRASH:
-                yield Batch(NAME, tuple(self._crash_events(crash, last.boot_id, place)), again=True)
+                stamps = [usec for usec in map(_stamp_of, crash.lines) if usec is not None]
+                # A crash soon after a boot that nobody else knows of: it began after all that is known.
+                unknown = bool(stamps) and crash.time - max(stamps) / 1e6 > place.time + _DUMPED_S
+                yield Batch(NAME, tuple(self._crash_events(crash, last.boot_id, -1 if unknown else place.usec or 0)), again=True)
 
-    def _crash_events(self, crash: pstore.CrashLog, boot_id: str, place: Place) -> Iterator[Event]:
+    def _crash_events(self, crash: pstore.CrashLog, boot_id: str, after_usec: int) -> Iterator[Event]:
         former = -1
         for number, text in enumerate(crash.lines):
-            stamp, line = _LINE.match(text), strip(text)
-            if stamp is None or line is None:
+            usec, line = _stamp_of(text), strip(text)
+            if usec is None or line is None:
                 continue
-            usec = int(stamp["seconds"]) * 1_000_000 + int(stamp["micros"])
             # A second line with one stamp may be the rest of a record, which a process's name with a newline can forge.
             believed, former = usec != former, usec
-            sighting = self.interpreter.recognise(line.message) if usec > (place.usec or 0) else None
+            sighting = self.interpreter.recognise(line.message) if usec > after_usec else None
             if sighting is not None:
-                facility = line.facility if believed else 1
                 yield self.interpreter.event(
                     sighting,
                     line.message,
-                    facility,
+                    line.facility if believed else 1,
                     identity=f"pstore:{crash.name}:{number}",
                     time=crash.time,
                     boot_id=boot_id,
@@ -231,17 +249,19 @@ class Earlier:
                     approximate=True,
                 )
 
-    async def _boots_since(self, boot_id: str) -> list[str]:
-        """The boots from the given one on, before this one. Empty where the journal knows nothing of it."""
+    async def _boots_since(self, boot_id: str, place: Place) -> list[str]:
+        """The boots from the given one on, before this one; where the journal does not know it, those that are younger than the place."""
         if self.journal is None:
             return []
         try:
-            boots = await self.lane.call(self.journal.boots, _LANE_S)
+            boots = await self.journal_lane.call(self.journal.boots, _LANE_S)
+            if boot_id not in boots:
+                boots = await self.journal_lane.call(partial(self.journal.boots, place.time), _LANE_S)
         except (JournalUnavailable, LaneStuck) as error:
             log.warning("journal_not_read", error=str(error), effect="what happened in earlier boots is not known")
             return []
         boots = [boot for boot in boots if boot != self.boot_id]
-        return boots[boots.index(boot_id) :] if boot_id in boots else boots[-1:]
+        return boots[boots.index(boot_id) :] if boot_id in boots else boots
 
     async def _ring(self, place: Place) -> Ring | None:
         try:
@@ -258,22 +278,34 @@ class Earlier:
             time=wall_time(oldest.usec),
             boot_id=self.boot_id,
             count=missing,
-            span=(part.place.time or None, wall_time(oldest.usec)),
+            span=(place.time or None, wall_time(oldest.usec)),
             fields=fields,
         )
 
-    def _unknown(self, after: Position, place: Place, *, orderly: bool) -> Event:
-        """The rest of a former boot that nobody kept."""
+    def _unknown(self, boot_id: str, place: Place, count: int | None, *, orderly: bool) -> Event:
+        """What nobody kept of a former boot."""
         since_boot = wall_time(0)
         return lost_event(
-            identity=f"kmsg:{after.boot_id}:lost:after-{place.seq}",
+            identity=f"kmsg:{boot_id}:lost:after-{place.seq}",
             time=since_boot,
-            boot_id=after.boot_id,
-            count=None,
+            boot_id=boot_id,
+            count=count,
             span=(place.time or None, since_boot),
-            fields={"former_boot": after.boot_id, "orderly": orderly},
+            fields={"former_boot": boot_id, "orderly": orderly},
             code="vitald/not_watched",
         )
+
+
+def _goes_on(ring: Ring, place: Place) -> bool:
+    """Whether the ring can be the one that `place` was read from, although that has been overwritten: the host has been up since."""
+    later = ring.oldest.seq > place.seq and ring.oldest.usec >= (place.usec or 0)
+    return later and place.time > wall_time(0) + _MARGIN_S
+
+
+def _stamp_of(line: bytes) -> int | None:
+    """Microseconds on the kernel's clock."""
+    stamp = _LINE.match(line)
+    return int(stamp["seconds"]) * 1_000_000 + int(stamp["micros"]) if stamp is not None else None
 
 
 def booted(boot_id: str, time: float) -> Event:
@@ -292,23 +324,28 @@ def booted(boot_id: str, time: float) -> Event:
 
 
 def look(path: str, place: Place) -> Ring | None:
-    """The ring's oldest record, and whether the record at `place` is in it. None where it is empty. Raises OSError."""
+    """The ring's oldest record, its first ones, and whether the record at `place` is in it. None where it is empty. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         oldest: KernelRecord | None = None
+        held: set[tuple[int, bytes]] = set()
+        same = False
         while True:
             try:
                 record = KernelRecord.parse(os.read(fd, _BUFFER))
             except BlockingIOError:
                 break
             except BrokenPipeError:
-                oldest = None  # overtaken: what was the oldest is gone
+                oldest, held = None, set()  # overtaken: what was the oldest is gone
                 continue
             except TornRecord:
                 continue
             oldest = oldest or record
-            if record.seq >= place.seq:
-                return Ring(oldest, record.seq == place.seq and place.at(record.usec, record.text))
-        return Ring(oldest, same=False) if oldest is not None else None
+            if record.usec <= oldest.usec + _MARGIN_USEC:
+                held.add((record.usec, record.text))
+            elif record.seq > place.seq:
+                break
+            same = same or (record.seq == place.seq and place.at(record.usec, record.text))
+        return Ring(oldest, same, frozenset(held)) if oldest is not None else None
     finally:
         os.close(fd)

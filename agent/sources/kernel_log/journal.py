@@ -81,8 +81,10 @@ class Journal:
             if next(self._entries(reader.get_next), None) is None:
                 raise JournalUnavailable(self._reason())
 
-    def boots(self) -> list[str]:
-        """The boots that left any entry, oldest first: by the last entry of each, whose wall clock is the likeliest to be set."""
+    def boots(self, after: float = 0.0) -> list[str]:
+        """The boots that left any entry later than `after` (seconds since the epoch), oldest first: by the last entry of each,
+        whose wall clock is the likeliest to be set.
+        """
         found = []
         with self._open() as reader:
             for boot in reader.query_unique("_BOOT_ID"):
@@ -91,7 +93,7 @@ class Journal:
                 reader.seek_tail()
                 if (last := next(self._entries(reader.get_previous), None)) is not None:
                     found.append((last["__REALTIME_TIMESTAMP"], str(UUID(bytes=bytes(last["__MONOTONIC_TIMESTAMP"][1])))))
-        return [boot_id for _, boot_id in sorted(found)]
+        return [boot_id for last_usec, boot_id in sorted(found) if last_usec / 1e6 > after]
 
     def records(self, boot_id: str, after_usec: int | None, most: int) -> Iterator[JournalRecord]:
         """At most `most` records of a boot (a UUID) in journal order, those with `usec >= after_usec`. Raises JournalUnavailable.
