@@ -31,7 +31,7 @@ from agent.board import Board
 from agent.config import Config, ConfigError
 from agent.lane import Lane, LaneStuck
 from agent.ledger import Ledger, LedgerError, LedgerNewer
-from agent.model import SourceHealth, SourceState
+from agent.model import NODE, SourceHealth, SourceState
 from agent.outputs import metrics
 from agent.outputs.api import Api
 from agent.outputs.gate import Gate
@@ -187,7 +187,12 @@ class Daemon:
                     await self.pipeline.put(batch)
         except Exception:  # a fault of ours in reading the past must not keep us from the present
             log.exception("history_not_read")
+            await self.pipeline.own(
+                "vitald/not_watched", {"orderly": False}, NODE, "what happened before the start could not be read: see the daemon's log"
+            )
             await self.pipeline.booted()
+        if self.earlier is not None:
+            self.earlier.close()
         await self._watch(self.source)
 
     async def _watch(self, source: Source) -> None:

@@ -90,6 +90,8 @@ class Pipeline:
         self._blind = False  # what is remembered could not be read at the start
         self._clock = time.time() - time.monotonic()
         self._orderly = False
+        self._begun = False  # what earlier boots left has been handed in
+        self._caught_up = False  # what happened while nobody watched has been judged: only then may anything end by quiet
         self._former_boots: set[str] = set()
 
     async def open(self, catalog: Catalog) -> None:
@@ -117,6 +119,7 @@ class Pipeline:
         at = min(time.time(), max([began, *(finding.last for finding in self.judge.opened)]))
         event = replace(self._own_event(BOOT, {}, NODE, "the node was booted"), identity=f"vitald:boot:{self.boot_id}", time=at)
         events = (event,) if self._former_boots else ()
+        self._begun = True
         await self.put(Batch(_OWN, events, Position(_OWN, self.boot_id, _RUNNING), again=True))
 
     @property
@@ -135,6 +138,7 @@ class Pipeline:
             batch = replace(batch, events=await self._unknown(batch.events))
         if not (batch.events or batch.failed or self._queue or self._busy):
             # Nothing to judge and nothing before it: most batches are such, and need not wake the judge.
+            self._caught_up = self._caught_up or batch.caught_up
             self.board.source_looked(batch.source, caught_up=batch.caught_up)
             self._note([Entry(position=batch.position)])
             return
@@ -198,6 +202,7 @@ class Pipeline:
                 self._room.set()
             await self._store(entries)
             self._progress = time.monotonic()
+            self._caught_up = self._caught_up or any(batch.caught_up or batch.failed for batch in looked)
             for batch in looked:
                 if batch.failed:
                     self.board.source_failed(batch.source, batch.failed)
@@ -208,7 +213,9 @@ class Pipeline:
 
     async def _take(self, answers: list[Callable[[], None]], looked: list[Batch]) -> tuple[list[Entry], int]:
         """Judge what is queued, up to a transaction's worth; now and then the others get their turn."""
-        entries = [self._stepped(), self._entry(transitions=self.judge.expire(time.time()))]
+        entries = [self._stepped()]
+        if self._caught_up:
+            entries.append(self._entry(transitions=self.judge.expire(time.time())))
         taken = 0
         while self._queue and taken < _BATCH:
             item = self._queue.popleft()
@@ -234,7 +241,8 @@ class Pipeline:
         """Judge and store what is queued, then let go of the ledger. Within a second or so, or not at all."""
         entries = [self._judge(Entry(position=item.position), *item.events) for item in self._queue if isinstance(item, Batch)]
         self._queue.clear()
-        await self._store([*entries, Entry(position=Position(_OWN, self.boot_id, _STOPPED))])
+        stopped = [Entry(position=Position(_OWN, self.boot_id, _STOPPED))] if self._begun else []
+        await self._store([*entries, *stopped])
         if self._note_timer is not None:
             self._note_timer.cancel()
             self._note_now()

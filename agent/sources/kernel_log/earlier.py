@@ -35,12 +35,11 @@ from agent.sources.source import Batch, Position
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kernel_log")
 
-_BATCH = 2000  # records between two stored places
+_BATCH = 10_000  # records between two stored places
 _MOST = 1_000_000  # records of one boot; half a minute's reading
 _LANE_S = 30.0  # for one batch; a cold disk and a large journal
 _MARGIN_USEC = 2_000_000  # stamps of two processors differ by less
 _MARGIN_S = 10.0
-_DUMPED_S = 60.0  # a crash log is on disk so long after its last line, at most
 _BUFFER = 16384
 _NO_CRASH = ("Shutdown", "Restart", "Halt", "Poweroff")
 _LINE = re.compile(rb"<(?P<prio>\d{1,3})>\[ *(?P<seconds>\d{1,10})\.(?P<micros>\d{6})\]")
@@ -67,10 +66,11 @@ class _Part:
     ring: Ring | None = None  # where to end
     found: bool = True  # `place` was in the journal, so nothing is missing behind it
     whole: bool = True  # it was read to its end
-    missed: int = 0  # so many records journald says that it lost
+    orderly: bool = False  # how the daemon ended in that boot
     read: int = 0
+    old_news: int = 0  # of what journald says it lost, what it lost before `place`
 
-    def fresh(self, records: Iterator[JournalRecord]) -> Iterator[JournalRecord]:
+    def fresh(self, records: Iterator[JournalRecord], journal: Journal) -> Iterator[JournalRecord]:
         """Those behind `place` and before the ring. Where `place` was rotated away, what is younger."""
         waiting, younger = self.place.usec is not None, list[JournalRecord]()
         for record in records:
@@ -80,6 +80,7 @@ class _Part:
                 break
             if self.place.at(record.usec, record.text):
                 waiting, younger = False, []  # it, or one that nothing tells from it; that one is counted as lost
+                self.old_news = journal.missed
             elif not waiting:
                 yield record
             elif record.usec > (self.place.usec or 0):
@@ -106,11 +107,16 @@ class Earlier:
         self.journal_lane = Lane("journal")  # of its own: a journal that hangs must not hide what the ring has lost
         self.folders = folders
 
+    def close(self) -> None:
+        """What came before has been read."""
+        self.journal_lane.close()
+
     async def former_boots(self, after: Position | None, *, orderly: bool) -> AsyncIterator[Batch]:
         """What happened since `after` in boots before this one. Nothing where it was read in this boot, or never."""
-        if after is None or after.boot_id == self.boot_id:
+        place = Place.of(after)
+        if after is None or place is None or after.boot_id == self.boot_id:
             return
-        place, last = Place.parse(after.cursor), after
+        last = after
         ring = await self._ring(place)
         if ring is not None and (ring.same or _goes_on(ring, place)):
             # A container with a boot id of its own, on a host that was not booted: the ring goes on where it was.
@@ -120,22 +126,18 @@ class Earlier:
         if after.boot_id not in boots:
             yield Batch(NAME, (self._unknown(after.boot_id, place, None, orderly=orderly),), again=True)
         for boot in boots:
-            begin = place if boot == after.boot_id else Place(-1)
-            part, told = _Part(boot, begin), False
+            part = _Part(boot, place if boot == after.boot_id else Place(-1), orderly=orderly)
             async for batch in self._journal(part):
                 last = batch.position or last
-                if not (part.found or told):
-                    told = True
-                    batch = replace(batch, events=(self._unknown(boot, begin, None, orderly=orderly), *batch.events))
                 yield batch
-            if not told and not (part.found and part.whole and not part.missed):
-                yield Batch(NAME, (self._unknown(boot, begin, part.missed or None, orderly=orderly),), again=True)
+            if not (part.whole and part.found):
+                yield Batch(NAME, (self._unknown(boot, part.place, None, orderly=orderly),), again=True)
         async for batch in self._crashes(last):
             yield batch
 
     async def this_boot(self, after: Position | None) -> AsyncIterator[Batch]:
         """What the ring has lost of this boot since `after`; since the boot, where that was in another one."""
-        place = Place.parse(after.cursor) if after is not None and after.boot_id == self.boot_id else Place(-1)
+        place = (Place.of(after) if after is not None and after.boot_id == self.boot_id else None) or Place(-1)
         ring = await self._ring(place)
         if ring is None or ring.oldest.seq <= place.seq + 1:
             return
@@ -162,30 +164,34 @@ class Earlier:
                 part.whole = False
                 return
             try:
-                records, more, reading = await self.journal_lane.call(partial(self._read, self.journal, part), _LANE_S)
+                records, more, found, missed = await self.journal_lane.call(partial(self._read, self.journal, part), _LANE_S)
             except (JournalUnavailable, LaneStuck) as error:
                 log.warning(
                     "journal_not_read", boot=part.boot_id, error=str(error), effect="what the ring no longer holds is counted as lost"
                 )
                 part.whole = False
                 return
-            part.found, part.missed = part.found and reading.found, part.missed + reading.missed
-            if records:
-                last = records[-1]
-                events = self._events(records)
-                if part.place.seq < 0 and part.boot_id != self.boot_id:
-                    events.insert(0, booted(part.boot_id, records[0].time))
-                part.read += len(records)
-                part.place = Place(part.place.seq + len(records), last.usec, zlib.crc32(last.text), last.time)
-                yield Batch(NAME, tuple(events), Position(NAME, part.boot_id, str(part.place)), again=True)
+            if not records:
+                part.found = part.found and found
+                return
+            last, begin, former = records[-1], part.place, part.boot_id != self.boot_id
+            events = self._events(records)
+            if former and begin.seq < 0:
+                events.insert(0, booted(part.boot_id, records[0].time))
+            if former and (missed or not found):  # of this boot the ring's numbers tell
+                events.insert(0, self._unknown(part.boot_id, begin, missed or None, orderly=part.orderly))
+            part.read += len(records)
+            part.place = Place(begin.seq + len(records), last.usec, zlib.crc32(last.text), last.time)
+            yield Batch(NAME, tuple(events), Position(NAME, part.boot_id, str(part.place)), again=True)
 
-    def _read(self, journal: Journal, part: _Part) -> tuple[list[JournalRecord], bool, _Part]:
-        """In the lane: the next records, whether there may be more, and what was found on the way."""
-        reading = replace(part, found=True, missed=0)
+    def _read(self, journal: Journal, part: _Part) -> tuple[list[JournalRecord], bool, bool, int]:
+        """In the lane: the next records, whether there may be more, whether the place before them was found, how many journald missed."""
+        if not part.read:
+            journal.readable()  # libsystemd opens what it may not read without a word
+        reading = replace(part, found=True, old_news=0)
         after = max(0, part.place.usec - _MARGIN_USEC) if part.place.usec is not None else None
-        records = list(islice(reading.fresh(journal.records(part.boot_id, after, _MOST)), _BATCH))
-        reading.missed = journal.missed
-        return records, len(records) == _BATCH, reading
+        records = list(islice(reading.fresh(journal.records(part.boot_id, after, _MOST), journal), _BATCH))
+        return records, len(records) == _BATCH, reading.found, journal.missed - reading.old_news
 
     def _events(self, records: list[JournalRecord]) -> list[Event]:
         seen: dict[tuple[int, bytes], int] = {}
@@ -224,8 +230,9 @@ class Earlier:
         for crash in logs:
             if crash.time > place.time and crash.reason not in _NO_CRASH:
                 stamps = [usec for usec in map(_stamp_of, crash.lines) if usec is not None]
-                # A crash soon after a boot that nobody else knows of: it began after all that is known.
-                unknown = bool(stamps) and crash.time - max(stamps) / 1e6 > place.time + _DUMPED_S
+                # Of a boot that nobody else knows of, in which it came soon: its lines are all new.
+                newest = max(stamps, default=0)
+                unknown = newest < (place.usec or 0)
                 yield Batch(NAME, tuple(self._crash_events(crash, last.boot_id, -1 if unknown else place.usec or 0)), again=True)
 
     def _crash_events(self, crash: pstore.CrashLog, boot_id: str, after_usec: int) -> Iterator[Event]:

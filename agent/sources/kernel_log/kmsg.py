@@ -46,7 +46,7 @@ class Kmsg:
 
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """From the record after `after`, or from the oldest that the ring still holds."""
-        cursor = _Cursor(Place.parse(after.cursor) if after is not None and after.boot_id == self.boot_id else None)
+        cursor = _Cursor(Place.of(after) if after is not None and after.boot_id == self.boot_id else None)
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:

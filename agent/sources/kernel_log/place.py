@@ -8,6 +8,8 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
+from agent.sources.source import Position
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -29,6 +31,14 @@ class Place:
             return Place(int(words[0]))
         seq, usec, check, time = words
         return Place(int(seq), int(usec), int(check), float(time))
+
+    @staticmethod
+    def of(position: Position | None) -> Place | None:
+        """A position that is not the ring's (the source was a file before) counts as none."""
+        try:
+            return Place.parse(position.cursor) if position is not None else None
+        except ValueError:
+            return None
 
     def at(self, usec: int, text: bytes) -> bool:
         """Whether this is that very record."""
