@@ -256,7 +256,7 @@ class Catalog:
         return {rule.kind for rule in self.rules.values()}
 
 
-_UNLISTED_KEPT = 256
+_UNLISTED_KEPT = 4096
 _UNLISTED = Rule(
     code="",
     kind="",

@@ -51,6 +51,7 @@ JOB_DIED = "job/died"
 DIAGNOSTIC_FAILED = "diagnostic/failed"
 TOO_MANY = "vitald/too_many"
 
+_NO_KEY: FindingKey = (NODE, "", False, False)
 MOST = 4096  # open findings; hostile input may name devices and codes without end
 _SETTLED = 4096
 _ABOUT_S = 60.0  # how far the time of a record found at the start may be off
@@ -73,7 +74,10 @@ class Judge:
         self._settled = {(component, code): time for component, code, time in memory.settled}
         self._of: dict[Component, set[FindingKey]] = {}  # the open findings of each component
         self._in: dict[int, set[FindingKey]] = {}  # the open findings of each incident
+        self._faults: dict[tuple[Component, str, bool], FindingKey] = {}  # an open finding of each fault of each component
         for finding in memory.findings:
+            if not finding.shadow:
+                self._faults[self._fault_of(finding)] = finding.key
             self._in.setdefault(finding.incident, set()).add(finding.key)
             self._of.setdefault(finding.component, set()).add(finding.key)
         self._due = self._earliest()
@@ -167,6 +171,7 @@ class Judge:
                 self._put(changed)
                 cause = f"the catalogue changed: {finding.action.value} -> {changed.action.value}"
                 changes.append(Transition(time=now, finding=changed, cause=cause))
+        self._faults = {self._fault_of(finding): finding.key for finding in self.opened if not finding.shadow}
         self._due = self._earliest()
         return changes
 
@@ -300,12 +305,8 @@ class Judge:
 
     def _same_fault(self, event: Event) -> Incident | None:
         """The open incident of the same fault of the same device, told by another code."""
-        fault = self._catalog.rule(event.code).fault
-        for key in self._of.get(event.component, ()):
-            finding = self._open[key]
-            if finding.simulated == event.simulated and not finding.shadow and self._catalog.rule(finding.code).fault == fault:
-                return self._incidents.get(finding.incident)
-        return None
+        finding = self._open.get(self._faults.get((event.component, self._catalog.rule(event.code).fault, event.simulated), _NO_KEY))
+        return self._incidents.get(finding.incident) if finding is not None else None
 
     def _over(self, incident: Incident) -> bool:
         """Whether it had findings and they are all closed: what asks for something now is a new incident."""
@@ -642,7 +643,12 @@ class Judge:
 
     # --- what is kept
 
+    def _fault_of(self, finding: Finding) -> tuple[Component, str, bool]:
+        return finding.component, self._catalog.rule(finding.code).fault, finding.simulated
+
     def _put(self, finding: Finding) -> None:
+        if finding.key not in self._open and not finding.shadow:
+            self._faults[self._fault_of(finding)] = finding.key
         self._open[finding.key] = finding
         self._of.setdefault(finding.component, set()).add(finding.key)
         if finding.incident:
@@ -653,6 +659,8 @@ class Judge:
 
     def _close(self, finding: Finding, time: float, cause: str, event: str | None = None) -> Transition:
         del self._open[finding.key]
+        if self._faults.get(fault := self._fault_of(finding)) == finding.key:
+            del self._faults[fault]
         own = self._of[finding.component]
         own.discard(finding.key)
         if not own:

@@ -278,7 +278,7 @@ def test_why(node: Node) -> None:
         "cause ",
         "xid/45 on gpu/0000:65:00.0, seen 3 times",
         "rule     xid/79: GPU has fallen off the bus",
-        "-> driver     reboot_node",
+        "-> table      reboot_node",
         "flags    rebootRequired",
         "xid/79 seen",
         "cleared by a reboot",
