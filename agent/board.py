@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from agent.judge.judge import Judge
 from agent.judge.verdict import Work, fold
 from agent.ledger import StoredEvent
-from agent.model import Component, Event, Finding, Incident, SourceHealth, SourceState, Transition, Verdict
+from agent.model import Component, Event, Finding, Incident, Readings, SourceHealth, SourceState, Transition, Verdict
 
 _RECENT = 1000
 _QUEUE = 1000
@@ -62,19 +62,26 @@ class Board:
         self.trials: tuple[Finding, ...] = ()  # what rules on trial would have asked for
         self.incidents: dict[int, Incident] = {}
         self.sources: dict[str, SourceHealth] = {}
+        self.readings: dict[str, tuple[Readings, ...]] = {}  # by source
         self.ledger = LedgerHealth()
         self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
         self.recent: deque[StoredEvent] = deque(maxlen=_RECENT)  # for when the ledger cannot be read
         self._serial = 0
         self.transitions = 0
-        self.first_look = asyncio.Event()  # a source has looked, or could not
+        self.first_look = asyncio.Event()  # each source has looked, or could not
         self._subscriptions: set[Subscription] = set()
         self._judge: Judge | None = None  # asked only for what is derived anew each time
 
     def verdict(self, work: Work = Work.RUNNING) -> Verdict:
         """As of this moment: a source may have gone stale since anything changed."""
         sources = list(self.sources.values())
-        return fold(self.findings, sources, time.monotonic(), self.incidents, device_reset=self.device_reset, work=work)
+        judged = fold(self.findings, sources, time.monotonic(), self.incidents, device_reset=self.device_reset, work=work)
+        return replace(judged, simulated=judged.simulated or self.simulated)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether something that is read is not real: what is well is then no more real than what is not."""
+        return any(one.simulated for own in self.readings.values() for one in own)
 
     def publish(
         self, judge: Judge, events: Iterable[Event] = (), transitions: Sequence[Transition] = (), incidents: Iterable[Incident] = ()
@@ -107,20 +114,27 @@ class Board:
         """What a device's record goes by."""
         return self._judge.identity(component) if self._judge is not None else component.name
 
-    def source_looked(self, name: str, *, caught_up: bool) -> None:
-        """What a source saw is on the board. It counts as read once it has caught up, not while it goes through history."""
+    def source_stands(self, name: str, state: SourceState, detail: str = "", *, caught_up: bool = True) -> None:
+        """How a source fares. It counts as read once it has caught up, not while it goes through history."""
         source = self.sources.get(name)
-        if source is not None and (caught_up or source.state is SourceState.OK):
-            was = source.state
-            self.sources[name] = replace(source, state=SourceState.OK, last_seen=time.time(), looked=time.monotonic(), detail="")
+        if source is None or (state is SourceState.OK and not caught_up and source.state is not SourceState.OK):
+            return
+        looked = state in (SourceState.OK, SourceState.ABSENT)
+        self.sources[name] = replace(
+            source,
+            state=state,
+            detail=detail,
+            last_seen=time.time() if looked else source.last_seen,
+            looked=time.monotonic() if looked else source.looked,
+        )
+        if all(one.state is not SourceState.STARTING for one in self.sources.values()):
             self.first_look.set()
-            if was is not SourceState.OK:
-                self._offer(None)
+        if (source.state, source.detail) != (state, detail):
+            self._offer(None)
 
-    def source_failed(self, name: str, detail: str) -> None:
-        self.sources[name] = replace(self.sources[name], state=SourceState.FAILED, detail=detail)
-        self.first_look.set()
-        self._offer(None)
+    def show(self, source: str, readings: Sequence[Readings]) -> None:
+        """What a source reads of its components now, instead of what it read before."""
+        self.readings[source] = tuple(readings)
 
     def set_policy(self, *, device_reset: bool) -> None:
         self.device_reset = device_reset

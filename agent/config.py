@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from agent import catalog, toml
 
 DEFAULT_PATH = Path("/etc/vitald/config.toml")
+_LEAST_S = 0.1
 
 
 class ConfigError(Exception):
@@ -78,6 +79,12 @@ def one_of(*words: str) -> Callable[[object], str]:
         return str(value)
 
     return read
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 4096:
+        raise ValueError(f"expected a number from 0 to 4096, found {value!r}")
+    return value
 
 
 def _table(value: object) -> Mapping[str, object]:
@@ -161,6 +168,28 @@ class KernelLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Nvml:
+    """NVIDIA GPUs, asked through the driver's library."""
+
+    enabled: bool = setting(True, _flag, "Ask NVML where PCI shows NVIDIA GPUs.")
+    expected_gpus: int = setting(
+        0, _count, "How many GPUs this node should have. 0: as its known instance type has, and as many as were here before."
+    )
+    fast_s: float = setting(
+        toml.duration("10s"), toml.duration, "How often to read temperatures, clocks, power and the driver's advice of all GPUs."
+    )
+    slow_s: float = setting(toml.duration("60s"), toml.duration, "How often to read memory errors, links and PCIe of each GPU, in turns.")
+    inventory_s: float = setting(toml.duration("10m"), toml.duration, "How often to read identity, modes and limits, and to look at PCI.")
+    deadline_s: float = setting(
+        toml.duration("10s"), toml.duration, "A look that takes longer hangs: said as a finding, with call and GPU."
+    )
+    give_up_s: float = setting(
+        toml.duration("60s"), toml.duration, "After this the process that hangs is ended. The driver's own timeouts last up to 45 s."
+    )
+    library: Path | None = setting(None, _path, "Another libnvidia-ml.so.1 than the driver's own: the simulated one.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Socket:
     """The Unix socket that people, schedulers and the command line ask."""
 
@@ -221,6 +250,7 @@ class Config:
 
     paths: Paths = field(default_factory=Paths)
     kernel_log: KernelLog = field(default_factory=KernelLog)
+    nvml: Nvml = field(default_factory=Nvml)
     socket: Socket = field(default_factory=Socket)
     metrics: Metrics = field(default_factory=Metrics)
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
@@ -236,6 +266,7 @@ class Config:
 SECTIONS: dict[str, type] = {
     "paths": Paths,
     "kernel_log": KernelLog,
+    "nvml": Nvml,
     "socket": Socket,
     "metrics": Metrics,
     "catalog": CatalogSettings,
@@ -244,7 +275,11 @@ SECTIONS: dict[str, type] = {
     "log": Log,
 }
 # The file's names where they differ from the code's, which carry their unit.
-_FILE_NAMES = {("ledger", "keep_s"): "keep", ("ledger", "most_bytes"): "max_size"}
+_FILE_NAMES = {
+    ("ledger", "keep_s"): "keep",
+    ("ledger", "most_bytes"): "max_size",
+    **{("nvml", f"{name}_s"): name for name in ("fast", "slow", "inventory", "deadline", "give_up")},
+}
 
 
 def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
@@ -266,13 +301,19 @@ def example() -> str:
 
 
 def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else f'"{value}"'
+    return str(value).lower() if isinstance(value, (bool, int)) else f'"{value}"'
 
 
 # Root's defaults, values with units, and what has no default to show.
 _EXAMPLES = {
     ("paths", "state"): 'state = "/var/lib/vitald"',
     ("paths", "runtime"): 'runtime = "/run/vitald"',
+    ("nvml", "fast"): 'fast = "10s"',
+    ("nvml", "slow"): 'slow = "60s"',
+    ("nvml", "inventory"): 'inventory = "10m"',
+    ("nvml", "deadline"): 'deadline = "10s"',
+    ("nvml", "give_up"): 'give_up = "60s"',
+    ("nvml", "library"): '#library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"',
     ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
     ("socket", "group"): '#group = "slurm"',
     ("catalog", "overrides"): '#overrides."xid/63".action = "reboot_node"',
@@ -332,6 +373,11 @@ def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[st
     """What only shows when settings are seen together."""
     if config.kernel_log.source == "file" and config.kernel_log.path == KernelLog().path:
         wrong("kernel_log", "path", 'source = "file" needs the path of the file')
+    for key in ("fast", "slow", "inventory", "deadline"):
+        if getattr(config.nvml, f"{key}_s") < _LEAST_S:
+            wrong("nvml", key, f"at least {_LEAST_S:g} s: each look takes the driver's locks")
+    if not config.nvml.fast_s <= config.nvml.slow_s <= config.nvml.inventory_s:
+        wrong("nvml", "slow", "fast, slow and inventory must not be shorter than the one before")
     if len(os.fsencode(config.socket_path)) > 107:
         wrong("socket", "path", f"{config.socket_path} is longer than the 107 bytes that a Unix socket's path may have")
     if config.catalog == CatalogSettings():

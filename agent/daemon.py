@@ -44,7 +44,8 @@ from agent.sources.kernel_log.file import LogFile
 from agent.sources.kernel_log.interpret import Interpreter
 from agent.sources.kernel_log.journal import Journal
 from agent.sources.kernel_log.kmsg import Kmsg
-from agent.sources.pci import PciInventory
+from agent.sources.nvml.source import Nvml
+from agent.sources.pci import PciInventory, machine_type
 from agent.sources.source import Batch, Source, SourceFailed
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
@@ -78,10 +79,12 @@ class Daemon:
         self.source: Source = (Kmsg if config.kernel_log.source == "kmsg" else LogFile)(
             str(config.kernel_log.path), self.interpreter, self.boot_id
         )
+        self.nvml = self._nvml(config)
         self.earlier = self._earlier(config)
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
         self.hung_up = asyncio.Event()
+        self.past_told = asyncio.Event()
         self.api = Api(
             board=self.board,
             pipeline=self.pipeline,
@@ -91,6 +94,7 @@ class Daemon:
             reader=self.reader,
             inject_path=config.kernel_log.path,
             group=_group(config.socket.group),
+            releases=self.nvml.releases if self.nvml is not None else None,
         )
         self.collector = metrics.BoardCollector(self.board, self.interpreter, self.inventory, self.api.gate)
         self.collector.profile = self.catalog.profile
@@ -108,8 +112,10 @@ class Daemon:
         async with self._sole_instance():
             await self._open()
             async with self._served(), anyio.create_task_group() as tasks:
-                for work in (self.pipeline.run, self._watch_all, self._pulse, self._keep_house, self._reloads):
+                for work in (self.pipeline.run, self._watch_kernel_log, self._pulse, self._keep_house, self._reloads):
                     tasks.start_soon(work)
+                if self.nvml is not None:
+                    tasks.start_soon(self._watch_nvml, self.nvml)
                 tasks.start_soon(self._say_ready)
                 await self.stopping.wait()
                 self.notifier.stopping()
@@ -134,9 +140,8 @@ class Daemon:
             await self.reader.call(self.inventory.read)
         except LaneStuck as error:
             log.error("inventory_not_read", error=str(error))
-        self.board.sources[self.source.name] = SourceHealth(
-            name=self.source.name, state=SourceState.STARTING, deadline=self.source.deadline_s
-        )
+        for source in filter(None, (self.source, self.nvml)):
+            self.board.sources[source.name] = SourceHealth(name=source.name, state=SourceState.STARTING, deadline=source.deadline_s)
 
     async def _reloads(self) -> None:
         while True:
@@ -159,11 +164,19 @@ class Daemon:
         logs.configure(fresh.log.level, self.config.log.format)
         self.board.set_policy(device_reset=fresh.policy.device_reset)
         self.interpreter.configure(catalog, accept_userspace=fresh.kernel_log.accept_userspace)
+        if self.nvml is not None:
+            self.nvml.configure(catalog)
         self.catalog = self.api.catalog = catalog
         self.collector.profile = catalog.profile
         self.config = configs.reloaded(self.config, fresh)
         await self.pipeline.recatalogue(catalog)
         log.info("reloaded", applied=applied, needs_restart=restart)
+
+    def _nvml(self, config: Config) -> Nvml | None:
+        if not config.nvml.enabled:
+            return None
+        expected = self.catalog.instances.get(machine_type(config.paths.sysfs), 0)
+        return Nvml(config.nvml, self.catalog, self.inventory, self.boot_id, Lane("nvml"), expected=expected)
 
     def _earlier(self, config: Config) -> Earlier | None:
         """Only the ring forgets; a file is its own history."""
@@ -174,26 +187,33 @@ class Daemon:
         folders = (config.paths.sysfs / "fs/pstore", pstore.FOLDERS[1])
         return Earlier(str(config.kernel_log.path), self.interpreter, self.boot_id, self.reader, journal, folders)
 
-    async def _watch_all(self) -> None:
+    async def _watch_kernel_log(self) -> None:
         """In the order in which it happened: earlier boots, this boot as far as the ring has lost it, the ring."""
         name = self.source.name
+        if self.earlier is not None:
+            await self._hand_in(self.earlier.former_boots(self.pipeline.position(name), orderly=self.pipeline.orderly))
+        await self.pipeline.booted()
+        if self.earlier is not None:
+            await self._hand_in(self.earlier.this_boot(self.pipeline.position(name)))
+            self.earlier.close()
+        self.past_told.set()
+        await self._watch(self.source)
+
+    async def _watch_nvml(self, nvml: Nvml) -> None:
+        """What is, after what was: the boot and its past are folded in first."""
+        await self.past_told.wait()
+        await self._watch(nvml)
+
+    async def _hand_in(self, past: AsyncIterator[Batch]) -> None:
+        """A part of the past. A fault of ours in reading it must not keep us from the present."""
         try:
-            if self.earlier is not None:
-                async for batch in self.earlier.former_boots(self.pipeline.position(name), orderly=self.pipeline.orderly):
-                    await self.pipeline.put(batch)
-            await self.pipeline.booted()
-            if self.earlier is not None:
-                async for batch in self.earlier.this_boot(self.pipeline.position(name)):
-                    await self.pipeline.put(batch)
-        except Exception:  # a fault of ours in reading the past must not keep us from the present
+            async for batch in past:
+                await self.pipeline.put(batch)
+        except Exception:
             log.exception("history_not_read")
             await self.pipeline.own(
                 "vitald/not_watched", {"orderly": False}, NODE, "what happened before the start could not be read: see the daemon's log"
             )
-            await self.pipeline.booted()
-        if self.earlier is not None:
-            self.earlier.close()
-        await self._watch(self.source)
 
     async def _watch(self, source: Source) -> None:
         """Read a source for ever: what fails is shown, said as a finding, and started again with back-off."""
@@ -213,7 +233,7 @@ class Daemon:
             except Exception as error:  # one broken source must not take the others with it
                 log.exception("source_broke", source=source.name)
                 reason = f"{type(error).__name__}: {error}"
-            await self.pipeline.put(Batch(source.name, failed=reason))
+            await self.pipeline.put(Batch(source.name, state=SourceState.FAILED, detail=reason))
             if not failed:
                 failed = True
                 log.error("source_failed", source=source.name, error=reason, retry_s=delay)

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,7 +49,7 @@ _TRIM_ROWS = 5000
 _EVIDENCE = 4  # of a finding's events, so many of the first and of the last
 _READ_S = 3.0  # for one query; a cold disk and a rare code can take long
 _JOINABLE_S = 600.0  # an incident that is over may be joined for so long at most
-_SETTLED = 1000  # findings closed last, to know their old lines by
+_SETTLED = 4096  # faults that were dealt with: as many as the judge remembers
 _MARKS_S = 90 * 86400.0  # longer than any ladder's window or the score's
 _UNREADABLE = (sqlite3.Error, OSError, ValueError, TypeError, KeyError)
 
@@ -98,6 +98,16 @@ MIGRATIONS = (
         id INTEGER PRIMARY KEY, device TEXT NOT NULL, time REAL NOT NULL, kind TEXT NOT NULL, fault TEXT NOT NULL, detail TEXT NOT NULL,
         UNIQUE (device, time, kind, fault, detail));
     CREATE TABLE devices (component TEXT PRIMARY KEY, uuid TEXT NOT NULL, serial TEXT NOT NULL, reset_at REAL NOT NULL, placed_at REAL NOT NULL);
+    """,
+    # Before this, the words of `cleared_by` told which ends were evidence.
+    """
+    CREATE TABLE settled (id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL, time REAL NOT NULL, UNIQUE (component, code));
+    INSERT OR REPLACE INTO settled (component, code, time) SELECT component, code, cleared_at FROM (
+        SELECT id, component, code, cleared_at FROM findings
+        WHERE state = 'cleared' AND simulated_until IS NULL AND NOT shadow AND cleared_at IS NOT NULL
+        AND cleared_by NOT LIKE 'the node was rebooted%' AND cleared_by NOT LIKE 'quiet for as long as%'
+        AND cleared_by NOT LIKE 'told as a consequence of%' AND cleared_by NOT LIKE 'the catalogue no longer%'
+        ORDER BY id DESC LIMIT 1000) ORDER BY id;
     """,
 )
 
@@ -155,7 +165,7 @@ class StoredEvent:
 
 
 class Ledger:
-    """The store in one directory. Not thread-safe: one lane writes; readers open their own `Ledger.reader`."""
+    """The store in one directory. Not thread-safe: one lane writes; readers open connections of their own (`read_events` and its like)."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
@@ -183,8 +193,7 @@ class Ledger:
             db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             db.execute("PRAGMA foreign_keys = ON")
             db.execute("PRAGMA synchronous = FULL")
-            for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
-                db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
+            _migrate(db)
         except BaseException:
             db.close()
             raise
@@ -222,13 +231,8 @@ class Ledger:
                 )
             ),
             settled=tuple(
-                (Component.parse(component), code, cleared_at)
-                for component, code, cleared_at in db.execute(
-                    "SELECT component, code, cleared_at FROM findings WHERE state = 'cleared' AND simulated_until IS NULL AND NOT shadow "
-                    "AND cleared_by NOT LIKE 'the node was rebooted%' "  # lines of before a boot are known by its id
-                    "ORDER BY id DESC LIMIT ?",
-                    (_SETTLED,),
-                ).fetchall()[::-1]
+                (Component.parse(component), code, time_)
+                for component, code, time_ in db.execute("SELECT component, code, time FROM settled ORDER BY id")
             ),
             next_finding=db.execute("SELECT coalesce(max(id), 0) + 1 FROM findings").fetchone()[0],
             next_incident=db.execute("SELECT coalesce(max(id), 0) + 1 FROM incidents").fetchone()[0],
@@ -246,7 +250,7 @@ class Ledger:
         db.execute("BEGIN IMMEDIATE")
         try:
             for entry in entries:
-                db.executemany(_INSERT_EVENT, map(_event_row, entry.events))
+                added = db.executemany(_INSERT_EVENT, map(_event_row, entry.events)).rowcount
                 latest = {transition.finding.id: transition.finding for transition in entry.transitions}
                 db.executemany(_UPSERT_FINDING, map(_finding_row, latest.values()))
                 db.executemany(
@@ -257,7 +261,9 @@ class Ledger:
                         if t.cause
                     ],
                 )
-                _store_changes(db, entry.changes)
+                # Tried again after an answer that came too late, it must not shift a second time what it shifted.
+                again = bool(entry.events) and not added
+                _store_changes(db, replace(entry.changes, shifted=0.0) if again else entry.changes)
                 if entry.position is not None:
                     db.execute(_UPSERT_POSITION, _position_row(entry.position))
                 if (audit := entry.audit) is not None:
@@ -339,12 +345,14 @@ class Ledger:
             for suffix in ("", "-wal"):
                 if (part := self.path.with_name(FILE + suffix)).exists():
                     shutil.copyfile(part, Path(folder) / part.name)
-            return self._remembered_in(f"file:{folder}/{FILE}")
+            return self._remembered_in(f"file:{folder}/{FILE}", migrate=True)
         return None
 
-    def _remembered_in(self, uri: str) -> Remembered:
+    def _remembered_in(self, uri: str, *, migrate: bool = False) -> Remembered:
         try:
-            with closing(sqlite3.connect(uri, uri=True)) as db:
+            with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+                if migrate:  # an older vitald's
+                    _migrate(db)
                 self._db = db
                 return self._remembered()
         finally:
@@ -364,6 +372,12 @@ class Ledger:
             raise (LedgerDamaged if damaged else LedgerError)(f"{self.path}: {error}") from error
         except (OSError, sqlite3.Error, ValueError, TypeError, OverflowError) as error:  # the latter: a value that cannot be stored
             raise LedgerError(f"{self.path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -569,7 +583,7 @@ def _event(
     )
 
 
-_LAYERS = ("ruled", "context", "driver", "escalated")
+_LAYERS = ("ruled", "context", "told", "driver", "escalated")
 
 
 def _finding_row(finding: Finding) -> Row:
@@ -625,6 +639,7 @@ def _finding(
         source=source,
         ruled=layers.get("ruled") or Asked(Action(action), When(due)),
         context=layers.get("context"),
+        told=layers.get("told"),
         driver=layers.get("driver"),
         escalated=layers.get("escalated"),
         incident=incident,
@@ -696,7 +711,7 @@ def _incident(
 def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
     if changes.shifted:
         db.execute("UPDATE OR REPLACE marks SET time = time + ?", (changes.shifted,))
-        db.execute("UPDATE findings SET cleared_at = cleared_at + ? WHERE state = 'cleared'", (changes.shifted,))
+        db.execute("UPDATE settled SET time = time + ?", (changes.shifted,))
     db.executemany("UPDATE OR IGNORE marks SET device = ? WHERE device = ?", [(new, old) for old, new in changes.renamed])
     db.executemany(_UPSERT_INCIDENT, map(_incident_row, changes.incidents))
     db.executemany(
@@ -711,6 +726,12 @@ def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
         "INSERT OR REPLACE INTO devices (component, uuid, serial, reset_at, placed_at) VALUES (?, ?, ?, ?, ?)",
         [(one.component.name, one.uuid, one.serial, one.reset_at, one.placed_at) for one in changes.devices],
     )
+    if changes.settled:
+        db.executemany(
+            "INSERT OR REPLACE INTO settled (component, code, time) VALUES (?, ?, ?)",
+            [(component.name, code, time_) for component, code, time_ in changes.settled],
+        )
+        db.execute("DELETE FROM settled WHERE id IN (SELECT id FROM settled ORDER BY id DESC LIMIT -1 OFFSET ?)", (_SETTLED,))
 
 
 def _position_row(position: Position) -> Row:

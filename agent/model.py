@@ -163,13 +163,17 @@ class Asked:
     when: When
     because: str = ""
 
+    def stronger(self, other: Asked) -> bool:
+        return (self.action.rank, self.when is When.NOW) > (other.action.rank, other.when is When.NOW)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One problem of one component. A new value replaces it at every transition; `id` stays.
 
     What it asks for is made of layers: the table's ruling on the strongest event; the context of its incident instead,
-    where a rule says so; instead of either the driver's own word; and at least what escalation asks for.
+    where a rule says so, but no less than what is told under it; instead of those the driver's own word; and at least what
+    escalation asks for.
     """
 
     id: int
@@ -186,6 +190,7 @@ class Finding:
     source: str  # which source would see it again
     ruled: Asked
     context: Asked | None = None
+    told: Asked | None = None  # the most that an echo of it asks for, which has no finding of its own
     driver: Asked | None = None
     escalated: Asked | None = None
     incident: int = 0
@@ -201,13 +206,19 @@ class Finding:
     @property
     def asked(self) -> Asked:
         """What it asks for, all layers considered."""
-        asked = self.context or self.ruled
+        asked = self.table
         if self.driver is not None and asked.action in _DRIVERS_TO_SAY:
             asked = self.driver
         if self.escalated is not None and self.escalated.action.rank > asked.action.rank:
             due = asked.when if asked.action.unfit and asked.when is When.NOW else self.escalated.when
             asked = Asked(self.escalated.action, due, self.escalated.because)
         return asked
+
+    @property
+    def table(self) -> Asked:
+        """What the catalogue asks for, the incident considered."""
+        asked = self.context or self.ruled
+        return self.told if self.told is not None and self.told.stronger(asked) else asked
 
     @property
     def action(self) -> Action:
@@ -348,6 +359,7 @@ class Changes:
     marks: tuple[Mark, ...] = ()
     forgotten: tuple[Mark, ...] = ()  # marks that had to make room
     devices: tuple[Device, ...] = ()
+    settled: tuple[tuple[Component, str, float], ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()  # a device's record goes on under another name: (former, new)
     shifted: float = 0.0  # seconds by which all remembered times are told anew, before what else is here
 
@@ -360,7 +372,7 @@ class Memory:
     incidents: tuple[Incident, ...] = ()
     marks: tuple[Mark, ...] = ()
     devices: tuple[Device, ...] = ()
-    settled: tuple[tuple[Component, str, float], ...] = ()  # when the last finding of a component's code was closed
+    settled: tuple[tuple[Component, str, float], ...] = ()  # when a component's code was last dealt with: older lines are history
     next_finding: int = 1
     next_incident: int = 1
 
@@ -376,10 +388,31 @@ class Transition:
     opened: bool = False
 
 
+Sample = Union[float, str, "tuple[float, ...]"]  # a value, or one for each part, such as a link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """What was read of one component: values by the name of the reading, in base units; what cannot be observed, and why.
+
+    `identity` is what survives a move (UUID). `fresh` are the values that this look read; the others are from earlier ones.
+    """
+
+    component: Component
+    identity: str
+    time: float
+    values: Mapping[str, Sample]
+    fresh: frozenset[str]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    simulated: bool = False
+
+
 class SourceState(Enum):
     STARTING = "starting"
     OK = "ok"
     FAILED = "failed"
+    RELEASED = "released"  # it stepped aside because somebody asked it to
+    ABSENT = "not present"  # this node has nothing that it could look at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,7 +427,7 @@ class SourceHealth:
     detail: str = ""
 
     def fresh(self, monotonic: float) -> bool:
-        return self.state is SourceState.OK and monotonic - self.looked <= self.deadline
+        return self.state in (SourceState.OK, SourceState.ABSENT) and monotonic - self.looked <= self.deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,5 +438,5 @@ class Verdict:
     action: Action
     reboot_required: bool
     replacement_required: bool
-    simulated: bool  # at least one open finding is a drill's
+    simulated: bool  # at least one open finding is a drill's, or what is read is simulated
     reasons: tuple[str, ...]

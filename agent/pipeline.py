@@ -25,8 +25,8 @@ from agent.catalog import Catalog
 from agent.judge.judge import BOOT, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, Judge
 from agent.lane import Lane, LaneStuck
 from agent.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, LedgerNewer, Remembered, unsaved
-from agent.model import NODE, Changes, Component, ComponentKind, Event, Fields, Finding, Memory, Transition, Trust, Value
-from agent.sources.source import Batch, Position
+from agent.model import NODE, Changes, Component, ComponentKind, Event, Fields, Finding, Memory, SourceState, Transition, Trust, Value
+from agent.sources.source import KERNEL_LOG, Batch, Position
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 
@@ -75,6 +75,7 @@ class Pipeline:
         self.boot_id = boot_id
         self.judge = Judge(catalog)
         self._positions: dict[str, Position] = {}  # how far each source has handed in
+        self._judged: dict[str, Position] = {}  # how far of that has been judged
         self._to_note: dict[str, Position] = {}  # positions that the lane will note when its turn comes
         self._queue: deque[Batch | _Act | _Recatalogue] = deque()
         self._queued = 0
@@ -88,7 +89,7 @@ class Pipeline:
         self._busy = False  # judging or committing
         self._note_timer: asyncio.TimerHandle | None = None
         self._blind = False  # what is remembered could not be read at the start
-        self._clock = time.time() - time.monotonic()
+        self._clock = time.time() - _uptime()
         self._orderly = False
         self._begun = False  # what earlier boots left has been handed in
         self._caught_up = False  # what happened while nobody watched has been judged: only then may anything end by quiet
@@ -99,28 +100,34 @@ class Pipeline:
         remembered = await self._open_ledger()
         if remembered is not None:
             self.judge = Judge(catalog, remembered.memory)
-            self._positions = dict(remembered.positions)
+            self._positions, self._judged = dict(remembered.positions), dict(remembered.positions)
             was = self._positions.get(_OWN)
             self._orderly = was is not None and was.cursor == _STOPPED
-            self._former_boots = {position.boot_id for position in self._positions.values()}
+            self._former_boots = self._boots_in(remembered)
         else:
             # Far from the ids of findings that may stand in the ledger after all.
             far = int(time.time())
             self._blind, self.judge = True, Judge(catalog, Memory(next_finding=far, next_incident=far))
-        self._former_boots |= {finding.boot_id for finding in self.judge.opened}
-        self._former_boots -= {self.boot_id}
-        await self._store([self._entry(transitions=self.judge.recatalogue(catalog, time.time()))])
+        await self._store([self._whole(Entry(transitions=tuple(self.judge.recatalogue(catalog, time.time()))))])
         self.board.publish(self.judge)  # what is remembered is shown from the first answer on
+
+    def _boots_in(self, remembered: Remembered) -> set[str]:
+        """The boots before this one that what is remembered speaks of."""
+        read, seen = remembered.positions.values(), remembered.memory.findings
+        return ({one.boot_id for one in read} | {one.boot_id for one in seen}) - {self.boot_id}
 
     async def booted(self) -> None:
         """Once what earlier boots left has been handed in: fold in that the node was booted since, if it was."""
-        # Faults of this boot may have been printed before we ran: the boot came before them, and after all that was seen before it.
-        began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        at = min(time.time(), max([began, *(finding.last for finding in self.judge.opened)]))
-        event = replace(self._own_event(BOOT, {}, NODE, "the node was booted"), identity=f"vitald:boot:{self.boot_id}", time=at)
-        events = (event,) if self._former_boots else ()
         self._begun = True
-        await self.put(Batch(_OWN, events, Position(_OWN, self.boot_id, _RUNNING), again=True))
+        await self.put(Batch(_OWN, self._boot(), Position(_OWN, self.boot_id, _RUNNING), again=True))
+
+    def _boot(self) -> tuple[Event, ...]:
+        if not self._former_boots:
+            return ()
+        # Faults of this boot may have been printed before we ran: the boot came before them, and after all that was seen before it.
+        began = time.time() - _uptime()
+        at = min(time.time(), max([began, *(finding.last for finding in self.judge.opened if finding.boot_id != self.boot_id)]))
+        return (replace(self._own_event(BOOT, {}, NODE, "the node was booted", at), identity=f"vitald:boot:{self.boot_id}"),)
 
     @property
     def orderly(self) -> bool:
@@ -136,18 +143,26 @@ class Pipeline:
             self._positions[batch.position.source] = batch.position
         if batch.again and batch.events:
             batch = replace(batch, events=await self._unknown(batch.events))
-        if not (batch.events or batch.failed or self._queue or self._busy):
+        if not (batch.events or self._queue or self._busy):
             # Nothing to judge and nothing before it: most batches are such, and need not wake the judge.
-            self._caught_up = self._caught_up or batch.caught_up
-            self.board.source_looked(batch.source, caught_up=batch.caught_up)
+            self._looked(batch)
+            self._reached(batch.position)
             self._note([Entry(position=batch.position)])
             return
-        self._queue.append(batch)
-        self._queued += len(batch.events)
-        self._wake.set()
+        self._enqueue(batch)
         while self._queued >= _QUEUED:
             self._room.clear()
             await self._room.wait()
+
+    def _enqueue(self, item: Batch | _Act | _Recatalogue) -> None:
+        for one in (*self._stepped(), item):  # what was queued before a step of the clock is told by the old one
+            self._queue.append(one)
+            self._queued += len(one.events) if isinstance(one, Batch) else 0
+        self._wake.set()
+
+    def _reached(self, position: Position | None) -> None:
+        if position is not None:
+            self._judged[position.source] = position
 
     async def own(self, code: str, fields: Fields, component: Component, raw: str) -> None:
         """Hand in an observation of the daemon about itself."""
@@ -163,8 +178,7 @@ class Pipeline:
 
     async def _act(self, code: str, finding: int, by: str, audit: Audit, *, replaced: bool = False) -> Finding | None:
         answer: asyncio.Future[Finding | None] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Act(code, finding, by, audit, replaced, answer))
-        self._wake.set()
+        self._enqueue(_Act(code, finding, by, audit, replaced, answer))
         return await answer
 
     async def _unknown(self, events: Sequence[Event]) -> tuple[Event, ...]:
@@ -175,6 +189,14 @@ class Pipeline:
             return tuple(events)  # the ledger is ill, and says so; it will not store one twice
         return tuple(event for event in events if event.identity not in known)
 
+    def _looked(self, batch: Batch) -> None:
+        """Show what a source saw, now that all before it has been judged."""
+        if batch.source == KERNEL_LOG:  # the one source that goes through the past before the present
+            self._caught_up = self._caught_up or batch.caught_up or batch.state is not SourceState.OK
+        if batch.readings:
+            self.board.show(batch.source, batch.readings)
+        self.board.source_stands(batch.source, batch.state, batch.detail, caught_up=batch.caught_up)
+
     def wedged(self) -> bool:
         """Whether something has waited to be judged for too long: the watchdog is not fed then."""
         return bool(self._queue) and time.monotonic() - self._progress > _WEDGED_S
@@ -182,8 +204,7 @@ class Pipeline:
     async def recatalogue(self, catalog: Catalog) -> None:
         """Judge by a reloaded catalogue from here on, the open findings included."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Recatalogue(catalog, answer))
-        self._wake.set()
+        self._enqueue(_Recatalogue(catalog, answer))
         await answer
 
     async def run(self) -> None:
@@ -202,20 +223,14 @@ class Pipeline:
                 self._room.set()
             await self._store(entries)
             self._progress = time.monotonic()
-            self._caught_up = self._caught_up or any(batch.caught_up or batch.failed for batch in looked)
             for batch in looked:
-                if batch.failed:
-                    self.board.source_failed(batch.source, batch.failed)
-                else:
-                    self.board.source_looked(batch.source, caught_up=batch.caught_up)
+                self._looked(batch)
             for answer in answers:
                 answer()
 
     async def _take(self, answers: list[Callable[[], None]], looked: list[Batch]) -> tuple[list[Entry], int]:
         """Judge what is queued, up to a transaction's worth; now and then the others get their turn."""
-        entries = [self._stepped()]
-        if self._caught_up:
-            entries.append(self._entry(transitions=self.judge.expire(time.time())))
+        entries: list[Entry] = []
         taken = 0
         while self._queue and taken < _BATCH:
             item = self._queue.popleft()
@@ -223,7 +238,7 @@ class Pipeline:
                 entry, acted = self._acted(item)
                 answers.append(partial(_answer, item.answer, acted))
             elif isinstance(item, _Recatalogue):
-                entry = self._entry(transitions=self.judge.recatalogue(item.catalog, time.time()))
+                entry = Entry(transitions=tuple(self.judge.recatalogue(item.catalog, time.time())))
                 answers.append(partial(_answer, item.answer, None))
             else:
                 looked.append(item)
@@ -234,12 +249,18 @@ class Pipeline:
                     part = item.events[begin : begin + _SLICE]
                     taken += len(part)
                     entry = self._judge(entry, *part)
-            entries.append(entry)
+                self._reached(item.position)
+            entries.append(self._whole(entry))
+        if not self._queue:  # what is queued happened before now
+            entries += [self._whole(self._judge(Entry(), *batch.events)) for batch in self._stepped()]
+            if self._caught_up:
+                entries.append(self._whole(Entry(transitions=tuple(self.judge.expire(time.time())))))
         return entries, taken
 
     async def close(self) -> None:
         """Judge and store what is queued, then let go of the ledger. Within a second or so, or not at all."""
-        entries = [self._judge(Entry(position=item.position), *item.events) for item in self._queue if isinstance(item, Batch)]
+        batches = [item for item in self._queue if isinstance(item, Batch)]
+        entries = [self._whole(self._judge(Entry(position=batch.position), *batch.events)) for batch in batches]
         self._queue.clear()
         stopped = [Entry(position=Position(_OWN, self.boot_id, _STOPPED))] if self._begun else []
         await self._store([*entries, *stopped])
@@ -275,11 +296,11 @@ class Pipeline:
                 events = (*events, failed)
                 with suppress(Exception):  # if even that cannot be judged, it is at least stored and in the log
                     transitions += self.judge.apply(failed)
-        changes = _together(entry.changes, self.judge.take_changes())
-        return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions), changes=changes)
+        return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions))
 
-    def _entry(self, transitions: Sequence[Transition]) -> Entry:
-        return Entry(transitions=tuple(transitions), changes=self.judge.take_changes())
+    def _whole(self, entry: Entry) -> Entry:
+        """With what judging it changed beside the findings; once, when all of it has been judged."""
+        return replace(entry, changes=self.judge.take_changes())
 
     def _acted(self, item: _Act) -> tuple[Entry, Finding | None]:
         """What a person does is an event like any other, so that a replay does it too."""
@@ -288,23 +309,24 @@ class Pipeline:
             return Entry(), None
         fields: dict[str, Value] = {"code": meant.code, "finding": meant.id, "by": item.by, "reason": item.audit.reason}
         fields |= {name: True for name, said in (("drill", meant.simulated), ("shadow", meant.shadow)) if said}
-        events = [self._own_event(item.code, fields, meant.component, f"{item.by}: {item.audit.reason}")]
+        # It was done when it was asked for: what happened since is not dealt with. The clock may have been set back meanwhile.
+        said, at = f"{item.by}: {item.audit.reason}", min(item.audit.time, time.time())
+        events = [self._own_event(item.code, fields, meant.component, said, at)]
         if item.replaced and not meant.simulated:
-            events.append(self._own_event(REPLACED, {"by": item.by}, meant.component, f"{item.by}: {item.audit.reason}"))
+            events.append(self._own_event(REPLACED, {"by": item.by}, meant.component, said, at))
         entry = self._judge(Entry(audit=item.audit), *events)
         acted = next((change.finding for change in entry.transitions if change.finding.id == meant.id), None)
         return entry, acted
 
-    def _stepped(self) -> Entry:
+    def _stepped(self) -> tuple[Batch, ...]:
         """Say it when the clock was stepped: windows and quiet times are told by it."""
-        seconds = time.time() - time.monotonic() - self._clock
+        seconds = time.time() - _uptime() - self._clock
         if abs(seconds) < _STEP_S:
-            return Entry()
+            return ()
         self._clock += seconds
         log.warning("clock_stepped", seconds=round(seconds, 3))
-        return self._judge(
-            Entry(), self._own_event(CLOCK_STEPPED, {"seconds": seconds}, NODE, f"the clock was stepped by {seconds:+.3f} s")
-        )
+        said = f"the clock was stepped by {seconds:+.3f} s"
+        return (Batch(_OWN, (self._own_event(CLOCK_STEPPED, {"seconds": seconds}, NODE, said),)),)
 
     async def _store(self, entries: Sequence[Entry]) -> None:
         """Commit, then show. What only moved a position is noted without waiting for the disk."""
@@ -355,7 +377,12 @@ class Pipeline:
 
         remembered = await self.lane.call(work, _DEADLINE_S)
         self._blind = False
-        self.judge.adopt(remembered.memory)
+        self._held.append(self._whole(Entry(transitions=tuple(self.judge.adopt(remembered.memory)))))
+        self._former_boots = self._boots_in(remembered)
+        last = next((device.uuid for device in remembered.memory.devices if device.component == NODE), "")
+        # When the boot was to be told, nobody knew that there had been another.
+        if self._begun and self._former_boots and last != self.boot_id:
+            self._enqueue(Batch(_OWN, self._boot()))
         self.board.publish(self.judge)
         log.warning("ledger_read_late", findings=len(remembered.memory.findings))
 
@@ -402,7 +429,7 @@ class Pipeline:
         )
         if was_failing:
             log.warning("ledger_recovered", path=str(self.ledger.path))
-            self._queue.append(
+            self._enqueue(
                 Batch(_OWN, (self._own_event("vitald/ledger_failed", {"recovered": True}, NODE, "the ledger can be written again"),))
             )
 
@@ -419,10 +446,9 @@ class Pipeline:
             next_step="check space, mount and permissions of the state folder",
         )
         if first:
-            self._queue.append(
+            self._enqueue(
                 Batch(_OWN, (self._own_event("vitald/ledger_failed", {"error": error}, NODE, f"the ledger cannot be written: {error}"),))
             )
-            self._wake.set()
 
     def _bound(self) -> None:
         """Hold at most so much. Findings stand in memory whatever is dropped here; only old events' records go, counted."""
@@ -477,29 +503,28 @@ class Pipeline:
         carried = tuple(
             Transition(time=time.time(), finding=finding, cause="carried over from the damaged ledger") for finding in keep.findings
         )
-        with_them = Changes(incidents=keep.incidents, marks=keep.marks, devices=keep.devices)
+        with_them = Changes(incidents=keep.incidents, marks=keep.marks, devices=keep.devices, settled=keep.settled)
         told = self._own_event(
             "vitald/ledger_replaced", {"error": error, "aside": aside, "rescued": len(carried)}, NODE, f"{error}; the old ledger is {aside}"
         )
-        positions = [Entry(position=position) for position in self._positions.values()]
-        self._queue.append(Batch(_OWN, (told,)))
-        self._wake.set()
+        positions = self._judged or (rescued.positions if rescued is not None else {})
+        # Last, as they stand now: what is held changes what was before it.
+        self._held += [Entry(transitions=carried, changes=with_them), *(Entry(position=position) for position in positions.values())]
+        self._enqueue(Batch(_OWN, (told,)))
         try:
-            await self.lane.call(
-                partial(self.ledger.commit, [Entry(transitions=carried, changes=with_them), *positions, *self._held]), _DEADLINE_S
-            )
+            await self.lane.call(partial(self.ledger.commit, tuple(self._held)), _DEADLINE_S)
         except (LedgerError, LaneStuck) as failure:
             self._failed(str(failure))
         else:
             self._stored(0.0)
         return rescued
 
-    def _own_event(self, code: str, fields: Fields, component: Component, raw: str) -> Event:
+    def _own_event(self, code: str, fields: Fields, component: Component, raw: str, at: float | None = None) -> Event:
         now = time.time()
         self._serial += 1
         return Event(
             identity=f"vitald:{self.boot_id}:{now:.6f}:{self._serial}",
-            time=now,
+            time=now if at is None else at,
             source="vitald",
             kind="vitald",
             code=code,
@@ -511,18 +536,9 @@ class Pipeline:
         )
 
 
-def _together(one: Changes, other: Changes) -> Changes:
-    """The changes of two parts of a batch; of an incident or a device the later value counts."""
-    if one == Changes():
-        return other
-    return Changes(
-        incidents=tuple({incident.id: incident for incident in (*one.incidents, *other.incidents)}.values()),
-        marks=(*one.marks, *other.marks),
-        forgotten=(*one.forgotten, *other.forgotten),
-        devices=tuple({device.component: device for device in (*one.devices, *other.devices)}.values()),
-        renamed=(*one.renamed, *other.renamed),
-        shifted=one.shifted + other.shifted,
-    )
+def _uptime() -> float:
+    """Seconds since the boot, those in suspend included: nobody can step it, and it goes on as the wall clock does."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _answer(waiting: asyncio.Future[T], result: T) -> None:

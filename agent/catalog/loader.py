@@ -19,6 +19,8 @@ from agent.catalog.lemon import Lemon
 from agent.catalog.rules import Case, Catalog, Clears, Cure, FaultClass, Rule, Scalar
 from agent.catalog.shape import HEAD, begins_with_driver, expand, first_letters
 from agent.catalog.story import Company, Reach, Stories, Story, aliases_of
+from agent.catalog.watch import Watch
+from agent.catalog.watch import read as read_watch
 from agent.model import Action, ComponentKind, MarkKind, When
 
 FOLDER = Path(__file__).parent
@@ -26,7 +28,7 @@ PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("
 
 E = TypeVar("E", bound=Enum)
 Raw = dict[str, tuple[toml.Table, str]]  # code -> keys, origin
-_TABLES = ("ladders", "stories", "lemon")  # files that hold something else than entries
+_TABLES = ("ladders", "stories", "lemon", "instances")  # files that hold something else than entries
 
 
 class CatalogError(Exception):
@@ -84,9 +86,10 @@ def load(
             (defaults if name == "default" else rules)[kind if name == "default" else code] = rule
     words = {code for code, rule in rules.items() if rule.word}
     stories, lemon = _stories(tables.get("stories", {"story": {}}), raw, words, errors), _lemon(tables.get("lemon"), errors)
+    instances = _instances(tables.get("instances"), errors)
     if errors:
         raise CatalogError(errors)
-    return Catalog(rules, defaults, ladders=ladders, stories=stories, lemon=lemon, profile=profile)
+    return Catalog(rules, defaults, ladders=ladders, stories=stories, lemon=lemon, instances=instances, profile=profile)
 
 
 def _read(path: Path, errors: list[str]) -> toml.Table:
@@ -222,6 +225,14 @@ def _lemon(tables: toml.Table | None, errors: list[str]) -> Lemon:
         return Lemon()
 
 
+def _instances(tables: toml.Table | None, errors: list[str]) -> dict[str, int]:
+    counts = (tables or {"gpus": {}}).get("gpus")
+    if not isinstance(counts, dict) or not all(isinstance(count, int) and count > 0 for count in counts.values()):
+        errors.append("instances.toml: [gpus]: expected a number for each instance type")
+        return {}
+    return dict(counts)
+
+
 def _named(tables: toml.Table, section: str, errors: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """The tables of `[section.NAME]`."""
     found = tables.get(section)
@@ -250,6 +261,8 @@ class _Entry:
         for key in self.keys:
             if key not in _KEYS:
                 self.wrong(key, f"unknown key{toml.suggest(key, _KEYS)}")
+        watches = self.watches()
+        lasting = bool(watches) and watches[0].lasting
         rule = Rule(
             code=self.code,
             kind=self.kind,
@@ -263,9 +276,10 @@ class _Entry:
             clears=self.clears(),
             escalation=self.escalation(),
             source=self.text("source", required=True),
-            cases=self.cases("cases") + self.cases("also"),
+            cases=self.cases("cases") + self.cases("also") + ((_RECOVERED,) if lasting else ()),
             fault=self.text("fault") or self.code,
-            state=self.flag("state") or False,
+            state=self.flag("state") or lasting,
+            watches=watches,
             word=self.flag("word") or False,
             context=self.flag("context") or False,
             cures=self.member("cures", Cure, None),
@@ -402,6 +416,22 @@ class _Entry:
             )
         return tuple(cases)
 
+    def watches(self) -> tuple[Watch, ...]:
+        tables = self.keys.get("watch", [])
+        tables = [tables] if isinstance(tables, dict) else tables
+        if not isinstance(tables, list):
+            self.wrong("watch", f"expected a table or a list of tables, found {tables!r}")
+            return ()
+        watches = []
+        for number, table in enumerate(tables, start=1):
+            try:
+                watches.append(read_watch(table))
+            except (TypeError, ValueError, OverflowError, AttributeError) as error:
+                self.wrong(f"watch #{number}", str(error))
+        if len({one.lasting for one in watches}) > 1:
+            self.wrong("watch", "either all of them last, or none (rises, changes)")
+        return tuple(watches)
+
     def match(self) -> tuple[str, ...]:
         patterns = []
         starts = self.texts("starts")
@@ -426,8 +456,9 @@ def _scalars(value: object) -> tuple[Scalar, ...]:
     return scalars if len(scalars) == len(values) else ()
 
 
+_RECOVERED = Case(where={"recovered": (True,)}, action=Action.NONE, title="no longer so")
 _KEYS = (
     *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "clears", "escalation", "cases", "also", "source"),
-    *("fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
+    *("watch", "fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
 )
 _CASE_KEYS = ("when", "action", "at_least", "when_to_act", "title", "advice")

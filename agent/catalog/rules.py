@@ -15,6 +15,7 @@ from typing import Union
 from agent.catalog.ladder import Ladder
 from agent.catalog.lemon import Lemon
 from agent.catalog.story import Stories
+from agent.catalog.watch import Watch, Watched
 from agent.model import Action, Asked, ComponentKind, Fields, When
 
 
@@ -170,6 +171,7 @@ class Rule:
     cures: Cure | None = None  # evidence that ends findings, of the event's component or, where it is the node, of `of`
     of: tuple[ComponentKind, ...] = ()
     ends: tuple[str, ...] = ()  # other codes of the component that end with this one's `none`
+    watches: tuple[Watch, ...] = ()  # which readings mean it
     shadow: Rule | None = None  # a rule on trial: what it would ask for is shown, without effect
     component: ComponentKind = ComponentKind.NODE
     fatal: bool | None = None  # for a line that says so in words
@@ -214,7 +216,7 @@ def _by_case(ruling: Ruling, case: Case) -> Ruling:
 
 
 class Catalog:
-    """All rules by code, the default rule of each kind, the ladders, the stories, and the weights of a device's record."""
+    """All rules by code, the default rule of each kind, the ladders, the stories, the weights of a device's record, and what instance types have."""
 
     def __init__(
         self,
@@ -224,12 +226,14 @@ class Catalog:
         ladders: Mapping[str, Ladder],
         stories: Stories,
         lemon: Lemon,
+        instances: Mapping[str, int],
         profile: str,
     ) -> None:
         self.rules = rules
         self.ladders = ladders
         self.stories = stories
         self.lemon = lemon
+        self.instances = instances  # GPUs by instance type
         self.profile = profile
         self._defaults = defaults
         self._serving = {ladder.serves: ladder for ladder in ladders.values() if ladder.serves is not None}
@@ -251,6 +255,11 @@ class Catalog:
         """The ladder that a fault climbs: its entry's, or, where something else is asked for, the one that serves that."""
         own = self.ladders[rule.escalation]
         return own if action is rule.action or rule.word else self._serving.get(action, own)
+
+    def watched(self, kind: str) -> tuple[Watched, ...]:
+        """What to look for in the readings of a source."""
+        own = (rule for rule in self.rules.values() if rule.kind == kind and rule.watches)
+        return tuple(Watched(code=rule.code, component=rule.component, watches=rule.watches) for rule in own)
 
     def kinds(self) -> set[str]:
         return {rule.kind for rule in self.rules.values()}

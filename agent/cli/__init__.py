@@ -24,6 +24,8 @@ VERBS = {
     "events": ("events", "what has happened"),
     "findings": ("findings", "what is wrong now, in full"),
     "why": ("why", "how a finding came to be, from the raw lines to the flags"),
+    "gpus": ("gpus", "the GPUs at a glance"),
+    "release": ("release", "let go of the GPUs for a while, for a reset, a driver reload or a MIG change"),
     "explain": ("explain", "what a code means: vitald explain xid/79"),
     "scan": ("scan", "judge a saved kernel log: vitald scan FILE|-"),
     "replay": ("replay", "judge a ledger or a saved log once more, by other rules: what would change?"),
@@ -31,6 +33,7 @@ VERBS = {
     "clear": ("clear", "close a finding, with a reason"),
     "remedy": ("remedy", "say that a finding's remedy has begun"),
     "config": ("config", "check a configuration file"),
+    "demo": ("demo", "a simulated node with 8 GPUs tells a short story"),
     "version": ("version", "print the version"),
 }
 

@@ -51,13 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"vitald: {error}", file=sys.stderr)
         return EX_USAGE
-    if os.geteuid() != 0:
-        print("vitald: a drill writes to the kernel log, which only root may", file=sys.stderr)
-        return EX_UNAVAILABLE
     try:
         drill = client.ask(arguments, "/v1/injections", {"line": line, "holdSeconds": hold})
         _write(Path(str(drill["writeTo"])), line)
         seen = _wait(arguments, str(drill["id"]))
+    except PermissionError:
+        print("vitald: a drill writes to the kernel log, which only root may", file=sys.stderr)
+        return EX_UNAVAILABLE
     except OSError as error:
         print(f"vitald: {error.filename}: {error.strerror}: the drill was not written", file=sys.stderr)
         return EX_UNAVAILABLE

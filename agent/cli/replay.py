@@ -170,21 +170,23 @@ def _tell(summary: Json, *, stored: bool, agrees: bool, same: bool) -> None:
 
 
 def _logged(path: Path, *catalogs: Catalog) -> Iterator[Pair]:
-    """The events of a saved kernel log, as each catalogue recognises them; a second apart, as rendered forms hardly agree on a clock."""
+    """The events of a saved kernel log, as each catalogue recognises them; by the kernel's clock where the lines tell it, else a second apart."""
     from agent.sources.kernel_log.announced import Announcements
     from agent.sources.kernel_log.interpret import Interpreter
-    from agent.sources.kernel_log.lines import strip
+    from agent.sources.kernel_log.lines import Clock, strip
 
     interpreters = [Interpreter(catalog, Announcements(), None, accept_userspace=False) for catalog in catalogs]
+    clock = Clock()
     with path.open("rb") as stream:
         for number, raw in enumerate(stream, start=1):
             line = strip(raw)
             if line is None:
                 continue
+            boot, time = clock.tell(line)
             seen: list[Event | None] = []
             for interpreter in interpreters:
                 sighting = interpreter.recognise(line.message)
-                record = {"identity": f"line:{number}", "time": float(number), "boot_id": "replay", "usec": None}
+                record = {"identity": f"line:{number}", "time": time, "boot_id": f"replay {boot}", "usec": line.usec}
                 seen.append(interpreter.event(sighting, line.message, line.facility, **record) if sighting is not None else None)  # type: ignore[arg-type]
             if any(seen):
                 yield seen[0], seen[1]

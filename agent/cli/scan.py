@@ -60,20 +60,24 @@ def _scan(arguments: argparse.Namespace, stream: BinaryIO, config: Config, catal
     from agent.outputs import form
     from agent.sources.kernel_log.announced import Announcements
     from agent.sources.kernel_log.interpret import Interpreter
-    from agent.sources.kernel_log.lines import strip
+    from agent.sources.kernel_log.lines import Clock, strip
 
     interpreter = Interpreter(catalog, Announcements(), None, accept_userspace=arguments.accept_userspace)
     judge = Judge(catalog)
-    now = time.time()
+    now, clock = time.time(), Clock()
     events = untrusted = number = 0
     for number, raw in enumerate(_lines(stream), start=1):
         line = strip(raw)
         if line is None:
             continue
+        boot, _ = clock.tell(line)
         sighting = interpreter.recognise(line.message)
         if sighting is None:
             continue
-        event = interpreter.event(sighting, line.message, line.facility, identity=f"line:{number}", time=now, boot_id="scan", usec=None)
+        # All of it stands, however old: only stories are told by the lines' own clock.
+        event = interpreter.event(
+            sighting, line.message, line.facility, identity=f"line:{number}", time=now, boot_id=f"scan {boot}", usec=line.usec
+        )
         if event.trust is not Trust.UNTRUSTED:
             judge.apply(event)
         if sighting.context:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.catalog import CLEARS_OF, Catalog, Clears, Rule, Ruling
-from agent.model import Asked, Event, Fields, Finding, FindingKey, FindingState, Transition, When
+from agent.model import Event, Fields, Finding, FindingKey, FindingState, Member, Transition, Trust
 
 NEVER = float("inf")
+_WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
 
 
 def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: int) -> Finding:
@@ -34,10 +35,25 @@ def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: in
         fields=event.fields,
         source=event.source,
         incident=incident,
+        heard_since=_unread_until(event),
         quiet_s=ruling.clears.quiet_s,
         shadow=shadow,
         simulated_until=event.simulated_until,
     )
+
+
+def second_hand(fields: Fields) -> bool:
+    """Whether this is another witness's word for something that the kernel log tells itself, with its details."""
+    return "witness" in fields
+
+
+def counts(event: Event, known: Finding | Member | None) -> bool:
+    """Whether it is one more. Not what continues a record, and not the second of two witnesses of one thing."""
+    if event.follows is not None:
+        return False
+    if known is None or abs(event.time - known.last) > _WITNESS_S:
+        return True
+    return not second_hand(event.fields) and not (isinstance(known, Finding) and second_hand(known.fields))
 
 
 def seen_again(current: Finding, event: Event, ruling: Ruling, *, latest: bool) -> Finding:
@@ -45,13 +61,17 @@ def seen_again(current: Finding, event: Event, ruling: Ruling, *, latest: bool) 
     seen = replace(
         current,
         last=max(current.last, event.time),
-        count=current.count + (event.follows is None),
+        count=current.count + counts(event, current),
         boot_id=event.boot_id,
+        heard_since=max(current.heard_since, _unread_until(event)),
         simulated_until=event.simulated_until,
     )
     if current.remedy_at is not None and event.time >= current.remedy_at:
         seen = replace(seen, state=FindingState.OPEN, remedy_at=None)
-    if latest or stronger(ruling.asked, current.ruled):
+    told_itself = second_hand(current.fields) and not second_hand(event.fields)
+    if told_itself:
+        seen = replace(seen, source=event.source)
+    if latest or told_itself or ruling.asked.stronger(current.ruled):
         # A stronger event must not shorten the wait: it ends by quiet only if all that was seen may, after the longest of them.
         quiet = ruling.clears.quiet_s
         if not latest:
@@ -59,14 +79,31 @@ def seen_again(current: Finding, event: Event, ruling: Ruling, *, latest: bool) 
         raw = event.raw if event.follows is None else current.raw
         fields = merged(event, current)
         seen = replace(seen, ruled=ruling.asked, context=None, title=ruling.title, raw=raw, fields=fields, quiet_s=quiet)
-    base = seen.context or seen.ruled
-    if seen.driver is not None and seen.driver.action.rank < base.action.rank:
+    if seen.driver is not None and seen.driver.action.rank < seen.table.action.rank:
         seen = replace(seen, driver=None)  # the word was given before this; it no longer speaks for what stands now
     return seen
 
 
-def stronger(one: Asked, other: Asked) -> bool:
-    return (one.action.rank, one.when is When.NOW) > (other.action.rank, other.when is When.NOW)
+def joined(former: Finding, current: Finding) -> Finding:
+    """One finding of two of the same fault: what the stronger asks for, seen as often as both."""
+    base = former if former.asked.stronger(current.asked) else current
+    return replace(
+        base,
+        id=current.id,
+        incident=current.incident,
+        since=min(former.since, current.since),
+        last=max(former.last, current.last),
+        count=former.count + current.count,
+        boot_id=current.boot_id,
+        state=current.state,
+        remedy_at=current.remedy_at,
+    )
+
+
+def _unread_until(event: Event) -> float:
+    """Of lines that nobody read, until when: so long silence proves nothing."""
+    until = event.fields.get("before")
+    return until if event.trust is Trust.DAEMON and isinstance(until, float) else 0.0
 
 
 def merged(event: Event, current: Finding | None) -> Fields:

@@ -10,7 +10,7 @@ the slot begins afresh. Bounded in time by the catalogue's windows, in size by `
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
@@ -92,16 +92,21 @@ class History:
         for mark in former.values():
             moved = replace(mark, device=new)
             own.setdefault(_key(moved), moved)
-        marks = tuple(replace(mark, device=new) if mark.device == old else mark for mark in self._changes.marks)
-        self._changes = replace(self._changes, marks=marks, renamed=(*self._changes.renamed, (old, new)))
+        now = self._told_anew(lambda mark: replace(mark, device=new) if mark.device == old else mark)
+        self._changes = replace(now, renamed=(*now.renamed, (old, new)))
 
     def shift(self, seconds: float) -> None:
         """The clock was stepped: what lies behind is told by the new one."""
         for device, marks in self._of.items():
             shifted = (replace(mark, time=mark.time + seconds) for mark in marks.values())
             self._of[device] = {_key(mark): mark for mark in shifted}
-        marks_now = tuple(replace(mark, time=mark.time + seconds) for mark in self._changes.marks)
-        self._changes = replace(self._changes, marks=marks_now, shifted=self._changes.shifted + seconds)
+        now = self._told_anew(lambda mark: replace(mark, time=mark.time + seconds))
+        self._changes = replace(now, shifted=now.shifted + seconds)
+
+    def _told_anew(self, change: Callable[[Mark], Mark]) -> Changes:
+        """What is not stored yet, as the store will have it after its own change."""
+        marks, forgotten = (tuple(map(change, some)) for some in (self._changes.marks, self._changes.forgotten))
+        return replace(self._changes, marks=marks, forgotten=forgotten)
 
     def returned(self, device: str, fault: str, now: float, window_s: float, of: Action = Action.RESET_DEVICE) -> list[Mark]:
         """The completed remedies of this fault, of at least that strength, that did not hold if it is seen now. Oldest first."""

@@ -53,7 +53,7 @@ TOO_MANY = "vitald/too_many"
 
 _NO_KEY: FindingKey = (NODE, "", False, False)
 MOST = 4096  # open findings; hostile input may name devices and codes without end
-_SETTLED = 4096
+SETTLED = 4096  # faults that were dealt with, by component and code; the ledger keeps as many
 _ABOUT_S = 60.0  # how far the time of a record found at the start may be off
 # Whose faults count in a device's record: not those of applications, nor what only informs.
 _OF_THE_DEVICE = (FaultClass.HARDWARE, FaultClass.DRIVER, FaultClass.FABRIC, FaultClass.THERMAL)
@@ -72,6 +72,7 @@ class Judge:
         self._history = History(memory.marks)
         self._devices = Devices(memory.devices)
         self._settled = {(component, code): time for component, code, time in memory.settled}
+        self._newly_settled: dict[tuple[Component, str], None] = {}
         self._of: dict[Component, set[FindingKey]] = {}  # the open findings of each component
         self._in: dict[int, set[FindingKey]] = {}  # the open findings of each incident
         self._faults: dict[tuple[Component, str, bool], FindingKey] = {}  # an open finding of each fault of each component
@@ -112,7 +113,11 @@ class Judge:
 
     def take_changes(self) -> Changes:
         """What changed beside the findings since this was last asked."""
-        return replace(self._history.take_changes(), incidents=self._incidents.take_touched(), devices=self._devices.take_changed())
+        settled = tuple((*key, self._settled[key]) for key in self._newly_settled if key in self._settled)
+        self._newly_settled = {}
+        return replace(
+            self._history.take_changes(), incidents=self._incidents.take_touched(), devices=self._devices.take_changed(), settled=settled
+        )
 
     def apply(self, event: Event) -> list[Transition]:
         """Fold one event in."""
@@ -132,14 +137,23 @@ class Judge:
         self._due = min([self._due, *(self._due_of(change.finding) for change in changes)])
         return changes
 
-    def adopt(self, remembered: Memory) -> None:
-        """Take up what was remembered elsewhere, where the same fault is not open already."""
+    def adopt(self, remembered: Memory) -> list[Transition]:
+        """Take up what was remembered elsewhere. Where the same fault is open already, the two go on as one, and the stronger stands."""
+        changes = []
         for finding in remembered.findings:
-            if finding.key not in self._open:
+            current = self._open.get(finding.key)
+            if current is None:
                 self._put(replace(finding, incident=0))
+                continue
+            one = life.joined(finding, current)
+            self._put(one)
+            changes.append(life.closed(finding, current.last, f"goes on as finding {one.id}: it was seen while this could not be read"))
+            changes.append(Transition(time=current.last, finding=one, cause=f"takes up finding {finding.id}"))
         self._history.adopt(remembered.marks)
         self._devices.adopt(remembered.devices)
+        self._settled = {**{(component, code): time for component, code, time in remembered.settled}, **self._settled}
         self._due = self._earliest()
+        return changes
 
     def expire(self, now: float) -> list[Transition]:
         """Close what has been quiet for as long as its rule asks, and the drills that are over."""
@@ -220,13 +234,15 @@ class Judge:
         member = self._incidents.member(event)
         if not shadow:
             incident = self._incident(member, current, event, asks=ruling.action is not Action.NONE)
-            grown = self._grow(incident, member, counts=event.follows is None) if incident is not None else None
+            known = current or (incident.member(event.component, event.code) if incident is not None else None)
+            grown = self._grow(incident, member, counts=life.counts(event, known)) if incident is not None else None
         if rule.word and not shadow:
             changes += self._driver_says(event, ruling)
         if ruling.action is Action.NONE:
             changes += self._recovered(event, rule, ruling, current)
         elif grown is not None and current is None and self._is_told(grown, grown.member(event.component, event.code), ruling.asked):
             self._died_with(grown, event)
+            changes += self._told_under(grown, event.code, grown.member(event.component, event.code), ruling.asked, event)
         else:
             changes.append(self._seen(key, current, event, rule, ruling, grown.id if grown is not None else 0))
         if grown is not None:
@@ -249,7 +265,7 @@ class Judge:
         ended = [current] if current is not None and rule.state and current.component == event.component else []
         ended += [found for code in rule.ends if (found := self._open.get((event.component, code, event.simulated, False))) is not None]
         return [
-            self._close(finding, event.time, f"{event.code}: {ruling.title}", event.identity)
+            self._close(finding, event.time, f"{event.code}: {ruling.title}", event.identity, settled=True)
             for finding in ended
             if finding.last <= event.time
         ]
@@ -332,7 +348,21 @@ class Judge:
             return True
         causes = [self._open[key].asked for key in self._in.get(incident.id, ()) if key[:2] == (cause.component, cause.code)]
         here = not asked.action.unfit or not cause.places.isdisjoint(member.places)
-        return here and any(not life.stronger(asked, one) for one in causes)
+        return here and any(not asked.stronger(one) for one in causes)
+
+    def _told_under(self, incident: Incident, code: str, member: Member | None, asked: Asked, event: Event) -> list[Transition]:
+        """A cause that covers a fault may not ask for less than that one did: not when its company or its rule would let it wait."""
+        changes: list[Transition] = []
+        if member is None or not asked.action.unfit:
+            return changes
+        causes = {(cause.component, cause.code) for cause, _ in self._incidents.causes_of(incident, member)}
+        for key in sorted((key for key in self._in.get(incident.id, ()) if key[:2] in causes), key=lambda key: self._open[key].id):
+            finding = self._open[key]
+            if not asked.stronger(finding.asked) and (finding.told is None or asked.stronger(finding.told)):
+                told = replace(finding, told=Asked(asked.action, asked.when, f"{code} is told under it and asks for it"))
+                self._put(told)
+                changes.append(life.moved(finding, told, event))
+        return changes
 
     def _regrouped(self, incident: Incident, event: Event) -> list[Transition]:
         """The incident has a member more: that may explain others of its findings, or change what they ask for."""
@@ -348,6 +378,7 @@ class Judge:
             causes = self._incidents.causes_of(incident, own)
             if any(cause is member and self._covers(cause, story, own, incident, finding.asked) for cause, story in causes):
                 told = f"told as a consequence of {incident.root.code} on {incident.root.component.name}"
+                changes += self._told_under(incident, finding.code, own, finding.asked, event)
                 changes.append(self._close(finding, event.time, told, event.identity))
                 continue
             changed = self._in_company(finding)
@@ -387,9 +418,9 @@ class Judge:
                 continue
             if life.rule_of(finding, self._catalog).word:
                 if finding.code != event.code:  # the driver holds one value: whoever told the former one
-                    changes.append(self._close(finding, event.time, f"{event.code}: {ruling.title}", event.identity))
+                    changes.append(self._close(finding, event.time, f"{event.code}: {ruling.title}", event.identity, settled=True))
                 continue
-            table = finding.context or finding.ruled
+            table = finding.table
             said: Asked | None = None  # peers, other nodes: not about what this device needs, so the catalogue's word stands
             if ruling.action in (Action.NONE, *_CURING) and table.action in _CURING and (table.action, table.when) != (action, ruling.when):
                 because = (
@@ -408,7 +439,7 @@ class Judge:
         """Whether the fault has come back often enough to ask for more than its rule does."""
         if finding.simulated or finding.shadow or finding.code == TOO_MANY:
             return finding
-        base = finding.driver or finding.context or finding.ruled
+        base = finding.driver or finding.table
         steps = self._catalog.ladder(rule, base.action).steps
         device = self.identity(finding.component)
         highest = Action.strongest(step.action for step in steps)
@@ -470,9 +501,9 @@ class Judge:
                 continue
             if self.clears(finding).by(cure, level if isinstance(level, int) else 0):
                 self._remember_remedy(finding, cure, event.time)
-                changes.append(self._close(finding, event.time, self._said(event, cure), event.identity))
-                if cure is Cure.REBOOT:  # lines of the former boot are known by its id; those of this one may be older than we are
-                    self._settled.pop((finding.component, finding.code), None)
+                # Of a reboot, lines of the former boot are known by its id; those of this one may be older than we are.
+                settled = cure is not Cure.REBOOT
+                changes.append(self._close(finding, event.time, self._said(event, cure), event.identity, settled=settled))
         return changes
 
     def _touches(self, event: Event, cure: Cure, of: tuple[ComponentKind, ...], finding: Finding) -> bool:
@@ -534,9 +565,8 @@ class Judge:
                 continue
             if finding.action is Action.REPLACE_NODE and device.identity and not finding.shadow:
                 self._history.add(device.identity, event.time, MarkKind.REMOVED, finding.code, device.component.name)
-            changes.append(
-                self._close(finding, event.time, f"the device in {device.component.name} was replaced by another", event.identity)
-            )
+            cause = f"the device in {device.component.name} was replaced by another"
+            changes.append(self._close(finding, event.time, cause, event.identity, settled=True))
         return changes
 
     def _brought_along(self, event: Event, identity: str) -> list[Transition]:
@@ -552,8 +582,9 @@ class Judge:
             incident = self._grow(self._incidents.begin(member, simulated=False), member)
             finding = life.opened(self._next_id, key, event, carried, incident.id)
             self._next_id += 1
-            self._put(replace(finding, quiet_s=None))
             cause = f"the board {identity} was moved here from {mark.detail} with this open"
+            # Not only as its rule's word: the table may ask for less, and what its record asked for must outlast a new catalogue.
+            self._put(replace(finding, quiet_s=None, escalated=Asked(Action.REPLACE_NODE, carried.when, cause)))
             changes.append(Transition(time=event.time, finding=self._open[key], cause=cause, event=event.identity, opened=True))
         return changes
 
@@ -570,7 +601,8 @@ class Judge:
         finding = self._meant(event)
         if finding is None:
             return []
-        return [self._close(finding, event.time, f"cleared by {event.fields.get('by')}: {event.fields.get('reason')}", event.identity)]
+        cause = f"cleared by {event.fields.get('by')}: {event.fields.get('reason')}"
+        return [self._close(finding, event.time, cause, event.identity, settled=True)]
 
     def _remedy_begun(self, event: Event) -> list[Transition]:
         finding = self._meant(event)
@@ -657,7 +689,8 @@ class Judge:
                 self._incidents.reopen(finding.incident)
             keys.add(finding.key)
 
-    def _close(self, finding: Finding, time: float, cause: str, event: str | None = None) -> Transition:
+    def _close(self, finding: Finding, time: float, cause: str, event: str | None = None, *, settled: bool = False) -> Transition:
+        """`settled`: the end shows that what was written before it was dealt with."""
         del self._open[finding.key]
         if self._faults.get(fault := self._fault_of(finding)) == finding.key:
             del self._faults[fault]
@@ -665,11 +698,8 @@ class Judge:
         own.discard(finding.key)
         if not own:
             del self._of[finding.component]
-        if not (finding.simulated or finding.shadow):
-            self._settled.pop((finding.component, finding.code), None)
-            self._settled[finding.component, finding.code] = time
-            if len(self._settled) > _SETTLED:
-                self._settled.pop(next(iter(self._settled)))
+        if settled and not (finding.simulated or finding.shadow):
+            self._settle((finding.component, finding.code), time)
         keys = self._in.get(finding.incident)
         if keys is not None:
             keys.discard(finding.key)
@@ -677,6 +707,13 @@ class Judge:
                 del self._in[finding.incident]
                 self._incidents.close(finding.incident, time)
         return life.closed(finding, time, cause, event)
+
+    def _settle(self, key: tuple[Component, str], time: float) -> None:
+        for known in (self._settled, self._newly_settled):
+            known.pop(key, None)  # the latest stands last
+        self._settled[key], self._newly_settled[key] = time, None
+        if len(self._settled) > SETTLED:
+            del self._settled[next(iter(self._settled))]
 
     def _due_of(self, finding: Finding) -> float:
         if not finding.open:

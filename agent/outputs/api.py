@@ -28,14 +28,16 @@ from agent.catalog import Catalog
 from agent.judge.verdict import Work, by_strength, fold, told
 from agent.lane import Lane, LaneStuck
 from agent.ledger import Audit, LedgerError, Past, Query, StoredEvent, read_events, read_findings, read_past
-from agent.model import NODE, Component, Event, Finding, Incident, alone
-from agent.outputs import form
+from agent.model import NODE, Component, ComponentKind, Event, Finding, Incident, alone
+from agent.outputs import form, gpus
 from agent.outputs.gate import Gate
 from agent.outputs.peer import Peer, peer_of
 from agent.outputs.request import PAGE, Refused, flag_of, limit_of, read_body, read_query, since_of
 from agent.pipeline import Pipeline
 from agent.sources.kernel_log.announced import WINDOW_S, Announcement
 from agent.sources.kernel_log.interpret import Interpreter
+from agent.sources.nvml.node import NAME as NVML
+from agent.sources.nvml.release import Releases
 from agent.sources.pci import PciInventory
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
@@ -45,6 +47,7 @@ _BODY_BYTES = 16 * 1024
 _HEARTBEAT_S, _WRITE_S = 15.0, 5.0
 _HOLD_S = (1.0, 86400.0)
 _REASON = 500
+_LET_GO_S = 10.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Stored = TypeVar("Stored")
 
@@ -63,6 +66,7 @@ class Api:
         reader: Lane,
         inject_path: Path,
         group: int,
+        releases: Releases | None = None,
     ) -> None:
         self.board = board
         self.pipeline = pipeline
@@ -72,6 +76,7 @@ class Api:
         self.reader = reader
         self.inject_path = inject_path
         self.group = group
+        self.releases = releases  # None where NVML is not asked at all
         self.gate = Gate(_CLIENTS)
 
     def application(self) -> web.Application:
@@ -85,6 +90,9 @@ class Api:
         app.router.add_get("/v1/incidents", self.incidents)
         app.router.add_get("/v1/events", self.events)
         app.router.add_get("/v1/components", self.components)
+        app.router.add_get("/v1/gpus", self.gpus)
+        app.router.add_post("/v1/release", self.release)
+        app.router.add_post("/v1/release/end", self.end_release)
         app.router.add_get("/v1/rules/{kind}/{code}", self.rule)
         app.router.add_get("/v1/watch", self.watch)
         app.router.add_get("/v1/openapi.json", self.openapi)
@@ -219,6 +227,13 @@ class Api:
         listed = form.components(board.findings, self.inventory, board.verdict())
         return web.json_response({"components": listed})
 
+    async def gpus(self, request: web.Request) -> web.Response:
+        read_query(request)
+        board, source = self.board, self.board.sources.get(NVML)
+        fresh = source is not None and source.fresh(time.monotonic())
+        listed = gpus.listed(board.readings.get(NVML, ()), board.findings, self.inventory, source, fresh)
+        return web.json_response({"gpus": listed, "source": form.source(source) if source is not None else None})
+
     async def rule(self, request: web.Request) -> web.Response:
         read_query(request)
         return web.json_response(form.rule(self.catalog.rule(f"{request.match_info['kind']}/{request.match_info['code']}")))
@@ -295,6 +310,48 @@ class Api:
             raise Refused(404, f"no open finding {audit.target}", "vitald findings shows the open ones")
         log.info(audit.verb, finding=audit.target, uid=audit.uid, pid=audit.pid, reason=audit.reason)
         return web.json_response({"finding": form.finding(found, self.catalog)})
+
+    async def release(self, request: web.Request) -> web.Response:
+        """Let go of the GPUs for a while. Answers once nothing of ours holds them."""
+        peer = _changing(request)
+        body = await read_body(request, "reason", "seconds", "gpus")
+        audit = _audit(peer, "release", 0, body)
+        seconds, wanted = body.get("seconds", 600), body.get("gpus", [])
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not _HOLD_S[0] <= seconds <= _HOLD_S[1]:
+            raise Refused(400, f"seconds: expected a number from {_HOLD_S[0]:g} to {_HOLD_S[1]:g}")
+        known = {device.address for device in self.inventory.devices.values() if device.kind is ComponentKind.GPU}
+        if not isinstance(wanted, list) or not all(isinstance(gpu, str) for gpu in wanted):
+            raise Refused(400, "gpus: expected a list of PCI addresses", "leave it out for all of them")
+        if unknown := [gpu for gpu in wanted if gpu not in known]:
+            raise Refused(404, f"no GPU {unknown[0][:80]!r} on PCI", "vitald gpus shows them")
+        try:
+            report = await asyncio.wait_for(self._releasing().begin(float(seconds), wanted, peer.name, audit.reason), _LET_GO_S)
+        except asyncio.TimeoutError:
+            raise Refused(503, "the GPUs could not be let go of in time", "see vitald status: NVML may hang") from None
+        log.warning("released", gpus=wanted or "all", seconds=seconds, uid=peer.uid, pid=peer.pid, reason=audit.reason)
+        return web.json_response(
+            {
+                "gpus": [f"gpu/{gpu}" for gpu in wanted],
+                "seconds": float(seconds),
+                "until": form.moment(time.time() + float(seconds)),
+                "holders": [{"pid": pid, "process": name} for pid, name in report.holders],
+                "notLookedAt": report.hidden,
+                "stuck": list(report.stuck),
+                "free": not (report.holders or report.stuck) and report.hidden == 0,
+            }
+        )
+
+    async def end_release(self, request: web.Request) -> web.Response:
+        peer = _changing(request)
+        await read_body(request)
+        ended = self._releasing().end()
+        log.info("release_ended", uid=peer.uid, pid=peer.pid, ended=ended)
+        return web.json_response({"ended": ended})
+
+    def _releasing(self) -> Releases:
+        if self.releases is None:
+            raise Refused(409, "NVML is not asked on this node", "[nvml] enabled = false: nothing of ours holds a GPU")
+        return self.releases
 
     async def announce(self, request: web.Request) -> web.Response:
         peer = _changing(request)

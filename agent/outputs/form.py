@@ -176,7 +176,7 @@ def why(past: Past, told: Incident | None, own: Iterable[Finding], catalog: Cata
     entry = rule_of(found, catalog)
     layers = (
         ("table", found.ruled, f"{entry.source} (profile {catalog.profile}, {entry.origin or 'not listed'})"),
-        ("company", found.context, ""),
+        ("company", found.table if found.table is not found.ruled else None, ""),
         ("driver", found.driver, ""),
         ("escalation", found.escalated, ""),
     )

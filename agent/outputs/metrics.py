@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from agent import __version__
 from agent.board import Board
 from agent.model import Status
-from agent.outputs import form
+from agent.outputs import form, gpus
 from agent.outputs.gate import Gate
 from agent.sources.kernel_log.interpret import Interpreter
 from agent.sources.pci import PciInventory
@@ -41,6 +41,7 @@ class BoardCollector(Collector):
         yield from self._findings()
         yield from self._suspects()
         yield from self._events()
+        yield from gpus.metrics([one for own in self.board.readings.values() for one in own])
         yield from self._sources()
         yield from self._ledger()
         yield _gauge("vitald_api_clients", "Clients connected to the socket.", self.gate.clients)
@@ -54,7 +55,7 @@ class BoardCollector(Collector):
         verdict = self.board.verdict()
         yield _gauge("vitald_reboot_required", "1 if an open finding asks for a reboot of the node.", verdict.reboot_required)
         yield _gauge("vitald_replacement_required", "1 if an open finding asks for replacement of the node.", verdict.replacement_required)
-        yield _gauge("vitald_simulated", "1 if an open finding is a drill's and not real.", verdict.simulated)
+        yield _gauge("vitald_simulated", "1 if an open finding is a drill's, or what is read is not real.", verdict.simulated)
         status = GaugeMetricFamily("vitald_status", "The node's status: 1 for the one that holds.", labels=["status"])
         for one in Status:
             status.add_metric([one.value], one is verdict.status)

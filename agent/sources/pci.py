@@ -8,6 +8,7 @@ bus is gone from sysfs too. Reading these attributes does not touch the device.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,9 @@ class PciInventory:
 
     def __init__(self, sysfs: Path) -> None:
         self._root = sysfs / "bus" / "pci" / "devices"
+        self._slots = sysfs / "bus" / "pci" / "slots"
         self.devices: dict[str, PciDevice] = {}
+        self.slots: dict[str, str] = {}  # physical slots by address without function, where the firmware names them
 
     def read(self) -> None:
         """Walk sysfs. A node without a PCI bus has no devices; that is no error."""
@@ -58,6 +61,7 @@ class PciInventory:
             found = []
         devices = (_device(self._root / name) for name in found)
         self.devices = {device.address: device for device in devices if device is not None}
+        self.slots = dict(_slots(self._slots))
 
     def present(self, address: str) -> bool:
         """Whether the device is on the bus at this moment. `address` is normalised, so it cannot leave the folder."""
@@ -78,6 +82,22 @@ class PciInventory:
     def watched(self) -> list[PciDevice]:
         """Accelerators, switches and adapters: what a verdict is about."""
         return [device for device in self.devices.values() if device.kind is not ComponentKind.PCI]
+
+
+def machine_type(sysfs: Path) -> str:
+    """What the firmware calls this machine: in a cloud often the instance type. Empty where it says nothing."""
+    try:
+        return (sysfs / "class/dmi/id/product_name").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _slots(root: Path) -> Iterator[tuple[str, str]]:
+    try:
+        for slot in root.iterdir():
+            yield (slot / "address").read_text().strip(), slot.name
+    except OSError:
+        return  # no firmware names, or a slot that has just gone
 
 
 def _device(path: Path) -> PciDevice | None:

@@ -12,7 +12,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.model import Event
+from agent.model import Event, Readings, SourceState
+
+KERNEL_LOG = "kernel_log"
 
 
 class SourceFailed(Exception):
@@ -30,8 +32,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one look gave. `caught_up`: nothing more was there to be read at that moment. `failed`: it could not look.
+    """What one look gave. `caught_up`: nothing more was there to be read at that moment.
 
+    `state`: anything but OK where it could not look, or not at all of what it watches; `detail` then says why.
     `again`: some of the events may have been handed in before, from another place.
     """
 
@@ -39,8 +42,10 @@ class Batch:
     events: tuple[Event, ...] = ()
     position: Position | None = None
     caught_up: bool = False
-    failed: str = ""
+    state: SourceState = SourceState.OK
+    detail: str = ""
     again: bool = False
+    readings: tuple[Readings, ...] = ()  # everything that is known now of the components it reads
 
 
 class Source(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.judge.judge import CLEARED, Judge
-from agent.model import Action, Component, ComponentKind, FindingState
+from agent.judge.judge import CLEARED, IDENTITY, Judge
+from agent.model import NODE, Action, Component, ComponentKind, Event, FindingState, Trust
 from tests.unit.builders import act, booted, catalogue, empty, event, gpu, only, said
 
 DAY = 86400.0
@@ -101,6 +101,14 @@ def test_a_stronger_event_does_not_shorten_the_wait() -> None:
     assert len(findings.opened) == 1
 
 
+def test_quiet_counts_from_when_it_was_listened_again() -> None:
+    """What nobody read of a former boot began days ago and ended now: that is no quiet day since."""
+    findings = empty()
+    gap = {"after": 0.0, "before": 3 * DAY, "orderly": False}
+    findings.apply(event("vitald/not_watched", NODE, 0.0, trust=Trust.DAEMON, fields=gap))
+    assert findings.due == 4 * DAY
+
+
 # --- drills
 
 
@@ -148,3 +156,39 @@ def test_what_was_cleared_opens_anew_with_a_new_number() -> None:
     findings.apply(event())
     findings.apply(act(CLEARED, findings.opened[0], 1.0))
     assert only(findings.apply(event(time=2.0))).finding.id == 2
+
+
+# --- what an end proves about lines that were written before it
+
+
+def ends() -> dict[str, tuple[list[Event], bool]]:
+    """What happens after a fault at 0, and whether it shows that the fault was dealt with."""
+    return {
+        "a person": ([event(CLEARED, time=50.0, trust=Trust.DAEMON, fields={"code": "xid/31", "by": "alice", "reason": "why"})], True),
+        "a reset": ([event("device/reset", time=50.0)], True),
+        "another board": ([event(IDENTITY, time=10.0, fields={"uuid": "one"}), event(IDENTITY, time=50.0, fields={"uuid": "two"})], True),
+        "quiet": ([event("xid/13", gpu(1), time=5000.0)], False),
+        "its cause": ([event("xid/79", time=5.0)], False),
+        "a boot": ([booted("boot-b", 50.0)], False),  # its lines are known by their boot's id
+    }
+
+
+@pytest.mark.parametrize("how", ends())
+def test_only_evidence_makes_history_of_older_lines(how: str) -> None:
+    events, evidence = ends()[how]
+    code = "xid/63" if how == "a reset" else "xid/31"
+    findings = empty()
+    opened = only(findings.apply(event(code, time=0.0))).finding
+    closed = [change.finding.id for one in events for change in findings.apply(one) if not change.finding.open]
+    assert closed == [opened.id]
+    assert [(component, one) for component, one, _ in findings.memory.settled] == ([(gpu(), code)] if evidence else [])
+
+
+def test_a_rule_that_asks_for_nothing_makes_no_history() -> None:
+    """It is taken back, and an old line is judged by what stands then."""
+    findings = empty()
+    findings.apply(event("xid/31", time=0.0))
+    changes = findings.recatalogue(catalogue(overrides='"xid/31" = { action = "none", cases = [] }'), 50.0)
+    assert [change.finding.state for change in changes] == [FindingState.CLEARED]
+    findings.recatalogue(catalogue(), 60.0)
+    assert only(findings.apply(event("xid/31", time=40.0))).opened

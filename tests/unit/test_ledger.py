@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.judge.judge import CLEARED, Judge
+from agent.judge.history import History
+from agent.judge.judge import CLEARED, SETTLED, Judge
 from agent.ledger import (
     FILE,
     MIGRATIONS,
@@ -20,9 +21,9 @@ from agent.ledger import (
     read_events,
     read_findings,
 )
-from agent.model import Event, Transition
+from agent.model import NODE, Changes, Event, MarkKind, Transition
 from agent.sources.source import Position
-from tests.unit.builders import act, empty, gpu, only
+from tests.unit.builders import act, catalogue, empty, gpu, only
 from tests.unit.builders import event as build
 
 
@@ -185,9 +186,90 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+# --- what was dealt with
+
+
+def test_what_was_dealt_with_is_remembered_in_its_order(ledger: Ledger) -> None:
+    first, second = (gpu(), "xid/79", 10.0), (gpu(), "xid/31", 20.0)
+    for settled in ((first, second), ((gpu(), "xid/79", 30.0),)):
+        ledger.commit([Entry(changes=Changes(settled=settled))])
+    assert ledger.remembered().memory.settled == (second, (gpu(), "xid/79", 30.0))
+
+
+def test_what_was_dealt_with_is_bounded_as_the_judge_bounds_it(ledger: Ledger) -> None:
+    ledger.commit([Entry(changes=Changes(settled=tuple((gpu(), f"xid/{number}", float(number)) for number in range(SETTLED))))])
+    ledger.commit([Entry(changes=Changes(settled=((gpu(), "xid/5", 1e6), (gpu(), "xid/new", 1e6))))])
+    kept = [code for _, code, _ in ledger.remembered().memory.settled]
+    assert (len(kept), kept[0], kept[-2:]) == (SETTLED, "xid/1", ["xid/5", "xid/new"])
+
+
+def test_what_was_dealt_with_is_told_by_the_new_clock_once(ledger: Ledger) -> None:
+    """Also where the commit is tried again because its answer came too late."""
+    ledger.commit([Entry(changes=Changes(settled=((gpu(), "xid/79", 100.0),)))])
+    for _ in range(2):
+        ledger.commit([Entry(events=(event("vitald/clock_stepped", component=NODE),), changes=Changes(shifted=50.0))])
+    assert ledger.remembered().memory.settled == ((gpu(), "xid/79", 150.0),)
+
+
+@pytest.fixture
+def second_schema(tmp_path: Path) -> Path:
+    """A ledger as a vitald wrote it that knew ends by their words."""
+    ends = [
+        *(("xid/119", "cleared by alice: driver fixed", 0), ("xid/79", "the node was rebooted (boot 12345678)", 0)),
+        *(("xid/31", "quiet for as long as its rule asks", 0), ("xid/45", "told as a consequence of xid/79 on gpu/0000:00:00.0", 0)),
+        *(("xid/63", "device/reset: A device was reset", 0), ("xid/13", "the catalogue no longer asks for anything", 0)),
+        *(("xid/64", "cleared by alice: on trial", 1), ("xid/119", "cleared by bob: again", 0)),
+    ]
+    with sqlite3.connect(tmp_path / FILE) as db:
+        for script in MIGRATIONS[:2]:
+            db.executescript(script)
+        for number, (code, cause, shadow) in enumerate(ends, start=1):
+            db.execute(
+                "INSERT INTO findings (id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state, "
+                "cleared_at, cleared_by, shadow) "
+                "VALUES (?, 'gpu/0000:00:00.0', ?, 'xid', 'inspect', 'now', 0, 0, 1, 'boot', '', '', '{}', 'cleared', ?, ?, ?)",
+                (number, code, 100.0 * number, cause, shadow),
+            )
+        db.execute("PRAGMA user_version = 2")
+    return tmp_path
+
+
+def test_a_ledger_of_the_second_schema_is_taken_over(second_schema: Path) -> None:
+    """What it knew as dealt with is history for the judge as before, and other ends are not."""
+    ledger = Ledger(second_schema)
+    for _ in range(2):  # once and for all
+        ledger.open()
+        assert ledger.remembered().memory.settled == ((gpu(), "xid/63", 500.0), (gpu(), "xid/119", 800.0))
+        ledger.close()
+    judge = Judge(catalogue(), ledger.rescue().memory)  # type: ignore[union-attr]
+    assert judge.apply(event("xid/119", time=799.0)) == []
+    assert only(judge.apply(event("xid/119", time=801.0))).opened
+
+
+def test_a_ledger_of_the_second_schema_that_cannot_be_written_is_read(second_schema: Path) -> None:
+    before = (second_schema / FILE).read_bytes()
+    remembered = Ledger(second_schema).rescue()
+    assert remembered is not None
+    assert [code for _, code, _ in remembered.memory.settled] == ["xid/63", "xid/119"]
+    assert (second_schema / FILE).read_bytes() == before
+
+
 def test_transitions_name_their_event(ledger: Ledger) -> None:
     _, transitions = findings_of(event("xid/79", identity="the line"))
     assert isinstance(transitions[0], Transition)
     ledger.commit([Entry(transitions=tuple(transitions))])
     with sqlite3.connect(ledger.path) as db:
         assert db.execute("SELECT event, state, action FROM transitions").fetchone() == ("the line", "open", "reboot_node")
+
+
+def test_a_mark_that_had_to_go_is_found_under_its_new_name_and_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It made room, and after that its device told its name and the clock was stepped, all before anything was stored."""
+    monkeypatch.setattr("agent.judge.history._MOST", 1)
+    history = History()
+    history.add("gpu/a", 10.0, MarkKind.FAULT, "xid/79", "incident 1")
+    ledger.commit([Entry(changes=history.take_changes())])
+    history.add("gpu/a", 20.0, MarkKind.FAULT, "xid/79", "incident 2")
+    history.rename("gpu/a", "GPU-1")
+    history.shift(5.0)
+    ledger.commit([Entry(changes=history.take_changes())])
+    assert ledger.remembered().memory.marks == history.marks

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent import pipeline as module
 from agent.board import Board
+from agent.judge.judge import BOOT as BOOTED
+from agent.judge.judge import CLOCK_STEPPED, IDENTITY
 from agent.lane import Lane
-from agent.ledger import Ledger, Query, read_events
+from agent.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, Query, read_events
+from agent.model import NODE, Trust
 from agent.pipeline import Pipeline
 from agent.sources.source import Batch, Position
 from tests.unit.builders import catalogue, event, gpu
@@ -92,3 +99,237 @@ def test_a_stop_loses_nothing_that_was_taken(tmp_path: Path) -> None:
     asyncio.run(work())
     assert asyncio.run(again()) == (300, "300")
     assert len(read_events(tmp_path / "ledger.db", Query(limit=1000))) == 300
+
+
+# --- when something is judged, and by which clock
+
+
+class Clock(SimpleNamespace):
+    """What the pipeline knows of time; it passes only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, perf_counter=time.perf_counter, now=10_000.0, awake=100.0, up=100.0)
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.awake
+
+    def clock_gettime(self, clock: int) -> float:
+        assert clock == time.CLOCK_BOOTTIME
+        return self.up
+
+    def passes(self, seconds: float, *, asleep: bool = False) -> None:
+        self.now += seconds
+        self.up += seconds
+        self.awake += 0.0 if asleep else seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def codes(folder: Path) -> list[str]:
+    return [one.event.code for one in read_events(folder / "ledger.db", Query(limit=1000))]
+
+
+def test_a_suspend_is_no_step_of_the_clock(tmp_path: Path, clock: Clock) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            clock.passes(3600.0, asleep=True)
+            await pipeline.put(Batch("kernel_log", (event("xid/79", time=clock.now),)))
+            await idle(pipeline)
+            clock.now += 60.0
+            await pipeline.put(Batch("kernel_log", (event("xid/119", time=clock.now),)))
+            await idle(pipeline)
+
+    asyncio.run(work())
+    assert codes(tmp_path) == ["xid/79", CLOCK_STEPPED, "xid/119"]
+
+
+def test_a_step_is_told_behind_what_was_queued_before_it(tmp_path: Path, clock: Clock) -> None:
+    """What was read by the old clock is judged by the old clock."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(Batch("kernel_log", (event("xid/79", time=clock.now),)))
+            clock.now += 3600.0
+            await pipeline.put(Batch("kernel_log", (event("xid/119", time=clock.now),)))
+            await idle(pipeline)
+            assert {found.code: found.last for found in pipeline.judge.opened} == {"xid/79": clock.now, "xid/119": clock.now}
+
+    asyncio.run(work())
+    assert codes(tmp_path) == ["xid/79", CLOCK_STEPPED, "xid/119"]
+
+
+def test_nothing_ends_by_quiet_before_what_is_queued_has_been_judged(tmp_path: Path, clock: Clock) -> None:
+    """It was seen again before its quiet time was over, and the judge is late."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(Batch("kernel_log", (event("xid/31", time=clock.now, identity="one"),), caught_up=True))
+            await idle(pipeline)
+            again = event("xid/31", time=clock.now + 3590.0, identity="two")
+            clock.passes(3601.0)
+            await pipeline.put(Batch("kernel_log", (again,)))
+            await idle(pipeline)
+            (found,) = pipeline.judge.opened
+            assert (found.id, found.count) == (1, 2)
+            clock.passes(3600.0)
+            pipeline._wake.set()
+            await asyncio.sleep(0.01)
+            assert pipeline.judge.opened == ()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("stepped", [0.0, -3600.0])
+def test_what_happens_after_a_person_asked_is_told(tmp_path: Path, clock: Clock, stepped: float) -> None:
+    """Cleared at one moment, judged at a later one: a fault in between was not dealt with. Nor did anybody ask in the future."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(Batch("kernel_log", (event("xid/79", time=clock.now, identity="one"),)))
+            await idle(pipeline)
+            audit = Audit(time=clock.now + 1.0, uid=0, pid=1, verb="clear", target="1", reason="why")
+            again = event("xid/79", time=clock.now + stepped + 3.0, identity="two")
+            clock.passes(5.0)
+            clock.now += stepped
+            assert await pipeline.clear(1, "alice", audit) is not None
+            if stepped:
+                clock.passes(1.0)
+                again = event("xid/79", time=clock.now, identity="two")
+            await pipeline.put(Batch("kernel_log", (again,)))
+            await idle(pipeline)
+            (found,) = pipeline.judge.opened
+            assert (found.code, found.count) == ("xid/79", 1)
+
+    asyncio.run(work())
+
+
+def test_a_batch_judged_in_parts_is_stored_as_judged(tmp_path: Path) -> None:
+    """A record that changes its name or its clock within a batch is remembered as the judge has it."""
+    many = [event("xid/119", gpu(1), 2000.0, identity=f"many {number}") for number in range(20)]
+    faults = [event("xid/119", gpu(0), 1000.0, identity="fault")]
+    told = [
+        event(IDENTITY, gpu(0), 2000.0, identity="name", fields={"uuid": "GPU-1"}),
+        event(CLOCK_STEPPED, NODE, 2000.0, identity="step", trust=Trust.DAEMON, fields={"seconds": 500.0}),
+    ]
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(Batch("kernel_log", (*faults, *many, *told)))
+            await idle(pipeline)
+            kept = pipeline.judge.memory
+        again = Ledger(tmp_path)
+        again.open()
+        memory = again.remembered().memory
+        assert {(mark.device, mark.time, mark.kind) for mark in memory.marks} == {
+            (mark.device, mark.time, mark.kind) for mark in kept.marks
+        }
+        assert ("GPU-1", 1500.0) in {(mark.device, mark.time) for mark in memory.marks}
+
+    asyncio.run(work())
+
+
+# --- a ledger that is ill
+
+
+def test_a_boot_is_told_to_what_is_remembered_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger is out of reach at the start: what the boot cured ends when it is read at last."""
+
+    async def before() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.booted()
+            faults = (event("xid/79", boot=BOOT), event("xid/64", gpu(1), boot=BOOT), event("xid/63", gpu(2), boot=BOOT))
+            await pipeline.put(Batch("kernel_log", faults, Position("kernel_log", BOOT, "1")))
+            await idle(pipeline)
+
+    async def after() -> None:
+        def fails(self: Ledger) -> None:
+            raise LedgerError("out of reach")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Ledger, "open", fails)
+            patched.setattr(Ledger, "rescue", lambda self: None)
+            pipeline = Pipeline(Ledger(tmp_path), lane := Lane("test"), Board("boot-b", 0.0, device_reset=False), catalogue(), "boot-b")
+            await pipeline.open(catalogue())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pipeline.run)
+            await pipeline.booted()
+            pipeline._retry_at = 0.0
+            again = event("xid/63", gpu(2), 5000.0, boot="boot-b")
+            await pipeline.put(Batch("kernel_log", (again,), Position("kernel_log", "boot-b", "1")))
+            await idle(pipeline)
+            await asyncio.sleep(0.01)
+            await idle(pipeline)
+            tasks.cancel_scope.cancel()
+        assert pipeline.board.ledger.ok
+        assert {found.code for found in pipeline.judge.opened if found.kind == "xid"} == {"xid/64", "xid/63"}
+        await pipeline.close()
+        lane.close()
+
+    asyncio.run(before())
+    asyncio.run(after())
+    assert codes(tmp_path).count(BOOTED) == 1
+    ledger = Ledger(tmp_path)
+    ledger.open()
+    standing = [(found.code, found.count, found.since) for found in ledger.remembered().memory.findings if found.kind == "xid"]
+    assert standing == [("xid/64", 1, 0.0), ("xid/63", 2, 0.0)]  # what was seen meanwhile and what is remembered go on as one
+
+
+def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still queued when a damaged ledger is replaced is read again after a crash."""
+    commit = Ledger.commit
+
+    def damaged(self: Ledger, entries: Sequence[Entry]) -> None:
+        monkeypatch.setattr(Ledger, "commit", commit)
+        raise LedgerDamaged("malformed")
+
+    async def work() -> dict[str, str]:
+        lane = Lane("test")
+        pipeline = Pipeline(Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT)
+        await pipeline.open(catalogue())
+        many = tuple(event("xid/31", identity=f"record {number}") for number in range(module._BATCH))
+        await pipeline.put(Batch("kernel_log", many, Position("kernel_log", BOOT, "512")))
+        await pipeline.put(Batch("other", (event("xid/79", gpu(1)),), Position("other", BOOT, "1")))
+        entries, _ = await pipeline._take([], [])
+        monkeypatch.setattr(Ledger, "commit", damaged)
+        await pipeline._store(entries)
+        again = Ledger(tmp_path)  # here the daemon is killed
+        again.open()
+        lane.close()
+        return {source: position.cursor for source, position in again.remembered().positions.items()}
+
+    assert asyncio.run(work()) == {"kernel_log": "512"}
+
+
+def test_a_rescued_ledger_keeps_its_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged at the start, and the daemon is killed before it has read anything."""
+    opened = Ledger.open
+
+    async def before() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(Batch("kernel_log", (event("xid/79"),), Position("kernel_log", BOOT, "7")))
+            await idle(pipeline)
+
+    def damaged(self: Ledger) -> None:
+        monkeypatch.setattr(Ledger, "open", opened)
+        raise LedgerDamaged("malformed")
+
+    async def after() -> str:
+        lane = Lane("test")
+        pipeline = Pipeline(Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT)
+        monkeypatch.setattr(Ledger, "open", damaged)
+        await pipeline.open(catalogue())
+        again = Ledger(tmp_path)
+        again.open()
+        lane.close()
+        return again.remembered().positions["kernel_log"].cursor
+
+    asyncio.run(before())
+    assert asyncio.run(after()) == "7"

@@ -202,7 +202,7 @@ def test_what_clears_is_said_in_words(clears: Clears, words: list[str]) -> None:
 
 def test_an_unlisted_code_gets_its_kinds_default_with_its_number() -> None:
     default = Rule(**{**{name: getattr(rule(), name) for name in Rule.__slots__}, "title": "Xid {code}, new", "code": "xid/default"})
-    catalog = Catalog({"xid/1": rule()}, {"xid": default}, ladders={}, stories=Stories(), lemon=Lemon(), profile="nvidia")
+    catalog = Catalog({"xid/1": rule()}, {"xid": default}, ladders={}, stories=Stories(), lemon=Lemon(), instances={}, profile="nvidia")
     assert catalog.rule("xid/1").title == "own title"
     assert (catalog.rule("xid/9").title, catalog.rule("xid/9").code, catalog.rule("xid/9").kind) == ("Xid 9, new", "xid/9", "xid")
     assert (catalog.rule("odd/9").title, catalog.rule("odd/9").action) == ("9: not in the catalogue", Action.INSPECT)

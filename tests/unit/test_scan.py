@@ -52,6 +52,22 @@ def test_the_reference_as_one_log() -> None:
     check_labels(labelled(reference("kernel-lines.dev.jsonl")))
 
 
+def verdict_of(*lines: str) -> Json:
+    return scan_json("".join(f"{line}\n" for line in lines).encode())[1]
+
+
+def test_stories_are_told_by_the_lines_own_clock() -> None:
+    """The cleanup of a process goes with the loss of its GPU, and not with one of an hour before, nor of another boot."""
+    after = "NVRM: Xid (PCI:0000:65:00): 31, pid=1896, name=train, Ch 00000010, intr 00000000. MMU Fault: x"
+    counts = [
+        len(verdict_of(f"[  100.000000] {BUS}", f"[{stamp}] {after}")["findings"])  # type: ignore[arg-type]
+        for stamp in ("  101.000000", " 3700.000000", "   90.000000")
+    ]
+    assert counts == [1, 2, 2]
+    assert len(verdict_of(f"4,1,100000000,-;{BUS}", f"4,2,3700000000,-;{after}")["findings"]) == 2  # type: ignore[arg-type]
+    assert len(verdict_of(BUS, after)["findings"]) == 1  # type: ignore[arg-type]  # no clock: they stand together
+
+
 def test_an_event_and_the_verdict_have_the_promised_keys() -> None:
     events, verdict = scan_json(f"[  1.0] usb 1-1: x\n[  2.0] {BUS}\n".encode())
     assert events == [

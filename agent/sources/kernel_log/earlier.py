@@ -106,6 +106,7 @@ class Earlier:
         self.journal = journal
         self.journal_lane = Lane("journal")  # of its own: a journal that hangs must not hide what the ring has lost
         self.folders = folders
+        self._trouble = ""  # why the journal could not be read
 
     def close(self) -> None:
         """What came before has been read."""
@@ -116,7 +117,7 @@ class Earlier:
         place = Place.of(after)
         if after is None or place is None or after.boot_id == self.boot_id:
             return
-        last = after
+        last, reached = after, place.time
         ring = await self._ring(place)
         if ring is not None and (ring.same or _goes_on(ring, place)):
             # A container with a boot id of its own, on a host that was not booted: the ring goes on where it was.
@@ -124,14 +125,15 @@ class Earlier:
             return
         boots = await self._boots_since(after.boot_id, place)
         if after.boot_id not in boots:
-            yield Batch(NAME, (self._unknown(after.boot_id, place, None, orderly=orderly),), again=True)
+            yield Batch(NAME, (self._unknown(after.boot_id, place, reached, None, orderly=orderly),), again=True)
         for boot in boots:
             part = _Part(boot, place if boot == after.boot_id else Place(-1), orderly=orderly)
             async for batch in self._journal(part):
                 last = batch.position or last
                 yield batch
+            reached = part.place.time or reached
             if not (part.whole and part.found):
-                yield Batch(NAME, (self._unknown(boot, part.place, None, orderly=orderly),), again=True)
+                yield Batch(NAME, (self._unknown(boot, part.place, reached, None, orderly=orderly),), again=True)
         async for batch in self._crashes(last):
             yield batch
 
@@ -155,6 +157,7 @@ class Earlier:
 
     async def _journal(self, part: _Part) -> AsyncIterator[Batch]:
         """The records of one boot, batch by batch, each with the place up to which it goes."""
+        self._trouble = ""
         if self.journal is None or (part.place.usec is None and part.place.seq >= 0):
             part.found = False
             return
@@ -169,6 +172,7 @@ class Earlier:
                 log.warning(
                     "journal_not_read", boot=part.boot_id, error=str(error), effect="what the ring no longer holds is counted as lost"
                 )
+                self._trouble = str(error)
                 part.whole = False
                 return
             if not records:
@@ -179,7 +183,8 @@ class Earlier:
             if former and begin.seq < 0:
                 events.insert(0, booted(part.boot_id, records[0].time))
             if former and (missed or not found):  # of this boot the ring's numbers tell
-                events.insert(0, self._unknown(part.boot_id, begin, missed or None, orderly=part.orderly))
+                at = begin.time or records[0].time
+                events.insert(0, self._unknown(part.boot_id, begin, at, missed or None, orderly=part.orderly))
             part.read += len(records)
             part.place = Place(begin.seq + len(records), last.usec, zlib.crc32(last.text), last.time)
             yield Batch(NAME, tuple(events), Position(NAME, part.boot_id, str(part.place)), again=True)
@@ -263,9 +268,11 @@ class Earlier:
         try:
             boots = await self.journal_lane.call(self.journal.boots, _LANE_S)
             if boot_id not in boots:
+                await self.journal_lane.call(self.journal.readable, _LANE_S)
                 boots = await self.journal_lane.call(partial(self.journal.boots, place.time), _LANE_S)
         except (JournalUnavailable, LaneStuck) as error:
             log.warning("journal_not_read", error=str(error), effect="what happened in earlier boots is not known")
+            self._trouble = str(error)
             return []
         boots = [boot for boot in boots if boot != self.boot_id]
         return boots[boots.index(boot_id) :] if boot_id in boots else boots
@@ -278,7 +285,7 @@ class Earlier:
             return None
 
     def _gap(self, place: Place, part: _Part, oldest: KernelRecord, missing: int) -> Event:
-        fields: dict[str, Value] = {"first_seq": place.seq + 1, "last_seq": oldest.seq - 1, "recovered": part.read}
+        fields: dict[str, Value] = {"first_seq": place.seq + 1, "last_seq": oldest.seq - 1, "recovered": part.read, **self._why()}
         self.interpreter.counters.lost += missing
         return lost_event(
             identity=f"kmsg:{self.boot_id}:lost:{place.seq + 1}-{oldest.seq - 1}",
@@ -289,16 +296,19 @@ class Earlier:
             fields=fields,
         )
 
-    def _unknown(self, boot_id: str, place: Place, count: int | None, *, orderly: bool) -> Event:
-        """What nobody kept of a former boot."""
+    def _why(self) -> dict[str, Value]:
+        return {"journal": self._trouble} if self._trouble else {}
+
+    def _unknown(self, boot_id: str, place: Place, at: float, count: int | None, *, orderly: bool) -> Event:
+        """What nobody kept of a former boot. `at`: when what was last read was written; what comes behind it is younger."""
         since_boot = wall_time(0)
         return lost_event(
             identity=f"kmsg:{boot_id}:lost:after-{place.seq}",
-            time=since_boot,
+            time=at or since_boot,
             boot_id=boot_id,
             count=count,
             span=(place.time or None, since_boot),
-            fields={"former_boot": boot_id, "orderly": orderly},
+            fields={"former_boot": boot_id, "orderly": orderly, **self._why()},
             code="vitald/not_watched",
         )
 

@@ -16,8 +16,9 @@ from agent.sources.kernel_log.recognise import Recogniser
 from agent.sources.kernel_log.record import unescape
 from agent.sources.kernel_log.sighting import Sighting
 from agent.sources.pci import PciInventory
+from agent.sources.source import KERNEL_LOG
 
-NAME = "kernel_log"
+NAME = KERNEL_LOG
 _FOLLOW_S = 5.0  # an SXid's follow-up records come within milliseconds of it
 _SWITCHES = 64
 

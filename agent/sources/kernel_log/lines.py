@@ -8,14 +8,14 @@ program than `kernel` is that program's, whatever it quotes.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent.sources.kernel_log.record import KernelRecord, TornRecord
 
 _MONTH = r"(?:\d{1,2}[^\W\d]|[^\W\d]{3,5}\.?)"  # localised: "Mär", "Okt", "févr.", "8月"
 _CLOCK = r"\d\d:\d\d:\d\d"
 _DELTA = r"(?: *< *\d+\.\d+>)?"  # dmesg -d
-_SECONDS = rf"\[(?: *\+?\d+\.\d+)?{_DELTA} ?\]"  # also dmesg -e: "[  +0.000844]"
+_SECONDS = rf"\[(?: *(?:\+\d+\.\d+|(?P<seconds>\d+)\.(?P<micros>\d+)))?{_DELTA} ?\]"  # also dmesg -e: "[  +0.000844]"
 _WALL = rf"\[(?:[^\W\d]{{1,4}}\.? )?{_MONTH} *\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?{_DELTA}\]"  # dmesg -T, dmesg -H
 _DATE, _ZONE = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}", r"(?:Z| ?[+\-]\d\d:?\d\d)?"
 _FACILITIES = "kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7]"
@@ -38,6 +38,8 @@ _TALOS = re.compile(rf"\S{{1,255}}: +kern: +[a-z]+: \[{_DATE}(?:\.\d+)?Z\]: ")
 _KERNEL = re.compile(rf"(?:{_HOST} )?kernel:(?: |(?=\[))")
 _LONGEST = 8192  # the kernel cuts a record at about 1 KiB, escapes make it four times that; more is nobody's record
 _RAW = re.compile(rb"\d{1,4},\d+,\d+,[^;]{1,256};")
+_DIGITS = 12  # of seconds; a longer one is nobody's uptime
+_JITTER_USEC = 2_000_000  # stamps of two processors differ by less
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,28 @@ class Line:
 
     message: bytes  # still escaped, where the form escapes
     facility: int | None = None
+    usec: int | None = field(default=None, compare=False)  # on the kernel's own clock, where the form has that
+
+
+class Clock:
+    """When the lines of a saved log were written, in order: by the kernel's clock, else a second after the one before."""
+
+    def __init__(self) -> None:
+        self._boot = 1
+        self._began = 0.0  # of the boot, on the clock that goes through all of the log
+        self._time = 0.0
+        self._usec = 0
+
+    def tell(self, line: Line) -> tuple[int, float]:
+        """The number of its boot in the log, and the time."""
+        if line.usec is None:
+            self._time += 1.0
+        else:
+            if line.usec < self._usec - _JITTER_USEC:
+                self._boot, self._began = self._boot + 1, self._time + 1.0
+            self._time = max(self._time, self._began + line.usec / 1e6)
+            self._usec = line.usec
+        return self._boot, self._time
 
 
 def strip(raw: bytes) -> Line | None:
@@ -56,21 +80,27 @@ def strip(raw: bytes) -> Line | None:
             record = KernelRecord.parse(raw)
         except TornRecord:
             return None
-        return Line(record.text, record.facility)
+        return Line(record.text, record.facility, record.usec)
     text = raw.decode("utf-8", "surrogateescape")
     facility: int | None = None
+    usec: int | None = None
     if (syslog := _SYSLOG.match(text) or _TALOS.match(text)) is not None:
         if syslog.re is _SYSLOG and syslog["tag"] != "kernel":
             return None
         text = text[syslog.end() :]
     elif (stamp := _STAMP.match(text)) is not None and stamp.end():
-        facility = _facility(stamp["prio"], stamp["facility"])
+        facility, usec = _facility(stamp["prio"], stamp["facility"]), _usec(stamp)
         text = text[stamp.end() :]
     if (tagged := _KERNEL.match(text)) is not None:
         text = text[tagged.end() :]
     if (stamp := _STAMP.match(text)) is not None:  # syslog keeps the kernel's own bracket where printk.time is on
-        text = text[stamp.end() :]
-    return Line(text.encode("utf-8", "surrogateescape"), facility)
+        text, usec = text[stamp.end() :], _usec(stamp) if usec is None else usec
+    return Line(text.encode("utf-8", "surrogateescape"), facility, usec)
+
+
+def _usec(stamp: re.Match[str]) -> int | None:
+    seconds, micros = stamp["seconds"], stamp["micros"]
+    return int(seconds) * 1_000_000 + int(micros[:6].ljust(6, "0")) if seconds and len(seconds) <= _DIGITS else None
 
 
 def _facility(prio: str | None, name: str | None) -> int | None:

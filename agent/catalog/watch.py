@@ -1,0 +1,121 @@
+"""
+When a reading means something: the thresholds of the catalogue, as data.
+
+A watch looks at one reading of one component. It takes the value as it is, or, with `over`, how fast a counter grew in the
+last so many seconds; and holds it against a number, another reading of the same component, or its siblings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Union
+
+from agent import toml
+from agent.model import ComponentKind
+
+Limit = Union[float, str]  # a number, or the name of another reading
+Plain = Union[int, float, str]
+
+
+class Test(Enum):
+    """What a value is held against."""
+
+    ABOVE = "above"  # more than the limit
+    BELOW = "below"  # less than it
+    IS = "is"  # one of these values
+    HAS = "has"  # one of these bits set
+    PEERS_ABOVE = "peers_above"  # so many deviations above the median of its siblings
+    PEERS_BELOW = "peers_below"
+    RISES = "rises"  # a counter is at least so much higher than when this was last said: an event each time
+    CHANGES = "changes"  # another value than was last said: an event each time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """One threshold. `limit` is the number, the values or the reading that `test` needs."""
+
+    of: str
+    test: Test
+    limit: Limit = 0.0
+    values: tuple[Plain, ...] = ()
+    over_s: float = 0.0  # look at the growth of a counter in this window
+    per_s: float = 60.0  # the unit of that growth
+    times: str = ""  # multiply the limit by this reading
+    least: float = 0.0  # among siblings: at least so far from their median
+    for_s: float = 0.0  # it must hold, and then not hold, for so long
+    only: Mapping[str, tuple[Plain, ...]] = field(default_factory=dict)  # only while these readings have these values
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is a state that begins and ends, and not something that happens."""
+        return self.test not in (Test.RISES, Test.CHANGES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """The watches of one entry: it holds while one of them does."""
+
+    code: str
+    component: ComponentKind
+    watches: tuple[Watch, ...]
+
+    @property
+    def lasting(self) -> bool:
+        return self.watches[0].lasting
+
+
+_TESTS = {test.value: test for test in Test}
+_KEYS = ("of", "over", "per", "times", "least", "for", "only", *_TESTS)
+
+
+def read(table: Mapping[str, Any]) -> Watch:
+    """From `{ of = "temperature_celsius", above = 90, for = "1m" }`. Raises ValueError, naming the key."""
+    for key in table:
+        if key not in _KEYS:
+            raise ValueError(f"{key}: unknown key{toml.suggest(key, _KEYS)}")
+    tests = [key for key in table if key in _TESTS]
+    if len(tests) != 1:
+        raise ValueError(f"needs exactly one of {', '.join(_TESTS)}")
+    if not isinstance(table.get("of"), str):
+        raise ValueError("of: expected the name of a reading")
+    test, given = _TESTS[tests[0]], table[tests[0]]
+    if test in (Test.IS, Test.HAS):
+        values = _plain(tests[0], given)
+        limit: Limit = 0.0
+    else:
+        values = ()
+        if isinstance(given, bool) and test is not Test.CHANGES:
+            raise ValueError(f"{tests[0]}: expected a number or the name of a reading, found {given!r}")
+        if not isinstance(given, (int, float)) and (not isinstance(given, str) or test not in (Test.ABOVE, Test.BELOW)):
+            raise ValueError(f"{tests[0]}: expected a number, found {given!r}")
+        limit = given
+    over_s = toml.duration(table["over"]) if "over" in table else 0.0
+    if "per" in table and not over_s:
+        raise ValueError("per: needs `over`, the window in which it grows")
+    if test in (Test.RISES, Test.CHANGES) and ("for" in table or over_s):
+        raise ValueError(f"{tests[0]}: what only happens has neither `for` nor `over`")
+    only = table.get("only", {})
+    if not isinstance(only, dict):
+        raise ValueError("only: expected { reading = value }")
+    return Watch(
+        of=table["of"],
+        test=test,
+        limit=limit,
+        values=values,
+        over_s=over_s,
+        per_s=toml.duration(table.get("per", "1m")),
+        times=str(table.get("times", "")),
+        least=float(table.get("least", 0.0)),
+        for_s=toml.duration(table["for"]) if "for" in table else 0.0,
+        only={name: _plain(f"only.{name}", value) for name, value in only.items()},
+    )
+
+
+def _plain(key: str, value: object) -> tuple[Plain, ...]:
+    values = value if isinstance(value, list) else [value]
+    plain = tuple(item for item in values if isinstance(item, (int, float, str)))
+    if not plain or len(plain) != len(values):
+        raise ValueError(f"{key}: expected a number, a text, or a list of them, found {value!r}")
+    return plain

@@ -1,0 +1,187 @@
+"""
+`vitald demo`: a simulated node with GPUs, on any machine with a C compiler, and the real daemon watching it.
+
+A short story, about a minute long: a healthy node, a GPU that runs hot, a memory row that waits to be remapped, a GPU that
+falls off the bus. Everything it shows is marked as simulated. Nothing outside a temporary folder is touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from agent.cli import Failed, client, main, render
+from agent.cli.render import Json
+from agent.simulator.build import CannotBuild
+from agent.simulator.node import SimulatedNode
+
+_WAIT_S = 20.0
+_HOT, _REMAPPED, _LOST = 3, 2, 5
+_CONFIG = """\
+[paths]
+sysfs = "{folder}/node/sysfs"
+state = "{folder}/state"
+runtime = "{folder}/run"
+
+[kernel_log]
+source = "file"
+path = "{folder}/kernel.log"
+
+[nvml]
+library = "{library}"
+fast = "1s"
+slow = "2s"
+inventory = "30s"
+
+[metrics]
+listen = "127.0.0.1:{port}"
+
+[catalog.overrides."nvml/temperature"]
+watch = {{ of = "margin_celsius", below = 1, for = "2s" }}   # a minute, outside of demos
+"""
+
+
+class CannotShow(Failed):
+    exit_code = 69  # EX_UNAVAILABLE
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--profile", default="h100", help="t4, v100, a100, l40s, h100 (default), h200, b200 or gb200")
+    parser.add_argument("--pause", type=float, default=8.0, metavar="SECONDS", help="to read each chapter (default: 8)")
+    parser.add_argument("--stay", action="store_true", help="leave the node running at the end, until Ctrl-C")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="vitald-demo-") as name:
+        folder = Path(name)
+        try:
+            node = SimulatedNode(folder / "node", arguments.profile)
+            library = node.library
+        except CannotBuild as error:
+            raise CannotShow(f"the simulated GPU library cannot be built: {error}") from None
+        except (KeyError, ValueError) as error:
+            raise CannotShow(str(error)) from None
+        (folder / "kernel.log").touch()
+        port = _free_port()
+        (folder / "config.toml").write_text(_CONFIG.format(folder=folder, library=library, port=port))
+        with _daemon(folder, node) as place:
+            _Story(node, place, port, arguments.pause).tell()
+            if arguments.stay:
+                print("\nThe node stays as it is until Ctrl-C. Ask it:")
+                print(f"    vitald status --socket {place}\n    vitald gpus --socket {place}\n    curl -s http://127.0.0.1:{port}/metrics")
+                try:
+                    while True:
+                        time.sleep(3600)
+                except KeyboardInterrupt:
+                    print()
+    return 0
+
+
+class _Story:
+    """What happens to the node, and what vitald says of it."""
+
+    def __init__(self, node: SimulatedNode, place: Path, port: int, pause: float) -> None:
+        self.node, self.place, self.port, self.pause = node, place, port, pause
+
+    def tell(self) -> None:
+        gpus = self.node.addresses
+        hot, remapped, lost = (number % len(gpus) for number in (_HOT, _REMAPPED, _LOST))
+        self._chapter("1. A healthy node", f"{len(gpus)} GPUs, simulated below the driver's library; the daemon is the real one.")
+        self._until(lambda status: status["status"] == "healthy")
+        self._ask("gpus")
+        self._ask("status")
+
+        self._chapter("2. A GPU runs hot", f"gpu/{gpus[hot]} has no margin left and slows down. Advice, and no reason to stop work:")
+        self.node.set(hot, {"temp_c": 92, "margin_c": -1, "throttle": "0x68"})
+        self._until(_found("nvml/temperature"))
+        self._ask("status")
+        self.node.set(hot, {"temp_c": 41, "margin_c": 46, "throttle": "0x0"})
+        self._until(lambda status: status["status"] == "healthy")
+        print("    ... the fan is mended, and the finding ends by itself.")
+
+        self._chapter(
+            "3. A row of memory is remapped",
+            f"The kernel log tells Xid 63 of gpu/{gpus[remapped]}, and NVML that the remap waits for a reset:",
+        )
+        self.node.set(remapped, {"remap": "0 1 1 0"})
+        self._ask("inject", "xid", "63", "--device", gpus[remapped])
+        self._until(_found("nvml/row_remap_pending"))
+        self._ask("status")
+        print("\n    A job may go on; the next one should wait:")
+        self._ask("check", "--for", "running")
+        self._ask("check", "--for", "prolog")
+
+        self._chapter(
+            "4. A GPU falls off the bus", f"gpu/{gpus[lost]}: Xid 79 in the kernel log, and NVML cannot reach it. One incident, told once:"
+        )
+        self.node.lose(lost)
+        self._ask("inject", "xid", "79", "--device", gpus[lost])
+        self._until(_found("nvml/gpu_lost", "xid/79"))
+        self._ask("status")
+        self._ask("gpus")
+        print(f"\n    rebootRequired as Prometheus sees it (http://127.0.0.1:{self.port}/metrics): vitald_reboot_required 1")
+        print("\nThat was all of it. On a node with GPUs: vitald run, or the service. None of this was real.")
+
+    def _chapter(self, title: str, text: str) -> None:
+        time.sleep(self.pause if not title.startswith("1") else 0)
+        print(f"\n{render.colour(title, 'bold')}\n    {text}")
+
+    def _ask(self, *words: str) -> None:
+        print(f"\n{render.colour('$ vitald ' + ' '.join(words), 'dim')}", flush=True)
+        main([*words, "--socket", str(self.place), "--timeout", "5"])
+
+    def _until(self, holds: Callable[[Json], bool]) -> None:
+        until = time.monotonic() + _WAIT_S
+        asking = argparse.Namespace(socket=self.place, timeout=5.0)
+        while not holds(client.status(asking)):
+            if time.monotonic() > until:
+                raise CannotShow("the daemon does not say what it should: please report this, with the output of vitald version")
+            time.sleep(0.1)
+
+
+def _found(*codes: str) -> Callable[[Json], bool]:
+    """Any of these is open, or told in an open incident."""
+
+    def holds(status: Json) -> bool:
+        findings = {str(finding["code"]) for finding in cast("list[Json]", status["findings"])}
+        return not findings.isdisjoint(codes)
+
+    return holds
+
+
+@contextmanager
+def _daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
+    """The real one, over the simulated node."""
+    place, log = folder / "run/vitald.sock", folder / "log"
+    with log.open("wb") as stderr:
+        daemon = subprocess.Popen(
+            [sys.executable, "-I", "-m", "agent", "run", "--config", str(folder / "config.toml")],
+            env={**os.environ, **node.environment},
+            stdout=stderr,
+            stderr=stderr,
+        )
+        try:
+            until = time.monotonic() + _WAIT_S
+            while not place.exists():
+                if daemon.poll() is not None or time.monotonic() > until:
+                    raise CannotShow(f"the daemon did not start:\n{log.read_text(errors='replace')}")
+                time.sleep(0.05)
+            yield place
+        finally:
+            daemon.terminate()
+            daemon.wait(timeout=10)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

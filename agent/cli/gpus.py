@@ -1,0 +1,102 @@
+"""`vitald gpus`: the GPUs at a glance, one line each. What nobody knows is a dash, never a zero."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import cast
+
+from agent.cli import client, render
+from agent.cli.render import Json
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("--json", action="store_true", help="the answer of GET /v1/gpus, with every reading")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    answer = client.ask(arguments, "/v1/gpus")
+    if arguments.json:
+        render.emit_json(answer)
+        return 0
+    gpus = cast("list[Json]", answer["gpus"])
+    rows = [[title for title, _ in _COLUMNS], *([show(gpu) for _, show in _COLUMNS] for gpu in gpus)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    if any(gpu["simulated"] for gpu in gpus):
+        print(render.colour("SIMULATED: none of these GPUs is real", "bold", "magenta"))
+    for number, row in enumerate(rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+        text = "  ".join(cells).rstrip()
+        if number and row[-1] != "healthy":
+            text = text[: len(text) - len(row[-1])] + render.status_word(row[-1])
+        print(render.colour(text, "dim") if not number else text)
+    source = cast("Json | None", answer["source"])
+    if not gpus:
+        print("no GPU on PCI" if source is not None else "NVML is not asked on this node: [nvml] enabled = false")
+    elif source is None or source["state"] != "ok":
+        said = (
+            "NVML is not asked: [nvml] enabled = false"
+            if source is None
+            else f"source nvml is {source['state']}: {render.safe(source['detail'])}"
+        )
+        print(f"these are not the present values: {said}")
+    return 0
+
+
+def _of(gpu: Json, name: str) -> float | None:
+    value = cast("Json", gpu["readings"]).get(name)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _who(gpu: Json, name: str) -> str:
+    value = cast("Json", gpu["identity"]).get(name)
+    return render.safe(value) if value not in (None, "") else "-"
+
+
+def _number(name: str, unit: str = "", scale: float = 1.0) -> Callable[[Json], str]:
+    def show(gpu: Json) -> str:
+        value = _of(gpu, name)
+        return "-" if value is None else f"{value * scale:.0f}{unit}"
+
+    return show
+
+
+def _memory(gpu: Json) -> str:
+    used, total = _of(gpu, "memory_used_bytes"), _of(gpu, "memory_total_bytes")
+    return "-" if used is None or total is None else f"{used / 2**30:.0f}/{total / 2**30:.0f}G"
+
+
+def _remap(gpu: Json) -> str:
+    """Rows remapped, and whether one waits or failed."""
+    rows, pending, failed = (_of(gpu, name) for name in ("remapped_rows_uncorrected", "row_remap_pending", "row_remap_failed"))
+    if rows is None:
+        pages = _of(gpu, "retired_pages")
+        return "-" if pages is None else f"{pages:.0f} pages"
+    return f"{rows:.0f}" + (" FAILED" if failed else " pending" if pending else "")
+
+
+def _links(gpu: Json) -> str:
+    active, links = _of(gpu, "nvlinks_active"), _of(gpu, "nvlinks")
+    return "-" if active is None or links is None else f"{active:.0f}/{links:.0f}"
+
+
+def _pcie(gpu: Json) -> str:
+    generation, width = _of(gpu, "pcie_generation"), _of(gpu, "pcie_width")
+    return "-" if generation is None or width is None else f"{generation:.0f}x{width:.0f}"
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Json], str]], ...] = (
+    ("gpu", lambda gpu: render.safe(gpu["pci"])),
+    ("model", lambda gpu: _who(gpu, "name").removeprefix("NVIDIA ")),
+    ("serial", lambda gpu: _who(gpu, "serial")),
+    ("temp", _number("temperature_celsius", "C")),
+    ("power", _number("power_watts", "W")),
+    ("util", _number("utilization_ratio", "%", 100)),
+    ("memory", _memory),
+    ("ecc unc", _number("ecc_uncorrected")),
+    ("remap", _remap),
+    ("nvlink", _links),
+    ("pcie", _pcie),
+    ("status", lambda gpu: str(gpu["status"])),
+)

@@ -1,0 +1,63 @@
+"""`vitald release --for 10m --reason TEXT`: let go of the GPUs, so that somebody can reset them. It comes back by itself."""
+
+from __future__ import annotations
+
+import argparse
+from typing import cast
+
+from agent import toml
+from agent.cli import client, render
+from agent.cli.render import Json
+
+_WAIT_S = 15.0
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("--for", dest="seconds", type=_duration, default=600.0, metavar="TIME", help='for how long, e.g. "10m" (default)')
+    parser.add_argument("--device", action="append", default=[], metavar="GPU", help="only this one, by PCI address; may be said again")
+    parser.add_argument("--reason", default="", help="what for, and who is it")
+    parser.add_argument("--end", action="store_true", help="take everything back now")
+    parser.add_argument("--json", action="store_true", help="the answer as JSON")
+
+
+def _duration(text: str) -> float:
+    try:
+        return toml.duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0: the devices are free. 10: somebody else has them open, or it cannot be told."""
+    arguments.timeout = max(arguments.timeout, _WAIT_S)
+    if arguments.end:
+        answer = client.ask(arguments, "/v1/release/end", {})
+        if arguments.json:
+            render.emit_json(answer)
+        else:
+            print("taken back: the GPUs are looked at again" if answer["ended"] else "nothing was released")
+        return 0
+    gpus = [gpu.removeprefix("gpu/") for gpu in arguments.device]
+    body: Json = {"seconds": arguments.seconds, "gpus": gpus, "reason": arguments.reason or "vitald release"}
+    answer = client.ask(arguments, "/v1/release", body)
+    if arguments.json:
+        render.emit_json(answer)
+    else:
+        _show(answer)
+    return 0 if answer["free"] else 10
+
+
+def _show(answer: Json) -> None:
+    what = ", ".join(cast("list[str]", answer["gpus"])) or "all GPUs"
+    print(f"released {render.safe(what)} until {render.clock(answer['until'])}; vitald release --end takes them back earlier")
+    for pid in cast("list[int]", answer["stuck"]):
+        print(f"  vitald's own process {pid} hangs in the driver and cannot be ended: only a reboot frees the device")
+    for holder in cast("list[Json]", answer["holders"]):
+        print(f"  still open in {render.safe(holder['process'])} (pid {holder['pid']})")
+    hidden = cast("int", answer["notLookedAt"])
+    if hidden:
+        who = "other processes" if hidden < 0 else f"{hidden} processes of other users"
+        print(f"  {who} could not be looked at: fuser -v /dev/nvidia*, as root, shows who else has them open")
+    if answer["free"]:
+        print("  nobody has them open")

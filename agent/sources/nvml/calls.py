@@ -1,0 +1,431 @@
+"""
+What the worker asks NVML about one GPU, by tier, and how the answers are called here.
+
+Runs in the worker process only, and imports nothing but pynvml: what it costs is memory on every node.
+
+A call gives readings by name, in base units: celsius, watts, joules, hertz, seconds, bytes; a list has one value a link.
+Field ids are chosen by the driver's version, not the binding's (ids 251-253 moved to 269-271 with driver 580.82).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Union
+
+import pynvml
+
+Reading = Union[float, str, "list[float]"]
+Ask = Callable[..., Any]  # ask("nvmlDeviceGetName", handle): the call by its C name, marked as in flight
+
+NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, INVALID_ARGUMENT, UNINITIALIZED = 3, 6, 13, 2, 1
+LOST, TIMEOUT, UNKNOWN = 15, 10, 999
+# What says that something cannot be observed, and nothing about health.
+MISSING = {3: "not supported", 4: "no permission", 13: "driver too old", 25: "driver too old", 26: "deprecated", 6: "not found"}
+LATER = {21, 27}  # no data yet, not ready: the next look will tell
+# What is a fault of the GPU by itself, whichever call says it.
+FAULTS = {8: "insufficient_power", 11: "irq_issue", 14: "corrupted_inforom", 15: "lost", 16: "reset_required"}
+
+OFTEN = 3  # a call that failed for no known reason so many times in succession is a fault
+
+_RENUMBERED = (580, 82)
+_RECOVERY, _RESET, _DRAIN_RESET, _MEMORY_TEMPERATURE, _POWER_TIME, _THERMAL_TIME = 230, 226, 227, 82, 74, 75
+_SW_THERMAL, _HW_THERMAL, _POWER_BRAKE = 269, 270, 271
+_LINKS, _DL_REPLAY, _DL_RECOVERY, _DL_CRC = 91, 161, 162, 163
+_RECOVERY_FAILED, _RECOVERED, _EFFECTIVE, _MALFORMED, _OVERRUN, _SYMBOLS = 214, 213, 219, 206, 207, 221
+_PCIE = {
+    94: "pcie_replays",
+    173: "pcie_correctable_errors",
+    179: "pcie_nonfatal_errors",
+    180: "pcie_fatal_errors",
+    169: "pcie_recoveries",
+}
+_T_LIMITS = {193: "shutdown_margin_celsius", 194: "slowdown_margin_celsius", 196: "gpu_max_margin_celsius"}
+_REASONS = {
+    0x1: "idle",
+    0x4: "power_capped",
+    0x8: "hw_slowdown",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "power_brake",
+}
+_VOLATILE, _AGGREGATE, _CORRECTED, _UNCORRECTED = 0, 1, 0, 1
+_DRAM, _SRAM = 2, 7
+_SWITCH = 2
+_MOST_LINKS = 36
+
+
+class Gpu:
+    """One GPU as the worker holds it."""
+
+    def __init__(self, address: str, handle: Any, driver: tuple[int, ...]) -> None:
+        self.address = address
+        self.handle = handle
+        self.driver = driver
+        self.links = 0
+        self.nvlink5 = False
+        self.skipped: dict[str, int] = {}  # calls that this GPU or driver does not have, until the next inventory: code
+        self.troubles: dict[str, tuple[int, int]] = {}  # calls that failed: code, and how many times in succession
+
+
+Call = Callable[[Ask, Gpu], "dict[str, Reading]"]
+
+
+def _fields(ask: Ask, gpu: Gpu, ids: dict[Any, str], scale: float = 1.0) -> dict[str, Reading]:
+    """Many values in one call; what a GPU does not have is left out. Raises where it is lost or wants its reset."""
+    got: dict[str, Reading] = {}
+    for (_, name), value in zip(ids.items(), ask("nvmlDeviceGetFieldValues", gpu.handle, list(ids))):
+        if value.nvmlReturn in (LOST, 16):
+            raise pynvml.NVMLError(value.nvmlReturn)
+        if value.nvmlReturn == 0:
+            got[name] = _number(value) * scale if scale != 1.0 else _number(value)
+    return got
+
+
+def _number(value: Any) -> float:
+    """The member of the union that the value's type names. Reading a signed one as unsigned gives absurd numbers."""
+    union = value.value
+    members = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+    return float(getattr(union, members.get(value.valueType, "ullVal")))
+
+
+# --- fast: every few seconds
+
+
+def recovery_action(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """The driver's own advice; where it has none yet (before R565), the two flags that it grew out of."""
+    got = _fields(ask, gpu, {_RECOVERY: "recovery", _RESET: "reset", _DRAIN_RESET: "drain_reset"})
+    reset, drain = got.pop("reset", None), got.pop("drain_reset", None)
+    if "recovery" not in got:
+        if reset is None and drain is None:
+            raise pynvml.NVMLError(NOT_SUPPORTED)
+        got["recovery"] = 1.0 if reset else 4.0 if drain else 0.0
+    return got
+
+
+def temperature(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {"temperature_celsius": ask("nvmlDeviceGetTemperature", gpu.handle, 0)}
+
+
+def margin(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {"margin_celsius": ask("nvmlDeviceGetMarginTemperature", gpu.handle)}
+
+
+def memory_temperature(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return _some(_fields(ask, gpu, {_MEMORY_TEMPERATURE: "memory_temperature_celsius"}))
+
+
+def clock_events(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    try:
+        mask = ask("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
+    except pynvml.NVMLError as error:
+        if error.value != FUNCTION_NOT_FOUND:
+            raise
+        mask = ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu.handle)  # its name before R535
+    return {"clock_event_reasons": mask, **{name: float(bool(mask & bit)) for bit, name in _REASONS.items()}}
+
+
+def throttle_times(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    ids = {_POWER_TIME: "power_capped_seconds", _THERMAL_TIME: "thermal_slowdown_seconds"}
+    if gpu.driver >= _RENUMBERED:
+        ids |= {_SW_THERMAL: "sw_thermal_seconds", _HW_THERMAL: "hw_thermal_seconds", _POWER_BRAKE: "power_brake_seconds"}
+    got = _some(_fields(ask, gpu, ids, 1e-9))
+    parts = [value for name in ("sw_thermal_seconds", "hw_thermal_seconds", "power_brake_seconds") if (value := got.get(name)) is not None]
+    total = sum(part for part in parts if isinstance(part, float)) if parts else got.get("thermal_slowdown_seconds")
+    return got if total is None else {**got, "throttled_seconds": total}
+
+
+def power(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {"power_watts": ask("nvmlDeviceGetPowerUsage", gpu.handle) / 1000}
+
+
+def load(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {"utilization_ratio": ask("nvmlDeviceGetUtilizationRates", gpu.handle).gpu / 100}
+
+
+# --- slow: every minute or so
+
+
+def performance_state(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {"performance_state": ask("nvmlDeviceGetPerformanceState", gpu.handle)}
+
+
+def clocks(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {
+        "sm_clock_hertz": ask("nvmlDeviceGetClockInfo", gpu.handle, 1) * 1e6,
+        "memory_clock_hertz": ask("nvmlDeviceGetClockInfo", gpu.handle, 2) * 1e6,
+    }
+
+
+def energy(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {"energy_joules": ask("nvmlDeviceGetTotalEnergyConsumption", gpu.handle) / 1000}
+
+
+def memory(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    info = ask("nvmlDeviceGetMemoryInfo", gpu.handle)
+    return {"memory_used_bytes": info.used, "memory_total_bytes": info.total}
+
+
+def ecc(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {
+        "ecc_corrected": ask("nvmlDeviceGetTotalEccErrors", gpu.handle, _CORRECTED, _VOLATILE),
+        "ecc_uncorrected": ask("nvmlDeviceGetTotalEccErrors", gpu.handle, _UNCORRECTED, _VOLATILE),
+        "ecc_corrected_lifetime": ask("nvmlDeviceGetTotalEccErrors", gpu.handle, _CORRECTED, _AGGREGATE),
+        "ecc_uncorrected_lifetime": ask("nvmlDeviceGetTotalEccErrors", gpu.handle, _UNCORRECTED, _AGGREGATE),
+    }
+
+
+def ecc_dram(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {
+        "ecc_corrected_dram": ask("nvmlDeviceGetMemoryErrorCounter", gpu.handle, _CORRECTED, _VOLATILE, _DRAM),
+        "ecc_uncorrected_dram": ask("nvmlDeviceGetMemoryErrorCounter", gpu.handle, _UNCORRECTED, _VOLATILE, _DRAM),
+    }
+
+
+def ecc_sram(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {
+        "ecc_corrected_sram": ask("nvmlDeviceGetMemoryErrorCounter", gpu.handle, _CORRECTED, _VOLATILE, _SRAM),
+        "ecc_uncorrected_sram": ask("nvmlDeviceGetMemoryErrorCounter", gpu.handle, _UNCORRECTED, _VOLATILE, _SRAM),
+    }
+
+
+def sram_status(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """Needs root. Without, the threshold is not observed, which is not the same as not exceeded."""
+    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    ask("nvmlDeviceGetSramEccErrorStatus", gpu.handle, ctypes.byref(status))
+    return {
+        "sram_threshold_exceeded": status.bThresholdExceeded,
+        "sram_uncorrected_parity_lifetime": status.aggregateUncParity,
+        "sram_uncorrected_secded_lifetime": status.aggregateUncSecDed,
+        "sram_corrected_lifetime": status.aggregateCor,
+    }
+
+
+def remapped_rows(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    corrected, uncorrected, pending, failed = ask("nvmlDeviceGetRemappedRows", gpu.handle)
+    return {
+        "remapped_rows_corrected": corrected,
+        "remapped_rows_uncorrected": uncorrected,
+        "row_remap_pending": pending,
+        "row_remap_failed": failed,
+    }
+
+
+def spare_rows(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    banks = ask("nvmlDeviceGetRowRemapperHistogram", gpu.handle)
+    return {
+        "remap_banks_max": banks.max,
+        "remap_banks_high": banks.high,
+        "remap_banks_partial": banks.partial,
+        "remap_banks_low": banks.low,
+        "remap_banks_none": banks.none,
+    }
+
+
+def retired_pages(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    single = len(ask("nvmlDeviceGetRetiredPages_v2", gpu.handle, 0))
+    double = len(ask("nvmlDeviceGetRetiredPages_v2", gpu.handle, 1))
+    return {"retired_pages_single": single, "retired_pages_double": double, "retired_pages": single + double}
+
+
+def retirement_pending(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {"page_retirement_pending": ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu.handle)}
+
+
+def repair(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    channel, tpc = ask("nvmlDeviceGetRepairStatus", gpu.handle)
+    return {"channel_repair_pending": channel, "tpc_repair_pending": tpc}
+
+
+def unrepairable(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """The binding passes {version, flag}; newer headers declare the flag alone, and the driver then writes it to the first word."""
+    version = 0x1000008
+    words = (ctypes.c_uint * 2)(version, 0)
+    ask("nvmlDeviceGetUnrepairableMemoryFlag_v1", gpu.handle, words, raw=True)
+    return {"memory_unrepairable": words[0] if words[0] != version else words[1]}
+
+
+def pcie_link(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {
+        "pcie_generation": ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu.handle),
+        "pcie_width": ask("nvmlDeviceGetCurrPcieLinkWidth", gpu.handle),
+        "pcie_generation_max": ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu.handle),
+        "pcie_width_max": ask("nvmlDeviceGetMaxPcieLinkWidth", gpu.handle),
+    }
+
+
+def pcie_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return _some(_fields(ask, gpu, _PCIE))
+
+
+def nvlinks(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    if not gpu.links:
+        raise pynvml.NVMLError(NOT_SUPPORTED)
+    states = [float(ask("nvmlDeviceGetNvLinkState", gpu.handle, link)) for link in range(gpu.links)]
+    return {"nvlink_active": states, "nvlinks_active": sum(states), "nvlinks": gpu.links}
+
+
+def nvlink_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """By generation: totals that succeed with 0 on Hopper are never asked for."""
+    if not gpu.links:
+        raise pynvml.NVMLError(NOT_SUPPORTED)
+    if gpu.nvlink5:
+        names = {
+            _RECOVERY_FAILED: "nvlink_recovery_failures",
+            _RECOVERED: "nvlink_recoveries",
+            _EFFECTIVE: "nvlink_effective_errors",
+            _MALFORMED: "nvlink_malformed_packets",
+            _OVERRUN: "nvlink_buffer_overruns",
+            _SYMBOLS: "nvlink_symbol_errors",
+        }
+    else:
+        names = {_DL_REPLAY: "nvlink_replays", _DL_RECOVERY: "nvlink_recoveries", _DL_CRC: "nvlink_crc_errors"}
+    every = {(field, link): f"{name}/{link}" for field, name in names.items() for link in range(gpu.links)}
+    got = _fields(ask, gpu, every)
+    if not got and not gpu.nvlink5:
+        counters = {0: "nvlink_replays", 1: "nvlink_recoveries", 2: "nvlink_crc_errors"}
+        return {
+            name: [float(ask("nvmlDeviceGetNvLinkErrorCounter", gpu.handle, link, counter)) for link in range(gpu.links)]
+            for counter, name in counters.items()
+        }
+    whole: dict[str, Reading] = {}
+    for name in names.values():
+        values = [got.get(f"{name}/{link}") for link in range(gpu.links)]
+        if all(isinstance(value, float) for value in values):
+            whole[name] = [value for value in values if isinstance(value, float)]
+    return _some(whole)
+
+
+def fabric(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """State and health in the NVSwitch fabric. `fabric_status` counts only once the state is 3, completed."""
+    info, error = pynvml.c_nvmlGpuFabricInfo_v3_t(), None
+    try:
+        ask("nvmlDeviceGetGpuFabricInfoV", gpu.handle, ctypes.byref(info))
+    except pynvml.NVMLError as refused:
+        if refused.value != 25:
+            raise
+        info, error = pynvml.c_nvmlGpuFabricInfo_v2_t(), refused  # before R580
+        ask("nvmlDeviceGetGpuFabricInfoV", gpu.handle, ctypes.byref(info))
+    if info.state == 0:
+        raise pynvml.NVMLError(NOT_SUPPORTED)
+    mask = info.healthMask
+    got: dict[str, Reading] = {
+        "fabric_state": info.state,
+        "fabric_status": info.status,
+        "fabric_clique": info.cliqueId,
+        "fabric_cluster": bytes(info.clusterUuid).hex(),
+        "fabric_health_mask": mask,
+        # Two bits each, and no common polarity: 1 is bad for the first four, good for the others.
+        "fabric_degraded_bandwidth": float(mask & 3 == 1),
+        "fabric_route_recovery": float(mask >> 2 & 3 == 1),
+        "fabric_route_unhealthy": float(mask >> 4 & 3 == 1),
+        "fabric_access_timeout": float(mask >> 6 & 3 == 1),
+        "fabric_incorrect_configuration": float(mask >> 8 & 15) if mask >> 8 & 15 > 1 else 0.0,
+        "fabric_manager_lost": float(mask >> 14 & 3 == 2),
+    }
+    if error is None and info.healthSummary:
+        got["fabric_health_summary"] = info.healthSummary
+    return got
+
+
+def processes(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    running = ask("nvmlDeviceGetComputeRunningProcesses", gpu.handle)
+    return {"processes": len(running), "process_pids": [float(process.pid) for process in running]}
+
+
+# --- inventory: rarely
+
+
+def limits(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    got: dict[str, Reading] = {}
+    for number, name in ((0, "shutdown_celsius"), (1, "slowdown_celsius"), (2, "memory_max_celsius"), (3, "gpu_max_celsius")):
+        try:
+            got[name] = ask("nvmlDeviceGetTemperatureThreshold", gpu.handle, number)
+        except pynvml.NVMLError as error:
+            if error.value not in MISSING and error.value != INVALID_ARGUMENT:
+                raise
+    return _some(got)
+
+
+def t_limits(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return _some(_fields(ask, gpu, _T_LIMITS))
+
+
+def power_limit(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {"power_limit_watts": ask("nvmlDeviceGetEnforcedPowerLimit", gpu.handle) / 1000}
+
+
+def persistence(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    return {"persistence_mode": ask("nvmlDeviceGetPersistenceMode", gpu.handle)}
+
+
+def ecc_mode(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    current, pending = ask("nvmlDeviceGetEccMode", gpu.handle)
+    return {"ecc_mode": current, "ecc_mode_pending": pending}
+
+
+def mig(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """Mode and number of instances. The index space has holes."""
+    current, pending = ask("nvmlDeviceGetMigMode", gpu.handle)
+    instances = 0
+    if current:
+        for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", gpu.handle)):
+            try:
+                ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu.handle, index)
+                instances += 1
+            except pynvml.NVMLError as error:
+                if error.value != NOT_FOUND:
+                    raise
+    return {"mig_mode": current, "mig_mode_pending": pending, "mig_instances": instances}
+
+
+def identity(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """Who it is. Some of it cannot be read any more once the GPU is lost, so it is remembered."""
+    got: dict[str, Reading] = {"uuid": ask("nvmlDeviceGetUUID", gpu.handle)}
+    for name, call in (
+        ("name", "nvmlDeviceGetName"),
+        ("serial", "nvmlDeviceGetSerial"),
+        ("part_number", "nvmlDeviceGetBoardPartNumber"),
+        ("vbios", "nvmlDeviceGetVbiosVersion"),
+        ("inforom", "nvmlDeviceGetInforomImageVersion"),
+        ("module_id", "nvmlDeviceGetModuleId"),
+        ("minor", "nvmlDeviceGetMinorNumber"),
+        ("board_id", "nvmlDeviceGetBoardId"),
+    ):
+        try:
+            got[name] = ask(call, gpu.handle)
+        except pynvml.NVMLError as error:
+            if error.value not in MISSING:
+                raise
+    return got
+
+
+def nvlink_layout(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """How many links there are, of which generation, and whether an NVSwitch is behind them."""
+    gpu.links = int(_some(_fields(ask, gpu, {_LINKS: "count"})).get("count", 0))  # type: ignore[arg-type]  # a number
+    gpu.links = min(gpu.links, _MOST_LINKS)
+    if not gpu.links:
+        return {"nvlinks": 0}
+    gpu.nvlink5 = bool(_fields(ask, gpu, {(_RECOVERY_FAILED, 0): "failed"}))
+    switched = 0.0
+    for link in range(gpu.links):
+        try:
+            switched = max(switched, float(ask("nvmlDeviceGetNvLinkRemoteDeviceType", gpu.handle, link) == _SWITCH))
+        except pynvml.NVMLError as error:  # a link that is down has no other end
+            if error.value not in MISSING and error.value not in (INVALID_ARGUMENT, UNKNOWN):
+                raise
+    return {"nvlinks": gpu.links, "nvlink_switched": switched}
+
+
+def _some(got: dict[str, Reading]) -> dict[str, Reading]:
+    if not got:
+        raise pynvml.NVMLError(NOT_SUPPORTED)
+    return got
+
+
+FAST: tuple[Call, ...] = (recovery_action, temperature, margin, memory_temperature, clock_events, throttle_times, power, load)
+SLOW: tuple[Call, ...] = (
+    *(performance_state, clocks, energy, memory, ecc, ecc_dram, ecc_sram, sram_status, remapped_rows, spare_rows),
+    *(retired_pages, retirement_pending, repair, unrepairable, pcie_link, pcie_errors, nvlinks, nvlink_errors, fabric, processes),
+)
+INVENTORY: tuple[Call, ...] = (identity, nvlink_layout, limits, t_limits, power_limit, persistence, ecc_mode, mig)

@@ -1,0 +1,287 @@
+"""
+What NVML's answers mean: from what the worker read to readings, and to the events that are worth telling.
+
+Owns     what is known of this node's GPUs and what was said of them, across restarts.
+Refuses  processes and waiting: answers come in, events go out. Thresholds are the catalogue's watches.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from agent.catalog import Catalog
+from agent.model import NODE, Component, ComponentKind, Event, Fields, Readings, Sample, Trust, Value
+from agent.sources.nvml.devices import Devices, Known
+from agent.sources.watch import Sign, Watcher
+
+NAME = "nvml"
+HUNG, UNAVAILABLE, IDENTITY, RESET = "nvml/hung", "nvml/unavailable", "device/identity", "device/reset"
+GONE = -1  # besides NVML's own codes: the worker process ended
+
+_SIMULATED_S = 86400.0  # findings from a simulated library end after this, like a drill's
+_LOOKUP = {
+    4: "no_permission",
+    6: "not_initialised",
+    8: "insufficient_power",
+    10: "lost",
+    11: "irq_issue",
+    15: "lost",
+    16: "reset_required",
+    999: "lost",  # at a look-up: very often a dead GPU
+}
+_FAULTS = ("lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission")
+_SINCE_LOAD = ("energy_joules", "power_capped_seconds")  # begin at zero when the GPU was reset or the driver loaded
+_WHO = ("name", "serial", "uuid", "vbios", "part_number", "module_id", "minor")  # stays true of a lost GPU
+_MISSED = "missing "  # before the UUID of a GPU that is nowhere: what is said of it is said of its former slot
+
+
+class GpuNode:
+    """The GPUs of this node as NVML shows them."""
+
+    def __init__(self, catalog: Catalog, boot_id: str, *, expected: int, told: int) -> None:
+        """`expected`: how many GPUs there should be, 0 where nobody knows; `told`: the same, where the site said it itself."""
+        self.boot_id = boot_id
+        self.read: dict[str, Readings] = {}  # by address: all that is known now
+        self.simulated = False
+        self.slots: Mapping[str, str] = {}  # physical slots by address without function
+        self._catalog = catalog
+        self._expected = expected
+        self._told = told
+        self._serial = 0
+        self._devices, self._watcher = Devices(), Watcher(catalog.watched(NAME))
+        self._counted: dict[str, dict[str, float]] = {}  # by UUID: what began when the driver was loaded
+        self._links: dict[str, list[int]] = {}  # by UUID: the NVLinks that were ever active
+        self._hung: set[str] = set()  # components at which a call hangs
+        self._missed: dict[str, str] = {}  # by UUID: GPUs that were said to be missing, and from which slot
+        self._driver: dict[str, Sample] = {}
+
+    def configure(self, catalog: Catalog) -> None:
+        """The catalogue was reloaded."""
+        self._catalog = catalog
+        self._watcher.configure(catalog.watched(NAME))
+
+    # --- what is remembered
+
+    @property
+    def memory(self) -> str:
+        """For the next start: baselines, who was here, what was said."""
+        remembered = {
+            "gpus": self._devices.memory,
+            "watch": self._watcher.memory,
+            "counted": self._counted,
+            "links": self._links,
+            "hung": sorted(self._hung),
+            "missed": self._missed,
+        }
+        return json.dumps(remembered, separators=(",", ":"))
+
+    def recall(self, memory: str, boot_id: str) -> None:
+        """What is remembered of another boot still says who was here; what lasted begins anew. Raises ValueError for what is none of ours."""
+        try:
+            stored = json.loads(memory)
+            devices, links, missed = Devices(stored["gpus"]), dict(stored["links"]), dict(stored["missed"])
+            watcher = Watcher(self._catalog.watched(NAME), stored["watch"])
+            counted, hung = dict(stored["counted"]), set(stored["hung"])
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        self._devices, self._watcher, self._links, self._missed, self._hung = devices, watcher, links, missed, hung
+        if boot_id == self.boot_id:
+            self._counted = counted
+        else:
+            watcher.forget_all()
+
+    # --- answers
+
+    def attached(self, answer: Mapping[str, Any]) -> None:
+        """A worker took hold of the driver."""
+        self.simulated = bool(answer["simulated"])
+        self._driver = {"unavailable": 0.0, "driver": str(answer["driver"]), "nvml": str(answer["nvml"])}
+        self._devices.attached()
+
+    def unavailable(self, code: int, why: str, on_pci: set[str]) -> list[Event]:
+        """The driver cannot be asked at all. `code` is NVML's, GONE, or 0 where there is nothing to ask it about."""
+        self._driver = {"unavailable": float(code)}
+        self.read = {}
+        said = f"{'SIMULATED ' if self.simulated else ''}NVML: {why}"
+        return [replace(event, raw=said) if event.code == UNAVAILABLE else event for event in self._signs([], on_pci)]
+
+    def digest(self, answers: Mapping[str, Mapping[str, Any]], on_pci: set[str]) -> list[Event]:
+        """Who is there, was it reset, and what the watches say."""
+        now = time.time()
+        events: list[Event] = []
+        for address, answer in answers.items():
+            values: dict[str, Sample] = {
+                name: tuple(map(float, value)) if isinstance(value, list) else value for name, value in answer.get("values", {}).items()
+            }
+            component = Component(ComponentKind.GPU, address)
+            if "uuid" in values:
+                events += self._met(address, values)
+            identity = self._devices.identity(address)
+            if self._was_reset(identity, values):
+                text = f"{self._who(address)} was reset, or the driver loaded: its counters began anew"
+                events.append(self.event(RESET, component, {}, text, now))
+                self._watcher.forget(identity, counters=True)
+            if values and component.name in self._hung:
+                self._hung.discard(component.name)
+                events.append(self.event(HUNG, component, {"recovered": True}, f"{self._who(address)} answers again"))
+            self.read[address] = self._readings(component, identity, values, answer, now)
+        if self._driver.get("unavailable") == 0 and NODE.name in self._hung:
+            self._hung.discard(NODE.name)
+            events.append(self.event(HUNG, NODE, {"recovered": True}, "the driver answers again"))
+        return [*events, *self._signs(answers, on_pci)]
+
+    def hangs(self, gpu: str, call: str, seconds: float, state: str, *, unkillable: bool = False) -> Event:
+        """A call does not return. `gpu` may be empty: a call into the driver that is about no GPU."""
+        component = Component(ComponentKind.GPU, gpu) if gpu else NODE
+        self._hung.add(component.name)
+        fields: dict[str, Value] = {"call": call, "seconds": round(seconds, 1), "state": state}
+        if unkillable:
+            fields["unkillable"] = True
+        about = f": {self._who(gpu)}" if gpu else ""
+        return self.event(HUNG, component, fields, f"{call} has not answered for {seconds:.1f} s [{state}]{about}")
+
+    def xid(self, gpu: str, number: int, moment: float) -> Event:
+        """An Xid that NVML told of. It counts with the kernel log's line about the same one, not beside it."""
+        fields: dict[str, Value] = {"number": number, "witness": NAME}
+        return self.event(f"xid/{number}", Component(ComponentKind.GPU, gpu), fields, f"event: Xid {number} on {self._who(gpu)}", moment)
+
+    def event(self, code: str, component: Component, fields: Fields, text: str, moment: float | None = None) -> Event:
+        """One fact of this source. What comes from a simulated library is a drill, and its text says so."""
+        now = time.time()
+        self._serial += 1
+        return Event(
+            identity=f"nvml:{self.boot_id}:{component.name}:{code}:{now:.6f}:{self._serial}",
+            time=moment if moment is not None else now,
+            source=NAME,
+            kind=code.partition("/")[0],
+            code=code,
+            component=component,
+            boot_id=self.boot_id,
+            raw=f"{'SIMULATED ' if self.simulated else ''}NVML: {text}",
+            trust=Trust.DAEMON,
+            fields=fields,
+            simulated_until=now + _SIMULATED_S if self.simulated else None,
+        )
+
+    def minors(self, gpus: Iterable[str]) -> list[int]:
+        """The numbers of their device files."""
+        values = (self.read[gpu].values.get("minor") for gpu in gpus if gpu in self.read)
+        return [int(value) for value in values if isinstance(value, (int, float))]
+
+    # --- readings
+
+    def _readings(
+        self, component: Component, identity: str, values: Mapping[str, Sample], answer: Mapping[str, Any], now: float
+    ) -> Readings:
+        """The new values over those of other looks. Of a GPU that does not answer only what stays true is still known."""
+        before = self.read.get(component.id)
+        known = dict(before.values) if before is not None and before.identity == identity else {}
+        lookup = answer.get("lookup")
+        faults = {*answer.get("faults", ()), *([_LOOKUP[lookup]] if lookup in _LOOKUP else ())}
+        if "lost" in faults or lookup is not None:
+            known = {name: value for name, value in known.items() if name in _WHO}
+        fresh = dict(values)
+        # Where it was not asked, nothing is known of its other faults.
+        fresh |= {name: float(name in faults) for name in _FAULTS if name in faults or lookup is None}
+        failing = answer.get("failing", {})
+        if lookup is None:
+            fresh["failing_calls"] = float(len(failing))
+        active = values.get("nvlink_active")
+        if isinstance(active, tuple):
+            fresh["nvlink_down"] = self._down(component.id, identity, active, known)
+        missing = {**answer.get("missing", {}), **{name: f"fails with NVML error {code}" for name, code in failing.items()}}
+        if lookup is not None and before is not None:
+            missing = {**before.missing, **missing}
+        return Readings(
+            component=component,
+            identity=identity,
+            time=now,
+            values={**known, **fresh},
+            fresh=frozenset(fresh),
+            missing=missing,
+            simulated=self.simulated,
+        )
+
+    def _down(self, address: str, identity: str, active: tuple[float, ...], known: Mapping[str, Sample]) -> tuple[float, ...]:
+        """Of each link, whether it should be active and is not: it was before, or most of the GPU's siblings have it."""
+        ever = sorted({*self._links.get(identity, ()), *(link for link, state in enumerate(active) if state)})
+        self._links[identity] = ever
+        others = [
+            states
+            for other, one in self.read.items()
+            if other != address
+            and one.values.get("name") == known.get("name")
+            and isinstance(states := one.values.get("nvlink_active"), tuple)
+            and len(states) == len(active)
+        ]
+        usual = [len(others) > 1 and sum(bool(states[link]) for states in others) * 2 > len(others) for link in range(len(active))]
+        return tuple(float(not state and (link in ever or usual[link])) for link, state in enumerate(active))
+
+    def _met(self, address: str, values: Mapping[str, Sample]) -> list[Event]:
+        module = values.get("module_id")
+        known = Known(
+            address=address,
+            uuid=str(values["uuid"]),
+            name=str(values.get("name", "")) + (" (simulated)" if self.simulated else ""),
+            serial=str(values.get("serial", "")),
+            module=str(int(module)) if isinstance(module, (int, float)) else "",
+            slot=self.slots.get(address.rpartition(".")[0], ""),
+        )
+        if not self._devices.met(known):
+            return []
+        said: dict[str, Value] = {"uuid": known.uuid, **({"serial": known.serial} if known.serial else {})}
+        return [self.event(IDENTITY, known.component, said, known.words)]
+
+    def _was_reset(self, identity: str, values: Mapping[str, Sample]) -> bool:
+        """What counts since the driver was loaded has fallen, and the driver asks for nothing: the GPU was initialised afresh."""
+        counts = {name: float(value) for name in _SINCE_LOAD if isinstance(value := values.get(name), (int, float))}
+        before = self._counted.setdefault(identity, {})
+        fell = next((counts[name] < before[name] for name in _SINCE_LOAD if name in counts and name in before), False)
+        if fell and values.get("recovery", 0) != 0:
+            return False  # it was tried, and the driver is not content: said once it is
+        before |= counts
+        return fell
+
+    # --- signs
+
+    def _signs(self, looked: Iterable[str], on_pci: set[str]) -> list[Event]:
+        """What the watches say of these GPUs, of those that should be there and are not, and of the node."""
+        now = time.time()
+        missing = self._missing(on_pci)
+        readings = [self.read[address] for address in looked]
+        readings += [self._plain(one.component, _MISSED + one.uuid, now, {"missing": 1.0}) for one in missing]
+        for uuid in [uuid for uuid in self._missed if uuid not in {one.uuid for one in missing}]:
+            slot = Component(ComponentKind.GPU, self._missed.pop(uuid))
+            readings.append(self._plain(slot, _MISSED + uuid, now, {"missing": 0.0}))
+        self._missed |= {one.uuid: one.address for one in missing}
+        whole = {**self._driver, "gpus": float(len(on_pci) + len(missing))}
+        if self._expected:
+            whole["gpus_expected"] = float(self._expected)
+        readings.append(self._plain(NODE, NODE.name, now, whole))
+        return [self._signed(sign) for sign in self._watcher.look(readings, time.monotonic(), tuple(self.read.values()))]
+
+    def _plain(self, component: Component, identity: str, now: float, values: dict[str, Sample]) -> Readings:
+        return Readings(component=component, identity=identity, time=now, values=values, fresh=frozenset(values), simulated=self.simulated)
+
+    def _missing(self, on_pci: set[str]) -> list[Known]:
+        """Not where the site says how many there should be, and so many are here: what is gone was taken out on purpose."""
+        return [] if self._told and len(on_pci) >= self._told else self._devices.missing(on_pci)
+
+    def _signed(self, sign: Sign) -> Event:
+        fields: dict[str, Value] = dict(sign.fields)
+        who = sign.component.name
+        if sign.component.kind is ComponentKind.GPU:
+            uuid = sign.identity.removeprefix(_MISSED)
+            known = self._devices.known(uuid)
+            who = f"GPU {sign.component.id}" if known is None else known.words
+            if known is not None:
+                fields |= {name: value for name, value in (("uuid", uuid), ("serial", known.serial), ("slot", known.slot)) if value}
+        return self.event(sign.code, sign.component, fields, f"{sign.text}: {who}")
+
+    def _who(self, address: str) -> str:
+        known = self._devices.at(address)
+        return known.words if known is not None else f"GPU {address}"

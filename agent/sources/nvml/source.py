@@ -1,0 +1,412 @@
+"""
+NVML as a source: what to ask the driver and when, and what to do when it does not answer.
+
+The worker process asks; it alone may block. Fast readings of all GPUs come at each round, the slow ones of a few of them, so
+that a node never polls everything at once. Baselines and what was said are remembered as this source's position: committed
+together with the events that moved them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import structlog
+
+from agent.catalog import Catalog
+from agent.config import Nvml as Settings
+from agent.lane import Lane, LaneStuck
+from agent.model import NODE, ComponentKind, Event, SourceState
+from agent.sources.nvml.client import InFlight, Stuck, Worker, WorkerGone, holders, states
+from agent.sources.nvml.node import GONE, NAME, GpuNode
+from agent.sources.nvml.release import Releases, Report
+from agent.sources.pci import PciInventory
+from agent.sources.source import Batch, Position
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
+
+RELEASED, RETURNED = "nvml/released", "nvml/returned"
+_RETRY_S = (5.0, 300.0)  # a driver that cannot be asked is tried again
+_LEFT_OUT_S = (60.0, 1800.0)  # a GPU at which a call hung is asked again
+_STUCK = 2  # processes that do not end: with so many, no other is started
+_ATTACH_S = 60.0  # without persistence mode the first look initialises each GPU, which takes seconds
+_CORROBORATED_S = 2.0  # the kernel log tells an Xid with its words; the event speaks only after it
+_SWARM_S = 0.2  # events come in swarms
+_MOST_HEARD = 256
+_XID, _XID_UNKNOWN = 0x8, 999
+
+_WORDS = {
+    GONE: "the NVML worker process ended",
+    4: "no permission to use the driver: the service needs read and write access to /dev/nvidiactl and /dev/nvidia*",
+    9: "the driver is not loaded: try modprobe nvidia, and look in the kernel log for the reason",
+    12: "libnvidia-ml.so.1 is not there: install the driver's libraries, or in a container mount them",
+    13: "the driver's library is too old to answer",
+    18: "library and kernel module are of different versions (the driver was upgraded on disk): reload the module, or reboot",
+    28: "the driver finds no GPU",
+    999: "the driver answers with an unknown error: in a container, see whether it lost its access to /dev/nvidia*",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """A GPU that is not asked until then, after so many times in succession, and why."""
+
+    until: float
+    times: int
+    why: str
+
+
+class Nvml:
+    """One long-lived client of the driver, in a process of its own."""
+
+    name = NAME
+
+    def __init__(
+        self, settings: Settings, catalog: Catalog, inventory: PciInventory, boot_id: str, lane: Lane, *, expected: int = 0
+    ) -> None:
+        """`expected`: how many GPUs a node of this type has; 0 where nobody knows."""
+        self.settings = settings
+        self.boot_id = boot_id
+        self.deadline_s = 2 * settings.fast_s + settings.deadline_s + 5.0
+        self.releases = Releases(wake=self._wake_up)
+        self.expected = settings.expected_gpus or expected
+        self._catalog = catalog
+        self._inventory = inventory
+        self._lane = lane
+        self._wake = asyncio.Event()
+        self._node = self._fresh()
+        self._noted = ""
+        self._answer: Mapping[str, Any] | None = None
+        self._held: set[str] = set()  # GPUs that the worker may have hold of
+        self._stuck: list[Stuck] = []
+        self._left_out: dict[str, _LeftOut] = {}
+        self._heard: deque[tuple[float, float, str, int]] = deque(maxlen=_MOST_HEARD)  # Xids: when they speak, their time, GPU, number
+        self._urgent: set[str] = set()  # GPUs that an event told of: looked at out of turn
+
+    def configure(self, catalog: Catalog) -> None:
+        """The catalogue was reloaded."""
+        self._catalog = catalog
+        self._node.configure(catalog)
+
+    def minors(self, gpus: Iterable[str]) -> list[int]:
+        return self._node.minors(gpus)
+
+    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+        """Until cancelled."""
+        self._node, self._noted = self._fresh(), ""
+        if after is not None:
+            try:
+                self._node.recall(after.cursor, after.boot_id)
+            except ValueError as error:
+                log.error("nvml_memory_not_read", error=str(error), effect="baselines begin anew")
+        delay = _RETRY_S[0]
+        while True:
+            await self._look_at_pci()
+            if self.releases.everything:
+                async for batch in self._step_aside():
+                    yield batch
+            elif not self._gpus():
+                yield self._batch(self._node.unavailable(0, self._nothing(), set()), SourceState.ABSENT, self._nothing())
+                await self._pause(min(self.settings.inventory_s, self.deadline_s / 3))
+            elif sum(not stuck.gone for stuck in self._stuck) >= _STUCK:
+                yield self._batch([], SourceState.FAILED, self._given_up())
+                await self._pause(_LEFT_OUT_S[0])
+            else:
+                answered = False
+                async for batch in self._attached():
+                    answered = answered or bool(batch.readings)
+                    yield batch
+                delay = _RETRY_S[0] if answered else min(delay * 2, _RETRY_S[1])
+                if self._answer is None:
+                    await self._pause(delay)
+
+    def _fresh(self) -> GpuNode:
+        return GpuNode(self._catalog, self.boot_id, expected=self.expected, told=self.settings.expected_gpus)
+
+    # --- one worker
+
+    async def _attached(self) -> AsyncIterator[Batch]:
+        """From the start of a worker until it has to be given up, or let go of."""
+        try:
+            worker = Worker(str(self.settings.library or ""), self._told)
+        except OSError as error:
+            self._answer = None
+            yield self._unavailable(GONE, f"no process can be started: {error.strerror}")
+            return
+        try:
+            async for batch in self._served(worker):
+                yield batch
+            if worker.running and (stuck := await worker.end()) is not None:
+                self._stuck.append(stuck)
+        finally:
+            worker.kill()  # a cancelled generator must not wait
+
+    async def _served(self, worker: Worker) -> AsyncIterator[Batch]:
+        gpus = self._asked()
+        self._held = set(gpus)
+        async for batch in self._converse(worker, {"do": "attach", "gpus": gpus}, _ATTACH_S):
+            yield batch
+        if self._answer is None:
+            return
+        if "error" in self._answer:
+            code, detail = int(self._answer["error"]), str(self._answer.get("detail", ""))
+            self._answer = None
+            yield self._unavailable(code, detail)
+            return
+        self._node.attached(self._answer)
+        self._node.slots = self._inventory.slots
+        failed, heard = self._answer["failed"], len(self._answer["events"])
+        log.info(
+            "nvml_attached", driver=self._answer["driver"], gpus=len(gpus), failed=failed, events=heard, simulated=self._node.simulated
+        )
+        if self.releases.asked:  # for single GPUs: this worker has left them alone
+            await self._let_go()
+        async for batch in self._rounds(worker, gpus):
+            yield batch
+
+    async def _rounds(self, worker: Worker, gpus: list[str]) -> AsyncIterator[Batch]:
+        """Look, again and again. The first look is a whole one; `_answer` is None where there was none."""
+        settings = self.settings
+        rounds = {
+            "slow": max(1, round(settings.slow_s / settings.fast_s)),
+            "inventory": max(1, round(settings.inventory_s / settings.fast_s)),
+        }
+        due = time.monotonic() + settings.fast_s * (crc32(self.boot_id.encode()) % 1000 / 1000)  # nodes that boot together part ways
+        whole, turn = True, 0
+        while True:
+            urgent, self._urgent = sorted(self._urgent & set(gpus)), set()
+            if whole:
+                command = {"fast": gpus, "slow": gpus, "inventory": gpus}
+            elif time.monotonic() < due:
+                command = {"fast": urgent, "slow": urgent, "inventory": []}
+            else:
+                turn += 1
+                command = {"fast": gpus, **{tier: _turn(gpus, turn, every) for tier, every in rounds.items()}}
+                command["slow"] = sorted({*command["slow"], *urgent})
+                due = max(due + settings.fast_s, time.monotonic())
+                if turn % rounds["inventory"] == 0:
+                    await self._look_at_pci()
+            async for batch in self._converse(worker, {"do": "look", **command}, settings.deadline_s):
+                yield batch
+            if self._answer is None:
+                return
+            answers: Mapping[str, Mapping[str, Any]] = self._answer["gpus"]
+            told = self._node.digest(answers, self._gpus())
+            if whole:
+                told += self._returned(told)
+            yield self._batch([*told, *self._corroborated()], *self._standing())
+            if answers and all(answer.get("stale") for answer in answers.values()):
+                log.warning("nvml_handles_stale", effect="a new process takes hold of the driver")
+                return
+            whole = False
+            await self._pause_until(due)
+            if self._in_the_way() or self._asked() != gpus:
+                return
+
+    async def _converse(self, worker: Worker, command: Mapping[str, Any], deadline_s: float) -> AsyncIterator[Batch]:
+        """Ask, and wait. Yields what is to be said meanwhile; the answer is in `_answer`, None where there is none."""
+        self._answer = None
+        asked = worker.ask(command)
+        began, told = time.monotonic(), False
+        while not asked.done():
+            if self._in_the_way():
+                return  # who wants the GPUs does not wait for one that hangs
+            patience = max(deadline_s, self.settings.give_up_s) if told else deadline_s
+            left = began + patience - time.monotonic()
+            if left > 0:
+                await self._either(asked, left)
+            elif told:
+                yield await self._give_up(worker)
+                return
+            else:
+                told = True
+                yield self._hangs(worker.in_flight or _nowhere(deadline_s), states(worker.pid))
+        try:
+            self._answer = asked.result()
+        except WorkerGone as error:
+            where = worker.in_flight
+            if where is not None and where.gpu:
+                self._leave_out(where.gpu, f"{where.call} ended the worker process")
+            yield self._unavailable(GONE, str(error))
+
+    async def _either(self, asked: asyncio.Future[Any], seconds: float) -> None:
+        """Until there is an answer, or somebody asks something of us."""
+        self._wake.clear()
+        waking: asyncio.Future[Any] = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait({asked, waking}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waking.cancel()
+
+    async def _give_up(self, worker: Worker) -> Batch:
+        where = worker.in_flight or _nowhere(self.settings.give_up_s)
+        if where.gpu:
+            self._leave_out(where.gpu, f"{where.call} did not return")
+        stuck = await worker.end()
+        if stuck is None:
+            log.error("nvml_worker_ended", call=where.call, gpu=where.gpu, next_step="another one is started, without that GPU")
+            return self._hangs(where, "it could be ended")
+        self._stuck = [one for one in self._stuck if not one.gone] + [stuck]
+        log.error("nvml_worker_stuck", pid=stuck.pid, call=where.call, gpu=where.gpu, state=stuck.state)
+        return self._hangs(where, stuck.state, unkillable=True)
+
+    def _leave_out(self, gpu: str, why: str) -> None:
+        times = self._left_out[gpu].times + 1 if gpu in self._left_out else 0
+        self._left_out[gpu] = _LeftOut(time.monotonic() + min(_LEFT_OUT_S[0] * 2**times, _LEFT_OUT_S[1]), times, why)
+
+    # --- stepping aside
+
+    async def _step_aside(self) -> AsyncIterator[Batch]:
+        """Nothing of ours holds the driver now: say so, and wait until it is over."""
+        await self._let_go()
+        while self.releases.everything:
+            yield self._batch([], SourceState.RELEASED, self.releases.words)
+            await self._pause(min(self.releases.left_s, self.deadline_s / 3))
+
+    async def _let_go(self) -> None:
+        """Answer those who wait, with who else has the devices open."""
+        alone = [] if self.releases.everything else self._node.minors(self.releases.gpus)
+        found: list[tuple[int, str]] = []
+        hidden = -1
+        with suppress(LaneStuck, OSError):
+            found, hidden = await self._lane.call(lambda: holders(alone))
+        stuck = tuple(one.pid for one in self._stuck if not one.gone)
+        self.releases.done(Report(holders=tuple(found), hidden=hidden, stuck=stuck))
+
+    def _released(self) -> list[Event]:
+        return [
+            self._node.event(
+                RELEASED,
+                NODE,
+                {"by": one.by, "reason": one.reason, "gpus": one.words},
+                f"{one.words} released, asked by {one.by}: {one.reason}",
+            )
+            for one in self.releases.take_begun()
+        ]
+
+    def _returned(self, told: Iterable[Event]) -> list[Event]:
+        """What is different after a release, once the GPUs have been looked at again."""
+        changed = "; ".join(event.raw for event in told) or "nothing has changed"
+        return [
+            self._node.event(
+                RETURNED, NODE, {"by": one.by, "reason": one.reason, "gpus": one.words}, f"{one.words} looked at again: {changed}"
+            )
+            for one in self.releases.take_ended()
+        ]
+
+    # --- events of NVML
+
+    def _told(self, told: Mapping[str, Any]) -> None:
+        """What the worker says unasked. An event is a reason to look now, whatever it tells."""
+        if (deaf := told.get("deaf")) is not None:
+            log.warning("nvml_events_not_heard", gpu=deaf["gpu"], code=deaf["code"])
+            return
+        event = told["event"]
+        gpu = str(event["gpu"])
+        if event["type"] == _XID and event["data"] != _XID_UNKNOWN:
+            self._heard.append((time.monotonic() + _CORROBORATED_S, time.time(), gpu, int(event["data"])))
+        self._urgent.add(gpu)
+        self._wake_up()
+
+    def _corroborated(self) -> list[Event]:
+        """Xids that NVML told of a moment ago. The kernel log has had its turn."""
+        events = []
+        while self._heard and self._heard[0][0] <= time.monotonic():
+            _, moment, gpu, number = self._heard.popleft()
+            events.append(self._node.xid(gpu, number, moment))
+        return events
+
+    # --- batches
+
+    def _batch(self, events: Iterable[Event], state: SourceState, detail: str) -> Batch:
+        events = (*self._released(), *events)
+        position = None
+        memory = self._node.memory
+        if events or memory != self._noted:
+            position, self._noted = Position(NAME, self.boot_id, memory), memory
+        return Batch(NAME, events, position, caught_up=True, state=state, detail=detail, readings=tuple(self._node.read.values()))
+
+    def _unavailable(self, code: int, detail: str) -> Batch:
+        said = _WORDS.get(code, f"NVML error {code}") + (f": {detail}" if detail else "")
+        return self._batch(self._node.unavailable(code, said, self._gpus()), SourceState.FAILED, said)
+
+    def _hangs(self, where: InFlight, state: str, *, unkillable: bool = False) -> Batch:
+        told = self._node.hangs(where.gpu, where.call, where.seconds, state, unkillable=unkillable)
+        return self._batch([told], SourceState.FAILED, f"{where} has not answered for {where.seconds:.0f} s")
+
+    def _standing(self) -> tuple[SourceState, str]:
+        """A GPU that is not asked makes what is known of this node incomplete."""
+        if self.releases.gpus:
+            return SourceState.RELEASED, self.releases.words
+        out = [f"gpu/{gpu} is not being looked at: {one.why}" for gpu, one in self._left_out.items() if self._is_out(gpu)]
+        if out:
+            return SourceState.FAILED, "; ".join(out)
+        return SourceState.OK, "SIMULATED: no real GPU" if self._node.simulated else ""
+
+    # --- which GPUs
+
+    async def _look_at_pci(self) -> None:
+        with suppress(LaneStuck):  # what was seen last stands
+            await self._lane.call(self._inventory.read)
+
+    def _gpus(self) -> set[str]:
+        """Those on PCI that are this system's own."""
+        devices = self._inventory.devices.values()
+        return {device.address for device in devices if device.kind is ComponentKind.GPU and device.driver != "vfio-pci"}
+
+    def _nothing(self) -> str:
+        given = sum(device.kind is ComponentKind.GPU for device in self._inventory.devices.values())
+        return f"{given} NVIDIA GPUs are passed through to guests (vfio-pci)" if given else "no NVIDIA GPU on PCI"
+
+    def _asked(self) -> list[str]:
+        return sorted(gpu for gpu in self._gpus() if not self._is_out(gpu) and gpu not in self.releases.gpus)
+
+    def _in_the_way(self) -> bool:
+        """Whether somebody waits for what the worker holds."""
+        return self.releases.asked and (self.releases.everything or not self._held.isdisjoint(self.releases.gpus))
+
+    def _is_out(self, gpu: str) -> bool:
+        out = self._left_out.get(gpu)
+        if out is None:
+            return False
+        return time.monotonic() < out.until or any(stuck.where.gpu == gpu and not stuck.gone for stuck in self._stuck)
+
+    def _given_up(self) -> str:
+        pids = ", ".join(str(stuck.pid) for stuck in self._stuck if not stuck.gone)
+        return (
+            f"{self._stuck[-1].where} does not return, and processes {pids} cannot be ended: the driver is stuck, and only a reboot helps"
+        )
+
+    # --- waiting
+
+    def _wake_up(self) -> None:
+        self._wake.set()
+
+    async def _pause(self, seconds: float) -> None:
+        self._wake.clear()
+        if not self.releases.asked:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), max(0.0, seconds))
+
+    async def _pause_until(self, due: float) -> None:
+        """Until the next round, an event, an Xid whose turn it is to speak, or somebody who asks."""
+        if not self._urgent:
+            speaks = self._heard[0][0] if self._heard else due
+            await self._pause(min(due, speaks) - time.monotonic())
+        if self._urgent:
+            await asyncio.sleep(_SWARM_S)
+
+
+def _turn(gpus: list[str], turn: int, rounds: int) -> list[str]:
+    """The GPUs whose turn it is in this round: spread as evenly as their number allows."""
+    return [gpu for place, gpu in enumerate(gpus) if turn % rounds == place * rounds // len(gpus)]
+
+
+def _nowhere(seconds: float) -> InFlight:
+    return InFlight(call="the worker process", gpu="", seconds=seconds)

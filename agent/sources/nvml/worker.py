@@ -1,0 +1,233 @@
+"""
+The process that holds NVML. It asks what it is told to, one command at a time, and answers with one JSON line each.
+
+A call that never returns blocks this process and nothing else. Before each call its name and GPU are written to memory
+shared with the daemon, so that the daemon can say where it hangs. Only a process that ends lets go of the driver for
+certain, so nothing is shut down here: it exits.
+
+Commands on standard input:   {"do": "attach", "gpus": [address, ...]}
+                              {"do": "look", "fast": [...], "slow": [...], "inventory": [...]}
+Answers on standard output:   {"answer": {...}}, and at any time {"event": {"gpu": ..., "type": ..., "data": ...}}
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import pynvml
+
+from agent.sources.nvml import calls
+from agent.sources.nvml.calls import Call, Gpu
+from agent.sources.nvml.marker import MARKER
+
+SIMULATED = "vitald_simulated_nvml"  # the symbol by which the simulated library says that it is one
+
+_NO_GPUS = 1  # nvmlInitWithFlags: succeed as long as the driver answers
+_WAIT_MS = 60_000
+_EVENTS = 0x1 | 0x2 | 0x8 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
+_STACK_BYTES = 256 * 1024
+_PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """One attachment to the driver. It is never attached twice: a new one is a new process."""
+
+    def __init__(self, library: str, marker: mmap.mmap) -> None:
+        self._library = library
+        self._marker = marker
+        self._lock = threading.Lock()
+        self._gpus: dict[str, Gpu] = {}
+        self._driver: tuple[int, ...] = ()
+        self._now = ""  # the GPU that is asked about
+
+    def serve(self) -> None:
+        for line in sys.stdin:
+            command = json.loads(line)
+            try:
+                answer = self._attach(command["gpus"]) if command["do"] == "attach" else self._look(command)
+            except pynvml.NVMLError as error:
+                answer = {"error": error.value}
+            self._say({"answer": answer})
+
+    def ask(self, name: str, *args: Any, raw: bool = False) -> Any:
+        """One call, marked while it is in flight. `raw`: past the binding, where that gets it wrong."""
+        MARKER.pack_into(self._marker, 0, time.monotonic(), name.encode(), self._now.encode())
+        try:
+            if not raw:
+                return getattr(pynvml, name)(*args)
+            code = pynvml._nvmlGetFunctionPointer(name)(*args)
+            if code:
+                raise pynvml.NVMLError(code)
+            return None
+        finally:
+            MARKER.pack_into(self._marker, 0, 0.0, b"", b"")
+
+    # --- attaching
+
+    def _attach(self, addresses: list[str]) -> dict[str, Any]:
+        """Take hold of the driver and of each GPU, one after the other."""
+        if self._library:
+            try:
+                pynvml.nvmlLib = ctypes.CDLL(self._library)
+            except OSError as error:
+                return {"error": 12, "detail": str(error)}
+        self.ask("nvmlInitWithFlags", _NO_GPUS)
+        simulated = hasattr(pynvml.nvmlLib, SIMULATED)
+        version = self.ask("nvmlSystemGetDriverVersion")
+        self._driver = tuple(int(part) for part in version.split(".") if part.isdigit())
+        count = self.ask("nvmlDeviceGetCount")
+        failed: dict[str, int] = {}
+        for address in addresses:
+            try:
+                self._take(address)
+            except pynvml.NVMLError as error:
+                failed[address] = error.value
+        return {
+            "simulated": simulated,
+            "driver": version,
+            "nvml": self.ask("nvmlSystemGetNVMLVersion"),
+            "cuda": self.ask("nvmlSystemGetCudaDriverVersion_v2"),
+            "count": count,
+            "failed": failed,
+            "events": self._listen(),
+        }
+
+    def _take(self, address: str) -> None:
+        """By its PCI address: a look-up by UUID would fail for all once one of them is lost."""
+        self._now = address
+        try:
+            handle = self.ask("nvmlDeviceGetHandleByPciBusId", address.encode())
+            self._gpus[address] = Gpu(address, handle, self._driver)
+        finally:
+            self._now = ""
+
+    # --- looking
+
+    def _look(self, command: dict[str, list[str]]) -> dict[str, Any]:
+        tiers: tuple[tuple[str, tuple[Call, ...]], ...] = (
+            ("inventory", calls.INVENTORY),
+            ("fast", calls.FAST),
+            ("slow", calls.SLOW),
+        )
+        return {
+            "gpus": {
+                address: self._read(
+                    address, [call for tier, own in tiers if address in command[tier] for call in own], command["inventory"]
+                )
+                for address in sorted({address for tier, _ in tiers for address in command[tier]})
+            }
+        }
+
+    def _read(self, address: str, wanted: list[Call], inventory: list[str]) -> dict[str, Any]:
+        """What one GPU says. Once it is lost, nothing more is asked of it."""
+        values: dict[str, calls.Reading] = {}
+        self._now = address
+        try:
+            gpu = self._gpus.get(address)
+            if gpu is None:  # it was not there when we attached; it may be now
+                self._take(address)
+                gpu = self._gpus[address]
+            if address in inventory:
+                gpu.skipped.clear()
+            stale = bool(wanted)
+            for call in wanted:
+                name = call.__name__
+                if name in gpu.skipped:
+                    continue
+                try:
+                    values |= call(self.ask, gpu)
+                except pynvml.NVMLError as error:
+                    code = error.value
+                    stale = stale and code == calls.INVALID_ARGUMENT
+                    if code in calls.MISSING:
+                        gpu.skipped[name] = code
+                    elif code not in calls.LATER:
+                        gpu.troubles[name] = (code, gpu.troubles.get(name, (0, 0))[1] + 1)
+                    if code == calls.LOST:
+                        break
+                else:
+                    stale = False
+                    gpu.troubles.pop(name, None)
+            return {
+                "values": values,
+                "missing": {name: calls.MISSING[code] for name, code in gpu.skipped.items()},
+                "faults": sorted({calls.FAULTS[code] for code, _ in gpu.troubles.values() if code in calls.FAULTS}),
+                "failing": {
+                    name: code for name, (code, times) in gpu.troubles.items() if code not in calls.FAULTS and times >= calls.OFTEN
+                },
+                "stale": stale,
+            }
+        except pynvml.NVMLError as error:
+            return {"lookup": error.value}
+        finally:
+            self._now = ""
+
+    # --- events
+
+    def _listen(self) -> list[str]:
+        """One set for each GPU: a lost one ends its own wait at once, again and again, and would starve the others'."""
+        threading.stack_size(_STACK_BYTES)
+        heard = []
+        for gpu in self._gpus.values():
+            self._now = gpu.address
+            try:
+                wanted = _EVENTS & self.ask("nvmlDeviceGetSupportedEventTypes", gpu.handle)
+                if not wanted:
+                    continue
+                events = self.ask("nvmlEventSetCreate")
+                self.ask("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
+            except pynvml.NVMLError as error:
+                if error.value not in calls.MISSING:
+                    self._say({"deaf": {"gpu": gpu.address, "code": error.value}})
+                continue
+            finally:
+                self._now = ""
+            heard.append(gpu.address)
+            threading.Thread(target=self._wait, args=(gpu.address, events), name=f"events {gpu.address}", daemon=True).start()
+        return heard
+
+    def _wait(self, address: str, events: Any) -> None:
+        """Until the GPU is lost. Other errors are waited out: they come at once, every time."""
+        pause = 1.0
+        while True:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(events, _WAIT_MS)
+            except pynvml.NVMLError as error:
+                if error.value == calls.TIMEOUT:
+                    continue
+                self._say({"deaf": {"gpu": address, "code": error.value}})
+                if error.value == calls.LOST:
+                    return
+                time.sleep(pause)
+                pause = min(pause * 2, 60.0)
+                continue
+            self._say({"event": {"gpu": address, "type": int(event.eventType), "data": int(event.eventData)}})
+
+    def _say(self, told: dict[str, Any]) -> None:
+        line = json.dumps(told, separators=(",", ":"), default=_plain).encode() + b"\n"
+        with self._lock:
+            while line:
+                line = line[os.write(1, line) :]
+
+
+def _plain(value: Any) -> Any:
+    """Some of the binding's getters return ctypes objects or bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value.value
+
+
+def main() -> None:
+    """`argv`: the library to load ("" for the driver's own) and the descriptor of the shared memory."""
+    library, fd = sys.argv[-2], int(sys.argv[-1])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the daemon was killed: do not hold on to the driver
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the daemon's to answer
+    worker = Worker(library, mmap.mmap(fd, MARKER.size))
+    worker.serve()
+    os._exit(0)  # not through nvmlShutdown: a thread may be waiting in the library

@@ -1,0 +1,307 @@
+"""
+From readings to signs: which of the catalogue's watches hold, and since when.
+
+Owns     what was said last of each component, so that a thing is said once: counters' baselines, and what lasts.
+Refuses  reading (a source does), and judging: a sign becomes an event, and what that means is the catalogue's.
+
+A value that cannot be observed neither begins nor ends anything. What is remembered goes by the component's identity, and
+survives a restart as the source's position; a boot, and a reset of the device, begin it anew.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Union
+
+from agent.catalog.watch import Test, Watch, Watched
+from agent.model import Component, Readings, Sample, Value
+
+_SIGMA = 1.4826  # median absolute deviations to a standard deviation
+_SIBLINGS = 3  # fewer have no median worth the name
+_SHOWN = 6
+
+# What a watch says of a component: fields and text where it holds, empty where it does not, None where that cannot be told.
+_Held = Union["tuple[dict[str, Value], str]", "tuple[()]", None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """Something that a watch says about a component. `text` is for people."""
+
+    component: Component
+    identity: str
+    code: str
+    fields: Mapping[str, Value]
+    text: str
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of one component."""
+
+    on: dict[str, str] = field(default_factory=dict)  # codes of states that were said to hold, and the reading that says so
+    said: dict[str, Sample] = field(default_factory=dict)  # code:reading -> the value that was said last
+    turning: dict[str, float] = field(default_factory=dict)  # code -> since when a state is about to begin or to end
+    grown: dict[str, deque[tuple[float, tuple[float, ...]]]] = field(default_factory=dict)  # counters with a window
+
+
+class Watcher:
+    """The watches of one source over all its components."""
+
+    def __init__(self, watched: Iterable[Watched], memory: Mapping[str, Any] | None = None) -> None:
+        self._watched = tuple(watched)
+        self._windows = {
+            of: max(watch.over_s for one in self._watched for watch in one.watches if watch.of == of)
+            for of in {watch.of for one in self._watched for watch in one.watches if watch.over_s}
+        }
+        self._changing = {f"{one.code}:{watch.of}" for one in self._watched for watch in one.watches if watch.test is Test.CHANGES}
+        self._known: dict[str, _Known] = {}
+        for identity, stored in (memory or {}).items():
+            said = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.get("said", {}).items()}
+            self._known[identity] = _Known(on=dict(stored.get("on", {})), said=said)
+
+    def configure(self, watched: Iterable[Watched]) -> None:
+        """Other watches, the same memory: the catalogue was reloaded."""
+        known = self._known
+        self.__init__(watched)  # type: ignore[misc]  # nothing but the watches is made anew
+        self._known = known
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What is to be remembered, for JSON."""
+        return {name: {"on": one.on, "said": one.said} for name, one in self._known.items() if one.on or one.said}
+
+    def forget(self, identity: str, *, counters: bool = False) -> None:
+        """Something was done that ends findings: what still holds is to be said again. `counters`: and they begin at zero."""
+        known = self._known.get(identity)
+        if known is not None:
+            kept = {
+                key: value for key, value in known.said.items() if isinstance(value, str) or (not counters and key not in self._changing)
+            }
+            self._known[identity] = _Known(said=kept)
+
+    def forget_all(self) -> None:
+        """The node was booted. Counters that began anew will show it."""
+        for identity in self._known:
+            self.forget(identity)
+
+    def look(self, readings: Sequence[Readings], now: float, siblings: Sequence[Readings] = ()) -> list[Sign]:
+        """What the fresh ones of these readings say that was not said before. `now` is on the monotonic clock.
+
+        `siblings`: all components that one of them may be compared with, as they were last read.
+        """
+        for one in readings:
+            self._note(one, now)
+        signs: list[Sign] = []
+        for one in readings:
+            for watched in self._watched:
+                if watched.component is one.component.kind:
+                    signs += self._lasting(watched, one, siblings, now) if watched.lasting else self._happening(watched, one)
+        return signs
+
+    # --- what lasts
+
+    def _lasting(self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float) -> list[Sign]:
+        known = self._known[one.identity]
+        held, seen = None, False
+        for watch in watched.watches:
+            if watch.of not in one.fresh:
+                continue
+            found = self._holds(watch, one, all_, now)
+            seen = seen or found is not None
+            if found:
+                held = watch, found
+                break
+        was = watched.code in known.on
+        if held is None and was and known.on[watched.code] not in one.fresh:
+            return []  # what it was said of has not been read again
+        if not seen or (held is not None) == was:
+            known.turning.pop(watched.code, None)
+            return []
+        wait = held[0].for_s if held is not None else max(watch.for_s for watch in watched.watches)
+        if now - known.turning.setdefault(watched.code, now) < wait:
+            return []
+        del known.turning[watched.code]
+        if held is None:
+            of = known.on.pop(watched.code)
+            value = one.values.get(of)
+            fields: dict[str, Value] = {"recovered": True}
+            return [_sign(one, watched.code, {**fields, of: _plain(value)}, f"{of} is {_said(value)} again")]
+        watch, (fields, text) = held
+        known.on[watched.code] = watch.of
+        return [_sign(one, watched.code, fields, text + (f" for {watch.for_s:g} s" if watch.for_s else ""))]
+
+    def _holds(self, watch: Watch, one: Readings, all_: Sequence[Readings], now: float) -> tuple[dict[str, Value], str] | tuple[()] | None:
+        """The event's fields and text where it holds, empty where it does not, None where that cannot be told."""
+        for name, wanted in watch.only.items():
+            if name not in one.values:
+                return None
+            if one.values[name] not in wanted:
+                return ()
+        values = self._values(watch, one, now)
+        if values is None:
+            return None
+        if watch.test in (Test.PEERS_ABOVE, Test.PEERS_BELOW):
+            return self._among(watch, one, all_, now)
+        limit = one.values.get(watch.limit) if isinstance(watch.limit, str) else watch.limit
+        times = one.values.get(watch.times, None) if watch.times else 1.0
+        if not isinstance(limit, (int, float)) or not isinstance(times, (int, float)):
+            return None
+        limit *= times
+        hit = [place for place, value in enumerate(values) if _against(watch, value, limit)]
+        if not hit:
+            return ()
+        fields: dict[str, Value] = {name: _plain(one.values[name]) for name in (watch.of, *watch.only)}
+        if watch.test in (Test.ABOVE, Test.BELOW):
+            fields["limit"] = round(limit, 6)
+        where = ""
+        if isinstance(one.values[watch.of], tuple):
+            fields[watch.of] = [int(_number(values[place])) for place in hit]
+            fields["links"] = list(hit)
+            where = f" on link {', '.join(map(str, hit[:_SHOWN]))}" + (f" and {len(hit) - _SHOWN} more" if len(hit) > _SHOWN else "")
+        value = values[hit[0]]
+        if watch.over_s:
+            fields["rate"] = round(float(value), 6) if not isinstance(value, str) else None
+            said = f"{watch.of} grows by {_said(value)} per {watch.per_s:g} s{where}"
+        else:
+            said = f"{watch.of} is {_said(value)}{where}"
+        if watch.test in (Test.ABOVE, Test.BELOW):
+            name = f"{watch.limit} " if isinstance(watch.limit, str) else ""
+            said += f", {watch.test.value} {name}{limit:g}"
+        return fields, said
+
+    def _among(self, watch: Watch, one: Readings, all_: Sequence[Readings], now: float) -> tuple[dict[str, Value], str] | tuple[()] | None:
+        """Held against the same reading of its siblings: those of the same model, under the same conditions."""
+        own = self._values(watch, one, now)
+        others = [
+            float(values[0])
+            for other in all_
+            if other.identity != one.identity
+            and other.values.get("name") == one.values.get("name")
+            and all(other.values.get(name) in wanted for name, wanted in watch.only.items())
+            and (values := self._values(watch, other, now)) is not None
+            and not isinstance(values[0], str)
+        ]
+        if own is None or isinstance(own[0], str) or len(others) < _SIBLINGS or not isinstance(watch.limit, (int, float)):
+            return None
+        median = statistics.median(others)
+        spread = statistics.median(abs(other - median) for other in others) * _SIGMA
+        off = own[0] - median if watch.test is Test.PEERS_ABOVE else median - own[0]
+        if off <= max(watch.limit * spread, watch.least):
+            return ()
+        fields: dict[str, Value] = {watch.of: round(own[0], 6), "median": round(median, 6), "deviation": round(spread, 6)}
+        return fields, f"{watch.of} is {own[0]:g}, its {len(others)} siblings have {median:g}"
+
+    # --- what happens
+
+    def _happening(self, watched: Watched, one: Readings) -> list[Sign]:
+        known = self._known[one.identity]
+        signs = []
+        for watch in watched.watches:
+            value = one.values.get(watch.of)
+            if value is None or watch.of not in one.fresh or any(one.values.get(name) not in wanted for name, wanted in watch.only.items()):
+                continue
+            key = f"{watched.code}:{watch.of}"
+            before = known.said.get(key)
+            if watch.test is Test.CHANGES:
+                # What was never said is taken to be calm: 0, or whatever is there first of a text.
+                if value != (before if before is not None else value if isinstance(value, str) else 0):
+                    signs.append(
+                        _sign(one, watched.code, {watch.of: _plain(value), "was": _plain(before)}, f"{watch.of} is {_said(value)}")
+                    )
+                if value != before:
+                    known.said[key] = value
+                continue
+            now_at, base = _numbers(value), _numbers(before)
+            if len(base) != len(now_at):
+                base = (0.0,) * len(now_at)
+            base = tuple(was if was <= at else 0.0 for was, at in zip(base, now_at))  # it fell: the counter began anew
+            risen = [place for place, (was, at) in enumerate(zip(base, now_at)) if at - was >= max(_number(watch.limit), 1e-9)]
+            if risen:
+                by = sum(now_at[place] - base[place] for place in risen)
+                fields: dict[str, Value] = {watch.of: _whole(sum(now_at)), "rise": _whole(by)}
+                if isinstance(value, tuple):
+                    fields["links"] = list(risen)
+                since = "" if before is not None else ", counted since the driver was loaded"
+                signs.append(_sign(one, watched.code, fields, f"{watch.of} rose by {by:g} to {sum(now_at):g}{since}"))
+            known.said[key] = tuple(at if place in risen else was for place, (was, at) in enumerate(zip(base, now_at)))
+        return signs
+
+    # --- values
+
+    def _note(self, one: Readings, now: float) -> None:
+        known = self._known.setdefault(one.identity, _Known())
+        for of, window in self._windows.items():
+            value = one.values.get(of)
+            if value is None or isinstance(value, str) or of not in one.fresh:
+                continue
+            samples = known.grown.setdefault(of, deque())
+            if samples and len(samples[-1][1]) != len(_numbers(value)):
+                samples.clear()
+            samples.append((now, _numbers(value)))
+            while len(samples) > 2 and samples[1][0] <= now - window:
+                samples.popleft()
+
+    def _values(self, watch: Watch, one: Readings, now: float) -> tuple[float | str, ...] | None:
+        """The value, or one for each part; with a window, how much it grew per unit of time. None: not observed."""
+        value = one.values.get(watch.of)
+        if value is None:
+            return None
+        if not watch.over_s:
+            return value if isinstance(value, tuple) else (value,)
+        known = self._known.get(one.identity)
+        samples = known.grown.get(watch.of) if known is not None else None
+        if samples is None or isinstance(value, str):
+            return None
+        inside = [sample for sample in samples if sample[0] > now - watch.over_s]
+        before = [sample for sample in samples if sample[0] <= now - watch.over_s]
+        inside = before[-1:] + inside
+        grown = [0.0] * len(inside[-1][1])
+        for (_, earlier), (_, later) in pairwise(inside):
+            for place, (was, at) in enumerate(zip(earlier, later)):
+                grown[place] += at - was if at >= was else at
+        return tuple(total / watch.over_s * watch.per_s for total in grown)
+
+
+def _against(watch: Watch, value: float | str, limit: float) -> bool:
+    if watch.test is Test.IS:
+        return value in watch.values
+    if isinstance(value, str):
+        return False
+    if watch.test is Test.HAS:
+        return any(int(value) & int(bits) for bits in watch.values if not isinstance(bits, str))
+    return value > limit if watch.test is Test.ABOVE else value < limit
+
+
+def _sign(one: Readings, code: str, fields: Mapping[str, Value], text: str) -> Sign:
+    return Sign(component=one.component, identity=one.identity, code=code, fields=fields, text=text)
+
+
+def _numbers(value: Sample | None) -> tuple[float, ...]:
+    if value is None or isinstance(value, str):
+        return ()
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _number(value: float | str) -> float:
+    return 0.0 if isinstance(value, str) else value
+
+
+def _whole(value: float | str) -> float | int | str:
+    return value if isinstance(value, str) else int(value) if float(value).is_integer() else round(value, 6)
+
+
+def _plain(value: Sample | None) -> Value:
+    if isinstance(value, tuple):
+        return [int(part) for part in value]
+    return None if value is None else _whole(value)
+
+
+def _said(value: Sample | None) -> str:
+    return (
+        value if isinstance(value, str) else "not known" if value is None else f"{value:g}" if not isinstance(value, tuple) else str(value)
+    )

@@ -1,0 +1,68 @@
+"""In which order the past and the present are handed in, and what a fault of ours in reading the past costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+
+import pytest
+
+from agent.daemon import Daemon
+from agent.sources.source import Batch
+
+
+class Past:
+    """Reading it fails in one of its two parts."""
+
+    def __init__(self, broken: str, said: list[str]) -> None:
+        self.broken = broken
+        self.said = said
+
+    async def former_boots(self, _: object, *, orderly: bool) -> AsyncIterator[Batch]:
+        async for batch in self._part("former boots"):
+            yield batch
+
+    async def this_boot(self, _: object) -> AsyncIterator[Batch]:
+        async for batch in self._part("this boot"):
+            yield batch
+
+    async def _part(self, name: str) -> AsyncIterator[Batch]:
+        if name == self.broken:
+            raise RuntimeError("a fault of ours")
+        yield Batch(name)
+
+    def close(self) -> None:
+        self.said.append("closed")
+
+
+@pytest.mark.parametrize(
+    ("broken", "wanted"),
+    [
+        ("", ["former boots", "booted", "this boot", "closed", "watched"]),
+        ("former boots", ["vitald/not_watched", "booted", "this boot", "closed", "watched"]),
+        ("this boot", ["former boots", "booted", "vitald/not_watched", "closed", "watched"]),
+    ],
+)
+def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
+    said: list[str] = []
+
+    async def put(batch: Batch) -> None:
+        said.append(batch.source)
+
+    async def booted() -> None:
+        said.append("booted")
+
+    async def own(code: str, *_: object) -> None:
+        said.append(code)
+
+    async def watch(_: object) -> None:
+        said.append("watched")
+
+    pipeline = SimpleNamespace(put=put, booted=booted, own=own, position=lambda _: None, orderly=True)
+    daemon = SimpleNamespace(
+        source=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said), pipeline=pipeline, past_told=asyncio.Event(), _watch=watch
+    )
+    daemon._hand_in = lambda batches: Daemon._hand_in(daemon, batches)  # type: ignore[arg-type]
+    asyncio.run(Daemon._watch_kernel_log(daemon))  # type: ignore[arg-type]
+    assert said == wanted
