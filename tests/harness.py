@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from agent.simulator.node import SimulatedNode
+
 Json = dict[str, object]
 PYTHON = sys.executable
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +51,10 @@ def free_port() -> int:
 class Node:
     """A node. `kernel_log` is "file" (a file in the folder) or "kmsg" (this machine's own, records of users accepted)."""
 
-    def __init__(self, folder: Path, kernel_log: str = "file", accept_userspace: bool = True, extra: str = "") -> None:
+    def __init__(
+        self, folder: Path, kernel_log: str = "file", accept_userspace: bool = True, extra: str = "", gpus: SimulatedNode | None = None
+    ) -> None:
+        """`extra`: more sections of the configuration. `gpus`: the GPUs that it has, looked at every second."""
         self.folder = folder
         self.state, self.runtime = folder / "state", folder / "run"
         self.log = folder / "kernel.log"
@@ -58,13 +63,17 @@ class Node:
         self.socket = self.runtime / "vitald.sock"
         self.config = folder / "config.toml"
         self.process: subprocess.Popen[bytes] | None = None
-        self.environment: dict[str, str] = {}
+        self.environment: dict[str, str] = dict(gpus.environment) if gpus is not None else {}
         self.command = [PYTHON, "-m", "agent", "run", "--config", str(self.config)]
         folder.mkdir(parents=True, exist_ok=True)
         self.log.touch()
         source = f'source = "file"\npath = "{self.log}"' if kernel_log == "file" else 'source = "kmsg"'
+        sysfs = f'sysfs = "{gpus.sysfs}"' if gpus is not None else ""
+        if gpus is not None:
+            extra = f'[nvml]\nlibrary = "{gpus.library}"\nfast = "1s"\nslow = "2s"\ninventory = "30s"\n{extra}'
         self.settings = f"""
 [paths]
+{sysfs}
 state = "{self.state}"
 runtime = "{self.runtime}"
 [kernel_log]
@@ -96,7 +105,10 @@ listen = "127.0.0.1:{self.port}"
             )
         if wait:
             self.until(lambda: self.answers("/healthz"), 15.0, "the daemon to answer")
-            self.until(lambda: self.status()["sources"][0]["state"] != "starting", 15.0, "the first look")
+            self.until(self._looked, 15.0, "the first look")
+
+    def _looked(self) -> bool:
+        return all(source["state"] != "starting" for source in self.status()["sources"])  # type: ignore[attr-defined]
 
     def stop(self, number: int = signal.SIGTERM) -> float:
         """Seconds that it took to end."""

@@ -230,8 +230,7 @@ class Api:
     async def gpus(self, request: web.Request) -> web.Response:
         read_query(request)
         board, source = self.board, self.board.sources.get(NVML)
-        fresh = source is not None and source.fresh(time.monotonic())
-        listed = gpus.listed(board.readings.get(NVML, ()), board.findings, self.inventory, source, fresh)
+        listed = gpus.listed(board.readings.get(NVML, ()), board.findings, self.inventory, source)
         return web.json_response({"gpus": listed, "source": form.source(source) if source is not None else None})
 
     async def rule(self, request: web.Request) -> web.Response:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from agent.judge.verdict import status_of
-from agent.model import Component, ComponentKind, Finding, Readings, Sample, SourceHealth
+from agent.model import Component, ComponentKind, Finding, Readings, Sample, SourceHealth, SourceState
 from agent.outputs import form
 from agent.outputs.form import Json
 from agent.sources.pci import PciInventory
@@ -116,19 +117,21 @@ _COUNTERS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
 
 
 def listed(
-    readings: Sequence[Readings], findings: Sequence[Finding], inventory: PciInventory, source: SourceHealth | None, fresh: bool
+    readings: Sequence[Readings], findings: Sequence[Finding], inventory: PciInventory, source: SourceHealth | None
 ) -> list[Json]:
     """Each GPU that PCI shows or that was ever read: who it is, how it is, and what is known of it."""
     by_component = {one.component: one for one in readings}
     components = {Component(device.kind, device.address) for device in inventory.watched() if device.kind is ComponentKind.GPU}
     components |= set(by_component) | {finding.component for finding in findings if finding.component.kind is ComponentKind.GPU}
     gpus: list[Json] = []
+    now = time.time()
+    reading = source is not None and source.state in (SourceState.OK, SourceState.FAILED)  # of some it may fail
     for component in sorted(components, key=lambda one: one.id):
         own = [finding for finding in findings if finding.component == component]
         read = by_component.get(component)
         values = read.values if read is not None else {}
         status = status_of(own).value
-        known = fresh and read is not None and source is not None
+        known = reading and read is not None and source is not None and now - read.time <= source.deadline
         gpus.append(
             {
                 "component": component.name,

@@ -123,10 +123,8 @@ static void refresh(void) {
 }
 
 /* The value of a key, of a GPU or (NO_GPU) of the whole; what stands for every GPU counts where the GPU has none of its own. */
-static int find(int gpu, const char *key, char out[VALUE]) {
+static int find_locked(int gpu, const char *key, char out[VALUE]) {
     char name[256];
-    pthread_mutex_lock(&lock);
-    refresh();
     const char *value = NULL;
     if (gpu != NO_GPU) {
         snprintf(name, sizeof name, "gpu.%d.%s", gpu, key);
@@ -139,8 +137,15 @@ static int find(int gpu, const char *key, char out[VALUE]) {
         value = slot(key)->value;
     }
     if (value) snprintf(out, VALUE, "%s", value);
-    pthread_mutex_unlock(&lock);
     return value != NULL;
+}
+
+static int find(int gpu, const char *key, char out[VALUE]) {
+    pthread_mutex_lock(&lock);
+    refresh();
+    int found = find_locked(gpu, key, out);
+    pthread_mutex_unlock(&lock);
+    return found;
 }
 
 static int64_t number_or(int gpu, const char *key, int64_t otherwise) {
@@ -151,13 +156,18 @@ static int64_t number_or(int gpu, const char *key, int64_t otherwise) {
 /* The number plus what its rate has added since the file was written. Signed numbers pass through u64 unharmed. */
 static int counted(int gpu, const char *key, u64 *out) {
     char value[VALUE], rate[VALUE], name[256];
-    if (!find(gpu, key, value) || !*value) return 0;
-    *out = *value == '-' ? (u64)strtoll(value, NULL, 0) : strtoull(value, NULL, 0);
     snprintf(name, sizeof name, "rate.%s", key);
-    if (find(gpu, name, rate)) {
+    pthread_mutex_lock(&lock);
+    refresh();
+    int found = find_locked(gpu, key, value), growing = find_locked(gpu, name, rate);
+    struct timespec since = read_at.st_mtim;
+    pthread_mutex_unlock(&lock);
+    if (!found || !*value) return 0;
+    *out = *value == '-' ? (u64)strtoll(value, NULL, 0) : strtoull(value, NULL, 0);
+    if (growing) {
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
-        double age = (double)(now.tv_sec - read_at.st_mtim.tv_sec) + (double)(now.tv_nsec - read_at.st_mtim.tv_nsec) / 1e9;
+        double age = (double)(now.tv_sec - since.tv_sec) + (double)(now.tv_nsec - since.tv_nsec) / 1e9;
         if (age > 0) *out += (u64)(age * strtod(rate, NULL));
     }
     return 1;
@@ -197,8 +207,9 @@ static Handle *handle_of(int gpu) {
     return one;
 }
 
+/* Its GPU or the driver was reset since, or the GPU is not there any more. */
 static int stale(const Handle *handle) {
-    return handle->epoch != number_or(NO_GPU, "driver.epoch", 0) || handle->own_epoch != number_or(handle->gpu, "epoch", 0);
+    return number_or(handle->gpu, "absent", 0) || handle->epoch != number_or(NO_GPU, "driver.epoch", 0) || handle->own_epoch != number_or(handle->gpu, "epoch", 0);
 }
 
 /* --- what every call goes through */
@@ -237,9 +248,9 @@ static void hang(const Call *call, const char *how) {
     }
 }
 
-static struct { char key[128]; int calls; } after[256];
+static struct { char key[128], value[32]; int calls; } after[256];
 
-/* `after.<call> = n:code`: n times as usual, then this code. */
+/* `after.<call> = n:code`: n times as usual, then this code. Another value begins anew. */
 static int used_up(const Call *call, const char *value) {
     char key[128];
     int code = OK;
@@ -248,6 +259,10 @@ static int used_up(const Call *call, const char *value) {
     for (int at = 0; at < 256; at++) {
         if (after[at].key[0] && strcmp(after[at].key, key)) continue;
         snprintf(after[at].key, sizeof after[at].key, "%s", key);
+        if (strncmp(after[at].value, value, sizeof after[at].value - 1)) {
+            snprintf(after[at].value, sizeof after[at].value, "%.31s", value);
+            after[at].calls = 0;
+        }
         char *colon;
         long most = strtol(value, &colon, 0);
         if (++after[at].calls > most && *colon == ':') code = atoi(colon + 1);
@@ -271,8 +286,8 @@ static void leave(Call *call) {
 }
 
 /* `must`: the library has to be initialised. Returns the call with the code that it must answer at once, or OK. */
-static Call enter(const char *name, const Handle *handle, int must) {
-    Call call = {name, handle ? handle->gpu : NO_GPU, OK, {0, 0}};
+static Call enter(const char *name, int gpu, const Handle *handle, int must) {
+    Call call = {name, gpu, OK, {0, 0}};
     char value[VALUE];
     clock_gettime(CLOCK_MONOTONIC, &call.began);
     if (must && !__atomic_load_n(&initialized, __ATOMIC_SEQ_CST)) { call.ret = UNINITIALIZED; return call; }
@@ -292,9 +307,15 @@ static Call enter(const char *name, const Handle *handle, int must) {
     return call;
 }
 
-#define CALL(handle, must) \
-    __attribute__((cleanup(leave))) Call call = enter(__func__, handle, must); \
+#define CALL_WITH(gpu, handle, must) \
+    __attribute__((cleanup(leave))) Call call = enter(__func__, gpu, handle, must); \
     if (call.ret) return call.ret
+#define CALL(must) CALL_WITH(NO_GPU, NULL, must)
+/* Look-ups take no handle, but they are about a GPU: what is injected for it counts. */
+#define CALL_FOR(gpu) CALL_WITH(gpu, NULL, 1)
+#define DEVICE_CALL(handle) \
+    if (!handle) return INVALID; \
+    CALL_WITH(handle->gpu, handle, 1)
 #define ANSWER(code) return call.ret = (code)
 
 static int put_text(int gpu, const char *key, char *out, u32 length) {
@@ -326,7 +347,7 @@ static int put_two(int gpu, const char *key, u32 *one, u32 *two) {
 
 EXPORT int nvmlInitWithFlags(u32 flags) {
     (void)flags;
-    CALL(NULL, 0);
+    CALL(0);
     __atomic_add_fetch(&initialized, 1, __ATOMIC_SEQ_CST);
     ANSWER(OK);
 }
@@ -334,7 +355,7 @@ EXPORT int nvmlInitWithFlags(u32 flags) {
 EXPORT int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 
 EXPORT int nvmlShutdown(void) {
-    CALL(NULL, 1);
+    CALL(1);
     __atomic_sub_fetch(&initialized, 1, __ATOMIC_SEQ_CST);
     ANSWER(OK);
 }
@@ -344,15 +365,15 @@ EXPORT const char *nvmlErrorString(int code) {
     return code >= 0 && code < 5 ? names[code] : code == LOST ? "GPU is lost" : "Error of the simulated library";
 }
 
-EXPORT int nvmlSystemGetDriverVersion(char *out, u32 length) { CALL(NULL, 1); ANSWER(put_text(NO_GPU, "driver.version", out, length)); }
-EXPORT int nvmlSystemGetNVMLVersion(char *out, u32 length) { CALL(NULL, 1); ANSWER(put_text(NO_GPU, "driver.nvml", out, length)); }
-EXPORT int nvmlSystemGetCudaDriverVersion(u32 *out) { CALL(NULL, 1); ANSWER(put_u32(NO_GPU, "driver.cuda", out)); }
-EXPORT int nvmlSystemGetCudaDriverVersion_v2(u32 *out) { CALL(NULL, 1); ANSWER(put_u32(NO_GPU, "driver.cuda", out)); }
+EXPORT int nvmlSystemGetDriverVersion(char *out, u32 length) { CALL(1); ANSWER(put_text(NO_GPU, "driver.version", out, length)); }
+EXPORT int nvmlSystemGetNVMLVersion(char *out, u32 length) { CALL(1); ANSWER(put_text(NO_GPU, "driver.nvml", out, length)); }
+EXPORT int nvmlSystemGetCudaDriverVersion(u32 *out) { CALL(1); ANSWER(put_u32(NO_GPU, "driver.cuda", out)); }
+EXPORT int nvmlSystemGetCudaDriverVersion_v2(u32 *out) { CALL(1); ANSWER(put_u32(NO_GPU, "driver.cuda", out)); }
 
 /* --- handles */
 
 EXPORT int nvmlDeviceGetCount_v2(u32 *out) {
-    CALL(NULL, 1);
+    CALL(1);
     *out = 0;
     for (int gpu = 0; gpu < gpu_count(); gpu++) *out += !number_or(gpu, "absent", 0);
     ANSWER(OK);
@@ -365,22 +386,6 @@ static int look_up(int gpu, Handle **out) {
     if (!code) *out = handle_of(gpu);
     return (int)code;
 }
-
-/* Handle look-ups take no handle, but they are about a GPU: injections for it count. */
-static Call enter_for(const char *name, int gpu) {
-    Call call = enter(name, NULL, 1);
-    char value[VALUE];
-    call.gpu = gpu;
-    if (!call.ret && gpu != NO_GPU) {
-        if (injected(&call, "hang", value)) hang(&call, value);
-        if (injected(&call, "ret", value)) call.ret = atoi(value);
-    }
-    return call;
-}
-
-#define CALL_FOR(gpu) \
-    __attribute__((cleanup(leave))) Call call = enter_for(__func__, gpu); \
-    if (call.ret) return call.ret
 
 EXPORT int nvmlDeviceGetHandleByIndex_v2(u32 index, Handle **out) {
     int gpu = 0;
@@ -457,10 +462,10 @@ EXPORT int nvmlDeviceGetHandleBySerial(const char *serial, Handle **out) {
     X(nvmlDeviceGetCurrentClocksThrottleReasons, "throttle") X(nvmlDeviceGetSupportedEventTypes, "events_mask")
 #define PAIRS(X) X(nvmlDeviceGetEccMode, "ecc_mode") X(nvmlDeviceGetMigMode, "mig_mode") X(nvmlDeviceGetCudaComputeCapability, "cc")
 
-#define TEXT(fn, key) EXPORT int fn(Handle *handle, char *out, u32 length) { CALL(handle, 1); ANSWER(put_text(handle->gpu, key, out, length)); }
-#define NUMBER(fn, key) EXPORT int fn(Handle *handle, u32 *out) { CALL(handle, 1); ANSWER(put_u32(handle->gpu, key, out)); }
-#define LONG_NUMBER(fn, key) EXPORT int fn(Handle *handle, u64 *out) { CALL(handle, 1); ANSWER(put_u64(handle->gpu, key, out)); }
-#define PAIR(fn, key) EXPORT int fn(Handle *handle, u32 *one, u32 *two) { CALL(handle, 1); ANSWER(put_two(handle->gpu, key, one, two)); }
+#define TEXT(fn, key) EXPORT int fn(Handle *handle, char *out, u32 length) { DEVICE_CALL(handle); ANSWER(put_text(handle->gpu, key, out, length)); }
+#define NUMBER(fn, key) EXPORT int fn(Handle *handle, u32 *out) { DEVICE_CALL(handle); ANSWER(put_u32(handle->gpu, key, out)); }
+#define LONG_NUMBER(fn, key) EXPORT int fn(Handle *handle, u64 *out) { DEVICE_CALL(handle); ANSWER(put_u64(handle->gpu, key, out)); }
+#define PAIR(fn, key) EXPORT int fn(Handle *handle, u32 *one, u32 *two) { DEVICE_CALL(handle); ANSWER(put_two(handle->gpu, key, one, two)); }
 TEXTS(TEXT)
 NUMBERS(NUMBER)
 LONG_NUMBERS(LONG_NUMBER)
@@ -473,7 +478,7 @@ PAIRS(PAIR)
     X(nvmlDeviceGetNvLinkRemoteDeviceType, "nvlink.%u.remote")
 #define BY_INDEX(fn, format) \
     EXPORT int fn(Handle *handle, u32 index, u32 *out) { \
-        CALL(handle, 1); \
+        DEVICE_CALL(handle); \
         char key[64]; \
         snprintf(key, sizeof key, format, index); \
         ANSWER(put_u32(handle->gpu, key, out)); \
@@ -481,14 +486,14 @@ PAIRS(PAIR)
 INDEXED(BY_INDEX)
 
 EXPORT int nvmlDeviceGetIndex(Handle *handle, u32 *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     *out = 0;
     for (int gpu = 0; gpu < handle->gpu; gpu++) *out += !number_or(gpu, "absent", 0);
     ANSWER(OK);
 }
 
 EXPORT int nvmlDeviceGetPciInfo_v3(Handle *handle, Pci *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     char value[VALUE];
     unsigned function = 0;
     if (!find(handle->gpu, "busid", value)) ANSWER(NOT_SUPPORTED);
@@ -501,29 +506,29 @@ EXPORT int nvmlDeviceGetPciInfo_v3(Handle *handle, Pci *out) {
 }
 
 EXPORT int nvmlDeviceGetTemperature(Handle *handle, u32 sensor, u32 *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     ANSWER(sensor ? INVALID : put_u32(handle->gpu, "temp_c", out));
 }
 
 EXPORT int nvmlDeviceGetTemperatureV(Handle *handle, Temperature *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     if (out->version != 0x0100000C) ANSWER(VERSION);
     ANSWER(out->sensor ? INVALID : put_u32(handle->gpu, "temp_c", (u32 *)&out->temperature));
 }
 
 EXPORT int nvmlDeviceGetMarginTemperature(Handle *handle, Margin *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     if (out->version != 0x01000008) ANSWER(VERSION);
     ANSWER(put_u32(handle->gpu, "margin_c", (u32 *)&out->margin));
 }
 
 EXPORT int nvmlDeviceGetUtilizationRates(Handle *handle, Utilization *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     ANSWER(put_two(handle->gpu, "utilization", &out->gpu, &out->memory));
 }
 
 EXPORT int nvmlDeviceGetMemoryInfo(Handle *handle, Memory *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     u64 both[2];
     if (numbers(handle->gpu, "memory", both, 2) != 2) ANSWER(NOT_SUPPORTED);
     *out = (Memory){both[0], both[0] - both[1], both[1]};
@@ -531,7 +536,7 @@ EXPORT int nvmlDeviceGetMemoryInfo(Handle *handle, Memory *out) {
 }
 
 EXPORT int nvmlDeviceGetMemoryInfo_v2(Handle *handle, MemoryV2 *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     u64 both[2];
     if (out->version != 0x02000028) ANSWER(VERSION);
     if (numbers(handle->gpu, "memory", both, 2) != 2) ANSWER(NOT_SUPPORTED);
@@ -549,18 +554,18 @@ static int ecc(int gpu, u32 kind, u32 counter, const char *where, u64 *out) {
 }
 
 EXPORT int nvmlDeviceGetTotalEccErrors(Handle *handle, u32 kind, u32 counter, u64 *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     ANSWER(ecc(handle->gpu, kind, counter, "total", out));
 }
 
 EXPORT int nvmlDeviceGetMemoryErrorCounter(Handle *handle, u32 kind, u32 counter, u32 where, u64 *out) {
     static const char *places[] = {"l1", "l2", "dram", "reg", "tex", "shm", "cbu", "sram"};
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     ANSWER(where > 7 ? INVALID : ecc(handle->gpu, kind, counter, places[where], out));
 }
 
 EXPORT int nvmlDeviceGetSramEccErrorStatus(Handle *handle, Sram *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     u64 all[12];
     if (out->version != 0x01000068) ANSWER(VERSION);
     if (numbers(handle->gpu, "sram", all, 12) != 12) ANSWER(NOT_SUPPORTED);
@@ -571,7 +576,7 @@ EXPORT int nvmlDeviceGetSramEccErrorStatus(Handle *handle, Sram *out) {
 }
 
 EXPORT int nvmlDeviceGetRemappedRows(Handle *handle, u32 *corrected, u32 *uncorrected, u32 *pending, u32 *failure) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     u64 all[4];
     if (numbers(handle->gpu, "remap", all, 4) != 4) ANSWER(NOT_SUPPORTED);
     *corrected = (u32)all[0], *uncorrected = (u32)all[1], *pending = (u32)all[2], *failure = (u32)all[3];
@@ -579,7 +584,7 @@ EXPORT int nvmlDeviceGetRemappedRows(Handle *handle, u32 *corrected, u32 *uncorr
 }
 
 EXPORT int nvmlDeviceGetRowRemapperHistogram(Handle *handle, Histogram *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     u64 all[5];
     if (numbers(handle->gpu, "histogram", all, 5) != 5) ANSWER(NOT_SUPPORTED);
     *out = (Histogram){(u32)all[0], (u32)all[1], (u32)all[2], (u32)all[3], (u32)all[4]};
@@ -602,24 +607,24 @@ static int pages(Handle *handle, u32 cause, u32 *count, u64 *addresses, u64 *tim
 }
 
 EXPORT int nvmlDeviceGetRetiredPages(Handle *handle, u32 cause, u32 *count, u64 *addresses) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     ANSWER(pages(handle, cause, count, addresses, NULL));
 }
 
 EXPORT int nvmlDeviceGetRetiredPages_v2(Handle *handle, u32 cause, u32 *count, u64 *addresses, u64 *times) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     ANSWER(pages(handle, cause, count, addresses, times));
 }
 
 EXPORT int nvmlDeviceGetRepairStatus(Handle *handle, Repair *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     if (out->version != 0x0100000C) ANSWER(VERSION);
     ANSWER(put_two(handle->gpu, "repair", &out->channel, &out->tpc));
 }
 
 /* `abi.unrepairable = 4`: newer drivers put the flag where older ones had the version. */
 EXPORT int nvmlDeviceGetUnrepairableMemoryFlag_v1(Handle *handle, u32 *words) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     ANSWER(put_u32(handle->gpu, "unrepairable", &words[number_or(NO_GPU, "abi.unrepairable", 8) == 4 ? 0 : 1]));
 }
 
@@ -648,20 +653,20 @@ static void field(int gpu, Field *out) {
 }
 
 EXPORT int nvmlDeviceGetFieldValues(Handle *handle, int count, Field *fields) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     for (int at = 0; at < count; at++) field(handle->gpu, &fields[at]);
     ANSWER(OK);
 }
 
 EXPORT int nvmlDeviceGetNvLinkErrorCounter(Handle *handle, u32 link, u32 counter, u64 *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     char key[64];
     snprintf(key, sizeof key, "nvlink.%u.err.%u", link, counter);
     ANSWER(put_u64(handle->gpu, key, out));
 }
 
 EXPORT int nvmlDeviceGetGpuFabricInfoV(Handle *handle, Fabric *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     char value[VALUE], uuid[64] = "";
     unsigned state, status, mask, summary, clique;
     int newest = (int)number_or(NO_GPU, "abi.fabric_max", 3), version = (int)(out->version >> 24);
@@ -679,7 +684,7 @@ EXPORT int nvmlDeviceGetGpuFabricInfoV(Handle *handle, Fabric *out) {
 }
 
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Handle *handle, u32 *count, Process *out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     char value[VALUE], *rest = value, *word;
     u32 room = *count, found = 0;
     if (!find(handle->gpu, "procs", value)) ANSWER(NOT_SUPPORTED);
@@ -696,7 +701,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Handle *handle, u32 *count, P
 /* --- MIG: instances have handles of their own, which only say that they are there */
 
 EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(Handle *handle, u32 index, Handle **out) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     char key[64], value[VALUE];
     snprintf(key, sizeof key, "mig.%u", index);
     if (index >= (u32)number_or(handle->gpu, "mig_max", 0)) ANSWER(INVALID);
@@ -716,7 +721,7 @@ static const char *events_path(char out[VALUE]) {
 }
 
 EXPORT int nvmlEventSetCreate(EventSet **out) {
-    CALL(NULL, 1);
+    CALL(1);
     char path[VALUE];
     struct stat now;
     *out = calloc(1, sizeof **out);
@@ -731,14 +736,14 @@ EXPORT int nvmlEventSetCreate(EventSet **out) {
 }
 
 EXPORT int nvmlEventSetFree(EventSet *set) {
-    CALL(NULL, 1);
+    CALL(1);
     close(set->watch);
     free(set);
     ANSWER(OK);
 }
 
 EXPORT int nvmlDeviceRegisterEvents(Handle *handle, u64 mask, EventSet *set) {
-    CALL(handle, 1);
+    DEVICE_CALL(handle);
     if (mask & ~(u64)number_or(handle->gpu, "events_mask", 0)) ANSWER(NOT_SUPPORTED);
     set->masks[handle->gpu] |= mask;
     set->members[handle->gpu] = handle;
@@ -767,14 +772,14 @@ static int next_event(EventSet *set, EventData *out) {
 }
 
 EXPORT int nvmlEventSetWait_v2(EventSet *set, EventData *out, u32 milliseconds) {
-    CALL(NULL, 1);
+    CALL(1);
     struct timespec now;
     char news[4096];
     for (;;) {
         for (int gpu = 0; gpu < MOST_GPUS; gpu++) {
             if (!set->members[gpu]) continue;
             if (number_or(gpu, "lost", 0)) ANSWER(LOST); /* at once, every time: as the real one does */
-            if (stale(set->members[gpu])) ANSWER(999);
+            if (stale(set->members[gpu])) ANSWER(999); /* its set is of no use any more */
         }
         if (next_event(set, out)) ANSWER(OK);
         clock_gettime(CLOCK_MONOTONIC, &now);

@@ -47,10 +47,14 @@ def test_status(known: Node) -> None:
     assert status["openFindings"] == len(status["findings"])  # type: ignore[arg-type]
     assert status["reasons"] == [incident["line"] for incident in status["incidents"]]  # type: ignore[union-attr]
     assert status["bootId"] == open("/proc/sys/kernel/random/boot_id").read().strip()
-    (source,) = status["sources"]  # type: ignore[misc]
-    assert (source["name"], source["state"]) == ("kernel_log", "ok")  # type: ignore[index]
-    moments = [datetime.fromisoformat(source[key].replace("Z", "+00:00")) for key in ("lastSeen", "deadline")]  # type: ignore[index]
-    assert moments[0] < moments[1]
+    sources = {source["name"]: source for source in status["sources"]}  # type: ignore[union-attr]
+    assert {name: (source["state"], source["detail"]) for name, source in sources.items()} == {
+        "kernel_log": ("ok", ""),
+        "nvml": ("not present", "no NVIDIA GPU on PCI"),
+    }
+    for source in sources.values():
+        moments = [datetime.fromisoformat(source[key].replace("Z", "+00:00")) for key in ("lastSeen", "deadline")]
+        assert moments[0] < moments[1]
     assert status["ledger"]["ok"]  # type: ignore[index]
     assert status["kernelLog"]["recordsRead"] >= 13  # type: ignore[index]
 

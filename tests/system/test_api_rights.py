@@ -28,7 +28,7 @@ def test_in_the_group(guarded: Node) -> None:
     stat = guarded.socket.stat()
     assert (stat.st_gid, stat.st_mode & 0o777) == (GROUP.gr_gid, 0o660)
     member = (GROUP.gr_gid,)
-    for path in ("/healthz", "/v1/status", "/v1/events", "/v1/findings", "/v1/components", "/v1/incidents", "/v1/findings/1/why"):
+    for path in ("/healthz", "/v1/status", "/v1/events", "/v1/findings", "/v1/components", "/v1/gpus", "/v1/incidents", "/v1/findings/1/why"):
         assert request_as_nobody(guarded, "GET", path, groups=member)[0] == 200, path
     for path, body in (
         ("/v1/findings/1/clear", {"reason": "mine"}),
@@ -36,17 +36,21 @@ def test_in_the_group(guarded: Node) -> None:
         ("/v1/findings/1/remedy", {"reason": "mine"}),
         ("/v1/findings/999/remedy", {}),
         ("/v1/injections", {"line": xid(2)}),
+        ("/v1/release", {"reason": "mine"}),
+        ("/v1/release/end", {}),
     ):
         status, answer = request_as_nobody(guarded, "POST", path, body, groups=member)
         assert (status, "may not change" in str(answer["error"])) == (403, True), answer
     assert [finding["state"] for finding in guarded.findings()] == ["open"]
-    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 5
+    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 7
 
     assert cli_as_nobody(guarded, "check", groups=member).returncode == 20
     assert cli_as_nobody(guarded, "why", "1", groups=member).returncode == 0
-    for verb in ("clear", "remedy"):
-        refused = cli_as_nobody(guarded, verb, "1", "--reason", "mine", groups=member)
+    assert cli_as_nobody(guarded, "gpus", groups=member).returncode == 0
+    for verb in (("clear", "1"), ("remedy", "1"), ("release",), ("release", "--end")):
+        refused = cli_as_nobody(guarded, *verb, "--reason", "mine", groups=member)
         assert (refused.returncode, "may not change" in refused.stderr) == (69, True), verb
+    assert {source["name"]: source["state"] for source in guarded.status()["sources"]}["nvml"] == "not present"  # type: ignore[attr-defined]
 
 
 def test_outside_the_group(guarded: Node) -> None:
@@ -62,9 +66,12 @@ def test_outside_the_group(guarded: Node) -> None:
         ("GET", "/v1/watch", None),
         ("GET", "/v1/nothing", None),
         ("GET", "/v1/incidents", None),
+        ("GET", "/v1/gpus", None),
         ("GET", "/v1/findings/1/why", None),
         ("POST", "/v1/findings/1/clear", {"reason": "mine"}),
         ("POST", "/v1/findings/1/remedy", {"reason": "mine"}),
+        ("POST", "/v1/release", {"reason": "mine"}),
+        ("POST", "/v1/release/end", {}),
     ):
         status, answer = request_as_nobody(guarded, method, path, body)
         assert (status, "uid 65534 may not" in str(answer["error"])) == (403, True), path

@@ -72,6 +72,7 @@ def test_every_reading_verb_speaks_json(state: tuple[str, Node]) -> None:
         ("version",),
         ("why",),
         ("why", "1"),
+        ("gpus",),
     ):
         assert isinstance(json.loads(node.cli(*arguments, "--json").stdout), dict), arguments
     assert json.loads(node.cli("check", "--json").stdout)["status"] == status
@@ -88,7 +89,7 @@ def test_every_reading_verb_speaks_json(state: tuple[str, Node]) -> None:
 @IN_TROUBLE
 def test_no_colour_in_a_pipe(state: tuple[str, Node]) -> None:
     _, node = state
-    for arguments in (("status",), ("findings",), ("events",), ("explain", "xid/79"), ("why",)):
+    for arguments in (("status",), ("findings",), ("events",), ("explain", "xid/79"), ("why",), ("gpus",)):
         done = node.cli(*arguments)
         assert "\x1b" not in done.stdout + done.stderr, arguments
 
@@ -221,6 +222,8 @@ def test_usage_errors_are_no_verdicts(shared_node: Node) -> None:
         ("clear", "1"),
         ("remedy", "first", "--reason", "x"),
         ("remedy", "1"),
+        ("release", "--for", "soon"),
+        ("demo", "--profile"),
     ):
         assert shared_node.cli(*arguments).returncode == 2, arguments
 

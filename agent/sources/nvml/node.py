@@ -96,8 +96,9 @@ class GpuNode:
 
     # --- answers
 
-    def attached(self, answer: Mapping[str, Any]) -> None:
-        """A worker took hold of the driver."""
+    def attached(self, answer: Mapping[str, Any], on_pci: set[str]) -> None:
+        """A worker took hold of the driver. What is not on PCI any more has no present values."""
+        self.read = {address: one for address, one in self.read.items() if address in on_pci}
         self.simulated = bool(answer["simulated"])
         self._driver = {"unavailable": 0.0, "driver": str(answer["driver"]), "nvml": str(answer["nvml"])}
         self._devices.attached()

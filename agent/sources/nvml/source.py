@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,10 +34,8 @@ RELEASED, RETURNED = "nvml/released", "nvml/returned"
 _RETRY_S = (5.0, 300.0)  # a driver that cannot be asked is tried again
 _LEFT_OUT_S = (60.0, 1800.0)  # a GPU at which a call hung is asked again
 _STUCK = 2  # processes that do not end: with so many, no other is started
-_ATTACH_S = 60.0  # without persistence mode the first look initialises each GPU, which takes seconds
 _CORROBORATED_S = 2.0  # the kernel log tells an Xid with its words; the event speaks only after it
 _SWARM_S = 0.2  # events come in swarms
-_MOST_HEARD = 256
 _XID, _XID_UNKNOWN = 0x8, 999
 
 _WORDS = {
@@ -83,19 +80,15 @@ class Nvml:
         self._node = self._fresh()
         self._noted = ""
         self._answer: Mapping[str, Any] | None = None
-        self._held: set[str] = set()  # GPUs that the worker may have hold of
         self._stuck: list[Stuck] = []
         self._left_out: dict[str, _LeftOut] = {}
-        self._heard: deque[tuple[float, float, str, int]] = deque(maxlen=_MOST_HEARD)  # Xids: when they speak, their time, GPU, number
+        self._heard: dict[tuple[str, int], tuple[float, float]] = {}  # Xids, by GPU and number: when they speak, and their time
         self._urgent: set[str] = set()  # GPUs that an event told of: looked at out of turn
 
     def configure(self, catalog: Catalog) -> None:
         """The catalogue was reloaded."""
         self._catalog = catalog
         self._node.configure(catalog)
-
-    def minors(self, gpus: Iterable[str]) -> list[int]:
-        return self._node.minors(gpus)
 
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Until cancelled."""
@@ -108,6 +101,8 @@ class Nvml:
         delay = _RETRY_S[0]
         while True:
             await self._look_at_pci()
+            if self.releases.asked:
+                await self._let_go()  # no worker runs here: nothing of ours holds anything
             if self.releases.everything:
                 async for batch in self._step_aside():
                     yield batch
@@ -149,8 +144,7 @@ class Nvml:
 
     async def _served(self, worker: Worker) -> AsyncIterator[Batch]:
         gpus = self._asked()
-        self._held = set(gpus)
-        async for batch in self._converse(worker, {"do": "attach", "gpus": gpus}, _ATTACH_S):
+        async for batch in self._converse(worker, {"do": "attach", "gpus": gpus}):
             yield batch
         if self._answer is None:
             return
@@ -159,14 +153,12 @@ class Nvml:
             self._answer = None
             yield self._unavailable(code, detail)
             return
-        self._node.attached(self._answer)
+        self._node.attached(self._answer, self._gpus())
         self._node.slots = self._inventory.slots
         failed, heard = self._answer["failed"], len(self._answer["events"])
         log.info(
             "nvml_attached", driver=self._answer["driver"], gpus=len(gpus), failed=failed, events=heard, simulated=self._node.simulated
         )
-        if self.releases.asked:  # for single GPUs: this worker has left them alone
-            await self._let_go()
         async for batch in self._rounds(worker, gpus):
             yield batch
 
@@ -192,12 +184,13 @@ class Nvml:
                 due = max(due + settings.fast_s, time.monotonic())
                 if turn % rounds["inventory"] == 0:
                     await self._look_at_pci()
-            async for batch in self._converse(worker, {"do": "look", **command}, settings.deadline_s):
+            async for batch in self._converse(worker, {"do": "look", **command}):
                 yield batch
             if self._answer is None:
                 return
             answers: Mapping[str, Mapping[str, Any]] = self._answer["gpus"]
             told = self._node.digest(answers, self._gpus())
+            self._left_out = {gpu: out for gpu, out in self._left_out.items() if not answers.get(gpu, {}).get("values")}
             if whole:
                 told += self._returned(told)
             yield self._batch([*told, *self._corroborated()], *self._standing())
@@ -206,27 +199,32 @@ class Nvml:
                 return
             whole = False
             await self._pause_until(due)
-            if self._in_the_way() or self._asked() != gpus:
+            if self.releases.asked or self._asked() != gpus:
                 return
 
-    async def _converse(self, worker: Worker, command: Mapping[str, Any], deadline_s: float) -> AsyncIterator[Batch]:
-        """Ask, and wait. Yields what is to be said meanwhile; the answer is in `_answer`, None where there is none."""
+    async def _converse(self, worker: Worker, command: Mapping[str, Any]) -> AsyncIterator[Batch]:
+        """Ask, and wait. Yields what is to be said meanwhile; the answer is in `_answer`, None where there is none.
+
+        A look has its deadline as a whole: over a dying GPU every call may take its time. Attaching initialises one GPU after
+        the other, where nothing keeps them so; there the deadline is each call's own.
+        """
         self._answer = None
         asked = worker.ask(command)
         began, told = time.monotonic(), False
         while not asked.done():
-            if self._in_the_way():
+            if self.releases.asked:
                 return  # who wants the GPUs does not wait for one that hangs
-            patience = max(deadline_s, self.settings.give_up_s) if told else deadline_s
-            left = began + patience - time.monotonic()
+            where = worker.in_flight
+            took = time.monotonic() - began if command["do"] == "look" else where.seconds if where is not None else 0.0
+            left = (max(self.settings.give_up_s, self.settings.deadline_s) if told else self.settings.deadline_s) - took
             if left > 0:
-                await self._either(asked, left)
+                await self._either(asked, min(left, self.settings.deadline_s))
             elif told:
                 yield await self._give_up(worker)
                 return
             else:
                 told = True
-                yield self._hangs(worker.in_flight or _nowhere(deadline_s), states(worker.pid))
+                yield self._hangs(where or _nowhere(took), states(worker.pid))
         try:
             self._answer = asked.result()
         except WorkerGone as error:
@@ -263,8 +261,7 @@ class Nvml:
     # --- stepping aside
 
     async def _step_aside(self) -> AsyncIterator[Batch]:
-        """Nothing of ours holds the driver now: say so, and wait until it is over."""
-        await self._let_go()
+        """Nothing of ours holds the driver: say so until it is over."""
         while self.releases.everything:
             yield self._batch([], SourceState.RELEASED, self.releases.words)
             await self._pause(min(self.releases.left_s, self.deadline_s / 3))
@@ -310,17 +307,14 @@ class Nvml:
         event = told["event"]
         gpu = str(event["gpu"])
         if event["type"] == _XID and event["data"] != _XID_UNKNOWN:
-            self._heard.append((time.monotonic() + _CORROBORATED_S, time.time(), gpu, int(event["data"])))
+            self._heard.setdefault((gpu, int(event["data"])), (time.monotonic() + _CORROBORATED_S, time.time()))
         self._urgent.add(gpu)
         self._wake_up()
 
     def _corroborated(self) -> list[Event]:
         """Xids that NVML told of a moment ago. The kernel log has had its turn."""
-        events = []
-        while self._heard and self._heard[0][0] <= time.monotonic():
-            _, moment, gpu, number = self._heard.popleft()
-            events.append(self._node.xid(gpu, number, moment))
-        return events
+        due = [xid for xid, (speaks, _) in self._heard.items() if speaks <= time.monotonic()]
+        return [self._node.xid(*xid, self._heard.pop(xid)[1]) for xid in due]
 
     # --- batches
 
@@ -367,10 +361,6 @@ class Nvml:
     def _asked(self) -> list[str]:
         return sorted(gpu for gpu in self._gpus() if not self._is_out(gpu) and gpu not in self.releases.gpus)
 
-    def _in_the_way(self) -> bool:
-        """Whether somebody waits for what the worker holds."""
-        return self.releases.asked and (self.releases.everything or not self._held.isdisjoint(self.releases.gpus))
-
     def _is_out(self, gpu: str) -> bool:
         out = self._left_out.get(gpu)
         if out is None:
@@ -397,8 +387,7 @@ class Nvml:
     async def _pause_until(self, due: float) -> None:
         """Until the next round, an event, an Xid whose turn it is to speak, or somebody who asks."""
         if not self._urgent:
-            speaks = self._heard[0][0] if self._heard else due
-            await self._pause(min(due, speaks) - time.monotonic())
+            await self._pause(min([due, *(speaks for speaks, _ in self._heard.values())]) - time.monotonic())
         if self._urgent:
             await asyncio.sleep(_SWARM_S)
 
