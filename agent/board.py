@@ -136,6 +136,15 @@ class Board:
         """What a source reads of its components now, instead of what it read before."""
         self.readings[source] = tuple(readings)
 
+    def unseen(self, source: str, components: Iterable[Component]) -> set[Component]:
+        """Those of the components that a source should look at and has not, within its deadline: nobody knows how they are."""
+        health = self.sources.get(source)
+        if health is None or health.state is SourceState.ABSENT:
+            return set()  # nobody is asked to look
+        looking = health.state in (SourceState.OK, SourceState.FAILED)  # it may fail with some and look at others
+        seen = {one.component for one in self.readings.get(source, ()) if looking and time.time() - one.time <= health.deadline}
+        return set(components) - seen
+
     def set_policy(self, *, device_reset: bool) -> None:
         self.device_reset = device_reset
         self._offer(None)

@@ -126,6 +126,7 @@ class _Story:
         self.node.lose(lost)
         self._ask("inject", "xid", "79", "--device", gpus[lost])
         self._until(_found("nvml/gpu_lost", "xid/79"))
+        self._until_lost(gpus[lost])
         self._ask("status")
         self._ask("gpus")
         print(f"\n    rebootRequired as Prometheus sees it (http://127.0.0.1:{self.port}/metrics): vitald_reboot_required 1")
@@ -138,6 +139,15 @@ class _Story:
     def _ask(self, *words: str) -> None:
         print(f"\n{render.colour('$ vitald ' + ' '.join(words), 'dim')}", flush=True)
         main([*words, "--socket", str(self.place), "--timeout", "5"])
+
+    def _until_lost(self, gpu: str) -> None:
+        asking = argparse.Namespace(socket=self.place, timeout=5.0)
+
+        def lost(_: Json) -> bool:
+            gpus = cast("list[Json]", client.ask(asking, "/v1/gpus")["gpus"])
+            return any(one["pci"] == gpu and cast("Json", one["readings"]).get("lost") == 1 for one in gpus)
+
+        self._until(lost)
 
     def _until(self, holds: Callable[[Json], bool]) -> None:
         until = time.monotonic() + _WAIT_S

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def show(status: Json) -> None:
     flags = [word for key, word in (("rebootRequired", "reboot required"), ("replacementRequired", "replacement required")) if status[key]]
-    drill = "SIMULATED, in part or in whole" if status["simulated"] else ""
+    drill = "simulated" if status["simulated"] else ""
     head = [render.colour(render.safe(status["host"]), "bold"), render.status_word(str(status["status"]))]
     print("  ".join([*head, render.colour(", ".join(filter(None, [*flags, drill])), "bold")]).rstrip())
     findings = {finding["id"]: finding for finding in cast("list[Json]", status["findings"])}

@@ -119,7 +119,7 @@ class Api:
         return web.json_response(
             {
                 **form.verdict(judged),
-                "components": form.components(board.findings, self.inventory, judged, Work(wanted)),
+                "components": form.components(board, self.inventory, judged, Work(wanted)),
                 "sources": [form.source(source) for source in board.sources.values()],
                 "findings": [form.finding(found, self.catalog) for found in by_strength(board.findings)[:PAGE]],
                 "openFindings": len(board.findings),
@@ -224,13 +224,13 @@ class Api:
     async def components(self, request: web.Request) -> web.Response:
         read_query(request)
         board = self.board
-        listed = form.components(board.findings, self.inventory, board.verdict())
+        listed = form.components(board, self.inventory, board.verdict())
         return web.json_response({"components": listed})
 
     async def gpus(self, request: web.Request) -> web.Response:
         read_query(request)
         board, source = self.board, self.board.sources.get(NVML)
-        listed = gpus.listed(board.readings.get(NVML, ()), board.findings, self.inventory, source)
+        listed = gpus.listed(board, self.inventory)
         return web.json_response({"gpus": listed, "source": form.source(source) if source is not None else None})
 
     async def rule(self, request: web.Request) -> web.Response:

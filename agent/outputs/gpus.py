@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from agent.board import Board
 from agent.judge.verdict import status_of
-from agent.model import Component, ComponentKind, Finding, Readings, Sample, SourceHealth, SourceState
+from agent.model import Component, ComponentKind, Readings, Sample
 from agent.outputs import form
 from agent.outputs.form import Json
+from agent.sources.nvml.node import NAME as NVML
 from agent.sources.pci import PciInventory
 
 LABELS = ("gpu", "uuid", "pci_bus_id", "model")
@@ -116,30 +117,25 @@ _COUNTERS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
 )
 
 
-def listed(
-    readings: Sequence[Readings], findings: Sequence[Finding], inventory: PciInventory, source: SourceHealth | None
-) -> list[Json]:
-    """Each GPU that PCI shows or that was ever read: who it is, how it is, and what is known of it."""
-    by_component = {one.component: one for one in readings}
+def listed(board: Board, inventory: PciInventory) -> list[Json]:
+    """Each GPU that PCI shows or that was read: who it is, how it is, and what is known of it."""
+    by_component = {one.component: one for one in board.readings.get(NVML, ())}
     components = {Component(device.kind, device.address) for device in inventory.watched() if device.kind is ComponentKind.GPU}
-    components |= set(by_component) | {finding.component for finding in findings if finding.component.kind is ComponentKind.GPU}
+    components |= set(by_component) | {finding.component for finding in board.findings if finding.component.kind is ComponentKind.GPU}
+    unseen = board.unseen(NVML, components)
     gpus: list[Json] = []
-    now = time.time()
-    reading = source is not None and source.state in (SourceState.OK, SourceState.FAILED)  # of some it may fail
     for component in sorted(components, key=lambda one: one.id):
-        own = [finding for finding in findings if finding.component == component]
+        own = [finding for finding in board.findings if finding.component == component]
         read = by_component.get(component)
         values = read.values if read is not None else {}
-        status = status_of(own).value
-        known = reading and read is not None and source is not None and now - read.time <= source.deadline
         gpus.append(
             {
                 "component": component.name,
                 "pci": component.id,
-                "status": status if known or own else "unknown",
+                "status": form.status(component in unseen, status_of(own)).value,
                 "findings": [finding.id for finding in own],
                 "looked": form.moment(read.time) if read is not None else None,
-                "fresh": known,
+                "fresh": component not in unseen,
                 "simulated": read.simulated if read is not None else any(finding.simulated for finding in own),
                 "identity": {name: _plain(values[name]) for name in _WHO if name in values},
                 "slot": inventory.slots.get(component.id.rpartition(".")[0]),

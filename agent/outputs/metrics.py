@@ -63,7 +63,7 @@ class BoardCollector(Collector):
         of_component = GaugeMetricFamily(
             "vitald_component_status", "Status of each component: 1 for the one that holds.", labels=["component", "kind", "status"]
         )
-        for component in form.components(self.board.findings, self.inventory, verdict):
+        for component in form.components(self.board, self.inventory, verdict):
             of_component.add_metric([str(component["name"]), str(component["kind"]), str(component["status"])], 1)
         yield of_component
 

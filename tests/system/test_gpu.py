@@ -84,7 +84,7 @@ def test_nvidia_smi_says_the_same() -> None:
         for line in subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
     }
     for one in readings:
-        uuid, serial, vbios, memory = said[str(one.values["uuid"])]
+        _, serial, vbios, memory = said[str(one.values["uuid"])]
         assert (one.values.get("serial", "[N/A]"), one.values["vbios"]) == (serial, vbios)
         assert abs(float(one.values["memory_total_bytes"]) / 2**20 - float(memory)) < 2048  # type: ignore[arg-type]
 

@@ -262,8 +262,18 @@ class GpuNode:
         whole = {**self._driver, "gpus": float(len(on_pci) + len(missing))}
         if self._expected:
             whole["gpus_expected"] = float(self._expected)
+        if versions := self._firmware():
+            whole["vbios_versions"] = float(max(map(len, versions.values())))
         readings.append(self._plain(NODE, NODE.name, now, whole))
         return [self._signed(sign) for sign in self._watcher.look(readings, time.monotonic(), tuple(self.read.values()))]
+
+    def _firmware(self) -> dict[str, set[str]]:
+        """The VBIOS versions of each model."""
+        versions: dict[str, set[str]] = {}
+        for one in self.read.values():
+            if "vbios" in one.values:
+                versions.setdefault(str(one.values.get("name")), set()).add(str(one.values["vbios"]))
+        return versions
 
     def _plain(self, component: Component, identity: str, now: float, values: dict[str, Sample]) -> Readings:
         return Readings(component=component, identity=identity, time=now, values=values, fresh=frozenset(values), simulated=self.simulated)

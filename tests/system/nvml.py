@@ -1,0 +1,199 @@
+"""
+The real NVML source over a simulated node: its worker process, the real binding, and a judge that hears what it says.
+
+    async with Looking(SimulatedNode(folder, "h100", 2), catalog) as looking:
+        looking.node.lose(1)
+        await looking.until(lambda: looking.asks(1, "nvml/gpu_lost"))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from agent import toml
+from agent.catalog import Catalog, load
+from agent.catalog.loader import FOLDER
+from agent.config import Nvml as Settings
+from agent.judge.judge import Judge
+from agent.lane import Lane
+from agent.model import Event, Finding, Readings, SourceState
+from agent.simulator.node import Call, SimulatedNode
+from agent.sources.nvml.source import Nvml
+from agent.sources.pci import PciInventory
+from agent.sources.source import Batch, Position
+
+BOOT = "b0070000-0000-4000-8000-000000000001"
+PATIENCE_S = 15.0  # for what is due at once: a machine may be busy
+
+
+def story(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that is told as a coroutine."""
+
+    @functools.wraps(test)
+    def told(*args: Any, **named: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **named), 60.0))
+
+    return told
+
+
+@functools.cache
+def hasty() -> Catalog:
+    """The catalogue without its `for`: what holds is said at the first look. Windows are tested with a clock of their own."""
+    overrides: dict[str, object] = {}
+    for kind, table in toml.read(FOLDER / "nvml.toml")[1].items():
+        assert isinstance(table, dict)
+        for name, rule in table.items():
+            watch = rule.get("watch")
+            watches = watch if isinstance(watch, list) else [watch] if watch else []
+            if any("for" in one for one in watches):
+                overrides[f"{kind}/{name}"] = {"watch": [{key: value for key, value in one.items() if key != "for"} for one in watches]}
+    return load(overrides=overrides)
+
+
+class Looking:
+    """One run of the source. Hand `position` and `judge` of a former one over, and it is a restart of the daemon."""
+
+    def __init__(
+        self,
+        node: SimulatedNode,
+        catalog: Catalog,
+        *,
+        after: Looking | None = None,
+        boot: str = BOOT,
+        expected: int = 0,
+        library: Path | None = None,
+        **settings: Any,
+    ) -> None:
+        periods: dict[str, Any] = {"fast_s": 0.1, "slow_s": 0.1, "inventory_s": 0.3, "deadline_s": 5.0, "give_up_s": 20.0, **settings}
+        self.node = node
+        self.source = Nvml(
+            Settings(library=library or node.library, **periods),
+            catalog,
+            PciInventory(node.sysfs),
+            boot,
+            Lane("nvml test"),
+            expected=expected,
+        )
+        self.judge = after.judge if after is not None else Judge(catalog)
+        self.position: Position | None = after.position if after is not None else None
+        self.events: list[Event] = []
+        self.batches: list[Batch] = []
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._environment: dict[str, str | None] = {}
+
+    async def __aenter__(self) -> Looking:
+        for name, value in {"NVML_SIM_TRACE": None, **self.node.environment}.items():
+            self._environment[name] = os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        for name, value in self._environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+    async def _run(self) -> None:
+        batches = self.source.batches(self.position)
+        try:
+            async for batch in batches:
+                self.batches.append(batch)
+                self.position = batch.position or self.position
+                for event in batch.events:
+                    self.events.append(event)
+                    self.judge.apply(event)
+                self._news.set()
+        finally:
+            self._news.set()
+            await batches.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+    # --- waiting
+
+    async def until(self, holds: Callable[[], object], seconds: float = PATIENCE_S) -> float:
+        """How long it took until this held. Looked at after each batch."""
+        began = time.monotonic()
+        while not holds():
+            assert self._task is not None
+            if self._task.done():
+                self._task.result()
+                raise AssertionError("the source ended")
+            self._news.clear()
+            left = began + seconds - time.monotonic()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), max(0.01, min(left, 0.5)))
+            if left <= 0:
+                raise AssertionError(f"not within {seconds:g} s: {self.told()}")
+        return time.monotonic() - began
+
+    async def looks(self, more: int = 2) -> None:
+        """So many whole batches that came after now. The first of them may have been under way."""
+        upto = len(self.batches) + more
+        await self.until(lambda: len(self.batches) >= upto)
+
+    # --- what it says
+
+    @property
+    def last(self) -> Batch:
+        return self.batches[-1]
+
+    @property
+    def state(self) -> SourceState | None:
+        return self.batches[-1].state if self.batches else None
+
+    def read(self, gpu: int) -> Readings | None:
+        """What is known of one GPU."""
+        address = self.node.addresses[gpu]
+        return next((one for one in self.last.readings if one.component.id == address), None) if self.batches else None
+
+    def finding(self, gpu: int | None, code: str) -> Finding | None:
+        """Open now, of a GPU or (None) of the node."""
+        name = "node" if gpu is None else f"gpu/{self.node.addresses[gpu]}"
+        return next((one for one in self.judge.opened if one.component.name == name and one.code == code), None)
+
+    def asks(self, gpu: int | None, code: str, action: str = "") -> bool:
+        """Whether it is open, and asks for this."""
+        found = self.finding(gpu, code)
+        return found is not None and (not action or said(found) == action)
+
+    def found(self) -> set[tuple[str, str, str]]:
+        """All that is open: component, code, what it asks for."""
+        return {(one.component.name, one.code, said(one)) for one in self.judge.opened}
+
+    def of(self, *codes: str) -> list[Event]:
+        return [event for event in self.events if event.code in codes]
+
+    def told(self) -> str:
+        state = f"{self.last.state.value} ({self.last.detail})" if self.batches else "no batch"
+        return f"{state}; {sorted(self.found())}; {[event.raw for event in self.events[-6:]]}"
+
+
+def said(finding: Finding) -> str:
+    """`reset_device`, or `reset_device/after_job`."""
+    when = finding.when.value
+    return finding.action.value + ("" if when == "now" else f"/{when}")
+
+
+def since(calls: Iterable[Call], moment_ns: int, *functions: str) -> list[Call]:
+    """Those that began after this moment (CLOCK_MONOTONIC), of these functions or all."""
+    return [call for call in calls if call.at_ns >= moment_ns and (not functions or call.function in functions)]
+
+
+def renewed(position: Position | None, boot: str) -> Position | None:
+    """As if it had been stored in another boot."""
+    return replace(position, boot_id=boot) if position is not None else None

@@ -1,0 +1,345 @@
+"""What each of NVML's signals comes to: real worker, real binding, simulated library; source and judge as in the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from agent.catalog import Catalog
+from agent.catalog.watch import Test as Check
+from agent.model import Component, ComponentKind, Readings, Sample, SourceState
+from agent.simulator import build
+from agent.simulator.node import SimulatedNode, profiles
+from agent.sources.nvml import node as nvml_node
+from agent.sources.nvml import source as nvml_source
+from agent.sources.nvml.node import GpuNode
+from agent.sources.watch import Watcher
+from tests.conftest import require
+from tests.system.nvml import BOOT, Looking, hasty, renewed, since, story
+
+XID, NODE_WATCHES = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml"}
+OF_THE_NODE = {"lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission"}
+OF_THE_NODE |= {"failing_calls", "missing", "nvlink_down"} | NODE_WATCHES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    try:
+        build.library()
+    except build.CannotBuild as error:
+        require(None, str(error))
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Values that GPUs of a node have, one GPU each, and what is found: "code action", several by commas, or nothing.
+
+    `gone`: the keys whose call is then no longer supported. That must end nothing.
+    """
+
+    profile: str
+    cases: list[tuple[dict[str, Any], str]]
+    gone: tuple[str, ...] = ()
+    everywhere: Mapping[str, Any] = field(default_factory=dict)
+    abi: Mapping[str, Any] = field(default_factory=dict)
+
+
+def volatile(kind: str, place: str, *values: tuple[int | None, str]) -> list[tuple[dict[str, Any], str]]:
+    return [({f"ecc.{kind}.vol.{place}": value}, found) for value, found in values]
+
+
+def fabric(mask: int, found: str = "", *, state: int = 3, status: int = 0, summary: int = 1) -> tuple[dict[str, Any], str]:
+    return {"fabric": f"{state} {status} {mask:#x} {summary} 1 51a10000fab04000800000000000c1a5"}, found
+
+
+def pages(count: int) -> str:
+    return " ".join(f"{0x1000 * page:#x}" for page in range(count))
+
+
+UNWELL, WIDTH = "nvml/fabric_unhealthy inspect", "nvml/pcie_width inspect"
+CORRECTED, SPARE, REPAIR = "nvml/ecc_corrected inspect", "nvml/spare_rows_low observe", "nvml/repair_pending reset_device/after_job"
+WORDS = "inspect", "reset_device", "reboot_node", "inspect", "reset_device/after_job", "inspect", "reset_device", "reboot_node"
+HOT, THROTTLED = "nvml/temperature inspect", "nvml/throttled observe"
+
+SIGNALS = {
+    "recovery action": Signal(
+        "h100",
+        [({"fi.230.0": f"u32:{value}"}, f"nvml/recovery_action {WORDS[value]}" if value else "") for value in range(8)]
+        + [({"fi.230.0": "u32:99"}, "nvml/recovery_action inspect"), ({"fi.230.0": None}, "")],
+        gone=("fi.230.0",),
+    ),
+    "recovery flags of before R565": Signal(
+        "v100",
+        [
+            ({}, ""),
+            ({"fi.226.0": 1}, "nvml/recovery_action reset_device"),
+            ({"fi.227.0": 1}, "nvml/recovery_action reset_device/after_job"),
+            ({"fi.226.0": None, "fi.227.0": None}, ""),
+        ],
+        gone=("fi.226.0", "fi.227.0"),
+    ),
+    "what a call says of the GPU": Signal(
+        "h100",
+        [
+            ({"lost": 1}, "nvml/gpu_lost reboot_node"),
+            ({"ret.nvmlDeviceGetTemperature": 15}, "nvml/gpu_lost reboot_node"),
+            ({"ret.nvmlDeviceGetMemoryInfo": 16}, "nvml/reset_required reset_device"),
+            ({"fi.94.0": "ret:16"}, "nvml/reset_required reset_device"),
+            ({"ret.nvmlDeviceGetInforomImageVersion": 14}, "nvml/corrupted_inforom inspect"),
+            ({"ret.nvmlDeviceGetPowerUsage": 8}, "nvml/insufficient_power inspect"),
+            ({"ret.nvmlDeviceGetUtilizationRates": 11}, "nvml/irq_issue reboot_node"),
+            ({"ret.nvmlDeviceGetTemperature": 999}, "nvml/failing inspect"),
+            ({"ret.nvmlDeviceGetClockInfo": 10}, "nvml/failing inspect"),
+            *(({"ret.nvmlDeviceGetTemperature": code}, "") for code in (3, 4, 13, 25, 26, 21, 27)),
+        ],
+    ),
+    "at the look-up": Signal(
+        "h100",
+        [
+            ({"lookup_ret": 15}, "nvml/gpu_lost reboot_node"),
+            ({"lookup_ret": 999}, "nvml/gpu_lost reboot_node"),
+            ({"lookup_ret": 10}, "nvml/gpu_lost reboot_node"),
+            ({"lookup_ret": 4}, "nvml/no_permission inspect"),
+            ({"lookup_ret": 8}, "nvml/insufficient_power inspect"),
+            ({"lookup_ret": 11}, "nvml/irq_issue reboot_node"),
+            ({"lookup_ret": 16}, "nvml/reset_required reset_device"),
+            ({"absent": 1}, "nvml/gpu_not_initialised reboot_node"),
+            ({}, ""),
+        ],
+    ),
+    "ECC uncorrected": Signal(
+        "h100",
+        volatile("unc", "total", (0, ""), (1, "nvml/ecc_uncorrected reset_device"), (None, "")),
+        gone=("ecc.unc.vol.total",),
+    ),
+    "ECC corrected": Signal(
+        "h100",
+        volatile("cor", "total", (50_000_000, ""), (50_000_001, CORRECTED), (None, ""))
+        + volatile("cor", "dram", (20_000_000, ""), (20_000_001, CORRECTED), (None, ""))
+        + volatile("cor", "sram", (10_000, ""), (10_001, CORRECTED), (None, "")),
+        gone=("ecc.cor.vol.total", "ecc.cor.vol.dram", "ecc.cor.vol.sram"),
+    ),
+    "lifetime counts are history": Signal("h100", [({"ecc.unc.agg.total": 9, "ecc.cor.agg.total": 10**9}, "")]),
+    "SRAM threshold": Signal(
+        "h100",
+        [
+            ({"sram": "9 9 9 9 9 9 9 9 9 9 9 0"}, ""),
+            ({"sram": "9 9 9 9 9 9 9 9 9 9 9 1"}, "nvml/sram_threshold replace_node"),
+            ({"sram": "9 9 9 9 9 9 9 9 9 9 9 1", "privileged": 0}, ""),
+            ({"sram": None}, ""),
+        ],
+        gone=("sram",),
+    ),
+    "row remapping": Signal(
+        "a100",
+        [
+            ({"remap": "5 511 0 0"}, ""),
+            ({"remap": "0 1 1 0"}, "nvml/row_remap_pending reset_device/after_job"),
+            ({"remap": "0 1 0 1"}, "nvml/row_remap_failed replace_node"),
+            ({"remap": "0 512 0 0"}, SPARE),
+            ({"remap": None}, ""),
+        ],
+        gone=("remap",),
+    ),
+    "spare rows": Signal(
+        "a100",
+        [
+            ({"histogram": "600 30 10 0 0"}, ""),
+            ({"histogram": "639 0 0 1 0"}, SPARE),
+            ({"histogram": "639 0 0 0 1"}, SPARE),
+            ({"histogram": None}, ""),
+        ],
+        gone=("histogram",),
+    ),
+}
+
+SIGNALS |= {
+    "retired pages": Signal(
+        "v100",
+        [
+            ({"pages.sbe": pages(40), "pages.dbe": pages(22)}, ""),
+            ({"pages.sbe": pages(40), "pages.dbe": pages(23)}, "nvml/retired_pages replace_node"),
+            ({"pages.pending": 1}, "nvml/page_retirement_pending reset_device/after_job"),
+            ({"pages.sbe": None, "pages.dbe": None, "pages.pending": None}, ""),
+        ],
+        gone=("pages.sbe", "pages.dbe", "pages.pending"),
+    ),
+    "repair": Signal("h100", [({"repair": "0 0"}, ""), ({"repair": "1 0"}, REPAIR), ({"repair": "0 1"}, REPAIR)], gone=("repair",)),
+    **{
+        f"unrepairable memory, flag in word {at}": Signal(
+            "b200",
+            [({"unrepairable": 0}, ""), ({"unrepairable": 1}, "nvml/memory_unrepairable replace_node"), ({"unrepairable": None}, "")],
+            gone=("unrepairable",),
+            abi=abi,
+        )
+        for at, abi in enumerate(({"abi.unrepairable": 4}, {}))
+    },
+    "NVLink to a switch": Signal(
+        "h100",
+        [({}, ""), ({"nvlink.5.state": 0}, "nvml/nvlink_down reset_device"), ({"nvlink.5.state": None}, ""), ({}, ""), ({}, "")],
+        gone=("nvlink.5.state",),
+    ),
+    "NVLink over a bridge": Signal(
+        "h100",
+        [({}, ""), ({"nvlink.5.state": 0}, "nvml/nvlink_down inspect"), ({}, ""), ({}, "")],
+        gone=("nvlink.5.state",),
+        everywhere={f"nvlink.{link}.remote": 0 for link in range(18)},
+    ),
+    "a link that no card uses": Signal("v100", [({}, "")] * 4, everywhere={"nvlink.5.state": 0}),
+    "NVLink 5 recovery": Signal(
+        "b200",
+        [({"fi.214.3": 0, "fi.213.3": 5}, ""), ({"fi.214.3": 1}, "nvml/nvlink_recovery_failed reset_device"), ({"fi.214.3": None}, "")],
+        gone=("fi.214.3",),
+    ),
+    "fabric state": Signal(
+        "h100",
+        [
+            fabric(0x1AA),
+            fabric(0x1AA, "nvml/fabric_failed reset_device", status=999),
+            fabric(0x1AA, "nvml/fabric_not_ready inspect", state=2, status=999),
+            fabric(0x1AA, "nvml/fabric_not_ready inspect", state=1),
+            fabric(0, state=0, status=999, summary=0),
+            ({"fabric": None}, ""),
+        ],
+        gone=("fabric",),
+    ),
+    "fabric health mask": Signal(
+        "h100",
+        [
+            *map(fabric, (0x1AA, 0x51AA, 0x0, 0xAA, 0x11AA, 0x21AA, 0x41AA)),
+            *(fabric(bad, UNWELL) for bad in (0x1A9, 0x1A6, 0x19A, 0x16A, 0x81AA, 0x91AA)),
+            *(fabric(0xAA | setting << 8, UNWELL) for setting in range(2, 9)),
+        ],
+        gone=("fabric",),
+    ),
+    "fabric summary": Signal(
+        "h100", [fabric(0x1AA, found, summary=value) for value, found in enumerate(("", "", UNWELL, UNWELL))], gone=("fabric",)
+    ),
+    "fabric before R580": Signal(
+        "h100",
+        [fabric(0x1AA, summary=2), fabric(0x1A9, UNWELL), fabric(0x1AA, "nvml/fabric_failed reset_device", status=999)],
+        gone=("fabric",),
+        abi={"abi.fabric_max": 2},
+    ),
+}
+
+BUSY = {"throttle": "0x0", "utilization": "90 40", "pstate": 0}
+SIGNALS |= {
+    "PCIe width": Signal(
+        "h100",
+        [({"pcie.width": 16}, ""), ({"pcie.width": 8}, WIDTH), ({"pcie.width": 8, "pcie.width_max": 8}, ""), ({"pcie.width": None}, "")],
+        gone=("pcie.width",),
+    ),
+    "PCIe generation": Signal(
+        "h100",
+        [
+            ({**BUSY, "pcie.gen": 5}, ""),
+            ({**BUSY, "pcie.gen": 4}, "nvml/pcie_generation inspect"),
+            ({**BUSY, "pcie.gen": 4, "pstate": 2}, ""),
+            ({**BUSY, "pcie.gen": 1, "throttle": "0x1"}, ""),
+            ({**BUSY, "pcie.gen": 4, "throttle": None}, ""),
+            ({**BUSY, "pcie.gen": 4, "pcie.gen_max": 4, "pcie.gen_gpu_max": 5}, ""),
+            ({**BUSY, "pcie.gen": None}, ""),
+        ],
+        gone=("pcie.gen",),
+    ),
+    "PCIe errors": Signal(
+        "h100",
+        [
+            ({"fi.173.0": 100, "fi.181.0": 100}, ""),
+            ({"fi.179.0": 1}, "nvml/pcie_errors inspect"),
+            ({"fi.180.0": 1}, "nvml/pcie_errors inspect"),
+            ({"fi.179.0": None, "fi.180.0": None}, ""),
+        ],
+        gone=("fi.179.0", "fi.180.0"),
+    ),
+    "temperature": Signal(
+        "a100",
+        [
+            ({"temp_c": 89}, ""),
+            ({"temp_c": 90}, HOT),
+            ({"fi.82.0": "u32:95"}, ""),
+            ({"fi.82.0": "u32:96"}, HOT),
+            ({"temp_c": 99, "threshold.1": None}, ""),
+            ({"temp_c": None, "fi.82.0": None}, ""),
+        ],
+        gone=("temp_c", "fi.82.0"),
+    ),
+    "thermal margin": Signal(
+        "h100",
+        [
+            ({"margin_c": 1, "throttle": "0x40"}, THROTTLED),
+            ({"margin_c": 0, "throttle": "0x40"}, f"{HOT}, {THROTTLED}"),
+            ({"margin_c": -3, "throttle": "0x20"}, HOT),
+            ({"margin_c": -3, "throttle": "0x4"}, ""),
+            ({"margin_c": -3, "throttle": None}, ""),
+            ({"margin_c": None, "throttle": "0x0"}, ""),
+        ],
+        gone=("margin_c", "throttle"),
+    ),
+    "power": Signal(
+        "l40s",
+        [
+            ({"throttle": "0x80"}, "nvml/power_brake inspect"),
+            ({"throttle": "0x8"}, ""),
+            ({"throttle": "0x4"}, ""),
+            ({"throttle": None}, ""),
+        ],
+        gone=("throttle",),
+    ),
+    "persistence mode": Signal(
+        "t4",
+        [({"persistence": 1}, ""), ({"persistence": 0}, "nvml/persistence_off observe"), ({"persistence": None}, "")],
+        gone=("persistence",),
+    ),
+    "ECC mode": Signal(
+        "t4",
+        [({"ecc_mode": "1 0"}, ""), ({"ecc_mode": "0 1"}, "nvml/ecc_off observe"), ({"ecc_mode": None}, "")],
+        gone=("ecc_mode",),
+    ),
+}
+
+
+@pytest.mark.parametrize("signal", SIGNALS.values(), ids=list(SIGNALS))
+@story
+async def test_what_is_found(signal: Signal, tmp_path: Path) -> None:
+    """Then the call is no longer supported, which ends nothing; then all is well, which ends what lasted, and no count."""
+    node = SimulatedNode(tmp_path, signal.profile, len(signal.cases))
+    node.set_global(signal.abi)
+    healthy = {key: node.get(0, key) for keys, _ in signal.cases for key in (*keys, *signal.gone)}
+    node.set(None, signal.everywhere)
+    for gpu, (keys, _) in enumerate(signal.cases):
+        node.set(gpu, keys)
+    expected = {
+        (f"gpu/{node.addresses[gpu]}", *one.split()) for gpu, (_, found) in enumerate(signal.cases) for one in found.split(", ") if one
+    }
+    catalog = hasty()
+    async with Looking(node, catalog, fast_s=0.05, slow_s=0.05) as looking:
+        await looking.until(lambda: looking.found() >= expected)
+        await looking.looks(4)
+        assert looking.found() == expected
+        assert looking.state is SourceState.OK
+        if signal.gone:
+            for gpu, (keys, found) in enumerate(signal.cases):
+                if found:
+                    node.set(gpu, dict.fromkeys(signal.gone))
+            await looking.looks(8)
+            assert looking.found() == expected, "what is not observable any more has not ended"
+        for gpu, (keys, _) in enumerate(signal.cases):
+            node.set(gpu, {key: healthy[key] for key in {*keys, *signal.gone}})
+        lasting = {code for _, code, _ in expected if _lasts(catalog, code)}
+        await looking.until(lambda: not any(code in lasting for _, code, _ in looking.found()))
+        await looking.looks(2)
+        assert looking.found() == {one for one in expected if one[1] not in lasting}
+
+
+def _lasts(catalog: Catalog, code: str) -> bool:
+    rule = catalog.rule(code)
+    return rule.state or all(watch.lasting for watch in rule.watches)
