@@ -12,12 +12,13 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from unittest import mock
 
 from agent import toml
 from agent.catalog import Catalog, load
@@ -27,6 +28,8 @@ from agent.judge.judge import Judge
 from agent.lane import Lane
 from agent.model import Event, Finding, Readings, SourceState
 from agent.simulator.node import Call, SimulatedNode
+from agent.sources.nvml.client import Worker
+from agent.sources.nvml.node import GpuNode
 from agent.sources.nvml.source import Nvml
 from agent.sources.pci import PciInventory
 from agent.sources.source import Batch, Position
@@ -181,6 +184,48 @@ class Looking:
     def told(self) -> str:
         state = f"{self.last.state.value} ({self.last.detail})" if self.batches else "no batch"
         return f"{state}; {sorted(self.found())}; {[event.raw for event in self.events[-6:]]}"
+
+
+Answers = dict[str, dict[str, Any]]
+
+
+async def recorded(node: SimulatedNode) -> tuple[Mapping[str, Any], Answers]:
+    """What a worker answers to being attached, and to a whole look."""
+    with mock.patch.dict(os.environ, node.environment):
+        worker = Worker(str(node.library), lambda told: None)
+    try:
+        gpus = node.addresses
+        attached = await asyncio.wait_for(worker.ask({"do": "attach", "gpus": gpus}), PATIENCE_S)
+        looked = await asyncio.wait_for(worker.ask({"do": "look", "fast": gpus, "slow": gpus, "inventory": gpus}), PATIENCE_S)
+        return attached, looked["gpus"]
+    finally:
+        worker.kill()
+
+
+class Driven:
+    """The same meaning without a process: recorded answers, at the pace of a clock that is set by hand."""
+
+    def __init__(self, catalog: Catalog, attached: Mapping[str, Any], gpus: Iterable[str]) -> None:
+        self.judge = Judge(catalog)
+        self.node = GpuNode(catalog, BOOT, expected=0, told=0)
+        self.node.library(simulated=True)
+        self.now, self.began = 0.0, time.time()
+        self.events: list[Event] = []
+        self.node.attached(attached, set(gpus))
+
+    def look(self, answers: Mapping[str, Mapping[str, Any]], seconds: float = 0.0) -> list[Event]:
+        """So much later: these answers, all of the node."""
+        self.now += seconds
+        with mock.patch("time.time", lambda: self.began + self.now), mock.patch("time.monotonic", lambda: self.now):
+            events = self.node.digest(answers, set(answers))
+        self.events += events
+        for event in events:
+            self.judge.apply(event)
+        return events
+
+    def found(self) -> dict[str, str]:
+        """Codes that are open, with what they ask for."""
+        return {one.code: said(one) for one in self.judge.opened}
 
 
 def said(finding: Finding) -> str:

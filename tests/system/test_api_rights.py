@@ -28,7 +28,16 @@ def test_in_the_group(guarded: Node) -> None:
     stat = guarded.socket.stat()
     assert (stat.st_gid, stat.st_mode & 0o777) == (GROUP.gr_gid, 0o660)
     member = (GROUP.gr_gid,)
-    for path in ("/healthz", "/v1/status", "/v1/events", "/v1/findings", "/v1/components", "/v1/gpus", "/v1/incidents", "/v1/findings/1/why"):
+    for path in (
+        "/healthz",
+        "/v1/status",
+        "/v1/events",
+        "/v1/findings",
+        "/v1/components",
+        "/v1/gpus",
+        "/v1/incidents",
+        "/v1/findings/1/why",
+    ):
         assert request_as_nobody(guarded, "GET", path, groups=member)[0] == 200, path
     for path, body in (
         ("/v1/findings/1/clear", {"reason": "mine"}),

@@ -22,7 +22,6 @@ from tests.system.people import cli_as_nobody, request_as_nobody
 from tests.system.test_metrics import complaints
 
 MODEL = "NVIDIA H100 80GB HBM3"
-NOT_HELD = re.compile(r"^vitald_gpu_(?!lost\b|info\b|recovery_action\b)\w+\{")
 Pair = tuple[SimulatedNode, Node]
 
 
@@ -90,7 +89,16 @@ def release(node: Node, seconds: float = 60.0, *gpus: str) -> Json:
     status, answer = node.request("POST", "/v1/release", {"reason": "test", "seconds": seconds, "gpus": [*gpus]}, timeout=12.0)
     assert status == 200, answer
     conforms("Released", answer)
+    assert answer["free"] == (answer["holders"] == answer["stuck"] == [] and answer["notLookedAt"] == 0)
     return answer
+
+
+def is_released(status: Json) -> bool:
+    return (status["status"], source(status)["state"]) == ("unknown", "released")
+
+
+def is_healthy(status: Json) -> bool:
+    return (status["status"], source(status)["state"]) == ("healthy", "ok")
 
 
 # --- what is shown
@@ -144,7 +152,7 @@ def test_a_node_without_gpus(shared_node: Node) -> None:
     assert (told["state"], told["detail"]) == ("not present", "no NVIDIA GPU on PCI")
     assert (node.status()["status"], node.status()["simulated"]) == ("healthy", False)
     assert (samples(node), node.metric('vitald_source_up{source="nvml"}'), node.metric("vitald_simulated")) == ([], 1, 0)
-    assert node.cli("gpus").stdout.splitlines()[-1].startswith(("no GPU on PCI", "these are not the present values"))
+    assert node.cli("gpus").stdout.splitlines()[-1] == "no GPU on PCI"
 
 
 def test_nvml_switched_off(make_node: Callable[..., Node]) -> None:
@@ -160,3 +168,294 @@ def test_nvml_switched_off(make_node: Callable[..., Node]) -> None:
     done = node.cli("release", "--reason", "test")
     assert (done.returncode, "NVML is not asked on this node" in done.stderr) == (69, True)
     assert "NVML is not asked on this node" in node.cli("gpus").stdout
+
+
+def test_a_lost_gpu(make_pair: Callable[..., Pair]) -> None:
+    """Who it is stays known; how hot it was before is not how it is."""
+    gpus, node = make_pair()
+    before = listed(node)
+    gpus.lose(5)
+    node.wait(lambda status: status["openFindings"], 10.0)
+    (finding,) = node.findings()
+    conforms("Finding", finding)
+    assert (finding["code"], finding["component"], finding["simulated"]) == ("nvml/gpu_lost", f"gpu/{gpus.addresses[5]}", True)
+    shown = listed(node)
+    lost = shown.pop(5)
+    assert (lost["status"], lost["fresh"], lost["findings"]) == ("unhealthy", True, [finding["id"]])
+    assert lost["identity"] == before[5]["identity"]
+    readings = cast("Json", lost["readings"])
+    assert readings["lost"] == 1
+    assert not {"temperature_celsius", "power_watts", "memory_used_bytes", "nvlink_active", "recovery", "energy_joules"} & readings.keys()
+    assert [one["status"] for one in shown] == ["healthy"] * 7
+    assert all("temperature_celsius" in cast("Json", one["readings"]) for one in shown)
+
+    assert {line.partition("{")[0] for line in samples(node, gpus.addresses[5])} == {"vitald_gpu_info", "vitald_gpu_lost"}
+    (said,) = [line for line in samples(node, gpus.addresses[5]) if line.startswith("vitald_gpu_lost")]
+    assert said.endswith(" 1.0")
+    (row,) = [row for row in node.cli("gpus").stdout.splitlines() if row.startswith(gpus.addresses[5])]
+    assert row.split()[-9:] == ["-"] * 8 + ["UNHEALTHY"]
+    assert gpus.serials[5] in row
+
+
+def test_a_gpu_comes_back(make_pair: Callable[..., Pair]) -> None:
+    gpus, node = make_pair("a100")
+    gpus.lose(0)
+    node.wait(lambda status: status["status"] == "unhealthy", 10.0)
+    gpus.restore(0)
+    node.wait(lambda status: status["status"] == "healthy", 15.0)
+    node.until(lambda: "temperature_celsius" in cast("Json", listed(node)[0]["readings"]), 5.0, "its readings")
+    assert cast("Json", listed(node)[0]["readings"])["lost"] == 0
+
+
+# --- metrics
+
+
+@pytest.mark.prometheus
+def test_the_metrics_are_well_formed(shared: Pair, promtool: str) -> None:
+    gpus, node = shared
+    page = node.metrics()
+    assert complaints(promtool, page) == ""
+    kinds = dict(line.split()[2:] for line in page.splitlines() if line.startswith("# TYPE vitald_gpu_"))
+    assert set(kinds.values()) == {"gauge", "counter"}
+    assert all((kind == "counter") == name.endswith("_total") for name, kind in kinds.items()), kinds
+    found = samples(node)
+    assert all(f'model="{MODEL} (simulated)"' in line for line in found)
+    assert node.metric("vitald_simulated") == 1
+    for address, uuid in zip(gpus.addresses, gpus.uuids):
+        assert all(f'uuid="{uuid}"' in line for line in samples(node, address))
+    links = [line for line in samples(node, gpus.addresses[2]) if line.startswith("vitald_gpu_nvlink_up{")]
+    assert (len(links), all(line.endswith(" 1.0") for line in links)) == (18, True)
+    who = f'gpu="2",model="{MODEL} (simulated)",pci_bus_id="{gpus.addresses[2]}"'
+    assert node.metric(f'vitald_gpu_temperature_celsius{{{who},sensor="memory",uuid="{gpus.uuids[2]}"}}') == 36
+    assert node.metric(f'vitald_gpu_energy_joules_total{{{who},uuid="{gpus.uuids[2]}"}}') == 900000000
+
+
+def test_what_cannot_be_observed_has_no_sample(make_pair: Callable[..., Pair]) -> None:
+    """A T4 has no NVLink, no sensor in its memory, and no rows that could be remapped."""
+    gpus, node = make_pair("t4")
+    names = {line.partition("{")[0] for line in samples(node)}
+    assert {"vitald_gpu_temperature_celsius", "vitald_gpu_power_watts", "vitald_gpu_retired_pages", "vitald_gpu_pcie_width"} <= names
+    assert not [name for name in names if "nvlink" in name or "remap" in name or "fabric" in name or "sram" in name]
+    assert not [line for line in samples(node) if 'sensor="memory"' in line]
+    readings = cast("Json", listed(node)[0]["readings"])
+    assert not [name for name in readings if "nvlink_" in name or "remap" in name]
+    row = node.cli("gpus").stdout.splitlines()[2]
+    assert (row.startswith(gpus.addresses[0]), " 0 pages " in row, row.split()[-3]) == (True, True, "-")
+
+
+def test_counters_follow(make_pair: Callable[..., Pair]) -> None:
+    """A changed reading is on the port within its tier's time; the others' stay."""
+    gpus, node = make_pair("l40s")
+
+    def replays() -> list[float]:
+        found = [line for line in samples(node) if line.startswith("vitald_gpu_pcie_replays_total")]
+        return [float(line.rpartition(" ")[2]) for line in found]
+
+    assert set(replays()) == {0}
+    gpus.set(1, {"fi.94.0": "7", "temp_c": 66})
+    node.until(lambda: replays()[:3] == [0, 7, 0], 8.0, "the counter")
+    hot = [line for line in samples(node, gpus.addresses[1]) if line.startswith("vitald_gpu_temperature_celsius")]
+    assert hot[0].endswith(" 66.0")
+
+
+# --- letting go
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ({}, 400, "reason"),
+        ({"reason": " "}, 400, "reason"),
+        ({"reason": 7}, 400, "reason"),
+        ({"reason": "x" * 501}, 400, "reason"),
+        ({"reason": "x", "seconds": 0}, 400, "seconds"),
+        ({"reason": "x", "seconds": 86401}, 400, "seconds"),
+        ({"reason": "x", "seconds": "600"}, 400, "seconds"),
+        ({"reason": "x", "seconds": True}, 400, "seconds"),
+        ({"reason": "x", "seconds": float("nan")}, 400, "seconds"),
+        ({"reason": "x", "gpus": "0000:19:00.0"}, 400, "gpus"),
+        ({"reason": "x", "gpus": [0]}, 400, "gpus"),
+        ({"reason": "x", "gpus": ["0000:99:00.0"]}, 404, "no GPU '0000:99:00.0'"),
+        ({"reason": "x", "gpus": ["0000:19:00.0", "gpu/0000:3b:00.0"]}, 404, "no GPU 'gpu/0000:3b:00.0'"),
+        ({"reason": "x", "gpus": ["0000:85:00.0"]}, 404, "no GPU"),
+        ({"reason": "x", "minutes": 10}, 400, "minutes"),
+        ([], 400, "object"),
+        (None, 400, "JSON"),
+    ],
+    ids=str,
+)
+def test_a_wrong_release_is_refused(shared: Pair, body: object, code: int, said: str) -> None:
+    _, node = shared
+    status, answer = node.request("POST", "/v1/release", body)
+    assert (status, said in str(answer["error"])) == (code, True), answer
+    assert is_healthy(node.status())
+
+
+def test_others_may_look_and_not_touch(shared: Pair) -> None:
+    _, node = shared
+    group = (node.socket.stat().st_gid,)
+    assert request_as_nobody(node, "GET", "/v1/gpus", groups=group)[0] == 200
+    for path, body in (("/v1/release", {"reason": "mine"}), ("/v1/release/end", {})):
+        status, answer = request_as_nobody(node, "POST", path, body, groups=group)
+        assert (status, "may not change" in str(answer["error"])) == (403, True), answer
+    refused = cli_as_nobody(node, "release", "--reason", "mine", groups=group)
+    assert (refused.returncode, "may not change" in refused.stderr) == (69, True)
+    assert len(workers(node)) == 1
+    assert is_healthy(node.status())
+
+
+def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
+    """Once it is answered no process of ours holds the driver; it comes back by itself; both are kept as events."""
+    _, node = make_pair()
+    (before,) = workers(node)
+    begun = time.monotonic()
+    answer = release(node, 3.0)
+    assert workers(node) == []
+    assert (answer["gpus"], answer["seconds"]) == ([], 3)
+    status = node.wait(is_released, 2.0)
+    assert source(status)["detail"].startswith("all GPUs released for another ")  # type: ignore[attr-defined]
+    assert "asked by root (uid 0): test" in str(status["reasons"])
+    assert [(one["status"], one["fresh"]) for one in listed(node)] == [("unknown", False)] * 8
+    assert node.metric('vitald_source_up{source="nvml"}') == 0
+    shown = node.cli("gpus").stdout
+    assert "these are not the present values: source nvml is released: all GPUs released" in shown
+    assert shown.count("UNKNOWN") == 8
+    assert node.cli("check").returncode == 30
+    assert workers(node) == []
+    node.wait(is_healthy, 10.0)
+    assert 3.0 <= time.monotonic() - begun <= 8.0
+    (after,) = workers(node)
+    assert after != before
+    assert all(one["fresh"] for one in listed(node))
+    events = node.events("&kind=nvml")
+    assert [event["code"] for event in events] == ["nvml/released", "nvml/returned"]
+    assert [cast("Json", event["fields"])["reason"] for event in events] == ["test", "test"]
+    assert "nothing has changed" in str(events[1]["raw"])
+    assert node.findings() == []
+
+
+def test_no_old_values_on_the_port_meanwhile(make_pair: Callable[..., Pair]) -> None:
+    """Prometheus cannot see that a sample is of ten minutes ago: what is not read now has none."""
+    _, node = make_pair()
+    release(node, 60.0)
+    node.wait(is_released, 2.0)
+    names = {line.partition("{")[0] for line in samples(node)}
+    assert names <= {"vitald_gpu_info"}
+
+
+def test_taken_back_earlier(make_pair: Callable[..., Pair]) -> None:
+    _, node = make_pair("l40s")
+    assert node.cli("release", "--end").stdout == "nothing was released\n"
+    done = node.cli("release", "--for", "1h", "--reason", "a person's reset")
+    assert (done.returncode in (0, 10), done.stderr) == (True, ""), done
+    assert done.stdout.startswith("released all GPUs until ")
+    assert ("nobody has them open" in done.stdout) == (done.returncode == 0)
+    assert workers(node) == []
+    status = node.wait(is_released, 2.0)
+    assert "a person's reset" in str(source(status)["detail"])
+    ended = node.cli("release", "--end", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)) == (0, {"ended": 1})
+    node.wait(is_healthy, 8.0)
+    assert node.request("POST", "/v1/release/end", {}) == (200, {"ended": 0})
+
+
+def test_several_at_once(make_pair: Callable[..., Pair]) -> None:
+    """Each is answered, and the last one to be over ends it; the daemon has its hands free all the while."""
+    gpus, node = make_pair("a100")
+    for seconds, wanted in ((3.0, ()), (60.0, ()), (60.0, (gpus.addresses[0],)), (60.0, (gpus.addresses[0],))):
+        begun = time.monotonic()
+        release(node, seconds, *wanted)
+        assert time.monotonic() - begun < 3.0
+    node.wait(is_released, 2.0)
+    before = node.metric("process_cpu_seconds_total")
+    time.sleep(4.0)
+    after = node.metric("process_cpu_seconds_total")
+    assert before is not None
+    assert after is not None
+    assert after - before < 1.0
+    assert is_released(node.status())
+    assert workers(node) == []
+    assert node.request("POST", "/v1/release/end", {})[1] == {"ended": 3}
+    node.wait(is_healthy, 8.0)
+
+
+def test_only_one_of_them(make_pair: Callable[..., Pair]) -> None:
+    """It is not asked any more, the others are; by the command's own words for it."""
+    gpus, node = make_pair(trace=True)
+    done = node.cli("release", "--device", f"gpu/{gpus.addresses[3]}", "--for", "1h", "--reason", "reset of one", "--json")
+    answer = json.loads(done.stdout)
+    conforms("Released", answer)
+    assert (done.returncode, answer["gpus"]) == (0 if answer["free"] else 10, [f"gpu/{gpus.addresses[3]}"])
+    answered = time.monotonic_ns()
+    status = node.wait(is_released, 3.0)
+    assert str(source(status)["detail"]).startswith(f"gpu/{gpus.addresses[3]} released for another 60 min")
+    time.sleep(3.5)
+    asked = {call.gpu for call in gpus.calls() if call.at_ns > answered}
+    assert asked >= {0, 1, 2, 4, 5, 6, 7}
+    assert 3 not in asked
+    assert is_released(node.status())
+    assert node.cli("release", "--end").returncode == 0
+    node.wait(is_healthy, 8.0)
+    node.until(lambda: 3 in {call.gpu for call in gpus.calls() if call.at_ns > answered}, 5.0, "it to be asked again")
+    assert listed(node)[3]["fresh"]
+
+
+@pytest.mark.parametrize("kind", ["sleep", "spin"])
+def test_while_a_call_hangs(make_pair: Callable[..., Pair], kind: str) -> None:
+    """Whoever wants the GPUs does not wait for one that hangs: the process in the way is ended."""
+    gpus, node = make_pair()
+    gpus.hang(4, "nvmlDeviceGetTemperature", kind)
+    (held,) = workers(node)
+    time.sleep(2.5)  # it is in the call now
+    begun = time.monotonic()
+    answer = release(node, 60.0)
+    assert time.monotonic() - begun < 3.0
+    assert (answer["stuck"], workers(node), Path(f"/proc/{held}").exists()) == ([], [], False)
+    node.wait(is_released, 2.0)
+    gpus.release(4, "nvmlDeviceGetTemperature")
+    node.request("POST", "/v1/release/end", {})
+    node.wait(is_healthy, 15.0)
+
+
+def test_one_that_hangs_alone_is_let_go_of(make_pair: Callable[..., Pair]) -> None:
+    gpus, node = make_pair()
+    gpus.hang(4, "nvmlDeviceGetTemperature")
+    time.sleep(2.5)
+    begun = time.monotonic()
+    release(node, 60.0, gpus.addresses[4])
+    assert time.monotonic() - begun < 3.0
+    node.wait(is_released, 5.0)
+    answered = time.monotonic_ns()
+    gpus.set(0, {"temp_c": 51})
+    node.until(lambda: cast("Json", listed(node)[0]["readings"])["temperature_celsius"] == 51, 8.0, "the others to be looked at")
+    assert answered < time.monotonic_ns()
+
+
+# --- the demonstration
+
+
+def test_demo(tmp_path: Path) -> None:
+    """To its end, with everything that it shows of faults marked as simulated, and nothing left behind."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1", "COLUMNS": "120"}
+    command = [PYTHON, "-m", "agent", "demo", "--pause", "0"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout[-3000:]
+    lines = done.stdout.splitlines()
+    assert [line[:2] for line in lines if re.match(r"\d\. ", line)] == ["1.", "2.", "3.", "4."]
+    for number, line in enumerate(lines):
+        if re.search(r"  #\d+$", line) and not line.startswith("      and    "):  # what heads an incident
+            assert line.startswith("  SIMULATED gpu/"), line
+        elif re.match(r"(healthy|degraded|unhealthy|unknown): ", line):
+            assert line.partition(": ")[2].startswith("SIMULATED: "), line
+        elif re.match(r"\S+  (HEALTHY|DEGRADED|UNHEALTHY|UNKNOWN)", line):
+            assert "simulated" in line.lower(), line
+        elif line.startswith("gpu  "):
+            assert lines[number - 1] == "SIMULATED: none of these GPUs is real"
+        elif line.startswith("finding #"):
+            assert ", simulated, " in line
+    assert len([line for line in lines if line.startswith("  SIMULATED gpu/")]) >= 4
+    last = "\n".join(lines).rpartition("$ vitald status")[2]
+    assert "xid/79" in last
+    assert "nvml/gpu_lost" in last, "NVML's word on the lost GPU is part of the last chapter"
+    assert len([line for line in last.splitlines() if line.startswith("  SIMULATED gpu/0000:ab:00.0")]) == 1
+    assert list(tmp_path.iterdir()) == []

@@ -22,9 +22,9 @@ from agent.sources.nvml import source as nvml_source
 from agent.sources.nvml.node import GpuNode
 from agent.sources.watch import Watcher
 from tests.conftest import require
-from tests.system.nvml import BOOT, Looking, hasty, renewed, since, story
+from tests.system.nvml import BOOT, Driven, Looking, recorded, hasty, renewed, since, story
 
-XID, NODE_WATCHES = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml"}
+XID, NODE_WATCHES = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml", "vbios_versions"}
 OF_THE_NODE = {"lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission"}
 OF_THE_NODE |= {"failing_calls", "missing", "nvlink_down"} | NODE_WATCHES
 
@@ -92,7 +92,7 @@ SIGNALS = {
             ({"ret.nvmlDeviceGetTemperature": 15}, "nvml/gpu_lost reboot_node"),
             ({"ret.nvmlDeviceGetMemoryInfo": 16}, "nvml/reset_required reset_device"),
             ({"fi.94.0": "ret:16"}, "nvml/reset_required reset_device"),
-            ({"ret.nvmlDeviceGetInforomImageVersion": 14}, "nvml/corrupted_inforom inspect"),
+            ({"ret.nvmlDeviceGetRemappedRows": 14}, "nvml/corrupted_inforom inspect"),
             ({"ret.nvmlDeviceGetPowerUsage": 8}, "nvml/insufficient_power inspect"),
             ({"ret.nvmlDeviceGetUtilizationRates": 11}, "nvml/irq_issue reboot_node"),
             ({"ret.nvmlDeviceGetTemperature": 999}, "nvml/failing inspect"),
@@ -321,16 +321,16 @@ async def test_what_is_found(signal: Signal, tmp_path: Path) -> None:
         (f"gpu/{node.addresses[gpu]}", *one.split()) for gpu, (_, found) in enumerate(signal.cases) for one in found.split(", ") if one
     }
     catalog = hasty()
-    async with Looking(node, catalog, fast_s=0.05, slow_s=0.05) as looking:
+    async with Looking(node, catalog, fast_s=0.04, slow_s=0.04, inventory_s=0.08 if signal.gone else 60) as looking:
         await looking.until(lambda: looking.found() >= expected)
-        await looking.looks(4)
+        await looking.looks(3)
         assert looking.found() == expected
         assert looking.state is SourceState.OK
         if signal.gone:
             for gpu, (keys, found) in enumerate(signal.cases):
                 if found:
                     node.set(gpu, dict.fromkeys(signal.gone))
-            await looking.looks(8)
+            await looking.looks(5)
             assert looking.found() == expected, "what is not observable any more has not ended"
         for gpu, (keys, _) in enumerate(signal.cases):
             node.set(gpu, {key: healthy[key] for key in {*keys, *signal.gone}})
@@ -343,3 +343,132 @@ async def test_what_is_found(signal: Signal, tmp_path: Path) -> None:
 def _lasts(catalog: Catalog, code: str) -> bool:
     rule = catalog.rule(code)
     return rule.state or all(watch.lasting for watch in rule.watches)
+
+
+# --- names
+
+
+@story
+async def test_every_watch_is_of_a_reading_that_there_is(tmp_path: Path) -> None:
+    """A misspelt name would watch nothing, for ever."""
+    names = set(OF_THE_NODE)
+    for profile in profiles():
+        node = SimulatedNode(tmp_path / profile, profile, 1)
+        async with Looking(node, hasty()) as looking:
+            await looking.until(lambda looking=looking: looking.read(0) is not None)
+            one = looking.read(0)
+            assert one is not None
+            names |= set(one.values)
+    named = {}
+    for watched in hasty().watched("nvml"):
+        for watch in watched.watches:
+            named |= dict.fromkeys((watch.of, *watch.only, *filter(None, (watch.times,))), watched.code)
+            named |= {watch.limit: watched.code} if isinstance(watch.limit, str) else {}
+    assert {name: code for name, code in named.items() if name not in names} == {}
+
+
+# --- events that ask for nothing
+
+
+@story
+async def test_mig_firmware_and_driver_change_without_a_finding(tmp_path: Path) -> None:
+    node = SimulatedNode(tmp_path, "a100", 2)
+    node.set(0, {"remap": "0 1 1 0"})
+    pending = {(f"gpu/{node.addresses[0]}", "nvml/row_remap_pending", "reset_device/after_job")}
+    async with Looking(node, hasty(), fast_s=0.05, slow_s=0.05, inventory_s=0.3) as looking:
+        await looking.until(lambda: looking.found() == pending)
+        assert not looking.of("nvml/mig_changed", "nvml/vbios_changed", "nvml/driver_changed")
+        # Instances are there: rows are no longer told of, and the index space has a hole.
+        node.set(0, {"mig_mode": "1 1", "mig.0": "1 0", "mig.2": "2 0", "remap": None})
+        node.set(None, {"vbios": "92.00.99.00.01"})
+        await looking.until(lambda: looking.of("nvml/mig_changed") and len(looking.of("nvml/vbios_changed")) == 2)
+        await looking.looks(4)
+        one = looking.read(0)
+        assert one is not None
+        assert (one.values["mig_mode"], one.values["mig_instances"], one.missing["remapped_rows"]) == (1, 2, "not supported")
+        node.set_global({"driver.version": "590.10.01"})  # nobody sees that before the handles are stale
+        node.reload_driver()
+        await looking.until(lambda: looking.of("nvml/driver_changed"))
+        assert looking.of("nvml/driver_changed")[0].fields == {"driver": "590.10.01", "was": "580.95.05"}
+        assert (len(looking.of("nvml/vbios_changed")), len(looking.of("nvml/driver_changed"))) == (2, 1)
+        assert {code for _, code, _ in looking.found()} <= {"nvml/row_remap_pending", "nvml/vbios_differs"}
+
+
+# --- the driver cannot be asked
+
+
+@pytest.mark.parametrize(
+    ("code", "asks", "advice"),
+    [
+        (4, "inspect", "/dev/nvidiactl"),
+        (9, "inspect", "modprobe"),
+        (12, "inspect", "libnvidia-ml"),
+        (18, "reboot_node/after_job", "reload"),
+        (999, "inspect", "/dev/nvidia"),
+        (28, "inspect", "no GPU"),
+        (17, "inspect", "NVML error 17"),
+    ],
+)
+@story
+async def test_a_driver_that_cannot_be_asked(code: int, asks: str, advice: str, tmp_path: Path) -> None:
+    node = SimulatedNode(tmp_path / "node", "h100", 1)
+    library = tmp_path / "libnvidia-ml.so.1" if code == 12 else None
+    if code != 12:
+        node.set_global({"ret.nvmlInitWithFlags": code})
+    with mock.patch.object(nvml_source, "_RETRY_S", (0.1, 0.2)):
+        async with Looking(node, hasty(), library=library) as looking:
+            await looking.until(lambda: looking.asks(None, "nvml/unavailable", asks))
+            assert looking.state is SourceState.FAILED
+            assert advice in looking.last.detail
+            assert not looking.last.readings
+            await looking.looks(3)
+            assert len(looking.of("nvml/unavailable")) == 1
+            if library is not None:
+                library.symlink_to(node.library)
+            node.set_global({"ret.nvmlInitWithFlags": None})
+            await looking.until(lambda: looking.state is SourceState.OK)
+            assert [event.fields["unavailable"] for event in looking.of("nvml/unavailable")] == [code, 0]
+
+
+# --- windows, and an hour of health
+
+# What grows on a sound GPU, in its reading's unit a second. Replays: below DCGM's limit for 16 lanes of the generation.
+GROWTH = {"energy_joules": 400.0, "power_capped_seconds": 0.05, "throttled_seconds": 0.01, "sw_thermal_seconds": 0.01}
+REPLAYS = {1: 2.4, 2: 4.8, 3: 7.68, 4: 15.36, 5: 30.72, 6: 61.44}  # a minute
+SLOW_S, STEP_S = 60.0, 10.0
+FAST = {"recovery", "temperature_celsius", "margin_celsius", "memory_temperature_celsius", "power_watts", "utilization_ratio"}
+FAST |= {"clock_event_reasons", "idle", "power_capped", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "power_brake"}
+FAST |= {"power_capped_seconds", "thermal_slowdown_seconds", "sw_thermal_seconds", "hw_thermal_seconds", "power_brake_seconds"}
+FAST |= {"throttled_seconds"}
+
+
+def at(answer: Mapping[str, Any], seconds: float, growth: Mapping[str, float], *, slow: bool) -> dict[str, Any]:
+    """A recorded answer as it is so much later; only the fast readings where it is no slow look's turn."""
+    values = {name: value for name, value in answer["values"].items() if slow or name in FAST}
+    for name, rate in growth.items():
+        if name in values:
+            grown = int(seconds * rate)
+            values[name] = [one + grown for one in values[name]] if isinstance(values[name], list) else values[name] + grown
+    return {**answer, "values": values}
+
+
+@pytest.mark.parametrize("profile", profiles())
+@story
+async def test_a_healthy_node_finds_nothing(profile: str, catalog: Catalog, tmp_path: Path) -> None:
+    """A few real looks, then an hour under load."""
+    node = SimulatedNode(tmp_path, profile)
+    async with Looking(node, catalog, fast_s=0.05, slow_s=0.2) as looking:
+        await looking.until(lambda: looking.batches)
+        await looking.looks(6)
+        assert (looking.found(), looking.state) == (set(), SourceState.OK)
+        assert {event.code for event in looking.events} == {"device/identity"}
+    node.set(None, {**BUSY, "temp_c": 70})
+    attached, answers = await recorded(node)
+    driven = Driven(catalog, attached, answers)
+    generation = next(iter(answers.values()))["values"]["pcie_generation"]
+    growth = {**GROWTH, "pcie_replays": REPLAYS[generation] * 0.95 / 60, "nvlink_crc_errors": 90.0, "nvlink_recoveries": 0.9 / 60}
+    for step in range(int(3600 / STEP_S)):
+        seconds = step * STEP_S
+        driven.look({gpu: at(one, seconds, growth, slow=seconds % SLOW_S == 0) for gpu, one in answers.items()}, STEP_S)
+    assert driven.found() == {}
+    assert {event.code for event in driven.events} == {"device/identity"}

@@ -66,21 +66,23 @@ class Worker:
         self._shared = os.memfd_create("vitald-nvml", os.MFD_CLOEXEC)
         os.ftruncate(self._shared, MARKER.size)
         self._marker = mmap.mmap(self._shared, MARKER.size)
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _START, "\n".join(sys.path), library, str(self._shared)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[self._shared],
-            cwd="/",
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _START, "\n".join(sys.path), library, str(self._shared)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[self._shared],
+                cwd="/",
+            )
+        except OSError:
+            self._marker.close()
+            os.close(self._shared)
+            raise
+        self.ended = False  # or left, where it could not be
         self.pid = self._process.pid
         self.started = start_time(self.pid)
         self._answer: asyncio.Future[Mapping[str, Any]] | None = None
         self._reading = asyncio.create_task(self._read(), name="nvml worker")
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
 
     def ask(self, command: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
         """The answer, some time. One at a time. It raises WorkerGone where the process has ended."""
@@ -106,6 +108,7 @@ class Worker:
         """Ask it to end, then kill it. What is still there after that is returned, and left."""
         where = self.in_flight or InFlight(call="nothing known", gpu="", seconds=0.0)
         self._reading.cancel()
+        self.ended = True
         for signal, seconds in ((self._process.terminate, _TERM_S), (self._process.kill, _KILL_S)):
             signal()
             if await _ended(self._process, seconds):

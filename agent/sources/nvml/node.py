@@ -45,13 +45,18 @@ class GpuNode:
     def __init__(self, catalog: Catalog, boot_id: str, *, expected: int, told: int) -> None:
         """`expected`: how many GPUs there should be, 0 where nobody knows; `told`: the same, where the site said it itself."""
         self.boot_id = boot_id
-        self.read: dict[str, Readings] = {}  # by address: all that is known now
         self.simulated = False
         self.slots: Mapping[str, str] = {}  # physical slots by address without function
         self._catalog = catalog
         self._expected = expected
         self._told = told
         self._serial = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """With nothing remembered."""
+        catalog = self._catalog
+        self.read: dict[str, Readings] = {}  # by address: all that is known now
         self._devices, self._watcher = Devices(), Watcher(catalog.watched(NAME))
         self._counted: dict[str, dict[str, float]] = {}  # by UUID: what began when the driver was loaded
         self._links: dict[str, list[int]] = {}  # by UUID: the NVLinks that were ever active
@@ -76,6 +81,7 @@ class GpuNode:
             "links": self._links,
             "hung": sorted(self._hung),
             "missed": self._missed,
+            "simulated": self.simulated,
         }
         return json.dumps(remembered, separators=(",", ":"))
 
@@ -85,10 +91,11 @@ class GpuNode:
             stored = json.loads(memory)
             devices, links, missed = Devices(stored["gpus"]), dict(stored["links"]), dict(stored["missed"])
             watcher = Watcher(self._catalog.watched(NAME), stored["watch"])
-            counted, hung = dict(stored["counted"]), set(stored["hung"])
+            counted, hung, simulated = dict(stored["counted"]), set(stored["hung"]), bool(stored["simulated"])
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
         self._devices, self._watcher, self._links, self._missed, self._hung = devices, watcher, links, missed, hung
+        self.simulated = simulated
         if boot_id == self.boot_id:
             self._counted = counted
         else:
@@ -96,10 +103,15 @@ class GpuNode:
 
     # --- answers
 
+    def library(self, *, simulated: bool) -> None:
+        """Which library answers. What is remembered of simulated GPUs says nothing of real ones."""
+        if self.simulated is not simulated:
+            self._begin()
+            self.simulated = simulated
+
     def attached(self, answer: Mapping[str, Any], on_pci: set[str]) -> None:
         """A worker took hold of the driver. What is not on PCI any more has no present values."""
         self.read = {address: one for address, one in self.read.items() if address in on_pci}
-        self.simulated = bool(answer["simulated"])
         self._driver = {"unavailable": 0.0, "driver": str(answer["driver"]), "nvml": str(answer["nvml"])}
         self._devices.attached()
 

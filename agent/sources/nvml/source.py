@@ -31,12 +31,14 @@ from agent.sources.source import Batch, Position
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 
 RELEASED, RETURNED = "nvml/released", "nvml/returned"
-_RETRY_S = (5.0, 300.0)  # a driver that cannot be asked is tried again
+_RETRY_S = (5.0, 60.0)  # a driver that cannot be asked is tried again
 _LEFT_OUT_S = (60.0, 1800.0)  # a GPU at which a call hung is asked again
 _STUCK = 2  # processes that do not end: with so many, no other is started
 _CORROBORATED_S = 2.0  # the kernel log tells an Xid with its words; the event speaks only after it
 _SWARM_S = 0.2  # events come in swarms
+_GRACE_S = 0.2  # a daemon that was stopped and goes on finds the deadline passed before the answer that lies in the pipe
 _XID, _XID_UNKNOWN = 0x8, 999
+_DRIVER = "nvidia"
 
 _WORDS = {
     GONE: "the NVML worker process ended",
@@ -117,9 +119,9 @@ class Nvml:
                 async for batch in self._attached():
                     answered = answered or bool(batch.readings)
                     yield batch
-                delay = _RETRY_S[0] if answered else min(delay * 2, _RETRY_S[1])
                 if self._answer is None:
                     await self._pause(delay)
+                delay = _RETRY_S[0] if answered else min(delay * 2, _RETRY_S[1])
 
     def _fresh(self) -> GpuNode:
         return GpuNode(self._catalog, self.boot_id, expected=self.expected, told=self.settings.expected_gpus)
@@ -137,7 +139,7 @@ class Nvml:
         try:
             async for batch in self._served(worker):
                 yield batch
-            if worker.running and (stuck := await worker.end()) is not None:
+            if not worker.ended and (stuck := await worker.end()) is not None:
                 self._stuck.append(stuck)
         finally:
             worker.kill()  # a cancelled generator must not wait
@@ -181,7 +183,7 @@ class Nvml:
                 turn += 1
                 command = {"fast": gpus, **{tier: _turn(gpus, turn, every) for tier, every in rounds.items()}}
                 command["slow"] = sorted({*command["slow"], *urgent})
-                due = max(due + settings.fast_s, time.monotonic())
+                due = due + settings.fast_s if due + settings.fast_s > time.monotonic() else time.monotonic() + settings.fast_s
                 if turn % rounds["inventory"] == 0:
                     await self._look_at_pci()
             async for batch in self._converse(worker, {"do": "look", **command}):
@@ -223,8 +225,10 @@ class Nvml:
                 yield await self._give_up(worker)
                 return
             else:
-                told = True
-                yield self._hangs(where or _nowhere(took), states(worker.pid))
+                await self._either(asked, _GRACE_S)
+                if not asked.done():
+                    told = True
+                    yield self._hangs(where or _nowhere(took), states(worker.pid))
         try:
             self._answer = asked.result()
         except WorkerGone as error:
@@ -301,6 +305,9 @@ class Nvml:
 
     def _told(self, told: Mapping[str, Any]) -> None:
         """What the worker says unasked. An event is a reason to look now, whatever it tells."""
+        if "simulated" in told:
+            self._node.library(simulated=told["simulated"] is True)
+            return
         if (deaf := told.get("deaf")) is not None:
             log.warning("nvml_events_not_heard", gpu=deaf["gpu"], code=deaf["code"])
             return
@@ -350,13 +357,13 @@ class Nvml:
             await self._lane.call(self._inventory.read)
 
     def _gpus(self) -> set[str]:
-        """Those on PCI that are this system's own."""
+        """Those on PCI that are NVML's: its driver's, or nobody's. Others are given to guests, or drive a screen."""
         devices = self._inventory.devices.values()
-        return {device.address for device in devices if device.kind is ComponentKind.GPU and device.driver != "vfio-pci"}
+        return {device.address for device in devices if device.kind is ComponentKind.GPU and device.driver in (None, _DRIVER)}
 
     def _nothing(self) -> str:
-        given = sum(device.kind is ComponentKind.GPU for device in self._inventory.devices.values())
-        return f"{given} NVIDIA GPUs are passed through to guests (vfio-pci)" if given else "no NVIDIA GPU on PCI"
+        others = sorted({device.driver or "" for device in self._inventory.devices.values() if device.kind is ComponentKind.GPU})
+        return f"the NVIDIA GPUs on PCI belong to another driver ({', '.join(others)})" if others else "no NVIDIA GPU on PCI"
 
     def _asked(self) -> list[str]:
         return sorted(gpu for gpu in self._gpus() if not self._is_out(gpu) and gpu not in self.releases.gpus)

@@ -7,7 +7,8 @@ certain, so nothing is shut down here: it exits.
 
 Commands on standard input:   {"do": "attach", "gpus": [address, ...]}
                               {"do": "look", "fast": [...], "slow": [...], "inventory": [...]}
-Answers on standard output:   {"answer": {...}}, and at any time {"event": {"gpu": ..., "type": ..., "data": ...}}
+Answers on standard output:   {"answer": {...}}; unasked {"simulated": ...} about the library, {"event": {"gpu", "type", "data"}},
+                              and {"deaf": {"gpu", "code"}} where events of a GPU are not heard
 """
 
 from __future__ import annotations
@@ -79,8 +80,9 @@ class Worker:
                 pynvml.nvmlLib = ctypes.CDLL(self._library)
             except OSError as error:
                 return {"error": 12, "detail": str(error)}
+        pynvml._LoadNvmlLibrary()
+        self._say({"simulated": hasattr(pynvml.nvmlLib, SIMULATED)})  # before anything that may hang or fail
         self.ask("nvmlInitWithFlags", _NO_GPUS)
-        simulated = hasattr(pynvml.nvmlLib, SIMULATED)
         version = self.ask("nvmlSystemGetDriverVersion")
         self._driver = tuple(int(part) for part in version.split(".") if part.isdigit())
         count = self.ask("nvmlDeviceGetCount")
@@ -91,7 +93,6 @@ class Worker:
             except pynvml.NVMLError as error:
                 failed[address] = error.value
         return {
-            "simulated": simulated,
             "driver": version,
             "nvml": self.ask("nvmlSystemGetNVMLVersion"),
             "cuda": self.ask("nvmlSystemGetCudaDriverVersion_v2"),
