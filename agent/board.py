@@ -81,7 +81,7 @@ class Board:
     @property
     def simulated(self) -> bool:
         """Whether something that is read is not real: what is well is then no more real than what is not."""
-        return any(one.simulated for own in self.readings.values() for one in own)
+        return any(source.simulated for source in self.sources.values())
 
     def publish(
         self, judge: Judge, events: Iterable[Event] = (), transitions: Sequence[Transition] = (), incidents: Iterable[Incident] = ()
@@ -114,7 +114,7 @@ class Board:
         """What a device's record goes by."""
         return self._judge.identity(component) if self._judge is not None else component.name
 
-    def source_stands(self, name: str, state: SourceState, detail: str = "", *, caught_up: bool = True) -> None:
+    def source_stands(self, name: str, state: SourceState, detail: str = "", *, caught_up: bool = True, simulated: bool = False) -> None:
         """How a source fares. It counts as read once it has caught up, not while it goes through history."""
         source = self.sources.get(name)
         if source is None or (state is SourceState.OK and not caught_up and source.state is not SourceState.OK):
@@ -124,6 +124,7 @@ class Board:
             source,
             state=state,
             detail=detail,
+            simulated=simulated,
             last_seen=time.time() if looked else source.last_seen,
             looked=time.monotonic() if looked else source.looked,
         )
@@ -141,9 +142,13 @@ class Board:
         health = self.sources.get(source)
         if health is None or health.state is SourceState.ABSENT:
             return set()  # nobody is asked to look
-        looking = health.state in (SourceState.OK, SourceState.FAILED)  # it may fail with some and look at others
-        seen = {one.component for one in self.readings.get(source, ()) if looking and time.time() - one.time <= health.deadline}
+        now = time.monotonic()
+        seen = {one.component for one in self.readings.get(source, ()) if now - one.looked <= health.deadline}
         return set(components) - seen
+
+    def present(self) -> list[Readings]:
+        """What is read of components that are looked at, now."""
+        return [one for name, own in self.readings.items() for one in own if not self.unseen(name, [one.component])]
 
     def set_policy(self, *, device_reset: bool) -> None:
         self.device_reset = device_reset

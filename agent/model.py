@@ -401,6 +401,7 @@ class Readings:
     component: Component
     identity: str
     time: float
+    looked: float  # the same moment on the monotonic clock
     values: Mapping[str, Sample]
     fresh: frozenset[str]
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -425,6 +426,7 @@ class SourceHealth:
     last_seen: float | None = None
     looked: float = 0.0  # the same moment on the monotonic clock, which nobody can step
     detail: str = ""
+    simulated: bool = False  # what it reads is not real
 
     def fresh(self, monotonic: float) -> bool:
         return self.state in (SourceState.OK, SourceState.ABSENT) and monotonic - self.looked <= self.deadline

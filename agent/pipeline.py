@@ -193,9 +193,8 @@ class Pipeline:
         """Show what a source saw, now that all before it has been judged."""
         if batch.source == KERNEL_LOG:  # the one source that goes through the past before the present
             self._caught_up = self._caught_up or batch.caught_up or batch.state is not SourceState.OK
-        if batch.readings:
-            self.board.show(batch.source, batch.readings)
-        self.board.source_stands(batch.source, batch.state, batch.detail, caught_up=batch.caught_up)
+        self.board.show(batch.source, batch.readings)
+        self.board.source_stands(batch.source, batch.state, batch.detail, caught_up=batch.caught_up, simulated=batch.simulated)
 
     def wedged(self) -> bool:
         """Whether something has waited to be judged for too long: the watchdog is not fed then."""

@@ -55,6 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
         drill = client.ask(arguments, "/v1/injections", {"line": line, "holdSeconds": hold})
         _write(Path(str(drill["writeTo"])), line)
         seen = _wait(arguments, str(drill["id"]))
+    except client.Refused as error:
+        if error.status != 403:
+            raise
+        print(f"vitald: a drill writes to the kernel log, which only root may: {error}", file=sys.stderr)
+        return EX_UNAVAILABLE
     except PermissionError:
         print("vitald: a drill writes to the kernel log, which only root may", file=sys.stderr)
         return EX_UNAVAILABLE

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import cast
 
 from agent import toml
-from agent.cli import client, render
+from agent.cli import EX_USAGE, client, render
 from agent.cli.render import Json
 
 _WAIT_S = 15.0
@@ -16,7 +17,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
     parser.add_argument("--for", dest="seconds", type=_duration, default=600.0, metavar="TIME", help='for how long, e.g. "10m" (default)')
     parser.add_argument("--device", action="append", default=[], metavar="GPU", help="only this one, by PCI address; may be said again")
-    parser.add_argument("--reason", default="", help="what for, and who is it")
+    parser.add_argument("--reason", default=None, help="what for, and who is it; needed to release")
     parser.add_argument("--end", action="store_true", help="take everything back now")
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
@@ -29,7 +30,7 @@ def _duration(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: the devices are free. 10: somebody else has them open, or it cannot be told."""
+    """0: nothing of ours has the devices open, and nobody else is seen to. 10: somebody has."""
     arguments.timeout = max(arguments.timeout, _WAIT_S)
     if arguments.end:
         answer = client.ask(arguments, "/v1/release/end", {})
@@ -38,8 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             print("taken back: the GPUs are looked at again" if answer["ended"] else "nothing was released")
         return 0
+    if not arguments.reason:
+        print("vitald: say what for: --reason TEXT", file=sys.stderr)
+        return EX_USAGE
     gpus = [gpu.removeprefix("gpu/") for gpu in arguments.device]
-    body: Json = {"seconds": arguments.seconds, "gpus": gpus, "reason": arguments.reason or "vitald release"}
+    body: Json = {"seconds": arguments.seconds, "gpus": gpus, "reason": arguments.reason}
     answer = client.ask(arguments, "/v1/release", body)
     if arguments.json:
         render.emit_json(answer)
@@ -60,4 +64,4 @@ def _show(answer: Json) -> None:
         who = "other processes" if hidden < 0 else f"{hidden} processes of other users"
         print(f"  {who} could not be looked at: fuser -v /dev/nvidia*, as root, shows who else has them open")
     if answer["free"]:
-        print("  nobody has them open")
+        print("  nobody is seen to have them open")

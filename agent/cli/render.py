@@ -118,7 +118,8 @@ def incident_lines(incident: Json, findings: dict[object, Json]) -> Iterable[str
     yield from finding_lines(head)
     for other in own:
         if other is not head:
-            yield f"      and    {action_words(other)}: {safe(other['component'])}  {safe(other['title'])}  {colour(str(other['code']), 'dim')}  #{other['id']}"
+            drill = colour("SIMULATED ", "bold", "magenta") if other["simulated"] else ""
+            yield f"      and    {action_words(other)}: {drill}{safe(other['component'])}  {safe(other['title'])}  {colour(str(other['code']), 'dim')}  #{other['id']}"
             if other["because"] and other["because"] != head["because"]:
                 yield f"             {safe(other['because'])}"
     named = {(one["component"], one["code"]) for one in own}

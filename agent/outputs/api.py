@@ -324,7 +324,9 @@ class Api:
         if unknown := [gpu for gpu in wanted if gpu not in known]:
             raise Refused(404, f"no GPU {unknown[0][:80]!r} on PCI", "vitald gpus shows them")
         try:
-            report = await asyncio.wait_for(self._releasing().begin(float(seconds), wanted, peer.name, audit.reason), _LET_GO_S)
+            report = await asyncio.wait_for(
+                self._releasing().begin(float(seconds), wanted, f"{peer.name}, pid {peer.pid}", audit.reason), _LET_GO_S
+            )
         except asyncio.TimeoutError:
             raise Refused(503, "the GPUs could not be let go of in time", "see vitald status: NVML may hang") from None
         log.warning("released", gpus=wanted or "all", seconds=seconds, uid=peer.uid, pid=peer.pid, reason=audit.reason)
@@ -336,14 +338,14 @@ class Api:
                 "holders": [{"pid": pid, "process": name} for pid, name in report.holders],
                 "notLookedAt": report.hidden,
                 "stuck": list(report.stuck),
-                "free": not (report.holders or report.stuck) and report.hidden == 0,
+                "free": not (report.holders or report.stuck),
             }
         )
 
     async def end_release(self, request: web.Request) -> web.Response:
         peer = _changing(request)
         await read_body(request)
-        ended = self._releasing().end()
+        ended = self._releasing().end(f"{peer.name}, pid {peer.pid}")
         log.info("release_ended", uid=peer.uid, pid=peer.pid, ended=ended)
         return web.json_response({"ended": ended})
 

@@ -135,7 +135,7 @@ def listed(board: Board, inventory: PciInventory) -> list[Json]:
                 "status": form.status(component in unseen, status_of(own)).value,
                 "findings": [finding.id for finding in own],
                 "looked": form.moment(read.time) if read is not None else None,
-                "fresh": component not in unseen,
+                "fresh": read is not None and component not in unseen,
                 "simulated": read.simulated if read is not None else any(finding.simulated for finding in own),
                 "identity": {name: _plain(values[name]) for name in _WHO if name in values},
                 "slot": inventory.slots.get(component.id.rpartition(".")[0]),

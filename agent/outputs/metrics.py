@@ -41,7 +41,7 @@ class BoardCollector(Collector):
         yield from self._findings()
         yield from self._suspects()
         yield from self._events()
-        yield from gpus.metrics([one for own in self.board.readings.values() for one in own])
+        yield from gpus.metrics(self.board.present())
         yield from self._sources()
         yield from self._ledger()
         yield _gauge("vitald_api_clients", "Clients connected to the socket.", self.gate.clients)

@@ -46,6 +46,7 @@ class Batch:
     detail: str = ""
     again: bool = False
     readings: tuple[Readings, ...] = ()  # everything that is known now of the components it reads
+    simulated: bool = False  # what it reads is not real
 
 
 class Source(Protocol):

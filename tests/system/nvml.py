@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +27,7 @@ from agent.judge.judge import Judge
 from agent.lane import Lane
 from agent.model import Event, Finding, Readings, SourceState
 from agent.simulator.node import Call, SimulatedNode
+from agent.sources.nvml import source as nvml_source
 from agent.sources.nvml.client import Worker
 from agent.sources.nvml.node import GpuNode
 from agent.sources.nvml.source import Nvml
@@ -62,6 +62,31 @@ def hasty() -> Catalog:
     return load(overrides=overrides)
 
 
+_environments: dict[str, dict[str, str]] = {}
+workers: list[int] = []  # the process id of each that was started
+
+
+class _Worker(Worker):
+    """Started in the environment of its node: several nodes may be looked at beside each other."""
+
+    def __init__(self, library: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
+        with mock.patch.dict(os.environ, _environments[library]):
+            super().__init__(library, tell)
+        workers.append(self.pid)
+
+
+nvml_source.Worker = _Worker  # type: ignore[misc]
+
+
+def own(node: SimulatedNode) -> Path:
+    """The library under a name of this node."""
+    path = node.folder / "lib" / node.library.name
+    if not path.is_symlink():
+        path.parent.mkdir()
+        path.symlink_to(node.library)
+    return path
+
+
 class Looking:
     """One run of the source. Hand `position` and `judge` of a former one over, and it is a restart of the daemon."""
 
@@ -77,9 +102,10 @@ class Looking:
         **settings: Any,
     ) -> None:
         periods: dict[str, Any] = {"fast_s": 0.1, "slow_s": 0.1, "inventory_s": 0.3, "deadline_s": 5.0, "give_up_s": 20.0, **settings}
+        library = library or own(node)
         self.node = node
         self.source = Nvml(
-            Settings(library=library or node.library, **periods),
+            Settings(library=library, **periods),
             catalog,
             PciInventory(node.sysfs),
             boot,
@@ -92,13 +118,9 @@ class Looking:
         self.batches: list[Batch] = []
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._environment: dict[str, str | None] = {}
+        _environments[str(library)] = node.environment
 
     async def __aenter__(self) -> Looking:
-        for name, value in {"NVML_SIM_TRACE": None, **self.node.environment}.items():
-            self._environment[name] = os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
         self._task = asyncio.create_task(self._run())
         return self
 
@@ -107,10 +129,6 @@ class Looking:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
-        for name, value in self._environment.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
     async def _run(self) -> None:
         batches = self.source.batches(self.position)
@@ -191,8 +209,8 @@ Answers = dict[str, dict[str, Any]]
 
 async def recorded(node: SimulatedNode) -> tuple[Mapping[str, Any], Answers]:
     """What a worker answers to being attached, and to a whole look."""
-    with mock.patch.dict(os.environ, node.environment):
-        worker = Worker(str(node.library), lambda told: None)
+    _environments[str(own(node))] = node.environment
+    worker = _Worker(str(own(node)), lambda told: None)
     try:
         gpus = node.addresses
         attached = await asyncio.wait_for(worker.ask({"do": "attach", "gpus": gpus}), PATIENCE_S)
@@ -237,8 +255,3 @@ def said(finding: Finding) -> str:
 def since(calls: Iterable[Call], moment_ns: int, *functions: str) -> list[Call]:
     """Those that began after this moment (CLOCK_MONOTONIC), of these functions or all."""
     return [call for call in calls if call.at_ns >= moment_ns and (not functions or call.function in functions)]
-
-
-def renewed(position: Position | None, boot: str) -> Position | None:
-    """As if it had been stored in another boot."""
-    return replace(position, boot_id=boot) if position is not None else None

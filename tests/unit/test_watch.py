@@ -23,6 +23,7 @@ def reading(gpu: int = 0, fresh: set[str] | None = None, **values: Sample) -> Re
         component=Component(ComponentKind.GPU, f"0000:{gpu:02x}:00.0"),
         identity=f"GPU-{gpu}",
         time=0.0,
+        looked=0.0,
         values=values,
         fresh=frozenset(values if fresh is None else fresh),
     )

@@ -35,7 +35,7 @@ _LOOKUP = {
 }
 _FAULTS = ("lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission")
 _SINCE_LOAD = ("energy_joules", "power_capped_seconds")  # begin at zero when the GPU was reset or the driver loaded
-_WHO = ("name", "serial", "uuid", "vbios", "part_number", "module_id", "minor")  # stays true of a lost GPU
+_WHO = ("name", "serial", "uuid", "vbios", "part_number", "inforom", "board_id", "module_id", "minor")  # stays true of a lost GPU
 _MISSED = "missing "  # before the UUID of a GPU that is nowhere: what is said of it is said of its former slot
 
 
@@ -213,6 +213,7 @@ class GpuNode:
             component=component,
             identity=identity,
             time=now,
+            looked=time.monotonic(),
             values={**known, **fresh},
             fresh=frozenset(fresh),
             missing=missing,
@@ -288,7 +289,15 @@ class GpuNode:
         return versions
 
     def _plain(self, component: Component, identity: str, now: float, values: dict[str, Sample]) -> Readings:
-        return Readings(component=component, identity=identity, time=now, values=values, fresh=frozenset(values), simulated=self.simulated)
+        return Readings(
+            component=component,
+            identity=identity,
+            time=now,
+            looked=time.monotonic(),
+            values=values,
+            fresh=frozenset(values),
+            simulated=self.simulated,
+        )
 
     def _missing(self, on_pci: set[str]) -> list[Known]:
         """Not where the site says how many there should be, and so many are here: what is gone was taken out on purpose."""

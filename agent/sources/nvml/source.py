@@ -103,11 +103,13 @@ class Nvml:
         delay = _RETRY_S[0]
         while True:
             await self._look_at_pci()
-            if self.releases.asked:
-                await self._let_go()  # no worker runs here: nothing of ours holds anything
+            if self.releases.asked:  # no worker runs here: nothing of ours holds anything
+                self.releases.admit()
+                yield self._batch([], SourceState.RELEASED, self.releases.words)
+                self.releases.answer(await self._held_by())
             if self.releases.everything:
-                async for batch in self._step_aside():
-                    yield batch
+                yield self._batch([], SourceState.RELEASED, self.releases.words)
+                await self._pause(min(self.releases.left_s, self.deadline_s / 3))
             elif not self._gpus():
                 yield self._batch(self._node.unavailable(0, self._nothing(), set()), SourceState.ABSENT, self._nothing())
                 await self._pause(min(self.settings.inventory_s, self.deadline_s / 3))
@@ -264,21 +266,14 @@ class Nvml:
 
     # --- stepping aside
 
-    async def _step_aside(self) -> AsyncIterator[Batch]:
-        """Nothing of ours holds the driver: say so until it is over."""
-        while self.releases.everything:
-            yield self._batch([], SourceState.RELEASED, self.releases.words)
-            await self._pause(min(self.releases.left_s, self.deadline_s / 3))
-
-    async def _let_go(self) -> None:
-        """Answer those who wait, with who else has the devices open."""
+    async def _held_by(self) -> Report:
+        """Who else has the released devices open."""
         alone = [] if self.releases.everything else self._node.minors(self.releases.gpus)
         found: list[tuple[int, str]] = []
         hidden = -1
         with suppress(LaneStuck, OSError):
             found, hidden = await self._lane.call(lambda: holders(alone))
-        stuck = tuple(one.pid for one in self._stuck if not one.gone)
-        self.releases.done(Report(holders=tuple(found), hidden=hidden, stuck=stuck))
+        return Report(holders=tuple(found), hidden=hidden, stuck=tuple(one.pid for one in self._stuck if not one.gone))
 
     def _released(self) -> list[Event]:
         return [
@@ -294,12 +289,12 @@ class Nvml:
     def _returned(self, told: Iterable[Event]) -> list[Event]:
         """What is different after a release, once the GPUs have been looked at again."""
         changed = "; ".join(event.raw for event in told) or "nothing has changed"
-        return [
-            self._node.event(
-                RETURNED, NODE, {"by": one.by, "reason": one.reason, "gpus": one.words}, f"{one.words} looked at again: {changed}"
-            )
-            for one in self.releases.take_ended()
-        ]
+        events = []
+        for one in self.releases.take_ended():
+            early = f", taken back by {one.ended_by}" if one.ended_by else ""
+            fields = {"by": one.ended_by or one.by, "reason": one.reason, "gpus": one.words}
+            events.append(self._node.event(RETURNED, NODE, fields, f"{one.words} looked at again{early}: {changed}"))
+        return events
 
     # --- events of NVML
 
@@ -331,7 +326,18 @@ class Nvml:
         memory = self._node.memory
         if events or memory != self._noted:
             position, self._noted = Position(NAME, self.boot_id, memory), memory
-        return Batch(NAME, events, position, caught_up=True, state=state, detail=detail, readings=tuple(self._node.read.values()))
+        released = set(self._node.read) if self.releases.everything else self.releases.gpus
+        readings = tuple(one for gpu, one in self._node.read.items() if gpu not in released)
+        return Batch(
+            NAME,
+            events,
+            position,
+            caught_up=True,
+            state=state,
+            detail=detail,
+            readings=readings,
+            simulated=self._node.simulated,
+        )
 
     def _unavailable(self, code: int, detail: str) -> Batch:
         said = _WORDS.get(code, f"NVML error {code}") + (f": {detail}" if detail else "")

@@ -1,0 +1,405 @@
+"""Calls into the driver that hang, crash or take their time: said with call and GPU, and nothing else stops for them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from agent.model import NODE, Component, ComponentKind, Event, SourceState
+from agent.simulator import build
+from agent.simulator.node import SimulatedNode
+from agent.sources.nvml import client
+from agent.sources.nvml import source as nvml_source
+from tests.conftest import require
+from tests.harness import Node
+from tests.system.nvml import Looking, hasty, story, workers
+
+DEADLINE_S, GIVE_UP_S = 0.4, 1.0
+BESIDE = 4  # hangs that are tried at the same time
+HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
+
+# Every C function that the worker calls, by what makes it do so: a model, and what is particular about its GPU.
+OLDER = "h100", {"ret.nvmlDeviceGetCurrentClocksEventReasons": 13}
+H100, A100 = ("h100", {"mig_mode": "1 1", "mig.0": "1 0"}), ("a100", {})
+OF_NO_GPU = ["InitWithFlags", "SystemGetDriverVersion", "DeviceGetCount_v2", "SystemGetNVMLVersion", "SystemGetCudaDriverVersion_v2"]
+OF_A_GPU = """
+    DeviceGetHandleByPciBusId_v2 DeviceGetSupportedEventTypes EventSetCreate DeviceRegisterEvents DeviceGetUUID DeviceGetName DeviceGetSerial
+    DeviceGetBoardPartNumber DeviceGetVbiosVersion DeviceGetInforomImageVersion DeviceGetModuleId DeviceGetMinorNumber DeviceGetBoardId
+    DeviceGetFieldValues DeviceGetNvLinkRemoteDeviceType DeviceGetTemperatureThreshold DeviceGetEnforcedPowerLimit
+    DeviceGetPersistenceMode DeviceGetEccMode DeviceGetMigMode DeviceGetMaxMigDeviceCount DeviceGetMigDeviceHandleByIndex
+    DeviceGetTemperature DeviceGetMarginTemperature DeviceGetCurrentClocksEventReasons DeviceGetPowerUsage DeviceGetUtilizationRates
+    DeviceGetPerformanceState DeviceGetClockInfo DeviceGetTotalEnergyConsumption DeviceGetMemoryInfo DeviceGetTotalEccErrors
+    DeviceGetMemoryErrorCounter DeviceGetSramEccErrorStatus DeviceGetRemappedRows DeviceGetRowRemapperHistogram
+    DeviceGetRetiredPages_v2 DeviceGetRetiredPagesPendingStatus DeviceGetRepairStatus DeviceGetUnrepairableMemoryFlag_v1
+    DeviceGetCurrPcieLinkGeneration DeviceGetCurrPcieLinkWidth DeviceGetMaxPcieLinkGeneration DeviceGetMaxPcieLinkWidth
+    DeviceGetNvLinkState DeviceGetGpuFabricInfoV DeviceGetComputeRunningProcesses_v3 DeviceGetNvLinkErrorCounter
+    DeviceGetCurrentClocksThrottleReasons
+""".split()  # noqa: SIM905  # a list would be fifty lines
+WHERE = {"DeviceGetNvLinkErrorCounter": A100, "DeviceGetCurrentClocksThrottleReasons": OLDER}
+WAITS = "nvmlEventSetWait_v2"  # in threads of its own, where it may take as long as it likes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    try:
+        build.library()
+    except build.CannotBuild as error:
+        require(None, str(error))
+
+
+@pytest.fixture
+def soon() -> Iterator[None]:
+    """What is tried again after seconds is so at once, and a GPU that was left out is asked again after a second."""
+    with mock.patch.object(nvml_source, "_RETRY_S", (0.05, 0.1)), mock.patch.object(nvml_source, "_LEFT_OUT_S", (1.0, 1.0)):
+        yield
+
+
+def made(folder: Path, where: tuple[str, dict[str, Any]] = H100, gpus: int = 1, *, trace: bool = False) -> SimulatedNode:
+    node = SimulatedNode(folder, where[0], gpus, trace=trace)
+    node.set(None, where[1])
+    return node
+
+
+def hangs(looking: Looking) -> list[Event]:
+    return [event for event in looking.of(HUNG) if not event.fields.get("recovered")]
+
+
+def of(node: SimulatedNode, gpu: int | None) -> Component:
+    return NODE if gpu is None else Component(ComponentKind.GPU, node.addresses[gpu])
+
+
+def named(function: str, call: object) -> bool:
+    """The binding's name for a C function may lack its version."""
+    return re.sub(r"_v\d+\Z", "", function) == re.sub(r"_v\d+\Z", "", str(call))
+
+
+# --- each call
+
+
+@story
+async def test_the_list_of_calls_is_whole(tmp_path: Path) -> None:
+    asked: dict[str, int | None] = {}
+    for number, where in enumerate((H100, A100, OLDER)):
+        node = made(tmp_path / str(number), where, trace=True)
+        async with Looking(node, hasty()) as looking:
+            await looking.looks(3)
+        asked |= {call.function: call.gpu for call in node.calls()}
+    assert {name for name in asked if name != WAITS} == {f"nvml{name}" for name in (*OF_NO_GPU, *OF_A_GPU)}
+    assert {name for name, gpu in asked.items() if gpu is None} == {f"nvml{name}" for name in OF_NO_GPU} | {"nvmlEventSetCreate"}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BaseException | float]:
+    """Of each call how long it took until its hang was said, or what went wrong. Tried a few at a time: it is mostly waiting."""
+    told: dict[str, BaseException | float] = {}
+    folder = tmp_path_factory.mktemp("hangs")
+
+    async def one(name: str, turn: asyncio.Semaphore) -> None:
+        async with turn:
+            try:
+                told[name] = await hang(name, folder / name)
+            except BaseException as error:
+                told[name] = error
+
+    async def every() -> None:
+        turn = asyncio.Semaphore(BESIDE)
+        await asyncio.gather(*(one(name, turn) for name in (*OF_NO_GPU, *OF_A_GPU)))
+
+    asyncio.run(every())
+    return told
+
+
+async def hang(name: str, folder: Path) -> float:
+    """From the start on the call hangs; then it does not. What is said of it meanwhile."""
+    gpu = None if name in OF_NO_GPU else 0
+    node = made(folder, WHERE.get(name, H100))
+    node.hang(None, f"nvml{name}")
+    async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=8.0) as looking:
+        await looking.until(lambda: looking.of(HUNG))
+        (event,) = looking.of(HUNG)
+        assert event.component == of(node, gpu)
+        assert named(f"nvml{name}", event.fields["call"])
+        assert event.fields["seconds"] >= DEADLINE_S * 0.9
+        assert event.fields["state"]
+        assert looking.asks(gpu, HUNG, "inspect")
+        assert looking.state is SourceState.FAILED
+        assert f"{event.fields['call']}{f' on gpu/{node.addresses[0]}' if gpu == 0 else ''} has not answered for" in looking.last.detail
+        node.release(None, f"nvml{name}")
+        await looking.until(lambda: looking.state is SourceState.OK, 5)
+        await looking.looks(1)
+        assert looking.found() == set()
+        assert len(looking.of(HUNG)) == 2
+        return float(event.fields["seconds"])
+
+
+@pytest.mark.parametrize("name", [*OF_NO_GPU, *OF_A_GPU])
+def test_a_hang_is_said_with_its_call_and_ends(name: str, outcomes: dict[str, BaseException | float]) -> None:
+    told = outcomes[name]
+    if isinstance(told, BaseException):
+        raise told
+    assert told < DEADLINE_S + 0.6
+
+
+@story
+async def test_a_wait_for_events_that_hangs_is_nobodys_business(tmp_path: Path) -> None:
+    node = made(tmp_path, gpus=2)
+    node.hang(None, WAITS)
+    async with Looking(node, hasty(), deadline_s=DEADLINE_S) as looking:
+        await looking.until(lambda: looking.batches)
+        await asyncio.sleep(DEADLINE_S * 2)
+        await looking.looks(3)
+        assert (looking.found(), looking.state) == (set(), SourceState.OK)
+
+
+# --- given up
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "gpu"),
+    [
+        ("fork", "nvmlDeviceGetTemperature", 1),
+        ("spin", "nvmlDeviceGetMemoryInfo", 1),
+        ("sleep", "nvmlDeviceGetHandleByPciBusId_v2", 1),
+        ("sleep", "nvmlDeviceRegisterEvents", 1),
+        ("sleep", "nvmlInitWithFlags", None),
+    ],
+)
+@story
+async def test_a_worker_that_hangs_is_replaced_and_the_gpu_left_out(
+    kind: str, function: str, gpu: int | None, soon: None, tmp_path: Path
+) -> None:
+    node = made(tmp_path, gpus=3)
+    node.hang(gpu, function, kind)
+    began = len(workers)
+    async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=GIVE_UP_S) as looking:
+        await looking.until(lambda: len(hangs(looking)) == 2)
+        first, second = hangs(looking)
+        assert {event.component for event in (first, second)} == {of(node, gpu)}
+        assert all(named(function, event.fields["call"]) for event in (first, second))
+        assert GIVE_UP_S * 0.9 <= second.fields["seconds"] < GIVE_UP_S + 1.0
+        assert second.fields["state"] == "it could be ended"
+        assert not Path(f"/proc/{workers[began]}").exists(), "the worker that hung is still there"
+        if gpu is not None:
+            await looking.until(lambda: len(looking.last.readings) >= 2)
+            seen = {one.component: one.time for one in looking.last.readings}
+            assert set(seen) >= {of(node, 0), of(node, 2)}
+            assert looking.state is SourceState.FAILED
+            assert f"gpu/{node.addresses[1]} is not being looked at: {first.fields['call']} did not return" in looking.last.detail
+            assert looking.found() == {(f"gpu/{node.addresses[1]}", HUNG, "inspect")}
+            await looking.looks(2)
+            later = {one.component: one.time for one in looking.last.readings}
+            assert later[of(node, 0)] > seen[of(node, 0)]
+        node.release(gpu, function)
+        await looking.until(lambda: looking.state is SourceState.OK, 5)
+        assert looking.found() == set()
+        assert {one.component for one in looking.last.readings} == {of(node, at) for at in range(3)}
+
+
+@story
+async def test_no_third_worker_where_two_cannot_be_ended(soon: None, tmp_path: Path) -> None:
+    """Each would hang as well, and hold on to the driver."""
+    node = made(tmp_path, gpus=3)
+    node.hang(0, "nvmlDeviceGetPowerUsage")
+    node.hang(1, "nvmlDeviceGetPowerUsage")
+    began, here = len(workers), client.start_time(os.getpid())
+
+    async def stays(worker: client.Worker) -> client.Stuck:
+        """It is in the kernel: no signal reaches it."""
+        worker.ended, where = True, worker.in_flight
+        assert where is not None
+        return client.Stuck(pid=os.getpid(), started=here, where=where, state="D in nv_lock")
+
+    with mock.patch.object(client.Worker, "end", stays):
+        async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=0.6) as looking:
+            await looking.until(lambda: "only a reboot helps" in (looking.last.detail if looking.batches else ""))
+            assert looking.state is SourceState.FAILED
+            assert len(workers) - began == 2
+            await looking.looks(2)
+            assert len(workers) - began == 2
+            lost = {(f"gpu/{node.addresses[gpu]}", HUNG, "reboot_node/after_job") for gpu in (0, 1)}
+            assert looking.found() == lost
+            assert all(event.fields.get("state") == "D in nv_lock" for event in hangs(looking) if event.fields.get("unkillable"))
+
+
+# --- crashed
+
+
+@pytest.mark.parametrize("kind", ["segv", "abort"])
+@pytest.mark.parametrize("function", ["nvmlDeviceGetPowerUsage", "nvmlDeviceRegisterEvents"])
+@story
+async def test_a_crash_names_the_call_and_the_gpu_is_left_out(kind: str, function: str, soon: None, tmp_path: Path) -> None:
+    node = made(tmp_path, gpus=2)
+    node.set(1, {f"crash.{function}": kind})
+    async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=GIVE_UP_S) as looking:
+        await looking.until(lambda: looking.of(UNAVAILABLE))
+        event = looking.of(UNAVAILABLE)[0]
+        assert event.fields["unavailable"] == -1
+        number = signal.SIGSEGV if kind == "segv" else signal.SIGABRT
+        assert f"signal {int(number)}) in {function} on gpu/{node.addresses[1]}" in event.raw
+        assert looking.state is SourceState.FAILED
+        await looking.until(lambda: looking.last.readings)
+        assert looking.found() == set(), "it works again"
+        assert {one.component for one in looking.last.readings} == {of(node, 0)}
+        assert f"gpu/{node.addresses[1]} is not being looked at: {function} ended the worker process" in looking.last.detail
+        node.set(1, {f"crash.{function}": None})
+        await looking.until(lambda: looking.state is SourceState.OK, 5)
+        assert len(looking.last.readings) == 2
+        assert [one.fields["unavailable"] for one in looking.of(UNAVAILABLE)] == [-1, 0]
+
+
+@story
+async def test_a_worker_that_is_killed_between_looks_is_replaced(soon: None, tmp_path: Path) -> None:
+    """By the kernel, for memory: the GPUs are not to blame."""
+    node = made(tmp_path, gpus=2)
+    began = len(workers)
+    async with Looking(node, hasty()) as looking:
+        await looking.until(lambda: looking.batches)
+        os.kill(workers[began], signal.SIGKILL)
+        await looking.until(lambda: len(looking.of(UNAVAILABLE)) == 2)
+        assert "signal 9" in looking.of(UNAVAILABLE)[0].raw
+        assert (looking.state, looking.found(), len(looking.last.readings)) == (SourceState.OK, set(), 2)
+
+
+# --- slow, and not the driver's fault
+
+
+@story
+async def test_twenty_milliseconds_a_call_are_no_hang(tmp_path: Path) -> None:
+    node = made(tmp_path, ("h100", {}))
+    node.set_global({"delay_us.*": 20_000})
+    async with Looking(node, hasty(), deadline_s=10, give_up_s=60) as looking:
+        took = await looking.until(lambda: looking.batches, 15)
+        print(f"the first whole look of a GPU took {took:.1f} s at 20 ms a call")
+        node.set_global({"delay_us.*": None})
+        await looking.looks(1)
+        assert (looking.found(), looking.of(HUNG), looking.state) == (set(), [], SourceState.OK)
+
+
+@story
+async def test_a_whole_node_that_is_slow_is_no_hang(tmp_path: Path) -> None:
+    """Eight GPUs in the first look take many times as long as one: with a tenth of both times, in a tenth of the time."""
+    node = made(tmp_path, ("h100", {}), gpus=8)
+    node.set_global({"delay_us.*": 2_000})
+    async with Looking(node, hasty(), deadline_s=1.0, give_up_s=6) as looking:
+        took = await looking.until(lambda: looking.batches and looking.last.readings, 15)
+        print(f"the first whole look of 8 GPUs took {took:.1f} s at 2 ms a call")
+        assert looking.of(HUNG) == []
+
+
+@story
+async def test_a_daemon_that_was_stopped_for_a_while_sees_no_hang(tmp_path: Path) -> None:
+    """A machine that sleeps, or is busy with something else: the answer was there all the time."""
+    node = made(tmp_path, ("t4", {}))
+    node.set_global({"delay_us.nvmlDeviceGetName": 100_000})
+    async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=GIVE_UP_S) as looking:
+        await looking.until(lambda: looking.batches)
+        for _ in range(3):
+            await asyncio.sleep(0.07)
+            time.sleep(DEADLINE_S * 2)  # noqa: ASYNC251  # on purpose
+        await looking.looks(2)
+        assert looking.of(HUNG) == []
+
+
+@story
+async def test_a_worker_that_does_not_even_begin_is_said(soon: None, tmp_path: Path) -> None:
+    """Its code lies on a disk that does not answer: it is in no call at all."""
+    node = made(tmp_path)
+    with mock.patch.object(client, "_START", "import time; time.sleep(60)"):
+        async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=GIVE_UP_S) as looking:
+            await looking.until(lambda: looking.of(HUNG), 3)
+            assert looking.of(HUNG)[0].component == NODE
+            assert looking.state is SourceState.FAILED
+
+
+# --- the whole daemon
+
+
+class GpuHost(Node):
+    """The real daemon on a simulated GPU node."""
+
+    def __init__(self, folder: Path, gpus: SimulatedNode) -> None:
+        periods = f'library = "{gpus.library}"\nfast = "1s"\nslow = "1s"\ninventory = "5s"\ndeadline = "1s"\ngive_up = "30s"'
+        super().__init__(folder, extra=f"[nvml]\n{periods}\n")
+        self.gpus = gpus
+        self.environment = gpus.environment
+        self.configure("[kernel_log]", f'sysfs = "{gpus.sysfs}"\n[kernel_log]')
+
+    def codes(self) -> set[str]:
+        return {str(finding["code"]) for finding in self.findings()}
+
+    @property
+    def children(self) -> list[int]:
+        assert self.process is not None
+        names = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        return [pid for pid in map(int, names) if _parent(pid) == self.process.pid]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _gone(pids: list[int]) -> bool:
+    return not any(client.start_time(pid) for pid in pids)
+
+
+@contextmanager
+def host(folder: Path, kind: str = "sleep") -> Iterator[GpuHost]:
+    """With two GPUs; a call on the second hangs."""
+    gpus = made(folder / "gpus", ("h100", {}), gpus=2)
+    with GpuHost(folder / "host", gpus) as running:
+        running.wait(lambda status: status["status"] == "healthy", 10)
+        gpus.hang(1, "nvmlDeviceGetMemoryInfo", kind)
+        running.until(lambda: HUNG in running.codes(), 10, "the finding")
+        yield running
+
+
+@pytest.mark.parametrize("kind", ["sleep", "fork"])
+def test_nothing_else_stops_for_a_hang(kind: str, tmp_path: Path) -> None:
+    with host(tmp_path, kind) as running:
+        took = []
+        for _ in range(50):
+            began = time.perf_counter()
+            status = running.status()
+            took.append(time.perf_counter() - began)
+        took.sort()
+        print(f"GET /v1/status during a hang ({kind}): median {statistics.median(took) * 1e3:.1f} ms, p99 {took[-1] * 1e3:.1f} ms")
+        assert took[-1] < 0.1
+        assert status["status"] == "unknown"  # a source that does not look at all of its GPUs
+        (finding,) = [one for one in running.findings() if one["code"] == HUNG]
+        assert "nvmlDeviceGetMemoryInfo" in str(finding)
+        assert running.gpus.addresses[1] in str(finding)
+
+        began = time.perf_counter()
+        running.write(f"NVRM: Xid (PCI:{running.gpus.addresses[0][:-2]}): 79, pid=1, name=x, GPU has fallen off the bus.")
+        running.until(lambda: "xid/79" in running.codes(), 5, "the kernel's line")
+        line_s = time.perf_counter() - began
+        workers = running.children
+        assert len(workers) == 1
+        stop_s = running.stop()
+        print(f"a kernel line became a finding in {line_s * 1e3:.0f} ms; SIGTERM ended the daemon in {stop_s:.2f} s")
+        assert line_s < 1.0
+        assert stop_s <= 2.0
+        running.until(lambda: _gone(workers), 2, "the worker's end")
+
+
+@pytest.mark.parametrize("kind", ["sleep", "fork", "spin"])
+def test_a_worker_does_not_outlive_a_killed_daemon(kind: str, tmp_path: Path) -> None:
+    with host(tmp_path, kind) as running:
+        workers = running.children
+        assert len(workers) == 1
+        running.kill()
+        running.until(lambda: _gone(workers), 2, "the worker's end")
