@@ -1,9 +1,12 @@
 """
 The one way through: batches in, judged, committed, and only then shown.
 
-One task takes what the sources and the API put in, folds it into the findings, stores events and transitions in one
-transaction and puts the result on the board. While the ledger fails it judges on in memory, holds what it could not
-store, says so as a finding, and tries again.
+One task takes what the sources and the API put in, folds it into the findings, has events and transitions stored in one
+transaction and puts the result on the board. While the ledger fails it judges on in memory; the keeper holds what it
+could not store, and says so as a finding.
+
+Owns     the queue and the judge: the order in which things are judged, and how far each source has got.
+Refuses  the disk: what was judged goes to the keeper.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ import structlog
 from agent.board import Board
 from agent.catalog import Catalog
 from agent.judge.judge import BOOT, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, Judge
-from agent.lane import Lane, LaneStuck
-from agent.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, LedgerNewer, Remembered, unsaved
-from agent.model import NODE, Changes, Component, ComponentKind, Event, Fields, Finding, Memory, SourceState, Transition, Trust, Value
+from agent.keeper import Keeper
+from agent.lane import Lane
+from agent.ledger import Audit, Entry, Ledger, Remembered
+from agent.model import NODE, Component, ComponentKind, Event, Fields, Finding, Memory, SourceState, Transition, Trust, Value
 from agent.sources.source import KERNEL_LOG, Batch, Position
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
@@ -34,13 +38,9 @@ T = TypeVar("T")
 _OWN = "vitald"
 _RUNNING, _STOPPED = "running", "stopped"  # the cursor of the daemon's own position
 
-_DEADLINE_S = 2.0  # for one commit; a disk that takes longer is treated as failing
 _QUEUED = 4_000  # events waiting to be judged; beyond it the readers wait, and the kernel's ring is the buffer
-_HELD = 50_000  # events held for a ledger that cannot be written
 _BATCH = 512  # events in one transaction
 _SLICE = 8  # events judged before others get their turn
-_RETRY_S = (1.0, 30.0)
-_NOTE_S = 0.25
 _WEDGED_S = 20.0
 _STEP_S = 2.0  # slewing is slower than that between two looks
 
@@ -66,29 +66,22 @@ class _Act:
 
 
 class Pipeline:
-    """Owns the findings and the ledger. Everything that changes either goes through its queue."""
+    """Owns the findings. Everything that changes them goes through its queue."""
 
     def __init__(self, ledger: Ledger, lane: Lane, board: Board, catalog: Catalog, boot_id: str) -> None:
-        self.ledger = ledger
-        self.lane = lane
+        self.keeper = Keeper(ledger, lane, board, self)
         self.board = board
         self.boot_id = boot_id
         self.judge = Judge(catalog)
         self._positions: dict[str, Position] = {}  # how far each source has handed in
-        self._judged: dict[str, Position] = {}  # how far of that has been judged
-        self._to_note: dict[str, Position] = {}  # positions that the lane will note when its turn comes
+        self.judged: dict[str, Position] = {}  # how far of that has been judged
         self._queue: deque[Batch | _Act | _Recatalogue] = deque()
         self._queued = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
-        self._held: list[Entry] = []
-        self._retry_at = 0.0
-        self._retry_s = _RETRY_S[0]
         self._progress = time.monotonic()
         self._serial = 0
         self._busy = False  # judging or committing
-        self._note_timer: asyncio.TimerHandle | None = None
-        self._blind = False  # what is remembered could not be read at the start
         self._clock = time.time() - _uptime()
         self._orderly = False
         self._begun = False  # what earlier boots left has been handed in
@@ -97,17 +90,17 @@ class Pipeline:
 
     async def open(self, catalog: Catalog) -> None:
         """Read what is remembered and fold in that the node may have booted since. Raises only LedgerNewer."""
-        remembered = await self._open_ledger()
+        remembered = await self.keeper.open()
         if remembered is not None:
             self.judge = Judge(catalog, remembered.memory)
-            self._positions, self._judged = dict(remembered.positions), dict(remembered.positions)
+            self._positions, self.judged = dict(remembered.positions), dict(remembered.positions)
             was = self._positions.get(_OWN)
             self._orderly = was is not None and was.cursor == _STOPPED
             self._former_boots = self._boots_in(remembered)
         else:
             # Far from the ids of findings that may stand in the ledger after all.
             far = int(time.time())
-            self._blind, self.judge = True, Judge(catalog, Memory(next_finding=far, next_incident=far))
+            self.judge = Judge(catalog, Memory(next_finding=far, next_incident=far))
         await self._store([self._whole(Entry(transitions=tuple(self.judge.recatalogue(catalog, time.time()))))])
         self.board.publish(self.judge)  # what is remembered is shown from the first answer on
 
@@ -130,6 +123,16 @@ class Pipeline:
         return (replace(self._own_event(BOOT, {}, NODE, "the node was booted", at), identity=f"vitald:boot:{self.boot_id}"),)
 
     @property
+    def ledger(self) -> Ledger:
+        """For those who read it, and trim it."""
+        return self.keeper.ledger
+
+    @property
+    def standing(self) -> Memory:
+        """All that would have to be remembered as of now."""
+        return self.judge.memory
+
+    @property
     def orderly(self) -> bool:
         """Whether the daemon before this one was stopped, not killed."""
         return self._orderly
@@ -142,12 +145,12 @@ class Pipeline:
         if batch.position is not None:
             self._positions[batch.position.source] = batch.position
         if batch.again and batch.events:
-            batch = replace(batch, events=await self._unknown(batch.events))
+            batch = replace(batch, events=await self.keeper.unknown(batch.events))
         if not (batch.events or self._queue or self._busy):
             # Nothing to judge and nothing before it: most batches are such, and need not wake the judge.
             self._looked(batch)
             self._reached(batch.position)
-            self._note([Entry(position=batch.position)])
+            self.keeper.note(batch.position)
             return
         self._enqueue(batch)
         while self._queued >= _QUEUED:
@@ -162,11 +165,15 @@ class Pipeline:
 
     def _reached(self, position: Position | None) -> None:
         if position is not None:
-            self._judged[position.source] = position
+            self.judged[position.source] = position
 
     async def own(self, code: str, fields: Fields, component: Component, raw: str) -> None:
         """Hand in an observation of the daemon about itself."""
         await self.put(Batch(_OWN, (self._own_event(code, fields, component, raw),)))
+
+    def say(self, code: str, fields: Fields, raw: str) -> None:
+        """The same of the node as a whole, without waiting for room in the queue."""
+        self._enqueue(Batch(_OWN, (self._own_event(code, fields, NODE, raw),)))
 
     async def clear(self, finding: int, by: str, audit: Audit, *, replaced: bool = False) -> Finding | None:
         """Close a finding for a named person; `replaced`: because its device was. Returns it closed, and stored; None where it is not open."""
@@ -180,14 +187,6 @@ class Pipeline:
         answer: asyncio.Future[Finding | None] = asyncio.get_running_loop().create_future()
         self._enqueue(_Act(code, finding, by, audit, replaced, answer))
         return await answer
-
-    async def _unknown(self, events: Sequence[Event]) -> tuple[Event, ...]:
-        """Of events that may have been handed in before, those that are not stored yet."""
-        try:
-            known = await self.lane.call(partial(self.ledger.known, [event.identity for event in events]), _DEADLINE_S)
-        except (LedgerError, LaneStuck):
-            return tuple(events)  # the ledger is ill, and says so; it will not store one twice
-        return tuple(event for event in events if event.identity not in known)
 
     def _looked(self, batch: Batch) -> None:
         """Show what a source saw, now that all before it has been judged."""
@@ -257,19 +256,13 @@ class Pipeline:
         return entries, taken
 
     async def close(self) -> None:
-        """Judge and store what is queued, then let go of the ledger. Within a second or so, or not at all."""
+        """Judge and store what is queued, then have the ledger let go of. Within a second or so, or not at all."""
         batches = [item for item in self._queue if isinstance(item, Batch)]
         entries = [self._whole(self._judge(Entry(position=batch.position), *batch.events)) for batch in batches]
         self._queue.clear()
         stopped = [Entry(position=Position(_OWN, self.boot_id, _STOPPED))] if self._begun else []
         await self._store([*entries, *stopped])
-        if self._note_timer is not None:
-            self._note_timer.cancel()
-            self._note_now()
-        try:
-            await self.lane.call(self.ledger.close, 1.0)
-        except (LaneStuck, LedgerError) as error:
-            log.error("ledger_not_closed", error=str(error))
+        await self.keeper.close()
 
     async def _wait(self) -> None:
         """Until something is queued, something ends by itself, or the ledger is to be tried again."""
@@ -277,9 +270,7 @@ class Pipeline:
             await asyncio.sleep(0)
             return
         self._wake.clear()
-        until = self.judge.due - time.time()
-        if self._held:
-            until = min(until, self._retry_at - time.monotonic())
+        until = min(self.judge.due - time.time(), self.keeper.tries_in())
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), max(0.05, min(until, 3600.0)))
 
@@ -328,195 +319,24 @@ class Pipeline:
         return (Batch(_OWN, (self._own_event(CLOCK_STEPPED, {"seconds": seconds}, NODE, said),)),)
 
     async def _store(self, entries: Sequence[Entry]) -> None:
-        """Commit, then show. What only moved a position is noted without waiting for the disk."""
-        entries = [entry for entry in entries if entry != Entry()]
-        weighty = [entry for entry in entries if entry.events or entry.transitions or entry.audit or entry.changes != Changes()]
-        if weighty or (self._held and time.monotonic() >= self._retry_at):
-            await self._commit(entries)
-        elif entries and not self._held:
-            self._note(entries)
+        """Commit, then show."""
+        await self.keeper.store(entries)
         events = [event for entry in entries for event in entry.events]
         transitions = [transition for entry in entries for transition in entry.transitions]
         if events or transitions:
             self.board.publish(self.judge, events, transitions, [one for entry in entries for one in entry.changes.incidents])
             _say(transitions)
 
-    async def _commit(self, entries: list[Entry]) -> None:
-        self._held += entries
-        for entry in entries:
-            if entry.position is not None:
-                self._to_note.pop(entry.position.source, None)  # it is older than this one, and must not come after it
-        if self._held and time.monotonic() < self._retry_at:
-            self._bound()
-            return
-        failing = not self.board.ledger.ok
-        begun = time.perf_counter()
-        try:
-            if self._blind:
-                await self._see_again()
-            work = tuple(self._held)
-            if failing:
-                # Repetitions that could not be held are counted in the findings, so those are stored as they stand now.
-                standing = tuple(Transition(time=time.time(), finding=finding, cause="") for finding in self.judge.opened)
-                work = (*work, Entry(transitions=standing))
-            await self.lane.call(partial(self._write, work, reopen=failing), _DEADLINE_S)
-        except LedgerDamaged as error:
-            await self._replace_ledger(str(error), self.judge.memory)
-        except (LedgerError, LaneStuck) as error:
-            self._failed(str(error))
-        else:
-            self._stored(time.perf_counter() - begun)
-
-    async def _see_again(self) -> None:
-        """The ledger was out of reach at the start: take up the findings that it remembers. Raises LedgerError, LaneStuck."""
-
-        def work() -> Remembered:
-            self.ledger.open()
-            return self.ledger.remembered()
-
-        remembered = await self.lane.call(work, _DEADLINE_S)
-        self._blind = False
-        self._held.append(self._whole(Entry(transitions=tuple(self.judge.adopt(remembered.memory)))))
+    def adopt(self, remembered: Remembered) -> Entry:
+        """Take up what the ledger remembers after all: it was out of reach at the start. Returns what that changed."""
+        entry = self._whole(Entry(transitions=tuple(self.judge.adopt(remembered.memory))))
         self._former_boots = self._boots_in(remembered)
         last = next((device.uuid for device in remembered.memory.devices if device.component == NODE), "")
         # When the boot was to be told, nobody knew that there had been another.
         if self._begun and self._former_boots and last != self.boot_id:
             self._enqueue(Batch(_OWN, self._boot()))
         self.board.publish(self.judge)
-        log.warning("ledger_read_late", findings=len(remembered.memory.findings))
-
-    def _write(self, entries: Sequence[Entry], *, reopen: bool) -> None:
-        """In the lane."""
-        if reopen:
-            self.ledger.open()
-        self.ledger.commit(entries)
-
-    def _note(self, entries: Sequence[Entry]) -> None:
-        """The latest positions, a few times a second however many batches pass."""
-        self._to_note |= {entry.position.source: entry.position for entry in entries if entry.position is not None}
-        if self._note_timer is None:
-            self._note_timer = asyncio.get_running_loop().call_later(_NOTE_S, self._note_now)
-
-    def _note_now(self) -> None:
-        """Not while events are on their way to the disk or held: a position must never be ahead of them."""
-        self._note_timer = None
-        if self._to_note and not self._held:
-            self.lane.post(partial(self._note_quietly, tuple(self._to_note.values())))
-            self._to_note = {}
-
-    def _note_quietly(self, positions: Sequence[Position]) -> None:
-        """In the lane. A position that cannot be noted costs nothing yet: the next commit will tell."""
-        try:
-            for position in positions:
-                self.ledger.note(position)
-        except LedgerError as error:
-            log.debug("position_not_noted", error=str(error))
-
-    def _stored(self, seconds: float) -> None:
-        was_failing = not self.board.ledger.ok
-        self._held = []
-        self._retry_s = _RETRY_S[0]
-        ledger = self.board.ledger
-        self.board.ledger = replace(
-            ledger,
-            ok=True,
-            error="",
-            unsaved=0,
-            commits=ledger.commits + 1,
-            commit_seconds=ledger.commit_seconds + seconds,
-            last_commit_seconds=seconds,
-        )
-        if was_failing:
-            log.warning("ledger_recovered", path=str(self.ledger.path))
-            self._enqueue(
-                Batch(_OWN, (self._own_event("vitald/ledger_failed", {"recovered": True}, NODE, "the ledger can be written again"),))
-            )
-
-    def _failed(self, error: str) -> None:
-        self._bound()
-        first = self.board.ledger.ok
-        self._retry_at = time.monotonic() + self._retry_s
-        self._retry_s = min(self._retry_s * 2, _RETRY_S[1])
-        self.board.ledger = replace(self.board.ledger, ok=False, error=error, unsaved=unsaved(self._held))
-        log.error(
-            "ledger_failed",
-            error=error,
-            held_events=unsaved(self._held),
-            next_step="check space, mount and permissions of the state folder",
-        )
-        if first:
-            self._enqueue(
-                Batch(_OWN, (self._own_event("vitald/ledger_failed", {"error": error}, NODE, f"the ledger cannot be written: {error}"),))
-            )
-
-    def _bound(self) -> None:
-        """Hold at most so much. Findings stand in memory whatever is dropped here; only old events' records go, counted."""
-        excess = dropped = unsaved(self._held) - _HELD
-        for place, entry in enumerate(self._held):
-            if excess <= 0:
-                break
-            excess -= len(entry.events)
-            changes = tuple(transition for transition in entry.transitions if transition.cause)
-            self._held[place] = replace(entry, events=(), transitions=changes)
-        if dropped > 0:
-            self._held = [entry for entry in self._held if entry != Entry()]
-            dropped -= min(0, excess)  # whole entries went
-        ledger = self.board.ledger
-        self.board.ledger = replace(ledger, unsaved=unsaved(self._held), dropped=ledger.dropped + max(0, dropped))
-
-    async def _open_ledger(self) -> Remembered | None:
-        def work() -> Remembered:
-            self.ledger.open()
-            return self.ledger.remembered()
-
-        try:
-            return await self.lane.call(work, 10.0)
-        except LedgerDamaged as error:
-            return await self._replace_ledger(str(error))
-        except LedgerNewer:
-            raise
-        except (LedgerError, LaneStuck) as error:
-            self._failed(str(error))
-            try:
-                return await self.lane.call(self.ledger.rescue, 5.0)
-            except LaneStuck:
-                return None
-
-    async def _replace_ledger(self, error: str, keep: Memory | None = None) -> Remembered | None:
-        """Begin a new store with what is to be kept; at start-up, when none are held, with what can be rescued."""
-        log.error("ledger_damaged", error=error)
-
-        def work() -> tuple[Remembered | None, str]:
-            rescued = self.ledger.rescue()
-            aside = self.ledger.set_aside(time.time())
-            self.ledger.open()
-            return rescued, str(aside)
-
-        try:
-            rescued, aside = await self.lane.call(work, 10.0)
-        except (LedgerError, LaneStuck) as failure:
-            self._failed(str(failure))
-            return None
-        if keep is None:
-            keep = rescued.memory if rescued is not None else Memory()
-        carried = tuple(
-            Transition(time=time.time(), finding=finding, cause="carried over from the damaged ledger") for finding in keep.findings
-        )
-        with_them = Changes(incidents=keep.incidents, marks=keep.marks, devices=keep.devices, settled=keep.settled)
-        told = self._own_event(
-            "vitald/ledger_replaced", {"error": error, "aside": aside, "rescued": len(carried)}, NODE, f"{error}; the old ledger is {aside}"
-        )
-        positions = self._judged or (rescued.positions if rescued is not None else {})
-        # Last, as they stand now: what is held changes what was before it.
-        self._held += [Entry(transitions=carried, changes=with_them), *(Entry(position=position) for position in positions.values())]
-        self._enqueue(Batch(_OWN, (told,)))
-        try:
-            await self.lane.call(partial(self.ledger.commit, tuple(self._held)), _DEADLINE_S)
-        except (LedgerError, LaneStuck) as failure:
-            self._failed(str(failure))
-        else:
-            self._stored(0.0)
-        return rescued
+        return entry
 
     def _own_event(self, code: str, fields: Fields, component: Component, raw: str, at: float | None = None) -> Event:
         now = time.time()

@@ -1,6 +1,7 @@
 """
 From the TOML files of this folder, a profile and the user's overrides to a checked `Catalog`.
 
+Owns reading the files, laying one over the other, and entries (what a code means); what is no entry is read by `tables`.
 Every mistake is told, all of them at once, each with file, entry and key.
 """
 
@@ -11,24 +12,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
 
 from agent import toml
-from agent.catalog.ladder import Ladder, Step
-from agent.catalog.lemon import Lemon
 from agent.catalog.rules import Case, Catalog, Clears, Cure, FaultClass, Rule, Scalar
 from agent.catalog.shape import HEAD, begins_with_driver, expand, first_letters
-from agent.catalog.story import Company, Reach, Stories, Story, aliases_of
+from agent.catalog.tables import FILES, read_instances, read_ladders, read_lemon, read_stories
 from agent.catalog.watch import Watch
 from agent.catalog.watch import read as read_watch
-from agent.model import Action, ComponentKind, MarkKind, When
+from agent.model import Action, ComponentKind, When
 
 FOLDER = Path(__file__).parent
 PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("*.toml")))
 
 E = TypeVar("E", bound=Enum)
 Raw = dict[str, tuple[toml.Table, str]]  # code -> keys, origin
-_TABLES = ("ladders", "stories", "lemon", "instances")  # files that hold something else than entries
 
 
 class CatalogError(Exception):
@@ -47,10 +45,10 @@ def load(
     raw: Raw = {}
     trial: Raw = {}
     tables = {
-        name: _read(path, errors) for source in (folder, extra) if source for name in _TABLES if (path := source / f"{name}.toml").exists()
+        name: _read(path, errors) for source in (folder, extra) if source for name in FILES if (path := source / f"{name}.toml").exists()
     }
     for path in sorted(folder.glob("*.toml")):
-        if path.stem not in _TABLES:
+        if path.stem not in FILES:
             _overlay(raw, trial, _read(path, errors), path.name, errors, fresh=True)
     if profile != "nvidia":
         path = folder / "profiles" / f"{profile}.toml"
@@ -65,10 +63,10 @@ def load(
         if not paths:
             errors.append(f"{extra}: no *.toml file there")
         for path in paths:
-            if path.stem not in _TABLES:
+            if path.stem not in FILES:
                 _overlay(raw, trial, _read(path, errors), str(path), errors)
 
-    ladders = _ladders(tables.get("ladders", {"ladder": {}}), errors)
+    ladders = read_ladders(tables.get("ladders", {"ladder": {}}), errors)
     rules: dict[str, Rule] = {}
     defaults: dict[str, Rule] = {}
 
@@ -85,8 +83,9 @@ def load(
         if rule is not None:
             (defaults if name == "default" else rules)[kind if name == "default" else code] = rule
     words = {code for code, rule in rules.items() if rule.word}
-    stories, lemon = _stories(tables.get("stories", {"story": {}}), raw, words, errors), _lemon(tables.get("lemon"), errors)
-    instances = _instances(tables.get("instances"), errors)
+    stories = read_stories(tables.get("stories", {"story": {}}), raw, words, errors)
+    lemon = read_lemon(tables.get("lemon"), errors)
+    instances = read_instances(tables.get("instances"), errors)
     if errors:
         raise CatalogError(errors)
     return Catalog(rules, defaults, ladders=ladders, stories=stories, lemon=lemon, instances=instances, profile=profile)
@@ -126,124 +125,6 @@ def _overlay(raw: Raw, trial: Raw, tables: toml.Table, origin: str, errors: list
                 errors.append(f"{origin}: [{code.replace('/', '.')}]: stands in {raw[code][1]} too")
             else:
                 raw[code] = ({**raw[code][0], **entry}, origin)
-
-
-def _ladders(tables: toml.Table, errors: list[str]) -> dict[str, Ladder]:
-    ladders: dict[str, Ladder] = {}
-    for name, table in _named(tables, "ladder", errors):
-        steps: list[Step] = []
-        try:
-            for step in table["steps"]:
-                if sum(key in step for key in ("of", "processes", "survived")) != 1:
-                    raise ValueError("a step needs one of `of`, `processes` and `survived`")
-                if min(step.get("remedies", 1), step.get("processes", 1)) < 1:
-                    raise ValueError("remedies and processes count from 1")
-                steps.append(
-                    Step(
-                        within_s=toml.duration(step["within"]),
-                        action=Action(step["action"]),
-                        when=When(step.get("when_to_act", "now")),
-                        of=Action(step["of"]) if "of" in step else None,
-                        remedies=int(step.get("remedies", 1)),
-                        survived=step.get("survived", False) is True,
-                        processes=int(step.get("processes", 0)),
-                        same=tuple(step.get("same", ())),
-                    )
-                )
-            serves = Action(table["serves"]) if "serves" in table else None
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            errors.append(f"ladders.toml: [ladder.{name}]: {_said(error)}")
-        else:
-            ladders[name] = Ladder(name, tuple(steps), serves)
-    return ladders
-
-
-def _stories(tables: toml.Table, raw: Raw, words: set[str], errors: list[str]) -> Stories:
-    told: list[Story] = []
-    kinds = {code.partition("/")[0] for code in raw}
-    try:
-        aliases = aliases_of(dict(_named(tables, "alias", errors))) if "alias" in tables else []
-    except (KeyError, ValueError) as error:
-        errors.append(f"stories.toml: [alias]: {_said(error)}")
-        aliases = []
-    known = {*raw, *(alias.name for alias in aliases)}
-    for name, table in _named(tables, "story", errors):
-        try:
-            told.append(
-                Story(
-                    name=name,
-                    title=table["title"],
-                    reach=Reach(table["reach"]),
-                    within_s=toml.duration(table["within"]),
-                    early_s=toml.duration(table["early"]),
-                    source=table["source"],
-                    causes=tuple(table["causes"]),
-                    consequences=tuple(table.get("consequences", ())),
-                    echoes=tuple(table.get("echoes", ())),
-                    apart=table.get("apart", False) is True,
-                    companies=tuple(
-                        Company(
-                            code=company["code"],
-                            beside=tuple(company["beside"]),
-                            action=Action(company["action"]) if "action" in company else None,
-                            when=When(company["when_to_act"]) if "when_to_act" in company else None,
-                            because=company["because"],
-                        )
-                        for company in table.get("company", ())
-                    ),
-                )
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            errors.append(f"stories.toml: [story.{name}]: {_said(error)}")
-            continue
-        story = told[-1]
-        named = {*story.causes, *story.consequences, *story.echoes}
-        named |= {code for company in story.companies for code in (company.code, *company.beside)}
-        for code in sorted(named):
-            kind, _, number = code.partition("/")
-            if kind not in kinds if number == "*" else code not in known:
-                errors.append(f"stories.toml: [story.{name}]: there is no entry {code!r}{toml.suggest(code, known)}")
-    words |= {alias.name for alias in aliases if alias.code in words}
-    return Stories.of(told, aliases, words)
-
-
-def _lemon(tables: toml.Table | None, errors: list[str]) -> Lemon:
-    if tables is None:
-        return Lemon()
-    try:
-        table: dict[str, Any] = dict(_named({"lemon": tables}, "lemon", errors))["lemon"]
-        return Lemon(
-            window_s=toml.duration(table["window"]),
-            half_life_s=toml.duration(table["half_life"]),
-            suspect=float(table["suspect"]),
-            job_before_s=toml.duration(table["job_before"]),
-            job_after_s=toml.duration(table["job_after"]),
-            weights={MarkKind(kind): float(weight) for kind, weight in table["weights"].items()},
-        )
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        errors.append(f"lemon.toml: [lemon]: {_said(error)}")
-        return Lemon()
-
-
-def _instances(tables: toml.Table | None, errors: list[str]) -> dict[str, int]:
-    counts = (tables or {"gpus": {}}).get("gpus")
-    if not isinstance(counts, dict) or not all(isinstance(count, int) and count > 0 for count in counts.values()):
-        errors.append("instances.toml: [gpus]: expected a number for each instance type")
-        return {}
-    return dict(counts)
-
-
-def _named(tables: toml.Table, section: str, errors: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """The tables of `[section.NAME]`."""
-    found = tables.get(section)
-    if not isinstance(found, dict) or not all(isinstance(table, dict) for table in found.values()):
-        errors.append(f"[{section}]: expected tables such as [{section}.NAME]")
-        return []
-    return list(found.items())
-
-
-def _said(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 class _Entry:

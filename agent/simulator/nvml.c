@@ -38,6 +38,7 @@ typedef uint64_t u64;
 /* --- structs of the interface that have more than one field (64 bit, little endian) */
 
 typedef struct { char legacy[16]; u32 domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
+typedef struct { Pci pci; char uuid[80]; } Excluded;
 typedef struct { u64 total, free, used; } Memory;
 typedef struct { u32 version; u64 total, reserved, free, used; } MemoryV2;
 typedef struct { u32 gpu, memory; } Utilization;
@@ -190,6 +191,9 @@ static int gpu_count(void) {
 
 /* --- handles */
 
+/* Neither absent nor excluded by the driver's configuration. */
+static int present(int gpu) { return !number_or(gpu, "absent", 0) && !number_or(gpu, "excluded", 0); }
+
 typedef struct Handle { int gpu; int64_t epoch, own_epoch; struct Handle *next; } Handle;
 static Handle *handles;
 
@@ -209,7 +213,7 @@ static Handle *handle_of(int gpu) {
 
 /* Its GPU or the driver was reset since, or the GPU is not there any more. */
 static int stale(const Handle *handle) {
-    return number_or(handle->gpu, "absent", 0) || handle->epoch != number_or(NO_GPU, "driver.epoch", 0) || handle->own_epoch != number_or(handle->gpu, "epoch", 0);
+    return !present(handle->gpu) || handle->epoch != number_or(NO_GPU, "driver.epoch", 0) || handle->own_epoch != number_or(handle->gpu, "epoch", 0);
 }
 
 /* --- what every call goes through */
@@ -375,14 +379,14 @@ EXPORT int nvmlSystemGetCudaDriverVersion_v2(u32 *out) { CALL(1); ANSWER(put_u32
 EXPORT int nvmlDeviceGetCount_v2(u32 *out) {
     CALL(1);
     *out = 0;
-    for (int gpu = 0; gpu < gpu_count(); gpu++) *out += !number_or(gpu, "absent", 0);
+    for (int gpu = 0; gpu < gpu_count(); gpu++) *out += present(gpu);
     ANSWER(OK);
 }
 
 /* A GPU that is lost answers a look-up with 15, or with what `lookup_ret` says. */
 static int look_up(int gpu, Handle **out) {
     int64_t code = number_or(gpu, "lookup_ret", number_or(gpu, "lost", 0) ? LOST : OK);
-    if (number_or(gpu, "absent", 0)) return NOT_FOUND;
+    if (!present(gpu)) return NOT_FOUND;
     if (!code) *out = handle_of(gpu);
     return (int)code;
 }
@@ -390,7 +394,7 @@ static int look_up(int gpu, Handle **out) {
 EXPORT int nvmlDeviceGetHandleByIndex_v2(u32 index, Handle **out) {
     int gpu = 0;
     for (u32 left = index; gpu < gpu_count(); gpu++)
-        if (!number_or(gpu, "absent", 0) && !left--) break;
+        if (present(gpu) && !left--) break;
     if (gpu >= gpu_count()) gpu = NO_GPU;
     CALL_FOR(gpu);
     ANSWER(gpu == NO_GPU ? INVALID : look_up(gpu, out));
@@ -426,7 +430,7 @@ EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *address, Handle **out) {
 /* As the driver does it: searching may touch the others, and one that is lost fails it for all. */
 static int searched(int gpu, Handle **out) {
     for (int other = 0; other < gpu_count(); other++)
-        if (number_or(other, "lost", 0) && !number_or(other, "absent", 0)) return LOST;
+        if (number_or(other, "lost", 0) && present(other)) return LOST;
     return gpu == NO_GPU ? NOT_FOUND : look_up(gpu, out);
 }
 
@@ -488,21 +492,42 @@ INDEXED(BY_INDEX)
 EXPORT int nvmlDeviceGetIndex(Handle *handle, u32 *out) {
     DEVICE_CALL(handle);
     *out = 0;
-    for (int gpu = 0; gpu < handle->gpu; gpu++) *out += !number_or(gpu, "absent", 0);
+    for (int gpu = 0; gpu < handle->gpu; gpu++) *out += present(gpu);
     ANSWER(OK);
+}
+
+static int pci_of(int gpu, Pci *out) {
+    char value[VALUE];
+    unsigned function = 0;
+    if (!find(gpu, "busid", value)) return NOT_SUPPORTED;
+    memset(out, 0, sizeof *out);
+    if (sscanf(value, "%x:%x:%x.%x", &out->domain, &out->bus, &out->device, &function) < 3) return 999;
+    snprintf(out->bus_id, sizeof out->bus_id, "%08X:%02X:%02X.%X", out->domain, out->bus & 0xff, out->device & 0xff, function & 0xf);
+    snprintf(out->legacy, sizeof out->legacy, "%04X:%02X:%02X.%X", out->domain & 0xffff, out->bus & 0xff, out->device & 0xff, function & 0xf);
+    out->id = (u32)number_or(gpu, "pci_device_id", 0);
+    return OK;
 }
 
 EXPORT int nvmlDeviceGetPciInfo_v3(Handle *handle, Pci *out) {
     DEVICE_CALL(handle);
-    char value[VALUE];
-    unsigned function = 0;
-    if (!find(handle->gpu, "busid", value)) ANSWER(NOT_SUPPORTED);
-    memset(out, 0, sizeof *out);
-    if (sscanf(value, "%x:%x:%x.%x", &out->domain, &out->bus, &out->device, &function) < 3) ANSWER(999);
-    snprintf(out->bus_id, sizeof out->bus_id, "%08X:%02X:%02X.%X", out->domain, out->bus & 0xff, out->device & 0xff, function & 0xf);
-    snprintf(out->legacy, sizeof out->legacy, "%04X:%02X:%02X.%X", out->domain & 0xffff, out->bus & 0xff, out->device & 0xff, function & 0xf);
-    out->id = (u32)number_or(handle->gpu, "pci_device_id", 0);
+    ANSWER(pci_of(handle->gpu, out));
+}
+
+EXPORT int nvmlGetExcludedDeviceCount(u32 *out) {
+    CALL(1);
+    *out = 0;
+    for (int gpu = 0; gpu < gpu_count(); gpu++) *out += number_or(gpu, "excluded", 0) != 0;
     ANSWER(OK);
+}
+
+EXPORT int nvmlGetExcludedDeviceInfoByIndex(u32 index, Excluded *out) {
+    CALL(1);
+    for (int gpu = 0; gpu < gpu_count(); gpu++) {
+        if (!number_or(gpu, "excluded", 0) || index--) continue;
+        put_text(gpu, "uuid", out->uuid, sizeof out->uuid);
+        ANSWER(pci_of(gpu, &out->pci));
+    }
+    ANSWER(INVALID);
 }
 
 EXPORT int nvmlDeviceGetTemperature(Handle *handle, u32 sensor, u32 *out) {
@@ -795,5 +820,5 @@ EXPORT const struct { char name[24]; u32 size; } vitald_simulated_sizes[] = {
     {"PciInfo", sizeof(Pci)}, {"Memory", sizeof(Memory)}, {"Memory_v2", sizeof(MemoryV2)}, {"Utilization", sizeof(Utilization)},
     {"FieldValue", sizeof(Field)}, {"SramStatus", sizeof(Sram)}, {"RowHistogram", sizeof(Histogram)}, {"RepairStatus", sizeof(Repair)},
     {"Margin", sizeof(Margin)}, {"Temperature_v1", sizeof(Temperature)}, {"Fabric_v3", sizeof(Fabric)}, {"ProcessInfo", sizeof(Process)},
-    {"EventData", sizeof(EventData)}, {"", 0},
+    {"EventData", sizeof(EventData)}, {"ExcludedDevice", sizeof(Excluded)}, {"", 0},
 };

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Union
 from unittest import mock
 
 from agent import toml
@@ -48,6 +48,37 @@ def story(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return told
 
 
+Outcomes = dict[str, Union[float, BaseException, None]]
+
+
+def beside(cases: Iterable[str], one: Callable[[str], Awaitable[Union[float, None]]], most: int = 4) -> Outcomes:
+    """What each case came to, or what went wrong in it. A few at a time: they are mostly waiting."""
+    told: Outcomes = {}
+
+    async def every() -> None:
+        turn = asyncio.Semaphore(most)
+
+        async def alone(case: str) -> None:
+            async with turn:
+                try:
+                    told[case] = await asyncio.wait_for(one(case), 60.0)
+                except (Exception, asyncio.CancelledError) as error:
+                    told[case] = error
+
+        await asyncio.gather(*map(alone, cases))
+
+    asyncio.run(every())
+    return told
+
+
+def outcome(told: Outcomes, case: str) -> float | None:
+    """Raises what went wrong."""
+    found = told[case]
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
 @functools.cache
 def hasty() -> Catalog:
     """The catalogue without its `for`: what holds is said at the first look. Windows are tested with a clock of their own."""
@@ -63,7 +94,7 @@ def hasty() -> Catalog:
 
 
 _environments: dict[str, dict[str, str]] = {}
-workers: list[int] = []  # the process id of each that was started
+_started: dict[str, list[int]] = {}  # process ids, by library
 
 
 class _Worker(Worker):
@@ -72,7 +103,7 @@ class _Worker(Worker):
     def __init__(self, library: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
         with mock.patch.dict(os.environ, _environments[library]):
             super().__init__(library, tell)
-        workers.append(self.pid)
+        _started.setdefault(library, []).append(self.pid)
 
 
 nvml_source.Worker = _Worker  # type: ignore[misc]
@@ -168,6 +199,11 @@ class Looking:
         await self.until(lambda: len(self.batches) >= upto)
 
     # --- what it says
+
+    @property
+    def workers(self) -> list[int]:
+        """The process ids of all that were started for this node."""
+        return _started.get(str(self.source.settings.library), [])
 
     @property
     def last(self) -> Batch:

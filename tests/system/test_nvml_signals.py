@@ -18,7 +18,7 @@ from agent.simulator import build
 from agent.simulator.node import SimulatedNode, profiles
 from agent.sources.nvml import source as nvml_source
 from tests.conftest import require
-from tests.system.nvml import BOOT, Driven, Looking, hasty, recorded, since, story
+from tests.system.nvml import BOOT, Driven, Looking, Outcomes, beside, hasty, outcome, recorded, since, story
 
 XID, OF_THE_NODE = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml", "vbios_versions"}
 OF_A_GPU = {"lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission"}
@@ -303,11 +303,21 @@ SIGNALS |= {
 }
 
 
-@pytest.mark.parametrize("signal", SIGNALS.values(), ids=list(SIGNALS))
-@story
-async def test_what_is_found(signal: Signal, tmp_path: Path) -> None:
-    """Then the call is no longer supported, which ends nothing; then all is well, which ends what lasted, and no count."""
-    node = SimulatedNode(tmp_path, signal.profile, len(signal.cases))
+@pytest.fixture(scope="module")
+def signals(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    folder = tmp_path_factory.mktemp("signals")
+    numbers = {name: number for number, name in enumerate(SIGNALS)}
+    return beside(SIGNALS, lambda name: tried(SIGNALS[name], folder / str(numbers[name])))
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_what_is_found(name: str, signals: Outcomes) -> None:
+    outcome(signals, name)
+
+
+async def tried(signal: Signal, folder: Path) -> None:
+    """What is found. Then the call is no longer supported, which ends nothing; then all is well, which ends what lasted, and no count."""
+    node = SimulatedNode(folder, signal.profile, len(signal.cases))
     node.set_global(signal.abi)
     healthy = {key: node.get(0, key) for keys, _ in signal.cases for key in (*keys, *signal.gone)}
     node.set(None, signal.everywhere)
@@ -317,7 +327,7 @@ async def test_what_is_found(signal: Signal, tmp_path: Path) -> None:
         (f"gpu/{node.addresses[gpu]}", *one.split()) for gpu, (_, found) in enumerate(signal.cases) for one in found.split(", ") if one
     }
     catalog = hasty()
-    async with Looking(node, catalog, fast_s=0.04, slow_s=0.04, inventory_s=0.08 if signal.gone else 60) as looking:
+    async with Looking(node, catalog, fast_s=0.08, slow_s=0.08, inventory_s=0.16 if signal.gone else 60) as looking:
         await looking.until(lambda: looking.found() >= expected)
         await looking.looks(3)
         assert looking.found() == expected
@@ -923,3 +933,24 @@ async def test_a_storm_of_events_is_a_few_looks(tmp_path: Path) -> None:
         asked = since(node.calls(), began, "nvmlDeviceGetTemperature")
         assert 2 <= len(asked) <= 2 * 5 * 4  # both GPUs, five looks a second
         assert 1 <= len(looking.of("xid/31")) <= 500
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        {"ret.nvmlSystemGetCudaDriverVersion_v2": 12},  # as documented, where libcuda.so.1 is not there: a container for `utility` only
+        {"ret.nvmlSystemGetNVMLVersion": 999},
+        {"ret.nvmlGetExcludedDeviceCount": 999},
+        {"ret.nvmlEventSetCreate": 999},
+        {"ret.nvmlDeviceRegisterEvents": 999},
+    ],
+    ids=lambda failing: next(iter(failing)),
+)
+@story
+async def test_what_is_not_needed_may_fail(failing: dict[str, int], tmp_path: Path) -> None:
+    """The GPUs are looked at all the same."""
+    node = SimulatedNode(tmp_path, "h100", 2)
+    node.set_global(failing)
+    async with Looking(node, hasty()) as looking:
+        await looking.until(lambda: looking.batches)
+        assert (looking.state, looking.found(), len(looking.last.readings)) == (SourceState.OK, set(), 2)

@@ -63,6 +63,7 @@ def test_judgement_knows_neither_sources_nor_outputs(module: str) -> None:
         "agent.daemon",
         "agent.cli",
         "agent.pipeline",
+        "agent.keeper",
         "agent.board",
         "agent.ledger",
         "agent.config",
@@ -93,6 +94,7 @@ def test_sources_neither_judge_nor_tell_nor_remember(module: str) -> None:
             "agent.outputs",
             "agent.ledger",
             "agent.pipeline",
+            "agent.keeper",
             "agent.board",
             "agent.daemon",
             "agent.cli",
@@ -149,7 +151,7 @@ def test_every_verb_but_run_is_looked_at() -> None:
 def test_a_verb_loads_no_server(verb: str) -> None:
     loaded = loaded_by(ASKING[verb])
     assert f"agent.cli.{VERBS[verb][0]}" in loaded
-    assert forbidden(loaded, *SERVER, "agent.daemon", "agent.pipeline") == []
+    assert forbidden(loaded, *SERVER, "agent.daemon", "agent.pipeline", "agent.keeper") == []
 
 
 @pytest.mark.parametrize("verb", ["check", "status", "events", "clear", "why", "remedy"])

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent import keeper
 from agent import pipeline as module
 from agent.board import Board
 from agent.judge.judge import BOOT as BOOTED
@@ -129,7 +130,8 @@ class Clock(SimpleNamespace):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(module, "time", made)
+    for one in (module, keeper):
+        monkeypatch.setattr(one, "time", made)
     return made
 
 
@@ -261,7 +263,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(tmp_path: Path, monkeypatch: 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pipeline.run)
             await pipeline.booted()
-            pipeline._retry_at = 0.0
+            pipeline.keeper._retry_at = 0.0
             again = event("xid/63", gpu(2), 5000.0, boot="boot-b")
             await pipeline.put(Batch("kernel_log", (again,), Position("kernel_log", "boot-b", "1")))
             await idle(pipeline)

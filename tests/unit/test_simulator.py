@@ -178,6 +178,7 @@ CALLS: dict[str, frozenset[str]] = {
     "p.nvmlSystemGetCudaDriverVersion()": ALL,
     "p.nvmlSystemGetCudaDriverVersion_v2()": ALL,
     "p.nvmlDeviceGetCount()": ALL,
+    "p.nvmlGetExcludedDeviceCount()": ALL,
     "p.nvmlDeviceGetHandleByUUID('GPU-51a10000-0000-4000-8000-000000000001')": ALL,
     "p.nvmlDeviceGetHandleBySerial('SIM0000000001')": ALL,
     "p.nvmlDeviceGetHandleByPciBusId('0000:3B:00.0')": ALL,
@@ -210,6 +211,7 @@ CALLS: dict[str, frozenset[str]] = {
 # Without a model's say.
 OTHERS = {
     "p.nvmlDeviceGetMigDeviceHandleByIndex(h(0), 0)": {2, NOT_FOUND},
+    "p.nvmlGetExcludedDeviceInfoByIndex(0)": {2},
     "wait('all', 1)": {TIMED_OUT},
     "p.nvmlEventSetFree(sets['all'])": {0},
 }
@@ -244,6 +246,7 @@ def test_the_structs_are_those_of_the_binding(node: SimulatedNode, client: Clien
         "Fabric_v3": "c_nvmlGpuFabricInfo_v3_t",
         "ProcessInfo": "c_nvmlProcessInfo_v3_t",
         "EventData": "c_nvmlEventData_t",
+        "ExcludedDevice": "c_nvmlExcludedDeviceInfo_t",
     }
 
     table = client.ask("sizes()")

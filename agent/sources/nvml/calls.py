@@ -20,6 +20,7 @@ Ask = Callable[..., Any]  # ask("nvmlDeviceGetName", handle): the call by its C 
 
 NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, INVALID_ARGUMENT, UNINITIALIZED = 3, 6, 13, 2, 1
 LOST, TIMEOUT, UNKNOWN = 15, 10, 999
+EXCLUDED = -2  # besides NVML's own codes: the driver was told to leave this GPU alone
 # What says that something cannot be observed, and nothing about health.
 MISSING = {3: "not supported", 4: "no permission", 13: "driver too old", 25: "driver too old", 26: "deprecated", 6: "not found"}
 LATER = {21, 27}  # no data yet, not ready: the next look will tell

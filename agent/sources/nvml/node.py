@@ -24,6 +24,7 @@ GONE = -1  # besides NVML's own codes: the worker process ended
 
 _SIMULATED_S = 86400.0  # findings from a simulated library end after this, like a drill's
 _LOOKUP = {
+    -2: "excluded",  # by the driver's configuration: not NVML's code but the worker's
     4: "no_permission",
     6: "not_initialised",
     8: "insufficient_power",
@@ -33,7 +34,7 @@ _LOOKUP = {
     16: "reset_required",
     999: "lost",  # at a look-up: very often a dead GPU
 }
-_FAULTS = ("lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission")
+_FAULTS = ("lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission", "excluded")
 _SINCE_LOAD = ("energy_joules", "power_capped_seconds")  # begin at zero when the GPU was reset or the driver loaded
 _WHO = ("name", "serial", "uuid", "vbios", "part_number", "inforom", "board_id", "module_id", "minor")  # stays true of a lost GPU
 _MISSED = "missing "  # before the UUID of a GPU that is nowhere: what is said of it is said of its former slot

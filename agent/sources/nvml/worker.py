@@ -47,6 +47,7 @@ class Worker:
         self._lock = threading.Lock()
         self._gpus: dict[str, Gpu] = {}
         self._driver: tuple[int, ...] = ()
+        self._excluded: set[str] = set()
         self._now = ""  # the GPU that is asked about
 
     def serve(self) -> None:
@@ -86,6 +87,7 @@ class Worker:
         version = self.ask("nvmlSystemGetDriverVersion")
         self._driver = tuple(int(part) for part in version.split(".") if part.isdigit())
         count = self.ask("nvmlDeviceGetCount")
+        self._excluded = self._left_out()
         failed: dict[str, int] = {}
         for address in addresses:
             try:
@@ -105,10 +107,24 @@ class Worker:
         """By its PCI address: a look-up by UUID would fail for all once one of them is lost."""
         self._now = address
         try:
+            if address in self._excluded:
+                raise pynvml.NVMLError(calls.EXCLUDED)
             handle = self.ask("nvmlDeviceGetHandleByPciBusId", address.encode())
             self._gpus[address] = Gpu(address, handle, self._driver)
         finally:
             self._now = ""
+
+    def _left_out(self) -> set[str]:
+        """GPUs that the driver's own configuration keeps it from using."""
+        found = set()
+        try:
+            for index in range(self.ask("nvmlGetExcludedDeviceCount")):
+                pci = self.ask("nvmlGetExcludedDeviceInfoByIndex", index).pci
+                found.add(f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0")
+        except pynvml.NVMLError as error:
+            if error.value not in calls.MISSING:
+                raise
+        return found
 
     # --- looking
 

@@ -1,0 +1,39 @@
+"""What has happened, durably: events, findings, transitions, positions, and who changed what."""
+
+from __future__ import annotations
+
+from agent.ledger.queries import Past, Query, Stored, StoredEvent, is_ledger, read_events, read_findings, read_past, reading
+from agent.ledger.schema import MIGRATIONS
+from agent.ledger.store import (
+    FILE,
+    Audit,
+    Entry,
+    Ledger,
+    LedgerDamaged,
+    LedgerError,
+    LedgerNewer,
+    Remembered,
+    unsaved,
+)
+
+__all__ = [
+    "FILE",
+    "MIGRATIONS",
+    "Audit",
+    "Entry",
+    "Ledger",
+    "LedgerDamaged",
+    "LedgerError",
+    "LedgerNewer",
+    "Past",
+    "Query",
+    "Remembered",
+    "Stored",
+    "StoredEvent",
+    "is_ledger",
+    "read_events",
+    "read_findings",
+    "read_past",
+    "reading",
+    "unsaved",
+]

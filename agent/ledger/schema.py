@@ -1,0 +1,113 @@
+"""
+The store's tables: how they came to be, their columns, and how a row is put into each.
+
+Owns     the SQL of the schema, its version and the way from an older one. Values are bound by the columns' names, so their
+         order is of no account.
+Refuses  knowing what a row means: that is `rows`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+# One entry a version, applied in order; `user_version` says how many have been.
+MIGRATIONS = (
+    """
+    CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL UNIQUE, time REAL NOT NULL, source TEXT NOT NULL,
+        kind TEXT NOT NULL, code TEXT NOT NULL, component TEXT NOT NULL, boot_id TEXT NOT NULL, trust TEXT NOT NULL,
+        follows TEXT, simulated_until REAL, fields TEXT NOT NULL, raw TEXT NOT NULL);
+    CREATE INDEX events_time ON events (time);
+    CREATE INDEX events_code ON events (code, id);
+    CREATE INDEX events_kind ON events (kind, id);
+    CREATE INDEX events_component ON events (component, id);
+    CREATE INDEX events_follows ON events (follows) WHERE follows IS NOT NULL;
+    CREATE TABLE findings (
+        id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL, kind TEXT NOT NULL, action TEXT NOT NULL,
+        due TEXT NOT NULL, since REAL NOT NULL, last REAL NOT NULL, count INTEGER NOT NULL, boot_id TEXT NOT NULL,
+        title TEXT NOT NULL, raw TEXT NOT NULL, fields TEXT NOT NULL, state TEXT NOT NULL, simulated_until REAL,
+        cleared_at REAL, cleared_by TEXT);
+    CREATE INDEX findings_open ON findings (id) WHERE state = 'open';
+    CREATE TABLE transitions (
+        id INTEGER PRIMARY KEY, time REAL NOT NULL, finding INTEGER NOT NULL, state TEXT NOT NULL, action TEXT NOT NULL,
+        cause TEXT NOT NULL, event TEXT, UNIQUE (finding, time, cause));
+    CREATE TABLE positions (source TEXT PRIMARY KEY, boot_id TEXT NOT NULL, cursor TEXT NOT NULL);
+    CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, uid INTEGER NOT NULL, pid INTEGER NOT NULL, verb TEXT NOT NULL, target TEXT NOT NULL, reason TEXT NOT NULL, UNIQUE (time, uid, pid, verb, target));
+    """,
+    """
+    ALTER TABLE findings ADD COLUMN asked TEXT;
+    ALTER TABLE findings ADD COLUMN source TEXT NOT NULL DEFAULT 'kernel_log';
+    ALTER TABLE findings ADD COLUMN incident INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE findings ADD COLUMN heard_since REAL NOT NULL DEFAULT 0;
+    ALTER TABLE findings ADD COLUMN quiet_s REAL;
+    ALTER TABLE findings ADD COLUMN shadow INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE findings ADD COLUMN remedy_at REAL;
+    DROP INDEX findings_open;
+    CREATE INDEX findings_open ON findings (id) WHERE state != 'cleared';
+    CREATE INDEX findings_incident ON findings (incident);
+    CREATE INDEX transitions_finding ON transitions (finding);
+    CREATE TABLE incidents (
+        id INTEGER PRIMARY KEY, since REAL NOT NULL, last REAL NOT NULL, closed_at REAL, story TEXT NOT NULL, simulated INTEGER NOT NULL,
+        boot_id TEXT NOT NULL, usec INTEGER, members TEXT NOT NULL);
+    CREATE INDEX incidents_last ON incidents (last);
+    CREATE INDEX incidents_open ON incidents (id) WHERE closed_at IS NULL;
+    CREATE TABLE marks (
+        id INTEGER PRIMARY KEY, device TEXT NOT NULL, time REAL NOT NULL, kind TEXT NOT NULL, fault TEXT NOT NULL, detail TEXT NOT NULL,
+        UNIQUE (device, time, kind, fault, detail));
+    CREATE TABLE devices (component TEXT PRIMARY KEY, uuid TEXT NOT NULL, serial TEXT NOT NULL, reset_at REAL NOT NULL, placed_at REAL NOT NULL);
+    """,
+    # Before this, the words of `cleared_by` told which ends were evidence.
+    """
+    CREATE TABLE settled (id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL, time REAL NOT NULL, UNIQUE (component, code));
+    INSERT OR REPLACE INTO settled (component, code, time) SELECT component, code, cleared_at FROM (
+        SELECT id, component, code, cleared_at FROM findings
+        WHERE state = 'cleared' AND simulated_until IS NULL AND NOT shadow AND cleared_at IS NOT NULL
+        AND cleared_by NOT LIKE 'the node was rebooted%' AND cleared_by NOT LIKE 'quiet for as long as%'
+        AND cleared_by NOT LIKE 'told as a consequence of%' AND cleared_by NOT LIKE 'the catalogue no longer%'
+        ORDER BY id DESC LIMIT 1000) ORDER BY id;
+    """,
+)
+VERSION = len(MIGRATIONS)
+
+
+def version(db: sqlite3.Connection) -> int:
+    """How many of the migrations a store has seen; a new one none."""
+    number: int = db.execute("PRAGMA user_version").fetchone()[0]
+    return number
+
+
+def migrate(db: sqlite3.Connection) -> None:
+    """Bring an older store, or a new one, to this version."""
+    behind = version(db)
+    for number, script in enumerate(MIGRATIONS[behind:], start=behind + 1):
+        db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
+
+
+def _put(otherwise: str, table: str, columns: str) -> str:
+    named = ", ".join(f":{column}" for column in columns.split(", "))
+    return f"INSERT OR {otherwise} INTO {table} ({columns}) VALUES ({named})"
+
+
+EVENT = "identity, time, source, kind, code, component, boot_id, trust, follows, simulated_until, fields, raw"
+FINDING = (
+    "id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state, simulated_until, cleared_at, cleared_by, "
+    "asked, source, incident, heard_since, quiet_s, shadow, remedy_at"
+)
+TRANSITION = "time, finding, state, action, cause, event"
+INCIDENT = "id, since, last, closed_at, story, simulated, boot_id, usec, members"
+MARK = "device, time, kind, fault, detail"
+DEVICE = "component, uuid, serial, reset_at, placed_at"
+SETTLED = "component, code, time"
+POSITION = "source, boot_id, cursor"
+AUDIT = "time, uid, pid, verb, target, reason"
+
+ADD_EVENT = _put("IGNORE", "events", EVENT)
+PUT_FINDING = _put("REPLACE", "findings", FINDING)
+ADD_TRANSITION = _put("IGNORE", "transitions", TRANSITION)
+PUT_INCIDENT = _put("REPLACE", "incidents", INCIDENT)
+ADD_MARK = _put("IGNORE", "marks", MARK)
+PUT_DEVICE = _put("REPLACE", "devices", DEVICE)
+PUT_SETTLED = _put("REPLACE", "settled", SETTLED)
+PUT_POSITION = _put("REPLACE", "positions", POSITION)
+ADD_AUDIT = _put("IGNORE", "audit", AUDIT)
+DROP_MARK = "DELETE FROM marks WHERE " + " AND ".join(f"{column} = :{column}" for column in MARK.split(", "))
