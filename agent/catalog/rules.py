@@ -259,7 +259,7 @@ class Catalog:
     def watched(self, kind: str) -> tuple[Watched, ...]:
         """What to look for in the readings of a source."""
         own = (rule for rule in self.rules.values() if rule.kind == kind and rule.watches)
-        return tuple(Watched(code=rule.code, component=rule.component, watches=rule.watches) for rule in own)
+        return tuple(Watched(code=rule.code, component=rule.component, watches=rule.watches, state=rule.state) for rule in own)
 
     def kinds(self) -> set[str]:
         return {rule.kind for rule in self.rules.values()}

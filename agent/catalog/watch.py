@@ -44,6 +44,7 @@ class Watch:
     per_s: float = 60.0  # the unit of that growth
     times: str = ""  # multiply the limit by this reading
     least: float = 0.0  # among siblings: at least so far from their median
+    lifetime: bool = False  # a counter that no reset begins anew
     for_s: float = 0.0  # it must hold, and then not hold, for so long
     only: Mapping[str, tuple[Plain, ...]] = field(default_factory=dict)  # only while these readings have these values
 
@@ -60,6 +61,7 @@ class Watched:
     code: str
     component: ComponentKind
     watches: tuple[Watch, ...]
+    state: bool = False  # what it says stands until something else is said, so after a boot it is said again
 
     @property
     def lasting(self) -> bool:
@@ -67,7 +69,7 @@ class Watched:
 
 
 _TESTS = {test.value: test for test in Test}
-_KEYS = ("of", "over", "per", "times", "least", "for", "only", *_TESTS)
+_KEYS = ("of", "over", "per", "times", "least", "lifetime", "for", "only", *_TESTS)
 
 
 def read(table: Mapping[str, Any]) -> Watch:
@@ -108,6 +110,7 @@ def read(table: Mapping[str, Any]) -> Watch:
         per_s=toml.duration(table.get("per", "1m")),
         times=str(table.get("times", "")),
         least=float(table.get("least", 0.0)),
+        lifetime=table.get("lifetime") is True,
         for_s=toml.duration(table["for"]) if "for" in table else 0.0,
         only={name: _plain(f"only.{name}", value) for name, value in only.items()},
     )

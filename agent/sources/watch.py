@@ -58,7 +58,9 @@ class Watcher:
             of: max(watch.over_s for one in self._watched for watch in one.watches if watch.of == of)
             for of in {watch.of for one in self._watched for watch in one.watches if watch.over_s}
         }
-        self._changing = {f"{one.code}:{watch.of}" for one in self._watched for watch in one.watches if watch.test is Test.CHANGES}
+        every = [(one, watch, f"{one.code}:{watch.of}") for one in self._watched for watch in one.watches]
+        self._words = {key for one, watch, key in every if watch.test is Test.CHANGES and one.state}
+        self._counters = {key for _, watch, key in every if watch.test is Test.RISES and not watch.lifetime}
         self._known: dict[str, _Known] = {}
         for identity, stored in (memory or {}).items():
             said = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.get("said", {}).items()}
@@ -79,10 +81,14 @@ class Watcher:
         """Something was done that ends findings: what still holds is to be said again. `counters`: and they begin at zero."""
         known = self._known.get(identity)
         if known is not None:
-            kept = {
-                key: value for key, value in known.said.items() if isinstance(value, str) or (not counters and key not in self._changing)
-            }
-            self._known[identity] = _Known(said=kept)
+            gone = self._words | self._counters if counters else self._words
+            self._known[identity] = _Known(said={key: value for key, value in known.said.items() if key not in gone})
+
+    def rename(self, former: str, identity: str) -> None:
+        """A component that went by another name says who it is."""
+        known = self._known.pop(former, None)
+        if known is not None and identity not in self._known:
+            self._known[identity] = known
 
     def forget_all(self) -> None:
         """The node was booted. Counters that began anew will show it."""
@@ -122,7 +128,11 @@ class Watcher:
         if not seen or (held is not None) == was:
             known.turning.pop(watched.code, None)
             return []
-        wait = held[0].for_s if held is not None else max(watch.for_s for watch in watched.watches)
+        if held is not None:
+            wait = held[0].for_s
+        else:  # what was seen in a window is over when that has passed; else what is near its limit would come and go
+            said_of = known.on[watched.code]
+            wait = max((max(watch.for_s, watch.over_s) for watch in watched.watches if watch.of == said_of), default=0.0)
         if now - known.turning.setdefault(watched.code, now) < wait:
             return []
         del known.turning[watched.code]

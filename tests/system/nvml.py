@@ -101,7 +101,7 @@ class _Worker(Worker):
     """Started in the environment of its node: several nodes may be looked at beside each other."""
 
     def __init__(self, library: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
-        with mock.patch.dict(os.environ, _environments[library]):
+        with mock.patch.dict(os.environ, _environments.get(library, {})):
             super().__init__(library, tell)
         _started.setdefault(library, []).append(self.pid)
 

@@ -358,7 +358,7 @@ def _gone(pids: list[int]) -> bool:
 
 
 @contextmanager
-def host(folder: Path, kind: str = "sleep") -> Iterator[GpuHost]:
+def host(folder: Path, kind: str) -> Iterator[GpuHost]:
     """With two GPUs; a call on the second hangs."""
     gpus = made(folder / "gpus", ("h100", {}), gpus=2)
     with GpuHost(folder / "host", gpus) as running:
@@ -368,16 +368,15 @@ def host(folder: Path, kind: str = "sleep") -> Iterator[GpuHost]:
         yield running
 
 
-@pytest.mark.parametrize("kind", ["sleep", "fork"])
-def test_nothing_else_stops_for_a_hang(kind: str, tmp_path: Path) -> None:
-    with host(tmp_path, kind) as running:
+def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
+    with host(tmp_path, "fork") as running:  # in state D, as in the field
         took = []
         for _ in range(50):
             began = time.perf_counter()
             status = running.status()
             took.append(time.perf_counter() - began)
         took.sort()
-        print(f"GET /v1/status during a hang ({kind}): median {statistics.median(took) * 1e3:.1f} ms, p99 {took[-1] * 1e3:.1f} ms")
+        print(f"GET /v1/status during a hang: median {statistics.median(took) * 1e3:.1f} ms, p99 {took[-1] * 1e3:.1f} ms")
         assert took[-1] < 0.1
         assert status["status"] == "unknown"  # a source that does not look at all of its GPUs
         (finding,) = [one for one in running.findings() if one["code"] == HUNG]
@@ -397,9 +396,8 @@ def test_nothing_else_stops_for_a_hang(kind: str, tmp_path: Path) -> None:
         running.until(lambda: _gone(workers), 2, "the worker's end")
 
 
-@pytest.mark.parametrize("kind", ["fork", "spin"])
-def test_a_worker_does_not_outlive_a_killed_daemon(kind: str, tmp_path: Path) -> None:
-    with host(tmp_path, kind) as running:
+def test_a_worker_does_not_outlive_a_killed_daemon(tmp_path: Path) -> None:
+    with host(tmp_path, "spin") as running:
         workers = running.children
         assert len(workers) == 1
         running.kill()

@@ -14,8 +14,8 @@ from agent.model import Component, ComponentKind, Readings, Sample
 from agent.sources.watch import Sign, Watcher
 
 
-def watched(*watches: dict[str, Any], code: str = "nvml/test") -> Watched:
-    return Watched(code=code, component=ComponentKind.GPU, watches=tuple(map(read, watches)))
+def watched(*watches: dict[str, Any], code: str = "nvml/test", state: bool = False) -> Watched:
+    return Watched(code=code, component=ComponentKind.GPU, watches=tuple(map(read, watches)), state=state)
 
 
 def reading(gpu: int = 0, fresh: set[str] | None = None, **values: Sample) -> Readings:
@@ -126,7 +126,7 @@ def test_a_rate_counts_what_came_in_its_window() -> None:
         if signs:
             break
     assert minute == 23  # 15 a minute are fine for 16 lanes (15.36); the mean of ten minutes passes that with four of 16
-    ended = [look(watcher, (minute + more) * 60.0, reading(replays=total, width=16.0)) for more in range(1, 15)]
+    ended = [look(watcher, (minute + more) * 60.0, reading(replays=total, width=16.0)) for more in range(1, 30)]
     assert [[sign.fields["recovered"] for sign in signs] for signs in ended if signs] == [[True]]
 
 
@@ -196,7 +196,7 @@ def test_a_changed_value_is_told_once_and_calm_ones_not_at_first() -> None:
 def test_after_a_boot_what_still_holds_is_told_again() -> None:
     state, word, counter = (
         watched({"of": "pending", "is": 1}, code="nvml/a"),
-        watched({"of": "recovery", "changes": 0}, code="nvml/b"),
+        watched({"of": "recovery", "changes": 0}, code="nvml/b", state=True),
         watched({"of": "errors", "rises": 1}, code="nvml/c"),
     )
     watcher = Watcher([state, word, counter])
@@ -206,6 +206,24 @@ def test_after_a_boot_what_still_holds_is_told_again() -> None:
     assert [sign.code for sign in look(watcher, 1, ill)] == ["nvml/a", "nvml/b"]  # a counter that did not move is no new error
     watcher.forget("GPU-0", counters=True)
     assert [sign.code for sign in look(watcher, 2, reading(pending=0.0, recovery=0.0, errors=1.0))] == ["nvml/c"]
+
+
+def test_what_a_reset_does_not_undo_is_not_told_again_after_it() -> None:
+    lifetime, word = watched({"of": "failed", "rises": 1, "lifetime": True}), watched({"of": "mig", "changes": 0}, code="nvml/mig")
+    watcher = Watcher([lifetime, word])
+    assert len(look(watcher, 0, reading(failed=1.0, mig=1.0))) == 2
+    watcher.forget("GPU-0", counters=True)
+    assert look(watcher, 1, reading(failed=1.0, mig=1.0)) == []
+
+
+def test_what_was_told_of_an_address_is_known_of_who_is_there() -> None:
+    one = watched({"of": "lost", "is": 1})
+    watcher = Watcher([one])
+    lost = reading(lost=1.0)
+    unnamed = Readings(component=lost.component, identity="0000:00:00.0", time=0, looked=0, values=lost.values, fresh=lost.fresh)
+    assert len(look(watcher, 0, unnamed)) == 1
+    watcher.rename("0000:00:00.0", "GPU-0")
+    assert [sign.fields["recovered"] for sign in look(watcher, 1, reading(lost=0.0))] == [True]
 
 
 def test_other_watches_over_the_same_memory() -> None:

@@ -66,6 +66,8 @@ class Gpu:
         self.links = 0
         self.nvlink5 = False
         self.skipped: dict[str, int] = {}  # calls that this GPU or driver does not have, until the next inventory: code
+        self.answered = False  # since we attached
+        self.unheard = True  # its events are to be listened to, and are not yet
         self.troubles: dict[str, tuple[int, int]] = {}  # calls that failed: code, and how many times in succession
 
 

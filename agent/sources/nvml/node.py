@@ -119,6 +119,7 @@ class GpuNode:
     def unavailable(self, code: int, why: str, on_pci: set[str]) -> list[Event]:
         """The driver cannot be asked at all. `code` is NVML's, GONE, or 0 where there is nothing to ask it about."""
         self._driver = {"unavailable": float(code)}
+        self._devices.attached()  # whoever was met may be gone
         self.read = {}
         said = f"{'SIMULATED ' if self.simulated else ''}NVML: {why}"
         return [replace(event, raw=said) if event.code == UNAVAILABLE else event for event in self._signs([], on_pci)]
@@ -199,11 +200,12 @@ class GpuNode:
         if "lost" in faults or lookup is not None:
             known = {name: value for name, value in known.items() if name in _WHO}
         fresh = dict(values)
-        # Where it was not asked, nothing is known of its other faults.
-        fresh |= {name: float(name in faults) for name in _FAULTS if name in faults or lookup is None}
-        failing = answer.get("failing", {})
-        if lookup is None:
-            fresh["failing_calls"] = float(len(failing))
+        # A fault is over only where the GPU has answered something; elsewhere nothing is known of its other faults.
+        fresh |= {name: float(name in faults) for name in _FAULTS if name in faults or values}
+        failing = dict(answer.get("failing", {}))
+        if lookup is not None and lookup not in _LOOKUP:
+            failing["handle look-up"] = lookup
+        fresh["failing_calls"] = float(len(failing))
         active = values.get("nvlink_active")
         if isinstance(active, tuple):
             fresh["nvlink_down"] = self._down(component.id, identity, active, known)
@@ -246,6 +248,11 @@ class GpuNode:
             module=str(int(module)) if isinstance(module, (int, float)) else "",
             slot=self.slots.get(address.rpartition(".")[0], ""),
         )
+        if self._devices.at(address) is None:  # until now it went by its address
+            self._watcher.rename(address, known.uuid)
+            for remembered in (self._counted, self._links):
+                if address in remembered:
+                    remembered[known.uuid] = remembered.pop(address)  # type: ignore[assignment]  # each of its own kind
         if not self._devices.met(known):
             return []
         said: dict[str, Value] = {"uuid": known.uuid, **({"serial": known.serial} if known.serial else {})}

@@ -177,28 +177,30 @@ class Nvml:
         whole, turn = True, 0
         while True:
             urgent, self._urgent = sorted(self._urgent & set(gpus)), set()
-            if whole:
-                command = {"fast": gpus, "slow": gpus, "inventory": gpus}
+            if whole:  # one after the other, each with its own deadline
+                commands = [{tier: [gpu] for tier in ("fast", "slow", "inventory")} for gpu in gpus]
             elif time.monotonic() < due:
-                command = {"fast": urgent, "slow": urgent, "inventory": []}
+                commands = [{"fast": urgent, "slow": urgent, "inventory": []}]
             else:
                 turn += 1
-                command = {"fast": gpus, **{tier: _turn(gpus, turn, every) for tier, every in rounds.items()}}
-                command["slow"] = sorted({*command["slow"], *urgent})
+                turns = {tier: _turn(gpus, turn, every) for tier, every in rounds.items()}
+                commands = [{"fast": gpus, "slow": sorted({*turns["slow"], *urgent}), "inventory": turns["inventory"]}]
                 due = due + settings.fast_s if due + settings.fast_s > time.monotonic() else time.monotonic() + settings.fast_s
                 if turn % rounds["inventory"] == 0:
                     await self._look_at_pci()
-            async for batch in self._converse(worker, {"do": "look", **command}):
-                yield batch
-            if self._answer is None:
-                return
-            answers: Mapping[str, Mapping[str, Any]] = self._answer["gpus"]
+            answers: dict[str, Mapping[str, Any]] = {}
+            for command in commands:
+                async for batch in self._converse(worker, {"do": "look", **command}):
+                    yield batch
+                if self._answer is None:
+                    return
+                answers |= self._answer["gpus"]
             told = self._node.digest(answers, self._gpus())
             self._left_out = {gpu: out for gpu, out in self._left_out.items() if not answers.get(gpu, {}).get("values")}
             if whole:
                 told += self._returned(told)
             yield self._batch([*told, *self._corroborated()], *self._standing())
-            if answers and all(answer.get("stale") for answer in answers.values()):
+            if any(answer.get("stale") for answer in answers.values()):
                 log.warning("nvml_handles_stale", effect="a new process takes hold of the driver")
                 return
             whole = False
@@ -219,10 +221,12 @@ class Nvml:
             if self.releases.asked:
                 return  # who wants the GPUs does not wait for one that hangs
             where = worker.in_flight
-            took = time.monotonic() - began if command["do"] == "look" else where.seconds if where is not None else 0.0
+            if command["do"] == "attach" and where is not None:
+                began = time.monotonic() - where.seconds
+            took = time.monotonic() - began
             left = (max(self.settings.give_up_s, self.settings.deadline_s) if told else self.settings.deadline_s) - took
             if left > 0:
-                await self._either(asked, min(left, self.settings.deadline_s))
+                await self._either(asked, min(left, self.settings.deadline_s / 4))
             elif told:
                 yield await self._give_up(worker)
                 return
@@ -351,7 +355,7 @@ class Nvml:
         """A GPU that is not asked makes what is known of this node incomplete."""
         if self.releases.gpus:
             return SourceState.RELEASED, self.releases.words
-        out = [f"gpu/{gpu} is not being looked at: {one.why}" for gpu, one in self._left_out.items() if self._is_out(gpu)]
+        out = [f"gpu/{gpu} is not being looked at: {one.why}" for gpu, one in self._left_out.items()]  # until it has answered
         if out:
             return SourceState.FAILED, "; ".join(out)
         return SourceState.OK, "SIMULATED: no real GPU" if self._node.simulated else ""

@@ -96,12 +96,19 @@ class Worker:
                 failed[address] = error.value
         return {
             "driver": version,
-            "nvml": self.ask("nvmlSystemGetNVMLVersion"),
-            "cuda": self.ask("nvmlSystemGetCudaDriverVersion_v2"),
+            "nvml": self._if_known("nvmlSystemGetNVMLVersion"),
+            "cuda": self._if_known("nvmlSystemGetCudaDriverVersion_v2"),  # needs libcuda, which a container may not have
             "count": count,
             "failed": failed,
             "events": self._listen(),
         }
+
+    def _if_known(self, name: str) -> Any:
+        """What it is good to know, and no reason to look at nothing."""
+        try:
+            return self.ask(name)
+        except pynvml.NVMLError:
+            return None
 
     def _take(self, address: str) -> None:
         """By its PCI address: a look-up by UUID would fail for all once one of them is lost."""
@@ -121,9 +128,8 @@ class Worker:
             for index in range(self.ask("nvmlGetExcludedDeviceCount")):
                 pci = self.ask("nvmlGetExcludedDeviceInfoByIndex", index).pci
                 found.add(f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0")
-        except pynvml.NVMLError as error:
-            if error.value not in calls.MISSING:
-                raise
+        except pynvml.NVMLError:
+            pass  # an older driver; then a GPU that is left out is one that the driver does not know
         return found
 
     # --- looking
@@ -154,7 +160,7 @@ class Worker:
                 gpu = self._gpus[address]
             if address in inventory:
                 gpu.skipped.clear()
-            stale = bool(wanted)
+            refused = False
             for call in wanted:
                 name = call.__name__
                 if name in gpu.skipped:
@@ -163,16 +169,20 @@ class Worker:
                     values |= call(self.ask, gpu)
                 except pynvml.NVMLError as error:
                     code = error.value
-                    stale = stale and code == calls.INVALID_ARGUMENT
+                    refused = refused or code == calls.INVALID_ARGUMENT
                     if code in calls.MISSING:
                         gpu.skipped[name] = code
+                        gpu.troubles.pop(name, None)
                     elif code not in calls.LATER:
                         gpu.troubles[name] = (code, gpu.troubles.get(name, (0, 0))[1] + 1)
                     if code == calls.LOST:
                         break
                 else:
-                    stale = False
                     gpu.troubles.pop(name, None)
+            stale = refused and not values and gpu.answered
+            gpu.answered = gpu.answered or bool(values)
+            if values and gpu.unheard:  # it was lost, and with it the wait for its events
+                self._listen_to(gpu)
             return {
                 "values": values,
                 "missing": {name: calls.MISSING[code] for name, code in gpu.skipped.items()},
@@ -190,28 +200,32 @@ class Worker:
     # --- events
 
     def _listen(self) -> list[str]:
-        """One set for each GPU: a lost one ends its own wait at once, again and again, and would starve the others'."""
         threading.stack_size(_STACK_BYTES)
         heard = []
         for gpu in self._gpus.values():
             self._now = gpu.address
-            try:
-                wanted = _EVENTS & self.ask("nvmlDeviceGetSupportedEventTypes", gpu.handle)
-                if not wanted:
-                    continue
-                events = self.ask("nvmlEventSetCreate")
-                self.ask("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
-            except pynvml.NVMLError as error:
-                if error.value not in calls.MISSING:
-                    self._say({"deaf": {"gpu": gpu.address, "code": error.value}})
-                continue
-            finally:
-                self._now = ""
-            heard.append(gpu.address)
-            threading.Thread(target=self._wait, args=(gpu.address, events), name=f"events {gpu.address}", daemon=True).start()
+            if self._listen_to(gpu):
+                heard.append(gpu.address)
+        self._now = ""
         return heard
 
-    def _wait(self, address: str, events: Any) -> None:
+    def _listen_to(self, gpu: Gpu) -> bool:
+        """One set for each GPU: a lost one ends its own wait at once, again and again, and would starve the others'."""
+        gpu.unheard = False
+        try:
+            wanted = _EVENTS & self.ask("nvmlDeviceGetSupportedEventTypes", gpu.handle)
+            if not wanted:
+                return False
+            events = self.ask("nvmlEventSetCreate")
+            self.ask("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
+        except pynvml.NVMLError as error:
+            if error.value not in calls.MISSING:
+                self._say({"deaf": {"gpu": gpu.address, "code": error.value}})
+            return False
+        threading.Thread(target=self._wait, args=(gpu, events), name=f"events {gpu.address}", daemon=True).start()
+        return True
+
+    def _wait(self, gpu: Gpu, events: Any) -> None:
         """Until the GPU is lost. Other errors are waited out: they come at once, every time."""
         pause = 1.0
         while True:
@@ -220,13 +234,14 @@ class Worker:
             except pynvml.NVMLError as error:
                 if error.value == calls.TIMEOUT:
                     continue
-                self._say({"deaf": {"gpu": address, "code": error.value}})
+                self._say({"deaf": {"gpu": gpu.address, "code": error.value}})
                 if error.value == calls.LOST:
+                    gpu.unheard = True
                     return
                 time.sleep(pause)
                 pause = min(pause * 2, 60.0)
                 continue
-            self._say({"event": {"gpu": address, "type": int(event.eventType), "data": int(event.eventData)}})
+            self._say({"event": {"gpu": gpu.address, "type": int(event.eventType), "data": int(event.eventData)}})
 
     def _say(self, told: dict[str, Any]) -> None:
         line = json.dumps(told, separators=(",", ":"), default=_plain).encode() + b"\n"
