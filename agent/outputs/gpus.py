@@ -15,7 +15,7 @@ from agent.sources.nvml.node import NAME as NVML
 from agent.sources.pci import PciInventory
 
 LABELS = ("gpu", "uuid", "pci_bus_id", "model")
-_WHO = ("name", "uuid", "serial", "part_number", "vbios", "inforom", "module_id", "minor", "board_id")
+_WHO = ("name", "uuid", "serial", "part_number", "vbios", "inforom", "module_id", "minor", "board_id", "driver_version")
 
 # Metric, what it says, label beside the GPU's own, and which readings it is made of, by the value of that label.
 _GAUGES: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
@@ -149,9 +149,9 @@ def listed(board: Board, inventory: PciInventory) -> list[Json]:
 def metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
     """The families for all GPUs. A value that is not observed has no sample: never a zero for what nobody knows."""
     who = [(one, _labels(one)) for one in readings if one.component.kind is ComponentKind.GPU]
-    info = GaugeMetricFamily("vitald_gpu_info", "Who each GPU is.", labels=[*LABELS, "serial", "vbios", "simulated"])
+    info = GaugeMetricFamily("vitald_gpu_info", "Who each GPU is.", labels=[*LABELS, "serial", "vbios", "driver", "simulated"])
     for one, labels in who:
-        more = [str(one.values.get(name, "")) for name in ("serial", "vbios")]
+        more = [str(one.values.get(name, "")) for name in ("serial", "vbios", "driver_version")]
         info.add_metric([*labels, *more, "true" if one.simulated else "false"], 1)
     yield info
     for families, made in ((_GAUGES, GaugeMetricFamily), (_COUNTERS, CounterMetricFamily)):

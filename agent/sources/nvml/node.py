@@ -200,6 +200,8 @@ class GpuNode:
         if "lost" in faults or lookup is not None:
             known = {name: value for name, value in known.items() if name in _WHO}
         fresh = dict(values)
+        if isinstance(version := self._driver.get("driver"), str):
+            known["driver_version"] = version
         # A fault is over only where the GPU has answered something; elsewhere nothing is known of its other faults.
         fresh |= {name: float(name in faults) for name in _FAULTS if name in faults or values}
         failing = dict(answer.get("failing", {}))

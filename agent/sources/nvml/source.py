@@ -111,7 +111,7 @@ class Nvml:
                 yield self._batch([], SourceState.RELEASED, self.releases.words)
                 await self._pause(min(self.releases.left_s, self.deadline_s / 3))
             elif not self._gpus():
-                yield self._batch(self._node.unavailable(0, self._nothing(), set()), SourceState.ABSENT, self._nothing())
+                yield self._batch(self._node.unavailable(0, self._nothing(), self._on_pci()), SourceState.ABSENT, self._nothing())
                 await self._pause(min(self.settings.inventory_s, self.deadline_s / 3))
             elif sum(not stuck.gone for stuck in self._stuck) >= _STUCK:
                 yield self._batch([], SourceState.FAILED, self._given_up())
@@ -195,7 +195,7 @@ class Nvml:
                 if self._answer is None:
                     return
                 answers |= self._answer["gpus"]
-            told = self._node.digest(answers, self._gpus())
+            told = self._node.digest(answers, self._on_pci())
             self._left_out = {gpu: out for gpu, out in self._left_out.items() if not answers.get(gpu, {}).get("values")}
             if whole:
                 told += self._returned(told)
@@ -345,7 +345,7 @@ class Nvml:
 
     def _unavailable(self, code: int, detail: str) -> Batch:
         said = _WORDS.get(code, f"NVML error {code}") + (f": {detail}" if detail else "")
-        return self._batch(self._node.unavailable(code, said, self._gpus()), SourceState.FAILED, said)
+        return self._batch(self._node.unavailable(code, said, self._on_pci()), SourceState.FAILED, said)
 
     def _hangs(self, where: InFlight, state: str, *, unkillable: bool = False) -> Batch:
         told = self._node.hangs(where.gpu, where.call, where.seconds, state, unkillable=unkillable)
@@ -365,6 +365,10 @@ class Nvml:
     async def _look_at_pci(self) -> None:
         with suppress(LaneStuck):  # what was seen last stands
             await self._lane.call(self._inventory.read)
+
+    def _on_pci(self) -> set[str]:
+        """All NVIDIA GPUs, whoever drives them: one that was given to a guest is not missing."""
+        return {device.address for device in self._inventory.devices.values() if device.kind is ComponentKind.GPU}
 
     def _gpus(self) -> set[str]:
         """Those on PCI that are NVML's: its driver's, or nobody's. Others are given to guests, or drive a screen."""

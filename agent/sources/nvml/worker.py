@@ -87,7 +87,7 @@ class Worker:
         version = self.ask("nvmlSystemGetDriverVersion")
         self._driver = tuple(int(part) for part in version.split(".") if part.isdigit())
         count = self.ask("nvmlDeviceGetCount")
-        self._excluded = self._left_out()
+        self._excluded = self._excluded_gpus()
         failed: dict[str, int] = {}
         for address in addresses:
             try:
@@ -121,7 +121,7 @@ class Worker:
         finally:
             self._now = ""
 
-    def _left_out(self) -> set[str]:
+    def _excluded_gpus(self) -> set[str]:
         """GPUs that the driver's own configuration keeps it from using."""
         found = set()
         try:
