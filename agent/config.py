@@ -31,8 +31,16 @@ def is_root() -> bool:
     return os.geteuid() == 0
 
 
+def _given(name: str) -> Path | None:
+    """The first folder that systemd made for the service."""
+    first = os.environ.get(name, "").partition(":")[0]
+    return Path(first) if first.startswith("/") else None
+
+
 def default_runtime() -> Path:
-    """`/run/vitald`; for a user, a folder in `$XDG_RUNTIME_DIR`."""
+    """What systemd gives (`RuntimeDirectory=`), else `/run/vitald`; for a user, a folder in `$XDG_RUNTIME_DIR`."""
+    if (given := _given("RUNTIME_DIRECTORY")) is not None:
+        return given
     if is_root():
         return Path("/run/vitald")
     base = os.environ.get("XDG_RUNTIME_DIR")
@@ -40,7 +48,9 @@ def default_runtime() -> Path:
 
 
 def default_state() -> Path:
-    """`/var/lib/vitald`; for a user, a folder in `$XDG_STATE_HOME`."""
+    """What systemd gives (`StateDirectory=`), else `/var/lib/vitald`; for a user, a folder in `$XDG_STATE_HOME`."""
+    if (given := _given("STATE_DIRECTORY")) is not None:
+        return given
     if is_root():
         return Path("/var/lib/vitald")
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "vitald"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -283,3 +284,14 @@ def test_what_the_example_comments_out_is_right_too() -> None:
     require(EXAMPLE.is_file(), "config.example.toml")
     text = re.sub(r"^#(?=\w)", "", EXAMPLE.read_text(encoding="utf-8"), flags=re.M)
     assert read(text).socket.group == "slurm"
+
+
+def test_a_service_uses_the_folders_that_systemd_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its configuration file says nothing of them: its user has no other folder that survives."""
+    monkeypatch.setattr(os, "geteuid", lambda: 997)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/vitald")
+    monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/vitald:/var/lib/other")
+    config = read('[log]\nlevel = "info"\n')
+    assert (config.paths.runtime, config.paths.state) == (Path("/run/vitald"), Path("/var/lib/vitald"))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "relative")
+    assert read("").paths.runtime != Path("relative")
