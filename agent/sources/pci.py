@@ -7,6 +7,7 @@ bus is gone from sysfs too. Reading these attributes does not touch the device.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,16 +52,20 @@ class PciInventory:
         self._root = sysfs / "bus" / "pci" / "devices"
         self._slots = sysfs / "bus" / "pci" / "slots"
         self.devices: dict[str, PciDevice] = {}
+        self.error = ""  # why the bus could not be read when that was last tried; what was seen before stands
         self.slots: dict[str, str] = {}  # physical slots by address without function, where the firmware names them
 
     def read(self) -> None:
-        """Walk sysfs. A node without a PCI bus has no devices; that is no error."""
+        """Walk sysfs. A node without a PCI bus has no devices; that is no error. A bus that cannot be read is one, and shows nothing."""
         try:
-            found = sorted(entry.name for entry in self._root.iterdir())
-        except OSError:
+            found = [_device(entry) for entry in sorted(self._root.iterdir())]
+        except FileNotFoundError:
             found = []
-        devices = (_device(self._root / name) for name in found)
-        self.devices = {device.address: device for device in devices if device is not None}
+        except OSError as error:
+            self.error = f"{error.filename or self._root}: {error.strerror}"
+            return
+        self.error = ""
+        self.devices = {device.address: device for device in found if device is not None}
         self.slots = dict(_slots(self._slots))
 
     def present(self, address: str) -> bool:
@@ -103,8 +108,12 @@ def _slots(root: Path) -> Iterator[tuple[str, str]]:
 def _device(path: Path) -> PciDevice | None:
     try:
         numbers = [int((path / name).read_text(), 16) for name in ("vendor", "device", "class")]
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None  # went away between the listing and the look
+    except OSError as error:
+        if error.errno in (errno.ENODEV, errno.ENXIO):
+            return None  # the same, a moment later
+        raise
     driver = path / "driver"
     return PciDevice(
         address=path.name,

@@ -954,3 +954,19 @@ async def test_what_is_not_needed_may_fail(failing: dict[str, int], tmp_path: Pa
     async with Looking(node, hasty()) as looking:
         await looking.until(lambda: looking.batches)
         assert (looking.state, looking.found(), len(looking.last.readings)) == (SourceState.OK, set(), 2)
+
+
+@story
+async def test_a_bus_that_cannot_be_read_is_said_and_misses_nobody(tmp_path: Path) -> None:
+    node = SimulatedNode(tmp_path / "node", "h100", 2)
+    async with Looking(node, hasty()) as looking:
+        await looking.looks(2)
+        devices = node.sysfs / "bus/pci/devices"
+        devices.rename(devices.with_name("aside"))
+        devices.write_text("")
+        await looking.until(lambda: looking.state is SourceState.FAILED)
+        assert looking.found() == set()
+        devices.unlink()
+        devices.with_name("aside").rename(devices)
+        await looking.until(lambda: looking.state is SourceState.OK)
+        assert looking.found() == set()

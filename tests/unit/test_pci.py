@@ -116,3 +116,23 @@ def test_normal_spelling_is_stable(domain: int, bus: int, number: int, function:
     normal = f"{domain:04x}:{bus:02x}:{number:02x}.{function}"
     assert normal_pci(f"{domain:0{width}X}:{bus:02X}:{number:02X}.{function}") == normal == normal_pci(normal)
     assert pci_address(f"{domain:x}", f"{bus:x}", f"{number:x}", str(function)) == normal
+
+
+def test_a_bus_that_cannot_be_read_is_not_an_empty_one(inventory: PciInventory, tmp_path: Path) -> None:
+    before = dict(inventory.devices)
+    class_ = tmp_path / "bus/pci/devices/0000:18:00.0/class"
+    class_.unlink()
+    class_.mkdir()  # a file that cannot be read, whoever we are
+    inventory.read()
+    assert (inventory.devices, "class" in inventory.error) == (before, True)
+    class_.rmdir()
+    inventory.read()  # gone between the listing and the look
+    assert (set(before) - set(inventory.devices), inventory.error) == ({"0000:18:00.0"}, "")
+
+
+def test_a_bus_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "bus/pci").mkdir(parents=True)
+    (tmp_path / "bus/pci/devices").write_text("")
+    inventory = PciInventory(tmp_path)
+    inventory.read()
+    assert inventory.devices == {} and "Not a directory" in inventory.error

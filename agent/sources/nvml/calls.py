@@ -18,7 +18,7 @@ import pynvml
 Reading = Union[float, str, "list[float]"]
 Ask = Callable[..., Any]  # ask("nvmlDeviceGetName", handle): the call by its C name, marked as in flight
 
-NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, INVALID_ARGUMENT, UNINITIALIZED = 3, 6, 13, 2, 1
+NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, INVALID_ARGUMENT = 3, 6, 13, 2
 LOST, TIMEOUT, UNKNOWN = 15, 10, 999
 EXCLUDED = -2  # besides NVML's own codes: the driver was told to leave this GPU alone
 # What says that something cannot be observed, and nothing about health.

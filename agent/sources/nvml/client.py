@@ -208,11 +208,11 @@ def holders(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int]:
             continue
         try:
             names = {str(link.readlink()) for link in (entry / "fd").iterdir()}
-        except PermissionError:
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+        except OSError:
             hidden += 1
             continue
-        except OSError:
-            continue  # it has just ended
         if names & wanted or (not wanted and any(name.startswith("/dev/nvidia") for name in names)):
             try:
                 comm = (entry / "comm").read_text().strip()

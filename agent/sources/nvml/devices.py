@@ -82,6 +82,3 @@ class Devices:
         """Those that were here and are nowhere now: their slot is empty, or holds another."""
         held = {one.address for one in self._known.values() if one.uuid in self._seen}
         return [one for one in self._known.values() if one.uuid not in self._seen and (one.address not in on_pci or one.address in held)]
-
-    def __len__(self) -> int:
-        return len(self._known)

@@ -110,6 +110,9 @@ class Nvml:
             if self.releases.everything:
                 yield self._batch([], SourceState.RELEASED, self.releases.words)
                 await self._pause(min(self.releases.left_s, self.deadline_s / 3))
+            elif not self._gpus() and self._inventory.error:
+                yield self._batch([], SourceState.FAILED, self._blind())
+                await self._pause(_RETRY_S[0])
             elif not self._gpus():
                 yield self._batch(self._node.unavailable(0, self._nothing(), self._on_pci()), SourceState.ABSENT, self._nothing())
                 await self._pause(min(self.settings.inventory_s, self.deadline_s / 3))
@@ -356,6 +359,8 @@ class Nvml:
         if self.releases.gpus:
             return SourceState.RELEASED, self.releases.words
         out = [f"gpu/{gpu} is not being looked at: {one.why}" for gpu, one in self._left_out.items()]  # until it has answered
+        if self._inventory.error:
+            out.append(self._blind())
         if out:
             return SourceState.FAILED, "; ".join(out)
         return SourceState.OK, "SIMULATED: no real GPU" if self._node.simulated else ""
@@ -363,8 +368,13 @@ class Nvml:
     # --- which GPUs
 
     async def _look_at_pci(self) -> None:
-        with suppress(LaneStuck):  # what was seen last stands
+        """What was seen last stands where the bus cannot be read now; it is no reason to miss a GPU."""
+        try:
             await self._lane.call(self._inventory.read)
+        except LaneStuck as error:
+            self._inventory.error = str(error)
+        if self._inventory.error:
+            log.error("pci_not_read", error=self._inventory.error, effect="GPUs that come or go are not noticed")
 
     def _on_pci(self) -> set[str]:
         """All NVIDIA GPUs, whoever drives them: one that was given to a guest is not missing."""
@@ -374,6 +384,9 @@ class Nvml:
         """Those on PCI that are NVML's: its driver's, or nobody's. Others are given to guests, or drive a screen."""
         devices = self._inventory.devices.values()
         return {device.address for device in devices if device.kind is ComponentKind.GPU and device.driver in (None, _DRIVER)}
+
+    def _blind(self) -> str:
+        return f"PCI cannot be read, so nobody knows which GPUs there are: {self._inventory.error}"
 
     def _nothing(self) -> str:
         others = sorted({device.driver or "" for device in self._inventory.devices.values() if device.kind is ComponentKind.GPU})
