@@ -97,6 +97,13 @@ def _count(value: object) -> int:
     return value
 
 
+def _names(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) and item.strip() for item in values):
+        raise ValueError(f"expected a list of texts, found {value!r}")
+    return tuple(str(item).strip() for item in values)
+
+
 def _table(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"expected a table, found {value!r}")
@@ -200,6 +207,72 @@ class Nvml:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Neuron:
+    """AWS Trainium and Inferentia, read from the driver's sysfs tree."""
+
+    enabled: bool = setting(True, _flag, "Look at Neuron devices where PCI or the driver shows any.")
+    every_s: float = setting(toml.duration("30s"), toml.duration, "How often to read counters and states of each device.")
+    deadline_s: float = setting(
+        toml.duration("10s"), toml.duration, "A look at one device that takes longer hangs: said as a finding, and the device is unknown."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """EFA, InfiniBand and RoCE adapters, and the links of network interfaces."""
+
+    enabled: bool = setting(True, _flag, "Look at RDMA devices and network interfaces that sit on PCI.")
+    every_s: float = setting(toml.duration("30s"), toml.duration, "How often to read states and counters of each adapter.")
+    deadline_s: float = setting(
+        toml.duration("20s"), toml.duration, "A look at one adapter that takes longer hangs. EFA's driver waits up to 30 s for its device."
+    )
+    exclude: tuple[str, ...] = setting(
+        (), _names, 'Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * stands for anything ("mlx5_bond_*").'
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pci:
+    """PCI functions: accelerators, switches, network adapters; what comes and goes is heard from the kernel at once."""
+
+    enabled: bool = setting(True, _flag, "Look at links, error counters and drivers of PCI functions.")
+    every_s: float = setting(toml.duration("60s"), toml.duration, "How often to read links and error counters.")
+    deadline_s: float = setting(toml.duration("10s"), toml.duration, "A look at one function that takes longer hangs.")
+    exclude: tuple[str, ...] = setting((), _names, 'PCI addresses to leave alone; * stands for anything ("0000:c4:*").')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Memory, processors, disks, file systems, clock and services of the node."""
+
+    enabled: bool = setting(True, _flag, "Look at the host.")
+    every_s: float = setting(toml.duration("60s"), toml.duration, "How often to look.")
+    deadline_s: float = setting(toml.duration("10s"), toml.duration, "A look at one part that takes longer hangs.")
+    mounts: tuple[str, ...] = setting(
+        ("/", "/var/log"), _names, "File systems to watch for space, inodes and being read-only, beside that of the state folder."
+    )
+    units: tuple[str, ...] = setting(
+        (), _names, 'systemd units that must be running here, such as "kubelet.service", "slurmd.service", "nvidia-fabricmanager.service".'
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expect:
+    """What this node should have. 0 or empty: not said; counts then follow the instance type, or what was seen at earlier boots."""
+
+    neuron: int = setting(0, _count, "Neuron devices.")
+    efa: int = setting(0, _count, "EFA adapters.")
+    nics: int = setting(0, _count, "InfiniBand and RoCE adapters.")
+    nvme: int = setting(0, _count, "NVMe drives.")
+    boots: int = setting(3, _count, "What was the same at so many healthy boots is expected from then on. 0: nothing is learned.")
+    gpu_driver: tuple[str, ...] = setting((), _names, "Versions of the NVIDIA driver that this node may run.")
+    vbios: tuple[str, ...] = setting((), _names, "VBIOS versions that its GPUs may have.")
+    neuron_driver: tuple[str, ...] = setting((), _names, "Versions of the Neuron driver.")
+    efa_driver: tuple[str, ...] = setting((), _names, "Versions of the EFA driver.")
+    kernel: tuple[str, ...] = setting((), _names, "Releases of the kernel, as uname -r says them.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Socket:
     """The Unix socket that people, schedulers and the command line ask."""
 
@@ -261,6 +334,11 @@ class Config:
     paths: Paths = field(default_factory=Paths)
     kernel_log: KernelLog = field(default_factory=KernelLog)
     nvml: Nvml = field(default_factory=Nvml)
+    neuron: Neuron = field(default_factory=Neuron)
+    network: Network = field(default_factory=Network)
+    pci: Pci = field(default_factory=Pci)
+    host: Host = field(default_factory=Host)
+    expect: Expect = field(default_factory=Expect)
     socket: Socket = field(default_factory=Socket)
     metrics: Metrics = field(default_factory=Metrics)
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
@@ -277,6 +355,11 @@ SECTIONS: dict[str, type] = {
     "paths": Paths,
     "kernel_log": KernelLog,
     "nvml": Nvml,
+    "neuron": Neuron,
+    "network": Network,
+    "pci": Pci,
+    "host": Host,
+    "expect": Expect,
     "socket": Socket,
     "metrics": Metrics,
     "catalog": CatalogSettings,
@@ -284,11 +367,13 @@ SECTIONS: dict[str, type] = {
     "ledger": LedgerSettings,
     "log": Log,
 }
+POLLED = ("neuron", "network", "pci", "host")  # sections with a cadence of their own
 # The file's names where they differ from the code's, which carry their unit.
 _FILE_NAMES = {
     ("ledger", "keep_s"): "keep",
     ("ledger", "most_bytes"): "max_size",
     **{("nvml", f"{name}_s"): name for name in ("fast", "slow", "inventory", "deadline", "give_up")},
+    **{(section, f"{name}_s"): name for section in POLLED for name in ("every", "deadline")},
 }
 
 
@@ -311,6 +396,8 @@ def example() -> str:
 
 
 def _written(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_written, value))}]"
     return str(value).lower() if isinstance(value, (bool, int)) else f'"{value}"'
 
 
@@ -323,6 +410,8 @@ _EXAMPLES = {
     ("nvml", "inventory"): 'inventory = "10m"',
     ("nvml", "deadline"): 'deadline = "10s"',
     ("nvml", "give_up"): 'give_up = "60s"',
+    **{(section, "every"): f'every = "{words}"' for section, words in zip(POLLED, ("30s", "30s", "60s", "60s"))},
+    **{(section, "deadline"): f'deadline = "{words}"' for section, words in zip(POLLED, ("10s", "20s", "10s", "10s"))},
     ("nvml", "library"): '#library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"',
     ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
     ("socket", "group"): '#group = "slurm"',
@@ -388,6 +477,10 @@ def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[st
             wrong("nvml", key, f"at least {_LEAST_S:g} s: each look takes the driver's locks")
     if not config.nvml.fast_s <= config.nvml.slow_s <= config.nvml.inventory_s:
         wrong("nvml", "slow", "fast, slow and inventory must not be shorter than the one before")
+    for section in POLLED:
+        for key in ("every", "deadline"):
+            if getattr(getattr(config, section), f"{key}_s") < _LEAST_S:
+                wrong(section, key, f"at least {_LEAST_S:g} s")
     if len(os.fsencode(config.socket_path)) > 107:
         wrong("socket", "path", f"{config.socket_path} is longer than the 107 bytes that a Unix socket's path may have")
     if config.catalog == CatalogSettings():

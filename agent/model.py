@@ -406,6 +406,7 @@ class Readings:
     fresh: frozenset[str]
     missing: Mapping[str, str] = field(default_factory=dict)
     simulated: bool = False
+    blind: str = ""  # looked at, but nothing can be said of its health, and why
 
 
 class SourceState(Enum):

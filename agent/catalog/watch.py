@@ -30,6 +30,7 @@ class Test(Enum):
     PEERS_BELOW = "peers_below"
     RISES = "rises"  # a counter is at least so much higher than when this was last said: an event each time
     CHANGES = "changes"  # another value than was last said: an event each time
+    DIFFERS = "differs"  # a text that is none of those in the reading `limit`, which a comma parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,8 @@ class Watch:
     times: str = ""  # multiply the limit by this reading
     least: float = 0.0  # among siblings: at least so far from their median
     lifetime: bool = False  # a counter that no reset begins anew
+    baseline: bool = False  # what a counter stands at when it is first seen is nothing: only what comes after it counts
+    returns: bool = False  # a counter that may read less for a while, and then what it was: only what is more than ever counts
     for_s: float = 0.0  # it must hold, and then not hold, for so long
     only: Mapping[str, tuple[Plain, ...]] = field(default_factory=dict)  # only while these readings have these values
 
@@ -69,7 +72,7 @@ class Watched:
 
 
 _TESTS = {test.value: test for test in Test}
-_KEYS = ("of", "over", "per", "times", "least", "lifetime", "for", "only", *_TESTS)
+_KEYS = ("of", "over", "per", "times", "least", "lifetime", "baseline", "returns", "for", "only", *_TESTS)
 
 
 def read(table: Mapping[str, Any]) -> Watch:
@@ -86,6 +89,10 @@ def read(table: Mapping[str, Any]) -> Watch:
     if test in (Test.IS, Test.HAS):
         values = _plain(tests[0], given)
         limit: Limit = 0.0
+    elif test is Test.DIFFERS:
+        if not isinstance(given, str):
+            raise ValueError(f"{tests[0]}: expected the name of a reading, found {given!r}")
+        values, limit = (), given
     else:
         values = ()
         if isinstance(given, bool) and test is not Test.CHANGES:
@@ -98,6 +105,9 @@ def read(table: Mapping[str, Any]) -> Watch:
         raise ValueError("per: needs `over`, the window in which it grows")
     if test in (Test.RISES, Test.CHANGES) and ("for" in table or over_s):
         raise ValueError(f"{tests[0]}: what only happens has neither `for` nor `over`")
+    for key in ("baseline", "returns"):
+        if key in table and test is not Test.RISES:
+            raise ValueError(f"{key}: belongs to `rises`")
     only = table.get("only", {})
     if not isinstance(only, dict):
         raise ValueError("only: expected { reading = value }")
@@ -111,6 +121,8 @@ def read(table: Mapping[str, Any]) -> Watch:
         times=str(table.get("times", "")),
         least=float(table.get("least", 0.0)),
         lifetime=table.get("lifetime") is True,
+        baseline=table.get("baseline") is True,
+        returns=table.get("returns") is True,
         for_s=toml.duration(table["for"]) if "for" in table else 0.0,
         only={name: _plain(f"only.{name}", value) for name, value in only.items()},
     )

@@ -18,11 +18,12 @@ from itertools import pairwise
 from typing import Any, Union
 
 from agent.catalog.watch import Test, Watch, Watched
-from agent.model import Component, Readings, Sample, Value
+from agent.model import Component, ComponentKind, Readings, Sample, Value
 
 _SIGMA = 1.4826  # median absolute deviations to a standard deviation
 _SIBLINGS = 3  # fewer have no median worth the name
 _SHOWN = 6
+_KEPT_S = 3600.0  # what grew in windows as long as this is remembered across a restart of the daemon, not of the node
 
 # What a watch says of a component: fields and text where it holds, empty where it does not, None where that cannot be told.
 _Held = Union["tuple[dict[str, Value], str]", "tuple[()]", None]
@@ -46,7 +47,8 @@ class _Known:
     on: dict[str, str] = field(default_factory=dict)  # codes of states that were said to hold, and the reading that says so
     said: dict[str, Sample] = field(default_factory=dict)  # code:reading -> the value that was said last
     turning: dict[str, float] = field(default_factory=dict)  # code -> since when a state is about to begin or to end
-    grown: dict[str, deque[tuple[float, tuple[float, ...]]]] = field(default_factory=dict)  # counters with a window
+    grown: dict[str, deque[tuple[float, tuple[float, ...]]]] = field(default_factory=dict)  # counters with a window, where they changed
+    booted: set[str] = field(default_factory=set)  # code:reading of counters that were not read since a boot or a reset
 
 
 class Watcher:
@@ -64,7 +66,12 @@ class Watcher:
         self._known: dict[str, _Known] = {}
         for identity, stored in (memory or {}).items():
             said = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.get("said", {}).items()}
-            self._known[identity] = _Known(on=dict(stored.get("on", {})), said=said)
+            grown = {
+                of: deque((float(at), tuple(map(float, values))) for at, values in samples)
+                for of, samples in stored.get("grown", {}).items()
+                if of in self._windows
+            }
+            self._known[identity] = _Known(on=dict(stored.get("on", {})), said=said, grown=grown)
 
     def configure(self, watched: Iterable[Watched]) -> None:
         """Other watches, the same memory: the catalogue was reloaded."""
@@ -75,14 +82,20 @@ class Watcher:
     @property
     def memory(self) -> dict[str, Any]:
         """What is to be remembered, for JSON."""
-        return {name: {"on": one.on, "said": one.said} for name, one in self._known.items() if one.on or one.said}
+        kept = {}
+        for name, one in self._known.items():
+            grown = {of: list(samples) for of, samples in one.grown.items() if self._windows.get(of, 0.0) >= _KEPT_S and len(samples) > 1}
+            if one.on or one.said or grown:
+                kept[name] = {"on": one.on, "said": one.said, **({"grown": grown} if grown else {})}
+        return kept
 
     def forget(self, identity: str, *, counters: bool = False) -> None:
         """Something was done that ends findings: what still holds is to be said again. `counters`: and they begin at zero."""
         known = self._known.get(identity)
         if known is not None:
             gone = self._words | self._counters if counters else self._words
-            self._known[identity] = _Known(said={key: value for key, value in known.said.items() if key not in gone})
+            said = {key: value for key, value in known.said.items() if key not in gone}
+            self._known[identity] = _Known(said=said, booted=set(said))
 
     def rename(self, former: str, identity: str) -> None:
         """A component that went by another name says who it is."""
@@ -105,7 +118,7 @@ class Watcher:
         signs: list[Sign] = []
         for one in readings:
             for watched in self._watched:
-                if watched.component is one.component.kind:
+                if watched.component in (one.component.kind, ComponentKind.PCI):  # what is said of a PCI device is said of any
                     signs += self._lasting(watched, one, siblings, now) if watched.lasting else self._happening(watched, one)
         return signs
 
@@ -158,6 +171,12 @@ class Watcher:
         if watch.test in (Test.PEERS_ABOVE, Test.PEERS_BELOW):
             return self._among(watch, one, all_, now)
         limit = one.values.get(watch.limit) if isinstance(watch.limit, str) else watch.limit
+        if watch.test is Test.DIFFERS:
+            if not isinstance(limit, str):
+                return None
+            if values[0] in [wanted.strip() for wanted in limit.split(",")]:
+                return ()
+            return {watch.of: _plain(values[0]), "expected": limit}, f"{watch.of} is {_said(values[0])}, expected {limit}"
         times = one.values.get(watch.times, None) if watch.times else 1.0
         if not isinstance(limit, (int, float)) or not isinstance(times, (int, float)):
             return None
@@ -229,7 +248,10 @@ class Watcher:
             now_at, base = _numbers(value), _numbers(before)
             if len(base) != len(now_at):
                 base = (0.0,) * len(now_at)
-            base = tuple(was if was <= at else 0.0 for was, at in zip(base, now_at))  # it fell: the counter began anew
+            if before is None and watch.baseline:
+                base = now_at
+            if not watch.returns or key in known.booted:
+                base = tuple(was if was <= at else 0.0 for was, at in zip(base, now_at))  # it fell: the counter began anew
             risen = [place for place, (was, at) in enumerate(zip(base, now_at)) if at - was >= max(_number(watch.limit), 1e-9)]
             if risen:
                 by = sum(now_at[place] - base[place] for place in risen)
@@ -239,6 +261,7 @@ class Watcher:
                 since = "" if before is not None else ", counted since the driver was loaded"
                 signs.append(_sign(one, watched.code, fields, f"{watch.of} rose by {by:g} to {sum(now_at):g}{since}"))
             known.said[key] = tuple(at if place in risen else was for place, (was, at) in enumerate(zip(base, now_at)))
+            known.booted.discard(key)
         return signs
 
     # --- values
@@ -252,8 +275,10 @@ class Watcher:
             samples = known.grown.setdefault(of, deque())
             if samples and len(samples[-1][1]) != len(_numbers(value)):
                 samples.clear()
+            if samples and samples[-1][1] == _numbers(value):
+                continue  # only what changed tells of growth, and a day's window would be long
             samples.append((now, _numbers(value)))
-            while len(samples) > 2 and samples[1][0] <= now - window:
+            while len(samples) > 1 and samples[1][0] <= now - window:
                 samples.popleft()
 
     def _values(self, watch: Watch, one: Readings, now: float) -> tuple[float | str, ...] | None:

@@ -1,0 +1,111 @@
+"""
+The kernel's small files: sysfs and procfs, read and never written.
+
+Owns     how a value is read, and how it is said that one cannot be: a file that is not there, that answers with an error, or
+         that holds no number is not observable, which is neither well nor ill.
+Refuses  meaning, threads and deadlines: a read may block for as long as the device behind it does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from agent.model import Sample
+
+T = TypeVar("T")
+
+_MOST = 65536  # bytes; an attribute of sysfs is at most a page, the longest file of procfs that we read is longer
+_REASONS = {errno.ENOENT: "there is no such file", errno.EINVAL: "the driver answers EINVAL: left alone from now on"}
+
+
+def read(path: Path | str) -> str:
+    """The text of a small file, without the white space around it. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, _MOST):
+            parts.append(part)
+            if sum(map(len, parts)) >= _MOST:
+                break
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode("utf-8", "replace").strip()
+
+
+def names(folder: Path | str) -> list[str]:
+    """What is in a folder, sorted; nothing where there is no such folder. Raises OSError for one that cannot be read."""
+    try:
+        return sorted(entry.name for entry in os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look at one device gave.
+
+    `serial` is what survives a move; `words` find the part for a person. `blind` says why nothing can be said of its health,
+    though it was looked at. `epoch`: when this changes, its counters may have begun anew (another driver was loaded).
+    """
+
+    values: dict[str, Sample] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)  # reading -> why it cannot be observed
+    serial: str = ""
+    words: str = ""
+    blind: str = ""
+    epoch: str = ""
+    fields: dict[str, str] = field(default_factory=dict)  # who it is, said with each of its events
+
+
+class Files:
+    """Reads files into looks. A file that answers EINVAL once is not asked again: asking makes some drivers log a line each time."""
+
+    def __init__(self) -> None:
+        self.refused: set[str] = set()
+
+    def number(self, look: Look, name: str, path: Path | str) -> float | None:
+        """A whole number, decimal or with 0x."""
+        return self.value(look, name, path, lambda text: float(int(text, 0 if text.startswith("0x") else 10)))
+
+    def text(self, look: Look, name: str, path: Path | str) -> str | None:
+        return self.value(look, name, path, str)
+
+    def value(self, look: Look, name: str, path: Path | str, parse: Callable[[str], T]) -> T | None:
+        """What `parse` makes of the file, noted as reading `name` where that is a value; None where it is not observable."""
+        if str(path) in self.refused:
+            look.missing[name] = _REASONS[errno.EINVAL]
+            return None
+        text = ""
+        try:
+            text = read(path)
+            parsed = parse(text)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                self.refused.add(str(path))
+            look.missing[name] = why(error)
+            return None
+        except ValueError:
+            look.missing[name] = f"reads {text[:40]!r}, which is no value" if text else "the file is empty"
+            return None
+        if isinstance(parsed, (float, str, tuple)):
+            look.values[name] = parsed
+        return parsed
+
+
+def why(error: OSError) -> str:
+    """Why a file cannot be read, for people."""
+    return _REASONS.get(error.errno or 0) or f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"
+
+
+def table(text: str) -> Mapping[str, float]:
+    """Lines of `name number`, as AER counters have. Raises ValueError for anything else."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        name, number = line.split()
+        found[name] = float(int(number))
+    return found

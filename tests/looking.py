@@ -1,0 +1,81 @@
+"""Drives a polled source by hand: one look at a time, in a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from agent import catalog
+from agent.model import Event, Readings
+from agent.sources.polled import Polled, Subject
+from agent.sources.source import Batch, Position
+
+CATALOG = catalog.load("nvidia", {})
+
+
+def polled(subject: Subject, *kinds: str, boot_id: str = "boot-1", look_s: float = 0.5) -> Polled:
+    return Polled(subject, CATALOG, boot_id, every_s=60.0, look_s=look_s, kinds=kinds)
+
+
+class Looking:
+    """`look()` is one round, and what it gave. Keeps all events, and the position that was stored last."""
+
+    def __init__(self, source: Polled, after: Position | None = None) -> None:
+        self.source = source
+        self.events: list[Event] = []
+        self.position = after
+        self.last = Batch(source.name)
+        self._loop = asyncio.new_event_loop()
+        self._batches = source.batches(after)
+
+    def __enter__(self) -> Looking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.run_until_complete(self._batches.aclose())  # type: ignore[attr-defined]
+        self._loop.close()
+
+    def look(self, times: int = 1) -> list[Event]:
+        """The events of so many rounds."""
+        new: list[Event] = []
+        for _ in range(times):
+            self.source.look_now()
+            self.last = self._loop.run_until_complete(self._next())
+            new += self.last.events
+            self.position = self.last.position or self.position
+        self.events += new
+        return new
+
+    def until(self, seen: Callable[[Batch], bool], seconds: float = 10.0) -> Batch:
+        """Go on without asking for looks until a batch shows it."""
+
+        async def wait() -> Batch:
+            while True:
+                batch = await self._next()
+                self.last = batch
+                self.events += batch.events
+                self.position = batch.position or self.position
+                if seen(batch):
+                    return batch
+
+        return self._loop.run_until_complete(asyncio.wait_for(wait(), seconds))
+
+    async def _next(self) -> Batch:
+        return await self._batches.__anext__()
+
+    def readings(self, name: str) -> Readings:
+        """Those of a component, such as `nic/0000:a0:19.0`."""
+        return next(one for one in self.last.readings if one.component.name == name)
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        assert self.position is not None
+        stored: dict[str, Any] = json.loads(self.position.cursor)
+        return stored
+
+
+def told(events: Iterable[Event]) -> set[tuple[str, str]]:
+    """Code and component of what begins: not who is who, and not what is over."""
+    return {(event.code, event.component.name) for event in events if event.kind != "device" and event.fields.get("recovered") is not True}
