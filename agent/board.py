@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.judge.judge import Judge
@@ -35,6 +35,18 @@ class LedgerHealth:
     commits: int = 0
     commit_seconds: float = 0.0
     last_commit_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One component as one source sees it. `readings` are its last ones, None where it never looked.
+
+    `unseen`: why they do not say how the component is now; empty where they do.
+    """
+
+    source: str
+    readings: Readings | None
+    unseen: str
 
 
 class Subscription:
@@ -62,7 +74,8 @@ class Board:
         self.trials: tuple[Finding, ...] = ()  # what rules on trial would have asked for
         self.incidents: dict[int, Incident] = {}
         self.sources: dict[str, SourceHealth] = {}
-        self.readings: dict[str, tuple[Readings, ...]] = {}  # by source
+        self.readings: dict[str, tuple[Readings, ...]] = {}  # by source: what it hands in now, one for each component
+        self._answers_for: dict[str, dict[Component, Readings]] = {}  # by source: what it hands in, and what it did before it failed
         self.ledger = LedgerHealth()
         self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
         self.recent: deque[StoredEvent] = deque(maxlen=_RECENT)  # for when the ledger cannot be read
@@ -128,6 +141,9 @@ class Board:
             last_seen=time.time() if looked else source.last_seen,
             looked=time.monotonic() if looked else source.looked,
         )
+        # What a source that could look does not hand in is not there; what a failing one leaves out is not known.
+        before = {} if looked else self._answers_for.get(name, {})
+        self._answers_for[name] = {**before, **{one.component: one for one in self.readings.get(name, ())}}
         if all(one.state is not SourceState.STARTING for one in self.sources.values()):
             self.first_look.set()
         if (source.state, source.detail) != (state, detail):
@@ -135,20 +151,34 @@ class Board:
 
     def show(self, source: str, readings: Sequence[Readings]) -> None:
         """What a source reads of its components now, instead of what it read before."""
-        self.readings[source] = tuple(readings)
+        together: dict[Component, Readings] = {}
+        for one in readings:
+            together[one.component] = _both(together[one.component], one) if one.component in together else one
+        self.readings[source] = tuple(together.values())
 
-    def unseen(self, source: str, components: Iterable[Component]) -> set[Component]:
-        """Those of the components that a source should look at and has not, within its deadline: nobody knows how they are."""
-        health = self.sources.get(source)
-        if health is None or health.state is SourceState.ABSENT:
-            return set()  # nobody is asked to look
+    def sights(self, must: Mapping[str, Iterable[Component]]) -> dict[Component, list[Sight]]:
+        """Each component that a source looks at, or did until it failed. `must`: what sources have to look at, whether they did or not."""
         now = time.monotonic()
-        seen = {one.component for one in self.readings.get(source, ()) if now - one.looked <= health.deadline}
-        return set(components) - seen
+        found: dict[Component, list[Sight]] = {}
+        for name, health in self.sources.items():
+            known = self._answers_for.get(name, {})
+            handed_in = {one.component for one in self.readings.get(name, ())}
+            asked = () if health.state is SourceState.ABSENT else must.get(name, ())
+            for component in dict.fromkeys([*known, *asked]):
+                readings = known.get(component)
+                unseen = _silence(health)
+                if readings is not None and component in handed_in and now - readings.looked <= health.deadline:
+                    unseen = readings.blind
+                found.setdefault(component, []).append(Sight(name, readings, unseen))
+        return found
 
-    def present(self) -> list[Readings]:
-        """What is read of components that are looked at, now."""
-        return [one for name, own in self.readings.items() for one in own if not self.unseen(name, [one.component])]
+    def present(self, source: str) -> list[Readings]:
+        """What a source reads of the components that it looks at, now."""
+        health = self.sources.get(source)
+        if health is None:
+            return []
+        now = time.monotonic()
+        return [one for one in self.readings.get(source, ()) if now - one.looked <= health.deadline]
 
     def set_policy(self, *, device_reset: bool) -> None:
         self.device_reset = device_reset
@@ -179,3 +209,24 @@ class Board:
         if series not in self.events and len(self.events) >= _SERIES:
             series = (event.kind, "other", event.trust.value, event.simulated)
         self.events[series] += 1
+
+
+def _both(one: Readings, other: Readings) -> Readings:
+    """Two readings of one component by one source: as old as the older."""
+    return replace(
+        one,
+        time=min(one.time, other.time),
+        looked=min(one.looked, other.looked),
+        values={**one.values, **other.values},
+        fresh=one.fresh | other.fresh,
+        missing={**one.missing, **other.missing},
+        simulated=one.simulated or other.simulated,
+        blind=one.blind or other.blind,
+    )
+
+
+def _silence(source: SourceHealth) -> str:
+    """Why a source says nothing of a component that it should look at."""
+    if source.state in (SourceState.OK, SourceState.ABSENT):
+        return "no look within the deadline"
+    return f"{source.state.value}: {source.detail}" if source.detail else source.state.value

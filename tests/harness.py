@@ -17,11 +17,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from agent.config import POLLED
 from agent.simulator.node import SimulatedNode
 
 Json = dict[str, object]
@@ -52,9 +53,17 @@ class Node:
     """A node. `kernel_log` is "file" (a file in the folder) or "kmsg" (this machine's own, records of users accepted)."""
 
     def __init__(
-        self, folder: Path, kernel_log: str = "file", accept_userspace: bool = True, extra: str = "", gpus: SimulatedNode | None = None
+        self,
+        folder: Path,
+        kernel_log: str = "file",
+        accept_userspace: bool = True,
+        extra: str = "",
+        gpus: SimulatedNode | None = None,
+        sysfs: Path | None = None,
+        looks: Collection[str] = (),
     ) -> None:
-        """`extra`: more sections of the configuration. `gpus`: the GPUs that it has, looked at every second."""
+        """`extra`: more sections of the configuration. `gpus`: the GPUs that it has, looked at every second. `sysfs`: what stands for
+        /sys. `looks`: of neuron, network, pci, host those that are looked at, every second; without, this machine's own are left alone."""
         self.folder = folder
         self.state, self.runtime = folder / "state", folder / "run"
         self.log = folder / "kernel.log"
@@ -68,12 +77,16 @@ class Node:
         folder.mkdir(parents=True, exist_ok=True)
         self.log.touch()
         source = f'source = "file"\npath = "{self.log}"' if kernel_log == "file" else 'source = "kmsg"'
-        sysfs = f'sysfs = "{gpus.sysfs}"' if gpus is not None else ""
+        sysfs = gpus.sysfs if gpus is not None else sysfs
+        tree = f'sysfs = "{sysfs}"' if sysfs is not None else ""
+        for section in POLLED:
+            if f"[{section}]" not in extra:
+                extra += f'\n[{section}]\nenabled = {str(section in looks).lower()}\nevery = "1s"\n'
         if gpus is not None:
             extra = f'[nvml]\nlibrary = "{gpus.library}"\nfast = "1s"\nslow = "2s"\ninventory = "30s"\n{extra}'
         self.settings = f"""
 [paths]
-{sysfs}
+{tree}
 state = "{self.state}"
 runtime = "{self.runtime}"
 [kernel_log]

@@ -54,6 +54,7 @@ class Tree:
     def link(self, path: str | Path, target: str | Path) -> None:
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
         file.symlink_to(os.path.relpath(self.root / target, file.parent))
 
     def remove(self, path: str | Path) -> None:

@@ -215,6 +215,16 @@ def _by_case(ruling: Ruling, case: Case) -> Ruling:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """What a cloud's instance type has. `efa` is the most that one can be launched with; `cores` are those of each Neuron device."""
+
+    gpus: int = 0
+    neuron: int = 0
+    efa: int = 0
+    cores: int = 0
+
+
 class Catalog:
     """All rules by code, the default rule of each kind, the ladders, the stories, the weights of a device's record, and what instance types have."""
 
@@ -226,14 +236,14 @@ class Catalog:
         ladders: Mapping[str, Ladder],
         stories: Stories,
         lemon: Lemon,
-        instances: Mapping[str, int],
+        instances: Mapping[str, Instance],
         profile: str,
     ) -> None:
         self.rules = rules
         self.ladders = ladders
         self.stories = stories
         self.lemon = lemon
-        self.instances = instances  # GPUs by instance type
+        self.instances = instances  # by their names
         self.profile = profile
         self._defaults = defaults
         self._serving = {ladder.serves: ladder for ladder in ladders.values() if ladder.serves is not None}
@@ -250,6 +260,10 @@ class Catalog:
             self._unlisted.clear()
         made = replace(default, code=code, kind=kind, fault=code, title=default.title.replace("{code}", number))
         return self._unlisted.setdefault(code, made)
+
+    def instance(self, name: str) -> Instance:
+        """What an instance type has: nothing, of one that is not listed."""
+        return self.instances.get(name, Instance())
 
     def ladder(self, rule: Rule, action: Action) -> Ladder:
         """The ladder that a fault climbs: its entry's, or, where something else is asked for, the one that serves that."""

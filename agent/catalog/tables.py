@@ -7,11 +7,13 @@ Each is checked whole; a mistake goes to `errors` with its file and table, and t
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
 
 from agent import toml
 from agent.catalog.ladder import Ladder, Step
 from agent.catalog.lemon import Lemon
+from agent.catalog.rules import Instance
 from agent.catalog.story import Company, Reach, Stories, Story, aliases_of
 from agent.model import Action, MarkKind, When
 
@@ -117,13 +119,21 @@ def read_lemon(tables: toml.Table | None, errors: list[str]) -> Lemon:
         return Lemon()
 
 
-def read_instances(tables: toml.Table | None, errors: list[str]) -> dict[str, int]:
-    """How many GPUs an instance type has."""
-    counts = (tables or {"gpus": {}}).get("gpus")
-    if not isinstance(counts, dict) or not all(isinstance(count, int) and count > 0 for count in counts.values()):
-        errors.append("instances.toml: [gpus]: expected a number for each instance type")
-        return {}
-    return dict(counts)
+def read_instances(tables: toml.Table | None, errors: list[str]) -> dict[str, Instance]:
+    """What instance types have."""
+    known = [one.name for one in fields(Instance)]
+    instances: dict[str, Instance] = {}
+    for name, table in _named(tables if tables is not None else {"instance": {}}, "instance", errors):
+        wrong = [f"{key}: unknown key{toml.suggest(key, known)}" for key in table if key not in known]
+        wrong += [f"{key}: expected a number above 0, found {count!r}" for key, count in table.items() if not _counts(count)]
+        errors += [f"instances.toml: [instance.{name}]: {what}" for what in wrong]
+        if not wrong:
+            instances[name] = Instance(**table)
+    return instances
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _named(tables: toml.Table, section: str, errors: list[str]) -> list[tuple[str, dict[str, Any]]]:

@@ -25,6 +25,8 @@ VERBS = {
     "findings": ("findings", "what is wrong now, in full"),
     "why": ("why", "how a finding came to be, from the raw lines to the flags"),
     "gpus": ("gpus", "the GPUs at a glance"),
+    "components": ("components", "what is watched, by whom, and what cannot be observed here"),
+    "expect": ("expect", "what this node should have, who says so, and what is here"),
     "release": ("release", "let go of the GPUs for a while, for a reset, a driver reload or a MIG change"),
     "explain": ("explain", "what a code means: vitald explain xid/79"),
     "scan": ("scan", "judge a saved kernel log: vitald scan FILE|-"),

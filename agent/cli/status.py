@@ -10,7 +10,7 @@ from agent.cli import client, render
 from agent.cli.check import EXIT
 from agent.cli.render import Json
 
-_SHOWN = 4
+_SHOWN, _NAMED = 4, 6
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -60,11 +60,15 @@ def show(status: Json) -> None:
         word = str(source["state"]) if source["state"] == "ok" else render.colour(str(source["state"]).upper(), "bold", "magenta")
         print(f"  source {source['name']}: {word}, {looked}{detail}")
     _troubles(status)
-    watched = cast("list[Json]", status["components"])
+    watched = [one for one in cast("list[Json]", status["components"]) if one["kind"] != "node"]
+    unknown = [render.safe(one["name"]) for one in watched if one["status"] == "unknown"]
+    if unknown:
+        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+        print(f"  not known how they are: {', '.join(unknown[:_NAMED])}{more}: vitald components")
     kinds: dict[str, int] = {}
-    for component in filter(lambda one: one["attributes"], watched):
-        kinds[str(component["kind"])] = kinds.get(str(component["kind"]), 0) + 1
-    counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if kind != "node") or "no accelerators on PCI"
+    for component in watched:
+        kinds[str(component["kind"])] = kinds.get(str(component["kind"]), 0) + bool(component["attributes"] or component["sources"])
+    counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count) or "no accelerators on PCI"
     print(
         render.colour(f"  {counted}; profile {status['profile']}, vitald {status['version']}, up {render.age(status['startedAt'])}", "dim")
     )

@@ -29,7 +29,7 @@ from agent.judge.verdict import Work, by_strength, fold, told
 from agent.lane import Lane, LaneStuck
 from agent.ledger import Audit, LedgerError, Past, Query, StoredEvent, read_events, read_findings, read_past
 from agent.model import NODE, Component, ComponentKind, Event, Finding, Incident, alone
-from agent.outputs import form, gpus
+from agent.outputs import components, form, gpus
 from agent.outputs.gate import Gate
 from agent.outputs.peer import Peer, peer_of
 from agent.outputs.request import PAGE, Refused, flag_of, limit_of, read_body, read_query, since_of
@@ -119,7 +119,7 @@ class Api:
         return web.json_response(
             {
                 **form.verdict(judged),
-                "components": form.components(board, self.inventory, judged, Work(wanted)),
+                "components": components.listed(board, self.inventory, judged, components.sights(board, self.inventory), Work(wanted)),
                 "sources": [form.source(source) for source in board.sources.values()],
                 "findings": [form.finding(found, self.catalog) for found in by_strength(board.findings)[:PAGE]],
                 "openFindings": len(board.findings),
@@ -223,9 +223,7 @@ class Api:
 
     async def components(self, request: web.Request) -> web.Response:
         read_query(request)
-        board = self.board
-        listed = form.components(board, self.inventory, board.verdict())
-        return web.json_response({"components": listed})
+        return web.json_response(components.in_full(self.board, self.inventory))
 
     async def gpus(self, request: web.Request) -> web.Response:
         read_query(request)

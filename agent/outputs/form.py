@@ -6,28 +6,11 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 
-from agent.board import Board
 from agent.catalog import Catalog, Rule
 from agent.judge.findings import clears_of, rule_of
-from agent.judge.verdict import Work, by_strength, reasons, status_of
+from agent.judge.verdict import by_strength, reasons
 from agent.ledger import Past, StoredEvent
-from agent.model import (
-    NODE,
-    Action,
-    Component,
-    ComponentKind,
-    Event,
-    Finding,
-    Incident,
-    Member,
-    SourceHealth,
-    SourceState,
-    Status,
-    Transition,
-    Verdict,
-)
-from agent.sources.nvml.node import NAME as NVML
-from agent.sources.pci import PciInventory
+from agent.model import Action, Event, Finding, Incident, Member, Sample, SourceHealth, SourceState, Transition, Verdict
 
 Json = dict[str, object]
 
@@ -119,37 +102,11 @@ def source(health: SourceHealth) -> Json:
     }
 
 
-def components(board: Board, inventory: PciInventory, whole: Verdict, work: Work = Work.RUNNING) -> list[Json]:
-    """What is watched: what PCI shows and whatever else has an open finding, each with its own verdict; the node has the `whole` one."""
-    unseen = board.unseen(
-        NVML, [Component(device.kind, device.address) for device in inventory.watched() if device.kind is ComponentKind.GPU]
-    )
-    watched: dict[Component, Json] = {NODE: {}}
-    for device in inventory.watched():
-        pci: Json = {"pci": device.address, "vendor": f"{device.vendor:04x}", "device": f"{device.device:04x}", "driver": device.driver}
-        watched[Component(device.kind, device.address)] = pci
-    by_component: dict[Component, list[Finding]] = {component: [] for component in watched}
-    for found in board.findings:
-        by_component.setdefault(found.component, []).append(found)
-    listed: list[Json] = []
-    for component, own in by_component.items():
-        listed.append(
-            {
-                "name": component.name,
-                "kind": component.kind.value,
-                "id": component.id,
-                "status": (whole.status if component == NODE else status(component in unseen, status_of(own, work))).value,
-                "action": (whole.action if component == NODE else Action.strongest(found.action for found in own)).value,
-                "findings": len(own),
-                "attributes": watched.get(component, {}),
-            }
-        )
-    return listed
-
-
-def status(unseen: bool, judged: Status) -> Status:
-    """What nobody looks at is not healthy; what is known to be ill stays so."""
-    return Status.UNKNOWN if unseen and judged is not Status.UNHEALTHY else judged
+def plain(value: Sample) -> object:
+    """A reading: whole numbers are written as such."""
+    if isinstance(value, tuple):
+        return [plain(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def incident(told: Incident, findings: Iterable[Finding], catalog: Catalog) -> Json:

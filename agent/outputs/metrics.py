@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -18,9 +18,10 @@ from prometheus_client.registry import Collector
 from agent import __version__
 from agent.board import Board
 from agent.model import Status
-from agent.outputs import form, gpus
+from agent.outputs import components, devices, gpus
 from agent.outputs.gate import Gate
 from agent.sources.kernel_log.interpret import Interpreter
+from agent.sources.nvml.node import NAME as NVML
 from agent.sources.pci import PciInventory
 
 _CLIENTS = 16
@@ -41,7 +42,8 @@ class BoardCollector(Collector):
         yield from self._findings()
         yield from self._suspects()
         yield from self._events()
-        yield from gpus.metrics(self.board.present())
+        yield from gpus.metrics(self.board.present(NVML))
+        yield from devices.metrics(self.board)
         yield from self._sources()
         yield from self._ledger()
         yield _gauge("vitald_api_clients", "Clients connected to the socket.", self.gate.clients)
@@ -53,6 +55,7 @@ class BoardCollector(Collector):
 
     def _verdict(self) -> Iterator[Metric]:
         verdict = self.board.verdict()
+        seen = components.sights(self.board, self.inventory)
         yield _gauge("vitald_reboot_required", "1 if an open finding asks for a reboot of the node.", verdict.reboot_required)
         yield _gauge("vitald_replacement_required", "1 if an open finding asks for replacement of the node.", verdict.replacement_required)
         yield _gauge("vitald_simulated", "1 if an open finding is a drill's, or what is read is not real.", verdict.simulated)
@@ -63,9 +66,36 @@ class BoardCollector(Collector):
         of_component = GaugeMetricFamily(
             "vitald_component_status", "Status of each component: 1 for the one that holds.", labels=["component", "kind", "status"]
         )
-        for component in form.components(self.board, self.inventory, verdict):
+        counts: Counter[tuple[str, str]] = Counter()
+        for component in components.listed(self.board, self.inventory, verdict, seen):
             of_component.add_metric([str(component["name"]), str(component["kind"]), str(component["status"])], 1)
+            counts[str(component["kind"]), str(component["status"])] += 1
         yield of_component
+        number = GaugeMetricFamily("vitald_components", "Components that are watched, by kind and status.", labels=["kind", "status"])
+        for kind in sorted({kind for kind, _ in counts}):
+            for one in Status:
+                number.add_metric([kind, one.value], counts[kind, one.value])
+        yield number
+        yield from self._coverage(components.coverage(seen))
+
+    def _coverage(self, told: Sequence[components.Coverage]) -> Iterator[Metric]:
+        """How much of what is asked is answered. It falls when a driver no longer shows something, and when nobody looks."""
+        ratio = GaugeMetricFamily(
+            "vitald_coverage_ratio", "Share of the readings a source asks for that it observes now.", labels=["source", "kind"]
+        )
+        gaps = GaugeMetricFamily(
+            "vitald_not_observable", "Components of which a reading cannot be observed.", labels=["source", "kind", "reading"]
+        )
+        for one in told:
+            if one.asked:
+                ratio.add_metric([one.source, one.kind.value], one.observable / one.asked)
+            missing: Counter[str] = Counter()
+            for gap in one.gaps:
+                missing.update(dict.fromkeys(gap.readings, len(gap.components)))
+            for reading, count in sorted(missing.items()):
+                gaps.add_metric([one.source, one.kind.value, reading], count)
+        yield ratio
+        yield gaps
 
     def _findings(self) -> Iterator[Metric]:
         labels = ["component", "kind", "code", "action", "simulated"]

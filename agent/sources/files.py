@@ -19,7 +19,8 @@ from agent.model import Sample
 
 T = TypeVar("T")
 
-_MOST = 65536  # bytes; an attribute of sysfs is at most a page, the longest file of procfs that we read is longer
+_PAGE = 4096  # an attribute of sysfs is no longer, and comes whole
+_MOST = 65536  # bytes; some files of procfs are longer
 _REASONS = {errno.ENOENT: "there is no such file", errno.EINVAL: "the driver answers EINVAL: left alone from now on"}
 
 
@@ -35,6 +36,15 @@ def read(path: Path | str) -> str:
     finally:
         os.close(fd)
     return b"".join(parts).decode("utf-8", "replace").strip()
+
+
+def attribute(path: Path | str) -> str:
+    """The same of an attribute of sysfs, which one read gives. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _PAGE).decode("utf-8", "replace").strip()
+    finally:
+        os.close(fd)
 
 
 def names(folder: Path | str) -> list[str]:
@@ -82,7 +92,7 @@ class Files:
             return None
         text = ""
         try:
-            text = read(path)
+            text = attribute(path)
             parsed = parse(text)
         except OSError as error:
             if error.errno == errno.EINVAL:

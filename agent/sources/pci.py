@@ -1,23 +1,27 @@
 """
 What is on PCI: the accelerators, switches and adapters that this node has, from sysfs.
 
-A snapshot taken at start; a device is looked up again when a kernel line names it, because one that has fallen off the
-bus is gone from sysfs too. Reading these attributes does not touch the device.
+A snapshot, taken again whenever somebody looks. What has left the bus is remembered: the kernel's lines about it, and about the
+port above it, come after it is gone. Reading these attributes does not touch the device.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.model import Component, ComponentKind
+from agent.sources.files import read
 
-_NVIDIA, _AMAZON = 0x10DE, 0x1D0F
+NVIDIA, AMAZON = 0x10DE, 0x1D0F
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_NEURON_DEVICES = range(0x7064, 0x7465)  # Inferentia, Trainium 1 to 3 (aws-neuron-driver PCI table)
+# Inferentia, Trainium 1, Inferentia2, Trainium 2 and 3 (aws-neuron-driver PCI table). Their class differs: the ids alone tell.
+_NEURON_DEVICES = {0x7064, 0x7065, 0x7066, 0x7067, 0x7164, 0x7264, 0x7364, 0x7564, 0x7565}
+_MOST = 4096  # departed devices remembered: whoever makes and removes virtual functions all day does not fill our memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +34,16 @@ class PciDevice:
     pci_class: int
     driver: str | None
     port: str | None = None  # the bridge right above it
+    virtual: bool = False  # a virtual function of a device that this node has too
 
     @property
     def kind(self) -> ComponentKind:
         base = self.pci_class >> 16
-        if self.vendor == _NVIDIA and base == 0x03:
+        if self.vendor == NVIDIA and base == 0x03:
             return ComponentKind.GPU
-        if self.vendor == _NVIDIA and self.pci_class >> 8 == 0x0680:
+        if self.vendor == NVIDIA and self.pci_class >> 8 == 0x0680:
             return ComponentKind.NVSWITCH
-        if self.vendor == _AMAZON and self.device in _NEURON_DEVICES and base in (0x08, 0x12):
+        if self.vendor == AMAZON and self.device in _NEURON_DEVICES:
             return ComponentKind.NEURON
         if base == 0x02:
             return ComponentKind.NIC
@@ -52,34 +57,46 @@ class PciInventory:
         self._root = sysfs / "bus" / "pci" / "devices"
         self._slots = sysfs / "bus" / "pci" / "slots"
         self.devices: dict[str, PciDevice] = {}
+        self.departed: dict[str, PciDevice] = {}  # as they were when they were last here
         self.error = ""  # why the bus could not be read when that was last tried; what was seen before stands
         self.slots: dict[str, str] = {}  # physical slots by address without function, where the firmware names them
 
     def read(self) -> None:
         """Walk sysfs. A node without a PCI bus has no devices; that is no error. A bus that cannot be read is one, and shows nothing."""
         try:
-            found = [_device(entry) for entry in sorted(self._root.iterdir())]
+            found = [_device(entry.path, entry.name) for entry in sorted(os.scandir(self._root), key=lambda entry: entry.name)]
         except FileNotFoundError:
             found = []
         except OSError as error:
             self.error = f"{error.filename or self._root}: {error.strerror}"
             return
         self.error = ""
-        self.devices = {device.address: device for device in found if device is not None}
+        devices = {device.address: device for device in found if device is not None}
+        departed = {address: device for address, device in (self.departed | self.devices).items() if address not in devices}
+        self.departed = dict(list(departed.items())[-_MOST:])
+        self.devices = devices
         self.slots = dict(_slots(self._slots))
 
     def present(self, address: str) -> bool:
         """Whether the device is on the bus at this moment. `address` is normalised, so it cannot leave the folder."""
         return (self._root / address).exists()
 
+    def folder(self, address: str) -> Path:
+        """Where sysfs shows a function."""
+        return self._root / address
+
     def port(self, address: str) -> str | None:
-        """The port that a device sits behind, as it was when the bus was last read: errors of its link are reported there."""
-        device = self.devices.get(address)
+        """The port that a device sits behind, or sat behind when it was last here: errors of its link are reported there."""
+        device = self.known(address)
         return device.port if device is not None else None
+
+    def known(self, address: str) -> PciDevice | None:
+        """The device at an address, or the one that was there last."""
+        return self.devices.get(address) or self.departed.get(address)
 
     def component(self, address: str, kind: ComponentKind) -> Component:
         """The component at an address: what PCI says it is, else what the line's grammar implies."""
-        device = self.devices.get(address)
+        device = self.known(address)
         if kind is ComponentKind.PCI and device is not None:
             kind = device.kind
         return Component(kind, address)
@@ -105,21 +122,42 @@ def _slots(root: Path) -> Iterator[tuple[str, str]]:
         return  # no firmware names, or a slot that has just gone
 
 
-def _device(path: Path) -> PciDevice | None:
+def _device(path: str, address: str) -> PciDevice | None:
+    """As text paths and few system calls: this goes through hundreds of functions at every look."""
     try:
-        numbers = [int((path / name).read_text(), 16) for name in ("vendor", "device", "class")]
+        vendor, device, pci_class = (_hex(f"{path}/{name}") for name in ("vendor", "device", "class"))
+        driver, place = _link(f"{path}/driver"), _link(path)
     except (FileNotFoundError, ValueError):
         return None  # went away between the listing and the look
     except OSError as error:
         if error.errno in (errno.ENODEV, errno.ENXIO):
             return None  # the same, a moment later
         raise
-    driver = path / "driver"
+    above = place.split("/")[-2:][0]  # of ../../../devices/pci0000:80/0000:80:01.0/0000:81:00.0
     return PciDevice(
-        address=path.name,
-        vendor=numbers[0],
-        device=numbers[1],
-        pci_class=numbers[2],
-        driver=driver.resolve().name if driver.exists() else None,
-        port=above if _ADDRESS.fullmatch(above := path.resolve().parent.name) else None,
+        address=address,
+        vendor=vendor,
+        device=device,
+        pci_class=pci_class,
+        driver=driver.rpartition("/")[2] or None,
+        port=above if _ADDRESS.fullmatch(above) else None,
+        virtual=bool(_link(f"{path}/physfn")),
     )
+
+
+def _hex(path: str) -> int:
+    try:
+        return int(read(path), 16)
+    except OSError as error:
+        error.filename = path
+        raise
+
+
+def _link(path: str) -> str:
+    """Where a link of sysfs points to; empty where there is none."""
+    try:
+        return os.readlink(path)  # noqa: PTH115  # a Path for each costs as much as the rest
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EINVAL):
+            return ""
+        raise

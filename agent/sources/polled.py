@@ -144,13 +144,16 @@ class Polled:
         """Something happened: do not wait for the next round."""
         self._wake.set()
 
-    def recall(self, after: Position) -> None:
-        """What was remembered. Raises ValueError for what is none of ours."""
+    def recall(self, after: Position | None) -> None:
+        """What was remembered. What cannot be read is logged, and forgotten."""
+        self._begin({})
+        if after is None:
+            return
         try:
             self._begin(json.loads(after.cursor))
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             self._begin({})
-            raise ValueError(f"what was remembered cannot be read: {error}") from error
+            log.error("memory_not_read", source=self.name, error=str(error), effect="baselines begin anew")
         if after.boot_id != self.boot_id:
             self._watcher.forget_all()
             self._hung.clear()
@@ -158,19 +161,20 @@ class Polled:
     @property
     def memory(self) -> str:
         known = {identity: {name: getattr(one, name) for name in Memory.__slots__} for identity, one in self._known.items()}
-        return json.dumps(
-            {"said": self._watcher.memory, "known": known, "missed": self._missed, "hung": sorted(self._hung)}, sort_keys=True
-        )
+        stored = {
+            "said": self._watcher.memory,
+            "known": known,
+            "missed": self._missed,
+            "hung": sorted(self._hung),
+            "subject": self.subject.memory,
+        }
+        return json.dumps(stored, sort_keys=True)
 
     # --- rounds
 
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Until cancelled."""
-        if after is not None:
-            try:
-                self.recall(after)
-            except ValueError as error:
-                log.error("memory_not_read", source=self.name, error=str(error), effect="baselines begin anew")
+        self.recall(after)
         due = time.monotonic()
         first = True
         while True:
@@ -188,7 +192,7 @@ class Polled:
                 yield self._digest({})
             pause = due - time.monotonic()
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(0.0, min(pause, _OFTEN_S) if self._readers.under_way else pause))
+                await asyncio.wait_for(self._wake.wait(), max(0.0, min(pause, _OFTEN_S) if self._readers.owing else pause))
 
     async def _round(self) -> dict[str, Look | Found | Broken]:
         back = await self._readers.read({_FIND: self.subject.find})
@@ -239,18 +243,14 @@ class Polled:
         return self._batch(events, [one for one in together if one.component not in self.read])
 
     def _readings(self, component: Component, look: Look) -> Readings:
-        before = self.read.get(component)
-        identity = look.serial or self._identity(component)
-        known = dict(before.values) if before is not None and before.identity == identity and not look.blind else {}
-        known = {name: value for name, value in known.items() if name not in look.missing}
         return Readings(
             component=component,
-            identity=identity,
+            identity=look.serial or self._identity(component),
             time=time.time(),
             looked=time.monotonic(),
-            values={**known, **look.values},
+            values=look.values,
             fresh=frozenset(look.values),
-            missing=dict(look.missing),
+            missing=look.missing,
             blind=look.blind,
         )
 

@@ -47,6 +47,12 @@ class Readers(Generic[T]):
         with self._lock:
             return dict(self._began)
 
+    @property
+    def owing(self) -> bool:
+        """Whether something is still to be collected, now or later."""
+        with self._lock:
+            return bool(self._began or self._done)
+
     def collect(self) -> dict[str, T | Broken]:
         """What came back since this was last asked."""
         with self._lock:

@@ -23,6 +23,7 @@ from agent.model import Component, ComponentKind, Readings, Sample, Value
 _SIGMA = 1.4826  # median absolute deviations to a standard deviation
 _SIBLINGS = 3  # fewer have no median worth the name
 _SHOWN = 6
+_PARTS = {ComponentKind.GPU: "link", ComponentKind.NEURON: "core"}  # what a reading with several values has one of for each
 _KEPT_S = 3600.0  # what grew in windows as long as this is remembered across a restart of the daemon, not of the node
 
 # What a watch says of a component: fields and text where it holds, empty where it does not, None where that cannot be told.
@@ -125,6 +126,8 @@ class Watcher:
     # --- what lasts
 
     def _lasting(self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float) -> list[Sign]:
+        if not any(watch.of in one.fresh for watch in watched.watches):
+            return []
         known = self._known[one.identity]
         held, seen = None, False
         for watch in watched.watches:
@@ -190,8 +193,9 @@ class Watcher:
         where = ""
         if isinstance(one.values[watch.of], tuple):
             fields[watch.of] = [int(_number(values[place])) for place in hit]
-            fields["links"] = list(hit)
-            where = f" on link {', '.join(map(str, hit[:_SHOWN]))}" + (f" and {len(hit) - _SHOWN} more" if len(hit) > _SHOWN else "")
+            part = _PARTS.get(one.component.kind, "port")
+            fields[f"{part}s"] = list(hit)
+            where = f" on {part} {', '.join(map(str, hit[:_SHOWN]))}" + (f" and {len(hit) - _SHOWN} more" if len(hit) > _SHOWN else "")
         value = values[hit[0]]
         if watch.over_s:
             fields["rate"] = round(float(value), 6) if not isinstance(value, str) else None
@@ -250,15 +254,17 @@ class Watcher:
                 base = (0.0,) * len(now_at)
             if before is None and watch.baseline:
                 base = now_at
-            if not watch.returns or key in known.booted:
-                base = tuple(was if was <= at else 0.0 for was, at in zip(base, now_at))  # it fell: the counter began anew
+            if key in known.booted:  # it began anew, unless it is one that nothing begins anew
+                base = tuple(was if was <= at else 0.0 for was, at in zip(base, now_at))
+            elif not watch.returns:  # it fell for no reason that is known: what it fell to is nothing new
+                base = tuple(map(min, base, now_at))
             risen = [place for place, (was, at) in enumerate(zip(base, now_at)) if at - was >= max(_number(watch.limit), 1e-9)]
             if risen:
                 by = sum(now_at[place] - base[place] for place in risen)
                 fields: dict[str, Value] = {watch.of: _whole(sum(now_at)), "rise": _whole(by)}
                 if isinstance(value, tuple):
-                    fields["links"] = list(risen)
-                since = "" if before is not None else ", counted since the driver was loaded"
+                    fields[f"{_PARTS.get(one.component.kind, 'port')}s"] = list(risen)
+                since = "" if before is not None else ", at the first look"
                 signs.append(_sign(one, watched.code, fields, f"{watch.of} rose by {by:g} to {sum(now_at):g}{since}"))
             known.said[key] = tuple(at if place in risen else was for place, (was, at) in enumerate(zip(base, now_at)))
             known.booted.discard(key)

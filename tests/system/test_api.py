@@ -48,7 +48,7 @@ def test_status(known: Node) -> None:
     assert status["reasons"] == [incident["line"] for incident in status["incidents"]]  # type: ignore[union-attr]
     assert status["bootId"] == open("/proc/sys/kernel/random/boot_id").read().strip()
     sources = {source["name"]: source for source in status["sources"]}  # type: ignore[union-attr]
-    assert {name: (source["state"], source["detail"]) for name, source in sources.items()} == {
+    assert {name: (sources[name]["state"], sources[name]["detail"]) for name in ("kernel_log", "nvml")} == {
         "kernel_log": ("ok", ""),
         "nvml": ("not present", "no NVIDIA GPU on PCI"),
     }
@@ -120,7 +120,9 @@ def test_components(known: Node) -> None:
     assert listed["node"]["status"] == "unhealthy"
     assert (listed["gpu/0000:65:00.0"]["status"], listed["gpu/0000:66:00.0"]["status"]) == ("degraded", "unhealthy")
     assert listed["gpu/0000:66:00.0"]["findings"] == 2
-    assert listed == {one["name"]: one for one in known.status()["components"]}  # type: ignore[union-attr]
+    short = {one["name"]: one for one in known.status()["components"]}  # type: ignore[union-attr]
+    assert short.keys() == listed.keys()
+    assert all(one.items() <= listed[name].items() for name, one in short.items())
 
 
 def test_rules(known: Node) -> None:

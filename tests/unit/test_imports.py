@@ -126,6 +126,8 @@ ASKING = {
     "remedy": ["remedy", "1", "--reason", "x", "--socket", "/nonexistent"],
     "replay": ["replay", "/dev/null"],
     "gpus": ["gpus", "--socket", "/nonexistent"],
+    "components": ["components", "--socket", "/nonexistent"],
+    "expect": ["expect", "--socket", "/nonexistent"],
     "release": ["release", "--socket", "/nonexistent"],
     "demo": ["demo", "--profile", "no such"],
     "explain": ["explain", "xid/79"],

@@ -15,6 +15,7 @@ from agent.sources.kernel_log.announced import Announcements
 from agent.sources.kernel_log.recognise import Recogniser
 from agent.sources.kernel_log.record import unescape
 from agent.sources.kernel_log.sighting import Sighting
+from agent.sources.neuron.places import PLACED, Places
 from agent.sources.pci import PciInventory
 from agent.sources.source import KERNEL_LOG
 
@@ -41,9 +42,18 @@ class Interpreter:
     Without an inventory the lines are another machine's or another day's, and this node's devices say nothing about them.
     """
 
-    def __init__(self, catalog: Catalog, announcements: Announcements, inventory: PciInventory | None, *, accept_userspace: bool) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        announcements: Announcements,
+        inventory: PciInventory | None,
+        *,
+        accept_userspace: bool,
+        places: Places | None = None,
+    ) -> None:
         self.announcements = announcements
         self.inventory = inventory
+        self.places = places or Places()
         self.counters = Counters()
         self._heads: dict[str, tuple[str, str, float]] = {}
         self.configure(catalog, accept_userspace=accept_userspace)
@@ -82,8 +92,11 @@ class Interpreter:
         said = {"number": sighting.number, "pci": sighting.pci, "pid": sighting.pid, "process": sighting.process}
         said |= {"link": sighting.link, "fatal": sighting.fatal, "usec": usec, "approximate": approximate or None}
         fields.update({name: value for name, value in said.items() if value is not None})
+        if sighting.code == PLACED and trust is not Trust.UNTRUSTED:
+            self.places.told(int(str(fields["device"])), f"0000:{fields['slot']}")
         component = self._component(sighting)
-        if self.inventory is not None and component.id and component.id in (sighting.pci, fields.get("blamed")):
+        named = component.id in (sighting.pci, fields.get("blamed")) or (component.kind is ComponentKind.NEURON and ":" in component.id)
+        if self.inventory is not None and component.id and named:
             fields["on_pci"] = self.inventory.present(component.id)
             if (port := self.inventory.port(component.id)) is not None:
                 fields["port"] = port
@@ -121,6 +134,8 @@ class Interpreter:
         if address is not None:
             return self.inventory.component(address, kind) if self.inventory is not None else Component(kind, address)
         device = sighting.fields.get("device") or sighting.fields.get("port")
+        if kind is ComponentKind.NEURON and device is not None:
+            return self.places.component(int(str(device)))
         return Component(kind, str(device)) if device else NODE
 
     def _follows(self, sighting: Sighting, identity: str, time: float) -> str | None:

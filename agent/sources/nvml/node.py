@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,14 +43,16 @@ _MISSED = "missing "  # before the UUID of a GPU that is nowhere: what is said o
 class GpuNode:
     """The GPUs of this node as NVML shows them."""
 
-    def __init__(self, catalog: Catalog, boot_id: str, *, expected: int, told: int) -> None:
-        """`expected`: how many GPUs there should be, 0 where nobody knows; `told`: the same, where the site said it itself."""
+    def __init__(self, catalog: Catalog, boot_id: str, *, expected: int, told: int, vbios: Sequence[str] = ()) -> None:
+        """`expected`: how many GPUs there should be, 0 where nobody knows; `told`: the same, where the site said it itself. `vbios`: the
+        versions that they may have, where it said that."""
         self.boot_id = boot_id
         self.simulated = False
         self.slots: Mapping[str, str] = {}  # physical slots by address without function
         self._catalog = catalog
         self._expected = expected
         self._told = told
+        self._vbios = ",".join(vbios)
         self._serial = 0
         self._begin()
 
@@ -202,6 +204,8 @@ class GpuNode:
         fresh = dict(values)
         if isinstance(version := self._driver.get("driver"), str):
             known["driver_version"] = version
+        if "vbios" in values:  # where none is expected, its own is right: that ends what was said by another configuration
+            known["vbios_expected"] = self._vbios or values["vbios"]
         # A fault is over only where the GPU has answered something; elsewhere nothing is known of its other faults.
         fresh |= {name: float(name in faults) for name in _FAULTS if name in faults or values}
         failing = dict(answer.get("failing", {}))

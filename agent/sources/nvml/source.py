@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -67,14 +67,23 @@ class Nvml:
     name = NAME
 
     def __init__(
-        self, settings: Settings, catalog: Catalog, inventory: PciInventory, boot_id: str, lane: Lane, *, expected: int = 0
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        inventory: PciInventory,
+        boot_id: str,
+        lane: Lane,
+        *,
+        expected: int = 0,
+        vbios: Sequence[str] = (),
     ) -> None:
-        """`expected`: how many GPUs a node of this type has; 0 where nobody knows."""
+        """`expected`: how many GPUs a node of this type has, 0 where nobody knows. `vbios`: the versions that they may have; empty: any."""
         self.settings = settings
         self.boot_id = boot_id
         self.deadline_s = 2 * settings.fast_s + settings.deadline_s + 5.0
         self.releases = Releases(wake=self._wake_up)
         self.expected = settings.expected_gpus or expected
+        self._vbios = vbios
         self._catalog = catalog
         self._inventory = inventory
         self._lane = lane
@@ -129,7 +138,7 @@ class Nvml:
                 delay = _RETRY_S[0] if answered else min(delay * 2, _RETRY_S[1])
 
     def _fresh(self) -> GpuNode:
-        return GpuNode(self._catalog, self.boot_id, expected=self.expected, told=self.settings.expected_gpus)
+        return GpuNode(self._catalog, self.boot_id, expected=self.expected, told=self.settings.expected_gpus, vbios=self._vbios)
 
     # --- one worker
 

@@ -1,0 +1,98 @@
+"""
+What this node should have, over the socket: `GET /v1/expect`, and `POST /v1/expect/confirm` for a person who says that it is right.
+
+Owns     the form of the answer, and that a confirmation is in the history: who, why, and what was confirmed.
+Refuses  counting and learning, which the source does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+from aiohttp import web
+
+from agent.ledger import Audit
+from agent.model import Fields
+from agent.outputs.peer import Peer
+from agent.outputs.request import Refused, read_body, read_query
+from agent.sources.expected import KINDS, VERSIONS, Expected, Unsettled
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
+
+CONFIRMED = "vitald/confirmed"
+_BY_NVML = "source nvml knows each of them by its UUID"
+Json = dict[str, object]
+
+
+class Say(Protocol):
+    """Hands in an event of the node as a whole, as `Pipeline.say` does."""
+
+    def __call__(self, code: str, fields: Fields, raw: str) -> None: ...
+
+
+class ExpectRoutes:
+    """The handlers. `changing` and `audit` are the API's: who may change something, and that a reason is given."""
+
+    def __init__(
+        self,
+        expected: Expected,
+        look_now: Callable[[], None],
+        say: Say,
+        changing: Callable[[web.Request], Peer],
+        audit: Callable[[Peer, str, int, Json], Audit],
+    ) -> None:
+        self._expected = expected
+        self._look_now = look_now
+        self._say = say
+        self._changing = changing
+        self._audit = audit
+
+    def add(self, app: web.Application) -> None:
+        app.router.add_get("/v1/expect", self.expect)
+        app.router.add_post("/v1/expect/confirm", self.confirm)
+
+    async def expect(self, request: web.Request) -> web.Response:
+        read_query(request)
+        return web.json_response(answer(self._expected))
+
+    async def confirm(self, request: web.Request) -> web.Response:
+        """What is here now is right."""
+        peer = self._changing(request)
+        audit = self._audit(peer, "expect", 0, await read_body(request, "reason"))
+        try:
+            confirmed = self._expected.confirm(peer.name, audit.reason)
+        except Unsettled as error:
+            raise Refused(409, str(error), "try again in a few minutes; vitald expect shows what is counted") from None
+        said = ", ".join(f"{count} {KINDS[kind]}" for kind, count in confirmed.items())
+        self._say(CONFIRMED, {**confirmed, "by": peer.name, "reason": audit.reason}, f"{peer.name} confirmed {said}: {audit.reason}")
+        self._look_now()
+        log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=audit.reason)
+        return web.json_response({"confirmed": confirmed, **answer(self._expected)})
+
+
+def answer(expected: Expected) -> Json:
+    """What is expected, why, and what is here. Null is what nobody knows."""
+    counts: list[Json] = []
+    for kind, title in KINDS.items():
+        wanted, here = expected.wanted(kind), expected.here.get(kind)
+        counts.append(
+            {
+                "kind": kind,
+                "title": title,
+                "here": here,
+                "notObservable": expected.unseen.get(kind, "") if here is None else "",
+                "expected": wanted.count if wanted is not None else None,
+                "confirmed": wanted is not None and wanted.confirmed,
+                "because": wanted.because if wanted is not None else "" if kind in expected.judged else _BY_NVML,
+            }
+        )
+    versions = [{"name": name, "here": expected.versions.get(name), "expected": list(expected.may_run(name))} for name in VERSIONS]
+    return {
+        "instanceType": expected.machine,
+        "counts": counts,
+        "versions": versions,
+        "healthyBoots": expected.enough,
+        "thisBootCounted": expected.counted_boot,
+    }

@@ -1,0 +1,1 @@
+"""The machine around the accelerators: memory, processors, disks, processes, clock and services."""

@@ -1,0 +1,139 @@
+"""
+The file systems that the node cannot do without: what space and inodes are left, and whether the kernel made one read-only.
+
+A file system is a disk here, under the name that the kernel's lines use (`vda1`, `dm-0`, `md127`). One that was mounted
+writable and is read-only now gave up after an error: its mount still says `rw`, its superblock says `ro`. Since Linux 6.15 ext4
+says `emergency_ro`, or `shutdown`, instead.
+
+Mounts are those of process 1: a service has its own view, in which `ProtectSystem=strict` makes all of them read-only. Source: proc_pid_mountinfo(5); Linux fs/proc_namespace.c, fs/ext4/super.c.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from agent.model import Component, ComponentKind
+from agent.sources.files import Look, read, why
+from agent.sources.polled import Device
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+_GAVE_UP = frozenset({"emergency_ro", "shutdown"})
+_UNKNOWN_MOUNT = "no mount is known that holds it"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo. `number` is the device as `major:minor`."""
+
+    point: str
+    number: str
+    type: str
+    source: str
+    options: frozenset[str]  # of this mount
+    superblock: frozenset[str]  # of the file system, whoever mounts it
+
+    @property
+    def read_only(self) -> bool:
+        """Nobody writes to it, on purpose."""
+        return "ro" in self.options and "ro" in self.superblock
+
+    @property
+    def gave_up(self) -> bool:
+        return ("rw" in self.options and "ro" in self.superblock) or not self.superblock.isdisjoint(_GAVE_UP)
+
+    def holds(self, path: str) -> bool:
+        return path == self.point or path.startswith(self.point.rstrip("/") + "/")
+
+
+class FileSystems:
+    """Those that hold some paths. Paths are taken as they are written: to follow links could block on a dead file server."""
+
+    def __init__(self, sysfs: Path, procfs: Path, paths: Sequence[str]) -> None:
+        self._sysfs, self._procfs = sysfs, procfs
+        self._paths = tuple(dict.fromkeys(str(Path(path).absolute()) for path in paths))
+        self.statvfs: Callable[[str], os.statvfs_result] = os.statvfs
+
+    def devices(self) -> Iterator[Device]:
+        mounts = self._mounts()
+        held: dict[Component, tuple[Mount | None, list[str]]] = {}
+        for path in self._paths:
+            mount = max((one for one in mounts if one.holds(path)), key=lambda one: len(one.point), default=None)
+            held.setdefault(Component(ComponentKind.DISK, self._name(mount, path)), (mount, []))[1].append(path)
+        for component, (mount, paths) in held.items():
+            yield Device(component, partial(self._look, mount, paths))
+
+    def _mounts(self) -> list[Mount]:
+        """The youngest of those on one mount point hides the others."""
+        lines: list[str] = []
+        for process in ("1", "self"):
+            with suppress(FileNotFoundError, PermissionError):
+                lines = read(self._procfs / process / "mountinfo").splitlines()
+                break
+        return list({one.point: one for line in lines if (one := _mount(line)) is not None}.values())
+
+    def _name(self, mount: Mount | None, path: str) -> str:
+        """As the kernel calls the device; what sits on none is called by its type and place."""
+        if mount is None:
+            return path
+        try:
+            return (self._sysfs / "dev/block" / mount.number).readlink().name
+        except OSError:
+            return Path(mount.source).name if mount.source.startswith("/dev/") else f"{mount.type}:{mount.point}"
+
+    def _look(self, mount: Mount | None, paths: Sequence[str]) -> Look:
+        where = mount.point if mount is not None else paths[0]
+        look = Look(words=f"{where} ({mount.source}, {mount.type})" if mount is not None else where, fields={"mount": where})
+        if mount is None:
+            look.missing["read_only"] = _UNKNOWN_MOUNT
+        else:
+            look.values["read_only"] = float(mount.gave_up)
+        if mount is not None and mount.read_only:
+            look.missing |= dict.fromkeys(
+                ("free_ratio", "free_inodes_ratio", "free_bytes"), "mounted read-only on purpose: it cannot fill up"
+            )
+            return look
+        try:
+            found = self.statvfs(where)
+        except FileNotFoundError:
+            look.missing["free_bytes"] = "there is no such folder"
+            return look
+        except OSError as error:
+            look.missing["free_bytes"] = why(error)
+            return look
+        usable = found.f_blocks - found.f_bfree + found.f_bavail  # without what is kept for root, as df counts
+        if usable > 0:
+            look.values["free_bytes"] = float(found.f_bavail * found.f_frsize)
+            look.values["free_ratio"] = round(found.f_bavail / usable, 4)
+        else:
+            look.missing["free_bytes"] = "it has no size"
+        if found.f_files > 0:
+            look.values["free_inodes_ratio"] = round(found.f_favail / found.f_files, 4)
+        else:
+            look.missing["free_inodes_ratio"] = f"{mount.type if mount is not None else 'it'} makes inodes as it needs them"
+        return look
+
+
+def _mount(line: str) -> Mount | None:
+    """`36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; None for what is none."""
+    mine, _, superblock = line.partition(" - ")
+    words, own = mine.split(), superblock.split(" ")
+    if len(words) < 6 or len(own) < 3:
+        return None
+    return Mount(
+        point=_plain(words[4]),
+        number=words[2],
+        type=own[0],
+        source=_plain(own[1]),
+        options=frozenset(words[5].split(",")),
+        superblock=frozenset(own[2].split(",")),
+    )
+
+
+def _plain(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)

@@ -1,0 +1,62 @@
+"""
+The host as the kernel's small files show it.
+
+Owns     which parts are looked at.
+Refuses  meaning, and all reading: each part knows its own files. What a machine does not have is `missing` with a reason, never a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from agent import config
+from agent.model import Component, Readings
+from agent.sources.files import Files, why
+from agent.sources.host.clock import Clock
+from agent.sources.host.filesystems import FileSystems
+from agent.sources.host.memory import Memory
+from agent.sources.host.nvme import Drives
+from agent.sources.host.processes import Processes
+from agent.sources.host.processors import Processors
+from agent.sources.host.units import Units
+from agent.sources.polled import Device, Found
+
+
+class Part(Protocol):
+    """A part of the host. Called at each round; may raise OSError where nothing can be said of what there is."""
+
+    def devices(self) -> Iterator[Device]: ...
+
+
+class Host:
+    """The subject of the host source. `state` is the folder that vitald writes its ledger to."""
+
+    name = "host"
+
+    def __init__(self, sysfs: Path, procfs: Path, state: Path, settings: config.Host) -> None:
+        self.memory: dict[str, Any] = {}
+        files = Files()
+        self.drives = Drives(sysfs, files)
+        self.filesystems = FileSystems(sysfs, procfs, (str(state), *settings.mounts))
+        self.processes = Processes(procfs, files)
+        self.clock = Clock()
+        self.units = Units(settings.units)
+        memory, processors = Memory(sysfs, procfs, files), Processors(sysfs, files)
+        self._parts: tuple[Part, ...] = (memory, processors, self.filesystems, self.drives, self.processes, self.clock, self.units)
+
+    def find(self) -> Found:
+        """All parts; one that cannot be listed leaves the others alone."""
+        devices: dict[Component, Device] = {}
+        trouble: list[str] = []
+        for part in self._parts:
+            try:
+                devices.update({one.component: one for one in part.devices()})
+            except OSError as error:
+                trouble.append(f"{error.filename or type(part).__name__}: {why(error)}")
+        return Found(tuple(devices.values()), trouble="; ".join(trouble))
+
+    def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:  # noqa: ARG002
+        """Its parts have nothing to say of each other."""
+        return ()

@@ -1,0 +1,78 @@
+"""
+NVMe drives: the state of each controller, who it is, and its temperature.
+
+State and identity are in the kernel's memory. The temperature is asked of the drive itself: a drive that no longer answers
+makes that look hang, which is told with its name. Wear (spare blocks, percentage used) is only in the SMART log, whose ioctl
+needs root: it is not observable here. Source: Linux drivers/nvme/host/{core,sysfs,hwmon}.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from agent.model import Component, ComponentKind
+from agent.sources.files import Files, Look, names, read
+from agent.sources.polled import Device
+
+_DRIVE = re.compile(r"nvme\d{1,4}")
+# Volumes of a cloud's storage service: they come and go as they are attached, and are no part of the machine.
+_VOLUMES = ("Amazon Elastic Block Store", "nvme_card-pd", "MSFT NVMe Accelerator")
+_NO_WEAR = "the SMART log needs root and an ioctl"
+
+
+class Drives:
+    """All NVMe controllers, on PCI or over a fabric."""
+
+    def __init__(self, sysfs: Path, files: Files) -> None:
+        self._root = sysfs / "class/nvme"
+        self._files = files
+
+    def devices(self) -> Iterator[Device]:
+        who = {name: self._who(self._root / name) for name in names(self._root) if _DRIVE.fullmatch(name)}
+        twins = Counter(fields.get("serial", "") for fields in who.values())  # two paths to one drive, or a simulator's
+        for name, fields in who.items():
+            serial = fields.get("serial", "")
+            own = fields.get("transport") == "pcie" and not fields.get("model", "").startswith(_VOLUMES)
+            look = partial(self._look, self._root / name, fields, serial if twins[serial] == 1 else "")
+            yield Device(Component(ComponentKind.DISK, name), look, expected=own)
+
+    def _who(self, folder: Path) -> dict[str, str]:
+        fields = {}
+        for name, file in (
+            ("model", "model"),
+            ("serial", "serial"),
+            ("firmware", "firmware_rev"),
+            ("transport", "transport"),
+            ("pci", "address"),
+        ):
+            with suppress(OSError):  # what it does not say is not said of it
+                fields[name] = read(folder / file)
+        return fields
+
+    def _look(self, folder: Path, who: dict[str, str], serial: str) -> Look:
+        fields = {name: value for name, value in who.items() if name != "serial" and value}
+        look = Look(serial=serial, words=" ".join((folder.name, *filter(None, (who.get("model"), serial)))), fields=fields)
+        look.missing["wear"] = _NO_WEAR
+        state = self._files.text(look, "state", folder / "state")
+        if state != "live":
+            look.missing["temperature_celsius"] = f"the controller is {state or 'in no known state'}"
+            return look
+        sensor = self._sensor(folder)
+        if sensor is None:
+            look.missing["temperature_celsius"] = "the kernel shows no sensor of this drive"
+            return look
+        self._files.value(look, "temperature_celsius", sensor / "temp1_input", lambda text: int(text) / 1000)
+        self._files.number(look, "temperature_alarm", sensor / "temp1_alarm")
+        return look
+
+    def _sensor(self, folder: Path) -> Path | None:
+        for place in (folder, folder / "device/hwmon", folder / "hwmon"):
+            for name in names(place):
+                if name.startswith("hwmon") and name != "hwmon":
+                    return place / name
+        return None

@@ -1,0 +1,104 @@
+"""
+The services that this site says must be running, as systemd shows them.
+
+One call of systemctl serves all of them. Where systemd is not the one in charge (a container), or does not answer in time, nothing
+is observed. Source: systemctl(1), org.freedesktop.systemd1(5).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from agent.model import Component, ComponentKind
+from agent.sources.files import Look
+from agent.sources.polled import Device
+
+_PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "NRestarts", "Result")
+_ANSWER_S = 5.0
+_SERVES_S = 2.0  # an answer serves the looks of one round
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
+
+
+class Unanswered(Exception):
+    """systemd cannot be asked. The text says why, for people."""
+
+
+def show(units: Sequence[str]) -> str:
+    """What `systemctl show` says of these units, a paragraph each, in their order. Raises Unanswered."""
+    command = ["systemctl", "show", "--no-pager", f"--property={','.join(_PROPERTIES)}", "--", *units]
+    try:
+        done = subprocess.run(
+            command,
+            env=_ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_S,
+            check=False,
+            text=True,
+            errors="replace",
+        )
+    except FileNotFoundError:
+        raise Unanswered("there is no systemctl here") from None
+    except subprocess.TimeoutExpired:
+        raise Unanswered(f"systemctl did not answer within {_ANSWER_S:g} s") from None
+    except OSError as error:
+        raise Unanswered(f"systemctl: {error.strerror}") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise Unanswered(f"systemctl: {said[0] if said else f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+class Units:
+    """The units that were configured."""
+
+    def __init__(self, units: Sequence[str]) -> None:
+        self._units = tuple(dict.fromkeys(unit if "." in unit else f"{unit}.service" for unit in units))
+        self.show: Callable[[Sequence[str]], str] = show
+        self._lock = threading.Lock()
+        self._answer: list[dict[str, str]] | Unanswered = []
+        self._asked = -_SERVES_S
+
+    def devices(self) -> Iterator[Device]:
+        for number, unit in enumerate(self._units):
+            yield Device(Component(ComponentKind.NODE, unit), partial(self._look, number, unit))
+
+    def _look(self, number: int, unit: str) -> Look:
+        look = Look(words=unit, fields={"unit": unit})
+        answer = self._ask()
+        if isinstance(answer, Unanswered):
+            look.missing |= dict.fromkeys(("load_state", "active_state", "restarts"), str(answer))
+            return look
+        said = answer[number]
+        for name, key in (("load_state", "LoadState"), ("active_state", "ActiveState"), ("sub_state", "SubState"), ("result", "Result")):
+            if said.get(key):
+                look.values[name] = said[key]
+            else:
+                look.missing[name] = f"systemd does not say {key} of it"
+        restarts = said.get("NRestarts", "")
+        if restarts.isdigit():
+            look.values["restarts"] = float(restarts)
+        else:
+            look.missing["restarts"] = "only services are restarted"
+        return look
+
+    def _ask(self) -> list[dict[str, str]] | Unanswered:
+        with self._lock:
+            if time.monotonic() - self._asked >= _SERVES_S:
+                try:
+                    self._answer = self._parse(self.show(self._units))
+                except Unanswered as error:
+                    self._answer = error
+                self._asked = time.monotonic()
+            return self._answer
+
+    def _parse(self, text: str) -> list[dict[str, str]]:
+        """A name may be an alias of another unit: they are told apart by their order. Raises Unanswered."""
+        said = [dict(line.split("=", 1) for line in part.splitlines() if "=" in line) for part in text.strip().split("\n\n")]
+        if len(said) != len(self._units):
+            raise Unanswered(f"systemctl spoke of {len(said)} units, asked of {len(self._units)}")
+        return said

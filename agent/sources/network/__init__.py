@@ -1,0 +1,1 @@
+"""Network adapters: EFA, InfiniBand, RoCE, and plain interfaces on PCI."""

@@ -1,0 +1,1 @@
+"""AWS Neuron devices: Trainium and Inferentia."""

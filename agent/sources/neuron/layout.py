@@ -1,0 +1,88 @@
+"""
+Where the Neuron driver keeps its files, relative to the device's folder, by what is known of its versions.
+
+Paths move between versions (2.31 reorganised the tree), so a file that is not where it is known to be is not looked for by name: what
+it would say is unknown. Source: aws-neuron-driver 2.24 and 2.30, AWS Neuron sysfs user guide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.sources import files
+
+SERIES = ((2, 14), (2, 31))  # from the first to before the second, the places below are known
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One file. `since` is the driver that brought it, `families` the devices that have it (empty: all)."""
+
+    reading: str
+    path: str
+    since: tuple[int, int] = (0, 0)
+    families: tuple[str, ...] = ()
+
+    def there(self, version: tuple[int, ...], family: str) -> bool:
+        """Whether this driver should have it. Unknown versions and families are expected to have everything."""
+        return (not version or version >= self.since) and (not self.families or not family or family in self.families)
+
+
+_HEALTH = "stats/hardware/health_status"
+RESET = "reset"  # 0 resetting, 1 ready, 2 invalid; readable by root only
+FIRMWARE = "fw_api_version"  # a number, or `busy` while the device is being reset
+SERIAL = "info/serial_number"
+FAMILY = "info/architecture/instance_type"
+NAME = "info/architecture/device_name"
+
+# What tells a sick device from a well one. While one of these cannot be read, nothing is said of the device's health.
+ESSENTIAL = (
+    Attribute("sram_ecc_uncorrected", "stats/hardware/sram_ecc_uncorrected"),
+    Attribute("hbm_ecc_uncorrected", "stats/hardware/mem_ecc_uncorrected"),
+)
+ECC = (
+    *ESSENTIAL,
+    Attribute("hbm_ecc_repairable", "stats/hardware/mem_ecc_repairable_uncorrected", since=(2, 24)),
+    Attribute("sram_ecc_corrected", "stats/hardware/sram_ecc_corrected", since=(2, 30)),
+    Attribute("hbm_ecc_corrected", "stats/hardware/mem_ecc_corrected", since=(2, 30)),
+)
+UNHEALTHY = Attribute("unhealthy_components", f"{_HEALTH}/unhealthy_components", (2, 30), ("Trn2", "Trn3"))
+HEARTBEAT = Attribute("heartbeat", f"{_HEALTH}/healthcheck_heartbeat", (2, 30), ("Trn2", "Trn3"))
+ERROR_EVENTS = Attribute("hw_error_events", f"{_HEALTH}/hw_error_event", (2, 30), ("Trn2", "Trn3"))
+POWER = Attribute("power_utilization_ratio", "stats/power/utilization", since=(2, 21))
+HOST_MEMORY = "stats/memory_usage/host_mem"  # a folder for each category
+
+# Of each core: the counters that tell of hardware. Those of programs' own mistakes are left alone.
+CORE = "neuron_core"
+CORE_COUNTERS = (
+    *(
+        Attribute(name, f"stats/status/{name}/total")
+        for name in ("hw_error", "hw_hbm_ue_error", "hw_nc_ue_error", "hw_dma_abort_error", "hw_collectives_error", "timeout")
+    ),
+    Attribute("hw_repairable_hbm_ue_error", "stats/status/hw_repairable_hbm_ue_error/total", since=(2, 24)),
+    Attribute("reset_requests", "stats/other_info/reset_req_count/total"),
+    Attribute("reset_failures", "stats/other_info/reset_fail_count/total"),
+)
+CORE_MEMORY = "stats/memory_usage/device_mem/present"
+
+
+def version(text: str) -> tuple[int, ...]:
+    """`2.30.2.0` as numbers; empty for anything else."""
+    parts = text.split(".")
+    return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
+
+
+def elsewhere(folder: str, name: str) -> str:
+    """Where a file of that name is now, for people: it may mean something else there. Empty where there is none."""
+    waiting = [("", 0)]
+    while waiting:
+        inside, depth = waiting.pop()
+        for entry in files.names(f"{folder}/{inside}"):
+            if entry == name:
+                return f"{inside}{entry}"
+            if depth < _DEPTH and not entry.startswith((CORE, "power", "subsystem")):
+                waiting.append((f"{inside}{entry}/", depth + 1))
+    return ""
+
+
+_DEPTH = 3

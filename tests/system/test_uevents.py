@@ -1,0 +1,178 @@
+"""Uevents of this machine's own kernel: heard, and not believed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent import catalog
+from agent.config import Pci as Settings
+from agent.model import Event
+from agent.sources.pci import PciInventory
+from agent.sources.pci_functions import Pci
+from agent.sources.polled import Polled
+from agent.sources.uevents import Uevents
+from tests.conftest import require
+from tests.trees import NVIDIA, Tree
+
+if TYPE_CHECKING:
+    import pyudev
+
+REAL = Path("/sys")
+GPU = "0000:81:00.0"
+
+
+@pytest.fixture(scope="module")
+def bell() -> Callable[[str], object]:
+    """Has the kernel announce something about a PCI function of this machine. None of it is so."""
+    devices = sorted((REAL / "bus/pci/devices").glob("*"))
+    writable = [one for one in devices if os.access(one / "uevent", os.W_OK)]
+    require(writable and os.geteuid() == 0, "root, and a PCI bus whose uevents can be asked for")
+    return lambda action: (writable[-1] / "uevent").write_text(action)
+
+
+def run(story: Awaitable[None]) -> None:
+    async def limited() -> None:
+        await asyncio.wait_for(story, 60)
+
+    asyncio.run(limited())
+
+
+@asynccontextmanager
+async def listening(ears: Uevents) -> AsyncIterator[None]:
+    task = asyncio.create_task(ears.listen())
+    try:
+        await asyncio.sleep(1.5)  # the library is found, and everybody was woken once
+        require(not ears.error, f"libudev and netlink ({ears.error})")
+        yield
+    finally:
+        task.cancel()
+
+
+def test_an_announcement_wakes_within_a_moment(bell: Callable[[str], object]) -> None:
+    woken: list[float] = []
+    ears = Uevents({"pci": [lambda: woken.append(time.monotonic())]})
+
+    async def story() -> None:
+        async with listening(ears):
+            woken.clear()
+            began = time.monotonic()
+            bell("change")
+            while not woken:
+                await asyncio.sleep(0.001)
+            assert woken[0] - began < 0.5
+
+    run(story())
+
+
+def interface_of_software() -> bool:
+    """Make a network interface that no hardware has, and remove it. False where this is not allowed, or no such thing is known."""
+    for kind in ("dummy", "ifb", "veth"):
+        if subprocess.run(["ip", "link", "add", "vitald-ue", "type", kind], capture_output=True).returncode == 0:
+            subprocess.run(["ip", "link", "del", "vitald-ue"], check=True)
+            return True
+    return False
+
+
+def test_interfaces_made_of_software_are_heard_and_wake_nobody() -> None:
+    require(shutil.which("ip") and interface_of_software(), "the right to make a network interface")
+    woken: Counter[str] = Counter()
+    ears = Uevents({"net": [lambda: woken.update(["net"])]})
+
+    async def story() -> None:
+        async with listening(ears):
+            woken.clear()
+            await asyncio.to_thread(interface_of_software)
+            while ears.heard < 2:
+                await asyncio.sleep(0.01)
+            assert not woken
+
+    run(story())
+
+
+class Small(Uevents):
+    """With a socket that holds next to nothing."""
+
+    def _open(self) -> pyudev.Monitor:
+        monitor = super()._open()
+        monitor.set_receive_buffer_size(1)
+        return monitor
+
+
+def test_more_than_the_socket_holds_is_noticed(bell: Callable[[str], object]) -> None:
+    woken: Counter[str] = Counter()
+    ears = Small({name: [lambda name=name: woken.update([name])] for name in ("pci", "nvme")})
+
+    async def story() -> None:
+        async with listening(ears):
+            woken.clear()
+            for _ in range(50):  # while the loop is kept from reading
+                bell("change")
+            while not ears.lost:
+                await asyncio.sleep(0.01)
+            assert woken["nvme"] and not ears.error
+            before = ears.heard
+            bell("change")
+            while ears.heard == before:  # and it goes on
+                await asyncio.sleep(0.01)
+
+    run(story())
+
+
+async def told(source: Polled, events: list[Event], looks: Counter[str]) -> None:
+    async with aclosing(source.batches(None)) as batches:  # type: ignore[type-var]
+        async for batch in batches:
+            events += batch.events
+            looks["looked"] += 1
+
+
+def test_a_removal_that_is_only_announced_is_not_believed(bell: Callable[[str], object]) -> None:
+    source = Polled(Pci(REAL, PciInventory(REAL), Settings()), catalog.load(), "boot-1", every_s=600.0, look_s=10.0)
+    events: list[Event] = []
+    looks: Counter[str] = Counter()
+
+    async def story() -> None:
+        telling = asyncio.create_task(told(source, events, looks))
+        async with listening(Uevents({"pci": [source.look_now]})):
+            before = looks["looked"]
+            bell("remove")
+            while looks["looked"] == before:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(1.5)
+        telling.cancel()
+
+    run(story())
+    assert [event.code for event in events] == []
+
+
+def test_a_removed_gpu_is_seen_at_once(bell: Callable[[str], object], tmp_path: Path) -> None:
+    """The tree is ours, the bell is the kernel's: the next round would come in ten minutes."""
+    tree = Tree(tmp_path)
+    tree.pci(GPU, NVIDIA, 0x2330, 0x030200, "nvidia")
+    source = Polled(Pci(tmp_path, PciInventory(tmp_path), Settings()), catalog.load(), "boot-1", every_s=600.0, look_s=10.0)
+    events: list[Event] = []
+
+    async def story() -> None:
+        telling = asyncio.create_task(told(source, events, Counter()))
+        async with listening(Uevents({"pci": [source.look_now]})):
+            assert events == []
+            tree.remove(f"bus/pci/devices/{GPU}")
+            began = time.monotonic()
+            bell("change")
+            while not events:
+                await asyncio.sleep(0.001)
+            assert time.monotonic() - began < 1.0
+        telling.cancel()
+
+    run(story())
+    assert [(event.code, event.component.name) for event in events] == [("pci/removed", f"gpu/{GPU}")]

@@ -1,0 +1,193 @@
+"""Drives and file systems of the host."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from agent.sources.host.filesystems import Mount, _mount
+from tests.looking import Looking, polled, told
+from tests.trees import Tree
+from tests.unit.test_host import KINDS, ROOT, Clock, clock, drive, host, statvfs, tree
+
+__all__ = ["clock", "tree"]  # fixtures
+
+
+# --- file systems
+
+
+@pytest.mark.parametrize(
+    ("options", "superblock", "gave_up"),
+    [
+        ("rw,relatime", "rw,errors=remount-ro", False),
+        ("rw,relatime", "ro,errors=remount-ro", True),
+        ("rw,relatime", "rw,emergency_ro", True),
+        ("rw,relatime", "rw,shutdown", True),
+        ("ro,relatime", "ro", False),  # mounted so
+        ("ro,relatime", "rw", False),  # a read-only view of a writable one
+        ("ro,relatime", "rw,emergency_ro", True),
+    ],
+)
+def test_read_only_by_the_kernels_own_decision(tree: Tree, options: str, superblock: str, gave_up: bool) -> None:
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        tree.write("proc/1/mountinfo", f"27 1 259:1 / / {options} - ext4 /dev/nvme0n1p1 {superblock}")
+        assert told(looking.look()) == ({("fs/remounted_readonly", "disk/nvme0n1p1")} if gave_up else set())
+        tree.write("proc/1/mountinfo", ROOT)
+        assert [event.fields["recovered"] for event in looking.look()] == [True] * gave_up
+
+
+def test_without_the_mounts_of_process_1_our_own_must_do(tree: Tree) -> None:
+    tree.remove("proc/1/mountinfo")
+    tree.write("proc/self/mountinfo", ROOT.replace("rw,relatime", "ro,relatime"))  # as ProtectSystem=strict shows it
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        assert told(looking.look()) == set()
+        assert looking.readings("disk/nvme0n1p1").values["free_ratio"] == 0.5
+
+
+def test_what_nobody_writes_to_cannot_fill_up(tree: Tree) -> None:
+    tree.write("proc/1/mountinfo", "27 1 259:1 / / ro,relatime - squashfs /dev/nvme0n1p1 ro")
+    subject = host(tree)
+    subject.filesystems.statvfs = lambda _: statvfs(free=0.0)
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        assert looking.readings("disk/nvme0n1p1").values == {"read_only": 0.0}
+
+
+def test_a_file_system_that_fills_up(tree: Tree, clock: Clock) -> None:
+    subject = host(tree, "/", "/var/log")
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        subject.filesystems.statvfs = lambda _: statvfs(free=0.04)
+        looking.look()
+        clock.pass_(300)
+        (event,) = looking.look()
+        assert (event.code, event.component.name, event.fields["mount"]) == ("fs/space_low", "disk/nvme0n1p1", "/")
+        subject.filesystems.statvfs = lambda _: statvfs(free=0.5, inodes=0.001)
+        looking.look()
+        clock.pass_(60)
+        assert ("fs/full", "disk/nvme0n1p1") in told(looking.look())
+
+
+def test_each_path_belongs_to_the_mount_that_holds_it(tree: Tree) -> None:
+    lines = [
+        "20 1 0:9 / / rw - rootfs rootfs rw",
+        ROOT,
+        "28 27 253:0 / /var rw shared:3 - xfs /dev/mapper/vg-var rw",
+        "29 28 0:44 / /var/lib rw - overlay overlay rw,lowerdir=/a",
+        "30 28 0:45 / /var/lo rw - tmpfs tmpfs rw",
+        "31 27 0:46 / /with\\040blank rw - nfs4 server:/with\\040blank rw",
+        "nonsense",
+    ]
+    tree.write("proc/1/mountinfo", "\n".join(lines))
+    tree.link("sys/dev/block/253:0", "sys/devices/virtual/block/dm-0")
+    with Looking(polled(host(tree, "/", "/var/log", "/with blank"), *KINDS)) as looking:
+        looking.look()
+        mounts = {
+            one.component.name for one in looking.last.readings if one.component.name.startswith("disk/") and "free_ratio" in one.values
+        }
+        assert mounts == {"disk/nvme0n1p1", "disk/dm-0", "disk/overlay:/var/lib", "disk/nfs4:/with blank"}
+
+
+def test_without_the_block_device_in_sysfs_its_source_names_it(tree: Tree) -> None:
+    tree.remove("sys/dev/block/259:1")
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        assert looking.readings("disk/nvme0n1p1").values["read_only"] == 0.0
+
+
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.EACCES, errno.EIO])
+def test_a_folder_that_cannot_be_asked_is_not_observed(tree: Tree, error: int) -> None:
+    def refuse(_: str) -> os.statvfs_result:
+        raise OSError(error, os.strerror(error))
+
+    subject = host(tree)
+    subject.filesystems.statvfs = refuse
+    with Looking(polled(subject, *KINDS)) as looking:
+        assert told(looking.look()) == set()
+        assert "free_bytes" in looking.readings("disk/nvme0n1p1").missing
+
+
+def test_inodes_that_are_made_as_needed_are_not_counted(tree: Tree) -> None:
+    subject = host(tree)
+    subject.filesystems.statvfs = lambda _: statvfs(files=0)
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        assert "ext4 makes inodes" in looking.readings("disk/nvme0n1p1").missing["free_inodes_ratio"]
+
+
+def test_a_line_of_mountinfo() -> None:
+    found = _mount("36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw,errors=continue")
+    assert found == Mount("/mnt2", "98:0", "ext3", "/dev/root", frozenset({"rw", "noatime"}), frozenset({"rw", "errors=continue"}))
+    assert found.holds("/mnt2/log")
+    assert not found.holds("/mnt22")
+
+
+# --- drives
+
+
+def test_a_drive_that_died(tree: Tree) -> None:
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        tree.write("sys/class/nvme/nvme0/state", "dead")
+        (event,) = looking.look()
+        assert (event.code, event.component.name, event.fields["pci"]) == ("nvme/lost", "disk/nvme0", "0000:00:1f.0")
+        assert "dead" in looking.readings("disk/nvme0").missing["temperature_celsius"]
+
+
+def test_a_reset_that_does_not_end(tree: Tree, clock: Clock) -> None:
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        tree.write("sys/class/nvme/nvme0/state", "resetting")
+        assert looking.look() == []
+        clock.pass_(299)
+        assert looking.look() == []
+        clock.pass_(1)
+        assert told(looking.look()) == {("nvme/not_live", "disk/nvme0")}
+
+
+def test_a_drive_of_the_machine_is_missed_and_a_volume_is_not(tree: Tree) -> None:
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        tree.remove("sys/class/nvme/nvme0")
+        tree.remove("sys/class/nvme/nvme1")
+        assert told(looking.look(3)) == {("nvme/missing", "disk/nvme0")}
+        drive(tree, "nvme2", "Amazon EC2 NVMe Instance Storage", "AWS22DD0011AABBCC")  # back, under another name
+        assert any(event.fields.get("recovered") for event in looking.look() if event.code == "nvme/missing")
+
+
+def test_a_hot_drive(tree: Tree, clock: Clock) -> None:
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        tree.write("sys/class/nvme/nvme0/hwmon3/temp1_alarm", 1)
+        looking.look()
+        clock.pass_(60)
+        assert told(looking.look()) == {("nvme/hot", "disk/nvme0")}
+
+
+def test_two_paths_to_one_drive_are_told_apart_by_name(tree: Tree) -> None:
+    for name in ("nvme2", "nvme3"):
+        drive(tree, name, "QEMU NVMe Ctrl", "deadbeef")
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        assert looking.readings("disk/nvme2").identity == "disk/nvme2"
+        assert looking.readings("disk/nvme0").identity == "AWS22DD0011AABBCC"
+
+
+def test_a_drive_without_a_sensor(tree: Tree) -> None:
+    tree.remove("sys/class/nvme/nvme0/hwmon3")
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        assert "no sensor" in looking.readings("disk/nvme0").missing["temperature_celsius"]
+
+
+def test_a_drive_that_does_not_answer_is_named(tree: Tree) -> None:
+    tree.hang("sys/class/nvme/nvme0/hwmon3/temp1_input")
+    with Looking(polled(host(tree), *KINDS, look_s=0.3)) as looking:
+        looking.until(lambda batch: any(event.code == "host/hung" for event in batch.events))
+        (event,) = [event for event in looking.events if event.code == "host/hung"]
+        assert event.component.name == "disk/nvme0"
+        assert looking.readings("disk/nvme1").values["state"] == "live"
+        with (tree.root / "sys/class/nvme/nvme0/hwmon3/temp1_input").open("w") as file:
+            file.write("38850\n")

@@ -1,0 +1,347 @@
+"""Processes stuck in the kernel, the clock, services; and the real parts of this machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agent import config
+from agent.model import SourceState
+from agent.sources.host import units
+from agent.sources.host.clock import Timex, adjtimex
+from agent.sources.host.host import Host
+from agent.sources.host.units import Unanswered
+from tests.looking import Looking, polled, told
+from tests.trees import Tree
+from tests.unit.test_host import KINDS, Clock, clock, host, tree
+
+__all__ = ["clock", "tree"]  # fixtures
+
+IOCTL = "[<0>] os_acquire_mutex+0x35/0x40 [nvidia]\n[<0>] nvidia_ioctl+0x1f/0x30 [nvidia]\n[<0>] __x64_sys_ioctl+0x8b/0xc0"
+BUSY = "12.00 11.00 9.00 3/800 11206"
+
+
+def process(
+    tree: Tree,
+    pid: int,
+    name: str = "python3",
+    *,
+    state: str = "D",
+    stack: str = "",
+    wchan: str = "0",
+    switches: int = 7,
+    kernel: bool = False,
+) -> None:
+    flags = 0x00200040 if kernel else 0x00400040
+    tree.write(f"proc/{pid}/stat", f"{pid} ({name}) {state} 1 1 1 0 -1 {flags} {'0 ' * 12} 1234 0 0")
+    tree.write(f"proc/{pid}/status", f"Name:\t{name}\nvoluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t0")
+    tree.write(f"proc/{pid}/wchan", wchan)
+    if stack:
+        tree.write(f"proc/{pid}/stack", stack)
+
+
+# --- processes
+
+
+@pytest.mark.parametrize(
+    ("stack", "wchan", "code", "where"),
+    [
+        (IOCTL, "0", "host/stuck_in_driver", "nvidia_ioctl"),
+        ("", "uvm_va_space_mm_register", "host/stuck_in_driver", "uvm_va_space_mm_register"),
+        ("[<0>] schedule_timeout+0x1/0x2\n[<0>] ncdev_ioctl+0x1/0x2 [neuron]", "0", "host/stuck_in_driver", "ncdev_ioctl"),
+        ("[<0>] cmd_exec+0x1/0x2 [mlx5_core]\n[<0>] mlx5_cmd_exec+0x1/0x2 [mlx5_core]", "0", "host/stuck_in_driver", "mlx5_cmd_exec"),
+        ("[<0>] efa_com_cmd_exec+0x1/0x2 [efa]", "0", "host/stuck_in_driver", "efa_com_cmd_exec"),
+        (
+            "[<0>] blk_execute_rq+0x1/0x2\n[<0>] nvme_submit_user_cmd+0x1/0x2 [nvme_core]",
+            "0",
+            "host/stuck_in_driver",
+            "nvme_submit_user_cmd",
+        ),
+        ("[<0>] rpc_wait_bit_killable+0x1/0x2 [sunrpc]", "0", "host/stuck_on_server", "rpc_wait_bit_killable"),
+        ("", "nfs4_wait_clnt_recover", "host/stuck_on_server", "nfs4_wait_clnt_recover"),
+        ("[<0>] ptlrpc_set_wait+0x1/0x2 [ptlrpc]", "0", "host/stuck_on_server", "ptlrpc_set_wait"),
+        ("[<0>] io_schedule+0x1/0x2\n[<0>] folio_wait_bit_common+0x1/0x2", "0", "host/stuck_elsewhere", "io_schedule"),
+        ("", "0", "host/stuck_elsewhere", "only root may see"),
+    ],
+)
+def test_a_process_stuck_for_five_minutes(tree: Tree, clock: Clock, stack: str, wchan: str, code: str, where: str) -> None:
+    tree.write("proc/loadavg", BUSY)
+    process(tree, 4021, stack=stack, wchan=wchan)
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        for _ in range(5):
+            clock.pass_(60)
+            assert told(looking.look()) == set()
+        clock.pass_(1)
+        (event,) = looking.look()
+        assert (event.code, event.component.name, event.fields["process"]) == (code, "node/processes", "python3")
+        assert "python3 (4021) in " in event.raw
+        assert where in event.raw
+        process(tree, 4021, state="S")
+        assert [event.fields["recovered"] for event in looking.look()] == [True]
+
+
+def test_a_process_that_ran_in_between_is_not_stuck(tree: Tree, clock: Clock) -> None:
+    tree.write("proc/loadavg", BUSY)
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        for look in range(10):
+            process(tree, 4021, stack=IOCTL, switches=7 + look)
+            assert told(looking.look()) == set()
+            clock.pass_(60)
+
+
+def test_kernel_threads_are_left_alone_until_their_number_is_anothers(tree: Tree, clock: Clock) -> None:
+    tree.write("proc/loadavg", BUSY)
+    process(tree, 90, "kworker/u16:4", stack=IOCTL, kernel=True)
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look(2)
+        (tree.root / "proc/90").rename(tree.root / "proc/gone")  # keeps its inode from being given out again
+        process(tree, 90, stack=IOCTL)
+        looking.look(2)
+        clock.pass_(301)
+        assert told(looking.look()) == {("host/stuck_in_driver", "node/processes")}
+
+
+def test_where_the_load_says_that_nobody_waits_nobody_is_looked_at(tree: Tree) -> None:
+    subject = host(tree)
+    process(tree, 4021, stack=IOCTL)
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        assert looking.readings("node/processes").values["stuck_in_nvidia_seconds"] == 0.0
+        assert subject.processes._waiting == {}
+
+
+def test_so_many_processes_are_read_in_turns(tree: Tree, clock: Clock) -> None:
+    tree.write("proc/loadavg", BUSY)
+    for pid in range(1000, 1600):
+        process(tree, pid, state="S")
+    process(tree, 1000, stack=IOCTL)  # the last in turn
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look(4)
+        assert looking.source.subject.processes._waiting == {}  # type: ignore[attr-defined]
+        looking.look()
+        clock.pass_(1)
+        looking.look()
+        assert looking.readings("node/processes").values["stuck_in_nvidia_seconds"] == 1.0
+
+
+def test_what_is_first_seen_is_not_named(tree: Tree, clock: Clock) -> None:
+    """It would be remembered, and so written to disk, at each look."""
+    tree.write("proc/loadavg", BUSY)
+    process(tree, 4021, stack=IOCTL)
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        assert "4021" not in looking.memory["known"]["node/processes"]["words"]
+        clock.pass_(60)
+        looking.look()
+        assert looking.memory["known"]["node/processes"]["words"] == "python3 (4021) in nvidia_ioctl"
+
+
+def test_a_name_is_made_printable(tree: Tree, clock: Clock) -> None:
+    tree.write("proc/loadavg", BUSY)
+    process(tree, 4021, "a) \x1b[31mb\n(c", stack=IOCTL)
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        clock.pass_(301)
+        (event,) = looking.look()
+        assert event.fields["process"] == "a) ?[31mb?(c"
+        assert event.raw.isprintable()
+
+
+def test_hidden_processes_are_said(tree: Tree) -> None:
+    tree.remove("proc/1/stat")
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        assert "hidepid" in looking.readings("node/processes").missing["stuck"]
+
+
+def test_processes_run_out(tree: Tree, clock: Clock) -> None:
+    tree.write("proc/sys/kernel/pid_max", 4194304)
+    tree.write("proc/sys/kernel/threads-max", 900)
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.look()
+        clock.pass_(60)
+        assert told(looking.look()) == {("host/tasks_many", "node/processes")}
+
+
+# --- the clock
+
+
+@pytest.mark.parametrize(
+    ("status", "maxerror", "offset", "codes"),
+    [
+        (0x0001, 2_000, 300, set()),
+        (0x0041, 16_000_000, 0, {"clock/unsynchronised"}),
+        (0x0041, 1_000_000, 0, set()),  # just started
+        (0x2001, 2_000, -60_000_000, {"clock/skewed"}),  # nanoseconds
+        (0x0001, 2_000, 60_000, {"clock/skewed"}),  # microseconds
+        (0x2001, 2_000, 60_000, set()),
+    ],
+)
+def test_the_clock(tree: Tree, clock: Clock, status: int, maxerror: int, offset: int, codes: set[str]) -> None:
+    subject = host(tree)
+    subject.clock.adjtimex = lambda: Timex(status=status, maxerror=maxerror, offset=offset)
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        clock.pass_(600)
+        assert told(looking.look()) == {(code, "node/clock") for code in codes}
+
+
+def test_a_clock_that_may_not_be_asked(tree: Tree) -> None:
+    def refused() -> Timex:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    subject = host(tree)
+    subject.clock.adjtimex = refused
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        assert "adjtimex" in looking.readings("node/clock").missing["unsynchronised"]
+
+
+# --- services
+
+
+class Systemd:
+    """Answers as systemctl does."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, dict[str, str]] = {}
+        self.asked = 0
+        self.error = ""
+
+    def unit(self, name: str, active: str = "active", load: str = "loaded", restarts: str = "0", **more: str) -> None:
+        self.units[name] = {"Id": name, "LoadState": load, "ActiveState": active, "SubState": "running", "NRestarts": restarts, **more}
+
+    def show(self, names: Sequence[str]) -> str:
+        self.asked += 1
+        if self.error:
+            raise Unanswered(self.error)
+        return "\n\n".join("\n".join(f"{key}={value}" for key, value in self.units[name].items()) for name in names) + "\n"
+
+
+@pytest.fixture
+def systemd() -> Systemd:
+    systemd = Systemd()
+    for name in ("kubelet.service", "slurmd.service"):
+        systemd.unit(name)
+    return systemd
+
+
+def served(tree: Tree, systemd: Systemd) -> Host:
+    subject = Host(tree.root / "sys", tree.root / "proc", Path("/"), config.Host(mounts=("/",), units=("kubelet", "slurmd.service")))
+    subject.clock.adjtimex = lambda: Timex(maxerror=1000)
+    subject.units.show = systemd.show
+    return subject
+
+
+@pytest.mark.parametrize(
+    ("active", "load", "seconds", "code"),
+    [
+        ("failed", "loaded", 60, "unit/not_running"),
+        ("inactive", "loaded", 60, "unit/not_running"),
+        ("activating", "loaded", 600, "unit/not_ready"),
+        ("inactive", "not-found", 60, "unit/not_loaded"),
+        ("inactive", "masked", 60, "unit/not_loaded"),
+    ],
+)
+def test_a_service_that_does_not_run(tree: Tree, clock: Clock, systemd: Systemd, active: str, load: str, seconds: int, code: str) -> None:
+    with Looking(polled(served(tree, systemd), *KINDS)) as looking:
+        assert told(looking.look()) == set()
+        clock.pass_(60)
+        systemd.unit("slurmd.service", active, load)
+        assert told(looking.look()) == set()
+        clock.pass_(seconds)
+        assert told(looking.look()) == {(code, "node/slurmd.service")}
+        clock.pass_(60)
+        systemd.unit("slurmd.service")
+        looking.look()
+        clock.pass_(seconds)
+        assert [event.fields["recovered"] for event in looking.look()] == [True]
+
+
+def test_a_service_that_is_restarted_again_and_again(tree: Tree, clock: Clock, systemd: Systemd) -> None:
+    with Looking(polled(served(tree, systemd), *KINDS)) as looking:
+        looking.look()
+        clock.pass_(300)
+        systemd.unit("kubelet.service", restarts="4")
+        assert told(looking.look()) == {("unit/restarting", "node/kubelet.service")}
+
+
+def test_one_call_serves_a_round(tree: Tree, clock: Clock, systemd: Systemd) -> None:
+    with Looking(polled(served(tree, systemd), *KINDS)) as looking:
+        looking.look()
+        clock.pass_(60)
+        looking.look()
+        assert systemd.asked == 2
+
+
+def test_a_systemd_that_cannot_be_asked_is_neither_well_nor_ill(tree: Tree, systemd: Systemd) -> None:
+    systemd.error = "systemctl: System has not been booted with systemd as init system"
+    with Looking(polled(served(tree, systemd), *KINDS)) as looking:
+        assert told(looking.look()) == set()
+        assert looking.last.state is SourceState.OK
+        assert "not been booted" in looking.readings("node/kubelet.service").missing["active_state"]
+
+
+def test_an_answer_about_other_units_is_none(tree: Tree, systemd: Systemd) -> None:
+    subject = served(tree, systemd)
+    subject.units.show = lambda _: "Id=kubelet.service\nActiveState=failed\n"
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        assert "1 units, asked of 2" in looking.readings("node/slurmd.service").missing["active_state"]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'Failed to connect to bus' >&2; exit 1", "Failed to connect"),
+        ("exit 3", "exit code 3"),
+        ("exec sleep 60", "did not answer"),
+    ],
+)
+def test_what_systemctl_itself_may_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str) -> None:
+    command = tmp_path / "systemctl"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setitem(units._ENVIRONMENT, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(units, "_ANSWER_S", 0.5)
+    with pytest.raises(Unanswered, match=said):
+        units.show(["kubelet.service"])
+
+
+def test_without_systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(units._ENVIRONMENT, "PATH", str(tmp_path))
+    with pytest.raises(Unanswered, match="no systemctl"):
+        units.show(["kubelet.service"])
+
+
+# --- the real parts of the machine that runs the tests
+
+
+def test_this_machine_is_read_without_surprise(tmp_path: Path) -> None:
+    subject = Host(Path("/sys"), Path("/proc"), tmp_path, config.Host(units=("no-such-unit.service",)))
+    with Looking(polled(subject, *KINDS, look_s=10.0)) as looking:
+        assert {code for code, _ in told(looking.look(2))} <= {"host/memory_corrupted"}
+        assert looking.last.state is SourceState.OK, looking.last.detail
+        for one in looking.last.readings:
+            assert one.values or one.missing, one.component.name
+            assert all(one.missing.values()), one.component.name
+        assert any("read_only" in one.values for one in looking.last.readings)
+        assert looking.readings("node/processes").values.keys() >= {"tasks", "stuck_in_nvidia_seconds", "stuck_in_other_seconds"}
+        clock = looking.readings("node/clock")
+        assert "clock_error_seconds" in clock.values or clock.missing
+
+
+def test_the_kernels_clock_is_asked_and_not_set() -> None:
+    before = time.time()
+    try:
+        timex = adjtimex()
+    except OSError as error:
+        pytest.skip(f"adjtimex: {error.strerror}")
+    assert timex.maxerror >= 0
+    assert abs(time.time() - before) < 10

@@ -1,0 +1,308 @@
+"""Neuron devices over fake trees: the documented finding on the right device, and none where all is well."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent.model import SourceState
+from agent.sources.neuron.neuron import Neuron
+from agent.sources.neuron.places import Places
+from agent.sources.pci import PciInventory
+from agent.sources.source import Position
+from tests.looking import Looking, polled, told
+from tests.neuron_tree import TRN2, NeuronTree
+
+
+def watching(tree: NeuronTree, after: Position | None = None, *, places: Places | None = None, boot_id: str = "boot-1") -> Looking:
+    subject = Neuron(tree.root, PciInventory(tree.root), places or Places())
+    return Looking(polled(subject, "neuron", boot_id=boot_id), after)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> NeuronTree:
+    return NeuronTree(tmp_path / "sys")
+
+
+def test_a_healthy_machine_says_who_its_devices_are_and_nothing_else(tree: NeuronTree) -> None:
+    with watching(tree) as node:
+        events = node.look(3)
+        assert {event.code for event in events} == {"device/identity"}
+        assert {(event.component.id, event.fields["serial"]) for event in events} == {
+            (address, tree.serial(index)) for index, address in enumerate(TRN2)
+        }
+        assert node.last.state is SourceState.OK
+        one = node.readings(f"neuron/{TRN2[3]}")
+        assert (one.values["name"], one.values["cores"], one.values["sram_ecc_uncorrected"]) == ("Trainium2", 8.0, 0.0)
+        assert one.values["power_utilization_ratio"] == 0.325
+        assert one.values["memory_used_bytes"] == 8 << 20
+
+
+FAULTS: list[tuple[str, Callable[[NeuronTree], None], set[str]]] = [
+    ("sram", lambda tree: tree.ecc(3, "sram_ecc_uncorrected", 1), {"neuron/sram_ecc"}),
+    ("hbm", lambda tree: tree.ecc(3, "mem_ecc_uncorrected", 2), {"neuron/hbm_ecc"}),
+    ("repairable", lambda tree: tree.ecc(3, "mem_ecc_repairable_uncorrected", 1), {"neuron/hbm_ecc_repairable"}),
+    ("lost", lambda tree: tree.lose(3), {"neuron/lost"}),
+    ("not probed", lambda tree: tree.unprobe(3), {"neuron/not_initialised"}),
+    ("unplugged", lambda tree: tree.unplug(3), {"neuron/missing"}),
+    ("reset failed", lambda tree: tree.reset(3, 2), {"neuron/reset_invalid"}),
+    ("core logic", lambda tree: tree.count(3, 5, "hw_nc_ue_error", 1), {"neuron/runtime_sram"}),
+    ("core memory", lambda tree: tree.count(3, 5, "hw_hbm_ue_error", 1), {"neuron/runtime_hbm"}),
+    ("core repairable", lambda tree: tree.count(3, 5, "hw_repairable_hbm_ue_error", 1), {"neuron/runtime_repairable"}),
+    ("abort", lambda tree: tree.count(3, 5, "hw_dma_abort_error", 1), {"neuron/dma_abort"}),
+    ("aborts", lambda tree: tree.count(3, 5, "hw_dma_abort_error", 2), {"neuron/dma_abort", "neuron/dma_aborts"}),
+    ("hw error", lambda tree: tree.count(3, 5, "hw_error", 1), {"neuron/hw_error"}),
+    ("collectives", lambda tree: tree.count(3, 5, "hw_collectives_error", 1), {"neuron/collectives"}),
+    ("timeout", lambda tree: tree.count(3, 5, "timeout", 1), {"neuron/timeout"}),
+    ("program's own", lambda tree: tree.count(3, 5, "exec_bad_input", 9), set()),
+    ("health", lambda tree: tree.put(3, "stats/hardware/health_status/unhealthy_components", "hbm,axi_fabric"), {"neuron/unhealthy"}),
+    ("switch", lambda tree: tree.put(3, "stats/hardware/health_status/unhealthy_components", "link_switch"), {"neuron/unhealthy_outside"}),
+    (
+        "unreachable",
+        lambda tree: tree.put(3, "stats/hardware/health_status/unhealthy_components", "device_unreachable"),
+        {"neuron/unreachable"},
+    ),
+]
+
+
+@pytest.mark.parametrize("seen_healthy", [True, False], ids=["while watched", "before the start"])
+@pytest.mark.parametrize(("fault", "expected"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
+def test_each_fault_is_told_of_its_device_alone(
+    tree: NeuronTree, fault: Callable[[NeuronTree], None], expected: set[str], seen_healthy: bool
+) -> None:
+    with watching(tree) as node:
+        if seen_healthy:
+            node.look()
+        fault(tree)
+        events = [event for event in node.look(4) if event.kind != "device"]
+        assert told(events) == {(code, f"neuron/{TRN2[3]}") for code in expected}
+        for event in events:
+            assert event.fields["pci"] == TRN2[3]
+            assert event.fields["index"] == "3"
+            if seen_healthy or event.code not in ("neuron/lost", "neuron/not_initialised", "neuron/missing"):
+                assert event.fields["serial"] == tree.serial(3)
+        assert len(events) == len(expected), "each is said once"
+
+
+@pytest.mark.parametrize("family", ["Trn1", "Inf2", "Trn2", "Trn3"])
+@pytest.mark.parametrize("driver", ["2.24.7.0", "2.30.2.0"])
+@pytest.mark.parametrize("count", [1, 12, 16])
+def test_every_family_is_healthy_when_it_is(tmp_path: Path, family: str, driver: str, count: int) -> None:
+    addresses = [f"0000:{0x10 + index:02x}:1b.0" for index in range(count)]
+    tree = NeuronTree(tmp_path / "sys", addresses, family=family, driver=driver, machine="inf2.unknown")
+    with watching(tree) as node:
+        assert told(node.look(4)) == set()
+        assert node.last.state is SourceState.OK, node.last.detail
+        assert len(node.last.readings) == count + 1  # and the node's
+
+
+def test_a_reset_is_no_error_and_no_repair(tree: NeuronTree) -> None:
+    tree.ecc(2, "sram_ecc_uncorrected", 4)
+    tree.ecc(2, "mem_ecc_repairable_uncorrected", 1)
+    with watching(tree) as node:
+        assert told(node.look()) == {("neuron/sram_ecc", f"neuron/{TRN2[2]}"), ("neuron/hbm_ecc_repairable", f"neuron/{TRN2[2]}")}
+        tree.reset(2, 0)
+        assert node.look(2) == []
+        assert "being reset" in node.readings(f"neuron/{TRN2[2]}").missing["sram_ecc_uncorrected"]
+        assert node.last.state is SourceState.OK
+        tree.ecc(2, "sram_ecc_uncorrected", 4)
+        tree.ecc(2, "mem_ecc_repairable_uncorrected", 1)
+        tree.reset(2, 1)
+        assert node.look(2) == []
+        tree.ecc(2, "sram_ecc_uncorrected", 0)  # read between the reset and its end
+        assert node.look() == []
+        tree.ecc(2, "sram_ecc_uncorrected", 4)
+        assert node.look() == []
+        tree.ecc(2, "sram_ecc_uncorrected", 5)
+        assert [(event.code, event.fields["rise"]) for event in node.look()] == [("neuron/sram_ecc", 1)]
+
+
+def test_whoever_may_not_read_reset_sees_it_by_the_firmware(tree: NeuronTree) -> None:
+    """The file is root's alone; the service is an ordinary user. Here it is a folder, which root cannot read either."""
+    tree.remove(tree.path(1, "reset"))
+    (tree.root / tree.path(1, "reset")).mkdir()
+    with watching(tree) as node:
+        node.look()
+        tree.put(1, "fw_api_version", "busy")
+        tree.ecc(1, "sram_ecc_uncorrected", 0)
+        assert node.look() == []
+        one = node.readings(f"neuron/{TRN2[1]}")
+        assert one.values["resetting"] == 1.0
+        assert "sram_ecc_uncorrected" not in one.values
+
+
+def test_counters_that_shrink_are_no_errors(tree: NeuronTree) -> None:
+    """From 2.30 they are sums over the processes that hold the device."""
+    tree.count(0, 1, "hw_collectives_error", 5)
+    with watching(tree) as node:
+        assert len([event for event in node.look() if event.kind == "neuron"]) == 1
+        tree.count(0, 1, "hw_collectives_error", 3)
+        assert node.look() == []
+        tree.count(0, 1, "hw_collectives_error", 4)
+        (event,) = node.look()
+        assert (event.fields["rise"], event.fields["cores"]) == (1, [1])
+
+
+def test_a_restart_tells_nothing_twice(tree: NeuronTree) -> None:
+    tree.ecc(4, "mem_ecc_uncorrected", 2)
+    tree.ecc(5, "mem_ecc_repairable_uncorrected", 1)
+    tree.count(6, 0, "hw_dma_abort_error", 2)
+    tree.unplug(7)
+    with watching(tree) as node:
+        first = told(node.look(4))
+        assert len(first) == 5
+        position = node.position
+    with watching(tree, position) as node:
+        assert node.look(4) == []
+        position = node.position
+    tree.ecc(5, "mem_ecc_repairable_uncorrected", 0)
+    tree.count(6, 0, "hw_dma_abort_error", 0)
+    with watching(tree, position, boot_id="boot-2") as node:  # what outlived the reboot is the same error; what is still away is said again
+        assert told(node.look(4)) == {("neuron/missing", f"neuron/{TRN2[7]}")}
+
+
+def test_a_device_that_is_missing_was_here_before_and_is_found_again(tmp_path: Path) -> None:
+    addresses = [f"0000:{0x20 + index:02x}:00.0" for index in range(4)]
+    tree = NeuronTree(tmp_path / "sys", addresses, machine="unknown")
+    places = Places()
+    for index, address in enumerate(addresses):
+        places.told(index, address)
+    with watching(tree, places=places) as node:
+        node.look()
+        tree.unplug(2)
+        assert node.look(2) == [], "a driver that is loaded again takes its devices away for a moment"
+        (event,) = node.look()
+        assert (event.code, event.component.id, event.fields["serial"]) == ("neuron/missing", addresses[2], tree.serial(2))
+        position = node.position
+    with watching(tree, position, boot_id="boot-2") as node:
+        assert told(node.look(4)) == {("neuron/missing", f"neuron/{addresses[2]}")}, "a boot is no excuse"
+        tree.add(2)
+        (event,) = [event for event in node.look() if event.kind == "neuron"]
+        assert event.fields["recovered"] is True
+
+
+def test_files_in_unknown_places_mean_nobody_knows(tree: NeuronTree) -> None:
+    (tree.root / tree.path(0, "stats")).rename(tree.root / tree.path(0, "telemetry"))
+    tree.put(0, "telemetry/hardware/sram_ecc_uncorrected", 3)
+    with watching(tree) as node:
+        assert told(node.look(3)) == set()
+        assert node.last.state is SourceState.FAILED
+        assert "telemetry/hardware/sram_ecc_uncorrected, a layout that is not known here" in node.readings(f"neuron/{TRN2[0]}").blind
+        assert not node.readings(f"neuron/{TRN2[1]}").blind
+
+
+@pytest.mark.parametrize("content", ["", "many", "12 13", "-"])
+def test_a_value_that_is_none_means_nobody_knows(tree: NeuronTree, content: str) -> None:
+    tree.put(0, "stats/hardware/sram_ecc_uncorrected", content)
+    with watching(tree) as node:
+        assert told(node.look(2)) == set()
+        assert node.readings(f"neuron/{TRN2[0]}").blind
+
+
+def test_a_driver_that_is_not_loaded_says_nothing_of_the_cards(tree: NeuronTree) -> None:
+    with watching(tree) as node:
+        node.look()
+        tree.unload()
+        assert told(node.look(4)) == {("neuron/driver_missing", "node")}
+        assert node.last.state is SourceState.FAILED
+
+
+def test_a_driver_that_comes_or_goes_is_not_read(tree: NeuronTree) -> None:
+    with watching(tree) as node:
+        node.look()
+        tree.write("module/neuron/initstate", "going")
+        tree.hang(tree.path(0, "stats/hardware/sram_ecc_uncorrected"))
+        assert node.look(4) == []
+        assert "loaded or unloaded" in node.last.detail
+
+
+def test_old_drivers_mix_errors_of_new_firmware(tmp_path: Path) -> None:
+    tree = NeuronTree(tmp_path / "sys", driver="2.24.7.0")
+    tree.ecc(0, "mem_ecc_uncorrected", 3 * 4096)
+    with watching(tree) as node:
+        assert told(node.look()) == {("neuron/hbm_ecc_unclear", f"neuron/{TRN2[0]}")}
+
+
+def test_a_lost_card_is_not_a_thousand_errors_even_where_its_place_is_unknown(tmp_path: Path) -> None:
+    addresses = [f"0000:{0x20 + index:02x}:00.0" for index in range(4)]
+    tree = NeuronTree(tmp_path / "sys", addresses, machine="unknown")
+    tree.lose(1)
+    with watching(tree) as node:
+        assert told(node.look()) == {("neuron/lost", "neuron/1")}
+        assert node.readings("neuron/1").values.keys() <= {"lost", "initialised", "name"}
+
+
+def test_fewer_devices_than_functions_where_no_place_is_known(tmp_path: Path) -> None:
+    addresses = [f"0000:{0x20 + index:02x}:00.0" for index in range(4)]
+    tree = NeuronTree(tmp_path / "sys", addresses, machine="unknown")
+    tree.unprobe(1)
+    with watching(tree) as node:
+        assert told(node.look()) == {("neuron/fewer", "node")}
+
+
+def test_a_look_that_hangs_delays_nobody_and_is_told(tree: NeuronTree) -> None:
+    with watching(tree) as node:
+        node.look()
+        tree.hang(tree.path(9, "stats/hardware/mem_ecc_uncorrected"))
+        tree.ecc(10, "sram_ecc_uncorrected", 1)
+        began = time.monotonic()
+        assert told(node.look()) == {("neuron/sram_ecc", f"neuron/{TRN2[10]}")}
+        assert time.monotonic() - began < 0.5
+        batch = node.until(lambda batch: any(event.code == "neuron/hung" for event in batch.events))
+        assert time.monotonic() - began < 1.5, "the deadline here is half a second"
+        assert [event.component.id for event in batch.events] == [TRN2[9]]
+        assert (batch.state, f"neuron/{TRN2[9]} does not answer" in batch.detail) == (SourceState.FAILED, True)
+        assert node.look(3) == [], "said once, and no second read is started"
+        with (tree.root / tree.path(9, "stats/hardware/mem_ecc_uncorrected")).open("w") as fifo:
+            fifo.write("0\n")
+        tree.ecc(9, "mem_ecc_uncorrected", 0)
+        batch = node.until(lambda batch: any(event.fields.get("recovered") for event in batch.events))
+        node.look()
+        assert node.last.state is SourceState.OK
+
+
+def test_a_heartbeat_that_moved_and_stands_is_told(tree: NeuronTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    heartbeat = "stats/hardware/health_status/healthcheck_heartbeat"
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    subject = Neuron(tree.root, PciInventory(tree.root), Places())
+    source = polled(subject, "neuron")
+    found = subject.find()
+
+    def look() -> set[tuple[str, str]]:
+        source._found = found
+        return told(source._digest({device.component.name: device.look() for device in found.devices}).events)
+
+    assert look() == set()
+    now[0] += 600
+    assert look() == set(), "it never moved: nobody knows how fast it should"
+    tree.put(0, heartbeat, 8)
+    assert look() == set()
+    now[0] += 119
+    assert look() == set()
+    now[0] += 2
+    assert look() == {("neuron/heartbeat", f"neuron/{TRN2[0]}")}
+
+
+def test_nothing_is_opened_for_writing_and_no_device_file_at_all(tree: NeuronTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    opened: list[tuple[str, int]] = []
+    real = os.open
+    monkeypatch.setattr(
+        "os.open", lambda path, flags, *rest, **more: (opened.append((str(path), flags)), real(path, flags, *rest, **more))[1]
+    )
+    with watching(tree) as node:
+        node.look(2)
+    assert opened
+    assert all(flags & os.O_ACCMODE == os.O_RDONLY and not path.startswith("/dev/") for path, flags in opened)
+
+
+def test_no_neuron_device_is_no_fault(tmp_path: Path) -> None:
+    tree = NeuronTree(tmp_path / "sys", [], machine="p5.48xlarge")
+    with watching(tree) as node:
+        assert node.look() == []
+        assert (node.last.state, node.last.detail) == (SourceState.ABSENT, "no Neuron device on PCI")

@@ -1,0 +1,157 @@
+"""Uevents: whom they wake, how often, and what happens where nobody can listen. The kernel is played by a socket and a list."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Union
+
+import pytest
+
+from agent.sources import uevents
+from agent.sources.uevents import Uevents
+
+
+@dataclass(frozen=True)
+class Announced:
+    subsystem: str
+    sys_path: str = "/sys/devices/pci0000:80/0000:81:00.0"
+
+
+class Monitor:
+    """Readable as long as something is left to be said."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.left: list[Announced | Exception] = []
+
+    def fileno(self) -> int:
+        return self.ours.fileno()
+
+    def say(self, *said: Union[Announced, Exception]) -> None:
+        self.left += said
+        self.theirs.send(b"x" * len(said))
+
+    def poll(self, timeout: float) -> Announced | None:
+        assert timeout == 0, "nothing may wait on the loop"
+        if not self.left:
+            return None
+        self.ours.recv(1)
+        said = self.left.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+class Heard:
+    """A listener that counts, over a monitor of ours."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monitors = [Monitor()]
+        self.woken: Counter[str] = Counter()
+        self.gives_up = False
+        monkeypatch.setattr(Uevents, "_open", lambda _: self.monitors[-1])
+        monkeypatch.setattr(uevents, "_PAUSE_S", 0.05)
+        monkeypatch.setattr(uevents, "_AGAIN_S", 0.05)
+        self.uevents = Uevents({name: [lambda name=name: self.woken.update([name])] for name in ("pci", "net", "nvme")})
+
+    def run(self, story: Coroutine[None, None, None]) -> None:
+        async def whole() -> None:
+            listening = asyncio.create_task(self.uevents.listen())
+            await asyncio.wait_for(story, 10)
+            assert listening.done() == self.gives_up
+            listening.cancel()
+
+        asyncio.run(whole())
+
+    async def settled(self) -> Counter[str]:
+        """What woke since this was last asked, once it is quiet."""
+        await asyncio.sleep(0.25)
+        woken, self.woken = Counter(self.woken), Counter()
+        return woken
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+    return Heard(monkeypatch)
+
+
+def test_a_subsystem_wakes_its_own_listeners_and_the_beginning_wakes_all(heard: Heard) -> None:
+    async def story() -> None:
+        assert await heard.settled() == {"pci": 1, "net": 1, "nvme": 1}
+        heard.monitors[-1].say(Announced("pci"))
+        assert await heard.settled() == {"pci": 1}
+        heard.monitors[-1].say(Announced("hidraw"))  # not asked for
+        assert await heard.settled() == {}
+
+    heard.run(story())
+
+
+def test_a_storm_is_no_storm_of_looks(heard: Heard) -> None:
+    async def story() -> None:
+        await heard.settled()
+        heard.monitors[-1].say(*[Announced("pci")] * 1000)
+        assert await heard.settled() == {"pci": 2}  # at once, and when it is over
+        assert heard.uevents.heard == 1000
+
+    heard.run(story())
+
+
+def test_interfaces_of_containers_wake_nobody(heard: Heard) -> None:
+    async def story() -> None:
+        await heard.settled()
+        heard.monitors[-1].say(
+            Announced("net", "/sys/devices/virtual/net/veth1"), Announced("nvme", "/sys/devices/virtual/nvme-subsystem/x")
+        )
+        assert await heard.settled() == {"nvme": 1}
+
+    heard.run(story())
+
+
+def test_what_was_lost_makes_everything_be_looked_at(heard: Heard) -> None:
+    async def story() -> None:
+        await heard.settled()
+        heard.monitors[-1].say(OSError(errno.ENOBUFS, "No buffer space available"), Announced("pci"))
+        assert await heard.settled() == {"pci": 2, "net": 1, "nvme": 1}
+        assert (heard.uevents.lost, heard.uevents.error) == (1, "")
+
+    heard.run(story())
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EBADF, "Bad file descriptor"), ValueError("Invalid argument")])
+def test_a_socket_that_fails_is_said_and_opened_again(heard: Heard, error: Exception) -> None:
+    async def story() -> None:
+        await heard.settled()
+        broken = heard.monitors[-1]
+        heard.monitors.append(Monitor())
+        broken.say(error)
+        await asyncio.sleep(0)
+        while not heard.uevents.error:
+            await asyncio.sleep(0)
+        assert str(error) in heard.uevents.error
+        assert (await heard.settled())["pci"] >= 1
+        assert heard.uevents.error == ""
+        heard.monitors[-1].say(Announced("pci"))
+        assert await heard.settled() == {"pci": 1}
+
+    heard.run(story())
+
+
+@pytest.mark.parametrize("error", [ImportError("No library named udev"), PermissionError(errno.EPERM, os.strerror(errno.EPERM))])
+def test_where_nobody_can_listen_that_is_said(heard: Heard, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def refuse(_: Uevents) -> Monitor:
+        raise error
+
+    monkeypatch.setattr(Uevents, "_open", refuse)
+    heard.gives_up = isinstance(error, ImportError)  # that does not change while we run
+
+    async def story() -> None:
+        assert await heard.settled() == {}
+        assert str(error) in heard.uevents.error
+
+    heard.run(story())
