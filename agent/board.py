@@ -222,6 +222,7 @@ def _both(one: Readings, other: Readings) -> Readings:
         missing={**one.missing, **other.missing},
         simulated=one.simulated or other.simulated,
         blind=one.blind or other.blind,
+        who={**one.who, **other.who},
     )
 
 

@@ -37,24 +37,9 @@ from agent.outputs.api import Api
 from agent.outputs.gate import Gate
 from agent.outputs.systemd import Notifier
 from agent.pipeline import Pipeline, source_component
-from agent.sources.expected import Expected
-from agent.sources.host.host import Host
-from agent.sources.kernel_log import pstore
-from agent.sources.kernel_log.announced import Announcements
-from agent.sources.kernel_log.earlier import Earlier
-from agent.sources.kernel_log.file import LogFile
-from agent.sources.kernel_log.interpret import Interpreter
-from agent.sources.kernel_log.journal import Journal
-from agent.sources.kernel_log.kmsg import Kmsg
-from agent.sources.network.network import Network
-from agent.sources.neuron.neuron import Neuron
-from agent.sources.neuron.places import PLACED, Places
-from agent.sources.nvml.source import Nvml
-from agent.sources.pci import PciInventory, machine_type
-from agent.sources.pci_functions import Pci
-from agent.sources.polled import Polled, Subject
+from agent.sources.assembly import Sources
+from agent.sources.neuron.places import PLACED
 from agent.sources.source import Batch, Source, SourceFailed
-from agent.sources.uevents import Uevents
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
@@ -64,8 +49,6 @@ _PULSE_S = 5.0
 _HOUSEKEEPING_S = 60.0
 _TRIM_EVERY = 60  # rounds of housekeeping
 _SHUTDOWN_S = 0.5
-_OF_THE_HOST = ("host", "edac", "thermal", "fs", "nvme", "clock", "unit")  # kinds of what is seen there
-_EXPECT_S = 60.0  # how often is counted what should be here
 _PLACED = 256  # lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded again
 _SWITCH_S = 0.0005  # a lane that prepares a large commit must not hold up the loop for 5 ms at a time
 
@@ -85,19 +68,7 @@ class Daemon:
         self.catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
         self.lane, self.reader = Lane("ledger"), Lane("ledger-reader")
         self.pipeline = Pipeline(Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id)
-        self.inventory = PciInventory(config.paths.sysfs)
-        self.places = Places()
-        self.interpreter = Interpreter(
-            self.catalog, Announcements(), self.inventory, accept_userspace=config.kernel_log.accept_userspace, places=self.places
-        )
-        self.source: Source = (Kmsg if config.kernel_log.source == "kmsg" else LogFile)(
-            str(config.kernel_log.path), self.interpreter, self.boot_id
-        )
-        self.nvml = self._nvml(config)
-        self.expected = self._expected(config)
-        self.polled = self._polled(config)
-        self.uevents = self._uevents()
-        self.earlier = self._earlier(config)
+        self.sources = Sources(config, self.catalog, self.boot_id, self.reader, self._well)
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
         self.hung_up = asyncio.Event()
@@ -106,14 +77,14 @@ class Daemon:
             board=self.board,
             pipeline=self.pipeline,
             catalog=self.catalog,
-            interpreter=self.interpreter,
-            inventory=self.inventory,
+            interpreter=self.sources.interpreter,
+            inventory=self.sources.inventory,
             reader=self.reader,
             inject_path=config.kernel_log.path,
             group=_group(config.socket.group),
-            releases=self.nvml.releases if self.nvml is not None else None,
+            releases=self.sources.nvml.releases if self.sources.nvml is not None else None,
         )
-        self.collector = metrics.BoardCollector(self.board, self.interpreter, self.inventory, self.api.gate)
+        self.collector = metrics.BoardCollector(self.board, self.sources.interpreter, self.sources.inventory, self.api.gate)
         self.collector.profile = self.catalog.profile
 
     async def run(self) -> None:
@@ -129,9 +100,16 @@ class Daemon:
         async with self._sole_instance():
             await self._open()
             async with self._served(), anyio.create_task_group() as tasks:
-                for work in (self.pipeline.run, self._watch_kernel_log, self.uevents.listen, self._pulse, self._keep_house, self._reloads):
+                for work in (
+                    self.pipeline.run,
+                    self._watch_kernel_log,
+                    self.sources.uevents.listen,
+                    self._pulse,
+                    self._keep_house,
+                    self._reloads,
+                ):
                     tasks.start_soon(work)
-                for source in self._present:
+                for source in self.sources.present:
                     tasks.start_soon(self._watch_present, source)
                 tasks.start_soon(self._say_ready)
                 await self.stopping.wait()
@@ -154,26 +132,22 @@ class Daemon:
         except LedgerNewer as error:
             raise CannotStart(str(error)) from error
         try:
-            await self.reader.call(self.inventory.read)
+            await self.reader.call(self.sources.inventory.read)
         except LaneStuck as error:
             log.error("inventory_not_read", error=str(error))
         await self._recall()
-        for source in (self.source, *self._present):
+        for source in self.sources.all:
             self.board.sources[source.name] = SourceHealth(name=source.name, state=SourceState.STARTING, deadline=source.deadline_s)
 
     async def _recall(self) -> None:
-        """Before the kernel log is read: it speaks of Neuron devices by an index, and said at boot where each sits."""
-        for polled in self.polled:
-            polled.recall(self.pipeline.position(polled.name))
         path = self.pipeline.ledger.path
         try:
             stored = await self.reader.call(lambda: read_events(path, Query(code=PLACED, newest=True, limit=_PLACED)))
         except (LedgerError, LaneStuck) as error:
             log.error("places_not_read", error=str(error), effect="lines about a Neuron device are told by its index")
-            return
-        for event in (one.event for one in stored):
-            if event.judged and event.boot_id == self.boot_id:
-                self.places.told(int(str(event.fields["device"])), f"0000:{event.fields['slot']}")
+            stored = []
+        placed = [one.event for one in stored if one.event.judged and one.event.boot_id == self.boot_id]
+        self.sources.recall(self.pipeline.position, placed)
 
     async def _reloads(self) -> None:
         while True:
@@ -195,28 +169,12 @@ class Daemon:
         applied, restart = configs.changed(self.config, fresh)
         logs.configure(fresh.log.level, self.config.log.format)
         self.board.set_policy(device_reset=fresh.policy.device_reset)
-        self.interpreter.configure(catalog, accept_userspace=fresh.kernel_log.accept_userspace)
-        for source in self._present:
-            source.configure(catalog)
+        self.sources.configure(catalog, accept_userspace=fresh.kernel_log.accept_userspace)
         self.catalog = self.api.catalog = catalog
         self.collector.profile = catalog.profile
         self.config = configs.reloaded(self.config, fresh)
         await self.pipeline.recatalogue(catalog)
         log.info("reloaded", applied=applied, needs_restart=restart)
-
-    def _nvml(self, config: Config) -> Nvml | None:
-        if not config.nvml.enabled:
-            return None
-        expected = self.catalog.instance(machine_type(config.paths.sysfs)).gpus
-        return Nvml(config.nvml, self.catalog, self.inventory, self.boot_id, Lane("nvml"), expected=expected, vbios=config.expect.vbios)
-
-    def _expected(self, config: Config) -> Expected:
-        nvml = config.nvml
-        paths, instances = config.paths, self.catalog.instances
-        inventory = PciInventory(paths.sysfs)  # one of its own: it looks at other times
-        return Expected(
-            paths.sysfs, paths.procfs, inventory, instances, self.boot_id, config.expect, nvml.expected_gpus, self._well, nvml=nvml.enabled
-        )
 
     def _well(self) -> bool:
         """Whether what is here now may be taken for what should be here."""
@@ -224,59 +182,17 @@ class Daemon:
         known = verdict.status in (Status.HEALTHY, Status.DEGRADED)
         return known and verdict.action.rank <= Action.OBSERVE.rank and not verdict.simulated
 
-    def _polled(self, config: Config) -> list[Polled]:
-        """What is looked at in rounds."""
-        sysfs, procfs, state = config.paths.sysfs, config.paths.procfs, config.paths.state
-        subjects: list[tuple[Subject, configs.Neuron | configs.Network | configs.Pci | configs.Host, tuple[str, ...]]] = [
-            (Neuron(sysfs, self.inventory, self.places), config.neuron, ("neuron",)),
-            (Network(sysfs, config.network), config.network, ("network", "efa", "ib", "net")),
-            (Pci(sysfs, self.inventory, config.pci), config.pci, ("pci",)),
-            (Host(sysfs, procfs, state, config.host), config.host, _OF_THE_HOST),
-        ]
-        looks = [(subject, settings.every_s, settings.deadline_s, kinds) for subject, settings, kinds in subjects if settings.enabled]
-        looks.append((self.expected, _EXPECT_S, _EXPECT_S, ("expect",)))
-        return [
-            Polled(subject, self.catalog, self.boot_id, every_s=every_s, look_s=look_s, kinds=kinds)
-            for subject, every_s, look_s, kinds in looks
-        ]
-
-    def _uevents(self) -> Uevents:
-        """Who looks at once when the kernel announces something."""
-        wake = {one.name: one.look_now for one in self.polled}
-        heard = {
-            "pci": ("pci", "neuron", "network", "expect"),
-            "neuron_device": ("neuron",),
-            "infiniband": ("network", "expect"),
-            "net": ("network",),
-            "nvme": ("host", "expect"),
-        }
-        return Uevents({subsystem: [wake[name] for name in names if name in wake] for subsystem, names in heard.items()})
-
-    @property
-    def _present(self) -> list[Nvml | Polled]:
-        """The sources of what is now, beside the kernel log, which also tells of what was."""
-        return [*([self.nvml] if self.nvml is not None else []), *self.polled]
-
-    def _earlier(self, config: Config) -> Earlier | None:
-        """Only the ring forgets; a file is its own history."""
-        if config.kernel_log.source != "kmsg":
-            return None
-        where = config.kernel_log.journal
-        journal = None if where == "off" else Journal(None if where == "system" else Path(where))
-        folders = (config.paths.sysfs / "fs/pstore", pstore.FOLDERS[1])
-        return Earlier(str(config.kernel_log.path), self.interpreter, self.boot_id, self.reader, journal, folders)
-
     async def _watch_kernel_log(self) -> None:
         """In the order in which it happened: earlier boots, this boot as far as the ring has lost it, the ring."""
-        name = self.source.name
-        if self.earlier is not None:
-            await self._hand_in(self.earlier.former_boots(self.pipeline.position(name), orderly=self.pipeline.orderly))
+        name = self.sources.kernel_log.name
+        if self.sources.earlier is not None:
+            await self._hand_in(self.sources.earlier.former_boots(self.pipeline.position(name), orderly=self.pipeline.orderly))
         await self.pipeline.booted()
-        if self.earlier is not None:
-            await self._hand_in(self.earlier.this_boot(self.pipeline.position(name)))
-            self.earlier.close()
+        if self.sources.earlier is not None:
+            await self._hand_in(self.sources.earlier.this_boot(self.pipeline.position(name)))
+            self.sources.earlier.close()
         self.past_told.set()
-        await self._watch(self.source)
+        await self._watch(self.sources.kernel_log)
 
     async def _watch_present(self, source: Source) -> None:
         """What is, after what was: the boot and its past are folded in first."""

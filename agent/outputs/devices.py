@@ -44,7 +44,7 @@ def _said(name: str) -> Callable[[Readings], str]:
     """A label that is read with the numbers; empty, which is no label, where it is not said."""
 
     def say(one: Readings) -> str:
-        value = one.values.get(name, "")
+        value = one.who.get(name, one.values.get(name, ""))
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     return say

@@ -252,6 +252,7 @@ class Polled:
             fresh=frozenset(look.values),
             missing=look.missing,
             blind=look.blind,
+            who=dict(look.fields),
         )
 
     def _blinded(self, component: Component, reason: str) -> None:
@@ -265,6 +266,7 @@ class Polled:
             values={},
             fresh=frozenset(),
             blind=reason,
+            who=before.who if before is not None else {},
         )
 
     def _identity(self, component: Component) -> str:
@@ -319,6 +321,8 @@ class Polled:
             self._hung.add(key)
             seconds = time.monotonic() - under_way[key]
             component = Component.parse(key) if key else NODE
+            if key:
+                self._blinded(component, "a look at it has not come back")
             what = f"a look at {self._words(component)}" if key else "the look for devices"
             events.append(
                 self.event(f"{self.name}/hung", component, {"seconds": round(seconds, 1)}, f"{what} has not come back for {seconds:.0f} s")

@@ -60,9 +60,8 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
         said.append("watched")
 
     pipeline = SimpleNamespace(put=put, booted=booted, own=own, position=lambda _: None, orderly=True)
-    daemon = SimpleNamespace(
-        source=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said), pipeline=pipeline, past_told=asyncio.Event(), _watch=watch
-    )
+    sources = SimpleNamespace(kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said))
+    daemon = SimpleNamespace(sources=sources, pipeline=pipeline, past_told=asyncio.Event(), _watch=watch)
     daemon._hand_in = lambda batches: Daemon._hand_in(daemon, batches)  # type: ignore[arg-type]
     asyncio.run(Daemon._watch_kernel_log(daemon))  # type: ignore[arg-type]
     assert said == wanted

@@ -21,10 +21,9 @@ from agent.sources.network import port as ports
 from agent.sources.network.network import KINDS, Network
 from agent.sources.network.port import Carrier, Link
 from agent.sources.source import Position
-from tests.conftest import require
 from tests.looking import Looking, polled, told
 from tests.network_tree import EFA, ENA, MLX5, NetworkTree
-from tests.unit.builders import ROOT, catalogue
+from tests.unit.builders import catalogue, reference
 
 
 class Clock:
@@ -723,13 +722,10 @@ def test_devices_that_may_be_lent_to_a_container_are_not_missed(tree: NetworkTre
 
 # --- the reference's own trees
 
-GENERATOR = ROOT.parent / "shared/reference/neuron-sysfs/make_tree.py"
-
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    require(GENERATOR.exists(), f"the generator of reference trees ({GENERATOR})")
-    spec = importlib.util.spec_from_file_location("make_tree", GENERATOR)
+    spec = importlib.util.spec_from_file_location("make_tree", reference("neuron-sysfs/make_tree.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["make_tree"] = module  # its dataclasses look themselves up
@@ -744,7 +740,7 @@ class Quiet(NetworkTree):
         self.root, self.rdma, self.still = root, {}, set()
 
 
-EFA_BUILD: dict[str, object] = {"instance": "trn2.48xlarge"}
+EFA_BUILD: dict[str, object] = {"instance": "none", "efa": 16}
 IB_BUILD: dict[str, object] = {"instance": "none", "mlx5": 8}
 _EFA_3, _MLX5_3 = "nic/0000:70:00.0", "nic/0000:5d:00.0"
 REFERENCE: list[tuple[dict[str, object], str, set[tuple[str, str]]]] = [

@@ -93,7 +93,7 @@ class Interpreter:
         said |= {"link": sighting.link, "fatal": sighting.fatal, "usec": usec, "approximate": approximate or None}
         fields.update({name: value for name, value in said.items() if value is not None})
         if sighting.code == PLACED and trust is not Trust.UNTRUSTED:
-            self.places.told(int(str(fields["device"])), f"0000:{fields['slot']}")
+            self.places.said(fields)
         component = self._component(sighting)
         named = component.id in (sighting.pci, fields.get("blamed")) or (component.kind is ComponentKind.NEURON and ":" in component.id)
         if self.inventory is not None and component.id and named:

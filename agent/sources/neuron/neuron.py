@@ -132,7 +132,15 @@ class Neuron:
             words = f"Neuron device{'' if index is None else f' neuron{index}'}, PCI {address}"
             if not self._version and not self._state():
                 return Look(blind="the Neuron driver is not loaded", fields=fields, words=words)
-            return Look({"initialised": 0.0}, {"everything else": "the driver does not show this device"}, fields=fields, words=words)
+            return Look(
+                {"initialised": 0.0},
+                {
+                    "sram_ecc_uncorrected": "the driver does not show this device",
+                    "hbm_ecc_uncorrected": "the driver does not show this device",
+                },
+                fields=fields,
+                words=words,
+            )
 
         return Device(Component(ComponentKind.NEURON, address), look, expected=True)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from agent.model import Component, ComponentKind
+from agent.model import Component, ComponentKind, Fields
 
 PLACED = "device/placed"  # the catalogue's entry for the driver's line
 
@@ -44,6 +44,10 @@ class Places:
         """The driver said so. Whoever was said to be there before is not."""
         self._told = {other: at for other, at in self._told.items() if at != address}
         self._told[index] = self._at[index] = address
+
+    def said(self, fields: Fields) -> None:
+        """The same, by the fields of an event."""
+        self.told(int(str(fields["device"])), f"0000:{fields['slot']}")
 
     def settle(self, indexes: Collection[int], addresses: Collection[str], machine: str) -> None:
         """Place these devices among these functions."""

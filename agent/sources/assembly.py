@@ -1,0 +1,135 @@
+"""
+The sources of this node, built from its configuration.
+
+Owns     which there are, what they share (the PCI inventory, the places of Neuron devices, how lines are read), and who is woken by
+         what the kernel announces.
+Refuses  running them: the daemon supervises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Union
+
+from agent.catalog import Catalog
+from agent.config import Config
+from agent.config import Host as HostSettings
+from agent.config import Network as NetworkSettings
+from agent.config import Neuron as NeuronSettings
+from agent.config import Pci as PciSettings
+from agent.lane import Lane
+from agent.model import Event
+from agent.sources.expected import Expected
+from agent.sources.host.host import Host
+from agent.sources.kernel_log import pstore
+from agent.sources.kernel_log.announced import Announcements
+from agent.sources.kernel_log.earlier import Earlier
+from agent.sources.kernel_log.file import LogFile
+from agent.sources.kernel_log.interpret import Interpreter
+from agent.sources.kernel_log.journal import Journal
+from agent.sources.kernel_log.kmsg import Kmsg
+from agent.sources.network.network import Network
+from agent.sources.neuron.neuron import Neuron
+from agent.sources.neuron.places import Places
+from agent.sources.nvml.source import Nvml
+from agent.sources.pci import PciInventory, machine_type
+from agent.sources.pci_functions import Pci
+from agent.sources.polled import Polled, Subject
+from agent.sources.source import Position, Source
+from agent.sources.uevents import Uevents
+
+_Settings = Union[NeuronSettings, NetworkSettings, PciSettings, HostSettings]
+_EXPECT_EVERY_S, _EXPECT_LOOK_S = 60.0, 10.0
+# Kinds of the catalogue's entries that a subject's readings are held against, where they are not named as it is.
+_KINDS = {"network": ("network", "efa", "ib", "net"), "host": ("host", "edac", "thermal", "fs", "nvme", "clock", "unit")}
+# Who looks at once when the kernel announces something of a subsystem.
+_WOKEN = {
+    "pci": ("pci", "neuron", "network", "expect"),
+    "neuron_device": ("neuron",),
+    "infiniband": ("network", "expect"),
+    "net": ("network",),
+    "nvme": ("host", "expect"),
+}
+
+
+class Sources:
+    """What this node is looked at with. `well` says whether what is here now may be taken for what should be here."""
+
+    def __init__(self, config: Config, catalog: Catalog, boot_id: str, reader: Lane, well: Callable[[], bool]) -> None:
+        paths, log = config.paths, config.kernel_log
+        self.inventory = PciInventory(paths.sysfs)
+        self.places = Places()
+        self.interpreter = Interpreter(catalog, Announcements(), self.inventory, accept_userspace=log.accept_userspace, places=self.places)
+        self.kernel_log: Source = (Kmsg if log.source == "kmsg" else LogFile)(str(log.path), self.interpreter, boot_id)
+        self.earlier = self._earlier(config, boot_id, reader)
+        self.nvml = self._nvml(config, catalog, boot_id)
+        self.expected = Expected(
+            paths.sysfs,
+            paths.procfs,
+            PciInventory(paths.sysfs),  # one of its own: it looks at other times
+            catalog.instances,
+            boot_id,
+            config.expect,
+            config.nvml.expected_gpus,
+            well,
+            nvml=config.nvml.enabled,
+        )
+        self.polled = [
+            Polled(subject, catalog, boot_id, every_s=every_s, look_s=look_s, kinds=_KINDS.get(subject.name, ()))
+            for subject, every_s, look_s in self._subjects(config)
+        ]
+        self.uevents = self._uevents()
+
+    @property
+    def present(self) -> list[Nvml | Polled]:
+        """The sources of what is now, beside the kernel log, which also tells of what was."""
+        return [*([self.nvml] if self.nvml is not None else []), *self.polled]
+
+    @property
+    def all(self) -> list[Source]:
+        return [self.kernel_log, *self.present]
+
+    def configure(self, catalog: Catalog, *, accept_userspace: bool) -> None:
+        """Take what a reload may change."""
+        self.interpreter.configure(catalog, accept_userspace=accept_userspace)
+        for source in self.present:
+            source.configure(catalog)
+
+    def recall(self, position: Callable[[str], Position | None], placed: Iterable[Event]) -> None:
+        """Before the kernel log is read: it speaks of Neuron devices by an index, and said at boot where each sits (`placed`)."""
+        for polled in self.polled:
+            polled.recall(position(polled.name))
+        for event in placed:
+            self.places.said(event.fields)
+
+    def _nvml(self, config: Config, catalog: Catalog, boot_id: str) -> Nvml | None:
+        if not config.nvml.enabled:
+            return None
+        expected = catalog.instance(machine_type(config.paths.sysfs)).gpus
+        return Nvml(config.nvml, catalog, self.inventory, boot_id, Lane("nvml"), expected=expected, vbios=config.expect.vbios)
+
+    def _subjects(self, config: Config) -> list[tuple[Subject, float, float]]:
+        """What is looked at in rounds: how often, and how long a look may take."""
+        sysfs = config.paths.sysfs
+        subjects: list[tuple[Subject, _Settings]] = [
+            (Neuron(sysfs, self.inventory, self.places), config.neuron),
+            (Network(sysfs, config.network), config.network),
+            (Pci(sysfs, self.inventory, config.pci), config.pci),
+            (Host(sysfs, config.paths.procfs, config.paths.state, config.host), config.host),
+        ]
+        enabled = [(subject, settings.every_s, settings.deadline_s) for subject, settings in subjects if settings.enabled]
+        return [*enabled, (self.expected, _EXPECT_EVERY_S, _EXPECT_LOOK_S)]
+
+    def _uevents(self) -> Uevents:
+        wake = {one.name: one.look_now for one in self.polled}
+        return Uevents({subsystem: [wake[name] for name in names if name in wake] for subsystem, names in _WOKEN.items()})
+
+    def _earlier(self, config: Config, boot_id: str, reader: Lane) -> Earlier | None:
+        """Only the ring forgets; a file is its own history."""
+        if config.kernel_log.source != "kmsg":
+            return None
+        where = config.kernel_log.journal
+        journal = None if where == "off" else Journal(None if where == "system" else Path(where))
+        folders = (config.paths.sysfs / "fs/pstore", pstore.FOLDERS[1])
+        return Earlier(str(config.kernel_log.path), self.interpreter, boot_id, reader, journal, folders)

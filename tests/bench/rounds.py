@@ -1,0 +1,344 @@
+"""
+rounds: what a look at all devices of a large node costs, for how long it holds up the loop, and what reads that hang cost.
+
+Fake trees on a disk stand for /sys, so these are our own shares. A real attribute is made at each read, and some are asked of
+the device: what that takes comes on top, in the look's thread. The floor is to open, read and close the same files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent import catalog
+from agent.config import POLLED, Config
+from agent.sources.host.host import Host
+from agent.sources.network.network import KINDS, Network
+from agent.sources.neuron.neuron import Neuron
+from agent.sources.neuron.places import Places
+from agent.sources.pci import PciInventory
+from agent.sources.pci_functions import Pci
+from agent.sources.polled import Polled, Subject
+from tests.bench.measure import SETTLE_S, Connection, Helper, Json, Node, load, memory_mib, node, percentile, pid_of, scratch, spread, timed
+from tests.looking import Looking
+from tests.network_tree import MLX5, NetworkTree
+from tests.neuron_tree import TRN2, NeuronTree
+from tests.trees import Tree
+
+ROUNDS, WARM = 100, 5
+SECONDS = 120.0
+HANG_S, HANG_EVERY_S = 60.0, 0.1
+_DEVICES = 64
+_BRIDGES = 200  # further functions on the bus of a large node
+_PROCESSES = 2000
+_EFA = [f"0000:{bus:02x}:19.0" for bus in range(0x10, 0x20)]
+_OF_THE_HOST = ("host", "edac", "thermal", "fs", "nvme", "clock", "unit")
+
+
+def run() -> Json:
+    with scratch() as folder:
+        many = _neuron(folder / "neuron", [f"0000:{bus:02x}:00.0" for bus in range(_DEVICES)])
+        whole = Whole(folder / "whole")
+        infiniband = _infiniband(folder / "infiniband")
+        sources: Json = {
+            f"neuron_{_DEVICES}": _costs(lambda: _of_neuron(many.root), lambda: _beat(many)),
+            "neuron_16": _costs(lambda: _of_neuron(whole.sysfs), whole.work),
+            "efa_16": _costs(lambda: _of_network(whole.sysfs), whole.work),
+            "mlx5_8": _costs(lambda: _of_network(infiniband.root), infiniband.traffic),
+            "pci": _costs(lambda: _of_pci(whole.sysfs), whole.work),
+            "host": _costs(lambda: _of_host(whole.sysfs, whole.procfs), whole.work),
+        }
+        inventory = PciInventory(whole.sysfs)
+        walks = [timed(inventory.read)[0] for _ in range(ROUNDS)]
+        return {
+            "unit": "ms",
+            "rounds": ROUNDS,
+            "sources": sources,
+            "walk_of_pci": {"functions": len(inventory.devices), **spread(walks)},
+            "daemon": _daemon(folder, whole),
+            "hanging": _hanging(folder),
+            "load": load(),
+        }
+
+
+# --- what stands for nodes
+
+
+class Whole:
+    """A trn2.48xlarge at work: 16 Neuron devices, 16 EFA, an ENA, 4 drives, two packages, a bus full of bridges, many processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sysfs, self.procfs = folder / "sys", folder / "proc"
+        self.neuron = NeuronTree(self.sysfs)
+        self.network = NetworkTree(self.sysfs)
+        for address in _EFA:
+            self.network.efa(address)
+        self.network.ena()
+        _bridges(self.network)
+        tree = Tree(folder)
+        for number in range(4):
+            _drive(tree, number)
+        for cpu in range(192):
+            place = f"sys/devices/system/cpu/cpu{cpu}"
+            tree.write(f"{place}/topology/physical_package_id", cpu // 96)
+            tree.write(f"{place}/thermal_throttle/package_throttle_count", 0)
+            tree.write(f"{place}/thermal_throttle/package_throttle_total_time_ms", 0)
+        tree.write("sys/devices/system/cpu/online", "0-191")
+        _processes(tree)
+
+    def work(self) -> None:
+        """What moves from one round to the next."""
+        _beat(self.neuron)
+        self.network.traffic()
+
+
+def _neuron(folder: Path, addresses: list[str]) -> NeuronTree:
+    tree = NeuronTree(folder, addresses, machine="unknown")
+    _bridges(tree)
+    return tree
+
+
+def _infiniband(folder: Path) -> NetworkTree:
+    tree = NetworkTree(folder)
+    for number, address in enumerate(MLX5):
+        tree.mlx5(address, f"ib{number}")
+    tree.ena()
+    _bridges(tree)
+    return tree
+
+
+def _bridges(tree: Tree) -> None:
+    for number in range(_BRIDGES):
+        tree.pci(f"0001:{number:02x}:00.0", 0x8086, 0x352A, 0x060400, "pcieport")
+
+
+def _beat(tree: NeuronTree) -> None:
+    """Hearts, power and memory of all devices move."""
+    now = int(time.time())
+    for index in range(len(tree.addresses)):
+        tree.put(index, "stats/hardware/health_status/healthcheck_heartbeat", time.monotonic_ns() % 10**9)
+        tree.put(index, "stats/power/utilization", f"POWER_STATUS_VALID,{now},5.00,60.00,{now % 50}.{index:02d}")
+        tree.put(index, "neuron_core0/stats/memory_usage/device_mem/present", now)
+
+
+def _drive(tree: Tree, number: int) -> None:
+    who = {"model": "Amazon EC2 NVMe Instance Storage", "serial": f"AWS{number:017d}", "firmware_rev": "0", "transport": "pcie"}
+    for name, value in {**who, "address": f"0000:{0xE0 + number:02x}:1f.0", "state": "live"}.items():
+        tree.write(f"sys/class/nvme/nvme{number}/{name}", value)
+    tree.write(f"sys/class/nvme/nvme{number}/hwmon{number}/temp1_input", 38850)
+    tree.write(f"sys/class/nvme/nvme{number}/hwmon{number}/temp1_alarm", 0)
+
+
+def _processes(tree: Tree) -> None:
+    """So much waits that the host's processes are looked through, in turns; half of them are the kernel's."""
+    for pid in range(1, _PROCESSES + 1):
+        flags = 0x00200040 if pid % 2 else 0x00400040
+        tree.write(f"proc/{pid}/stat", f"{pid} (worker) S 1 1 1 0 -1 {flags} {'0 ' * 12} 1234 0 0")
+    tree.write("proc/loadavg", f"60.00 58.00 40.00 90/{_PROCESSES} 11206")
+    tree.write("proc/meminfo", Path("/proc/meminfo").read_text())
+    tree.write("proc/1/mountinfo", Path("/proc/self/mountinfo").read_text())
+    (tree.root / "proc/sys").symlink_to("/proc/sys")
+
+
+# --- a source by itself
+
+
+def _polled(subject: Subject, *kinds: str) -> Polled:
+    return Polled(subject, catalog.load("nvidia", {}), "boot", every_s=60.0, look_s=10.0, kinds=kinds)
+
+
+def _of_neuron(sysfs: Path) -> Polled:
+    return _polled(Neuron(sysfs, PciInventory(sysfs), Places()))
+
+
+def _of_network(sysfs: Path) -> Polled:
+    return _polled(Network(sysfs, Config().network), *KINDS)
+
+
+def _of_pci(sysfs: Path) -> Polled:
+    return _polled(Pci(sysfs, PciInventory(sysfs), Config().pci))
+
+
+def _of_host(sysfs: Path, procfs: Path) -> Polled:
+    return _polled(Host(sysfs, procfs, sysfs, Config().host), *_OF_THE_HOST)
+
+
+def _costs(make: Callable[[], Polled], between: Callable[[], None]) -> Json:
+    with Helper(_measured, make, between) as helper:
+        figures, files = helper.ask(seconds=600.0)  # type: ignore[misc]
+    floor = [timed(lambda: _bare(files))[0] for _ in range(ROUNDS)]
+    return {**figures, "floor": {"files": len(files), "wall": spread(floor)}}
+
+
+def _bare(files: list[str]) -> None:
+    """As little as can be done."""
+    for name in files:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        os.read(fd, 4096)
+        os.close(fd)
+
+
+def _measured(pipe: Connection, make: Callable[[], Polled], between: Callable[[], None]) -> None:
+    """In a process of its own: its CPU is that of the rounds, and nothing else."""
+    pipe.send("ready")
+    wall, cpu, loop, held, held_cpu = ([] for _ in range(5))
+    with Looking(make()) as node, _stretches() as stretches:
+        node.look(WARM)
+        for _ in range(ROUNDS):
+            between()
+            stretches.clear()
+            before = _Spent()
+            node.look()
+            spent = _Spent().since(before)
+            wall.append(spent.wall)
+            cpu.append(spent.process)
+            loop.append(spent.thread)
+            held.append(max(one.wall for one in stretches))
+            held_cpu.append(max(one.thread for one in stretches))
+        files = _opened(node.look)
+    figures: Json = {
+        "devices": len(node.last.readings),
+        "state": node.last.state.value,
+        "wall": spread(wall),
+        "cpu": spread(cpu),
+        "cpu_in_threads": spread([whole - own for whole, own in zip(cpu, loop)]),
+        "cpu_on_loop": spread(loop),
+        "longest_stretch_on_loop": spread(held),
+        "its_cpu": spread(held_cpu),
+        "memory_bytes": len(node.source.memory),
+    }
+    pipe.send((figures, files))
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """Seconds: on the wall, CPU of the whole process and of this thread."""
+
+    wall: float = field(default_factory=time.perf_counter)
+    process: float = field(default_factory=time.process_time)
+    thread: float = field(default_factory=time.thread_time)
+
+    def since(self, before: _Spent) -> _Spent:
+        return _Spent(self.wall - before.wall, self.process - before.process, self.thread - before.thread)
+
+
+@contextmanager
+def _stretches() -> Iterator[list[_Spent]]:
+    """Each time that the loop is held: between one callback's begin and its end nobody else gets a turn."""
+    stretches: list[_Spent] = []
+    plain = asyncio.Handle._run
+
+    def run(handle: asyncio.Handle) -> None:
+        before = _Spent()
+        plain(handle)
+        stretches.append(_Spent().since(before))
+
+    asyncio.Handle._run = run  # type: ignore[method-assign]
+    try:
+        yield stretches
+    finally:
+        asyncio.Handle._run = plain  # type: ignore[method-assign]
+
+
+def _opened(work: Callable[[], object]) -> list[str]:
+    """The files that are opened meanwhile. The hook stays: nothing may be measured in this process afterwards."""
+    seen: list[str] = []
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], (str, os.PathLike)):
+            seen.append(os.fspath(arguments[0]))
+
+    sys.addaudithook(note)
+    work()
+    return [name for name in seen if Path(name).is_file() and not name.startswith(("/proc/", "/usr/"))]
+
+
+# --- the daemon as it runs
+
+
+def _daemon(folder: Path, whole: Whole) -> Json:
+    """Two beside each other at the default cadence: with all sources, and with none of those that look in rounds."""
+    kernel_log = "kmsg" if os.access("/dev/kmsg", os.R_OK) else "file"  # a file must be polled, which costs more
+    on, off = ("\n".join(f"[{section}]\nenabled = {word}" for section in POLLED) for word in ("true", "false"))
+    daemons = {name: node(folder, kernel_log=kernel_log, extra=extra, name=name) for name, extra in (("all", on), ("without", off))}
+    for one in daemons.values():
+        one.config.write_text(one.settings.replace("[paths]", f'[paths]\nsysfs = "{whole.sysfs}"\nprocfs = "{whole.procfs}"'))
+    with daemons["all"], daemons["without"]:
+        time.sleep(5 * SETTLE_S)
+        before = {name: _cpu_s(pid_of(one)) for name, one in daemons.items()}
+        rss = {name: memory_mib(pid_of(one)) for name, one in daemons.items()}
+        latest = _while_working(whole, daemons["all"])
+        used = {name: _cpu_s(pid_of(one)) - before[name] for name, one in daemons.items()}
+        states = {str(one["name"]): one["state"] for one in daemons["all"].status()["sources"]}  # type: ignore[attr-defined]
+        figures: Json = {
+            name: {
+                "cpu_percent": round(100 * used[name] / SECONDS, 4),
+                "memory_mib": memory_mib(pid_of(one)),
+                "memory_mib_at_begin": rss[name],
+            }
+            for name, one in daemons.items()
+        }
+    more = 100 * (used["all"] - used["without"]) / SECONDS
+    return {"seconds": SECONDS, "sources": states, **figures, "cpu_percent_more": round(more, 4), "healthz_while_working": spread(latest)}
+
+
+def _while_working(whole: Whole, asked: Node) -> list[float]:
+    """The node works; now and then the daemon is asked something small, which waits for as long as its loop is held."""
+    end = time.monotonic() + SECONDS
+    times: list[float] = []
+    moved = 0.0
+    while (left := end - time.monotonic()) > 0:
+        if time.monotonic() - moved > 30.0:
+            whole.work()
+            moved = time.monotonic()
+        time.sleep(min(left, 1.0))
+    return times
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU that a process has used, by the scheduler's own count: threads that have ended are in it, as those of the looks."""
+    return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
+
+
+# --- what hangs
+
+
+def _hanging(folder: Path) -> Json:
+    """Each read of all devices hangs, and goes on hanging."""
+    tree = NeuronTree(folder / "hanging")
+    for index in range(len(TRN2)):
+        tree.hang(tree.path(index, "info/architecture/instance_type"))
+    with Helper(_hung, tree.root) as helper:
+        figures = helper.ask(seconds=HANG_S + 60.0)
+    assert isinstance(figures, dict)
+    return {"devices": len(TRN2), "every_s": HANG_EVERY_S, "seconds": HANG_S, **figures}
+
+
+def _hung(pipe: Connection, sysfs: Path) -> None:
+    pipe.send("ready")
+    pipe.send(asyncio.run(_rounds_that_hang(sysfs)))
+
+
+async def _rounds_that_hang(sysfs: Path) -> Json:
+    subject = Neuron(sysfs, PciInventory(sysfs), Places())
+    source = Polled(subject, catalog.load("nvidia", {}), "boot", every_s=HANG_EVERY_S, look_s=0.5)
+    began, cpu, batches = time.monotonic(), time.process_time(), 0
+    seen: list[Json] = []
+    latest: list[float] = []
+    async for batch in source.batches(None):
+        batches += 1
+        after = time.monotonic() - began
+        if after >= len(seen) * HANG_S / 4 + 5.0 * (not seen):  # the first when all hang
+            seen.append({"after_s": round(after, 1), "threads": threading.active_count(), "rss_mib": memory_mib("self")["rss"], "batches": batches})
+        if after >= HANG_S:
+            break
+    detail = batch.detail
+    used = time.process_time() - cpu
+    return {"batches": batches, "cpu_ms_per_batch": round(used / batches * 1e3, 3), "seen": seen, "state": batch.state.value, "detail": detail}
