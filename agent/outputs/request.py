@@ -1,6 +1,6 @@
 """
-What a request may say, and what a bad one is told: parameters, bodies, and the refusal that the outermost handler turns
-into JSON.
+What a request may say, and what a bad one is told: parameters, bodies, who may change something, and the refusal that the
+outermost handler turns into JSON.
 """
 
 from __future__ import annotations
@@ -11,12 +11,18 @@ import re
 import time
 from datetime import datetime, timezone
 
+import structlog
 from aiohttp import web
 
 from agent import toml
+from agent.outputs.peer import Peer
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 PAGE, PAGE_MOST = 100, 1000
 _BODY_S = 5.0
+_SECONDS = (1.0, 86400.0)
+_REASON = 500
 
 
 class Refused(Exception):
@@ -83,3 +89,33 @@ async def read_body(request: web.Request, *known: str) -> dict[str, object]:
         if name not in known:
             raise Refused(400, f"unknown key {name[:80]!r}{toml.suggest(name, known)}")
     return values
+
+
+def seconds_of(body: dict[str, object], name: str, default: float) -> float:
+    seconds = body.get(name, default)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not _SECONDS[0] <= seconds <= _SECONDS[1]:
+        raise Refused(400, f"{name}: expected a number from {_SECONDS[0]:g} to {_SECONDS[1]:g}")
+    return float(seconds)
+
+
+def reason_of(body: dict[str, object]) -> str:
+    """Why something is changed. A change without a reason is refused."""
+    reason = body.get("reason")
+    reason = reason.strip() if isinstance(reason, str) else ""
+    if not 1 <= len(reason) <= _REASON or not reason.isprintable():
+        raise Refused(
+            400,
+            f"reason: expected one line of 1 to {_REASON} printable characters",
+            'send {"reason": "replaced the riser, ticket 4711"}',
+        )
+    return reason
+
+
+def who_changes(request: web.Request) -> Peer:
+    """Who asks for a change, and may: root, or the daemon's own user. No change has a query."""
+    read_query(request)
+    peer: Peer = request["peer"]
+    if not peer.may_change:
+        log.warning("change_refused", path=request.path, uid=peer.uid, pid=peer.pid)
+        raise Refused(403, f"uid {peer.uid} may not change anything", "only root and the daemon's own user may")
+    return peer

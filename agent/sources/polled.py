@@ -271,7 +271,8 @@ class Polled:
 
     def _identity(self, component: Component) -> str:
         """Who is in a slot, as far as is known; else the slot's own name."""
-        return next((identity for identity, one in self._known.items() if one.component == component.name), component.name)
+        name = component.name
+        return next((identity for identity, one in self._known.items() if one.component == name), name)
 
     def _met(self, device: Device, look: Look) -> list[Event]:
         """It answered. An event where it says who it is for the first time, or is somewhere else."""
@@ -300,7 +301,8 @@ class Polled:
 
     def _missing(self, here: set[str]) -> list[Readings]:
         """Of those that should be there: whether they are nowhere."""
-        found = {self._identity(Component.parse(name)) for name in here}
+        slots = {one.component: identity for identity, one in reversed(self._known.items())}  # the first one counts, as in _identity
+        found = {slots.get(name, name) for name in here}
         if self._found.enough:
             self._known = {identity: one for identity, one in self._known.items() if identity in found}
         if not self._broken.get(_FIND) and _FIND not in self._readers.under_way:

@@ -64,6 +64,11 @@ class Watcher:
         every = [(one, watch, f"{one.code}:{watch.of}") for one in self._watched for watch in one.watches]
         self._words = {key for one, watch, key in every if watch.test is Test.CHANGES and one.state}
         self._counters = {key for _, watch, key in every if watch.test is Test.RISES and not watch.lifetime}
+        looked_at = [(one, frozenset(watch.of for watch in one.watches)) for one in self._watched]
+        # What is said of a PCI device is said of any.
+        self._about = {
+            kind: tuple((one, of) for one, of in looked_at if one.component in (kind, ComponentKind.PCI)) for kind in ComponentKind
+        }  # entries with the readings that they look at
         self._known: dict[str, _Known] = {}
         for identity, stored in (memory or {}).items():
             said = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.get("said", {}).items()}
@@ -118,16 +123,14 @@ class Watcher:
             self._note(one, now)
         signs: list[Sign] = []
         for one in readings:
-            for watched in self._watched:
-                if watched.component in (one.component.kind, ComponentKind.PCI):  # what is said of a PCI device is said of any
+            for watched, of in self._about[one.component.kind]:
+                if not of.isdisjoint(one.fresh):
                     signs += self._lasting(watched, one, siblings, now) if watched.lasting else self._happening(watched, one)
         return signs
 
     # --- what lasts
 
     def _lasting(self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float) -> list[Sign]:
-        if not any(watch.of in one.fresh for watch in watched.watches):
-            return []
         known = self._known[one.identity]
         held, seen = None, False
         for watch in watched.watches:
@@ -236,10 +239,14 @@ class Watcher:
         signs = []
         for watch in watched.watches:
             value = one.values.get(watch.of)
-            if value is None or watch.of not in one.fresh or any(one.values.get(name) not in wanted for name, wanted in watch.only.items()):
+            if value is None or watch.of not in one.fresh:
                 continue
             key = f"{watched.code}:{watch.of}"
             before = known.said.get(key)
+            if before == (value if watch.test is Test.CHANGES else _numbers(value)) and key not in known.booted:
+                continue  # as it was: nearly always
+            if any(one.values.get(name) not in wanted for name, wanted in watch.only.items()):
+                continue
             if watch.test is Test.CHANGES:
                 # What was never said is taken to be calm: 0, or whatever is there first of a text.
                 if value != (before if before is not None else value if isinstance(value, str) else 0):
@@ -278,12 +285,12 @@ class Watcher:
             value = one.values.get(of)
             if value is None or isinstance(value, str) or of not in one.fresh:
                 continue
-            samples = known.grown.setdefault(of, deque())
-            if samples and len(samples[-1][1]) != len(_numbers(value)):
+            samples, numbers = known.grown.setdefault(of, deque()), _numbers(value)
+            if samples and len(samples[-1][1]) != len(numbers):
                 samples.clear()
-            if samples and samples[-1][1] == _numbers(value):
+            if samples and samples[-1][1] == numbers:
                 continue  # only what changed tells of growth, and a day's window would be long
-            samples.append((now, _numbers(value)))
+            samples.append((now, numbers))
             while len(samples) > 1 and samples[1][0] <= now - window:
                 samples.popleft()
 

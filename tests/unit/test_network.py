@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -102,6 +103,19 @@ def make_node(clock: Clock) -> Iterator[Callable[..., Node]]:
 
 
 MakeNode = Callable[..., Node]
+
+
+def listen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every file that is opened from now on."""
+    asked: list[str] = []
+    real = os.open
+
+    def opened(path: Path | str, flags: int) -> int:
+        asked.append(str(path))
+        return real(path, flags)
+
+    monkeypatch.setattr(files.os, "open", opened)
+    return asked
 
 
 def trainium(tree: NetworkTree, *, old: bool = False) -> None:
@@ -411,14 +425,14 @@ def test_an_interface_that_is_off_is_asked_again_when_it_is_on(
     """While it is off, its carrier answers EINVAL; that is not a file to leave alone for good."""
     trainium(tree)
     tree.net("ens5", flags="0x1002")
-    real, off = files.read, [True]
+    real, off = files.attribute, [True]
 
     def read(path: Path | str) -> str:
         if off[0] and str(path).endswith("/carrier"):
             raise OSError(errno.EINVAL, "Invalid argument")
         return real(path)
 
-    monkeypatch.setattr(files, "read", read)
+    monkeypatch.setattr(files, "attribute", read)
     node = make_node(tree)
     assert node.rounds(2) == []
     tree.net("ens5", flags="0x1003")  # it is turned on just before it is asked
@@ -454,9 +468,7 @@ def test_a_dead_efa_device_is_asked_nothing_more(tree: NetworkTree, make_node: M
     node.rounds(2)
     name = "rdmap160s25"
     tree.count(f"infiniband/{name}/hw_counters/no_completion_cmds")
-    asked: list[str] = []
-    real = files.read
-    monkeypatch.setattr(files, "read", lambda path: asked.append(str(path)) or real(path))  # type: ignore[func-returns-value]
+    asked = listen(monkeypatch)
     assert node.told() == {("efa/not_answering", f"nic/{EFA[3]}")}
     assert [path for path in asked if f"{name}/ports/1/hw_counters" in path] == []
     assert "no commands any more" in node.looking.readings(f"nic/{EFA[3]}").missing["rx_drops"]
@@ -538,7 +550,7 @@ def test_a_counter_that_no_port_has_is_no_fault(tree: NetworkTree, make_node: Ma
 def test_a_file_that_answers_einval_is_left_alone(tree: NetworkTree, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     infiniband(tree)
     asked: list[str] = []
-    real = files.read
+    real = files.attribute
 
     def read(path: Path | str) -> str:
         if str(path).endswith("mlx5_3/ports/1/counters/port_rcv_errors"):
@@ -546,7 +558,7 @@ def test_a_file_that_answers_einval_is_left_alone(tree: NetworkTree, make_node: 
             raise OSError(errno.EINVAL, "Invalid argument")
         return real(path)
 
-    monkeypatch.setattr(files, "read", read)
+    monkeypatch.setattr(files, "attribute", read)
     node = make_node(tree)
     assert node.rounds(6) == []
     assert len(asked) == 1
@@ -653,9 +665,7 @@ def test_an_adapter_that_does_not_answer_is_named_and_the_others_go_on(tree: Net
 def test_what_is_excluded_is_not_read(tree: NetworkTree, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
     infiniband(tree)
     tree.down("mlx5_3")
-    asked: list[str] = []
-    real = files.read
-    monkeypatch.setattr(files, "read", lambda path: asked.append(str(path)) or real(path))  # type: ignore[func-returns-value]
+    asked = listen(monkeypatch)
     node = make_node(tree, exclude=(pattern,))
     assert node.rounds(14) == []
     assert [path for path in asked if "mlx5_3" in path] == []

@@ -173,7 +173,7 @@ class Adapter:
         if not int(flags) & _IFF_UP:
             return Carrier.OFF
         try:
-            return {"1": Carrier.UP, "0": Carrier.LOST}.get(files.read(f"{self.root}/class/net/{name}/carrier"), Carrier.UNKNOWN)
+            return {"1": Carrier.UP, "0": Carrier.LOST}.get(files.attribute(f"{self.root}/class/net/{name}/carrier"), Carrier.UNKNOWN)
         except OSError as error:
             look.missing["carrier"] = files.why(error)
             return Carrier.UNKNOWN

@@ -87,7 +87,7 @@ class Network:
 
     def _represents(self, interface: str) -> bool:
         with suppress(OSError):
-            return _REPRESENTS.fullmatch(files.read(f"{self._root}/class/net/{interface}/phys_port_name")) is not None
+            return _REPRESENTS.fullmatch(files.attribute(f"{self._root}/class/net/{interface}/phys_port_name")) is not None
         return False  # most drivers have no name for it
 
     def _adapter(self, address: str) -> Adapter:
@@ -100,7 +100,7 @@ class Network:
     def _lent(self) -> bool:
         """Whether the kernel lets RDMA devices be moved into a container's network namespace, and out of sight."""
         try:
-            return files.read(f"{self._root}/module/ib_core/parameters/netns_mode") == "N"
+            return files.attribute(f"{self._root}/module/ib_core/parameters/netns_mode") == "N"
         except OSError:
             return False
 

@@ -133,7 +133,7 @@ class Counters:
             look.missing[name] = files.why(OSError(errno.EINVAL, ""))
             return
         try:
-            text = files.read(path)
+            text = files.attribute(path)
         except OSError as error:
             if error.errno == errno.EINVAL:
                 self.files.refused.add(path)

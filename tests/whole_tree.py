@@ -1,0 +1,145 @@
+"""All sources that look at a node, as production builds them, over a folder that stands for the machine.
+
+`Proc` is a /proc of our own. `Watching` drives every source by hand, and reads kernel records as from /dev/kmsg. Time is turned on by a
+`Clock`, so that minutes pass at once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from agent import config
+from agent.lane import Lane
+from agent.model import Event, Readings, SourceState, Trust
+from agent.sources import expected, polled, readers
+from agent.sources.assembly import Sources
+from agent.sources.host.clock import Timex
+from agent.sources.host.host import Host
+from agent.sources.network import adapter, learned
+from agent.sources.neuron import neuron
+from agent.sources.polled import Polled
+from agent.sources.source import Position
+from tests.looking import CATALOG, Looking
+from tests.trees import Tree
+
+ROOT = "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro"
+
+
+class Proc(Tree):
+    """What procfs says of a calm machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.write("sys/kernel/random/boot_id", "5f1e1d4a-0000-4000-8000-000000000001")
+        self.write("sys/kernel/osrelease", "6.8.0-1021-aws")
+        self.write("meminfo", "MemTotal: 2097152000 kB\nMemAvailable: 1048576000 kB\nHardwareCorrupted: 0 kB")
+        self.write("loadavg", "0.20 0.18 0.12 1/800 11206")
+        self.write("1/stat", "1 (systemd) S 0 1 1 0 -1 4194560 0")
+        self.write("1/mountinfo", ROOT)
+
+
+class Clock:
+    """The real one, and what was turned on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        for module in (polled, readers, expected, neuron, adapter, learned):
+            monkeypatch.setattr(module, "time", self)
+
+    def time(self) -> float:
+        return time.time() + self.ahead
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+class Watching:
+    """Every source of one run of the daemon. `after`: what was stored by the run before."""
+
+    def __init__(self, sysfs: Path, proc: Proc, clock: Clock, after: Watching | None = None, *, boot_id: str = "boot-1") -> None:
+        self._clock = clock
+        paths = config.Paths(sysfs=sysfs, procfs=proc.root, state=proc.root / "state", runtime=proc.root / "run")
+        settings = config.Config(
+            paths=paths,
+            kernel_log=config.KernelLog(source="file", path=proc.root / "kernel.log"),
+            nvml=config.Nvml(enabled=False),
+            **{name: section(deadline_s=5.0) for name, section in _POLLED.items()},  # type: ignore[arg-type]
+        )
+        no_lane = cast(Lane, None)  # only what reads the real kernel log needs one
+        self.node = Sources(settings, CATALOG, boot_id, no_lane, lambda: True)
+        self.positions: dict[str, Position | None] = {one.name: after.looking[one.name].position for one in self.node.polled} if after else {}
+        self.node.recall(self.positions.get, [])
+        self.looking = {one.name: Looking(_calm(one), self.positions.get(one.name)) for one in self.node.polled}
+        self._records = 0
+
+    def __enter__(self) -> Watching:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self.looking.values():
+            one.__exit__()
+
+    def rounds(self, *gaps: float) -> list[Event]:
+        """A look of every source after each of these seconds. What was said, without who is who and what is over."""
+        said: list[Event] = []
+        for gap in gaps:
+            self._clock.ahead += gap
+            for one in self.looking.values():
+                said += one.look()
+        return [event for event in said if event.kind != "device" and event.fields.get("recovered") is not True]
+
+    def kernel(self, records: Iterable[tuple[int, str]]) -> list[Event]:
+        """What these records of /dev/kmsg report, each with its priority. Those that were read before are not read again."""
+        said: list[Event] = []
+        fresh = list(records)[self._records :]
+        for priority, text in fresh:
+            self._records += 1
+            interpreter = self.node.interpreter
+            if (sighting := interpreter.recognise(text.encode())) is not None:
+                said.append(
+                    interpreter.event(
+                        sighting,
+                        text.encode(),
+                        priority >> 3,
+                        identity=f"kmsg:{self._records}",
+                        time=self._clock.time(),
+                        boot_id="boot-1",
+                        usec=0,
+                    )
+                )
+        return [event for event in said if event.kind != "device"]
+
+    @property
+    def states(self) -> dict[str, tuple[SourceState, str]]:
+        return {name: (one.last.state, one.last.detail) for name, one in self.looking.items()}
+
+    @property
+    def well(self) -> bool:
+        """Whether every source could look, or has nothing to look at."""
+        return all(state in (SourceState.OK, SourceState.ABSENT) for state, _ in self.states.values())
+
+    def readings(self, source: str, component: str) -> Readings:
+        return self.looking[source].readings(component)
+
+
+_HALF_FULL = os.statvfs_result((4096, 4096, 1000, 500, 500, 1000, 500, 500, 0, 255))
+_POLLED = {"neuron": config.Neuron, "network": config.Network, "pci": config.Pci, "host": config.Host}
+
+
+def _calm(source: Polled) -> Polled:
+    """This machine's own disks and clock are none of the tree's."""
+    if isinstance(source.subject, Host):
+        source.subject.filesystems.statvfs = lambda _: _HALF_FULL
+        source.subject.clock.adjtimex = lambda: Timex(maxerror=1000)
+    return source
+
+
+def believed(events: Sequence[Event]) -> list[Event]:
+    """Those that are judged: not what a user's process wrote into the kernel log."""
+    return [event for event in events if event.trust is not Trust.UNTRUSTED]
