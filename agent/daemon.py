@@ -33,8 +33,10 @@ from agent.lane import Lane, LaneStuck
 from agent.ledger import Ledger, LedgerError, LedgerNewer, Query, read_events
 from agent.model import NODE, Action, SourceHealth, SourceState, Status
 from agent.outputs import metrics
-from agent.outputs.api import Api
+from agent.outputs.api import Api, Routes
+from agent.outputs.expect import ExpectRoutes
 from agent.outputs.gate import Gate
+from agent.outputs.release import ReleaseRoutes
 from agent.outputs.systemd import Notifier
 from agent.pipeline import Pipeline, source_component
 from agent.sources.assembly import Sources
@@ -82,7 +84,7 @@ class Daemon:
             reader=self.reader,
             inject_path=config.kernel_log.path,
             group=_group(config.socket.group),
-            releases=self.sources.nvml.releases if self.sources.nvml is not None else None,
+            more=self._more_routes(),
         )
         self.collector = metrics.BoardCollector(self.board, self.sources.interpreter, self.sources.inventory, self.api.gate)
         self.collector.profile = self.catalog.profile
@@ -120,6 +122,14 @@ class Daemon:
         self.lane.close()
         self.reader.close()
         log.info("stopped")
+
+    def _more_routes(self) -> list[Routes]:
+        sources = self.sources
+        look_now = next(one.look_now for one in sources.polled if one.subject is sources.expected)
+        return [
+            ReleaseRoutes(sources.inventory, sources.nvml.releases if sources.nvml is not None else None),
+            ExpectRoutes(sources.expected, look_now, self.pipeline.say),
+        ]
 
     async def _say_ready(self) -> None:
         await _until(self.board.first_look, _FIRST_LOOK_S)

@@ -16,7 +16,7 @@ import pytest
 
 from agent import config
 from agent.lane import Lane
-from agent.model import Event, Readings, SourceState, Trust
+from agent.model import Action, Event, Readings, SourceState, Trust
 from agent.sources import expected, polled, readers
 from agent.sources.assembly import Sources
 from agent.sources.host.clock import Timex
@@ -73,7 +73,9 @@ class Watching:
         )
         no_lane = cast(Lane, None)  # only what reads the real kernel log needs one
         self.node = Sources(settings, CATALOG, boot_id, no_lane, lambda: True)
-        self.positions: dict[str, Position | None] = {one.name: after.looking[one.name].position for one in self.node.polled} if after else {}
+        self.positions: dict[str, Position | None] = (
+            {one.name: after.looking[one.name].position for one in self.node.polled} if after else {}
+        )
         self.node.recall(self.positions.get, [])
         self.looking = {one.name: Looking(_calm(one), self.positions.get(one.name)) for one in self.node.polled}
         self._records = 0
@@ -95,7 +97,7 @@ class Watching:
         return [event for event in said if event.kind != "device" and event.fields.get("recovered") is not True]
 
     def kernel(self, records: Iterable[tuple[int, str]]) -> list[Event]:
-        """What these records of /dev/kmsg report, each with its priority. Those that were read before are not read again."""
+        """Faults that these records of /dev/kmsg report, each with its priority. Those that were read before are not read again."""
         said: list[Event] = []
         fresh = list(records)[self._records :]
         for priority, text in fresh:
@@ -113,7 +115,7 @@ class Watching:
                         usec=0,
                     )
                 )
-        return [event for event in said if event.kind != "device"]
+        return [event for event in said if CATALOG.rule(event.code).rule_on(event.fields).action is not Action.NONE]
 
     @property
     def states(self) -> dict[str, tuple[SourceState, str]]:

@@ -1,7 +1,7 @@
 """
 The socket API: HTTP and JSON over a Unix socket. `openapi.json` beside this file is its contract.
 
-Owns     routes, who may do what, what a bad request is told.
+Owns     the routes of the verdict, findings, events, rules and drills; who may ask, and that every error is told as JSON.
 Refuses  judging and waiting: everything is read off the board, and a change goes through the pipeline's queue.
 """
 
@@ -13,11 +13,11 @@ import os
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 from aiohttp import web
@@ -28,16 +28,26 @@ from agent.catalog import Catalog
 from agent.judge.verdict import Work, by_strength, fold, told
 from agent.lane import Lane, LaneStuck
 from agent.ledger import Audit, LedgerError, Past, Query, StoredEvent, read_events, read_findings, read_past
-from agent.model import NODE, Component, ComponentKind, Event, Finding, Incident, alone
+from agent.model import NODE, Component, Event, Finding, Incident, alone
 from agent.outputs import components, form, gpus
 from agent.outputs.gate import Gate
 from agent.outputs.peer import Peer, peer_of
-from agent.outputs.request import PAGE, Refused, flag_of, limit_of, read_body, read_query, since_of
+from agent.outputs.request import (
+    PAGE,
+    Refused,
+    flag_of,
+    limit_of,
+    read_body,
+    read_query,
+    reason_of,
+    seconds_of,
+    since_of,
+    who_changes,
+)
 from agent.pipeline import Pipeline
 from agent.sources.kernel_log.announced import WINDOW_S, Announcement
 from agent.sources.kernel_log.interpret import Interpreter
 from agent.sources.nvml.node import NAME as NVML
-from agent.sources.nvml.release import Releases
 from agent.sources.pci import PciInventory
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
@@ -45,15 +55,19 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 _CLIENTS, _WATCHERS = 128, 32
 _BODY_BYTES = 16 * 1024
 _HEARTBEAT_S, _WRITE_S = 15.0, 5.0
-_HOLD_S = (1.0, 86400.0)
-_REASON = 500
-_LET_GO_S = 10.0
+_HOLD_S = 600.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Stored = TypeVar("Stored")
 
 
+class Routes(Protocol):
+    """Handlers of something that has a module of its own."""
+
+    def add(self, app: web.Application) -> None: ...
+
+
 class Api:
-    """The handlers, over what the composition root gives them."""
+    """The handlers, over what the composition root gives them; `more` are those of the other modules."""
 
     def __init__(
         self,
@@ -66,7 +80,7 @@ class Api:
         reader: Lane,
         inject_path: Path,
         group: int,
-        releases: Releases | None = None,
+        more: Sequence[Routes] = (),
     ) -> None:
         self.board = board
         self.pipeline = pipeline
@@ -76,7 +90,7 @@ class Api:
         self.reader = reader
         self.inject_path = inject_path
         self.group = group
-        self.releases = releases  # None where NVML is not asked at all
+        self.more = more
         self.gate = Gate(_CLIENTS)
 
     def application(self) -> web.Application:
@@ -91,13 +105,13 @@ class Api:
         app.router.add_get("/v1/events", self.events)
         app.router.add_get("/v1/components", self.components)
         app.router.add_get("/v1/gpus", self.gpus)
-        app.router.add_post("/v1/release", self.release)
-        app.router.add_post("/v1/release/end", self.end_release)
         app.router.add_get("/v1/rules/{kind}/{code}", self.rule)
         app.router.add_get("/v1/watch", self.watch)
         app.router.add_get("/v1/openapi.json", self.openapi)
         app.router.add_post("/v1/injections", self.announce)
         app.router.add_get("/v1/injections/{id}", self.injection)
+        for routes in self.more:
+            routes.add(app)
         return app
 
     # What anybody in the socket's group may ask.
@@ -283,7 +297,7 @@ class Api:
     # What only root and the daemon's own user may do.
 
     async def clear(self, request: web.Request) -> web.Response:
-        peer = _changing(request)
+        peer = who_changes(request)
         number, body = _number(request), await read_body(request, "reason", "replaced")
         replaced = body.get("replaced", False)
         if not isinstance(replaced, bool):
@@ -297,7 +311,7 @@ class Api:
 
     async def remedy(self, request: web.Request) -> web.Response:
         """Somebody begins what a finding asks for. It stands until the evidence says that it held."""
-        peer = _changing(request)
+        peer = who_changes(request)
         number, body = _number(request), await read_body(request, "reason")
         audit = _audit(peer, "remedy", number, body)
         return self._acted(await self.pipeline.begin_remedy(number, peer.name, audit), audit)
@@ -308,61 +322,16 @@ class Api:
         log.info(audit.verb, finding=audit.target, uid=audit.uid, pid=audit.pid, reason=audit.reason)
         return web.json_response({"finding": form.finding(found, self.catalog)})
 
-    async def release(self, request: web.Request) -> web.Response:
-        """Let go of the GPUs for a while. Answers once nothing of ours holds them."""
-        peer = _changing(request)
-        body = await read_body(request, "reason", "seconds", "gpus")
-        audit = _audit(peer, "release", 0, body)
-        seconds, wanted = body.get("seconds", 600), body.get("gpus", [])
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not _HOLD_S[0] <= seconds <= _HOLD_S[1]:
-            raise Refused(400, f"seconds: expected a number from {_HOLD_S[0]:g} to {_HOLD_S[1]:g}")
-        known = {device.address for device in self.inventory.devices.values() if device.kind is ComponentKind.GPU}
-        if not isinstance(wanted, list) or not all(isinstance(gpu, str) for gpu in wanted):
-            raise Refused(400, "gpus: expected a list of PCI addresses", "leave it out for all of them")
-        if unknown := [gpu for gpu in wanted if gpu not in known]:
-            raise Refused(404, f"no GPU {unknown[0][:80]!r} on PCI", "vitald gpus shows them")
-        try:
-            report = await asyncio.wait_for(
-                self._releasing().begin(float(seconds), wanted, f"{peer.name}, pid {peer.pid}", audit.reason), _LET_GO_S
-            )
-        except asyncio.TimeoutError:
-            raise Refused(503, "the GPUs could not be let go of in time", "see vitald status: NVML may hang") from None
-        log.warning("released", gpus=wanted or "all", seconds=seconds, uid=peer.uid, pid=peer.pid, reason=audit.reason)
-        return web.json_response(
-            {
-                "gpus": [f"gpu/{gpu}" for gpu in wanted],
-                "seconds": float(seconds),
-                "until": form.moment(time.time() + float(seconds)),
-                "holders": [{"pid": pid, "process": name} for pid, name in report.holders],
-                "notLookedAt": report.hidden,
-                "stuck": list(report.stuck),
-                "free": not (report.holders or report.stuck),
-            }
-        )
-
-    async def end_release(self, request: web.Request) -> web.Response:
-        peer = _changing(request)
-        await read_body(request)
-        ended = self._releasing().end(f"{peer.name}, pid {peer.pid}")
-        log.info("release_ended", uid=peer.uid, pid=peer.pid, ended=ended)
-        return web.json_response({"ended": ended})
-
-    def _releasing(self) -> Releases:
-        if self.releases is None:
-            raise Refused(409, "NVML is not asked on this node", "[nvml] enabled = false: nothing of ours holds a GPU")
-        return self.releases
-
     async def announce(self, request: web.Request) -> web.Response:
-        peer = _changing(request)
+        peer = who_changes(request)
         body = await read_body(request, "line", "holdSeconds")
-        line, hold = body.get("line"), body.get("holdSeconds", 600)
+        line = body.get("line")
         if not isinstance(line, str) or not 1 <= len(line) <= 900 or not line.isprintable() or not line.isascii():
             raise Refused(400, "line: expected one printable line of ASCII, at most 900 characters")
-        if isinstance(hold, bool) or not isinstance(hold, (int, float)) or not _HOLD_S[0] <= hold <= _HOLD_S[1]:
-            raise Refused(400, f"holdSeconds: expected a number from {_HOLD_S[0]:g} to {_HOLD_S[1]:g}")
+        hold = seconds_of(body, "holdSeconds", _HOLD_S)
         if self.interpreter.recognise(line.encode()) is None:
             raise Refused(400, "line: no rule recognises it, so a drill with it would show nothing", "try it with: vitald scan -")
-        made = self.interpreter.announcements.announce(line, time.time(), float(hold))
+        made = self.interpreter.announcements.announce(line, time.time(), hold)
         log.warning("drill_announced", id=made.id, line=line, uid=peer.uid, pid=peer.pid)
         return web.json_response({**self._drill(made), "writeTo": str(self.inject_path), "windowSeconds": WINDOW_S}, status=201)
 
@@ -454,25 +423,8 @@ def _number(request: web.Request) -> int:
 
 
 def _audit(peer: Peer, verb: str, number: int, body: form.Json) -> Audit:
-    """Who did it, and why. A change without a reason is refused."""
-    reason = body.get("reason")
-    reason = reason.strip() if isinstance(reason, str) else ""
-    if not 1 <= len(reason) <= _REASON or not reason.isprintable():
-        raise Refused(
-            400,
-            f"reason: expected one line of 1 to {_REASON} printable characters",
-            'send {"reason": "replaced the riser, ticket 4711"}',
-        )
-    return Audit(time=time.time(), uid=peer.uid, pid=peer.pid, verb=verb, target=str(number), reason=reason)
-
-
-def _changing(request: web.Request) -> Peer:
-    read_query(request)
-    peer: Peer = request["peer"]
-    if not peer.may_change:
-        log.warning("change_refused", path=request.path, uid=peer.uid, pid=peer.pid)
-        raise Refused(403, f"uid {peer.uid} may not change anything", "only root and the daemon's own user may")
-    return peer
+    """Who did it, to which finding, and why."""
+    return Audit(time=time.time(), uid=peer.uid, pid=peer.pid, verb=verb, target=str(number), reason=reason_of(body))
 
 
 async def _line(response: web.StreamResponse, value: form.Json) -> None:

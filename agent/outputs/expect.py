@@ -13,10 +13,8 @@ from typing import Protocol
 import structlog
 from aiohttp import web
 
-from agent.ledger import Audit
 from agent.model import Fields
-from agent.outputs.peer import Peer
-from agent.outputs.request import Refused, read_body, read_query
+from agent.outputs.request import Refused, read_body, read_query, reason_of, who_changes
 from agent.sources.expected import KINDS, VERSIONS, Expected, Unsettled
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
@@ -33,21 +31,12 @@ class Say(Protocol):
 
 
 class ExpectRoutes:
-    """The handlers. `changing` and `audit` are the API's: who may change something, and that a reason is given."""
+    """The handlers. `look_now`: has the source look again at once, for what somebody confirmed to be told."""
 
-    def __init__(
-        self,
-        expected: Expected,
-        look_now: Callable[[], None],
-        say: Say,
-        changing: Callable[[web.Request], Peer],
-        audit: Callable[[Peer, str, int, Json], Audit],
-    ) -> None:
+    def __init__(self, expected: Expected, look_now: Callable[[], None], say: Say) -> None:
         self._expected = expected
         self._look_now = look_now
         self._say = say
-        self._changing = changing
-        self._audit = audit
 
     def add(self, app: web.Application) -> None:
         app.router.add_get("/v1/expect", self.expect)
@@ -59,16 +48,18 @@ class ExpectRoutes:
 
     async def confirm(self, request: web.Request) -> web.Response:
         """What is here now is right."""
-        peer = self._changing(request)
-        audit = self._audit(peer, "expect", 0, await read_body(request, "reason"))
+        peer = who_changes(request)
+        reason = reason_of(await read_body(request, "reason"))
         try:
-            confirmed = self._expected.confirm(peer.name, audit.reason)
+            confirmed = self._expected.confirm(peer.name, reason)
         except Unsettled as error:
             raise Refused(409, str(error), "try again in a few minutes; vitald expect shows what is counted") from None
-        said = ", ".join(f"{count} {KINDS[kind]}" for kind, count in confirmed.items())
-        self._say(CONFIRMED, {**confirmed, "by": peer.name, "reason": audit.reason}, f"{peer.name} confirmed {said}: {audit.reason}")
+        if not confirmed:
+            raise Refused(409, "nothing to confirm: the configuration says how many there should be", "change [expect] there")
+        said = ", ".join(f"{count} {KINDS[kind]}" for kind, count in confirmed.items() if count) or "that there are none"
+        self._say(CONFIRMED, {**confirmed, "by": peer.name, "reason": reason}, f"{peer.name} confirmed {said}: {reason}")
         self._look_now()
-        log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=audit.reason)
+        log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=reason)
         return web.json_response({"confirmed": confirmed, **answer(self._expected)})
 
 

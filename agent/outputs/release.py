@@ -42,10 +42,8 @@ class ReleaseRoutes:
         body = await read_body(request, "reason", "seconds", "gpus")
         reason, seconds, wanted = reason_of(body), seconds_of(body, "seconds", _SECONDS), self._gpus_of(body)
         try:
-            report = await asyncio.wait_for(
-                self._releasing().begin(seconds, wanted, f"{peer.name}, pid {peer.pid}", reason),
-                _LET_GO_S,
-            )
+            begun = self._releasing().begin(seconds, wanted, f"{peer.name}, pid {peer.pid}", reason)
+            report = await asyncio.wait_for(begun, _LET_GO_S)
         except asyncio.TimeoutError:
             raise Refused(503, "the GPUs could not be let go of in time", "see vitald status: NVML may hang") from None
         log.warning("released", gpus=wanted or "all", seconds=seconds, uid=peer.uid, pid=peer.pid, reason=reason)

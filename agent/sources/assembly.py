@@ -9,6 +9,7 @@ Refuses  running them: the daemon supervises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Union
 
@@ -43,6 +44,8 @@ _Settings = Union[NeuronSettings, NetworkSettings, PciSettings, HostSettings]
 _EXPECT_EVERY_S, _EXPECT_LOOK_S = 60.0, 10.0
 # Kinds of the catalogue's entries that a subject's readings are held against, where they are not named as it is.
 _KINDS = {"network": ("network", "efa", "ib", "net"), "host": ("host", "edac", "thermal", "fs", "nvme", "clock", "unit")}
+# What `expected` counts of what a subject looks at.
+_COUNTED = {"neuron": ("neuron",), "network": ("efa", "nics"), "host": ("nvme",)}
 # Who looks at once when the kernel announces something of a subsystem.
 _WOKEN = {
     "pci": ("pci", "neuron", "network", "expect"),
@@ -76,7 +79,15 @@ class Sources:
             nvml=config.nvml.enabled,
         )
         self.polled = [
-            Polled(subject, catalog, boot_id, every_s=every_s, look_s=look_s, kinds=_KINDS.get(subject.name, ()))
+            Polled(
+                subject,
+                catalog,
+                boot_id,
+                every_s=every_s,
+                look_s=look_s,
+                kinds=_KINDS.get(subject.name, ()),
+                enough=partial(self.expected.enough_of, *_COUNTED.get(subject.name, ())),
+            )
             for subject, every_s, look_s in self._subjects(config)
         ]
         self.uevents = self._uevents()
@@ -113,7 +124,7 @@ class Sources:
         """What is looked at in rounds: how often, and how long a look may take."""
         sysfs = config.paths.sysfs
         subjects: list[tuple[Subject, _Settings]] = [
-            (Neuron(sysfs, self.inventory, self.places), config.neuron),
+            (Neuron(sysfs, self.inventory, self.places, partial(self.expected.enough_of, "neuron")), config.neuron),
             (Network(sysfs, config.network), config.network),
             (Pci(sysfs, self.inventory, config.pci), config.pci),
             (Host(sysfs, config.paths.procfs, config.paths.state, config.host), config.host),

@@ -223,6 +223,15 @@ class Expected:
             return Wanted(known.count, True, f"the same at {known.boots} healthy boots in a row")
         return Wanted(known.count, False, f"learned, not confirmed yet: seen at {known.boots} of {self.enough} healthy boots in a row")
 
+    def enough_of(self, *kinds: str) -> bool:
+        """Whether the site itself, by configuration or a person, said how many of these there should be, and so many are here."""
+        said = {kind: self._said(kind) for kind in kinds}
+        return any(said.values()) and all(self._counted.get(kind, (0, 0))[0] >= count for kind, count in said.items())
+
+    def _said(self, kind: str) -> int:
+        known = self._known(kind) if kind in self.judged else None
+        return self._configured[kind] or (known.count if known is not None and known.by else 0)
+
     def may_run(self, name: str) -> tuple[str, ...]:
         """The versions that the configuration allows; none where it says nothing."""
         return self._may_run[name]

@@ -21,6 +21,7 @@ NVIDIA, AMAZON = 0x10DE, 0x1D0F
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # Inferentia, Trainium 1, Inferentia2, Trainium 2 and 3 (aws-neuron-driver PCI table). Their class differs: the ids alone tell.
 _NEURON_DEVICES = {0x7064, 0x7065, 0x7066, 0x7067, 0x7164, 0x7264, 0x7364, 0x7564, 0x7565}
+_NAME = re.compile(r"\w[\w.\-]{0,31}")
 _MOST = 4096  # departed devices remembered: whoever makes and removes virtual functions all day does not fill our memory
 
 
@@ -56,6 +57,7 @@ class PciInventory:
     def __init__(self, sysfs: Path) -> None:
         self._root = sysfs / "bus" / "pci" / "devices"
         self._slots = sysfs / "bus" / "pci" / "slots"
+        self._classes = [sysfs / "class" / name for name in ("infiniband", "net")]
         self.devices: dict[str, PciDevice] = {}
         self.departed: dict[str, PciDevice] = {}  # as they were when they were last here
         self.error = ""  # why the bus could not be read when that was last tried; what was seen before stands
@@ -93,6 +95,16 @@ class PciInventory:
     def known(self, address: str) -> PciDevice | None:
         """The device at an address, or the one that was there last."""
         return self.devices.get(address) or self.departed.get(address)
+
+    def address(self, name: str) -> str | None:
+        """Where the adapter of an RDMA device or interface sits. The name may come from a log line."""
+        if not _NAME.fullmatch(name):
+            return None
+        for folder in self._classes:
+            place = os.path.realpath(folder / name / "device").rpartition("/")[2]
+            if place in self.devices:
+                return place
+        return None
 
     def component(self, address: str, kind: ComponentKind) -> Component:
         """The component at an address: what PCI says it is, else what the line's grammar implies."""

@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -54,13 +55,13 @@ class Device:
 class Found:
     """Which devices there are. `absent`: why there is nothing to look at; `trouble`: why not all of it can be looked at.
 
-    `enough`: the site said how many there should be, and so many are here. What is gone was taken out on purpose.
+    `excluded`: patterns of names and addresses that the site wants to be left alone.
     """
 
     devices: Sequence[Device] = ()
     absent: str = ""
     trouble: str = ""
-    enough: bool = False
+    excluded: Sequence[str] = ()
 
 
 class Subject(Protocol):
@@ -104,8 +105,12 @@ class Polled:
         every_s: float,
         look_s: float,
         kinds: Sequence[str] = (),
+        enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`look_s`: how long a look may take. `kinds`: kinds of entries whose watches are about this subject; its name, if not said."""
+        """`look_s`: how long a look may take. `kinds`: kinds of entries whose watches are about this subject; its name, if not said.
+
+        `enough`: the site said how many devices there should be, and so many are here. What is gone was taken out on purpose.
+        """
         self.name = subject.name
         self.subject = subject
         self.deadline_s = 2 * every_s + look_s + 5.0
@@ -114,6 +119,7 @@ class Polled:
         self._every_s = every_s
         self._look_s = look_s
         self._kinds = kinds or (subject.name,)
+        self._enough = enough
         self._readers: Readers[Look | Found] = Readers(subject.name)
         self._wake = asyncio.Event()
         self._found = Found()
@@ -303,8 +309,7 @@ class Polled:
         """Of those that should be there: whether they are nowhere."""
         slots = {one.component: identity for identity, one in reversed(self._known.items())}  # the first one counts, as in _identity
         found = {slots.get(name, name) for name in here}
-        if self._found.enough:
-            self._known = {identity: one for identity, one in self._known.items() if identity in found}
+        self._known = {identity: one for identity, one in self._known.items() if identity in found or not self._given_up(one)}
         if not self._broken.get(_FIND) and _FIND not in self._readers.under_way:
             for identity, one in self._known.items():
                 gone = one.expected and identity not in found and one.component not in here
@@ -315,6 +320,11 @@ class Polled:
         said += [plain(Component.parse(self._missed[one]), {"missing": 0.0}, _MISSED + one) for one in sorted(set(self._missed) - missed)]
         self._missed = {identity: self._known[identity].component for identity in missed}
         return said
+
+    def _given_up(self, one: Memory) -> bool:
+        """Whether the site says that a device which is not here need not be."""
+        names = (Component.parse(one.component).id, *one.fields.values())
+        return self._enough() or any(fnmatch(name, pattern) for name in names for pattern in self._found.excluded)
 
     def _hangs(self) -> list[Event]:
         events = []

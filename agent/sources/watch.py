@@ -46,6 +46,7 @@ class _Known:
     """What is remembered of one component."""
 
     on: dict[str, str] = field(default_factory=dict)  # codes of states that were said to hold, and the reading that says so
+    stood: dict[str, str] = field(default_factory=dict)  # the same, of before a boot or a reset: to be said again, or to be over
     said: dict[str, Sample] = field(default_factory=dict)  # code:reading -> the value that was said last
     turning: dict[str, float] = field(default_factory=dict)  # code -> since when a state is about to begin or to end
     grown: dict[str, deque[tuple[float, tuple[float, ...]]]] = field(default_factory=dict)  # counters with a window, where they changed
@@ -77,7 +78,7 @@ class Watcher:
                 for of, samples in stored.get("grown", {}).items()
                 if of in self._windows
             }
-            self._known[identity] = _Known(on=dict(stored.get("on", {})), said=said, grown=grown)
+            self._known[identity] = _Known(on=dict(stored.get("on", {})), stood=dict(stored.get("stood", {})), said=said, grown=grown)
 
     def configure(self, watched: Iterable[Watched]) -> None:
         """Other watches, the same memory: the catalogue was reloaded."""
@@ -91,8 +92,9 @@ class Watcher:
         kept = {}
         for name, one in self._known.items():
             grown = {of: list(samples) for of, samples in one.grown.items() if self._windows.get(of, 0.0) >= _KEPT_S and len(samples) > 1}
-            if one.on or one.said or grown:
-                kept[name] = {"on": one.on, "said": one.said, **({"grown": grown} if grown else {})}
+            if one.on or one.stood or one.said or grown:
+                more = {**({"stood": one.stood} if one.stood else {}), **({"grown": grown} if grown else {})}
+                kept[name] = {"on": one.on, "said": one.said, **more}
         return kept
 
     def forget(self, identity: str, *, counters: bool = False) -> None:
@@ -101,7 +103,7 @@ class Watcher:
         if known is not None:
             gone = self._words | self._counters if counters else self._words
             said = {key: value for key, value in known.said.items() if key not in gone}
-            self._known[identity] = _Known(said=said, booted=set(said))
+            self._known[identity] = _Known(stood={**known.stood, **known.on}, said=said, booted=set(said))
 
     def rename(self, former: str, identity: str) -> None:
         """A component that went by another name says who it is."""
@@ -142,25 +144,26 @@ class Watcher:
                 held = watch, found
                 break
         was = watched.code in known.on
-        if held is None and was and known.on[watched.code] not in one.fresh:
+        said_of = known.on.get(watched.code) or known.stood.get(watched.code)
+        if held is None and said_of is not None and said_of not in one.fresh:
             return []  # what it was said of has not been read again
-        if not seen or (held is not None) == was:
+        if not seen or (was if held is not None else said_of is None):
             known.turning.pop(watched.code, None)
             return []
         if held is not None:
             wait = held[0].for_s
         else:  # what was seen in a window is over when that has passed; else what is near its limit would come and go
-            said_of = known.on[watched.code]
             wait = max((max(watch.for_s, watch.over_s) for watch in watched.watches if watch.of == said_of), default=0.0)
         if now - known.turning.setdefault(watched.code, now) < wait:
             return []
         del known.turning[watched.code]
         if held is None:
-            of = known.on.pop(watched.code)
+            of = known.on.pop(watched.code, "") or known.stood.pop(watched.code)
             value = one.values.get(of)
             fields: dict[str, Value] = {"recovered": True}
             return [_sign(one, watched.code, {**fields, of: _plain(value)}, f"{of} is {_said(value)} again")]
         watch, (fields, text) = held
+        known.stood.pop(watched.code, None)
         known.on[watched.code] = watch.of
         return [_sign(one, watched.code, fields, text + (f" for {watch.for_s:g} s" if watch.for_s else ""))]
 
@@ -311,7 +314,7 @@ class Watcher:
         grown = [0.0] * len(inside[-1][1])
         for (_, earlier), (_, later) in pairwise(inside):
             for place, (was, at) in enumerate(zip(earlier, later)):
-                grown[place] += at - was if at >= was else at
+                grown[place] += max(0.0, at - was)  # it fell: that is where it counts from
         return tuple(total / watch.over_s * watch.per_s for total in grown)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from agent import catalog
 from agent.config import POLLED, Config
@@ -25,7 +26,7 @@ from agent.sources.neuron.neuron import Neuron
 from agent.sources.neuron.places import Places
 from agent.sources.pci import PciInventory
 from agent.sources.pci_functions import Pci
-from agent.sources.polled import Polled, Subject
+from agent.sources.polled import Found, Polled, Subject
 from tests.bench.measure import SETTLE_S, Connection, Helper, Json, load, memory_mib, node, pid_of, scratch, spread, timed
 from tests.looking import Looking
 from tests.network_tree import MLX5, NetworkTree
@@ -172,7 +173,7 @@ def _of_host(sysfs: Path, procfs: Path) -> Polled:
 
 def _costs(make: Callable[[], Polled], between: Callable[[], None]) -> Json:
     with Helper(_measured, make, between) as helper:
-        figures, files = helper.ask(seconds=600.0)  # type: ignore[misc]
+        figures, files = cast("tuple[Json, list[str]]", helper.ask(seconds=600.0))
     floor = [_bare(files) for _ in range(ROUNDS)]
     return {**figures, "floor": {"files": len(files), "cpu": spread(floor)}}
 
@@ -190,7 +191,8 @@ def _bare(files: list[str]) -> float:
 def _measured(pipe: Connection, make: Callable[[], Polled], between: Callable[[], None]) -> None:
     """In a process of its own: its CPU is that of the rounds, and nothing else."""
     pipe.send("ready")
-    wall, cpu, loop, held, held_cpu = ([] for _ in range(5))
+    stored = 0
+    wall, cpu, loop, held, held_cpu = (list[float]() for _ in range(5))
     with Looking(make()) as node, _stretches() as stretches:
         node.look(WARM)
         for _ in range(ROUNDS):
@@ -199,6 +201,7 @@ def _measured(pipe: Connection, make: Callable[[], Polled], between: Callable[[]
             before = _Spent()
             node.look()
             spent = _Spent().since(before)
+            stored += node.last.position is not None
             wall.append(spent.wall)
             cpu.append(spent.process)
             loop.append(spent.thread)
@@ -215,6 +218,7 @@ def _measured(pipe: Connection, make: Callable[[], Polled], between: Callable[[]
         "longest_stretch_on_loop": spread(held),
         "its_cpu": spread(held_cpu),
         "memory_bytes": len(node.source.memory),
+        "memory_changed_in_rounds": stored,
     }
     pipe.send((figures, files))
 
@@ -242,7 +246,7 @@ def _stretches() -> Iterator[list[_Spent]]:
         plain(handle)
         stretches.append(_Spent().since(before))
 
-    asyncio.Handle._run = run  # type: ignore[method-assign]
+    asyncio.Handle._run = run  # type: ignore[method-assign, assignment]
     try:
         yield stretches
     finally:
@@ -322,26 +326,27 @@ def _hung(pipe: Connection, sysfs: Path) -> None:
     pipe.send(asyncio.run(_rounds_that_hang(sysfs)))
 
 
+class _Counted(Neuron):
+    """How often it was looked for devices: so many rounds there were."""
+
+    rounds = 0
+
+    def find(self) -> Found:
+        self.rounds += 1
+        return super().find()
+
+
 async def _rounds_that_hang(sysfs: Path) -> Json:
-    subject = Neuron(sysfs, PciInventory(sysfs), Places())
+    subject = _Counted(sysfs, PciInventory(sysfs), Places())
     source = Polled(subject, catalog.load("nvidia", {}), "boot", every_s=HANG_EVERY_S, look_s=0.5)
-    began, cpu, batches = time.monotonic(), time.process_time(), 0
+    began, cpu = time.monotonic(), time.process_time()
     seen: list[Json] = []
     async for batch in source.batches(None):
-        batches += 1
         after = time.monotonic() - began
-        if after >= len(seen) * HANG_S / 4 + 5.0 * (not seen):  # the first when all hang
-            seen.append(
-                {"after_s": round(after, 1), "threads": threading.active_count(), "rss_mib": memory_mib("self")["rss"], "batches": batches}
-            )
+        if after >= (len(seen) * HANG_S / 4 or 5.0):  # at first when all hang
+            facts = {"threads": threading.active_count(), "rss_mib": memory_mib("self")["rss"], "state": batch.state.value}
+            seen.append({"after_s": round(after, 1), "rounds": subject.rounds, **facts, "memory_bytes": len(source.memory)})
         if after >= HANG_S:
             break
-    detail = batch.detail
     used = time.process_time() - cpu
-    return {
-        "batches": batches,
-        "cpu_ms_per_batch": round(used / batches * 1e3, 3),
-        "seen": seen,
-        "state": batch.state.value,
-        "detail": detail,
-    }
+    return {"rounds": subject.rounds, "cpu_ms_a_round": round(used / subject.rounds * 1e3, 3), "seen": seen}

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from agent.catalog.rules import Instance
 from agent.catalog.tables import read_instances
 from agent.config import Expect
-from agent.ledger import Audit
+from agent.outputs.api import Handler
 from agent.outputs.expect import ExpectRoutes
 from agent.outputs.peer import Peer
 from agent.sources.expected import Expected, Learned, Unsettled, learn
@@ -331,16 +331,17 @@ def test_the_socket_shows_it_and_lets_a_person_confirm(machine: Machine) -> None
     machine.neuron(15)
     subject = machine.expected(neuron=0, efa=2, kernel=("6.9",))
     said: list[tuple[str, Any, str]] = []
-    peer = Peer(1, 0, frozenset())
-    audit = Audit(time=0.0, uid=0, pid=1, verb="expect", target="0", reason="as delivered")
-    routes = ExpectRoutes(
-        subject, lambda: None, lambda code, fields, raw: said.append((code, fields, raw)), lambda _: peer, lambda *_: audit
-    )
+    routes = ExpectRoutes(subject, lambda: None, lambda code, fields, raw: said.append((code, fields, raw)))
+
+    @web.middleware
+    async def as_root(request: web.Request, handler: Handler) -> web.StreamResponse:
+        request["peer"] = Peer(1, 0, frozenset())
+        return await handler(request)
 
     async def ask(method: str, path: str) -> dict[str, Any]:
-        app = web.Application()
+        app = web.Application(middlewares=[as_root])
         routes.add(app)
-        async with TestClient(TestServer(app)) as client, client.request(method, path, json={"reason": "x"}) as response:
+        async with TestClient(TestServer(app)) as client, client.request(method, path, json={"reason": "as delivered"}) as response:
             answered: dict[str, Any] = await response.json()
             return answered
 

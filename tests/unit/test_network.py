@@ -617,7 +617,6 @@ def test_a_port_that_was_up_before_the_boot_should_be_up(tree: NetworkTree, make
     }
 
 
-@pytest.mark.xfail(strict=True, reason="the watcher forgets at a boot what it said, and so never says that it is over")
 def test_a_port_that_a_boot_brings_back_is_told_to_be_well(tree: NetworkTree, make_node: MakeNode) -> None:
     """What asks for a replacement outlives a boot, so only this ends it."""
     infiniband(tree)

@@ -136,6 +136,8 @@ class Interpreter:
         device = sighting.fields.get("device") or sighting.fields.get("port")
         if kind is ComponentKind.NEURON and device is not None:
             return self.places.component(int(str(device)))
+        if kind is ComponentKind.NIC and device is not None and self.inventory is not None:
+            device = self.inventory.address(str(device)) or device
         return Component(kind, str(device)) if device else NODE
 
     def _follows(self, sighting: Sighting, identity: str, time: float) -> str | None:

@@ -74,7 +74,8 @@ class Network:
             adapter.lent = lent
         devices = [self._device(adapter) for adapter in self._adapters.values()]
         self._learned.keep({address for address, adapter in self._adapters.items() if not self._excluded(adapter)})
-        return Found(devices, absent="" if devices else "no RDMA device, and no network interface on PCI")
+        absent = "" if devices else "no RDMA device, and no network interface on PCI"
+        return Found(devices, absent=absent, excluded=self._exclude)
 
     def _function(self, entry: str) -> str:
         """The address of the function that a device belongs to; empty where that is none. A virtio device is one's only child."""
@@ -108,7 +109,7 @@ class Network:
         component = Component(ComponentKind.NIC, adapter.address)
         if self._excluded(adapter):
             # It is named, so that one that was known before is not taken for missing.
-            return Device(component, lambda: Look(missing={"everything": "left alone: [network] exclude names it"}))
+            return Device(component, lambda: Look(missing={"link": "left alone: [network] exclude names it"}))
         return Device(component, adapter.look, expected=adapter.lasting or bool(self._learned.rdma(adapter.address)[0]))
 
     def _excluded(self, adapter: Adapter) -> bool:

@@ -1,0 +1,333 @@
+"""Whole machines of the reference's generator, looked at by every source at once: healthy ones are told nothing of, and each fault
+is told of its own device, with the words that are documented for it, and of nobody else."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import cycle
+from pathlib import Path
+from tempfile import mkdtemp
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from agent.model import Event, SourceState, Trust
+from tests.looking import told
+from tests.unit.builders import reference
+from tests.whole_tree import Clock, Proc, Watching, believed
+
+OLD, NEW = "2.24.7.0", "2.30.2.0"
+TYPES = (
+    *("trn1.2xlarge", "trn1.32xlarge", "trn1n.32xlarge", "inf2.xlarge", "inf2.8xlarge", "inf2.24xlarge", "inf2.48xlarge"),
+    *("trn2.3xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge"),
+)
+MACHINES = [(type_, driver) for type_ in TYPES for driver in (OLD, NEW) if (type_, driver) != ("trn3.48xlarge", OLD)]
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_tree", reference("neuron-sysfs/make_tree.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["make_tree"] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """In memory where that can be: a machine is up to 24000 files."""
+    made = Path(mkdtemp(prefix="vitald-trees-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    return Proc(tmp_path / "proc")
+
+
+Make = Callable[..., Any]  # a machine of the generator
+
+
+@pytest.fixture(scope="module")
+def make(generator: ModuleType, folder: Path) -> Make:
+    """A machine of one's own: a copy of one that was built before with the same settings. What changes a file replaces it."""
+    built: dict[str, Any] = {}
+
+    def machine(instance: str, **settings: object) -> Any:
+        key = f"{instance} {sorted(settings.items())}"
+        if key not in built:
+            built[key] = generator.build(folder / f"built{len(built)}", instance, **settings)
+            if instance == "none":  # else it says that it is one with eight GPUs
+                generator.poke(built[key].root / "devices/virtual/dmi/id/product_name", "Rack Server 9000\n")
+        root = Path(mkdtemp(dir=folder)) / "sys"
+        subprocess.run(["cp", "-al", str(built[key].root), str(root)], check=True)
+        for config in root.glob("devices/pci*/*/config"):  # the one file that is written in place
+            content = config.read_bytes()
+            config.unlink()
+            config.write_bytes(content)
+        same = built[key]
+        return replace(same, root=root, bdf_of=dict(same.bdf_of), rdma_bdf=dict(same.rdma_bdf), kmsg=list(same.kmsg))
+
+    return machine
+
+
+# --- all is well
+
+ADAPTERS: list[dict[str, object]] = [{}, {"mlx5": 8}, {"mlx5": 8, "roce": True}]
+
+
+@pytest.mark.parametrize(("instance", "driver"), [*MACHINES, ("none", NEW)])
+def test_a_healthy_machine_is_told_nothing_of(
+    generator: ModuleType, folder: Path, proc: Proc, clock: Clock, instance: str, driver: str
+) -> None:
+    """Each with every kind of AER file, of EFA counters, of adapters and of memory controllers, if not all of them together."""
+    rest = cycle((adapters, edac) for edac in (0, 2) for adapters in ADAPTERS)
+    for aer in ("none", "old", "new"):
+        for old in (False, True):
+            adapters, edac = next(rest)
+            settings = {"aer": aer, "efa_old_counters": old, "edac": edac, **adapters}
+            machine = generator.build(folder / "healthy", instance, driver=driver, **settings)
+            if instance == "none":
+                generator.poke(machine.root / "devices/virtual/dmi/id/product_name", "Rack Server 9000\n")
+            with Watching(machine.root, proc, clock) as watching:
+                assert told(watching.kernel(machine.kmsg)) == set(), settings
+                assert told(watching.rounds(0, 31, 31, 400, 4000)) == set(), settings
+                assert watching.well, (settings, watching.states)
+                wanted = {f"neuron/{address}" for address in machine.bdf_of.values()}
+                assert wanted <= {one.component.name for one in watching.looking["neuron"].last.readings}
+            with Watching(machine.root, proc, clock, watching, boot_id="boot-2") as watching:
+                assert told(watching.rounds(0, 31, 400)) == set(), settings
+                assert watching.well, (settings, watching.states)
+
+
+def test_every_type_of_the_reference_is_tried(generator: ModuleType) -> None:
+    assert set(generator.INSTANCES) == set(TYPES)
+    assert set(generator.DRIVERS) == {OLD, NEW}
+
+
+# --- one fault, and nothing else
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault of the generator and what is told of it: codes with blanks between, of the device that has it; `node:` before what is the
+    node's. `before`: what is told where it was there before vitald was; the same, if not said. `only`: machines that it is for."""
+
+    fault: str  # {nd} Neuron index, {nc} its last core, {name} RDMA device, {slot} PCI slot
+    told: str
+    before: str | None = None
+    only: str = ""  # OLD or NEW drivers, `health` where the firmware tells of its parts, `table` where AWS publishes the addresses
+    gaps: tuple[float, ...] = (0, 31, 35, 70, 200, 31)  # seconds before each look: more than five minutes in all
+
+    @property
+    def name(self) -> str:
+        return self.fault.partition(":")[0]
+
+
+FUNCTION = [  # of any PCI function
+    Case("aer:{slot}:correctable:RxErr:10", ""),
+    Case("aer:{slot}:correctable:BadTLP:11", "pci/corrected_errors", ""),
+    Case("aer:{slot}:nonfatal:UnsupReq", "pci/nonfatal_errors", ""),
+    Case("aer:{slot}:fatal:DLP:2", "pci/fatal_errors", ""),
+    Case("link:{slot}:4", "pci/link_width"),
+    Case("link:{slot}:16:2.5", "pci/link_speed"),
+]
+NEURON = [
+    Case("sram_ue:{nd}", "neuron/sram_ecc"),
+    Case("sram_ue:{nd}:70", "neuron/sram_ecc"),
+    Case("hbm_ue:{nd}", "neuron/hbm_ecc"),
+    Case("hbm_ue:{nd}:4096", "neuron/hbm_ecc", only=NEW),
+    Case("hbm_ue:{nd}:4096", "neuron/hbm_ecc_unclear", only=OLD),
+    Case("hbm_repairable:{nd}", "neuron/hbm_ecc_repairable"),
+    Case("sram_ce:{nd}:5000", "", only=NEW),
+    Case("hbm_ce:{nd}:5000", "", only=NEW),
+    Case("missing:{nd}", "neuron/not_initialised pci/unbound node:neuron/init_failed", only="several"),
+    Case(
+        "missing:{nd}",
+        "neuron/not_initialised pci/unbound node:neuron/init_failed",
+        "neuron/not_initialised node:neuron/init_failed",
+        only="one",
+    ),
+    Case("unplugged:{nd}", "neuron/missing pci/removed node:expect/neuron", "neuron/missing node:expect/neuron", only="table"),
+    Case("unplugged:{nd}", "neuron/missing pci/removed node:expect/neuron", "node:expect/neuron", only="no table"),
+    Case("lost:{nd}", "neuron/lost pci/dead"),
+    Case("resetting:{nd}", "", gaps=(0, 31, 31)),
+    Case("stuck:{nd}", "neuron/reset_invalid neuron/reset_failures neuron/reset_failed"),
+    Case("unhealthy:{nd}:sram", "neuron/unhealthy neuron/unhealthy_confirmed", only="health"),
+    Case("unhealthy:{nd}:hbm+link_efa", "neuron/unhealthy neuron/unhealthy_confirmed", only="health"),
+    Case("unhealthy:{nd}:link_switch", "neuron/unhealthy_outside", only="health"),
+    Case("unreachable:{nd}", "neuron/unreachable", only="health"),
+    Case("hw_err:{nd}:{nc}:SRAM_UNCORRECTABLE_ERROR", "neuron/sram_uncorrectable_error"),
+    Case("hw_err:{nd}:0:HBM_UNCORRECTABLE_ERROR:RESTART", "neuron/hbm_uncorrectable_error"),
+    Case("hw_err:{nd}:0:DMA_ERROR", "neuron/dma_error"),
+    Case("hw_err:{nd}:0:HANG_ON_COLLECTIVES", "neuron/other"),
+    Case("forged:{nd}", ""),
+    Case("counter:{nd}:0:hw_error", "neuron/hw_error"),
+    Case("counter:{nd}:{nc}:hw_collectives_error:3", "neuron/collectives"),
+    Case("counter:{nd}:{nc}:hw_hbm_ue_error", "neuron/runtime_hbm"),
+    Case("counter:{nd}:0:hw_nc_ue_error", "neuron/runtime_sram"),
+    Case("counter:{nd}:0:hw_dma_abort_error", "neuron/dma_abort"),
+    Case("counter:{nd}:{nc}:hw_dma_abort_error:2", "neuron/dma_abort neuron/dma_aborts"),
+    Case("counter:{nd}:0:hw_repairable_hbm_ue_error", "neuron/runtime_repairable"),
+    Case("counter:{nd}:0:timeout", "neuron/timeout"),
+    Case("counter:{nd}:{nc}:timeout:4", "neuron/timeout neuron/timeouts", "neuron/timeout"),
+    *(Case(f"counter:{{nd}}:0:{name}:9", "") for name in ("failure", "generic_error", "resource_error", "execute_sw_sequencer_fatal")),
+    *FUNCTION,
+]
+EFA = [
+    Case("rdma_gone:{name}", "network/missing", ""),
+    Case("rdma_counter:{name}:no_completion_cmds", "efa/not_answering"),
+    Case("rdma_counter:{name}:cmds_err:500", ""),
+    Case("rdma_counter:{name}:rx_drops:10000", "efa/drops", ""),
+    Case("rdma_counter:{name}:rdma_write_wr_err:10000", "efa/request_errors", ""),
+    Case("rdma_counter:{name}:retrans_timeout_events:10000", "efa/path", ""),
+    Case("rdma_counter:{name}:unresponsive_remote_events:50", "", ""),
+    Case("efa_stuck:{name}", "efa/not_answering efa/admin_queue"),
+    *FUNCTION,
+]
+IB = [
+    Case("rdma_gone:{name}", "network/missing", ""),
+    Case("ib_down:{name}", "ib/port_down ib/port_failed", ""),
+    Case("ib_init:{name}", "ib/port_waiting ib/no_subnet_manager"),
+    Case("ib_flap:{name}:2", "", ""),
+    Case("ib_flap:{name}:3", "ib/flapping", ""),
+    Case("rdma_counter:{name}:symbol_error:200", "ib/symbol_errors", ""),
+    Case("rdma_counter:{name}:local_link_integrity_errors", "ib/link_errors", ""),
+    Case("rdma_counter:{name}:excessive_buffer_overrun_errors:5", "ib/buffer_overruns", ""),
+    Case("rdma_counter:{name}:port_rcv_remote_physical_errors:9999", "", ""),  # marked bad upstream
+    *FUNCTION,
+]
+MEMORY = [
+    Case("edac_ue:{mc}", "edac/uncorrected_counted"),
+    Case("edac_ce:{mc}:50", "", ""),
+    Case("edac_ce:{mc}:51", "edac/corrected_often", ""),
+]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a fault is put: the component, and what the generator calls it."""
+
+    component: str
+    words: dict[str, str]
+
+
+def slot(address: str) -> str:
+    return address[5:-2].replace(":", "-")
+
+
+def places(machine: Any, kind: str) -> list[Place]:
+    """The first, the middle and the last of a kind."""
+    if kind == "neuron":
+        cores = len(list(machine.neuron(0).glob("neuron_core*")))
+        found = [
+            Place(f"neuron/{address}", {"nd": str(index), "nc": str(cores - 1), "slot": slot(address)})
+            for index, address in machine.bdf_of.items()
+        ]
+    elif kind == "memory":
+        found = [
+            Place(f"dimm/MC{mc.name[2:]}.dimm0", {"mc": mc.name[2:]}) for mc in sorted(machine.root.glob("devices/system/edac/mc/mc*"))
+        ]
+    else:
+        found = [
+            Place(f"nic/{address}", {"name": name, "slot": slot(address)})
+            for name, address in machine.rdma_bdf.items()
+            if name.startswith("rdmap") == (kind == "efa")
+        ]
+    return [found[number] for number in sorted({0, len(found) // 2, len(found) - 1})]
+
+
+def wanted(codes: str, place: Place) -> set[tuple[str, str]]:
+    return {(code.removeprefix("node:"), "node" if code.startswith("node:") else place.component) for code in codes.split()}
+
+
+def serials(watching: Watching) -> dict[str, str]:
+    return {one.component.name: one.identity for one in watching.looking["neuron"].last.readings if "/" not in one.identity}
+
+
+def each_fault(generator: ModuleType, machine: Any, case: Case, kind: str, proc: Proc, clock: Clock) -> None:
+    """On one device after the other while they are watched; after a restart; and as a daemon finds it that comes later."""
+    standing: set[tuple[str, str]] = set()  # of the node, told once
+    with Watching(machine.root, proc, clock) as watching:
+        watching.kernel(machine.kmsg)
+        assert watching.rounds(0, 31, 31) == []
+        assert watching.well
+        serial = serials(watching)
+        for place in places(machine, kind):
+            generator.apply_fault(machine, case.fault.format(**place.words))
+            lines = watching.kernel(machine.kmsg)
+            events = watching.rounds(*case.gaps)
+            expected = wanted(case.told, place)
+            assert told(events + believed(lines)) == expected - {one for one in standing if one[0].startswith("expect/")}
+            assert len(events) == len(told(events)), "each is said once"
+            standing |= {one for one in expected if one[1] == "node"}
+            for event in events if kind == "neuron" else ():
+                if event.source == "neuron":
+                    assert event.fields["serial"] == serial[place.component]
+                    assert event.fields["pci"] == place.component.partition("/")[2]
+            if case.name == "forged":
+                assert [(line.trust, line.component.name) for line in lines] == [(Trust.UNTRUSTED, place.component)]
+    with Watching(machine.root, proc, clock, watching) as watching:
+        assert watching.rounds(0, 31, 31) == [], "a restart tells nothing twice"
+    with Watching(machine.root, proc, clock) as watching:
+        lines = watching.kernel(entry for entry in machine.kmsg)
+        events = watching.rounds(*case.gaps)
+        codes = case.told if case.before is None else case.before
+        assert told(events + believed(lines)) == set().union(*(wanted(codes, place) for place in places(machine, kind)))
+
+
+def runs(machines: dict[str, dict[str, object]], cases: list[Case], suits: Callable[[str, dict[str, object], Case], bool]) -> list[Any]:
+    return [
+        pytest.param(name.partition(" ")[0], settings, case, id=f"{name} {case.fault}")
+        for name, settings in machines.items()
+        for case in cases
+        if suits(name, settings, case)
+    ]
+
+
+TABLES = ("trn1.32xlarge", "trn2.48xlarge")
+
+
+def suits_neuron(name: str, settings: dict[str, object], case: Case) -> bool:
+    several = "xlarge" in name and name.partition(" ")[0] not in ("trn1.2xlarge", "trn2.3xlarge")
+    driver = str(settings["driver"])
+    return {
+        "": True,
+        OLD: driver == OLD,
+        NEW: driver == NEW,
+        "health": driver == NEW and name.startswith(("trn2", "trn3")),
+        "several": several,
+        "one": not several,
+        "table": name.startswith(TABLES),
+        "no table": not name.startswith(TABLES),
+    }[case.only]
+
+
+NEURON_MACHINES: dict[str, dict[str, object]] = {
+    "trn1.32xlarge old": {"driver": OLD},
+    "trn2.48xlarge new": {"driver": NEW, "aer": "new"},
+    "inf2.24xlarge new": {"driver": NEW},
+    "trn2.3xlarge old": {"driver": OLD},
+    "trn1.2xlarge new": {"driver": NEW},
+}
+
+
+@pytest.mark.parametrize(("instance", "settings", "case"), runs(NEURON_MACHINES, NEURON, suits_neuron))
+def test_a_fault_of_a_neuron_device(
+    generator: ModuleType, make: Make, proc: Proc, clock: Clock, instance: str, settings: dict[str, object], case: Case
+) -> None:
+    each_fault(generator, make(instance, **settings), case, "neuron", proc, clock)
