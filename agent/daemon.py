@@ -125,10 +125,10 @@ class Daemon:
 
     def _more_routes(self) -> list[Routes]:
         sources = self.sources
-        look_now = next(one.look_now for one in sources.polled if one.subject is sources.expected)
+        counting = next(one for one in sources.polled if one.subject is sources.expected)
         return [
             ReleaseRoutes(sources.inventory, sources.nvml.releases if sources.nvml is not None else None),
-            ExpectRoutes(sources.expected, look_now, self.pipeline.say),
+            ExpectRoutes(sources.expected, counting, self.pipeline.store),
         ]
 
     async def _say_ready(self) -> None:

@@ -54,6 +54,13 @@ class _Recatalogue:
 
 
 @dataclass(slots=True)
+class _Mark:
+    """Somebody waits until all that was queued before it has been stored."""
+
+    answer: asyncio.Future[None]
+
+
+@dataclass(slots=True)
 class _Act:
     """A named person does something about a finding: closes it, says that its remedy has begun."""
 
@@ -75,7 +82,7 @@ class Pipeline:
         self.judge = Judge(catalog)
         self._positions: dict[str, Position] = {}  # how far each source has handed in
         self.judged: dict[str, Position] = {}  # how far of that has been judged
-        self._queue: deque[Batch | _Act | _Recatalogue] = deque()
+        self._queue: deque[Batch | _Act | _Recatalogue | _Mark] = deque()
         self._queued = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -157,7 +164,14 @@ class Pipeline:
             self._room.clear()
             await self._room.wait()
 
-    def _enqueue(self, item: Batch | _Act | _Recatalogue) -> None:
+    async def store(self, batch: Batch) -> None:
+        """Hand in a batch, and wait until it is stored: somebody is told only then that it was heard."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self.put(batch)
+        self._enqueue(_Mark(answer))
+        await answer
+
+    def _enqueue(self, item: Batch | _Act | _Recatalogue | _Mark) -> None:
         for one in (*self._stepped(), item):  # what was queued before a step of the clock is told by the old one
             self._queue.append(one)
             self._queued += len(one.events) if isinstance(one, Batch) else 0
@@ -237,6 +251,9 @@ class Pipeline:
                 answers.append(partial(_answer, item.answer, acted))
             elif isinstance(item, _Recatalogue):
                 entry = Entry(transitions=tuple(self.judge.recatalogue(item.catalog, time.time())))
+                answers.append(partial(_answer, item.answer, None))
+            elif isinstance(item, _Mark):
+                entry = Entry()
                 answers.append(partial(_answer, item.answer, None))
             else:
                 looked.append(item)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -41,6 +42,7 @@ class Looking:
         """The events of so many rounds."""
         new: list[Event] = []
         for _ in range(times):
+            self.source._due = time.monotonic()
             self.source.look_now()
             self.last = self._loop.run_until_complete(self._next())
             new += self.last.events

@@ -26,6 +26,8 @@ from agent.sources.neuron import neuron
 from agent.sources.polled import Polled
 from agent.sources.source import Position
 from tests.looking import CATALOG, Looking
+from tests.network_tree import EFA, MLX5, NetworkTree
+from tests.neuron_tree import NeuronTree
 from tests.trees import Tree
 
 ROOT = "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro"
@@ -71,7 +73,7 @@ class Watching:
             nvml=config.Nvml(enabled=False),
             **{name: section(deadline_s=5.0) for name, section in _POLLED.items()},  # type: ignore[arg-type]
         )
-        no_lane = cast(Lane, None)  # only what reads the real kernel log needs one
+        no_lane = cast("Lane", None)  # only what reads the real kernel log needs one
         self.node = Sources(settings, CATALOG, boot_id, no_lane, lambda: True)
         self.positions: dict[str, Position | None] = (
             {one.name: after.looking[one.name].position for one in self.node.polled} if after else {}
@@ -97,12 +99,11 @@ class Watching:
         return [event for event in said if event.kind != "device" and event.fields.get("recovered") is not True]
 
     def kernel(self, records: Iterable[tuple[int, str]]) -> list[Event]:
-        """Faults that these records of /dev/kmsg report, each with its priority. Those that were read before are not read again."""
+        """The faults that these records of /dev/kmsg report. Each is its priority and its text."""
         said: list[Event] = []
-        fresh = list(records)[self._records :]
-        for priority, text in fresh:
+        interpreter = self.node.interpreter
+        for priority, text in records:
             self._records += 1
-            interpreter = self.node.interpreter
             if (sighting := interpreter.recognise(text.encode())) is not None:
                 said.append(
                     interpreter.event(
@@ -145,3 +146,50 @@ def _calm(source: Polled) -> Polled:
 def believed(events: Sequence[Event]) -> list[Event]:
     """Those that are judged: not what a user's process wrote into the kernel log."""
     return [event for event in events if event.trust is not Trust.UNTRUSTED]
+
+
+ADAPTER = "0000:c1:00.0"  # a plain network adapter
+DRIVE = "nvme0"
+
+
+class WholeTree:
+    """A machine that has something for every source: `sys` and `proc` below a folder of our own.
+
+    16 Trainium2, EFA, InfiniBand, a plain adapter, memory controllers and a drive. No such machine is sold.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.proc = Proc(folder / "proc")
+        self.neuron = NeuronTree(folder / "sys")
+        self.network = NetworkTree(folder / "sys")
+        self.root = self.neuron.root
+        for address in EFA:
+            self.network.efa(address)
+        for number, address in enumerate(MLX5[:3]):
+            self.network.mlx5(address, f"ib{number}")
+        self.add_adapter()
+        for controller in (0, 1):
+            for name in ("ce_noinfo_count", "ue_noinfo_count", "dimm0/dimm_ce_count", "dimm0/dimm_ue_count"):
+                self.neuron.write(f"{self.edac(controller)}/{name}", 0)
+            self.neuron.write(f"{self.edac(controller)}/dimm0/dimm_label", f"CPU{controller}_DIMM_A1")
+            self.neuron.write(f"{self.edac(controller)}/dimm0/dimm_location", "channel 0 slot 0")
+        who = {
+            "model": "Amazon EC2 NVMe Instance Storage",
+            "serial": "AWS22DD0011",
+            "firmware_rev": "0",
+            "transport": "pcie",
+            "state": "live",
+        }
+        for file, value in who.items():
+            self.neuron.write(f"class/nvme/{DRIVE}/{file}", value)
+        (self.root / f"class/nvme/{DRIVE}/nvme0n1/nvme0n1p1").mkdir(parents=True)
+        self.neuron.link("dev/block/259:1", f"class/nvme/{DRIVE}/nvme0n1/nvme0n1p1")
+
+    def add_adapter(self) -> None:
+        self.network.interface("enp193s0", self.network.pci(ADAPTER, 0x8086, 0x1593, 0x020000, "ice"))
+
+    def edac(self, controller: int) -> str:
+        return f"devices/system/edac/mc/mc{controller}"
+
+    def function(self, address: str) -> str:
+        return f"devices/pci{address[:7]}/{address}"

@@ -41,6 +41,12 @@ class Reach(Enum):
     DEVICE = "device"  # its own component, the port above it, what is behind it
     FABRIC = "fabric"  # every GPU and NVSwitch of the node
     PROCESS = "process"  # whatever names the same process
+    NODE = "node"  # what is said of the node as a whole, because of any part of it
+
+    @property
+    def wide(self) -> bool:
+        """Whether it goes beyond the device: then a story about the device alone is the better one."""
+        return self in (Reach.FABRIC, Reach.NODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ class Incidents:
             if story is not None:
                 first = self._stories.index(story.name) < self._stories.index(incident.story)
                 joined = replace(incident, story=story.name) if first else incident
-                if story.reach is not Reach.FABRIC:
+                if not story.reach.wide:
                     return joined
                 reached = reached or joined
         return reached
@@ -172,11 +172,11 @@ class Incidents:
         tried: Story | None = None
         for mine in self._stories.places(fresh.name):
             story = mine.story
-            if story is tried or (told is not None and story.reach is Reach.FABRIC):
+            if story is tried or (told is not None and story.reach.wide):
                 continue
             tried = story
             if any(self._pairs(story, member, fresh) for member in incident.members) and self._is_told(story, incident, fresh):
-                if story.reach is not Reach.FABRIC:
+                if not story.reach.wide:
                     return story
                 told = story
         return told
@@ -223,6 +223,8 @@ _NAMELESS: frozenset[str] = frozenset()
 def _reaches(reach: Reach, one: Member, other: Member) -> bool:
     if reach is Reach.FABRIC:
         return all(member.component.kind in _FABRIC or member.component == NODE for member in (one, other))
+    if reach is Reach.NODE:
+        return NODE in (one.component, other.component)
     if reach is Reach.PROCESS:
         if one.pids and other.pids:
             return not one.pids.isdisjoint(other.pids)

@@ -77,7 +77,7 @@ _NEURON = Table(
     who={"neuron": _said("index"), "serial": _serial, "pci_bus_id": _pci, "model": _said("name")},
     families=(
         gauge("lost", "1 while the device is off the bus."),
-        gauge("on_pci", "0 where machines of this type have a device and this one has none."),
+        gauge("absent", "1 where machines of this type have a device and this one has none."),
         gauge("initialised", "0 while the driver does not show a device that is on PCI."),
         gauge("resetting", "1 while the device is being reset."),
         gauge("reset_state", "The driver's word: 0 resetting, 1 ready, 2 the reset failed."),
@@ -132,6 +132,7 @@ _NIC = Table(
     families=(
         state("link", "1 for the state of the worst of the links that should be up."),
         state("carrier", "1 for the state of the worst of the interfaces that should have a link."),
+        gauge("never_up", "1 for an adapter with a port that was never up, while all others of its model are."),
         gauge("rdma_missing", "1 while the function has lost its RDMA device."),
         gauge(
             "rate_bytes_per_second",

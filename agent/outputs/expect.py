@@ -7,15 +7,15 @@ Refuses  counting and learning, which the source does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 import structlog
 from aiohttp import web
 
-from agent.model import Fields
 from agent.outputs.request import Refused, read_body, read_query, reason_of, who_changes
 from agent.sources.expected import KINDS, VERSIONS, Expected, Unsettled
+from agent.sources.polled import Polled
+from agent.sources.source import Batch
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
@@ -24,19 +24,13 @@ _BY_NVML = "source nvml knows each of them by its UUID"
 Json = dict[str, object]
 
 
-class Say(Protocol):
-    """Hands in an event of the node as a whole, as `Pipeline.say` does."""
-
-    def __call__(self, code: str, fields: Fields, raw: str) -> None: ...
-
-
 class ExpectRoutes:
-    """The handlers. `look_now`: has the source look again at once, for what somebody confirmed to be told."""
+    """The handlers. `source` is the one that has `expected` as its subject; `store` returns once a batch is in the ledger."""
 
-    def __init__(self, expected: Expected, look_now: Callable[[], None], say: Say) -> None:
+    def __init__(self, expected: Expected, source: Polled, store: Callable[[Batch], Awaitable[None]]) -> None:
         self._expected = expected
-        self._look_now = look_now
-        self._say = say
+        self._source = source
+        self._store = store
 
     def add(self, app: web.Application) -> None:
         app.router.add_get("/v1/expect", self.expect)
@@ -57,8 +51,9 @@ class ExpectRoutes:
         if not confirmed:
             raise Refused(409, "nothing to confirm: the configuration says how many there should be", "change [expect] there")
         said = ", ".join(f"{count} {KINDS[kind]}" for kind, count in confirmed.items() if count) or "that there are none"
-        self._say(CONFIRMED, {**confirmed, "by": peer.name, "reason": reason}, f"{peer.name} confirmed {said}: {reason}")
-        self._look_now()
+        text = f"{peer.name} confirmed {said}: {reason}"
+        await self._store(self._source.told(CONFIRMED, {**confirmed, "by": peer.name, "reason": reason}, text))
+        self._source.look_now()
         log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=reason)
         return web.json_response({"confirmed": confirmed, **answer(self._expected)})
 

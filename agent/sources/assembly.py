@@ -126,7 +126,7 @@ class Sources:
         subjects: list[tuple[Subject, _Settings]] = [
             (Neuron(sysfs, self.inventory, self.places, partial(self.expected.enough_of, "neuron")), config.neuron),
             (Network(sysfs, config.network), config.network),
-            (Pci(sysfs, self.inventory, config.pci), config.pci),
+            (Pci(sysfs, self.inventory, config.pci, lambda: self.uevents.error), config.pci),
             (Host(sysfs, config.paths.procfs, config.paths.state, config.host), config.host),
         ]
         enabled = [(subject, settings.every_s, settings.deadline_s) for subject, settings in subjects if settings.enabled]

@@ -152,7 +152,7 @@ class Expected:
             before, times = self._counted.get(kind, (count, 0))
             self._counted[kind] = count, times + 1 if count == before else 1
             if self._counted[kind][1] < _LOOKS:
-                look.missing[kind] = f"{count} were counted, and it may be passing: told when {_LOOKS} looks in a row agree"
+                look.missing[kind] = f"{count} counted so far: told once {_LOOKS} looks agree"
                 continue
             look.values[kind] = float(count)
         for name, path in self._version_files.items():

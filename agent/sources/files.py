@@ -9,7 +9,9 @@ Refuses  meaning, threads and deadlines: a read may block for as long as the dev
 from __future__ import annotations
 
 import errno
+import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,7 @@ T = TypeVar("T")
 
 _PAGE = 4096  # an attribute of sysfs is no longer, and comes whole
 _MOST = 65536  # bytes; some files of procfs are longer
+_WHOLE = re.compile(r"[0-9]+|0x[0-9a-f]+")
 _REASONS = {errno.ENOENT: "there is no such file", errno.EINVAL: "the driver answers EINVAL: left alone from now on"}
 
 
@@ -79,8 +82,8 @@ class Files:
         self.refused: set[str] = set()
 
     def number(self, look: Look, name: str, path: Path | str) -> float | None:
-        """A whole number, decimal or with 0x."""
-        return self.value(look, name, path, lambda text: float(int(text, 0 if text.startswith("0x") else 10)))
+        """A counter or a state, decimal or with 0x."""
+        return self.value(look, name, path, whole)
 
     def text(self, look: Look, name: str, path: Path | str) -> str | None:
         return self.value(look, name, path, str)
@@ -94,12 +97,14 @@ class Files:
         try:
             text = attribute(path)
             parsed = parse(text)
+            if isinstance(parsed, float) and not math.isfinite(parsed):
+                raise ValueError(text)
         except OSError as error:
             if error.errno == errno.EINVAL:
                 self.refused.add(str(path))
             look.missing[name] = why(error)
             return None
-        except ValueError:
+        except (ValueError, OverflowError):
             look.missing[name] = f"reads {text[:40]!r}, which is no value" if text else "the file is empty"
             return None
         if isinstance(parsed, (float, str, tuple)):
@@ -112,10 +117,17 @@ def why(error: OSError) -> str:
     return _REASONS.get(error.errno or 0) or f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"
 
 
+def whole(text: str) -> float:
+    """`12` or `0x1f`. Raises ValueError for anything else: what the kernel counts and numbers is never below 0. OverflowError past 1e308."""
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(text)
+    return float(int(text, 0 if text.startswith("0x") else 10))
+
+
 def table(text: str) -> Mapping[str, float]:
     """Lines of `name number`, as AER counters have. Raises ValueError for anything else."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         name, number = line.split()
-        found[name] = float(int(number))
+        found[name] = whole(number)
     return found

@@ -10,7 +10,7 @@ Refuses  belief in what was announced: a uevent only brings a look forward, and 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.config import Pci as Settings
-from agent.model import Component, ComponentKind, Readings
+from agent.model import NODE, Component, ComponentKind, Readings
 from agent.sources.files import Files, Look, names, why
 from agent.sources.files import table as counters
 from agent.sources.pci import AMAZON, PciDevice, PciInventory
@@ -54,12 +54,16 @@ class Pci:
 
     name = "pci"
 
-    def __init__(self, sysfs: Path, inventory: PciInventory, settings: Settings) -> None:
-        """The inventory is others' too: it is read anew at each look. Remembered is who has had a driver: it may not load after a boot."""
+    def __init__(self, sysfs: Path, inventory: PciInventory, settings: Settings, deaf: Callable[[], str] = lambda: "") -> None:
+        """The inventory is others' too: it is read anew at each look. Remembered is who has had a driver: it may not load after a boot.
+
+        `deaf` says why the kernel's announcements are not heard; empty while they are.
+        """
         self.memory: dict[str, Any] = {}
         self._root = sysfs / "bus/pci/devices"
         self._inventory = inventory
         self._exclude = settings.exclude
+        self._deaf = deaf
         self._files = Files()
         self._found = _Functions()
         self._fabric: set[str] = set()  # addresses of adapters that were seen to carry RDMA
@@ -88,6 +92,8 @@ class Pci:
 
     def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:  # noqa: ARG002
         """Who went, and who came. Of those that are here their own look says so."""
+        if deaf := self._deaf():
+            yield plain(NODE, {}, missing={"uevents": f"{deaf}: what comes and goes is seen at the next round"})
         if not isinstance(found, _Functions) or found.trouble:
             return  # nobody knows yet, or nobody can see
         self.memory["bound"] = sorted(found.bound)

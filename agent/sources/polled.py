@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -38,6 +39,7 @@ IDENTITY = "device/identity"
 _FIND = ""  # the key of the look that finds the devices
 _MISSED = "missing "  # before the identity of a device that is nowhere: what is said of it is said of its former slot
 _MISSING_LOOKS = 3  # a driver that is loaded again takes its devices away for a moment
+_NOT_BACK = "a look has not come back"
 _OFTEN_S = 1.0  # while a read is under way past its round, its end and its deadline are waited for
 _MOST = 4096  # devices remembered; a node has tens
 
@@ -122,7 +124,12 @@ class Polled:
         self._enough = enough
         self._readers: Readers[Look | Found] = Readers(subject.name)
         self._wake = asyncio.Event()
+        self._due = 0.0  # of the next round, on the monotonic clock
         self._found = Found()
+        self._listed = False  # the devices have been listed once
+        self._late: set[str] = set()  # looks under way that are past their deadline
+        self._answered: set[str] = set()  # that came back in time since this was last told
+        self._serials: dict[str, str] = {}  # what each device said last
         self._serial = 0
         self._noted = ""
         self._catalog = catalog
@@ -130,10 +137,11 @@ class Polled:
 
     def _begin(self, memory: Mapping[str, Any]) -> None:
         self._watcher = Watcher(self._watches(), memory.get("said"))
-        self._known = {identity: Memory(**stored) for identity, stored in memory.get("known", {}).items()}
+        known = {identity: _remembered(stored) for identity, stored in memory.get("known", {}).items()}
+        self._known = {identity: one for identity, one in known.items() if one is not None}
         self.subject.memory = dict(memory.get("subject", {}))
-        self._missed: dict[str, str] = dict(memory.get("missed", {}))
-        self._hung: set[str] = set(memory.get("hung", ()))
+        self._missed: dict[str, str] = {identity: slot for identity, slot in dict(memory.get("missed", {})).items() if _a_name(slot)}
+        self._hung: set[str] = {key for key in memory.get("hung", ()) if key == _FIND or _a_name(key)}
         self._away: dict[str, int] = {}
         self._broken: dict[str, str] = {}
         self.read = {}
@@ -181,39 +189,69 @@ class Polled:
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Until cancelled."""
         self.recall(after)
-        due = time.monotonic()
+        self._due = time.monotonic()
         first = True
         while True:
-            if time.monotonic() >= due or self._wake.is_set():
+            timely = time.monotonic() >= self._due
+            if timely or self._wake.is_set():
                 self._wake.clear()
-                yield self._digest(await self._round())
-                now = time.monotonic()
-                # Nodes that boot together part ways after the first look.
-                share = crc32(f"{self.boot_id}{self.name}".encode()) % 1000 / 1000 if first else 1.0
-                first = False
-                due = max(due + self._every_s * share, now + min(self._every_s * share, _OFTEN_S))
+                back = await self._round()
+                batch = self._begun(back) if first else self._digest(back, timely=timely)
+                if timely:  # a look that was brought forward puts off no other
+                    # Nodes that boot together part ways after the first look.
+                    share = crc32(f"{self.boot_id}{self.name}".encode()) % 1000 / 1000 if first else 1.0
+                    self._due = max(self._due + self._every_s * share, time.monotonic() + min(self._every_s * share, _OFTEN_S))
+                    first = False
+                yield batch
             elif back := self._readers.collect():
-                yield self._digest(back)
+                yield self._digest(await self._listing(back))
             elif self._overdue():
                 yield self._digest({})
-            pause = due - time.monotonic()
+            pause = self._due - time.monotonic()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), max(0.0, min(pause, _OFTEN_S) if self._readers.owing else pause))
 
     async def _round(self) -> dict[str, Look | Found | Broken]:
         back = await self._readers.read({_FIND: self.subject.find})
+        self._took_list(back)
+        return await self._listing(back | await self._readers.read(self._looks()))
+
+    async def _listing(self, back: dict[str, Look | Found | Broken]) -> dict[str, Look | Found | Broken]:
+        """What came back; if a list of devices is in it, with looks at those that are new."""
+        while self._took_list(back):
+            back |= await self._readers.read({key: look for key, look in self._looks().items() if key not in back})
+        return back
+
+    def _looks(self) -> dict[str, Callable[[], Look | Found]]:
+        return {one.component.name: one.look for one in self._found.devices}
+
+    def _took_list(self, back: dict[str, Look | Found | Broken]) -> bool:
+        """A list that comes late is the best there is, and is used."""
         found = back.pop(_FIND, None)
-        if isinstance(found, Found):
-            self._found = found
-            self._broken.pop(_FIND, None)
-        elif isinstance(found, Broken):
+        if found is None:
+            return False
+        self._in_time(_FIND)
+        if isinstance(found, Broken):
             self._broken[_FIND] = self._complaint("devices", found)
-        return back | await self._readers.read({one.component.name: one.look for one in self._found.devices})
+            return False
+        assert isinstance(found, Found)
+        self._found, self._listed = found, True
+        self._broken.pop(_FIND, None)
+        return True
+
+    def _in_time(self, key: str) -> bool:
+        """Whether what came back did so before its deadline. If not, another look is due."""
+        if key not in self._late:
+            self._answered.add(key)
+            return True
+        self._late.discard(key)
+        self._wake.set()
+        return False
 
     def _overdue(self) -> set[str]:
-        """Devices whose look has taken too long, of which this has not been said."""
+        """Looks that have just become late."""
         now = time.monotonic()
-        return {key for key, since in self._readers.under_way.items() if now - since > self._look_s and key not in self._hung}
+        return {key for key, since in self._readers.under_way.items() if now - since > self._look_s and key not in self._late}
 
     def _complaint(self, what: str, broken: Broken) -> str:
         if isinstance(broken.error, OSError):
@@ -223,14 +261,30 @@ class Polled:
 
     # --- from looks to events
 
-    def _digest(self, back: Mapping[str, Look | Found | Broken]) -> Batch:
-        """What came back, as readings and events."""
+    def _begun(self, back: Mapping[str, Look | Found | Broken]) -> Batch:
+        """The first round. What is remembered may be another version's, and of no use: then it is forgotten, or nothing would ever go on."""
+        try:
+            return self._digest(back, timely=True)
+        except Exception:  # a fault that is not in what is remembered comes back with the next line
+            log.exception("memory_not_used", source=self.name, effect="baselines begin anew")
+            self._begin({})
+            return self._digest(back, timely=True)
+
+    def _digest(self, back: Mapping[str, Look | Found | Broken], *, timely: bool = False) -> Batch:
+        """What came back, as readings and events. `timely`: of a round that came at its time, and not because something was announced.
+
+        What comes back late is not believed: it was read at some time before, and some drivers give 0 for what did not answer.
+        """
         events: list[Event] = []
         here = {one.component.name: one for one in self._found.devices}
+        self._broken = {key: reason for key, reason in self._broken.items() if key in here or key == _FIND}
+        back = {key: result for key, result in back.items() if self._in_time(key) and key in here}
+        for look in back.values():
+            if isinstance(look, Look):
+                look.make_presentable()
+        self._apart(back, here)
         fresh: list[Readings] = []
         for key, result in back.items():
-            if key == _FIND or key not in here:
-                continue
             component = here[key].component
             if isinstance(result, Broken):
                 self._broken[key] = self._complaint(key, result)
@@ -243,10 +297,21 @@ class Polled:
             fresh.append(self.read[component])
         self.read = {component: one for component, one in self.read.items() if component.name in here}
         together = list(self.subject.together(self.read, self._found))
-        fresh += [*together, *self._missing(set(here))]
-        events += self._hangs()
+        fresh += [*together, *self._missing(set(here), timely=timely)]
+        events += self._hangs(set(here))
         events += [self._signed(sign) for sign in self._watcher.look(fresh, time.monotonic(), tuple(self.read.values()))]
         return self._batch(events, [one for one in together if one.component not in self.read])
+
+    def _apart(self, back: Mapping[str, Look | Found | Broken], here: Collection[str]) -> None:
+        """A serial number that two devices say at once names neither."""
+        self._serials |= {key: look.serial for key, look in back.items() if isinstance(look, Look)}
+        waiting = self._readers.under_way
+        self._serials = {key: serial for key, serial in self._serials.items() if key in here and key not in waiting}
+        often = Counter(self._serials.values())
+        for look in back.values():
+            if isinstance(look, Look) and look.serial and often[look.serial] > 1:
+                look.missing["serial"] = f"several devices here say {look.serial}"
+                look.serial = ""
 
     def _readings(self, component: Component, look: Look) -> Readings:
         return Readings(
@@ -294,31 +359,37 @@ class Polled:
                 self._missed.pop(taken, None)
             if look.serial:
                 self._watcher.rename(name, identity)
-        if len(self._known) < _MOST or before is not None:
-            epoch = look.epoch or (before.epoch if before is not None else "")
-            if before is not None and before.epoch != epoch:
-                self._watcher.forget(identity)
-            self._known[identity] = Memory(
-                component=name, words=look.words, fields=dict(look.fields), expected=device.expected, epoch=epoch
-            )
+        met = Memory(component=name, words=look.words, fields=dict(look.fields), expected=device.expected, epoch=look.epoch)
+        if before is not None:
+            if look.blind:  # who it is it did not say either
+                met.words, met.fields = met.words or before.words, met.fields or before.fields
+            met.epoch = met.epoch or before.epoch
+            if (before.epoch, before.component) != (met.epoch, name):
+                self._watcher.forget(identity)  # where it was, its findings end
+        elif len(self._known) >= _MOST:
+            here = {one.component.name for one in self._found.devices}
+            self._known.pop(next((one for one, known in self._known.items() if known.component not in here), identity), None)
+        self._known[identity] = met
         if not look.serial or (before is not None and before.component == name):
             return []
         return [self.event(IDENTITY, device.component, {"serial": look.serial, **look.fields}, look.words or name)]
 
-    def _missing(self, here: set[str]) -> list[Readings]:
-        """Of those that should be there: whether they are nowhere."""
+    def _missing(self, here: set[str], *, timely: bool) -> list[Readings]:
+        """Of those that should be there: whether they are nowhere. Rounds count that come at their time: while devices go and come, there
+        are many others."""
         slots = {one.component: identity for identity, one in reversed(self._known.items())}  # the first one counts, as in _identity
         found = {slots.get(name, name) for name in here}
         self._known = {identity: one for identity, one in self._known.items() if identity in found or not self._given_up(one)}
-        if not self._broken.get(_FIND) and _FIND not in self._readers.under_way:
+        if timely and not self._broken.get(_FIND) and _FIND not in self._readers.under_way:
             for identity, one in self._known.items():
                 gone = one.expected and identity not in found and one.component not in here
                 self._away[identity] = self._away.get(identity, 0) + 1 if gone else 0
         missed = {identity for identity, times in self._away.items() if times >= _MISSING_LOOKS and identity in self._known}
-        missed |= {identity for identity in self._missed if identity in self._known and identity not in found}
+        back = {identity for identity in self._missed if identity not in self._known or identity in found}
         said = [plain(Component.parse(self._known[one].component), {"missing": 1.0}, _MISSED + one) for one in sorted(missed)]
-        said += [plain(Component.parse(self._missed[one]), {"missing": 0.0}, _MISSED + one) for one in sorted(set(self._missed) - missed)]
-        self._missed = {identity: self._known[identity].component for identity in missed}
+        said += [plain(Component.parse(self._missed[one]), {"missing": 0.0}, _MISSED + one) for one in sorted(back)]
+        self._missed = {one: slot for one, slot in self._missed.items() if one not in back}
+        self._missed |= {one: self._known[one].component for one in missed}
         return said
 
     def _given_up(self, one: Memory) -> bool:
@@ -326,23 +397,32 @@ class Polled:
         names = (Component.parse(one.component).id, *one.fields.values())
         return self._enough() or any(fnmatch(name, pattern) for name in names for pattern in self._found.excluded)
 
-    def _hangs(self) -> list[Event]:
+    def _hangs(self, here: set[str]) -> list[Event]:
+        """What does not come back, once; and what came back in time after that."""
         events = []
         under_way = self._readers.under_way
-        for key in sorted(self._overdue()):
-            self._hung.add(key)
-            seconds = time.monotonic() - under_way[key]
+        overdue = self._overdue()
+        self._late |= overdue
+        for key in sorted(overdue | (self._hung & set(under_way))):
             component = Component.parse(key) if key else NODE
             if key:
-                self._blinded(component, "a look at it has not come back")
+                self._blinded(component, _NOT_BACK)
+            if key in self._hung:
+                continue  # said before a restart, or of the look before this one
+            self._hung.add(key)
+            seconds = time.monotonic() - under_way[key]
             what = f"a look at {self._words(component)}" if key else "the look for devices"
             events.append(
                 self.event(f"{self.name}/hung", component, {"seconds": round(seconds, 1)}, f"{what} has not come back for {seconds:.0f} s")
             )
-        for key in sorted(self._hung - set(under_way)):
+        gone = set() if not self._listed or _FIND in self._broken else self._hung - here - set(under_way) - {_FIND}
+        for key in sorted(self._hung & self._answered | gone):
             self._hung.discard(key)
             component = Component.parse(key) if key else NODE
-            events.append(self.event(f"{self.name}/hung", component, {"recovered": True}, f"{self._words(component)} answers again"))
+            what = "is gone" if key in gone else "answers again"
+            words = self._words(component) if key else "the look for devices"
+            events.append(self.event(f"{self.name}/hung", component, {"recovered": True}, f"{words} {what}"))
+        self._answered.clear()
         return events
 
     def _words(self, component: Component) -> str:
@@ -376,6 +456,10 @@ class Polled:
 
     # --- batches
 
+    def told(self, code: str, fields: Fields, text: str) -> Batch:
+        """Somebody told the subject what to remember: the event that says so, to be stored together with it."""
+        return self._batch([self.event(code, NODE, fields, text)], [])
+
     def _batch(self, events: Sequence[Event], whole: Sequence[Readings]) -> Batch:
         position = None
         memory = self.memory
@@ -386,8 +470,7 @@ class Polled:
 
     def _standing(self) -> tuple[SourceState, str]:
         """A device that nobody can look at makes what is known of this node incomplete."""
-        waiting = [key for key in self._readers.under_way if key in self._hung]
-        out = [f"{key or 'the look for devices'} does not answer" for key in sorted(waiting)]
+        out = [f"the look for devices: {_NOT_BACK}"] if _FIND in self._hung else []
         out += [f"{key or 'devices'}: {reason}" for key, reason in sorted(self._broken.items())]
         out += [
             f"{component.name}: {one.blind}" for component, one in self.read.items() if one.blind and component.name not in self._broken
@@ -397,9 +480,35 @@ class Polled:
         if out:
             more = f"; and {len(out) - 3} more" if len(out) > 3 else ""
             return SourceState.FAILED, "; ".join(out[:3]) + more
+        if not self._listed:
+            return SourceState.STARTING, "the devices have not been listed yet"
+        if unseen := [one.component.name for one in self._found.devices if one.component not in self.read]:
+            return SourceState.STARTING, f"not looked at yet: {', '.join(sorted(unseen)[:3])}"
         if self._found.absent:
             return SourceState.ABSENT, self._found.absent
         return SourceState.OK, ""
+
+
+def _remembered(stored: object) -> Memory | None:
+    """As far as it is understood: another version may have written it."""
+    if not isinstance(stored, dict) or not _a_name(stored.get("component")):
+        return None
+    fields = stored.get("fields")
+    return Memory(
+        component=stored["component"],
+        words=str(stored.get("words", "")),
+        fields={str(name): str(value) for name, value in fields.items()} if isinstance(fields, dict) else {},
+        expected=stored.get("expected") is True,
+        epoch=str(stored.get("epoch", "")),
+    )
+
+
+def _a_name(name: object) -> bool:
+    """Whether this is the name of a component."""
+    try:
+        return isinstance(name, str) and bool(Component.parse(name))
+    except ValueError:
+        return False
 
 
 def plain(component: Component, values: Mapping[str, Sample], identity: str = "", missing: Mapping[str, str] | None = None) -> Readings:

@@ -308,6 +308,8 @@ class Watcher:
         samples = known.grown.get(watch.of) if known is not None else None
         if samples is None or isinstance(value, str):
             return None
+        if len(samples) == 1:  # it has not changed since it was first seen
+            return (0.0,) * len(samples[0][1])
         inside = [sample for sample in samples if sample[0] > now - watch.over_s]
         before = [sample for sample in samples if sample[0] <= now - watch.over_s]
         inside = before[-1:] + inside

@@ -13,22 +13,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from agent import catalog
-from agent.config import POLLED, Config
-from agent.sources.host.host import Host
-from agent.sources.network.network import KINDS, Network
-from agent.sources.neuron.neuron import Neuron
-from agent.sources.neuron.places import Places
+from agent import config as configs
+from agent.config import POLLED
+from agent.lane import Lane
+from agent.sources.assembly import Sources
 from agent.sources.pci import PciInventory
-from agent.sources.pci_functions import Pci
-from agent.sources.polled import Found, Polled, Subject
+from agent.sources.polled import Found, Polled
 from tests.bench.measure import SETTLE_S, Connection, Helper, Json, load, memory_mib, node, pid_of, scratch, spread, timed
-from tests.looking import Looking
 from tests.network_tree import MLX5, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import Tree
@@ -40,7 +38,6 @@ _DEVICES = 64
 _BRIDGES = 200  # further functions on the bus of a large node
 _PROCESSES = 2000
 _EFA = [f"0000:{bus:02x}:19.0" for bus in range(0x10, 0x20)]
-_OF_THE_HOST = ("host", "edac", "thermal", "fs", "nvme", "clock", "unit")
 
 
 def run() -> Json:
@@ -49,12 +46,11 @@ def run() -> Json:
         whole = Whole(folder / "whole")
         infiniband = _infiniband(folder / "infiniband")
         sources: Json = {
-            f"neuron_{_DEVICES}": _costs(lambda: _of_neuron(many.root), lambda: _beat(many)),
-            "neuron_16": _costs(lambda: _of_neuron(whole.sysfs), whole.work),
-            "efa_16": _costs(lambda: _of_network(whole.sysfs), whole.work),
-            "mlx5_8": _costs(lambda: _of_network(infiniband.root), infiniband.traffic),
-            "pci": _costs(lambda: _of_pci(whole.sysfs), whole.work),
-            "host": _costs(lambda: _of_host(whole.sysfs, whole.procfs), whole.work),
+            f"neuron_{_DEVICES}": _costs(lambda: _source("neuron", many.root), lambda: _beat(many)),
+            "neuron_16": _costs(lambda: _source("neuron", whole.sysfs), whole.work),
+            "efa_16": _costs(lambda: _source("network", whole.sysfs), whole.work),
+            "mlx5_8": _costs(lambda: _source("network", infiniband.root), infiniband.traffic),
+            **{name: _costs(partial(_source, name, whole.sysfs, whole.procfs), whole.work) for name in ("pci", "host", "expect")},
         }
         inventory = PciInventory(whole.sysfs)
         walks = [timed(inventory.read)[0] for _ in range(ROUNDS)]
@@ -151,24 +147,12 @@ def _processes(tree: Tree) -> None:
 # --- a source by itself
 
 
-def _polled(subject: Subject, *kinds: str) -> Polled:
-    return Polled(subject, catalog.load("nvidia", {}), "boot", every_s=60.0, look_s=10.0, kinds=kinds)
-
-
-def _of_neuron(sysfs: Path) -> Polled:
-    return _polled(Neuron(sysfs, PciInventory(sysfs), Places()))
-
-
-def _of_network(sysfs: Path) -> Polled:
-    return _polled(Network(sysfs, Config().network), *KINDS)
-
-
-def _of_pci(sysfs: Path) -> Polled:
-    return _polled(Pci(sysfs, PciInventory(sysfs), Config().pci))
-
-
-def _of_host(sysfs: Path, procfs: Path) -> Polled:
-    return _polled(Host(sysfs, procfs, sysfs, Config().host), *_OF_THE_HOST)
+def _source(name: str, sysfs: Path, procfs: Path = Path("/proc"), *, neuron: configs.Neuron | None = None) -> Polled:
+    """As the daemon builds it."""
+    paths = configs.Paths(sysfs=sysfs, procfs=procfs, state=sysfs.parent)
+    config = configs.Config(paths=paths, neuron=neuron or configs.Neuron(), nvml=configs.Nvml(enabled=False))
+    sources = Sources(config, catalog.load("nvidia", {}), "boot", Lane("reader"), lambda: False)
+    return next(one for one in sources.polled if one.name == name)
 
 
 def _costs(make: Callable[[], Polled], between: Callable[[], None]) -> Json:
@@ -191,36 +175,48 @@ def _bare(files: list[str]) -> float:
 def _measured(pipe: Connection, make: Callable[[], Polled], between: Callable[[], None]) -> None:
     """In a process of its own: its CPU is that of the rounds, and nothing else."""
     pipe.send("ready")
+    pipe.send(asyncio.run(_rounds(make(), between)))
+
+
+async def _rounds(source: Polled, between: Callable[[], None]) -> tuple[Json, list[str]]:
+    """What each round took, and the files that one opens."""
     stored = 0
     wall, cpu, loop, held, held_cpu = (list[float]() for _ in range(5))
-    with Looking(make()) as node, _stretches() as stretches:
-        node.look(WARM)
-        for _ in range(ROUNDS):
-            between()
-            stretches.clear()
-            before = _Spent()
-            node.look()
-            spent = _Spent().since(before)
-            stored += node.last.position is not None
-            wall.append(spent.wall)
-            cpu.append(spent.process)
-            loop.append(spent.thread)
-            held.append(max(one.wall for one in stretches))
-            held_cpu.append(max(one.thread for one in stretches))
-        files = _opened(node.look)
+    async with aclosing(source.batches(None)) as batches:  # type: ignore[type-var]
+        with _stretches() as stretches:
+            for number in range(-WARM, ROUNDS):
+                between()
+                await asyncio.sleep(0)  # what was done up to here is no part of the round's stretches
+                stretches.clear()
+                before = _Spent()
+                source.look_now()
+                batch = await anext(batches)
+                spent = _Spent().since(before)
+                await asyncio.sleep(0)
+                if number < 0:
+                    continue
+                stored += batch.position is not None
+                wall.append(spent.wall)
+                cpu.append(spent.process)
+                loop.append(spent.thread)
+                held.append(max(one.wall for one in stretches))
+                held_cpu.append(max(one.thread for one in stretches))
+        with _opened() as files:
+            source.look_now()
+            await anext(batches)
     figures: Json = {
-        "devices": len(node.last.readings),
-        "state": node.last.state.value,
+        "devices": len(batch.readings),
+        "state": batch.state.value,
         "wall": spread(wall),
         "cpu": spread(cpu),
         "cpu_in_threads": spread([whole - own for whole, own in zip(cpu, loop)]),
         "cpu_on_loop": spread(loop),
         "longest_stretch_on_loop": spread(held),
         "its_cpu": spread(held_cpu),
-        "memory_bytes": len(node.source.memory),
+        "memory_bytes": len(source.memory),
         "memory_changed_in_rounds": stored,
     }
-    pipe.send((figures, files))
+    return figures, files
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,30 +249,38 @@ def _stretches() -> Iterator[list[_Spent]]:
         asyncio.Handle._run = plain  # type: ignore[method-assign]
 
 
-def _opened(work: Callable[[], object]) -> list[str]:
-    """The files that are opened meanwhile. The hook stays: nothing may be measured in this process afterwards."""
+@contextmanager
+def _opened() -> Iterator[list[str]]:
+    """The small files that are opened meanwhile. The hook stays: nothing may be measured in this process afterwards."""
     seen: list[str] = []
+    files: list[str] = []
 
     def note(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open" and isinstance(arguments[0], (str, os.PathLike)):
             seen.append(os.fspath(arguments[0]))
 
     sys.addaudithook(note)
-    work()
-    return [name for name in seen if Path(name).is_file() and not name.startswith(("/proc/", "/usr/"))]
+    yield files
+    files += [name for name in seen if Path(name).is_file() and not name.startswith("/usr/")]
 
 
 # --- the daemon as it runs
 
 
 def _daemon(folder: Path, whole: Whole) -> Json:
-    """Two beside each other at the default cadence: with all sources, and with none of those that look in rounds."""
-    kernel_log = "kmsg" if os.access("/dev/kmsg", os.R_OK) else "file"  # a file must be polled, which costs more
+    """Two beside each other at the default cadence: with all sources, and with none of those that look in rounds.
+
+    A pipe that stays silent stands for /dev/kmsg: what others write there meanwhile would be measured too.
+    """
+    stack = ExitStack()
     on, off = ("\n".join(f"[{section}]\nenabled = {word}" for section in POLLED) for word in ("true", "false"))
-    daemons = {name: node(folder, kernel_log=kernel_log, extra=extra, name=name) for name, extra in (("all", on), ("without", off))}
+    daemons = {name: node(folder, kernel_log="kmsg", extra=extra, name=name) for name, extra in (("all", on), ("without", off))}
     for one in daemons.values():
-        one.config.write_text(one.settings.replace("[paths]", f'[paths]\nsysfs = "{whole.sysfs}"\nprocfs = "{whole.procfs}"'))
-    with daemons["all"], daemons["without"]:
+        settings = one.settings.replace("[paths]", f'[paths]\nsysfs = "{whole.sysfs}"\nprocfs = "{whole.procfs}"')
+        one.config.write_text(settings.replace('source = "kmsg"', f'source = "kmsg"\npath = "{one.folder / "kmsg"}"'))
+        os.mkfifo(one.folder / "kmsg")
+        stack.callback(os.close, os.open(one.folder / "kmsg", os.O_RDWR))
+    with stack, daemons["all"], daemons["without"]:
         time.sleep(5 * SETTLE_S)
         before = {name: _cpu_s(pid_of(one)) for name, one in daemons.items()}
         rss = {name: memory_mib(pid_of(one)) for name, one in daemons.items()}
@@ -326,27 +330,24 @@ def _hung(pipe: Connection, sysfs: Path) -> None:
     pipe.send(asyncio.run(_rounds_that_hang(sysfs)))
 
 
-class _Counted(Neuron):
-    """How often it was looked for devices: so many rounds there were."""
-
-    rounds = 0
-
-    def find(self) -> Found:
-        self.rounds += 1
-        return super().find()
-
-
 async def _rounds_that_hang(sysfs: Path) -> Json:
-    subject = _Counted(sysfs, PciInventory(sysfs), Places())
-    source = Polled(subject, catalog.load("nvidia", {}), "boot", every_s=HANG_EVERY_S, look_s=0.5)
+    source = _source("neuron", sysfs, neuron=configs.Neuron(every_s=HANG_EVERY_S, deadline_s=0.5))
+    plain, rounds = source.subject.find, 0
+
+    def find() -> Found:
+        nonlocal rounds
+        rounds += 1  # each begins with it
+        return plain()
+
+    source.subject.find = find  # type: ignore[method-assign]
     began, cpu = time.monotonic(), time.process_time()
     seen: list[Json] = []
     async for batch in source.batches(None):
         after = time.monotonic() - began
         if after >= (len(seen) * HANG_S / 4 or 5.0):  # at first when all hang
             facts = {"threads": threading.active_count(), "rss_mib": memory_mib("self")["rss"], "state": batch.state.value}
-            seen.append({"after_s": round(after, 1), "rounds": subject.rounds, **facts, "memory_bytes": len(source.memory)})
+            seen.append({"after_s": round(after, 1), "rounds": rounds, **facts, "memory_bytes": len(source.memory)})
         if after >= HANG_S:
             break
     used = time.process_time() - cpu
-    return {"rounds": subject.rounds, "cpu_ms_a_round": round(used / subject.rounds * 1e3, 3), "seen": seen}
+    return {"rounds": rounds, "cpu_ms_a_round": round(used / rounds * 1e3, 3), "seen": seen}

@@ -35,6 +35,7 @@ def test_in_the_group(guarded: Node) -> None:
         "/v1/findings",
         "/v1/components",
         "/v1/gpus",
+        "/v1/expect",
         "/v1/incidents",
         "/v1/findings/1/why",
     ):
@@ -47,16 +48,17 @@ def test_in_the_group(guarded: Node) -> None:
         ("/v1/injections", {"line": xid(2)}),
         ("/v1/release", {"reason": "mine"}),
         ("/v1/release/end", {}),
+        ("/v1/expect/confirm", {"reason": "mine"}),
     ):
         status, answer = request_as_nobody(guarded, "POST", path, body, groups=member)
         assert (status, "may not change" in str(answer["error"])) == (403, True), answer
     assert [finding["state"] for finding in guarded.findings()] == ["open"]
-    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 7
+    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 8
 
     assert cli_as_nobody(guarded, "check", groups=member).returncode == 20
     assert cli_as_nobody(guarded, "why", "1", groups=member).returncode == 0
     assert cli_as_nobody(guarded, "gpus", groups=member).returncode == 0
-    for verb in (("clear", "1"), ("remedy", "1"), ("release",), ("release", "--end")):
+    for verb in (("clear", "1"), ("remedy", "1"), ("release",), ("release", "--end"), ("expect", "--confirm")):
         refused = cli_as_nobody(guarded, *verb, "--reason", "mine", groups=member)
         assert (refused.returncode, "may not change" in refused.stderr) == (69, True), verb
     assert {source["name"]: source["state"] for source in guarded.status()["sources"]}["nvml"] == "not present"  # type: ignore[attr-defined]
@@ -76,11 +78,13 @@ def test_outside_the_group(guarded: Node) -> None:
         ("GET", "/v1/nothing", None),
         ("GET", "/v1/incidents", None),
         ("GET", "/v1/gpus", None),
+        ("GET", "/v1/expect", None),
         ("GET", "/v1/findings/1/why", None),
         ("POST", "/v1/findings/1/clear", {"reason": "mine"}),
         ("POST", "/v1/findings/1/remedy", {"reason": "mine"}),
         ("POST", "/v1/release", {"reason": "mine"}),
         ("POST", "/v1/release/end", {}),
+        ("POST", "/v1/expect/confirm", {"reason": "mine"}),
     ):
         status, answer = request_as_nobody(guarded, method, path, body)
         assert (status, "uid 65534 may not" in str(answer["error"])) == (403, True), path

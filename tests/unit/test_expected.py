@@ -20,7 +20,7 @@ from agent.outputs.peer import Peer
 from agent.sources.expected import Expected, Learned, Unsettled, learn
 from agent.sources.nvml.node import GpuNode
 from agent.sources.pci import PciInventory
-from agent.sources.source import Position
+from agent.sources.source import Batch, Position
 from tests.looking import CATALOG, Looking, polled, told
 from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
 
@@ -134,7 +134,7 @@ def test_a_count_is_told_when_three_looks_agree(machine: Machine) -> None:
     with Looking(polled(machine.subject)) as looking:
         looking.look(2)
         assert "neuron" not in machine.subject.here
-        assert "16 were counted" in machine.subject.unseen["neuron"]
+        assert "16 counted" in machine.subject.unseen["neuron"]
         looking.look()
         assert machine.subject.here["neuron"] == 16
         for number in range(16):
@@ -299,7 +299,7 @@ def test_a_person_confirms_what_is_here(machine: Machine) -> None:
         looking.look(3)
         machine.unplug(15)
         looking.look()
-        with pytest.raises(Unsettled, match="Neuron devices: 15 were counted"):
+        with pytest.raises(Unsettled, match="Neuron devices: 15 counted"):
             machine.subject.confirm("alice (uid 0)", "too early")
         assert told(looking.look(2)) == {("expect/neuron", "node")}
         assert machine.subject.confirm("alice (uid 0)", "card 15 is out until Monday") == {"neuron": 15, "efa": 0, "nics": 0}
@@ -330,8 +330,13 @@ def test_more_than_a_person_confirmed_is_a_notice(machine: Machine) -> None:
 def test_the_socket_shows_it_and_lets_a_person_confirm(machine: Machine) -> None:
     machine.neuron(15)
     subject = machine.expected(neuron=0, efa=2, kernel=("6.9",))
-    said: list[tuple[str, Any, str]] = []
-    routes = ExpectRoutes(subject, lambda: None, lambda code, fields, raw: said.append((code, fields, raw)))
+    stored: list[Batch] = []
+    source = polled(subject)
+
+    async def store(batch: Batch) -> None:
+        stored.append(batch)
+
+    routes = ExpectRoutes(subject, source, store)
 
     @web.middleware
     async def as_root(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -345,7 +350,7 @@ def test_the_socket_shows_it_and_lets_a_person_confirm(machine: Machine) -> None
             answered: dict[str, Any] = await response.json()
             return answered
 
-    with Looking(polled(subject)) as looking:
+    with Looking(source) as looking:
         looking.look(3)
     shown = asyncio.run(ask("GET", "/v1/expect"))
     counts = {one["kind"]: one for one in shown["counts"]}
@@ -356,8 +361,10 @@ def test_the_socket_shows_it_and_lets_a_person_confirm(machine: Machine) -> None
     shown = asyncio.run(ask("POST", "/v1/expect/confirm"))
     assert shown["confirmed"] == {"neuron": 15, "nics": 0, "nvme": 0}
     assert next(one for one in shown["counts"] if one["kind"] == "neuron")["confirmed"]
-    assert [(code, fields["reason"]) for code, fields, _ in said] == [("vitald/confirmed", "as delivered")]
-    assert "15 Neuron devices" in said[0][2] and "as delivered" in said[0][2]
+    ((event,), position) = stored[0].events, stored[0].position
+    assert (event.code, event.fields["reason"]) == ("vitald/confirmed", "as delivered")
+    assert "confirmed 15 Neuron devices: as delivered" in event.raw
+    assert position is not None and "as delivered" in position.cursor, "stored with the event that says so"
 
 
 # --- versions and instance types
@@ -410,3 +417,16 @@ def test_a_vbios_that_the_fleet_does_not_have(may_have: tuple[str, ...], said: i
     gpu = "0000:65:00.0"
     events = node.digest({gpu: {"values": {"uuid": "GPU-a", "vbios": "96.1", "name": "H100"}}}, {gpu})
     assert [event.code for event in events].count("nvml/vbios_unexpected") == said
+
+
+def test_the_site_says_how_many_are_enough(tmp_path: Path) -> None:
+    """Then what is gone was taken out on purpose; an instance type or a habit is no such word."""
+    machine = Machine(tmp_path)
+    machine.neuron(15)
+    machine.boots("boot-1")
+    assert not machine.subject.enough_of("neuron")
+    machine.boots("boot-1", neuron=16)
+    assert not machine.subject.enough_of("neuron")
+    machine.boots("boot-1", neuron=15)
+    assert machine.subject.enough_of("neuron")
+    assert not machine.subject.enough_of("efa", "nics")

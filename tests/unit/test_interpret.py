@@ -13,6 +13,7 @@ from agent.sources.kernel_log.announced import WINDOW_S, Announcements
 from agent.sources.kernel_log.interpret import Interpreter, lost_event, printable
 from agent.sources.kernel_log.record import unescape
 from agent.sources.pci import PciInventory
+from tests.trees import AMAZON, Tree
 from tests.unit.builders import FUZZ, catalogue, interpreter
 from tests.unit.test_pci import device
 
@@ -152,6 +153,32 @@ def test_an_inventory_says_what_stands_at_an_address(tmp_path: Path) -> None:
     gone = read(known, XID)
     assert (gone.component.name, gone.fields["on_pci"]) == ("gpu/0000:65:00.0", False)
     assert "on_pci" not in read(known, "Out of memory: Killed process 1 (x) total-vm:1kB").fields
+
+
+def test_a_line_that_names_an_interface_is_about_its_adapter(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    folder = tree.pci("0000:4f:00.0", AMAZON, 0xEFA2, 0x020000, "efa")
+    tree.link("class/infiniband/rdmap79s0", f"{folder}/infiniband/rdmap79s0")
+    tree.link(f"{folder}/infiniband/rdmap79s0/device", folder)
+    inventory = PciInventory(tmp_path)
+    inventory.read()
+    known = Interpreter(catalogue(), Announcements(), inventory, accept_userspace=False)
+    assert read(known, "infiniband rdmap79s0: Admin queue is closed").component.name == "nic/0000:4f:00.0"
+    assert read(known, "infiniband rdmap80s0: Admin queue is closed").component.name == "nic/rdmap80s0"
+    assert [inventory.address(name) for name in ("../../..", "..", "", "a/b", "x" * 99)] == [None] * 5
+
+
+def test_a_neuron_device_is_found_where_the_driver_said_it_sits() -> None:
+    known = interpreter()
+    read(known, "neuron:neuron_pci_get_device_id_v3: ** BDF: a0:1b.0 => nd[15] (routing id: 12)")
+    assert read(known, "NEURON_HW_ERR=DMA_ERROR nd-id=15").component.name == "neuron/0000:a0:1b.0"
+    assert read(known, "NEURON_HW_ERR=DMA_ERROR nd-id=14").component.name == "neuron/14"
+
+
+def test_a_process_does_not_say_where_a_neuron_device_sits() -> None:
+    known = interpreter()
+    read(known, "neuron:neuron_pci_get_device_id_v3: ** BDF: a0:1b.0 => nd[15] (routing id: 12)", facility=1)
+    assert read(known, "NEURON_HW_ERR=DMA_ERROR nd-id=15").component.name == "neuron/15"
 
 
 def test_without_an_inventory_nothing_is_said_about_presence() -> None:

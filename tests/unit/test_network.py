@@ -286,7 +286,8 @@ def test_all_ports_down_is_the_fabric(tree: NetworkTree, make_node: MakeNode) ->
 
 def test_what_is_turned_off_or_was_never_up_is_no_witness_and_no_fault(tree: NetworkTree, make_node: MakeNode) -> None:
     infiniband(tree)
-    tree.port("mlx5_0", state="1: DOWN", phys_state="2: Polling")  # a port for management
+    for name in ("mlx5_0", list(tree.rdma)[-1]):
+        tree.port(name, state="1: DOWN", phys_state="2: Polling")  # ports for management
     node = make_node(tree)
     assert node.rounds(15) == []
     assert node.values(MLX5[0])["link"] == "unused"
@@ -295,6 +296,15 @@ def test_what_is_turned_off_or_was_never_up_is_no_witness_and_no_fault(tree: Net
     assert node.told(15) == set()
     tree.down("mlx5_1")
     assert node.told(15) == {("ib/port_down", f"nic/{MLX5[1]}"), ("ib/only_port_down", f"nic/{MLX5[1]}")}
+
+
+def test_a_port_that_was_never_up_is_told_where_all_its_siblings_are(tree: NetworkTree, make_node: MakeNode) -> None:
+    infiniband(tree)
+    tree.port("mlx5_3", state="1: DOWN", phys_state="2: Polling")
+    node = make_node(tree)
+    assert node.told(8) == {("ib/never_up", f"nic/{MLX5[3]}")}
+    tree.up("mlx5_3")
+    assert [event.fields.get("recovered") for event in node.rounds(5)] == [True]
 
 
 def test_two_ports_down_are_not_all_while_a_third_is_up(tree: NetworkTree, make_node: MakeNode) -> None:

@@ -12,8 +12,9 @@ from agent.model import SourceState
 from agent.sources.neuron.neuron import Neuron
 from agent.sources.neuron.places import Places
 from agent.sources.pci import PciInventory
+from agent.sources.polled import Polled
 from agent.sources.source import Position
-from tests.looking import Looking, polled, told
+from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
 
 
@@ -184,6 +185,30 @@ def test_a_device_that_is_missing_was_here_before_and_is_found_again(tmp_path: P
         assert event.fields["recovered"] is True
 
 
+def test_a_device_that_the_machine_should_have_comes_back(tree: NeuronTree) -> None:
+    tree.unplug(2)
+    with watching(tree) as node:
+        assert told(node.look(4)) == {("neuron/missing", f"neuron/{TRN2[2]}")}
+        tree.add(2)
+        (event,) = [event for event in node.look(2) if event.kind == "neuron"]
+        assert (event.code, event.fields["recovered"]) == ("neuron/missing", True)
+
+
+def test_a_device_that_the_site_gave_up_is_not_missing_any_more(tree: NeuronTree) -> None:
+    enough = [False]
+    subject = Neuron(tree.root, PciInventory(tree.root), Places(), lambda: enough[0])
+    source = Polled(subject, CATALOG, "boot-1", every_s=60.0, look_s=5.0, enough=lambda: enough[0])
+    with Looking(source) as node:
+        node.look()
+        tree.unplug(2)
+        assert told(node.look(4)) == {("neuron/missing", f"neuron/{TRN2[2]}")}
+        enough[0] = True
+        (event,) = node.look(2)
+        assert (event.code, event.fields["recovered"]) == ("neuron/missing", True)
+        assert node.look(3) == []
+        assert f"neuron/{TRN2[2]}" not in {one.component.name for one in node.last.readings}
+
+
 def test_files_in_unknown_places_mean_nobody_knows(tree: NeuronTree) -> None:
     (tree.root / tree.path(0, "stats")).rename(tree.root / tree.path(0, "telemetry"))
     tree.put(0, "telemetry/hardware/sram_ecc_uncorrected", 3)
@@ -232,7 +257,7 @@ def test_a_lost_card_is_not_a_thousand_errors_even_where_its_place_is_unknown(tm
     tree.lose(1)
     with watching(tree) as node:
         assert told(node.look()) == {("neuron/lost", "neuron/1")}
-        assert node.readings("neuron/1").values.keys() <= {"lost", "initialised", "name"}
+        assert node.readings("neuron/1").values.keys() <= {"lost", "initialised", "absent", "name"}
 
 
 def test_fewer_devices_than_functions_where_no_place_is_known(tmp_path: Path) -> None:
@@ -254,7 +279,7 @@ def test_a_look_that_hangs_delays_nobody_and_is_told(tree: NeuronTree) -> None:
         batch = node.until(lambda batch: any(event.code == "neuron/hung" for event in batch.events))
         assert time.monotonic() - began < 1.5, "the deadline here is half a second"
         assert [event.component.id for event in batch.events] == [TRN2[9]]
-        assert (batch.state, f"neuron/{TRN2[9]} does not answer" in batch.detail) == (SourceState.FAILED, True)
+        assert (batch.state, f"neuron/{TRN2[9]}: a look has not come back" in batch.detail) == (SourceState.FAILED, True)
         assert node.look(3) == [], "said once, and no second read is started"
         with (tree.root / tree.path(9, "stats/hardware/mem_ecc_uncorrected")).open("w") as fifo:
             fifo.write("0\n")

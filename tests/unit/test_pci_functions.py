@@ -427,3 +427,16 @@ def test_a_device_that_left_is_known_for_what_it_was_and_by_the_port_it_sat_behi
     bus.looking.look()
     assert bus.inventory.component(address, ComponentKind.PCI).name == f"gpu/{address}"
     assert address not in bus.inventory.departed
+
+
+def test_announcements_that_are_not_heard_are_shown(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.pci("0000:81:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
+    said = ["libudev is not there"]
+    subject = Pci(tree.root, PciInventory(tree.root), Settings(), lambda: said[0])
+    with Looking(polled(subject, "pci")) as node:
+        node.look()
+        assert "libudev is not there" in node.readings("node").missing["uevents"]
+        said[0] = ""
+        node.look()
+        assert "node" not in {one.component.name for one in node.last.readings}

@@ -4,11 +4,17 @@ is told of its own device, with the words that are documented for it, and of nob
 from __future__ import annotations
 
 import importlib.util
+import json
+import math
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -17,8 +23,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from agent.model import Event, SourceState, Trust
+from agent.model import ComponentKind, SourceState, Trust
 from tests.looking import told
 from tests.unit.builders import reference
 from tests.whole_tree import Clock, Proc, Watching, believed
@@ -131,7 +138,7 @@ class Case:
     told: str
     before: str | None = None
     only: str = ""  # OLD or NEW drivers, `health` where the firmware tells of its parts, `table` where AWS publishes the addresses
-    gaps: tuple[float, ...] = (0, 31, 35, 70, 200, 31)  # seconds before each look: more than five minutes in all
+    gaps: tuple[float, ...] = (0, 31, 35, 60, 60, 60, 60)  # seconds before each look: more than five minutes in all
 
     @property
     def name(self) -> str:
@@ -185,7 +192,7 @@ NEURON = [
     Case("counter:{nd}:0:hw_repairable_hbm_ue_error", "neuron/runtime_repairable"),
     Case("counter:{nd}:0:timeout", "neuron/timeout"),
     Case("counter:{nd}:{nc}:timeout:4", "neuron/timeout neuron/timeouts", "neuron/timeout"),
-    *(Case(f"counter:{{nd}}:0:{name}:9", "") for name in ("failure", "generic_error", "resource_error", "execute_sw_sequencer_fatal")),
+    *(Case(f"counter:{{nd}}:0:{name}:9", "") for name in ("failure", "execute_sw_sequencer_fatal")),
     *FUNCTION,
 ]
 EFA = [
@@ -268,8 +275,9 @@ def each_fault(generator: ModuleType, machine: Any, case: Case, kind: str, proc:
         assert watching.well
         serial = serials(watching)
         for place in places(machine, kind):
+            before = list(machine.kmsg)
             generator.apply_fault(machine, case.fault.format(**place.words))
-            lines = watching.kernel(machine.kmsg)
+            lines = watching.kernel(machine.kmsg[sum(line in machine.kmsg for line in before) :])
             events = watching.rounds(*case.gaps)
             expected = wanted(case.told, place)
             assert told(events + believed(lines)) == expected - {one for one in standing if one[0].startswith("expect/")}
@@ -284,7 +292,7 @@ def each_fault(generator: ModuleType, machine: Any, case: Case, kind: str, proc:
     with Watching(machine.root, proc, clock, watching) as watching:
         assert watching.rounds(0, 31, 31) == [], "a restart tells nothing twice"
     with Watching(machine.root, proc, clock) as watching:
-        lines = watching.kernel(entry for entry in machine.kmsg)
+        lines = watching.kernel(machine.kmsg)
         events = watching.rounds(*case.gaps)
         codes = case.told if case.before is None else case.before
         assert told(events + believed(lines)) == set().union(*(wanted(codes, place) for place in places(machine, kind)))
@@ -331,3 +339,286 @@ def test_a_fault_of_a_neuron_device(
     generator: ModuleType, make: Make, proc: Proc, clock: Clock, instance: str, settings: dict[str, object], case: Case
 ) -> None:
     each_fault(generator, make(instance, **settings), case, "neuron", proc, clock)
+
+
+ADAPTER_MACHINES: dict[str, dict[str, dict[str, object]]] = {
+    "efa": {
+        "trn1.32xlarge efa": {"driver": OLD, "edac": 0},
+        "trn2.3xlarge efa": {"driver": NEW, "aer": "new"},
+        "none efa": {"efa": 16},
+    },
+    "ib": {"none ib": {"mlx5": 8}, "trn2.3xlarge roce": {"driver": NEW, "mlx5": 4, "roce": True, "aer": "new"}},
+    "memory": {"none memory": {"edac": 4}, "trn1.2xlarge memory": {"driver": NEW, "edac": 1}},
+}
+_CASES = {"efa": EFA, "ib": IB, "memory": MEMORY}
+
+
+@pytest.mark.parametrize(
+    ("kind", "instance", "settings", "case"),
+    [
+        pytest.param(kind, *run.values, id=str(run.id))
+        for kind, machines in ADAPTER_MACHINES.items()
+        for run in runs(machines, _CASES[kind], lambda *_: True)
+    ],
+)
+def test_a_fault_of_an_adapter_or_of_memory(
+    generator: ModuleType, make: Make, proc: Proc, clock: Clock, kind: str, instance: str, settings: dict[str, object], case: Case
+) -> None:
+    each_fault(generator, make(instance, **settings), case, kind, proc, clock)
+
+
+def test_every_fault_of_the_generator_is_tried(generator: ModuleType) -> None:
+    """A new one must be thought about."""
+    tried = {case.name for case in (*NEURON, *EFA, *IB, *MEMORY)} | {"moved", "hang", "unreadable", "set"}
+    assert tried == set(generator.FAULTS)
+
+
+# --- what is no fault, and what takes its time
+
+
+@pytest.mark.parametrize(("instance", "driver"), [("trn1.32xlarge", OLD), ("trn2.3xlarge", NEW)])
+def test_a_layout_that_nobody_knows_is_not_health(
+    generator: ModuleType, make: Make, proc: Proc, clock: Clock, instance: str, driver: str
+) -> None:
+    machine = make(instance, driver=driver)
+    with Watching(machine.root, proc, clock) as watching:
+        watching.rounds(0, 31, 31)
+        generator.apply_fault(machine, "moved")
+        assert watching.rounds(31, 31, 400) == []
+        assert watching.states["neuron"][0] is SourceState.FAILED
+        assert "a layout that is not known here" in watching.states["neuron"][1]
+        assert all(watching.readings("neuron", f"neuron/{address}").blind for address in machine.bdf_of.values())
+    with Watching(machine.root, proc, clock) as watching:
+        assert watching.rounds(0, 31, 31) == []
+        assert watching.states["neuron"][0] is SourceState.FAILED
+
+
+def test_a_reset_that_does_not_end(generator: ModuleType, make: Make, proc: Proc, clock: Clock) -> None:
+    machine = make("trn2.3xlarge", driver=NEW)
+    with Watching(machine.root, proc, clock) as watching:
+        watching.rounds(0)
+        generator.apply_fault(machine, "resetting:0")
+        assert watching.rounds(0, 290) == []
+        assert watching.well, "a reset is no reason not to know a device that was well"
+        assert told(watching.rounds(11)) == {("neuron/reset_lasts", f"neuron/{machine.bdf_of[0]}")}
+
+
+@pytest.mark.parametrize("driver", [OLD, NEW])
+def test_counters_that_begin_anew_are_told_nothing_of(generator: ModuleType, make: Make, proc: Proc, clock: Clock, driver: str) -> None:
+    """A driver was loaded again, or somebody cleared them; and work goes on, which healthy hardware counts too."""
+    machine = make("trn2.3xlarge", driver=driver, mlx5=2)
+    counters = [
+        path
+        for pattern in (
+            *(
+                "devices/virtual/neuron_device/neuron0/stats/hardware/*_ecc_*",
+                "devices/virtual/neuron_device/neuron0/neuron_core*/stats/*/*/total",
+            ),
+            *(
+                "devices/pci*/*/infiniband/*/hw_counters/*",
+                "devices/pci*/*/infiniband/*/ports/1/*counters/*",
+                "devices/pci*/*/net/*/carrier*count",
+            ),
+            "devices/system/edac/mc/mc0/**/*e_count",
+        )
+        for path in sorted(machine.root.glob(pattern))
+        if path.name not in ("lifespan", "no_completion_cmds") and (path.name != "mem_ecc_repairable_uncorrected" or driver == OLD)
+    ]
+    assert len(counters) > 200
+    for path in counters:
+        generator.poke(path, f"{int(path.read_text()) + 3}\n")
+    with Watching(machine.root, proc, clock) as watching:
+        standing = told(watching.rounds(0, 31, 31))
+        for path in counters:
+            generator.poke(path, "0\n")
+        assert watching.rounds(31, 31, 31) == []
+        assert watching.well, watching.states
+    assert {code for code, _ in standing} >= {"neuron/sram_ecc", "neuron/runtime_sram", "edac/uncorrected_counted"}
+
+
+def test_line_and_counters_are_of_one_device(generator: ModuleType, make: Make, proc: Proc, clock: Clock) -> None:
+    """The kernel's line names an index, sysfs a folder, PCI an address: the driver's own line joins them, where no table does."""
+    machine = make("inf2.24xlarge", driver=NEW)
+    with Watching(machine.root, proc, clock) as watching:
+        watching.kernel(machine.kmsg)
+        watching.rounds(0)
+        generator.apply_fault(machine, "hw_err:4:1:HBM_UNCORRECTABLE_ERROR")
+        generator.apply_fault(machine, "counter:4:1:hw_hbm_ue_error")
+        generator.apply_fault(machine, "lost:4")
+        events = watching.kernel(machine.kmsg[-2:]) + watching.rounds(0, 31, 31)
+        assert {event.component.name for event in events} == {f"neuron/{machine.bdf_of[4]}"}
+        assert {event.code for event in events} == {"neuron/hbm_uncorrectable_error", "neuron/lost", "pci/dead"}
+        (line,) = [event for event in events if event.source == "kernel_log"]
+        assert line.fields["serial"] == serials(watching)[line.component.name]
+
+
+# --- files that hang, that cannot be read, and that hold nonsense
+
+_recording: list[str] | None = None
+
+
+def _record(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _recording is not None and isinstance(arguments[0], str):
+        _recording.append(arguments[0])
+
+
+sys.addaudithook(_record)
+
+
+@contextmanager
+def opened() -> Iterator[list[str]]:
+    """The paths that are opened meanwhile."""
+    global _recording
+    _recording = paths = []
+    try:
+        yield paths
+    finally:
+        _recording = None
+
+
+@pytest.fixture
+def pair(generator: ModuleType, make: Make) -> Any:
+    """Two or more of each kind, so that one can be sick alone: a machine of no known type."""
+    machine = make("trn2.48xlarge", driver=NEW, devices=2, efa=2, mlx5=3, edac=2)
+    generator.poke(machine.root / "devices/virtual/dmi/id/product_name", "trn9.test\n")
+    return machine
+
+
+Readers = dict[str, set[str]]  # by path below the tree: the sources that read it
+
+
+def read_in_looks(machine: Any, watching: Watching) -> Readers:
+    """Which files are read by looks at devices, and not to find them. Of cores that are all alike, only the first and the last."""
+    root, found = str(machine.root.resolve()), {}
+    for name, looking in watching.looking.items():
+        subject = looking.source.subject
+        with opened() as finding:
+            devices = [device for device in subject.find().devices if device.component.kind is not ComponentKind.NODE]
+        with opened() as looks:
+            for device in devices:
+                device.look()
+        for path in {os.path.realpath(path) for path in looks} - {os.path.realpath(path) for path in finding}:
+            if path.startswith(root) and not re.search(r"neuron_core[1-6]/", path):
+                found.setdefault(path[len(root) + 1 :], set()).add(name)
+    return found
+
+
+def sick(machine: Any, watching: Watching, kind: str) -> list[tuple[str, str, set[str]]]:
+    """The files that are read of one device of a kind: path, component, and who reads it."""
+    if kind == "memory":
+        folders = {"devices/system/edac/mc/mc1/dimm0/": "dimm/MC1.dimm0"}
+    elif kind == "neuron":
+        address = machine.bdf_of[1]
+        folders = dict.fromkeys(("devices/virtual/neuron_device/neuron1/", f"devices/pci{address[:7]}/{address}/"), f"neuron/{address}")
+    else:
+        address = next(address for name, address in machine.rdma_bdf.items() if name.startswith(kind))
+        folders = {f"devices/pci{address[:7]}/{address}/": f"nic/{address}"}
+    return [
+        (path, component, by)
+        for path, by in sorted(read_in_looks(machine, watching).items())
+        for folder, component in folders.items()
+        if path.startswith(folder) and (machine.root / path).is_file()
+    ]
+
+
+KINDS = ["neuron", "rdmap", "mlx5_1", "memory"]
+
+
+@contextmanager
+def changed(generator: ModuleType, machine: Any, fault: str, path: str) -> Iterator[None]:
+    """A fault of one file, and the file as it was."""
+    file = machine.root / path
+    content, mode = file.read_bytes(), file.stat().st_mode
+    generator.apply_fault(machine, fault)
+    yield
+    if file.is_fifo():  # whoever waits for it reads an end of file
+        os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
+        file.unlink()
+    generator.drop(file)
+    file.write_bytes(content)
+    file.chmod(mode)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_hangs_is_its_devices_affair(generator: ModuleType, pair: Any, proc: Proc, clock: Clock, kind: str) -> None:
+    with Watching(pair.root, proc, clock) as watching:
+        watching.kernel(pair.kmsg)
+        watching.rounds(0, 31, 31)
+        for looking in watching.looking.values():
+            looking.source._readers._soon_s = 0.03
+        files = sick(pair, watching, kind)
+        assert len(files) > 2
+        for path, component, by in files:
+            with changed(generator, pair, f"hang:{path}", path):
+                began = time.monotonic()
+                assert watching.rounds(31) == [], path
+                before = clock.monotonic()
+                assert told(watching.rounds(31)) == {(f"{source}/hung", component) for source in by}, path
+                assert watching.rounds(31, 31) == [], "it is said once"
+                assert time.monotonic() - began < 2.0, "nobody waits for it"
+                for source in by:
+                    assert sum(thread.name == source for thread in threading.enumerate()) == 1, "and no second read is started"
+                for source, looking in watching.looking.items():
+                    late = {one.component.name for one in looking.last.readings if one.looked < before}
+                    unseen = {one.component.name for one in looking.last.readings if one.blind}
+                    assert late - unseen == set(), path
+                    assert unseen == ({component} if source in by else set()), path
+                    assert looking.last.state is (SourceState.FAILED if source in by else SourceState.OK), path
+            end = time.monotonic() + 5.0
+            while not watching.well:
+                assert watching.rounds(31) == [], path
+                assert time.monotonic() < end, (path, watching.states)
+
+
+ESSENTIAL = ("sram_ecc_uncorrected", "mem_ecc_uncorrected")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_cannot_be_read_is_no_fault(generator: ModuleType, pair: Any, proc: Proc, clock: Clock, kind: str) -> None:
+    """Unless it could be read before, and says that a network adapter answers no more."""
+    with Watching(pair.root, proc, clock) as watching:
+        watching.kernel(pair.kmsg)
+        watching.rounds(0, 31, 31)
+        for path, component, by in sick(pair, watching, kind):
+            port = re.search(r"/ports/1/(hw_)?counters/", path)
+            expected = {("efa/not_answering" if kind == "rdmap" else "ib/counters_unreadable", component)} if port else set()
+            with changed(generator, pair, f"unreadable:{path}", path):
+                assert told(watching.rounds(31, 31, 31, 31)) == expected, path
+                if path.endswith(ESSENTIAL):
+                    assert watching.readings("neuron", component).blind
+                    assert watching.states["neuron"][0] is SourceState.FAILED
+                else:
+                    assert watching.well, (path, watching.states)
+                if not path.endswith(("fw_ver", "node_guid", "link_layer")):  # words for people, and what was said before
+                    assert any(watching.readings(source, component).missing for source in by), path
+            assert watching.rounds(31, 31, 31) == [], path
+            assert watching.well, (path, watching.states)
+
+
+NO_NUMBERS = ("", "letters", "NaN", "-inf", "-1", "-18446744073709551616", "1e400", "9" * 400, "0x", "1 2", "1_0", "²", "٣", "\x00")
+NUMBERS = ("65535", "18446744073709551615", "18446744073709551616", "0", "00000000000000000000000000000007")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nonsense_in_a_file_breaks_nothing(generator: ModuleType, pair: Any, proc: Proc, clock: Clock, kind: str) -> None:
+    """What is no number is neither an error nor its end. What is one counts, however large."""
+    words = ("unhealthy_components",)  # a part that nobody knows is a part that is not well
+    with Watching(pair.root, proc, clock) as watching, capture_logs() as logs:
+        watching.kernel(pair.kmsg)
+        watching.rounds(0, 31, 31)
+        files = sick(pair, watching, kind)
+        for path, component, by in sorted(files, key=lambda one: "heartbeat" in one[0]):  # once it has moved it must go on
+            for value in (*NO_NUMBERS, *NUMBERS):
+                text = f"RxErr {value}\nTOTAL_ERR_COR {value}" if "aer_dev" in path else value
+                with changed(generator, pair, f"set:{path}={text}", path):
+                    events = watching.rounds(31)
+                    for source in by:
+                        for name, read in watching.readings(source, component).values.items():
+                            values = read if isinstance(read, tuple) else (read,)
+                            assert all(isinstance(one, str) or math.isfinite(one) for one in values), (path, text, name)
+                events += watching.rounds(31)
+                if value in NO_NUMBERS and not path.endswith(words):
+                    assert events == [], (path, text)
+        assert [entry for entry in logs if entry["log_level"] in ("error", "critical")] == []
+        for looking in watching.looking.values():
+            json.loads(looking.position.cursor, parse_constant=pytest.fail)

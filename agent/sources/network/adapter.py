@@ -223,6 +223,8 @@ class Adapter:
         else:
             look.values["link"] = worst.value if worst is not None else "unused"
         look.values["others"] = self.learned.others(set(seen))
+        unused = [key for key, port in seen.items() if key not in should and port.link is Link.DOWN and not self.virtual]
+        look.values["never_up"] = float(any(self.learned.alone(key, model) for key in unused))
         running = [(port, self.learned.expected(key, model)) for key, port in should.items() if port.link is Link.UP and port.rate]
         if not running:
             look.missing |= dict.fromkeys(("bits_per_second", "lanes"), "no port is up")

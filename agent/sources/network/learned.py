@@ -98,6 +98,11 @@ class Learned:
             rate, lanes = max(rate, others[0][0]), max(lanes, others[0][1])
         return rate, lanes
 
+    def alone(self, key: str, model: str) -> bool:
+        """Whether all other ports of its model are up, and there are some."""
+        others = [port.link for one, port, of in self._current() if one != key and of == model]
+        return len(others) >= _SIBLINGS and all(link is Link.UP for link in others)
+
     def others(self, keys: set[str]) -> str:
         """How the node's other ports are, of those that should be up: `up` if one is, `down` if none is, `none` if there are none."""
         links = [port.link for key, port, _ in self._current() if key not in keys and self._should(key, port)]

@@ -91,7 +91,7 @@ def link(state: int | None, physical: int | None, *, ethernet: bool, carrier: Ca
 def number(text: str | None) -> int | None:
     """The number before the colon: 4 of `4: ACTIVE`. None where there is none."""
     head = (text or "").partition(":")[0].strip()
-    return int(head) if head.isdigit() else None
+    return int(head) if head.isascii() and head.isdigit() else None
 
 
 def rate(text: str | None) -> tuple[float, float]:
@@ -141,17 +141,18 @@ class Counters:
                 self.failed += 1
             look.missing[name] = files.why(error)
             return
-        if not text.isdigit():
+        try:
+            value = files.whole(text)
+        except (ValueError, OverflowError):
             look.missing[name] = f"reads {text[:40]!r}, which is no number"  # such as `N/A (no PMA)`
             return
-        value = int(text)
         self.answered = True
         self._answered.add(path)
         if value != _TOPS.get(name):
             self._at_top.discard(path)
         elif path in self._at_top:
-            look.missing[name] = f"stands at {value}, the most that it can count"
+            look.missing[name] = f"stands at {value:g}, the most that it can count"
             return
         else:
             self._at_top.add(path)  # that it came to this is still known
-        look.values[name] = float(value)
+        look.values[name] = value

@@ -9,7 +9,7 @@ loaded, of which nothing follows for the cards.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ class Neuron:
         self._inventory = inventory
         self._places = places
         self._enough = enough
+        self._absent: set[str] = set()
         self._files = Files()
         self._known: dict[int, Known] = {}
         self._version = ""
@@ -50,12 +51,13 @@ class Neuron:
 
     @property
     def memory(self) -> dict[str, Any]:
-        """Which index sits where, as the driver's log line said."""
-        return {"places": self._places.memory}
+        """Which index sits where, as the driver's log line said, and which addresses were said to be empty."""
+        return {"places": self._places.memory, "absent": sorted(self._absent)}
 
     @memory.setter
     def memory(self, memory: dict[str, Any]) -> None:
         self._places.recall(memory.get("places", {}))
+        self._absent = set(memory.get("absent", ()))
 
     # --- what there is (in a thread)
 
@@ -76,8 +78,7 @@ class Neuron:
         placed = {self._places.address(index) for index in indexes}
         if len(indexes) < len(ours) and all(self._places.address(index) for index in indexes):
             devices += [self._function(address) for address in sorted(ours - placed)]
-        absent = {} if self._enough() else self._places.absent(ours, machine)
-        devices += [self._absent(index, address) for index, address in absent.items() if index not in indexes]
+        devices += self._empty(indexes, ours, machine)
         self._found = Found(devices, absent=self._nothing(functions, ours), trouble=self._inventory.error)
         if devices:
             self._found = Found(devices, trouble=self._inventory.error)
@@ -122,6 +123,7 @@ class Neuron:
             return Look(blind="the driver is being loaded or unloaded", serial=device.known.serial)
         look = device.look()
         look.epoch = self._version
+        look.values["absent"] = 0.0
         if look.values.get("lost") != 1.0:
             look.values["initialised"] = 1.0
         return look
@@ -147,11 +149,19 @@ class Neuron:
 
         return Device(Component(ComponentKind.NEURON, address), look, expected=True)
 
-    def _absent(self, index: int, address: str) -> Device:
-        """A card that machines of this type have at this address, and nothing is there."""
+    def _empty(self, indexes: Collection[int], ours: Collection[str], machine: str) -> list[Device]:
+        """Addresses where machines of this type have a card, and nothing is. Once the site says that so many are enough, that is over."""
+        places = {address: index for index, address in self._places.absent(ours, machine).items() if index not in indexes}
+        if self._enough():
+            over, self._absent = self._absent & set(places), set()
+            return [self._none_at(address, places[address], 0.0) for address in sorted(over)]
+        self._absent = set(places)
+        return [self._none_at(address, index, 1.0) for address, index in places.items()]
+
+    def _none_at(self, address: str, index: int, absent: float) -> Device:
         fields = {"index": str(index), "pci": address}
         words = f"Neuron device neuron{index}, PCI {address}"
-        return Device(Component(ComponentKind.NEURON, address), lambda: Look({"on_pci": 0.0}, fields=fields, words=words))
+        return Device(Component(ComponentKind.NEURON, address), lambda: Look({"absent": absent}, fields=fields, words=words))
 
     # --- what shows together (on the loop)
 
