@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -24,7 +24,6 @@ from agent.sources.host.host import Host
 from agent.sources.network import adapter, learned
 from agent.sources.neuron import neuron
 from agent.sources.polled import Polled
-from agent.sources.source import Position
 from tests.looking import CATALOG, Looking
 from tests.network_tree import EFA, MLX5, NetworkTree
 from tests.neuron_tree import NeuronTree
@@ -71,15 +70,13 @@ class Watching:
             paths=paths,
             kernel_log=config.KernelLog(source="file", path=proc.root / "kernel.log"),
             nvml=config.Nvml(enabled=False),
-            **{name: section(deadline_s=5.0) for name, section in _POLLED.items()},  # type: ignore[arg-type]
+            **{name: section(deadline_s=5.0) for name, section in _POLLED.items()},
         )
         no_lane = cast("Lane", None)  # only what reads the real kernel log needs one
         self.node = Sources(settings, CATALOG, boot_id, no_lane, lambda: True)
-        self.positions: dict[str, Position | None] = (
-            {one.name: after.looking[one.name].position for one in self.node.polled} if after else {}
-        )
-        self.node.recall(self.positions.get, [])
-        self.looking = {one.name: Looking(_calm(one), self.positions.get(one.name)) for one in self.node.polled}
+        stored = {name: one.position for name, one in after.looking.items()} if after is not None else {}
+        self.node.recall(stored.get, [])
+        self.looking: dict[str, Looking] = {one.name: Looking(_calm(one), stored.get(one.name)) for one in self.node.polled}
         self._records = 0
 
     def __enter__(self) -> Watching:
@@ -89,13 +86,13 @@ class Watching:
         for one in self.looking.values():
             one.__exit__()
 
-    def rounds(self, *gaps: float) -> list[Event]:
-        """A look of every source after each of these seconds. What was said, without who is who and what is over."""
+    def rounds(self, *gaps: float, of: Collection[str] = ()) -> list[Event]:
+        """A look of every source, or of some, after each of these seconds. What was said, without who is who and what is over."""
         said: list[Event] = []
         for gap in gaps:
             self._clock.ahead += gap
-            for one in self.looking.values():
-                said += one.look()
+            for name in of or self.looking:
+                said += self.looking[name].look()
         return [event for event in said if event.kind != "device" and event.fields.get("recovered") is not True]
 
     def kernel(self, records: Iterable[tuple[int, str]]) -> list[Event]:

@@ -89,6 +89,14 @@ def learn(before: Learned | None, count: int, boot: str, enough: int) -> Learned
     return replace(before, boots=before.boots if confirmed else 0, boot=boot, rival=count, rivals=rivals)
 
 
+def _remembered(stored: object) -> Learned | None:
+    """As far as it is understood: another version may have written it."""
+    if not isinstance(stored, dict) or not isinstance(stored.get("count"), int):
+        return None
+    like = Learned(count=0)
+    return Learned(**{name: stored[name] for name in Learned.__slots__ if isinstance(stored.get(name), type(getattr(like, name)))})
+
+
 class Expected:
     """A subject of `Polled`. Its one device is the node."""
 
@@ -194,7 +202,7 @@ class Expected:
         """
         root = self._sysfs / "class/infiniband"
         seen = {(root / name / "device").resolve().name for name in names(root)}
-        known = seen | (set(self.memory.get("rdma", ())) if self._same_machine() else set())
+        known = seen | (set(self._had_rdma()) if self._same_machine() else set())
         own = {address for address in known if (device := self._pci.devices.get(address)) is not None and device.driver != "efa"}
         self._rdma = found = frozenset(one for one in own if not (self._sysfs / "bus/pci/devices" / one / "physfn").is_symlink())
         return len(found)
@@ -245,9 +253,13 @@ class Expected:
         """Whether what is remembered was learned here. A disk, or a copy of it, may have come from another machine."""
         return not self._identity or self.memory.get("machine", self._identity) == self._identity
 
+    def _had_rdma(self) -> list[str]:
+        stored = self.memory.get("rdma")
+        return [one for one in stored if isinstance(one, str)] if isinstance(stored, list) else []
+
     def _known(self, kind: str) -> Learned | None:
-        stored = self.memory.get("counts", {}).get(kind) if self._same_machine() else None
-        return Learned(**{name: stored[name] for name in Learned.__slots__ if name in stored}) if stored is not None else None
+        counts = self.memory.get("counts") if self._same_machine() else None
+        return _remembered(counts.get(kind)) if isinstance(counts, dict) else None
 
     # --- learning, on the loop
 
@@ -288,7 +300,7 @@ class Expected:
         self.memory = {
             "machine": self._identity,
             "counts": {kind: asdict(one) for kind, one in counts.items()},
-            "rdma": sorted(self._rdma if self._rdma is not None else self.memory.get("rdma", ())),
+            "rdma": sorted(self._rdma if self._rdma is not None else self._had_rdma()),
         }
 
     @property

@@ -22,6 +22,7 @@ from agent.model import Sample
 T = TypeVar("T")
 
 _PAGE = 4096  # an attribute of sysfs is no longer, and comes whole
+_SHOWN = 512  # characters of what a device says of itself
 _MOST = 65536  # bytes; some files of procfs are longer
 _WHOLE = re.compile(r"[0-9]+|0x[0-9a-f]+")
 _REASONS = {errno.ENOENT: "there is no such file", errno.EINVAL: "the driver answers EINVAL: left alone from now on"}
@@ -74,6 +75,13 @@ class Look:
     epoch: str = ""
     fields: dict[str, str] = field(default_factory=dict)  # who it is, said with each of its events
 
+    def make_presentable(self) -> None:
+        """Devices, and whoever names them, may say what they like: it ends up on terminals, in labels and in the ledger."""
+        self.serial, self.words, self.blind = presentable(self.serial), presentable(self.words), presentable(self.blind)
+        self.values = {name: presentable(value) if isinstance(value, str) else value for name, value in self.values.items()}
+        self.missing = {name: presentable(reason) for name, reason in self.missing.items()}
+        self.fields = {name: presentable(value) for name, value in self.fields.items()}
+
 
 class Files:
     """Reads files into looks. A file that answers EINVAL once is not asked again: asking makes some drivers log a line each time."""
@@ -110,6 +118,13 @@ class Files:
         if isinstance(parsed, (float, str, tuple)):
             look.values[name] = parsed
         return parsed
+
+
+def presentable(text: str) -> str:
+    """On one line, and not for ever."""
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}..."
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
 def why(error: OSError) -> str:

@@ -6,8 +6,8 @@ Owns     the rounds, the deadline of a look, who is who (a serial number survive
 Refuses  files and meaning. A subject knows which devices there are and how to look at one; what its readings mean is said by the
          catalogue's watches.
 
-A look may hang: it is left alone with its thread, and its device is not known until it comes back. What a source remembers is
-stored as its position, together with the events that changed it.
+A look may hang: it is left alone with its thread, and its device is not known until a look comes back in time. What a source
+remembers is stored as its position, together with the events that changed it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import structlog
 
 from agent.catalog import Catalog
 from agent.catalog.watch import Watched
-from agent.model import NODE, Component, Event, Fields, Readings, Sample, SourceState, Trust, Value
+from agent.model import NODE, Action, Component, Event, Fields, Readings, Sample, SourceState, Trust, Value
 from agent.sources.files import Look, why
 from agent.sources.readers import Broken, Readers
 from agent.sources.source import Batch, Position
@@ -151,8 +151,12 @@ class Polled:
 
     def configure(self, catalog: Catalog) -> None:
         """The catalogue was reloaded."""
-        self._catalog = catalog
-        self._watcher.configure(self._watches())
+        before, self._catalog = self._catalog, catalog
+        watches = self._watches()
+        self._watcher.configure(watches)
+        # Entries that asked for nothing had their findings closed.
+        asks = {one.code for one in watches if catalog.rule(one.code).action is not Action.NONE}
+        self._watcher.say_again({code for code in asks if before.rule(code).action is Action.NONE})
 
     def look_now(self) -> None:
         """Something happened: do not wait for the next round."""
@@ -380,7 +384,7 @@ class Polled:
         slots = {one.component: identity for identity, one in reversed(self._known.items())}  # the first one counts, as in _identity
         found = {slots.get(name, name) for name in here}
         self._known = {identity: one for identity, one in self._known.items() if identity in found or not self._given_up(one)}
-        if timely and not self._broken.get(_FIND) and _FIND not in self._readers.under_way:
+        if timely and not (self._found.trouble or _FIND in self._broken or _FIND in self._readers.under_way):
             for identity, one in self._known.items():
                 gone = one.expected and identity not in found and one.component not in here
                 self._away[identity] = self._away.get(identity, 0) + 1 if gone else 0

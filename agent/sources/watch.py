@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Union
@@ -24,6 +24,7 @@ _SIGMA = 1.4826  # median absolute deviations to a standard deviation
 _SIBLINGS = 3  # fewer have no median worth the name
 _SHOWN = 6
 _PARTS = {ComponentKind.GPU: "link", ComponentKind.NEURON: "core"}  # what a reading with several values has one of for each
+_MOST = 16_384  # components remembered of which there is nothing to remember: drives and functions may come and go for ever
 _KEPT_S = 3600.0  # what grew in windows as long as this is remembered across a restart of the daemon, not of the node
 
 # What a watch says of a component: fields and text where it holds, empty where it does not, None where that cannot be told.
@@ -105,6 +106,12 @@ class Watcher:
             said = {key: value for key, value in known.said.items() if key not in gone}
             self._known[identity] = _Known(stood={**known.stood, **known.on}, said=said, booted=set(said))
 
+    def say_again(self, codes: Collection[str]) -> None:
+        """What holds of these is to be said again: their entries ask for something now."""
+        for known in self._known.values():
+            for code in known.on.keys() & codes:
+                known.stood[code] = known.on.pop(code)
+
     def rename(self, former: str, identity: str) -> None:
         """A component that went by another name says who it is."""
         known = self._known.pop(former, None)
@@ -128,7 +135,14 @@ class Watcher:
             for watched, of in self._about[one.component.kind]:
                 if not of.isdisjoint(one.fresh):
                     signs += self._lasting(watched, one, siblings, now) if watched.lasting else self._happening(watched, one)
+        if len(self._known) > _MOST:
+            self._make_room({one.identity for one in readings})
         return signs
+
+    def _make_room(self, needed: Collection[str]) -> None:
+        idle = [name for name, one in self._known.items() if name not in needed and not (one.on or one.stood or one.said)]
+        for name in idle[: len(self._known) - _MOST]:
+            del self._known[name]
 
     # --- what lasts
 

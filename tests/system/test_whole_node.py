@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import Counter
@@ -35,7 +36,7 @@ def make(tree: WholeTree, make_node: Callable[..., Node]) -> Callable[..., Node]
         node = make_node(sysfs=tree.root, looks=LOOKS, extra=OFTEN + extra)
         node.configure("[paths]\n", f'[paths]\nprocfs = "{tree.proc.root}"\n')
         node.start()
-        node.wait(lambda status: status["status"] == "healthy", 10.0)
+        node.wait(lambda status: status["status"] == "healthy", 20.0)
         return node
 
     return start
@@ -112,7 +113,7 @@ def test_a_fault_of_each_source_comes_and_goes(make: Callable[..., Node], tree: 
     assert node.metric(series) in (0, None)
     assert node.cli("check", "--strict").returncode == (20 if reboot else 10)
     mends(tree)
-    status = node.wait(lambda status: status["status"] == "healthy", 10.0)
+    status = node.wait(lambda status: status["status"] == "healthy", 20.0)
     assert (codes(node), status["rebootRequired"]) == (set(), False)
     assert node.metric("vitald_reboot_required") == 0
     assert "vitald_findings{" not in node.metrics()
@@ -192,6 +193,31 @@ def test_a_reload_goes_on_where_it_was(make: Callable[..., Node], tree: WholeTre
 
 
 # --- all of it hangs at once
+
+
+def let_go(tree: WholeTree, file: str, content: bytes) -> None:
+    """Whoever waits for this file reads its end, and whoever asks again reads what was there."""
+    while True:
+        try:
+            os.close(os.open(tree.root / file, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # nobody waits
+            break
+        time.sleep(0.02)
+    tree.neuron.write(file, content)
+
+
+def test_while_the_devices_cannot_be_listed_those_that_are_known_are_looked_at(make: Callable[..., Node], tree: WholeTree) -> None:
+    node = make()
+    file = f"{tree.function(TRN2[2])}/class"
+    content = (tree.root / file).read_bytes()
+    tree.neuron.hang(file)
+    node.wait(lambda _: codes(node) == {("neuron/hung", "node"), ("pci/hung", "node")}, 10.0)
+    assert node.status()["status"] == "unknown"
+    tree.neuron.ecc(10, "sram_ecc_uncorrected", 1)
+    node.wait(lambda status: status["replacementRequired"], 3.0)
+    let_go(tree, file, content)
+    node.wait(lambda _: codes(node) == {("neuron/sram_ecc", f"neuron/{TRN2[10]}")}, 10.0)
+    assert {state for name, state in sources(node).items() if name != "nvml"} == {"ok"}
 
 
 def threads(node: Node) -> int:

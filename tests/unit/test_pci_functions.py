@@ -260,6 +260,7 @@ def test_a_look_that_hangs_is_said_and_the_others_are_seen(bus: Bus) -> None:
     assert told(bus.looking.look()) == {("pci/removed", f"gpu/{GPU}")}
     with (bus.tree.root / bus.path(ETHERNET, "config")).open("wb"):
         pass
+    bus.tree.write(bus.path(ETHERNET, "config"), bytes(64))
     ended = bus.looking.until(lambda batch: any(event.fields.get("recovered") for event in batch.events))
     assert {event.code for event in ended.events} == {"pci/hung"}
 

@@ -35,6 +35,8 @@ TYPES = (
     *("trn1.2xlarge", "trn1.32xlarge", "trn1n.32xlarge", "inf2.xlarge", "inf2.8xlarge", "inf2.24xlarge", "inf2.48xlarge"),
     *("trn2.3xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge"),
 )
+pytestmark = pytest.mark.slow
+
 MACHINES = [(type_, driver) for type_ in TYPES for driver in (OLD, NEW) if (type_, driver) != ("trn3.48xlarge", OLD)]
 
 
@@ -70,9 +72,14 @@ Make = Callable[..., Any]  # a machine of the generator
 
 
 @pytest.fixture(scope="module")
-def make(generator: ModuleType, folder: Path) -> Make:
+def built() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def make(generator: ModuleType, folder: Path, built: dict[str, Any]) -> Iterator[Make]:
     """A machine of one's own: a copy of one that was built before with the same settings. What changes a file replaces it."""
-    built: dict[str, Any] = {}
+    copies: list[Path] = []
 
     def machine(instance: str, **settings: object) -> Any:
         key = f"{instance} {sorted(settings.items())}"
@@ -80,7 +87,8 @@ def make(generator: ModuleType, folder: Path) -> Make:
             built[key] = generator.build(folder / f"built{len(built)}", instance, **settings)
             if instance == "none":  # else it says that it is one with eight GPUs
                 generator.poke(built[key].root / "devices/virtual/dmi/id/product_name", "Rack Server 9000\n")
-        root = Path(mkdtemp(dir=folder)) / "sys"
+        copies.append(Path(mkdtemp(dir=folder)))
+        root = copies[-1] / "sys"
         subprocess.run(["cp", "-al", str(built[key].root), str(root)], check=True)
         for config in root.glob("devices/pci*/*/config"):  # the one file that is written in place
             content = config.read_bytes()
@@ -89,7 +97,9 @@ def make(generator: ModuleType, folder: Path) -> Make:
         same = built[key]
         return replace(same, root=root, bdf_of=dict(same.bdf_of), rdma_bdf=dict(same.rdma_bdf), kmsg=list(same.kmsg))
 
-    return machine
+    yield machine
+    for copy in copies:
+        shutil.rmtree(copy)
 
 
 # --- all is well
@@ -153,6 +163,18 @@ FUNCTION = [  # of any PCI function
     Case("link:{slot}:4", "pci/link_width"),
     Case("link:{slot}:16:2.5", "pci/link_speed"),
 ]
+COUNTED = [
+    Case("counter:{nd}:0:hw_error", "neuron/hw_error"),
+    Case("counter:{nd}:{nc}:hw_collectives_error:3", "neuron/collectives"),
+    Case("counter:{nd}:{nc}:hw_hbm_ue_error", "neuron/runtime_hbm"),
+    Case("counter:{nd}:0:hw_nc_ue_error", "neuron/runtime_sram"),
+    Case("counter:{nd}:0:hw_dma_abort_error", "neuron/dma_abort"),
+    Case("counter:{nd}:{nc}:hw_dma_abort_error:2", "neuron/dma_abort neuron/dma_aborts"),
+    Case("counter:{nd}:0:hw_repairable_hbm_ue_error", "neuron/runtime_repairable"),
+    Case("counter:{nd}:0:timeout", "neuron/timeout"),
+    Case("counter:{nd}:{nc}:timeout:4", "neuron/timeout neuron/timeouts", "neuron/timeout"),
+    *(Case(f"counter:{{nd}}:0:{name}:9", "") for name in ("failure", "execute_sw_sequencer_fatal")),
+]
 NEURON = [
     Case("sram_ue:{nd}", "neuron/sram_ecc"),
     Case("sram_ue:{nd}:70", "neuron/sram_ecc"),
@@ -183,16 +205,7 @@ NEURON = [
     Case("hw_err:{nd}:0:DMA_ERROR", "neuron/dma_error"),
     Case("hw_err:{nd}:0:HANG_ON_COLLECTIVES", "neuron/other"),
     Case("forged:{nd}", ""),
-    Case("counter:{nd}:0:hw_error", "neuron/hw_error"),
-    Case("counter:{nd}:{nc}:hw_collectives_error:3", "neuron/collectives"),
-    Case("counter:{nd}:{nc}:hw_hbm_ue_error", "neuron/runtime_hbm"),
-    Case("counter:{nd}:0:hw_nc_ue_error", "neuron/runtime_sram"),
-    Case("counter:{nd}:0:hw_dma_abort_error", "neuron/dma_abort"),
-    Case("counter:{nd}:{nc}:hw_dma_abort_error:2", "neuron/dma_abort neuron/dma_aborts"),
-    Case("counter:{nd}:0:hw_repairable_hbm_ue_error", "neuron/runtime_repairable"),
-    Case("counter:{nd}:0:timeout", "neuron/timeout"),
-    Case("counter:{nd}:{nc}:timeout:4", "neuron/timeout neuron/timeouts", "neuron/timeout"),
-    *(Case(f"counter:{{nd}}:0:{name}:9", "") for name in ("failure", "execute_sw_sequencer_fatal")),
+    *COUNTED,
     *FUNCTION,
 ]
 EFA = [
@@ -313,6 +326,8 @@ TABLES = ("trn1.32xlarge", "trn2.48xlarge")
 def suits_neuron(name: str, settings: dict[str, object], case: Case) -> bool:
     several = "xlarge" in name and name.partition(" ")[0] not in ("trn1.2xlarge", "trn2.3xlarge")
     driver = str(settings["driver"])
+    if (case in FUNCTION and not name.startswith("trn1.32")) or (case in COUNTED and not name.startswith(("inf2", "trn2.3"))):
+        return False  # these are the same everywhere
     return {
         "": True,
         OLD: driver == OLD,
@@ -469,7 +484,8 @@ sys.addaudithook(_record)
 def opened() -> Iterator[list[str]]:
     """The paths that are opened meanwhile."""
     global _recording
-    _recording = paths = []
+    paths: list[str] = []
+    _recording = paths
     try:
         yield paths
     finally:
@@ -489,7 +505,8 @@ Readers = dict[str, set[str]]  # by path below the tree: the sources that read i
 
 def read_in_looks(machine: Any, watching: Watching) -> Readers:
     """Which files are read by looks at devices, and not to find them. Of cores that are all alike, only the first and the last."""
-    root, found = str(machine.root.resolve()), {}
+    root = str(machine.root.resolve())
+    found: Readers = {}
     for name, looking in watching.looking.items():
         subject = looking.source.subject
         with opened() as finding:
@@ -570,6 +587,21 @@ def test_a_file_that_hangs_is_its_devices_affair(generator: ModuleType, pair: An
                 assert time.monotonic() < end, (path, watching.states)
 
 
+@pytest.mark.parametrize("file", ["info/serial_number", "info/architecture/device_name", "stats/hardware/mem_ecc_uncorrected"])
+def test_a_file_that_hangs_at_the_first_look(generator: ModuleType, pair: Any, proc: Proc, clock: Clock, file: str) -> None:
+    path = f"devices/virtual/neuron_device/neuron1/{file}"
+    component = f"neuron/{pair.bdf_of[1]}"
+    with Watching(pair.root, proc, clock) as watching:
+        watching.kernel(pair.kmsg)
+        with changed(generator, pair, f"hang:{path}", path):
+            assert told(watching.rounds(0, 31)) == {("neuron/hung", component)}
+            assert watching.states["neuron"][0] is SourceState.FAILED
+            assert not watching.readings("neuron", f"neuron/{pair.bdf_of[0]}").blind
+        assert watching.rounds(31, 31, 31) == []
+        assert watching.well, watching.states
+        assert component in serials(watching)
+
+
 ESSENTIAL = ("sram_ecc_uncorrected", "mem_ecc_uncorrected")
 
 
@@ -596,7 +628,7 @@ def test_a_file_that_cannot_be_read_is_no_fault(generator: ModuleType, pair: Any
 
 
 NO_NUMBERS = ("", "letters", "NaN", "-inf", "-1", "-18446744073709551616", "1e400", "9" * 400, "0x", "1 2", "1_0", "²", "٣", "\x00")
-NUMBERS = ("65535", "18446744073709551615", "18446744073709551616", "0", "00000000000000000000000000000007")
+NUMBERS = ("65535", "18446744073709551616", "0")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -611,14 +643,15 @@ def test_nonsense_in_a_file_breaks_nothing(generator: ModuleType, pair: Any, pro
             for value in (*NO_NUMBERS, *NUMBERS):
                 text = f"RxErr {value}\nTOTAL_ERR_COR {value}" if "aer_dev" in path else value
                 with changed(generator, pair, f"set:{path}={text}", path):
-                    events = watching.rounds(31)
+                    events = watching.rounds(31, of=by)
                     for source in by:
                         for name, read in watching.readings(source, component).values.items():
                             values = read if isinstance(read, tuple) else (read,)
                             assert all(isinstance(one, str) or math.isfinite(one) for one in values), (path, text, name)
-                events += watching.rounds(31)
+                events += watching.rounds(31, of=by)
                 if value in NO_NUMBERS and not path.endswith(words):
                     assert events == [], (path, text)
         assert [entry for entry in logs if entry["log_level"] in ("error", "critical")] == []
         for looking in watching.looking.values():
+            assert looking.position is not None
             json.loads(looking.position.cursor, parse_constant=pytest.fail)

@@ -92,7 +92,7 @@ class Interpreter:
         said = {"number": sighting.number, "pci": sighting.pci, "pid": sighting.pid, "process": sighting.process}
         said |= {"link": sighting.link, "fatal": sighting.fatal, "usec": usec, "approximate": approximate or None}
         fields.update({name: value for name, value in said.items() if value is not None})
-        if sighting.code == PLACED and trust is not Trust.UNTRUSTED:
+        if sighting.code == PLACED and trust is not Trust.UNTRUSTED and simulated_until is None:
             self.places.said(fields)
         component = self._component(sighting)
         named = component.id in (sighting.pci, fields.get("blamed")) or (component.kind is ComponentKind.NEURON and ":" in component.id)

@@ -28,6 +28,11 @@ _OUTSIDE = {"link_interserver", "link_switch"}  # parts that may lie beyond this
 _TOLD_APART = (2, 28)  # earlier drivers mix repairable with unrepairable errors when the firmware is newer
 _MIXED = 4096  # then what they read is a multiple of this
 _RESETTING_SAID = "the device is being reset"
+# What the card itself says, and not the driver's memory.
+_OF_THE_CARD = (
+    *(attribute.reading for attribute in (*layout.ECC, layout.UNHEALTHY, layout.HEARTBEAT, layout.ERROR_EVENTS)),
+    *("hbm_ecc_unclear", "unreachable", "unhealthy_inside", "unhealthy_outside"),
+)
 
 
 @dataclass(slots=True)
@@ -39,6 +44,7 @@ class Known:
     name: str = ""
     cores: tuple[str, ...] = ()
     read: bool = False  # its health has been read at least once
+    repairable: float = 0.0  # errors that it counted
 
 
 @dataclass(slots=True)
@@ -64,16 +70,16 @@ class NeuronDevice:
         if not resetting:
             self._ask_serial(look)
             self._errors(look)
+            self._firmware_health(look)
             resetting = self._resetting(look)  # it may have begun meanwhile: then what was read is worth nothing
         if resetting:
-            for attribute in layout.ECC:
-                look.values.pop(attribute.reading, None)
-                look.missing[attribute.reading] = _RESETTING_SAID
+            for reading in _OF_THE_CARD:
+                look.values.pop(reading, None)
+                look.missing.setdefault(reading, _RESETTING_SAID)
         look.values["resetting"] = float(resetting)
         if look.values.get("sram_ecc_uncorrected") == ALL_ONES:
             return self._lost(look)
         look.values["lost"] = 0.0
-        self._firmware_health(look)
         self._cores(look)
         self._power(look)
         self._host_memory(look)
@@ -133,7 +139,7 @@ class NeuronDevice:
             return
         serial = self.files.text(look, "serial", f"{self.folder}/{layout.SERIAL}")
         look.values.pop("serial", None)
-        if serial and set(serial) != {"f"}:
+        if serial and set(serial) not in ({"f"}, {"0"}):
             self.known.serial = serial
         elif "serial" not in look.missing:
             look.missing["serial"] = "the device does not say"
@@ -157,6 +163,13 @@ class NeuronDevice:
     def _errors(self, look: Look) -> None:
         for attribute in layout.ECC:
             self._number(look, attribute)
+        repairable = look.values.get("hbm_ecc_repairable")
+        if isinstance(repairable, float) and repairable < self.known.repairable:
+            # Of a reset, not everybody is told.
+            del look.values["hbm_ecc_repairable"]
+            look.missing["hbm_ecc_repairable"] = "fewer than before, and only a driver that is loaded repairs any: it did not answer"
+        elif isinstance(repairable, float):
+            self.known.repairable = repairable
         unclear = look.values.get("hbm_ecc_uncorrected")
         if isinstance(unclear, float) and unclear and self.version and self.version < _TOLD_APART and unclear % _MIXED == 0:
             del look.values["hbm_ecc_uncorrected"]
@@ -237,7 +250,12 @@ class NeuronDevice:
     def _host_memory(self, look: Look) -> None:
         folder = f"{self.folder}/{layout.HOST_MEMORY}"
         scratch, used = Look(), 0.0
-        for category in files.names(folder):
+        try:
+            categories = files.names(folder)
+        except OSError as error:
+            look.missing["host_memory_used_bytes"] = files.why(error)
+            return
+        for category in categories:
             used += self.files.number(scratch, category, f"{folder}/{category}/present") or 0.0
         if scratch.values and not scratch.missing:
             look.values["host_memory_used_bytes"] = used

@@ -7,10 +7,12 @@ it would say is unknown. Source: aws-neuron-driver 2.24 and 2.30, AWS Neuron sys
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from agent.sources import files
 
+_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*")
 SERIES = ((2, 14), (2, 31))  # from the first to before the second, the places below are known
 
 
@@ -67,9 +69,9 @@ CORE_MEMORY = "stats/memory_usage/device_mem/present"
 
 
 def version(text: str) -> tuple[int, ...]:
-    """`2.30.2.0` as numbers; empty for anything else."""
-    parts = text.split(".")
-    return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
+    """`2.30.2.0` as numbers, whatever follows them; empty for anything else."""
+    found = _VERSION.match(text)
+    return tuple(map(int, found[0].split("."))) if found is not None else ()
 
 
 def elsewhere(folder: str, name: str) -> str:

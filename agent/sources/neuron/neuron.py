@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,15 @@ from agent.sources.files import Files, Look
 from agent.sources.neuron import layout
 from agent.sources.neuron.device import Known, NeuronDevice
 from agent.sources.neuron.places import Places
-from agent.sources.pci import PciInventory, machine_type
+from agent.sources.pci import PciDevice, PciInventory, machine_type
 from agent.sources.polled import Device, Found, plain
 
 NAME = "neuron"
 _CLASS = "class/neuron_device"
 _MODULE = "module/neuron"
 _MOVING = ("coming", "going")  # drivers before 2.26.5 can crash the kernel when they are read meanwhile
+_MOVING_SAID = "the driver is being loaded or unloaded"
+_UNLOADED = "the Neuron driver is not loaded"
 _DRIVER = "neuron-driver"
 
 
@@ -45,6 +48,7 @@ class Neuron:
         self._files = Files()
         self._known: dict[int, Known] = {}
         self._version = ""
+        self._loaded = ""  # another one each time that the driver is loaded; empty while it is not
         self._moving = False  # the driver is being loaded or unloaded
         self._found = Found()
         self._beats: dict[Component, tuple[float, float, bool]] = {}  # heartbeat: value, since when, whether it was ever seen to move
@@ -67,7 +71,7 @@ class Neuron:
         functions = {device.address: device for device in self._inventory.devices.values() if device.kind is ComponentKind.NEURON}
         self._moving = self._state() in _MOVING
         if self._moving:
-            return self._found  # nothing is asked of a driver that comes or goes
+            return replace(self._found, trouble=_MOVING_SAID)  # nothing is asked of a driver that comes or goes
         indexes = sorted(int(name.removeprefix(NAME)) for name in files.names(self._sysfs / _CLASS) if name.removeprefix(NAME).isdigit())
         self._took_driver()
         self._known = {index: self._known.get(index, Known()) for index in indexes}
@@ -79,12 +83,14 @@ class Neuron:
         if len(indexes) < len(ours) and all(self._places.address(index) for index in indexes):
             devices += [self._function(address) for address in sorted(ours - placed)]
         devices += self._empty(indexes, ours, machine)
-        self._found = Found(devices, absent=self._nothing(functions, ours), trouble=self._inventory.error)
-        if devices:
-            self._found = Found(devices, trouble=self._inventory.error)
+        absent = "" if devices else self._nothing(functions, ours)
+        devices += [self._another(address, str(functions[address].driver)) for address in sorted(functions.keys() - ours)]
+        # Who is missing, nobody can tell while no driver shows any.
+        trouble = self._inventory.error or (_UNLOADED if ours and not indexes and not self._loaded else "")
+        self._found = Found(devices, absent=absent, trouble=trouble)
         return self._found
 
-    def _nothing(self, functions: Mapping[str, object], ours: set[str]) -> str:
+    def _nothing(self, functions: Mapping[str, PciDevice], ours: set[str]) -> str:
         return "no Neuron device on PCI" if not functions else "the Neuron devices on PCI belong to another driver" if not ours else ""
 
     def _state(self) -> str:
@@ -95,14 +101,18 @@ class Neuron:
             return ""
 
     def _took_driver(self) -> None:
-        """Another driver than before: what its devices said is asked anew, as are the files that it refused."""
+        """Another driver than before, or the same one again: what its devices said is asked anew, as are the files that it refused."""
+        try:
+            loaded = f"{(self._sysfs / _MODULE).stat().st_ino}"  # sysfs makes the folder anew, with a number of its own
+        except OSError:
+            loaded = ""
         try:
             version = files.read(self._sysfs / _MODULE / "version")
         except OSError:
             version = ""
-        if version != self._version:
-            self._version = version
-            self._known.clear()
+        if (version, loaded) != (self._version, self._loaded):
+            self._version, self._loaded = version, loaded
+            self._known = {}
             self._files.refused.clear()
 
     def _entry(self, index: int) -> Device:
@@ -120,9 +130,9 @@ class Neuron:
 
     def _look(self, device: NeuronDevice) -> Look:
         if self._moving:
-            return Look(blind="the driver is being loaded or unloaded", serial=device.known.serial)
+            return Look(blind=_MOVING_SAID, serial=device.known.serial)
         look = device.look()
-        look.epoch = self._version
+        look.epoch = f"{self._version} {self._loaded}".strip()
         look.values["absent"] = 0.0
         if look.values.get("lost") != 1.0:
             look.values["initialised"] = 1.0
@@ -136,7 +146,7 @@ class Neuron:
             fields = {"pci": address, **({} if index is None else {"index": str(index)})}
             words = f"Neuron device{'' if index is None else f' neuron{index}'}, PCI {address}"
             if not self._version and not self._state():
-                return Look(blind="the Neuron driver is not loaded", fields=fields, words=words)
+                return Look(blind=_UNLOADED, fields=fields, words=words)
             return Look(
                 {"initialised": 0.0},
                 {
@@ -147,7 +157,13 @@ class Neuron:
                 words=words,
             )
 
-        return Device(Component(ComponentKind.NEURON, address), look, expected=True)
+        return Device(Component(ComponentKind.NEURON, address), look)
+
+    def _another(self, address: str, driver: str) -> Device:
+        """A card that somebody gave to another driver, such as a virtual machine's. It is named, so that it is not taken for missing."""
+        fields = {"pci": address}
+        look = Look(missing={"everything": f"it belongs to another driver: {driver}"}, fields=fields, words=f"Neuron device, PCI {address}")
+        return Device(Component(ComponentKind.NEURON, address), lambda: replace(look))
 
     def _empty(self, indexes: Collection[int], ours: Collection[str], machine: str) -> list[Device]:
         """Addresses where machines of this type have a card, and nothing is. Once the site says that so many are enough, that is over."""
