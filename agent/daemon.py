@@ -156,7 +156,7 @@ class Daemon:
         except (LedgerError, LaneStuck) as error:
             log.error("places_not_read", error=str(error), effect="lines about a Neuron device are told by its index")
             stored = []
-        placed = [one.event for one in stored if one.event.judged and one.event.boot_id == self.boot_id]
+        placed = [one.event for one in stored if one.event.judged and not one.event.simulated and one.event.boot_id == self.boot_id]
         self.sources.recall(self.pipeline.position, placed)
 
     async def _reloads(self) -> None:

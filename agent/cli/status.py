@@ -54,11 +54,7 @@ def show(status: Json) -> None:
             print(f"  and {len(rest) - 8} more incidents: vitald findings")
     _advice(status)
     print()
-    for source in cast("list[Json]", status["sources"]):
-        looked = f"looked {render.age(source['lastSeen'])} ago" if source["lastSeen"] else "has not looked yet"
-        detail = f": {render.safe(source['detail'])}" if source["detail"] else ""
-        word = str(source["state"]) if source["state"] == "ok" else render.colour(str(source["state"]).upper(), "bold", "magenta")
-        print(f"  source {source['name']}: {word}, {looked}{detail}")
+    _sources(cast("list[Json]", status["sources"]))
     _troubles(status)
     watched = [one for one in cast("list[Json]", status["components"]) if one["kind"] != "node"]
     unknown = [render.safe(one["name"]) for one in watched if one["status"] == "unknown"]
@@ -72,6 +68,25 @@ def show(status: Json) -> None:
     print(
         render.colour(f"  {counted}; profile {status['profile']}, vitald {status['version']}, up {render.age(status['startedAt'])}", "dim")
     )
+
+
+def _sources(sources: list[Json]) -> None:
+    """Those that look and have nothing to say share a line; so do those that have nothing to look at."""
+    fine, absent = [], []
+    for source in sources:
+        name, detail = str(source["name"]), render.safe(source["detail"])
+        looked = f"{render.age(source['lastSeen'])} ago" if source["lastSeen"] else ""
+        if source["state"] == "ok" and not detail:
+            fine.append(f"{name} {looked}")
+        elif source["state"] == "not present":
+            absent.append(f"{name} ({detail})")
+        else:
+            word = "ok" if source["state"] == "ok" else render.colour(str(source["state"]).upper(), "bold", "magenta")
+            print(f"  source {name}: {word}, {f'looked {looked}' if looked else 'has not looked yet'}{f': {detail}' if detail else ''}")
+    if fine:
+        print(f"  looked at: {', '.join(fine)}")
+    if absent:
+        print(f"  not present: {', '.join(absent)}")
 
 
 def _advice(status: Json) -> None:

@@ -109,7 +109,7 @@ _NEURON = Table(
         counter("hw_error_events", "Hardware errors that the driver told of."),
         counter("heartbeat", "Beats of the firmware's health check.", "heartbeat"),
     ),
-    not_shown=frozenset({"dma_aborts", "index"}),  # the sum of a core's counter; a label
+    not_shown=frozenset({"dma_aborts", "index"}),  # the most of a core's counter; a label
 )
 _NEURON_DRIVER = Table(
     source="neuron",

@@ -53,7 +53,9 @@ def test_a_read_that_hangs_holds_up_the_others_once_and_is_not_started_again() -
         assert set(readers.under_way) == {"hung"}
         for _ in range(200):  # an hour of rounds
             assert await readers.read(jobs) == {"a": "a", "z": "z"}
-        assert (len(started), threads("hung")) == (1, 1)
+        assert len(started) == 1
+        while threads("hung") > 1:  # the last one that worked has just ended
+            await asyncio.sleep(0.01)
         release.set()
         while readers.under_way:
             await asyncio.sleep(0.01)

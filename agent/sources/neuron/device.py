@@ -10,6 +10,7 @@ Source: aws-neuron-driver 2.24 and 2.30.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,7 @@ ALL_ONES = 0xFFFF  # what the 16-bit counters of a card read that is off the bus
 UNREACHABLE = "device_unreachable"
 _READY, _RESETTING = 1, 0
 _BUSY = "busy"
+_AGAIN_S = 0.1
 _HEADER = 4  # vendor and device: the first bytes of a function's configuration
 _OUTSIDE = {"link_interserver", "link_switch"}  # parts that may lie beyond this node
 _TOLD_APART = (2, 28)  # earlier drivers mix repairable with unrepairable errors when the firmware is newer
@@ -95,6 +97,12 @@ class NeuronDevice:
 
     def _off_the_bus(self) -> bool:
         """The kernel remembers vendor and class of a function; only its configuration is asked of the card."""
+        if not self._reads_ones():
+            return False
+        time.sleep(_AGAIN_S)  # while a link is trained anew, its card does not answer either
+        return self._reads_ones()
+
+    def _reads_ones(self) -> bool:
         if self.function is None:
             return False
         try:
@@ -222,7 +230,7 @@ class NeuronDevice:
                 look.values[attribute.reading] = found
         aborts = look.values.get("hw_dma_abort_error")
         if isinstance(aborts, tuple):
-            look.values["dma_aborts"] = sum(aborts)
+            look.values["dma_aborts"] = max(aborts)  # one abort may be counted by several cores
         memory = self._of_each_core(look, "memory_used_bytes", layout.CORE_MEMORY)
         if memory is not None:
             look.values["memory_used_bytes"] = sum(memory)

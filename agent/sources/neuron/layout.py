@@ -2,7 +2,7 @@
 Where the Neuron driver keeps its files, relative to the device's folder, by what is known of its versions.
 
 Paths move between versions (2.31 reorganised the tree), so a file that is not where it is known to be is not looked for by name: what
-it would say is unknown. Source: aws-neuron-driver 2.24 and 2.30, AWS Neuron sysfs user guide.
+it would say is unknown. The places here are those of drivers 2.14 to 2.30. Source: aws-neuron-driver 2.24 and 2.30, AWS Neuron sysfs user guide.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from agent.sources import files
 
 _VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*")
-SERIES = ((2, 14), (2, 31))  # from the first to before the second, the places below are known
 
 
 @dataclass(frozen=True, slots=True)
