@@ -43,6 +43,10 @@ fast = "1s"
 slow = "2s"
 inventory = "30s"
 
+# The rest of the machine is real: none of the story's business.
+[host]
+enabled = false
+
 [metrics]
 listen = "127.0.0.1:{port}"
 

@@ -147,22 +147,14 @@ class Neuron:
             words = f"Neuron device{'' if index is None else f' neuron{index}'}, PCI {address}"
             if not self._version and not self._state():
                 return Look(blind=_UNLOADED, fields=fields, words=words)
-            return Look(
-                {"initialised": 0.0},
-                {
-                    "sram_ecc_uncorrected": "the driver does not show this device",
-                    "hbm_ecc_uncorrected": "the driver does not show this device",
-                },
-                fields=fields,
-                words=words,
-            )
+            return Look({"initialised": 0.0}, _not_asked("the driver does not show this device"), fields=fields, words=words)
 
         return Device(Component(ComponentKind.NEURON, address), look)
 
     def _another(self, address: str, driver: str) -> Device:
         """A card that somebody gave to another driver, such as a virtual machine's. It is named, so that it is not taken for missing."""
         fields = {"pci": address}
-        look = Look(missing={"everything": f"it belongs to another driver: {driver}"}, fields=fields, words=f"Neuron device, PCI {address}")
+        look = Look(missing=_not_asked(f"it belongs to another driver: {driver}"), fields=fields, words=f"Neuron device, PCI {address}")
         return Device(Component(ComponentKind.NEURON, address), lambda: replace(look))
 
     def _empty(self, indexes: Collection[int], ours: Collection[str], machine: str) -> list[Device]:
@@ -211,3 +203,7 @@ class Neuron:
             since, moved = one.looked, True
         self._beats[component] = (beat, since, moved)
         return time.monotonic() - since if moved else None
+
+
+def _not_asked(why: str) -> dict[str, str]:
+    return {attribute.reading: why for attribute in layout.ESSENTIAL}
