@@ -8,6 +8,7 @@ the device: what that takes comes on top, in the look's thread. The floor is to 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -174,6 +175,8 @@ def _bare(files: list[str]) -> float:
 
 def _measured(pipe: Connection, make: Callable[[], Polled], between: Callable[[], None]) -> None:
     """In a process of its own: its CPU is that of the rounds, and nothing else."""
+    gc.collect()
+    gc.freeze()  # as the daemon does
     pipe.send("ready")
     pipe.send(asyncio.run(_rounds(make(), between)))
 
