@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.model import Component, ComponentKind
-from agent.sources.files import read
+from agent.sources.files import attribute
 
 NVIDIA, AMAZON = 0x10DE, 0x1D0F
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -159,7 +159,7 @@ def _device(path: str, address: str) -> PciDevice | None:
 
 def _hex(path: str) -> int:
     try:
-        return int(read(path), 16)
+        return int(attribute(path), 16)
     except OSError as error:
         error.filename = path
         raise

@@ -25,6 +25,7 @@ _SIBLINGS = 3  # fewer have no median worth the name
 _SHOWN = 6
 _PARTS = {ComponentKind.GPU: "link", ComponentKind.NEURON: "core"}  # what a reading with several values has one of for each
 _MOST = 16_384  # components remembered of which there is nothing to remember: drives and functions may come and go for ever
+_SAMPLES = 256  # of a counter in a window of more than an hour: a day's is then told to within some minutes
 _KEPT_S = 3600.0  # what grew in windows as long as this is remembered across a restart of the daemon, not of the node
 
 # What a watch says of a component: fields and text where it holds, empty where it does not, None where that cannot be told.
@@ -310,6 +311,8 @@ class Watcher:
             samples.append((now, numbers))
             while len(samples) > 1 and samples[1][0] <= now - window:
                 samples.popleft()
+            if len(samples) > _SAMPLES and window > _KEPT_S:
+                known.grown[of] = _thinned(samples)
 
     def _values(self, watch: Watch, one: Readings, now: float) -> tuple[float | str, ...] | None:
         """The value, or one for each part; with a window, how much it grew per unit of time. None: not observed."""
@@ -332,6 +335,20 @@ class Watcher:
             for place, (was, at) in enumerate(zip(earlier, later)):
                 grown[place] += max(0.0, at - was)  # it fell: that is where it counts from
         return tuple(total / watch.over_s * watch.per_s for total in grown)
+
+
+def _thinned(samples: Iterable[tuple[float, tuple[float, ...]]]) -> deque[tuple[float, tuple[float, ...]]]:
+    """Every second sample, and each that no other may stand for: what lies before or after a fall."""
+    told = list(samples)
+    kept = deque(told[:1])
+    for place in range(1, len(told) - 1):
+        before, here, after = kept[-1][1], told[place][1], told[place + 1][1]
+        if place % 2 == 0 or any(not was <= at <= will for was, at, will in zip(before, here, after)):
+            kept.append(told[place])
+    kept.append(told[-1])
+    while len(kept) > 4 * _SAMPLES:  # one that goes up and down all day counts nothing
+        kept.popleft()
+    return kept
 
 
 def _against(watch: Watch, value: float | str, limit: float) -> bool:

@@ -241,7 +241,7 @@ def hang_all(tree: WholeTree) -> set[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_nobody_waits_for_what_hangs(make: Callable[..., Node], tree: WholeTree) -> None:
-    """For a minute, with a round each fifth of a second: the answers, the kernel log, the other devices, and the end."""
+    """With a round each fifth of a second: the answers, the kernel log, the other devices, and the end."""
     node = make()
     calm = max(threads(node) for _ in range(50))
     hung = hang_all(tree)
@@ -249,7 +249,7 @@ def test_nobody_waits_for_what_hangs(make: Callable[..., Node], tree: WholeTree)
     assert node.status()["status"] == "unknown"
     unseen = {one["name"] for one in cast("list[Json]", node.status()["components"]) if one["unseen"]}
     assert unseen == {component for _, component in hung}
-    end, most, slowest, lines = time.monotonic() + 60.0, 0, 0.0, 0
+    end, most, slowest, lines = time.monotonic() + 20.0, 0, 0.0, 0
     while time.monotonic() < end:
         began = time.monotonic()
         node.status()

@@ -257,3 +257,27 @@ def test_other_watches_over_the_same_memory() -> None:
 def test_a_watch_that_makes_no_sense_is_refused(table: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         read(table)
+
+
+def test_a_counter_that_moves_all_day_is_remembered_within_bounds() -> None:
+    """The growth stays what it was, falls included; only when each part of it came is told less exactly."""
+    watcher = Watcher([watched({"of": "errors", "above": 2000, "over": "24h", "per": "24h"})])
+    total = value = 0.0
+    for number in range(2880):
+        if number == 1000:
+            value = 0.0  # it began anew
+        elif number:
+            value, total = value + 1.0, total + 1.0
+        if look(watcher, number * 30.0, reading(errors=value)):
+            break
+    assert abs(total - 2001) <= 2
+    (known,) = watcher.memory.values()
+    assert len(known["grown"]["errors"]) <= 257
+
+
+def test_a_counter_that_goes_up_and_down_all_day_has_an_end_too() -> None:
+    watcher = Watcher([watched({"of": "errors", "above": 1e9, "over": "24h", "per": "24h"})])
+    for number in range(2880):
+        look(watcher, number * 30.0, reading(errors=float(number % 2)))
+    (known,) = watcher.memory.values()
+    assert len(known["grown"]["errors"]) <= 1025
