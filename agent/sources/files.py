@@ -75,6 +75,11 @@ class Look:
     epoch: str = ""
     fields: dict[str, str] = field(default_factory=dict)  # who it is, said with each of its events
 
+    def needs(self, name: str) -> None:
+        """Without this reading nothing can be said of its health: where it was asked for and could not be observed, nobody knows."""
+        if name in self.missing and name not in self.values:
+            self.blind = self.blind or f"{name}: {self.missing[name]}"
+
     def make_presentable(self) -> None:
         """Devices, and whoever names them, may say what they like: it ends up on terminals, in labels and in the ledger."""
         self.serial, self.words, self.blind = presentable(self.serial), presentable(self.words), presentable(self.blind)

@@ -166,6 +166,7 @@ class Pci:
             dead = _dead(folder / "config")
         except OSError as error:
             look.missing["dead"] = why(error)
+            look.needs("dead")
             return True
         look.values["dead"] = float(dead)
         if dead:

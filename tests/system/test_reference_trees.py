@@ -602,7 +602,13 @@ def test_a_file_that_hangs_at_the_first_look(generator: ModuleType, pair: Any, p
         assert component in serials(watching)
 
 
-ESSENTIAL = ("sram_ecc_uncorrected", "mem_ecc_uncorrected")
+# Files without which nothing can be said of a device's health, by the source that says so.
+ESSENTIAL = {
+    "neuron": ("sram_ecc_uncorrected", "mem_ecc_uncorrected"),
+    "network": ("/ports/1/state", "/phys_state"),
+    "pci": ("/config",),
+    "host": ("/ue_count", "_ue_count", "/ue_noinfo_count"),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -616,11 +622,11 @@ def test_a_file_that_cannot_be_read_is_no_fault(generator: ModuleType, pair: Any
             expected = {("efa/not_answering" if kind == "rdmap" else "ib/counters_unreadable", component)} if port else set()
             with changed(generator, pair, f"unreadable:{path}", path):
                 assert told(watching.rounds(31, 31, 31, 31)) == expected, path
-                if path.endswith(ESSENTIAL):
-                    assert watching.readings("neuron", component).blind
-                    assert watching.states["neuron"][0] is SourceState.FAILED
-                else:
-                    assert watching.well, (path, watching.states)
+                blind = {source for source in by if path.endswith(ESSENTIAL[source])}
+                for source in by:
+                    assert bool(watching.readings(source, component).blind) == (source in blind), (source, path)
+                failed = {source for source, (state, _) in watching.states.items() if state is SourceState.FAILED}
+                assert failed == blind, (path, watching.states)
                 if not path.endswith(("fw_ver", "node_guid", "link_layer")):  # words for people, and what was said before
                     assert any(watching.readings(source, component).missing for source in by), path
             assert watching.rounds(31, 31, 31) == [], path

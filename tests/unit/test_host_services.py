@@ -284,8 +284,8 @@ def test_a_systemd_that_cannot_be_asked_is_neither_well_nor_ill(tree: Tree, syst
     systemd.error = "systemctl: System has not been booted with systemd as init system"
     with Looking(polled(served(tree, systemd), *KINDS)) as looking:
         assert told(looking.look()) == set()
-        assert looking.last.state is SourceState.OK
-        assert "not been booted" in looking.readings("node/kubelet.service").missing["active_state"]
+        assert looking.last.state is SourceState.FAILED, "somebody wants to know how it is, and nobody does"
+        assert "not been booted" in looking.readings("node/kubelet.service").blind
 
 
 def test_an_answer_about_other_units_is_none(tree: Tree, systemd: Systemd) -> None:
@@ -324,7 +324,7 @@ def test_without_systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_this_machine_is_read_without_surprise(tmp_path: Path) -> None:
-    subject = Host(Path("/sys"), Path("/proc"), tmp_path, config.Host(units=("no-such-unit.service",)))
+    subject = Host(Path("/sys"), Path("/proc"), tmp_path, config.Host())
     with Looking(polled(subject, *KINDS, look_s=10.0)) as looking:
         assert {code for code, _ in told(looking.look(2))} <= {"host/memory_corrupted"}
         assert looking.last.state is SourceState.OK, looking.last.detail

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -806,3 +807,30 @@ def test_all_ports_of_the_reference_go_down(tmp_path: Path, generator: ModuleTyp
     events = node.told(15)
     assert ("network/all_ports_down", "node") in events
     assert {code for code, _ in events} == {"network/all_ports_down", "ib/port_down"}
+
+
+@pytest.mark.parametrize("file", ["state", "phys_state"])
+@pytest.mark.parametrize("before", [True, False], ids=["seen up before", "from the start"])
+def test_a_port_whose_state_cannot_be_read_is_not_well(tree: NetworkTree, make_node: MakeNode, file: str, before: bool) -> None:
+    infiniband(tree)
+    node = make_node(tree)
+    if before:
+        node.rounds(2)
+    tree.port("mlx5_3", **{file: "no words that we know"})
+    assert node.told(4) == set()
+    assert node.looking.last.state is SourceState.FAILED
+    assert "link" in node.looking.readings(f"nic/{MLX5[3]}").blind
+    assert not node.looking.readings(f"nic/{MLX5[2]}").blind
+
+
+def test_an_efa_device_without_any_counter_is_not_well(tree: NetworkTree, make_node: MakeNode) -> None:
+    """It says that it is active whatever happens: nothing else tells of it."""
+    tree.efa(EFA[0])
+    node = make_node(tree)
+    node.rounds(2)
+    assert node.looking.last.state is SourceState.OK
+    folder = tree.root / "class/infiniband" / next(iter(tree.rdma))
+    shutil.rmtree(folder.resolve() / "hw_counters")
+    shutil.rmtree(folder.resolve() / "ports/1/hw_counters")
+    assert node.told(1) == set()
+    assert node.looking.readings(f"nic/{EFA[0]}").blind

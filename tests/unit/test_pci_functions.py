@@ -441,3 +441,16 @@ def test_announcements_that_are_not_heard_are_shown(tmp_path: Path) -> None:
         said[0] = ""
         node.look()
         assert "node" not in {one.component.name for one in node.last.readings}
+
+
+def test_a_function_whose_registers_cannot_be_read_is_not_well(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    folder = tree.pci("0000:81:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
+    with Looking(polled(Pci(tree.root, PciInventory(tree.root), Settings()), "pci")) as node:
+        node.look()
+        assert node.last.state is SourceState.OK
+        (tree.root / folder / "config").unlink()
+        (tree.root / folder / "config").mkdir()
+        assert told(node.look()) == set()
+        assert "EISDIR" in node.readings("gpu/0000:81:00.0").blind
+        assert node.last.state is SourceState.FAILED

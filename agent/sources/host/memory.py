@@ -52,6 +52,7 @@ class Memory:
         part = "_noinfo" if by_dimm else ""
         self._files.number(look, "corrected_errors", folder / f"ce{part}_count")
         self._files.number(look, "uncorrected_errors", folder / f"ue{part}_count")
+        look.needs("uncorrected_errors")
         look.words = f"memory controller {folder.name.upper()}{', no DIMM named' if by_dimm else ''}"
         return look
 
@@ -59,6 +60,7 @@ class Memory:
         look = Look(fields={"port": above})
         self._files.number(look, "corrected_errors", folder / "dimm_ce_count")
         self._files.number(look, "uncorrected_errors", folder / "dimm_ue_count")
+        look.needs("uncorrected_errors")
         for name, file in (("label", "dimm_label"), ("location", "dimm_location")):
             try:
                 look.fields[name] = read(folder / file)

@@ -59,6 +59,7 @@ class Drives:
         look = Look(serial=serial, words=" ".join((folder.name, *filter(None, (who.get("model"), serial)))), fields=fields)
         look.missing["wear"] = _NO_WEAR
         state = self._files.text(look, "state", folder / "state")
+        look.needs("state")
         if state != "live":
             look.missing["temperature_celsius"] = f"the controller is {state or 'in no known state'}"
             return look

@@ -72,6 +72,7 @@ class Units:
         answer = self._ask()
         if isinstance(answer, Unanswered):
             look.missing |= dict.fromkeys(("load_state", "active_state", "restarts"), str(answer))
+            look.needs("active_state")
             return look
         said = answer[number]
         for name, key in (("load_state", "LoadState"), ("active_state", "ActiveState"), ("sub_state", "SubState"), ("result", "Result")):
@@ -79,6 +80,7 @@ class Units:
                 look.values[name] = said[key]
             else:
                 look.missing[name] = f"systemd does not say {key} of it"
+        look.needs("active_state")
         restarts = said.get("NRestarts", "")
         if restarts.isdigit():
             look.values["restarts"] = float(restarts)

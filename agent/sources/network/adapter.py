@@ -214,12 +214,14 @@ class Adapter:
         should = {
             key: port
             for key, port in seen.items()
-            if port.link is Link.UP or self.learned.used(key) or (port.link is Link.WAITING and not self.virtual)
+            if port.link in (Link.UP, Link.UNKNOWN) or self.learned.used(key) or (port.link is Link.WAITING and not self.virtual)
         }
         links = {port.link for port in should.values()}
         worst = next((link for link in _WORST if link in links), Link.DISABLED if links else None)
         if worst is Link.UNKNOWN:
-            look.missing["link"] = "the port's state is none that we know"
+            why = look.missing.get("state") or look.missing.get("phys_state")
+            look.missing["link"] = why or "the port's state is none that is known here"
+            look.needs("link")
         else:
             look.values["link"] = worst.value if worst is not None else "unused"
         look.values["others"] = self.learned.others(set(seen))
@@ -253,6 +255,9 @@ class Adapter:
         self._counters.read(look, f"{self._device}/ports/1/hw_counters", ports.EFA, before=self.learned.counted(identity))
         if self._counters.failed or self._counters.answered:
             look.values["counters_unreadable"] = float(self._counters.failed)
+        elif "no_completion_cmds" not in look.values:  # its state is a constant: its counters are all that tells a dead one
+            look.missing.setdefault("no_completion_cmds", "the driver offers no counters of this device")
+            look.needs("no_completion_cmds")
 
     def _commands(self, look: Look) -> None:
         """How many wait for an answer, while none is answered. Commands that were given up are not waited for."""
