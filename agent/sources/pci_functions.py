@@ -19,10 +19,11 @@ from typing import Any
 
 from agent.config import Pci as Settings
 from agent.model import NODE, Component, ComponentKind, Readings
+from agent.sources.facts import plain
 from agent.sources.files import Files, Look, names, why
 from agent.sources.files import table as counters
 from agent.sources.pci import AMAZON, PciDevice, PciInventory
-from agent.sources.polled import Device, Found, plain
+from agent.sources.polled import Device, Found
 
 # The part that a function plays; an accelerator's and a switch's is its kind. The catalogue's watches know these words.
 FABRIC = "fabric"  # an adapter that RDMA runs over, and that nothing stands in for

@@ -1,10 +1,9 @@
 """
 A source that looks at devices in rounds: what Neuron, the network, PCI and the host have in common.
 
-Owns     the rounds, the deadline of a look, who is who (a serial number survives a move to another slot), who is missing, and what
-         was said before.
-Refuses  files and meaning. A subject knows which devices there are and how to look at one; what its readings mean is said by the
-         catalogue's watches.
+Owns     the rounds, the deadline of a look, and what it means for the source that one does not come back.
+Refuses  files and meaning. A subject knows which devices there are and how to look at one, the roster who is who and who is missing;
+         what readings mean is said by the catalogue's watches.
 
 A look may hang: it is left alone with its thread, and its device is not known until a look comes back in time. What a source
 remembers is stored as its position, together with the events that changed it.
@@ -15,10 +14,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any, Protocol
 from zlib import crc32
@@ -27,9 +25,11 @@ import structlog
 
 from agent.catalog import Catalog
 from agent.catalog.watch import Watched
-from agent.model import NODE, Action, Component, Event, Fields, Readings, Sample, SourceState, Trust, Value
+from agent.model import NODE, Action, Component, Event, Fields, Readings, SourceState, Value
+from agent.sources.facts import Facts
 from agent.sources.files import Look, why
 from agent.sources.readers import Broken, Readers
+from agent.sources.roster import MISSED, Entry, Roster, is_name
 from agent.sources.source import Batch, Position
 from agent.sources.watch import Sign, Watcher
 
@@ -37,11 +37,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("polled")
 
 IDENTITY = "device/identity"
 _FIND = ""  # the key of the look that finds the devices
-_MISSED = "missing "  # before the identity of a device that is nowhere: what is said of it is said of its former slot
-_MISSING_LOOKS = 3  # a driver that is loaded again takes its devices away for a moment
 _NOT_BACK = "a look has not come back"
 _OFTEN_S = 1.0  # while a read is under way past its round, its end and its deadline are waited for
-_MOST = 4096  # devices remembered; a node has tens
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +81,6 @@ class Subject(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Memory:
-    """What is remembered of a device: where it was, and what to call it."""
-
-    component: str
-    words: str
-    fields: dict[str, str] = field(default_factory=dict)
-    expected: bool = False
-    epoch: str = ""
-
-
 class Polled:
     """One subject, looked at every so often."""
 
@@ -129,20 +115,16 @@ class Polled:
         self._listed = False  # the devices have been listed once
         self._late: set[str] = set()  # looks under way that are past their deadline
         self._answered: set[str] = set()  # that came back in time since this was last told
-        self._serials: dict[str, str] = {}  # what each device said last
-        self._serial = 0
+        self._facts = Facts(subject.name, boot_id)
         self._noted = ""
         self._catalog = catalog
         self._begin({})
 
     def _begin(self, memory: Mapping[str, Any]) -> None:
         self._watcher = Watcher(self._watches(), memory.get("said"))
-        known = {identity: _remembered(stored) for identity, stored in memory.get("known", {}).items()}
-        self._known = {identity: one for identity, one in known.items() if one is not None}
+        self._roster = Roster(memory)
         self.subject.memory = dict(memory.get("subject", {}))
-        self._missed: dict[str, str] = {identity: slot for identity, slot in dict(memory.get("missed", {})).items() if _a_name(slot)}
-        self._hung: set[str] = {key for key in memory.get("hung", ()) if key == _FIND or _a_name(key)}
-        self._away: dict[str, int] = {}
+        self._hung: set[str] = {key for key in memory.get("hung", ()) if key == _FIND or is_name(key)}
         self._broken: dict[str, str] = {}
         self.read = {}
 
@@ -178,11 +160,9 @@ class Polled:
 
     @property
     def memory(self) -> str:
-        known = {identity: {name: getattr(one, name) for name in Memory.__slots__} for identity, one in self._known.items()}
         stored = {
+            **self._roster.memory,
             "said": self._watcher.memory,
-            "known": known,
-            "missed": self._missed,
             "hung": sorted(self._hung),
             "subject": self.subject.memory,
         }
@@ -283,10 +263,10 @@ class Polled:
         here = {one.component.name: one for one in self._found.devices}
         self._broken = {key: reason for key, reason in self._broken.items() if key in here or key == _FIND}
         back = {key: result for key, result in back.items() if self._in_time(key) and key in here}
-        for look in back.values():
-            if isinstance(look, Look):
-                look.make_presentable()
-        self._apart(back, here)
+        looks = {key: look for key, look in back.items() if isinstance(look, Look)}
+        for look in looks.values():
+            look.make_presentable()
+        self._roster.apart(looks, here, self._readers.under_way)
         fresh: list[Readings] = []
         for key, result in back.items():
             component = here[key].component
@@ -296,31 +276,20 @@ class Polled:
                 continue
             assert isinstance(result, Look)
             self._broken.pop(key, None)
-            events += self._met(here[key], result)
+            events += self._met(here[key], result, here)
             self.read[component] = self._readings(component, result)
             fresh.append(self.read[component])
         self.read = {component: one for component, one in self.read.items() if component.name in here}
         together = list(self.subject.together(self.read, self._found))
-        fresh += [*together, *self._missing(set(here), timely=timely)]
+        fresh += [*together, *self._missing(here, timely=timely)]
         events += self._hangs(set(here))
         events += [self._signed(sign) for sign in self._watcher.look(fresh, time.monotonic(), tuple(self.read.values()))]
         return self._batch(events, [one for one in together if one.component not in self.read])
 
-    def _apart(self, back: Mapping[str, Look | Found | Broken], here: Collection[str]) -> None:
-        """A serial number that two devices say at once names neither."""
-        self._serials |= {key: look.serial for key, look in back.items() if isinstance(look, Look)}
-        waiting = self._readers.under_way
-        self._serials = {key: serial for key, serial in self._serials.items() if key in here and key not in waiting}
-        often = Counter(self._serials.values())
-        for look in back.values():
-            if isinstance(look, Look) and look.serial and often[look.serial] > 1:
-                look.missing["serial"] = f"several devices here say {look.serial}"
-                look.serial = ""
-
     def _readings(self, component: Component, look: Look) -> Readings:
         return Readings(
             component=component,
-            identity=look.serial or self._identity(component),
+            identity=look.serial or self._roster.identity(component),
             time=time.time(),
             looked=time.monotonic(),
             values=look.values,
@@ -335,7 +304,7 @@ class Polled:
         before = self.read.get(component)
         self.read[component] = Readings(
             component=component,
-            identity=before.identity if before is not None else self._identity(component),
+            identity=before.identity if before is not None else self._roster.identity(component),
             time=time.time(),
             looked=time.monotonic(),
             values={},
@@ -344,59 +313,23 @@ class Polled:
             who=before.who if before is not None else {},
         )
 
-    def _identity(self, component: Component) -> str:
-        """Who is in a slot, as far as is known; else the slot's own name."""
-        name = component.name
-        return next((identity for identity, one in self._known.items() if one.component == name), name)
-
-    def _met(self, device: Device, look: Look) -> list[Event]:
-        """It answered. An event where it says who it is for the first time, or is somewhere else."""
-        name = device.component.name
-        if not look.serial and self._identity(device.component) != name:
-            return []  # it does not say now; it said before
-        identity = look.serial or name
-        before = self._known.get(identity)
-        if before is None:
-            taken = self._identity(device.component)
-            if taken in self._known:  # another one was here: it was replaced, unless it is seen elsewhere
-                del self._known[taken]
-                self._missed.pop(taken, None)
-            if look.serial:
-                self._watcher.rename(name, identity)
-        met = Memory(component=name, words=look.words, fields=dict(look.fields), expected=device.expected, epoch=look.epoch)
-        if before is not None:
-            if look.blind:  # who it is it did not say either
-                met.words, met.fields = met.words or before.words, met.fields or before.fields
-            met.epoch = met.epoch or before.epoch
-            if (before.epoch, before.component) != (met.epoch, name):
-                self._watcher.forget(identity)  # where it was, its findings end
-        elif len(self._known) >= _MOST:
-            here = {one.component.name for one in self._found.devices}
-            self._known.pop(next((one for one, known in self._known.items() if known.component not in here), identity), None)
-        self._known[identity] = met
-        if not look.serial or (before is not None and before.component == name):
+    def _met(self, device: Device, look: Look, here: Collection[str]) -> list[Event]:
+        """It answered. An event where that is news."""
+        met = self._roster.met(device.component, look, here, expected=device.expected)
+        if met.former:
+            self._watcher.rename(met.former, met.identity)
+        if met.anew:
+            self._watcher.forget(met.identity)
+        if not met.news:
             return []
-        return [self.event(IDENTITY, device.component, {"serial": look.serial, **look.fields}, look.words or name)]
+        return [self.event(IDENTITY, device.component, {"serial": look.serial, **look.fields}, look.words or device.component.name)]
 
-    def _missing(self, here: set[str], *, timely: bool) -> list[Readings]:
-        """Of those that should be there: whether they are nowhere. Rounds count that come at their time: while devices go and come, there
-        are many others."""
-        slots = {one.component: identity for identity, one in reversed(self._known.items())}  # the first one counts, as in _identity
-        found = {slots.get(name, name) for name in here}
-        self._known = {identity: one for identity, one in self._known.items() if identity in found or not self._given_up(one)}
-        if timely and not (self._found.trouble or _FIND in self._broken or _FIND in self._readers.under_way):
-            for identity, one in self._known.items():
-                gone = one.expected and identity not in found and one.component not in here
-                self._away[identity] = self._away.get(identity, 0) + 1 if gone else 0
-        missed = {identity for identity, times in self._away.items() if times >= _MISSING_LOOKS and identity in self._known}
-        back = {identity for identity in self._missed if identity not in self._known or identity in found}
-        said = [plain(Component.parse(self._known[one].component), {"missing": 1.0}, _MISSED + one) for one in sorted(missed)]
-        said += [plain(Component.parse(self._missed[one]), {"missing": 0.0}, _MISSED + one) for one in sorted(back)]
-        self._missed = {one: slot for one, slot in self._missed.items() if one not in back}
-        self._missed |= {one: self._known[one].component for one in missed}
-        return said
+    def _missing(self, here: Collection[str], *, timely: bool) -> list[Readings]:
+        """Rounds count that come at their time: while devices go and come, there are many others."""
+        counts = timely and not (self._found.trouble or _FIND in self._broken or _FIND in self._readers.under_way)
+        return self._roster.missing(here, self._given_up, counts=counts)
 
-    def _given_up(self, one: Memory) -> bool:
+    def _given_up(self, one: Entry) -> bool:
         """Whether the site says that a device which is not here need not be."""
         names = (Component.parse(one.component).id, *one.fields.values())
         return self._enough() or any(fnmatch(name, pattern) for name in names for pattern in self._found.excluded)
@@ -415,7 +348,7 @@ class Polled:
                 continue  # said before a restart, or of the look before this one
             self._hung.add(key)
             seconds = time.monotonic() - under_way[key]
-            what = f"a look at {self._words(component)}" if key else "the look for devices"
+            what = f"a look at {self._roster.words(component)}" if key else "the look for devices"
             events.append(
                 self.event(f"{self.name}/hung", component, {"seconds": round(seconds, 1)}, f"{what} has not come back for {seconds:.0f} s")
             )
@@ -424,39 +357,22 @@ class Polled:
             self._hung.discard(key)
             component = Component.parse(key) if key else NODE
             what = "is gone" if key in gone else "answers again"
-            words = self._words(component) if key else "the look for devices"
+            words = self._roster.words(component) if key else "the look for devices"
             events.append(self.event(f"{self.name}/hung", component, {"recovered": True}, f"{words} {what}"))
         self._answered.clear()
         return events
 
-    def _words(self, component: Component) -> str:
-        known = self._known.get(self._identity(component))
-        return known.words if known is not None and known.words else component.name
-
     def _signed(self, sign: Sign) -> Event:
-        known = self._known.get(sign.identity.removeprefix(_MISSED))
+        known = self._roster.entry(sign.identity)
         fields: dict[str, Value] = {**sign.fields}
         if known is not None:
-            fields |= {**known.fields, **({"serial": sign.identity.removeprefix(_MISSED)} if "/" not in sign.identity else {})}
+            fields |= {**known.fields, **({"serial": sign.identity.removeprefix(MISSED)} if "/" not in sign.identity else {})}
         words = known.words if known is not None and known.words else sign.component.name if sign.component != NODE else ""
         return self.event(sign.code, sign.component, fields, f"{sign.text}: {words}" if words else sign.text)
 
     def event(self, code: str, component: Component, fields: Fields, text: str) -> Event:
         """One fact of this source."""
-        now = time.time()
-        self._serial += 1
-        return Event(
-            identity=f"{self.name}:{self.boot_id}:{component.name}:{code}:{now:.6f}:{self._serial}",
-            time=now,
-            source=self.name,
-            kind=code.partition("/")[0],
-            code=code,
-            component=component,
-            boot_id=self.boot_id,
-            raw=f"{self.name}: {text}",
-            trust=Trust.DAEMON,
-            fields=fields,
-        )
+        return self._facts.event(code, component, fields, f"{self.name}: {text}")
 
     # --- batches
 
@@ -491,38 +407,3 @@ class Polled:
         if self._found.absent:
             return SourceState.ABSENT, self._found.absent
         return SourceState.OK, ""
-
-
-def _remembered(stored: object) -> Memory | None:
-    """As far as it is understood: another version may have written it."""
-    if not isinstance(stored, dict) or not _a_name(stored.get("component")):
-        return None
-    fields = stored.get("fields")
-    return Memory(
-        component=stored["component"],
-        words=str(stored.get("words", "")),
-        fields={str(name): str(value) for name, value in fields.items()} if isinstance(fields, dict) else {},
-        expected=stored.get("expected") is True,
-        epoch=str(stored.get("epoch", "")),
-    )
-
-
-def _a_name(name: object) -> bool:
-    """Whether this is the name of a component."""
-    try:
-        return isinstance(name, str) and bool(Component.parse(name))
-    except ValueError:
-        return False
-
-
-def plain(component: Component, values: Mapping[str, Sample], identity: str = "", missing: Mapping[str, str] | None = None) -> Readings:
-    """Readings that were worked out and not read."""
-    return Readings(
-        component=component,
-        identity=identity or component.name,
-        time=time.time(),
-        looked=time.monotonic(),
-        values=values,
-        fresh=frozenset(values),
-        missing=missing or {},
-    )

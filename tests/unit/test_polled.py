@@ -293,7 +293,7 @@ def test_what_a_device_says_is_made_fit_to_be_shown() -> None:
 
 
 def test_devices_without_end_are_not_remembered_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.sources.polled._MOST", 8)
+    monkeypatch.setattr("agent.sources.roster._MOST", 8)
     things = Things()
     with watching(things) as node:
         for number in range(40):

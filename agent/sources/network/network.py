@@ -21,10 +21,11 @@ from typing import Any
 from agent.config import Network as Settings
 from agent.model import NODE, Component, ComponentKind, Readings
 from agent.sources import files
+from agent.sources.facts import plain
 from agent.sources.files import Files, Look
 from agent.sources.network.adapter import Adapter
 from agent.sources.network.learned import Learned
-from agent.sources.polled import Device, Found, plain
+from agent.sources.polled import Device, Found
 
 NAME = "network"
 KINDS = ("ib", "efa", "net", NAME)  # of the catalogue's entries about it

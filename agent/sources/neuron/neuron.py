@@ -17,12 +17,13 @@ from typing import Any
 
 from agent.model import NODE, Component, ComponentKind, Readings, Sample
 from agent.sources import files
+from agent.sources.facts import plain
 from agent.sources.files import Files, Look
 from agent.sources.neuron import layout
 from agent.sources.neuron.device import Known, NeuronDevice
 from agent.sources.neuron.places import Places
 from agent.sources.pci import PciDevice, PciInventory, machine_type
-from agent.sources.polled import Device, Found, plain
+from agent.sources.polled import Device, Found
 
 NAME = "neuron"
 _CLASS = "class/neuron_device"

@@ -14,8 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from agent.catalog import Catalog
-from agent.model import NODE, Component, ComponentKind, Event, Fields, Readings, Sample, Trust, Value
+from agent.model import NODE, Component, ComponentKind, Event, Fields, Readings, Sample, Value
+from agent.sources.facts import Facts, plain
 from agent.sources.nvml.devices import Devices, Known
+from agent.sources.roster import MISSED
 from agent.sources.watch import Sign, Watcher
 
 NAME = "nvml"
@@ -37,7 +39,6 @@ _LOOKUP = {
 _FAULTS = ("lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission", "excluded")
 _SINCE_LOAD = ("energy_joules", "power_capped_seconds")  # begin at zero when the GPU was reset or the driver loaded
 _WHO = ("name", "serial", "uuid", "vbios", "part_number", "inforom", "board_id", "module_id", "minor")  # stays true of a lost GPU
-_MISSED = "missing "  # before the UUID of a GPU that is nowhere: what is said of it is said of its former slot
 
 
 class GpuNode:
@@ -53,7 +54,7 @@ class GpuNode:
         self._expected = expected
         self._told = told
         self._vbios = ",".join(vbios)
-        self._serial = 0
+        self._facts = Facts(NAME, boot_id)
         self._begin()
 
     def _begin(self) -> None:
@@ -168,21 +169,9 @@ class GpuNode:
 
     def event(self, code: str, component: Component, fields: Fields, text: str, moment: float | None = None) -> Event:
         """One fact of this source. What comes from a simulated library is a drill, and its text says so."""
-        now = time.time()
-        self._serial += 1
-        return Event(
-            identity=f"nvml:{self.boot_id}:{component.name}:{code}:{now:.6f}:{self._serial}",
-            time=moment if moment is not None else now,
-            source=NAME,
-            kind=code.partition("/")[0],
-            code=code,
-            component=component,
-            boot_id=self.boot_id,
-            raw=f"{'SIMULATED ' if self.simulated else ''}NVML: {text}",
-            trust=Trust.DAEMON,
-            fields=fields,
-            simulated_until=now + _SIMULATED_S if self.simulated else None,
-        )
+        raw = f"{'SIMULATED ' if self.simulated else ''}NVML: {text}"
+        until = time.time() + _SIMULATED_S if self.simulated else None
+        return self._facts.event(code, component, fields, raw, moment=moment, simulated_until=until)
 
     def minors(self, gpus: Iterable[str]) -> list[int]:
         """The numbers of their device files."""
@@ -278,20 +267,19 @@ class GpuNode:
 
     def _signs(self, looked: Iterable[str], on_pci: set[str]) -> list[Event]:
         """What the watches say of these GPUs, of those that should be there and are not, and of the node."""
-        now = time.time()
         missing = self._missing(on_pci)
         readings = [self.read[address] for address in looked]
-        readings += [self._plain(one.component, _MISSED + one.uuid, now, {"missing": 1.0}) for one in missing]
+        readings += [plain(one.component, {"missing": 1.0}, MISSED + one.uuid, simulated=self.simulated) for one in missing]
         for uuid in [uuid for uuid in self._missed if uuid not in {one.uuid for one in missing}]:
             slot = Component(ComponentKind.GPU, self._missed.pop(uuid))
-            readings.append(self._plain(slot, _MISSED + uuid, now, {"missing": 0.0}))
+            readings.append(plain(slot, {"missing": 0.0}, MISSED + uuid, simulated=self.simulated))
         self._missed |= {one.uuid: one.address for one in missing}
         whole = {**self._driver, "gpus": float(len(on_pci) + len(missing))}
         if self._expected:
             whole["gpus_expected"] = float(self._expected)
         if versions := self._firmware():
             whole["vbios_versions"] = float(max(map(len, versions.values())))
-        readings.append(self._plain(NODE, NODE.name, now, whole))
+        readings.append(plain(NODE, whole, simulated=self.simulated))
         return [self._signed(sign) for sign in self._watcher.look(readings, time.monotonic(), tuple(self.read.values()))]
 
     def _firmware(self) -> dict[str, set[str]]:
@@ -302,17 +290,6 @@ class GpuNode:
                 versions.setdefault(str(one.values.get("name")), set()).add(str(one.values["vbios"]))
         return versions
 
-    def _plain(self, component: Component, identity: str, now: float, values: dict[str, Sample]) -> Readings:
-        return Readings(
-            component=component,
-            identity=identity,
-            time=now,
-            looked=time.monotonic(),
-            values=values,
-            fresh=frozenset(values),
-            simulated=self.simulated,
-        )
-
     def _missing(self, on_pci: set[str]) -> list[Known]:
         """Not where the site says how many there should be, and so many are here: what is gone was taken out on purpose."""
         return [] if self._told and len(on_pci) >= self._told else self._devices.missing(on_pci)
@@ -321,7 +298,7 @@ class GpuNode:
         fields: dict[str, Value] = dict(sign.fields)
         who = sign.component.name
         if sign.component.kind is ComponentKind.GPU:
-            uuid = sign.identity.removeprefix(_MISSED)
+            uuid = sign.identity.removeprefix(MISSED)
             known = self._devices.known(uuid)
             who = f"GPU {sign.component.id}" if known is None else known.words
             if known is not None:
