@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from agent.catalog import Catalog, load
 from tests.harness import Node
+from tests.unit.builders import reference
 
 
 def require(holds: object, what: str) -> None:
@@ -46,6 +50,17 @@ def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
     return load()
+
+
+@pytest.fixture(scope="session")
+def generator() -> ModuleType:
+    """The reference's generator of sysfs trees; where that is absent the test is skipped."""
+    spec = importlib.util.spec_from_file_location("make_tree", reference("neuron-sysfs/make_tree.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["make_tree"] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

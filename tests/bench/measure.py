@@ -111,9 +111,14 @@ def pid_of(running: Node) -> int:
     return running.process.pid
 
 
+def cpu_s(pid: int) -> float:
+    """CPU that a process has used, by the scheduler's own count: threads that have ended are in it, as those of the looks."""
+    return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used: CPU by the scheduler's own count and in ticks of utime and stime; waits and preemptions."""
+    """What a process has used: CPU by the scheduler's own count and in ticks of utime and stime; waits and preemptions of living threads."""
 
     cpu_s: float
     ticks_s: float
@@ -123,13 +128,12 @@ class Usage:
     @staticmethod
     def of(pid: int) -> Usage:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-        ran = voluntary = involuntary = 0
+        voluntary = involuntary = 0
         for task in Path(f"/proc/{pid}/task").iterdir():
-            ran += int((task / "schedstat").read_text().split()[0])
             switches = dict(re.findall(r"^(voluntary|nonvoluntary)_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M))
             voluntary += int(switches["voluntary"])
             involuntary += int(switches["nonvoluntary"])
-        return Usage(ran / 1e9, (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"), voluntary, involuntary)
+        return Usage(cpu_s(pid), (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"), voluntary, involuntary)
 
     def since(self, before: Usage) -> Usage:
         return Usage(

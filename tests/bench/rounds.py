@@ -27,7 +27,7 @@ from agent.lane import Lane
 from agent.sources.assembly import Sources
 from agent.sources.pci import PciInventory
 from agent.sources.polled import Found, Polled
-from tests.bench.measure import SETTLE_S, Connection, Helper, Json, load, memory_mib, node, pid_of, scratch, spread, timed
+from tests.bench.measure import SETTLE_S, Connection, Helper, Json, cpu_s, load, memory_mib, node, pid_of, scratch, spread, timed
 from tests.network_tree import MLX5, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import Tree
@@ -285,10 +285,10 @@ def _daemon(folder: Path, whole: Whole) -> Json:
         stack.callback(os.close, os.open(one.folder / "kmsg", os.O_RDWR))
     with stack, daemons["all"], daemons["without"]:
         time.sleep(5 * SETTLE_S)
-        before = {name: _cpu_s(pid_of(one)) for name, one in daemons.items()}
+        before = {name: cpu_s(pid_of(one)) for name, one in daemons.items()}
         rss = {name: memory_mib(pid_of(one)) for name, one in daemons.items()}
         _while_working(whole)
-        used = {name: _cpu_s(pid_of(one)) - before[name] for name, one in daemons.items()}
+        used = {name: cpu_s(pid_of(one)) - before[name] for name, one in daemons.items()}
         states = {str(one["name"]): one["state"] for one in daemons["all"].status()["sources"]}  # type: ignore[attr-defined]
         figures: Json = {
             name: {
@@ -307,11 +307,6 @@ def _while_working(whole: Whole) -> None:
     while (left := end - time.monotonic()) > 0:
         whole.work()
         time.sleep(min(left, 30.0))
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU that a process has used, by the scheduler's own count: threads that have ended are in it, as those of the looks."""
-    return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
 
 
 # --- what hangs

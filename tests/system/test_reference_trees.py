@@ -3,7 +3,6 @@ is told of its own device, with the words that are documented for it, and of nob
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -27,7 +26,6 @@ from structlog.testing import capture_logs
 
 from agent.model import ComponentKind, SourceState, Trust
 from tests.looking import told
-from tests.unit.builders import reference
 from tests.whole_tree import Clock, Proc, Watching, believed
 
 OLD, NEW = "2.24.7.0", "2.30.2.0"
@@ -38,16 +36,6 @@ TYPES = (
 pytestmark = pytest.mark.slow
 
 MACHINES = [(type_, driver) for type_ in TYPES for driver in (OLD, NEW) if (type_, driver) != ("trn3.48xlarge", OLD)]
-
-
-@pytest.fixture(scope="module")
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_tree", reference("neuron-sysfs/make_tree.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make_tree"] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

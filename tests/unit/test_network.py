@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +23,7 @@ from agent.sources.network.port import Carrier, Link
 from agent.sources.source import Position
 from tests.looking import Looking, polled, told
 from tests.network_tree import EFA, ENA, MLX5, NetworkTree
-from tests.unit.builders import catalogue, reference
+from tests.unit.builders import catalogue
 
 
 class Clock:
@@ -741,16 +739,6 @@ def test_devices_that_may_be_lent_to_a_container_are_not_missed(tree: NetworkTre
 
 
 # --- the reference's own trees
-
-
-@pytest.fixture(scope="module")
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_tree", reference("neuron-sysfs/make_tree.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make_tree"] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
 
 
 class Quiet(NetworkTree):
