@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -17,12 +18,9 @@ import pytest
 from agent import config
 from agent.lane import Lane
 from agent.model import Action, Event, Readings, SourceState, Trust
-from agent.sources import expected, polled, readers
 from agent.sources.assembly import Sources
 from agent.sources.host.clock import Timex
 from agent.sources.host.host import Host
-from agent.sources.network import adapter, learned
-from agent.sources.neuron import neuron
 from agent.sources.polled import Polled
 from tests.looking import CATALOG, Looking
 from tests.network_tree import EFA, MLX5, NetworkTree
@@ -50,14 +48,18 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead = 0.0
-        for module in (polled, readers, expected, neuron, adapter, learned):
-            monkeypatch.setattr(module, "time", self)
+        for name, module in list(sys.modules.items()):
+            if name.startswith("agent.sources.") and getattr(module, "time", None) is time:
+                monkeypatch.setattr(module, "time", self)
 
     def time(self) -> float:
         return time.time() + self.ahead
 
     def monotonic(self) -> float:
         return time.monotonic() + self.ahead
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 class Watching:
@@ -77,6 +79,7 @@ class Watching:
         stored = {name: one.position for name, one in after.looking.items()} if after is not None else {}
         self.node.recall(stored.get, [])
         self.looking: dict[str, Looking] = {one.name: Looking(_calm(one), stored.get(one.name)) for one in self.node.polled}
+        self.hanging: set[str] = set()  # devices whose reads do not come back
         self._records = 0
 
     def __enter__(self) -> Watching:
@@ -90,10 +93,20 @@ class Watching:
         """A look of every source, or of some, after each of these seconds. What was said, without who is who and what is over."""
         said: list[Event] = []
         for gap in gaps:
+            self.settle()
             self._clock.ahead += gap
             for name in of or self.looking:
                 said += self.looking[name].look()
         return [event for event in said if event.kind != "device" and event.fields.get("recovered") is not True]
+
+    def settle(self, seconds: float = 10.0) -> None:
+        """Wait until no read is under way but those of `hanging`: to turn the clock on would make it late."""
+        end = time.monotonic() + seconds
+        while busy := {
+            (name, key) for name, one in self.looking.items() for key in one.source._readers.under_way if key not in self.hanging
+        }:
+            assert time.monotonic() < end, busy
+            time.sleep(0.001)
 
     def kernel(self, records: Iterable[tuple[int, str]]) -> list[Event]:
         """The faults that these records of /dev/kmsg report. Each is its priority and its text."""

@@ -25,7 +25,7 @@ from agent.cli.render import Json
 from agent.simulator.build import CannotBuild
 from agent.simulator.node import SimulatedNode
 
-_WAIT_S = 20.0
+_WAIT_S = 30.0
 _HOT, _REMAPPED, _LOST = 3, 2, 5
 _CONFIG = """\
 [paths]
@@ -157,7 +157,8 @@ class _Story:
         asking = argparse.Namespace(socket=self.place, timeout=5.0)
         while not holds(client.status(asking)):
             if time.monotonic() > until:
-                raise CannotShow("the daemon does not say what it should: please report this, with the output of vitald version")
+                self._ask("status")
+                raise CannotShow("that is not what the daemon should say: please report this, with the output of vitald version")
             time.sleep(0.1)
 
 

@@ -82,7 +82,9 @@ def _sources(sources: list[Json]) -> None:
             absent.append(f"{name} ({detail})")
         else:
             word = "ok" if source["state"] == "ok" else render.colour(str(source["state"]).upper(), "bold", "magenta")
-            print(f"  source {name}: {word}, {f'looked {looked}' if looked else 'has not looked yet'}{f': {detail}' if detail else ''}")
+            print(
+                f"  source {name}: {word}, {f'looked {looked}' if looked else 'has not seen all of it yet'}{f': {detail}' if detail else ''}"
+            )
     if fine:
         print(f"  looked at: {', '.join(fine)}")
     if absent:

@@ -17,6 +17,7 @@ import math
 import os
 import re
 import shutil
+import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +37,7 @@ _BUSES = (0x19, 0x3B, 0x4C, 0x5D, 0x9B, 0xAB, 0xBB, 0xCB)
 _SWITCH_BUS, _SWITCH_DEVICE = 0x85, 0x22A3
 _NVIDIA, _BRIDGE_MAKER, _BRIDGE_DEVICE = 0x10DE, 0x1000, 0xC030
 _GPU_CLASS, _SWITCH_CLASS, _BRIDGE_CLASS = 0x030200, 0x068000, 0x060400
+_HEADER = 64  # bytes of the configuration space that everybody may read
 _MOST_GPUS = 64
 _INJECTIONS = ("ret", "after", "delay_us", "hang", "crash")
 _HANGS = ("sleep", "fork", "spin")
@@ -431,6 +433,7 @@ class SimulatedNode:
         (path / "vendor").write_text(f"0x{vendor:04x}\n")
         (path / "device").write_text(f"0x{device:04x}\n")
         (path / "class").write_text(f"0x{pci_class:06x}\n")
+        (path / "config").write_bytes(struct.pack("<HH", vendor, device).ljust(_HEADER, b"\0"))
         drivers = self.sysfs / "bus" / "pci" / "drivers" / driver
         devices = self.sysfs / "bus" / "pci" / "devices"
         drivers.mkdir(parents=True, exist_ok=True)

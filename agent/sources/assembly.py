@@ -48,7 +48,7 @@ _KINDS = {"network": ("network", "efa", "ib", "net"), "host": ("host", "edac", "
 _COUNTED = {"neuron": ("neuron",), "network": ("efa", "nics"), "host": ("nvme",)}
 # Who looks at once when the kernel announces something of a subsystem.
 _WOKEN = {
-    "pci": ("pci", "neuron", "network", "expect"),
+    "pci": ("pci", "nvml", "neuron", "network", "expect"),
     "neuron_device": ("neuron",),
     "infiniband": ("network", "expect"),
     "net": ("network",),
@@ -133,7 +133,7 @@ class Sources:
         return [*enabled, (self.expected, _EXPECT_EVERY_S, _EXPECT_LOOK_S)]
 
     def _uevents(self) -> Uevents:
-        wake = {one.name: one.look_now for one in self.polled}
+        wake = {one.name: one.look_now for one in self.present}
         return Uevents({subsystem: [wake[name] for name in names if name in wake] for subsystem, names in _WOKEN.items()})
 
     def _earlier(self, config: Config, boot_id: str, reader: Lane) -> Earlier | None:

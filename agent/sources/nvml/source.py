@@ -9,6 +9,7 @@ together with the events that moved them.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -94,7 +95,14 @@ class Nvml:
         self._stuck: list[Stuck] = []
         self._left_out: dict[str, _LeftOut] = {}
         self._heard: dict[tuple[str, int], tuple[float, float]] = {}  # Xids, by GPU and number: when they speak, and their time
+        self._walked = -math.inf  # when PCI was looked at
+        self._announced = False  # something came or went since
         self._urgent: set[str] = set()  # GPUs that an event told of: looked at out of turn
+
+    def look_now(self) -> None:
+        """The kernel announced a device: a node without a GPU may have one."""
+        self._announced = True
+        self._wake_up()
 
     def configure(self, catalog: Catalog) -> None:
         """The catalogue was reloaded."""
@@ -111,7 +119,9 @@ class Nvml:
                 log.error("nvml_memory_not_read", error=str(error), effect="baselines begin anew")
         delay = _RETRY_S[0]
         while True:
-            await self._look_at_pci()
+            due = self._announced or self._inventory.error or time.monotonic() - self._walked >= self.settings.inventory_s
+            if due or self._gpus():
+                await self._look_at_pci()
             if self.releases.asked:  # no worker runs here: nothing of ours holds anything
                 self.releases.admit()
                 yield self._batch([], SourceState.RELEASED, self.releases.words)
@@ -378,6 +388,7 @@ class Nvml:
 
     async def _look_at_pci(self) -> None:
         """What was seen last stands where the bus cannot be read now; it is no reason to miss a GPU."""
+        self._walked, self._announced = time.monotonic(), False
         try:
             await self._lane.call(self._inventory.read)
         except LaneStuck as error:

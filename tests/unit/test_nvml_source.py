@@ -1,0 +1,61 @@
+"""NVML's source on a node without a GPU: it costs next to nothing, and sees one that comes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+
+from agent.config import Nvml as Settings
+from agent.lane import Lane
+from agent.model import SourceState
+from agent.sources.nvml.source import Nvml
+from agent.sources.pci import PciInventory
+from tests.looking import CATALOG
+from tests.trees import Tree
+
+
+class Counted(PciInventory):
+    """How often the bus was walked."""
+
+    reads = 0
+
+    def read(self) -> None:
+        self.reads += 1
+        super().read()
+
+
+def test_pci_is_walked_when_something_is_announced_and_not_all_the_time(tmp_path: Path) -> None:
+    inventory = Counted(Tree(tmp_path).root)
+    source = Nvml(Settings(), CATALOG, inventory, "boot-1", Lane("nvml"))
+    source.deadline_s = 0.03  # it says every third of this that it has looked
+
+    async def run() -> None:
+        async with aclosing(source.batches(None)) as batches:  # type: ignore[type-var]
+            for _ in range(5):
+                assert (await batches.__anext__()).state is SourceState.ABSENT
+            assert inventory.reads == 1
+            source.look_now()
+            for _ in range(3):
+                await batches.__anext__()
+            assert inventory.reads == 2
+
+    asyncio.run(run())
+
+
+def test_a_bus_that_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.remove("bus/pci/devices")
+    tree.write("bus/pci/devices", "no folder")
+    inventory = Counted(tree.root)
+    source = Nvml(Settings(), CATALOG, inventory, "boot-1", Lane("nvml"))
+
+    async def run() -> None:
+        async with aclosing(source.batches(None)) as batches:  # type: ignore[type-var]
+            assert (await batches.__anext__()).state is SourceState.FAILED
+            tree.remove("bus/pci/devices")
+            (tree.root / "bus/pci/devices").mkdir()
+            source.look_now()
+            assert (await batches.__anext__()).state is SourceState.ABSENT
+
+    asyncio.run(run())
