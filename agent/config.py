@@ -17,6 +17,7 @@ from agent import catalog, toml
 
 DEFAULT_PATH = Path("/etc/vitald/config.toml")
 _LEAST_S = 0.1
+_LEAST_RUN_S = 60.0
 
 
 class ConfigError(Exception):
@@ -95,6 +96,23 @@ def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 4096:
         raise ValueError(f"expected a number from 0 to 4096, found {value!r}")
     return value
+
+
+def _period(value: object) -> float:
+    """Seconds; 0 for "off"."""
+    return 0.0 if value == "off" else toml.duration(value)
+
+
+def _level(value: object) -> int:
+    if value not in (1, 2, 3, 4) or isinstance(value, bool):
+        raise ValueError(f"expected a run level from 1 to 4, found {value!r}")
+    return int(str(value))
+
+
+def _figure(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e6:
+        raise ValueError(f"expected a number from 0 to 1000000, found {value!r}")
+    return float(value)
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -273,6 +291,91 @@ class Expect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostics:
+    """Diagnostics: programs that test the hardware."""
+
+    enabled: bool = setting(True, _flag, "Run them on their schedule, and where a finding asks for one. false: on request only.")
+    idle_s: float = setting(toml.duration("5m"), toml.duration, "What needs idle devices waits until nobody has used them for so long.")
+    keep_s: float = setting(toml.duration("30d"), toml.duration, "What a program printed is kept for so long.", reload=True)
+    deep_log: Path | None = setting(None, _path, "A file that gets JSON lines as HyperPod's deep health checks write them.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dcgm:
+    """DCGM's diagnostic (dcgmi diag), which loads what it tests from level 2 on."""
+
+    enabled: bool = setting(True, _flag, "Run it where dcgmi is installed and GPUs are here.")
+    program: str = setting("dcgmi", _text, "Its name, or its path.")
+    level_1_s: float = setting(
+        toml.duration("1h"), _period, 'How often to run level 1: seconds, beside any work. Also at each start. Or "off".'
+    )
+    level_2_s: float = setting(toml.duration("24h"), _period, 'How often to run level 2: minutes, when nobody uses the GPUs. Or "off".')
+    most: int = setting(
+        2,
+        _level,
+        "Highest level that is run without a person. 3 takes up to half an hour and 4 up to two hours, at full power, on a node without work.",
+    )
+    deadline_1_s: float = setting(toml.duration("5m"), toml.duration, "A level 1 run that takes longer is ended.")
+    deadline_2_s: float = setting(toml.duration("30m"), toml.duration, "The same of level 2.")
+    deadline_3_s: float = setting(toml.duration("60m"), toml.duration, "The same of level 3.")
+    deadline_4_s: float = setting(toml.duration("180m"), toml.duration, "The same of level 4.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DcgmHealth:
+    """DCGM's background watches (dcgmi health), where the host engine runs."""
+
+    enabled: bool = setting(True, _flag, "Ask for them where dcgmi is installed and the host engine runs.")
+    every_s: float = setting(toml.duration("10m"), _period, 'How often, or "off".')
+    deadline_s: float = setting(toml.duration("60s"), toml.duration, "An answer that takes longer is a sign of trouble itself.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EfaLoopback:
+    """Each EFA adapter sends to itself, where fi_pingpong is installed."""
+
+    every_s: float = setting(0.0, _period, 'How often, when nobody uses the node. "off": on request only.')
+    deadline_s: float = setting(toml.duration("2m"), toml.duration, "For each adapter.")
+    least_gbps: float = setting(0.0, _figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported.")
+    most_latency_us: float = setting(0.0, _figure, "Latency above this is a finding, in microseconds. 0: it is only reported.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nccom:
+    """An all-reduce over the Neuron cores of this node, where nccom-test is installed."""
+
+    every_s: float = setting(0.0, _period, 'How often, when nobody uses the node. "off": on request only.')
+    deadline_s: float = setting(toml.duration("10m"), toml.duration, "A run that takes longer is ended.")
+    least_gbytes: float = setting(0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nccl:
+    """An all-reduce over the GPUs of this node, where all_reduce_perf (nccl-tests) is installed."""
+
+    every_s: float = setting(0.0, _period, 'How often, when nobody uses the node. "off": on request only.')
+    deadline_s: float = setting(toml.duration("10m"), toml.duration, "A run that takes longer is ended.")
+    program: str = setting("all_reduce_perf", _text, "Its name, or its path.")
+    least_gbytes: float = setting(0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slurm:
+    """What the scripts of packaging/slurm do. They read this file themselves: a change needs no restart."""
+
+    unknown: str = setting("allow", one_of("allow", "refuse"), "Jobs on a node of which nothing is known, such as while vitald is stopped.")
+    level_1_age_s: float = setting(
+        0.0, _period, 'The prolog runs a level 1 diagnostic first if the last one is older than this, and time allows. "off": never.'
+    )
+    budget_s: float = setting(toml.duration("2s"), toml.duration, "The prolog takes no longer than this.")
+    level_2_after_failure: bool = setting(True, _flag, "The epilog asks for a level 2 diagnostic after a job that failed or left findings.")
+    reason: str = setting("vitald", _text, "How the reasons of nodes that we drain begin: only those are ever resumed by us.")
+    hyperpod: bool = setting(
+        False, _flag, "Give nodes the state and reason that SageMaker HyperPod acts on: fail, Action:Reboot or Action:Replace."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Socket:
     """The Unix socket that people, schedulers and the command line ask."""
 
@@ -339,6 +442,13 @@ class Config:
     pci: Pci = field(default_factory=Pci)
     host: Host = field(default_factory=Host)
     expect: Expect = field(default_factory=Expect)
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    dcgm: Dcgm = field(default_factory=Dcgm)
+    dcgm_health: DcgmHealth = field(default_factory=DcgmHealth)
+    efa_loopback: EfaLoopback = field(default_factory=EfaLoopback)
+    nccom: Nccom = field(default_factory=Nccom)
+    nccl: Nccl = field(default_factory=Nccl)
+    slurm: Slurm = field(default_factory=Slurm)
     socket: Socket = field(default_factory=Socket)
     metrics: Metrics = field(default_factory=Metrics)
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
@@ -360,6 +470,13 @@ SECTIONS: dict[str, type] = {
     "pci": Pci,
     "host": Host,
     "expect": Expect,
+    "diagnostics": Diagnostics,
+    "dcgm": Dcgm,
+    "dcgm_health": DcgmHealth,
+    "efa_loopback": EfaLoopback,
+    "nccom": Nccom,
+    "nccl": Nccl,
+    "slurm": Slurm,
     "socket": Socket,
     "metrics": Metrics,
     "catalog": CatalogSettings,
@@ -368,18 +485,14 @@ SECTIONS: dict[str, type] = {
     "log": Log,
 }
 POLLED = ("neuron", "network", "pci", "host")  # sections with a cadence of their own
-# The file's names where they differ from the code's, which carry their unit.
-_FILE_NAMES = {
-    ("ledger", "keep_s"): "keep",
-    ("ledger", "most_bytes"): "max_size",
-    **{("nvml", f"{name}_s"): name for name in ("fast", "slow", "inventory", "deadline", "give_up")},
-    **{(section, f"{name}_s"): name for section in POLLED for name in ("every", "deadline")},
-}
+# The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left out in any case.
+_FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
 
 
 def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
     """Key in the file -> (attribute, setting)."""
-    return {_FILE_NAMES.get((section, f.name), f.name): (f.name, f.metadata["setting"]) for f in fields(SECTIONS[section])}
+    names = {f.name: _FILE_NAMES.get((section, f.name), f.name.removesuffix("_s")) for f in fields(SECTIONS[section])}
+    return {names[f.name]: (f.name, f.metadata["setting"]) for f in fields(SECTIONS[section])}
 
 
 def example() -> str:
@@ -389,7 +502,8 @@ def example() -> str:
         keys = settings_of(section)
         lines += [f"# {class_.__doc__}", f"[{section}]"]
         for key, (attribute, setting_) in keys.items():
-            shown = _EXAMPLES.get((section, key)) or f"{key} = {_written(getattr(class_(), attribute))}"
+            value = getattr(class_(), attribute)
+            shown = _EXAMPLES.get((section, key)) or f"{key} = {_time(value) if attribute.endswith('_s') else _written(value)}"
             after = " Takes effect on SIGHUP." if setting_.reload else ""
             lines += [f"# {setting_.help}{after}", shown, ""]
     return "\n".join(lines)
@@ -398,25 +512,28 @@ def example() -> str:
 def _written(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, float):
+        return f"{value:g}"
     return str(value).lower() if isinstance(value, (bool, int)) else f'"{value}"'
+
+
+def _time(seconds: float) -> str:
+    """A duration as it is written in the file."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length and seconds % length == 0 and (seconds > length or unit != "m"):
+            return f'"{seconds / length:g}{unit}"'
+    return f'"{seconds:g}s"' if seconds else '"off"'
 
 
 # Root's defaults, values with units, and what has no default to show.
 _EXAMPLES = {
     ("paths", "state"): 'state = "/var/lib/vitald"',
     ("paths", "runtime"): 'runtime = "/run/vitald"',
-    ("nvml", "fast"): 'fast = "10s"',
-    ("nvml", "slow"): 'slow = "60s"',
-    ("nvml", "inventory"): 'inventory = "10m"',
-    ("nvml", "deadline"): 'deadline = "10s"',
-    ("nvml", "give_up"): 'give_up = "60s"',
-    **{(section, "every"): f'every = "{words}"' for section, words in zip(POLLED, ("30s", "30s", "60s", "60s"))},
-    **{(section, "deadline"): f'deadline = "{words}"' for section, words in zip(POLLED, ("10s", "20s", "10s", "10s"))},
+    ("diagnostics", "deep_log"): '#deep_log = "/var/log/aws/clusters/sagemaker-deep-health-check.log"',
     ("nvml", "library"): '#library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"',
     ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
     ("socket", "group"): '#group = "slurm"',
     ("catalog", "overrides"): '#overrides."xid/63".action = "reboot_node"',
-    ("ledger", "keep"): 'keep = "90d"',
     ("ledger", "max_size"): 'max_size = "512MiB"',
 }
 
@@ -477,6 +594,9 @@ def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[st
             wrong("nvml", key, f"at least {_LEAST_S:g} s: each look takes the driver's locks")
     if not config.nvml.fast_s <= config.nvml.slow_s <= config.nvml.inventory_s:
         wrong("nvml", "slow", "fast, slow and inventory must not be shorter than the one before")
+    for level in (1, 2):
+        if 0.0 < getattr(config.dcgm, f"level_{level}_s") < _LEAST_RUN_S:
+            wrong("dcgm", f"level_{level}", f"at least {_LEAST_RUN_S:g} s, or off")
     for section in POLLED:
         for key in ("every", "deadline"):
             if getattr(getattr(config, section), f"{key}_s") < _LEAST_S:
