@@ -13,6 +13,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agent.catalog import Clears
+from agent.jobs import TELLING, Jobs
 from agent.judge.judge import Judge
 from agent.judge.verdict import Work, fold
 from agent.ledger import StoredEvent
@@ -80,6 +82,7 @@ class Board:
         self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
         self.recent: deque[StoredEvent] = deque(maxlen=_RECENT)  # for when the ledger cannot be read
         self._serial = 0
+        self.jobs = Jobs()
         self.transitions = 0
         self.first_look = asyncio.Event()  # each source has looked, or could not
         self._subscriptions: set[Subscription] = set()
@@ -103,6 +106,8 @@ class Board:
         self.trials = tuple(finding for finding in judge.opened if finding.shadow)
         self._judge = judge
         for event in events:
+            if event.code in TELLING:
+                self.jobs.note(event, judge.incidents)
             if event.follows is None:
                 self._serial += 1
                 self.recent.append(StoredEvent(self._serial, event))
@@ -122,6 +127,10 @@ class Board:
     def suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
         """The lemon scores of the devices that have any."""
         return self._judge.suspects(now) if self._judge is not None else {}
+
+    def clears(self, finding: Finding) -> Clears:
+        """What closes a finding, besides a named person."""
+        return self._judge.clears(finding) if self._judge is not None else Clears()
 
     def identity(self, component: Component) -> str:
         """What a device's record goes by."""

@@ -29,18 +29,27 @@ from agent import config as configs
 from agent import log as logs
 from agent.board import Board
 from agent.config import Config, ConfigError
+from agent.diagnostics import checks, idle
+from agent.diagnostics.diagnostics import Diagnostics
+from agent.diagnostics.node import Node
+from agent.diagnostics.process import Programs
+from agent.diagnostics.schedule import Schedule
+from agent.diagnostics.summary import DeepLog
 from agent.lane import Lane, LaneStuck
-from agent.ledger import Ledger, LedgerError, LedgerNewer, Query, read_events
+from agent.ledger import Ledger, LedgerError, LedgerNewer, Query, read_events, read_run, read_runs
 from agent.model import NODE, Action, SourceHealth, SourceState, Status
 from agent.outputs import metrics
 from agent.outputs.api import Api, Routes
+from agent.outputs.diagnostics import DiagnosticRoutes
 from agent.outputs.expect import ExpectRoutes
 from agent.outputs.gate import Gate
+from agent.outputs.jobs import JobRoutes, read_jobs
 from agent.outputs.release import ReleaseRoutes
 from agent.outputs.systemd import Notifier
 from agent.pipeline import Pipeline, source_component
 from agent.sources.assembly import Sources
 from agent.sources.neuron.places import PLACED
+from agent.sources.pci import machine_type
 from agent.sources.source import Batch, Source, SourceFailed
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
@@ -71,6 +80,8 @@ class Daemon:
         self.lane, self.reader = Lane("ledger"), Lane("ledger-reader")
         self.pipeline = Pipeline(Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id)
         self.sources = Sources(config, self.catalog, self.boot_id, self.reader, self._well)
+        self.tests = Lane("diagnostics")
+        self.diagnostics = self._build_diagnostics()
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
         self.hung_up = asyncio.Event()
@@ -84,10 +95,12 @@ class Daemon:
             reader=self.reader,
             inject_path=config.kernel_log.path,
             group=_group(config.socket.group),
+            diagnostics=self.diagnostics,
             more=self._more_routes(),
         )
         self.collector = metrics.BoardCollector(self.board, self.sources.interpreter, self.sources.inventory, self.api.gate)
         self.collector.profile = self.catalog.profile
+        self.collector.diagnostics = self.diagnostics
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT. Raises CannotStart."""
@@ -111,7 +124,7 @@ class Daemon:
                     self._reloads,
                 ):
                     tasks.start_soon(work)
-                for source in self.sources.present:
+                for source in (*self.sources.present, self.diagnostics):
                     tasks.start_soon(self._watch_present, source)
                 tasks.start_soon(self._say_ready)
                 await self.stopping.wait()
@@ -119,16 +132,45 @@ class Daemon:
                 log.info("stopping")
                 tasks.cancel_scope.cancel()
             await self.pipeline.close()
-        self.lane.close()
-        self.reader.close()
+        for lane in (self.lane, self.reader, self.tests):
+            lane.close()
         log.info("stopped")
 
+    def _build_diagnostics(self) -> Diagnostics:
+        config, sources = self.config, self.sources
+        deep_log = None
+        if config.diagnostics.deep_log is not None:
+            deep_log = DeepLog(config.diagnostics.deep_log, instance_type=machine_type(config.paths.sysfs))
+        releases = sources.nvml.releases if sources.nvml is not None else None
+        return Diagnostics(
+            config,
+            checks.built(config),
+            catalog=self.catalog,
+            boot_id=self.boot_id,
+            node=Node(self.board, sources.inventory, self.pipeline.ledger.path, lambda: releases.words if releases is not None else ""),
+            gate=idle.Gate(config.paths.procfs, config.paths.sysfs / "fs/cgroup", own=(os.getpid(),)),
+            schedule=Schedule(host=_host()),
+            programs=Programs(config.paths.procfs),
+            lane=self.tests,
+            deep_log=deep_log,
+            count=lambda run: self.collector.tally.count(run),
+            stored=self.pipeline.stored,
+        )
+
     def _more_routes(self) -> list[Routes]:
-        sources = self.sources
+        sources, path = self.sources, self.pipeline.ledger.path
         counting = next(one for one in sources.polled if one.subject is sources.expected)
+        releases = sources.nvml.releases if sources.nvml is not None else None
         return [
-            ReleaseRoutes(sources.inventory, sources.nvml.releases if sources.nvml is not None else None),
+            ReleaseRoutes(sources.inventory, releases, self.diagnostics.let_go),
             ExpectRoutes(sources.expected, counting, self.pipeline.store),
+            JobRoutes(self.board, self.pipeline.store, self.diagnostics),
+            DiagnosticRoutes(
+                self.diagnostics,
+                self.reader,
+                lambda limit, check: read_runs(path, limit, check),
+                lambda run_id: read_run(path, run_id) or self.diagnostics.lately(run_id),
+            ),
         ]
 
     async def _say_ready(self) -> None:
@@ -146,7 +188,7 @@ class Daemon:
         except LaneStuck as error:
             log.error("inventory_not_read", error=str(error))
         await self._recall()
-        for source in self.sources.all:
+        for source in (*self.sources.all, self.diagnostics):
             self.board.sources[source.name] = SourceHealth(name=source.name, state=SourceState.STARTING, deadline=source.deadline_s)
 
     async def _recall(self) -> None:
@@ -158,6 +200,13 @@ class Daemon:
             stored = []
         placed = [one.event for one in stored if one.event.judged and not one.event.simulated and one.event.boot_id == self.boot_id]
         self.sources.recall(self.pipeline.position, placed)
+        try:
+            jobs = await self.reader.call(lambda: read_jobs(path))
+        except (LedgerError, LaneStuck) as error:
+            log.error("jobs_not_read", error=str(error), effect="incidents do not tell of work before this start")
+            return
+        booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.board.jobs.recall(jobs, self.boot_id, booted_at, self.board.incidents.values())
 
     async def _reloads(self) -> None:
         while True:
@@ -180,6 +229,7 @@ class Daemon:
         logs.configure(fresh.log.level, self.config.log.format)
         self.board.set_policy(device_reset=fresh.policy.device_reset)
         self.sources.configure(catalog, accept_userspace=fresh.kernel_log.accept_userspace)
+        self.diagnostics.configure(catalog)
         self.catalog = self.api.catalog = catalog
         self.collector.profile = catalog.profile
         self.config = configs.reloaded(self.config, fresh)
@@ -281,6 +331,7 @@ class Daemon:
         if due or size > settings.most_bytes:
             while await self.lane.call(lambda: ledger.trim(time.time(), settings.keep_s, settings.most_bytes)):
                 await anyio.sleep(0.05)  # commits go between
+            await self.lane.call(lambda: ledger.forget_output(time.time() - self.config.diagnostics.keep_s))
             size = await self.lane.call(ledger.size)
         self.board.ledger_size(size)
 
@@ -380,6 +431,14 @@ def _group(name: str | None) -> int:
         return grp.getgrnam(name).gr_gid
     except KeyError:
         raise CannotStart(f"[socket] group: there is no group {name!r} on this node") from None
+
+
+def _host() -> str:
+    """What this machine is called for as long as it exists. Images may share a host name."""
+    try:
+        return Path("/etc/machine-id").read_text().strip() or socket.gethostname()
+    except OSError:
+        return socket.gethostname()
 
 
 def _boot_id(procfs: Path) -> str:

@@ -112,7 +112,7 @@ class Keeper:
     async def store(self, entries: Sequence[Entry]) -> None:
         """Commit them, with what is held, or hold them too. What only moved a position is noted without waiting for the disk."""
         entries = [entry for entry in entries if entry != Entry()]
-        weighty = [entry for entry in entries if entry.events or entry.transitions or entry.audit or entry.changes != Changes()]
+        weighty = [entry for entry in entries if replace(entry, position=None) != Entry()]
         if weighty or self.tries_in() <= 0.0:
             await self._commit(entries)
         elif entries and not self._held:

@@ -153,7 +153,7 @@ class Pipeline:
             self._positions[batch.position.source] = batch.position
         if batch.again and batch.events:
             batch = replace(batch, events=await self.keeper.unknown(batch.events))
-        if not (batch.events or self._queue or self._busy):
+        if not (batch.events or batch.runs or self._queue or self._busy):
             # Nothing to judge and nothing before it: most batches are such, and need not wake the judge.
             self._looked(batch)
             self._reached(batch.position)
@@ -166,8 +166,12 @@ class Pipeline:
 
     async def store(self, batch: Batch) -> None:
         """Hand in a batch, and wait until it is stored: somebody is told only then that it was heard."""
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self.put(batch)
+        await self.stored()
+
+    async def stored(self) -> None:
+        """Wait until all that was handed in before is stored and shown."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._enqueue(_Mark(answer))
         await answer
 
@@ -257,7 +261,7 @@ class Pipeline:
                 answers.append(partial(_answer, item.answer, None))
             else:
                 looked.append(item)
-                entry = Entry(position=item.position)
+                entry = Entry(position=item.position, runs=item.runs)
                 for begin in range(0, len(item.events), _SLICE):
                     if taken:
                         await asyncio.sleep(0)
@@ -275,7 +279,7 @@ class Pipeline:
     async def close(self) -> None:
         """Judge and store what is queued, then have the ledger let go of. Within a second or so, or not at all."""
         batches = [item for item in self._queue if isinstance(item, Batch)]
-        entries = [self._whole(self._judge(Entry(position=batch.position), *batch.events)) for batch in batches]
+        entries = [self._whole(self._judge(Entry(position=batch.position, runs=batch.runs), *batch.events)) for batch in batches]
         self._queue.clear()
         stopped = [Entry(position=Position(_OWN, self.boot_id, _STOPPED))] if self._begun else []
         await self._store([*entries, *stopped])

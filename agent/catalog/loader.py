@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TypeVar, overload
 
 from agent import toml
+from agent.catalog.diagnosis import Diagnosis
+from agent.catalog.diagnosis import read as read_diagnosis
 from agent.catalog.rules import Case, Catalog, Clears, Cure, FaultClass, Rule, Scalar
 from agent.catalog.shape import HEAD, begins_with_driver, expand, first_letters
 from agent.catalog.tables import FILES, read_instances, read_ladders, read_lemon, read_stories
@@ -172,6 +174,7 @@ class _Entry:
             starts=self.texts("starts"),
             contains=self.texts("contains"),
             samples=self.texts("samples"),
+            diagnostic=self.diagnostic(),
             origin=self.origin,
         )
         return rule if len(self.errors) == before else None
@@ -313,6 +316,15 @@ class _Entry:
             self.wrong("watch", "either all of them last, or none (rises, changes)")
         return tuple(watches)
 
+    def diagnostic(self) -> Diagnosis | None:
+        if "diagnostic" not in self.keys:
+            return None
+        try:
+            return read_diagnosis(self.keys["diagnostic"])
+        except ValueError as error:
+            self.wrong("diagnostic", str(error))
+            return None
+
     def match(self) -> tuple[str, ...]:
         patterns = []
         starts = self.texts("starts")
@@ -341,5 +353,6 @@ _RECOVERED = Case(where={"recovered": (True,)}, action=Action.NONE, title="no lo
 _KEYS = (
     *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "clears", "escalation", "cases", "also", "source"),
     *("watch", "fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
+    "diagnostic",
 )
 _CASE_KEYS = ("when", "action", "at_least", "when_to_act", "title", "advice")

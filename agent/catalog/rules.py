@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Union
 
+from agent.catalog.diagnosis import Diagnosis
 from agent.catalog.ladder import Ladder
 from agent.catalog.lemon import Lemon
 from agent.catalog.story import Stories
@@ -179,6 +180,7 @@ class Rule:
     starts: tuple[str, ...] = ()
     contains: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
+    diagnostic: Diagnosis | None = None  # how a diagnostic's report of it is read
     origin: str = ""  # file that holds the entry
 
     @property

@@ -28,6 +28,8 @@ VERBS = {
     "components": ("components", "what is watched, by whom, and what cannot be observed here"),
     "expect": ("expect", "what this node should have, who says so, and what is here"),
     "release": ("release", "let go of the GPUs for a while, for a reset, a driver reload or a MIG change"),
+    "diag": ("diag", "run, list and read hardware diagnostics: vitald diag run 2"),
+    "slurm": ("slurm", "what Slurm's prolog, epilog and health check program call"),
     "explain": ("explain", "what a code means: vitald explain xid/79"),
     "scan": ("scan", "judge a saved kernel log: vitald scan FILE|-"),
     "replay": ("replay", "judge a ledger or a saved log once more, by other rules: what would change?"),

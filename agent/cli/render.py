@@ -63,7 +63,11 @@ def age(moment: object) -> str:
     when = parse(moment)
     if when is None:
         return "never"
-    seconds = max(0.0, (datetime.now(timezone.utc) - when).total_seconds())
+    return span(max(0.0, (datetime.now(timezone.utc) - when).total_seconds()))
+
+
+def span(seconds: float) -> str:
+    """A length of time in the unit that suits it."""
     for limit, unit, size in ((90, "s", 1), (5400, "min", 60), (172800, "h", 3600)):
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
@@ -130,6 +134,27 @@ def incident_lines(incident: Json, findings: dict[object, Json]) -> Iterable[str
             for one in rest
         ]
         yield from _wrapped("with", ", ".join(told[:12]) + (f" and {len(told) - 12} more" if len(told) > 12 else ""), width())
+    work = list(job_words(incident))
+    for words in work[:3]:
+        yield from _wrapped("work", words, width())
+    if len(work) > 3:
+        yield f"      {'':<6} and {len(work) - 3} more: vitald why"
+
+
+def job_words(incident: Json) -> Iterable[str]:
+    """The jobs near an incident: `job 1234 of alice ended with exit 1, 12 s after`, told from when it began."""
+    since = parse(incident["since"])
+    for job in cast("list[Json]", incident.get("jobs") or []):
+        name = f"job {job['job']}" + (f" of {job['user']}" if job["user"] else "")
+        ended = parse(job["ended"])
+        if since is None or ended is None:
+            yield f"{name} has run since {clock(job['began'])}"
+            continue
+        how = f"signal {job['signal']}" if job["signal"] else f"exit {job['exitCode']}"
+        end = f"ended with {how}" if job["state"] == "died" else "was lost" if job["state"] == "lost" else "ended"
+        reason = f" ({job['reason']})" if job["reason"] else ""
+        seconds = (ended - since).total_seconds()
+        yield f"{name} {end}{reason}, {span(abs(seconds))} {'after' if seconds >= 0 else 'before'}"
 
 
 def _wrapped(label: str, text: str, columns: int) -> Iterable[str]:

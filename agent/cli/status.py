@@ -56,6 +56,7 @@ def show(status: Json) -> None:
     print()
     _sources(cast("list[Json]", status["sources"]))
     _troubles(status)
+    _diagnostics(cast("Json", status.get("diagnostics") or {}))
     watched = [one for one in cast("list[Json]", status["components"]) if one["kind"] != "node"]
     unknown = [render.safe(one["name"]) for one in watched if one["status"] == "unknown"]
     if unknown:
@@ -89,6 +90,24 @@ def _sources(sources: list[Json]) -> None:
         print(f"  looked at: {', '.join(fine)}")
     if absent:
         print(f"  not present: {', '.join(absent)}")
+
+
+def _diagnostics(told: Json) -> None:
+    """What runs or waits, and what failed when it ran last."""
+    for one in cast("list[Json]", told.get("going") or [])[:1]:
+        how = f"waits for {render.safe(one['waitsFor']) or 'its turn'}" if one["stage"] == "waiting" else "runs"
+        print(f"  diagnostic {_diagnostic(one)} {how}: vitald diag list")
+    for one in cast("list[Json]", told.get("last") or []):
+        if one["outcome"] == "fail" and not one["preempted"]:
+            failed = render.colour("FAILED", "bold", "red")
+            why = f": {render.cut(render.safe(one['why']), 80)}" if one["why"] else ""
+            print(
+                f"  diagnostic {_diagnostic(one)} {failed} {render.age(one['ended'])} ago{why}: vitald diag show {render.safe(one['id'])}"
+            )
+
+
+def _diagnostic(one: Json) -> str:
+    return f"{render.safe(one['check'])} level {one['level']}" if one["level"] else render.safe(one["check"])
 
 
 def _advice(status: Json) -> None:

@@ -65,6 +65,8 @@ def _lines(chain: Json) -> Iterable[str]:
         for member in cast("list[Json]", incident["members"]):
             role = "cause" if member["role"] == "root" else "     "
             yield f"    {role} {render.clock(member['first'])}  {member['code']} on {render.safe(member['component'])}, {render.times(member['count'])}  {member['title']}"
+        for words in render.job_words(incident):
+            yield f"    work  {render.safe(words)}"
     yield f"  rule     {rule['code']}: {rule['title']}"
     yield "  asked"
     for layer in cast("list[Json]", chain["asked"]):

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from agent.catalog import Catalog
 from agent.diagnostics.report import Ask, Report
 
 
@@ -73,3 +74,11 @@ class Check(Protocol):
 
     async def perform(self, ask: Ask, execute: Execute) -> Report:
         """Run it and read the result. Never raises for what a program does or prints: that is an outcome."""
+
+
+@runtime_checkable
+class Catalogued(Protocol):
+    """A check that reads the catalogue."""
+
+    def use(self, catalog: Catalog) -> None:
+        """What codes mean: at the start, and when the catalogue was reloaded."""

@@ -62,6 +62,8 @@ class Fault:
     severity: int | None = None
     remedy: Remedy = Remedy.INVESTIGATE
     confirm: bool = False  # believed only when it is found twice
+    by_text: bool = False  # the GPU's number stands in its text only
+    implied: bool = False  # not printed, but concluded: from a status without a reason, or an exit code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,14 @@ class Run:
     command: str = ""
     preempted: str = ""  # the work that it made room for
     raw: str = ""  # what was printed, as far as it was kept
+
+
+class Refusal(Exception):
+    """A run that cannot be asked for now. `hint` says what to do instead."""
+
+    def __init__(self, error: str, hint: str = "") -> None:
+        super().__init__(error)
+        self.hint = hint
 
 
 class Stage(Enum):

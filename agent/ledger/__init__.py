@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from agent.ledger.queries import Past, Query, Stored, StoredEvent, is_ledger, read_events, read_findings, read_past, reading
+from agent.ledger.queries import (
+    Past,
+    Query,
+    Stored,
+    StoredEvent,
+    is_ledger,
+    read_events,
+    read_findings,
+    read_last_runs,
+    read_past,
+    read_run,
+    read_runs,
+    reading,
+)
 from agent.ledger.schema import MIGRATIONS
 from agent.ledger.store import (
     FILE,
@@ -33,7 +46,10 @@ __all__ = [
     "is_ledger",
     "read_events",
     "read_findings",
+    "read_last_runs",
     "read_past",
+    "read_run",
+    "read_runs",
     "reading",
     "unsaved",
 ]

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.ledger.rows import PastTransition, event_of, finding_of, incident_of, transition_of
-from agent.ledger.schema import EVENT, FINDING, INCIDENT, TRANSITION
+from agent.diagnostics.report import Run
+from agent.ledger.rows import PastTransition, event_of, finding_of, incident_of, run_of, transition_of
+from agent.ledger.schema import EVENT, FINDING, INCIDENT, RUN, TRANSITION
 from agent.ledger.store import LedgerError
 from agent.model import Event, Finding, Incident, Trust
 
@@ -138,6 +140,41 @@ def _evidence(db: sqlite3.Connection, finding: Finding, transitions: Sequence[Pa
         sql = f"SELECT id, {EVENT} FROM events WHERE {where} ORDER BY id {order} LIMIT {_EVIDENCE}"
         rows.update({row["id"]: row for row in db.execute(sql, values)})
     return tuple(_stored(db, row) for _, row in sorted(rows.items()))
+
+
+_RUN_WITHOUT_RAW = RUN.replace("raw", "NULL AS raw")
+
+
+def read_runs(path: Path, limit: int, check: str | None = None) -> list[Run]:
+    """The last runs of diagnostics, the newest first, without what was printed. Raises LedgerError."""
+    where, values = ("WHERE kind = ?", (check, limit)) if check is not None else ("", (limit,))
+    with _told(path) as db:
+        return list(map(run_of, db.execute(f"SELECT {_RUN_WITHOUT_RAW} FROM runs {where} ORDER BY ended DESC LIMIT ?", values)))
+
+
+def read_last_runs(path: Path, each: int) -> list[Run]:
+    """The last runs of each check and level, the oldest first, without what was printed. Raises LedgerError."""
+    latest = "SELECT *, row_number() OVER (PARTITION BY kind, level ORDER BY ended DESC) AS place FROM runs"
+    sql = f"SELECT {_RUN_WITHOUT_RAW} FROM ({latest}) WHERE place <= ? ORDER BY ended"
+    with _told(path) as db:
+        return list(map(run_of, db.execute(sql, (each,))))
+
+
+def read_run(path: Path, run_id: str) -> Run | None:
+    """One run, with what was printed as far as that is kept. Raises LedgerError."""
+    with _told(path) as db:
+        row = db.execute(f"SELECT {RUN} FROM runs WHERE id = ?", (run_id,)).fetchone()
+        return run_of(row) if row is not None else None
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[sqlite3.Connection]:
+    """Rows hold JSON: what cannot be read of it is an error of the ledger."""
+    try:
+        with _connected(path) as db:
+            yield db
+    except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
+        raise LedgerError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

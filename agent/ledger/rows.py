@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import dataclass
+import zlib
+from dataclasses import asdict, dataclass
 
+from agent.diagnostics.report import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
 from agent.model import (
     Action,
     Asked,
@@ -259,6 +261,54 @@ def settled_row(settled: tuple[Component, str, float]) -> Row:
 
 def settled_of(row: sqlite3.Row) -> tuple[Component, str, float]:
     return Component.parse(row["component"]), row["code"], row["time"]
+
+
+def run_row(run: Run) -> Row:
+    told = {
+        "ask": asdict(run.ask),
+        "report": asdict(run.report),
+        "exit_code": run.exit_code,
+        "command": run.command,
+        "preempted": run.preempted,
+    }
+    return {
+        "id": run.id,
+        "kind": run.ask.check,
+        "level": run.ask.level,
+        "began": run.began,
+        "ended": run.ended,
+        "told": json.dumps(told, default=lambda member: member.value),
+        "raw": zlib.compress(run.raw.encode(errors="replace")) if run.raw else None,
+    }
+
+
+def run_of(row: sqlite3.Row) -> Run:
+    """`raw` is empty where the row was read without it, or it is no longer kept."""
+    told = json.loads(row["told"])
+    ask, report, raw = told["ask"], told["report"], row["raw"]
+    return Run(
+        id=row["id"],
+        ask=Ask(**{**ask, "gpus": tuple(ask["gpus"])}),
+        began=row["began"],
+        ended=row["ended"],
+        exit_code=told["exit_code"],
+        command=told["command"],
+        preempted=told["preempted"],
+        raw=zlib.decompress(raw).decode() if raw else "",
+        report=Report(
+            **{
+                **report,
+                "outcome": Outcome(report["outcome"]),
+                "remedy": Remedy(report["remedy"]),
+                "tests": tuple(Test(**one) for one in report["tests"]),
+                "faults": tuple(Fault(**{**one, "remedy": Remedy(one["remedy"])}) for one in report["faults"]),
+                "measures": tuple(Measure(**one) for one in report["measures"]),
+                "culprits": tuple(report["culprits"]),
+                "device_ids": tuple(report["device_ids"]),
+                "serials": {int(gpu): serial for gpu, serial in report["serials"].items()},
+            }
+        ),
+    )
 
 
 def position_row(position: Position) -> Row:

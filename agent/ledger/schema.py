@@ -66,6 +66,12 @@ MIGRATIONS = (
         AND cleared_by NOT LIKE 'told as a consequence of%' AND cleared_by NOT LIKE 'the catalogue no longer%'
         ORDER BY id DESC LIMIT 1000) ORDER BY id;
     """,
+    """
+    CREATE TABLE runs (
+        id TEXT PRIMARY KEY, kind TEXT NOT NULL, level INTEGER NOT NULL, began REAL NOT NULL, ended REAL NOT NULL, told TEXT NOT NULL, raw BLOB);
+    CREATE INDEX runs_ended ON runs (ended);
+    CREATE INDEX runs_kind ON runs (kind, level, ended);
+    """,
 )
 VERSION = len(MIGRATIONS)
 
@@ -99,6 +105,7 @@ MARK = "device, time, kind, fault, detail"
 DEVICE = "component, uuid, serial, reset_at, placed_at"
 SETTLED = "component, code, time"
 POSITION = "source, boot_id, cursor"
+RUN = "id, kind, level, began, ended, told, raw"
 AUDIT = "time, uid, pid, verb, target, reason"
 
 ADD_EVENT = _put("IGNORE", "events", EVENT)
@@ -109,5 +116,6 @@ ADD_MARK = _put("IGNORE", "marks", MARK)
 PUT_DEVICE = _put("REPLACE", "devices", DEVICE)
 PUT_SETTLED = _put("REPLACE", "settled", SETTLED)
 PUT_POSITION = _put("REPLACE", "positions", POSITION)
+PUT_RUN = _put("REPLACE", "runs", RUN)
 ADD_AUDIT = _put("IGNORE", "audit", AUDIT)
 DROP_MARK = "DELETE FROM marks WHERE " + " AND ".join(f"{column} = :{column}" for column in MARK.split(", "))

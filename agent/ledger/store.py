@@ -26,6 +26,7 @@ from typing import TypeVar
 
 import agent.ledger.rows as rows
 import agent.ledger.schema as schema
+from agent.diagnostics.report import Run
 from agent.model import Changes, Event, Memory, Transition
 from agent.sources.source import Position
 
@@ -66,13 +67,14 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is committed together: events, what they changed, how far the source has read, who asked."""
+    """What is committed together: events, what they changed, how far the source has read, the runs that they come from, who asked."""
 
     events: tuple[Event, ...] = ()
     transitions: tuple[Transition, ...] = ()
     changes: Changes = Changes()
     position: Position | None = None
     audit: Audit | None = None
+    runs: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class Ledger:
                 # Tried again after an answer that came too late, it must not shift a second time what it shifted.
                 again = bool(entry.events) and not added
                 _store_changes(db, replace(entry.changes, shifted=0.0) if again else entry.changes)
+                db.executemany(schema.PUT_RUN, map(rows.run_row, entry.runs))
                 if entry.position is not None:
                     db.execute(schema.PUT_POSITION, rows.position_row(entry.position))
                 if entry.audit is not None:
@@ -221,8 +224,13 @@ class Ledger:
             db.execute("DELETE FROM findings WHERE state = 'cleared' AND cleared_at < ?", (oldest,))
             db.execute("DELETE FROM incidents WHERE closed_at < ?", (oldest,))
             db.execute("DELETE FROM marks WHERE time < ?", (now - _MARKS_S,))
+            db.execute("DELETE FROM runs WHERE ended < ?", (oldest,))
             db.executescript(f"PRAGMA incremental_vacuum({_TRIM_ROWS})")  # execute() would step once and free one page
         return dropped
+
+    def forget_output(self, before: float) -> None:
+        """Drop what programs printed in runs that ended before; what they came to stays."""
+        self._guard(lambda: self._connection().execute("UPDATE runs SET raw = NULL WHERE ended < ? AND raw IS NOT NULL", (before,)))
 
     def size(self) -> int:
         """Bytes of the store on disk, the write-ahead log included."""

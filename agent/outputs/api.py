@@ -30,6 +30,7 @@ from agent.lane import Lane, LaneStuck
 from agent.ledger import Audit, LedgerError, Past, Query, StoredEvent, read_events, read_findings, read_past
 from agent.model import NODE, Component, Event, Finding, Incident, alone
 from agent.outputs import components, form, gpus
+from agent.outputs.diagnostics import Shown, outline
 from agent.outputs.gate import Gate
 from agent.outputs.peer import Peer, peer_of
 from agent.outputs.request import (
@@ -80,6 +81,7 @@ class Api:
         reader: Lane,
         inject_path: Path,
         group: int,
+        diagnostics: Shown,
         more: Sequence[Routes] = (),
     ) -> None:
         self.board = board
@@ -90,6 +92,7 @@ class Api:
         self.reader = reader
         self.inject_path = inject_path
         self.group = group
+        self.diagnostics = diagnostics
         self.more = more
         self.gate = Gate(_CLIENTS)
 
@@ -137,9 +140,10 @@ class Api:
                 "sources": [form.source(source) for source in board.sources.values()],
                 "findings": [form.finding(found, self.catalog) for found in by_strength(board.findings)[:PAGE]],
                 "openFindings": len(board.findings),
-                "incidents": [form.incident(told, own, self.catalog) for told, own in self._told()[:PAGE]],
+                "incidents": [form.incident(told, own, self.catalog, self.board.jobs.near(told)) for told, own in self._told()[:PAGE]],
                 "trials": [form.finding(found, self.catalog) for found in by_strength(board.trials)[:PAGE]],
                 "suspects": self._suspects(now),
+                "diagnostics": outline(self.diagnostics),
                 "ledger": {
                     "ok": board.ledger.ok,
                     "error": board.ledger.error,
@@ -176,7 +180,9 @@ class Api:
         open_ones = self._told()
         over = sorted((one for one in self.board.incidents.values() if one.closed_at is not None), key=lambda one: -one.last)
         listed = [*open_ones, *((one, []) for one in over)][: limit_of(query)]
-        return web.json_response({"incidents": [form.incident(told, own, self.catalog) for told, own in listed]})
+        return web.json_response(
+            {"incidents": [form.incident(told, own, self.catalog, self.board.jobs.near(told)) for told, own in listed]}
+        )
 
     async def why(self, request: web.Request) -> web.Response:
         """How a finding came to be, from the lines to the flags."""
@@ -199,7 +205,9 @@ class Api:
         own = [found for found in self.board.findings if told is not None and found.incident == told.id]
         verdict = fold([current] if current.open and not current.shadow else [], [], 0.0, device_reset=self.board.device_reset)
         flags = {"rebootRequired": verdict.reboot_required, "replacementRequired": verdict.replacement_required}
-        return web.json_response(form.why(replace(past, finding=current), told, own, self.catalog, flags))
+        return web.json_response(
+            form.why(replace(past, finding=current), told, own, self.catalog, flags, self.board.jobs.near(told) if told is not None else ())
+        )
 
     def _told(self) -> list[tuple[Incident, list[Finding]]]:
         """The open incidents with their findings, in the order of the verdict's reasons."""
@@ -280,7 +288,9 @@ class Api:
                     await _line(response, {"type": "event", "event": form.event(StoredEvent(0, change))})
                 elif isinstance(change, Incident):
                     own = [found for found in self.board.findings if found.incident == change.id]
-                    await _line(response, {"type": "incident", "incident": form.incident(change, own, self.catalog)})
+                    await _line(
+                        response, {"type": "incident", "incident": form.incident(change, own, self.catalog, self.board.jobs.near(change))}
+                    )
                 else:
                     await _line(response, {"type": "finding", **form.transition(change, self.catalog)})
                 if subscription.queue.empty():

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from agent.board import Board, Sight
-from agent.config import SECTIONS
+from agent.config import POLLED
 from agent.judge.verdict import Work, status_of
 from agent.model import NODE, Action, Component, ComponentKind, Finding, Status, Verdict
 from agent.outputs import form
@@ -23,7 +23,7 @@ from agent.sources.pci import PciDevice, PciInventory
 Sights = Mapping[Component, Sequence[Sight]]
 
 _KINDS = {kind: number for number, kind in enumerate(ComponentKind)}
-_SWITCHED = tuple(name for name, section in SECTIONS.items() if any(one.name == "enabled" for one in fields(section)))
+_SWITCHED = ("nvml", *POLLED)
 
 
 @dataclass(frozen=True, slots=True)

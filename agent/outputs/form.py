@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 
 from agent.catalog import Catalog, Rule
+from agent.jobs import Job
 from agent.judge.findings import clears_of, rule_of
 from agent.judge.verdict import by_strength, reasons
 from agent.ledger import Past, StoredEvent
@@ -109,8 +110,24 @@ def plain(value: Sample) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def incident(told: Incident, findings: Iterable[Finding], catalog: Catalog) -> Json:
-    """One story: its root, what it asks for, and its members, the root first. `findings` are its open ones."""
+def job(seen: Job) -> Json:
+    """`state`: `lost` where nobody told its end; `ended` is then when it cannot have run any more."""
+    state = "running" if seen.ended is None else "lost" if seen.lost else "died" if seen.failed else "ended"
+    return {
+        "job": seen.id,
+        "user": seen.user,
+        "uid": seen.uid,
+        "state": state,
+        "began": moment(seen.began),
+        "ended": moment(seen.ended),
+        "exitCode": seen.exit_code,
+        "signal": seen.signal,
+        "reason": seen.reason,
+    }
+
+
+def incident(told: Incident, findings: Iterable[Finding], catalog: Catalog, jobs: Iterable[Job] = ()) -> Json:
+    """One story: its root, what it asks for, and its members, the root first. `findings` are its open ones, `jobs` the work near it."""
     own = by_strength(list(findings))
     root = catalog.rule(told.root.code)
     story = next((one for one in catalog.stories.told if one.name == told.story), None)
@@ -135,6 +152,7 @@ def incident(told: Incident, findings: Iterable[Finding], catalog: Catalog) -> J
         "closedAt": moment(told.closed_at),
         "simulated": told.simulated,
         "members": [_member(member, number == 0, catalog) for number, member in enumerate(told.members)],
+        "jobs": [job(one) for one in jobs],
     }
 
 
@@ -151,7 +169,9 @@ def _member(member: Member, is_root: bool, catalog: Catalog) -> Json:
     }
 
 
-def why(past: Past, told: Incident | None, own: Iterable[Finding], catalog: Catalog, flags: Mapping[str, bool]) -> Json:
+def why(
+    past: Past, told: Incident | None, own: Iterable[Finding], catalog: Catalog, flags: Mapping[str, bool], jobs: Iterable[Job] = ()
+) -> Json:
     """The chain of one finding: lines, events, incident, rule, layers of what is asked for, flags, and every transition."""
     found = past.finding
     entry = rule_of(found, catalog)
@@ -164,7 +184,7 @@ def why(past: Past, told: Incident | None, own: Iterable[Finding], catalog: Cata
     return {
         "finding": finding(found, catalog),
         "events": [event(one) for one in past.events],
-        "incident": incident(told, own, catalog) if told is not None else None,
+        "incident": incident(told, own, catalog, jobs) if told is not None else None,
         "rule": rule(entry),
         "asked": [
             {

@@ -18,7 +18,8 @@ from prometheus_client.registry import Collector
 from agent import __version__
 from agent.board import Board
 from agent.model import Status
-from agent.outputs import components, devices, gpus
+from agent.outputs import components, devices, diagnostic_metrics, gpus
+from agent.outputs.diagnostics import Shown
 from agent.outputs.gate import Gate
 from agent.sources.kernel_log.interpret import Interpreter
 from agent.sources.nvml.node import NAME as NVML
@@ -36,6 +37,8 @@ class BoardCollector(Collector):
         self.inventory = inventory
         self.gate = gate
         self.profile = ""
+        self.diagnostics: Shown | None = None  # there once they are built
+        self.tally = diagnostic_metrics.Tally()
 
     def collect(self) -> Iterator[Metric]:
         yield from self._verdict()
@@ -44,6 +47,8 @@ class BoardCollector(Collector):
         yield from self._events()
         yield from gpus.metrics(self.board.present(NVML))
         yield from devices.metrics(self.board)
+        if self.diagnostics is not None:
+            yield from diagnostic_metrics.metrics(self.diagnostics, self.tally)
         yield from self._sources()
         yield from self._ledger()
         yield _gauge("vitald_api_clients", "Clients connected to the socket.", self.gate.clients)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 import structlog
 from aiohttp import web
@@ -26,11 +27,12 @@ _LET_GO_S = 10.0
 
 
 class ReleaseRoutes:
-    """The handlers. `releases` is None where NVML is not asked at all."""
+    """The handlers. `releases` is None where NVML is not asked at all; `let_go` has a diagnostic end that has the devices."""
 
-    def __init__(self, inventory: PciInventory, releases: Releases | None) -> None:
+    def __init__(self, inventory: PciInventory, releases: Releases | None, let_go: Callable[[], Awaitable[None]]) -> None:
         self._inventory = inventory
         self._releases = releases
+        self._let_go = let_go
 
     def add(self, app: web.Application) -> None:
         app.router.add_post("/v1/release", self.release)
@@ -42,6 +44,7 @@ class ReleaseRoutes:
         body = await read_body(request, "reason", "seconds", "gpus")
         reason, seconds, wanted = reason_of(body), seconds_of(body, "seconds", _SECONDS), self._gpus_of(body)
         try:
+            await self._let_go()
             begun = self._releasing().begin(seconds, wanted, f"{peer.name}, pid {peer.pid}", reason)
             report = await asyncio.wait_for(begun, _LET_GO_S)
         except asyncio.TimeoutError:

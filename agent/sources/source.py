@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from agent.diagnostics.report import Run
 from agent.model import Event, Readings, SourceState
 
 KERNEL_LOG = "kernel_log"
@@ -47,6 +48,7 @@ class Batch:
     again: bool = False
     readings: tuple[Readings, ...] = ()  # everything that is known now of the components it reads
     simulated: bool = False  # what it reads is not real
+    runs: tuple[Run, ...] = ()  # of diagnostics, which the events come from
 
 
 class Source(Protocol):

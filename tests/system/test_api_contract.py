@@ -60,8 +60,8 @@ TIGHT["paths"] = {path: item for path, item in DOCUMENT["paths"].items() if path
 CONFIG = SchemathesisConfig.from_dict({"checks": {"unsupported_method": {"enabled": True}}})
 schema = schemathesis.openapi.from_dict(TIGHT, config=CONFIG)
 # Valid by their schema and refused all the same: a line that no rule recognises, a finding, drill or GPU that is not there, the 31st of
-# February, a count that has not settled.
-REFUSABLE = ("clear", "remedy", "why", "announce", "drill", "events", "release", "confirm")
+# February, a count that has not settled, a program that is not installed.
+REFUSABLE = ("clear", "remedy", "why", "announce", "drill", "events", "release", "confirm", "runDiagnostic", "cancelDiagnostic")
 
 
 @schema.parametrize()

@@ -38,6 +38,9 @@ def test_in_the_group(guarded: Node) -> None:
         "/v1/expect",
         "/v1/incidents",
         "/v1/findings/1/why",
+        "/v1/diagnostics",
+        "/v1/diagnostics/runs",
+        "/v1/jobs",
     ):
         assert request_as_nobody(guarded, "GET", path, groups=member)[0] == 200, path
     for path, body in (
@@ -49,11 +52,14 @@ def test_in_the_group(guarded: Node) -> None:
         ("/v1/release", {"reason": "mine"}),
         ("/v1/release/end", {}),
         ("/v1/expect/confirm", {"reason": "mine"}),
+        ("/v1/diagnostics/run", {"reason": "mine"}),
+        ("/v1/diagnostics/cancel", {"reason": "mine"}),
+        ("/v1/jobs", {"event": "begin", "job": "1"}),
     ):
         status, answer = request_as_nobody(guarded, "POST", path, body, groups=member)
         assert (status, "may not change" in str(answer["error"])) == (403, True), answer
     assert [finding["state"] for finding in guarded.findings()] == ["open"]
-    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 8
+    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 11
 
     assert cli_as_nobody(guarded, "check", groups=member).returncode == 20
     assert cli_as_nobody(guarded, "why", "1", groups=member).returncode == 0
@@ -85,6 +91,11 @@ def test_outside_the_group(guarded: Node) -> None:
         ("POST", "/v1/release", {"reason": "mine"}),
         ("POST", "/v1/release/end", {}),
         ("POST", "/v1/expect/confirm", {"reason": "mine"}),
+        ("GET", "/v1/diagnostics", None),
+        ("GET", "/v1/jobs", None),
+        ("POST", "/v1/diagnostics/run", {"reason": "mine"}),
+        ("POST", "/v1/diagnostics/cancel", {"reason": "mine"}),
+        ("POST", "/v1/jobs", {"event": "begin", "job": "1"}),
     ):
         status, answer = request_as_nobody(guarded, method, path, body)
         assert (status, "uid 65534 may not" in str(answer["error"])) == (403, True), path

@@ -45,6 +45,28 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("host", "units"): ('["slurmd.service"]', ("slurmd.service",)),
     **{("expect", kind): ("16", 16) for kind in ("neuron", "efa", "nics", "nvme", "boots")},
     **{("expect", kind): ('["1.2", "1.3"]', ("1.2", "1.3")) for kind in ("gpu_driver", "vbios", "neuron_driver", "efa_driver", "kernel")},
+    ("diagnostics", "enabled"): ("false", False),
+    ("diagnostics", "idle"): ('"10m"', 600.0),
+    ("diagnostics", "keep"): ('"7d"', 7 * 86400.0),
+    ("diagnostics", "deep_log"): ('"/data/deep.log"', Path("/data/deep.log")),
+    ("dcgm", "enabled"): ("false", False),
+    ("dcgm", "program"): ('"/opt/dcgmi"', "/opt/dcgmi"),
+    ("dcgm", "level_1"): ('"off"', 0.0),
+    ("dcgm", "level_2"): ('"12h"', 43200.0),
+    ("dcgm", "most"): ("3", 3),
+    **{("dcgm", f"deadline_{level}"): ('"7m"', 420.0) for level in (1, 2, 3, 4)},
+    ("dcgm_health", "enabled"): ("false", False),
+    **{(section, "every"): ('"6h"', 21600.0) for section in ("dcgm_health", "efa_loopback", "nccom", "nccl")},
+    **{(section, "deadline"): ('"9m"', 540.0) for section in ("dcgm_health", "efa_loopback", "nccom", "nccl")},
+    **{("efa_loopback", key): ("80", 80.0) for key in ("least_gbps", "most_latency_us")},
+    **{(section, "least_gbytes"): ("300", 300.0) for section in ("nccom", "nccl")},
+    ("nccl", "program"): ('"/opt/all_reduce_perf"', "/opt/all_reduce_perf"),
+    ("slurm", "unknown"): ('"refuse"', "refuse"),
+    ("slurm", "level_1_age"): ('"1h"', 3600.0),
+    ("slurm", "budget"): ('"3s"', 3.0),
+    ("slurm", "level_2_after_failure"): ("false", False),
+    ("slurm", "reason"): ('"health"', "health"),
+    ("slurm", "hyperpod"): ("true", True),
     ("socket", "path"): ('"/data/v.sock"', Path("/data/v.sock")),
     ("socket", "group"): ('"slurm"', "slurm"),
     ("metrics", "listen"): ('"[::1]:9"', Listen("::1", 9)),
@@ -102,6 +124,9 @@ def test_every_key_is_read(section: str, key: str) -> None:
 def test_no_key_takes_anything(section: str, key: str, value: str) -> None:
     if value == "[]" and isinstance(KEYS[section, key][1], tuple):
         assert value_of(read(f"[{section}]\n{key} = []\n"), section, key) == ()  # a list may be empty
+        return
+    if value == "5.5" and isinstance(KEYS[section, key][1], float) and not KEYS[section, key][0].startswith('"'):
+        assert value_of(read(f"[{section}]\n{key} = 5.5\n"), section, key) == 5.5  # a figure
         return
     (error,) = mistakes(f"[{section}]\n{key} = {value}\n")
     assert error.startswith(f"c.toml:2: [{section}] {key}: ")

@@ -130,6 +130,8 @@ ASKING = {
     "expect": ["expect", "--socket", "/nonexistent"],
     "release": ["release", "--socket", "/nonexistent"],
     "demo": ["demo", "--profile", "no such"],
+    "diag": ["diag", "list", "--socket", "/nonexistent"],
+    "slurm": ["slurm", "health", "--socket", "/nonexistent"],
     "explain": ["explain", "xid/79"],
     "scan": ["scan", "/dev/null"],
     "config": ["config", "check", "/dev/null"],

@@ -1,0 +1,38 @@
+"""
+The short answers of dcgmi: which GPUs its engine has, which version it is, and that there is no engine.
+
+Owns     `discovery -l`, `--version` and `-v`, and the lines that stand in the place of an answer. None of these is JSON.
+"""
+
+from __future__ import annotations
+
+import re
+
+_GPUS = re.compile(r"^\s*(\d{1,4}) GPUs? found", re.MULTILINE)
+_SHORT = re.compile(r"^\s*dcgmi\s+version:\s*([0-9][0-9A-Za-z.+~-]{0,40})\s*$", re.MULTILINE)
+_LONG = re.compile(r"^\s*Version\s*:\s*([0-9][0-9A-Za-z.+~-]{0,40})\s*$", re.MULTILINE)
+_NO_ENGINE = ("unable to establish a connection to the specified host", "unable to connect to host engine")
+_NO_WATCHES = "health watches not enabled"
+NO_CONNECTION = 235
+
+
+def gpus_found(text: str) -> int | None:
+    """How many GPUs `discovery -l` lists."""
+    found = _GPUS.search(text[:65536])
+    return int(found[1]) if found else None
+
+
+def version_found(text: str) -> str:
+    """What `--version` or `-v` says of dcgmi itself; empty where it says nothing."""
+    found = _SHORT.search(text[:65536]) or _LONG.search(text[:65536])
+    return found[1] if found else ""
+
+
+def no_engine(text: str) -> bool:
+    """Whether a command says that nothing answers where the host engine should."""
+    lower = text[:65536].lower()
+    return any(words in lower for words in _NO_ENGINE)
+
+
+def no_watches(text: str) -> bool:
+    return _NO_WATCHES in text[:65536].lower()

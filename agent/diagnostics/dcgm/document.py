@@ -1,0 +1,485 @@
+"""
+From what `dcgmi diag -j` printed to one normal form.
+
+Owns     finding the documents in the noise, and the shapes of all versions: 2.x, 3.0 to 3.3, 4.x, error objects, iterations.
+Refuses  meaning: statuses and texts stay as they were printed.
+
+A document is an object that begins a line and has a key that begins with `DCGM `, or `iterations`. Nothing inside another
+object is ever taken for one: a document that was cut off is full of whole objects that look well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+GPU, CPU = "gpu", "cpu"
+
+_GROUPS = {1: GPU, 7: CPU}  # DCGM's numbers of entity groups
+_LONGEST_TEXT = 600
+_MOST_TESTS, _MOST_RESULTS, _MOST_MESSAGES, _MOST_COMPLAINTS = 256, 4096, 4096, 8
+_MOST_GPUS = 1024
+_MOST_DOCUMENTS = 256
+_OUTSIDE = 8192  # of the text around the documents, at each end
+_NOT_SUPPORTED = "<<<NOT_SUPPORTED>>>"
+_FIRST_COLUMN = re.compile(r'^\{(?=\s*["}])', re.MULTILINE)
+_ANY_COLUMN = re.compile(r'^[ \t]+\{(?=\s*["}])', re.MULTILINE)
+_LOOKS_LIKE_ONE = re.compile(r'\{\s*"(?:DCGM |iterations"|Overall Result"|entity_groups"|metadata"|test_categories")')
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A warning, as it was printed."""
+
+    text: str
+    error_id: int | None = None
+    category: int | None = None
+    severity: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One device's result of a test. `group` is `gpu`, `cpu`, another group's name, or empty where none is named."""
+
+    group: str = ""
+    index: int | None = None
+    status: str = ""
+    messages: tuple[Message, ...] = ()
+    info: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested:
+    """A test. `status`, `messages` and `info` are those that belong to no device."""
+
+    name: str
+    category: str = ""
+    status: str = ""
+    results: tuple[Result, ...] = ()
+    messages: tuple[Message, ...] = ()
+    info: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    tests: tuple[Tested, ...] = ()
+    error: str | None = None  # instead of results
+    version: str = ""
+    driver: str = ""
+    device_ids: tuple[str, ...] = ()
+    gpus: tuple[int, ...] = ()  # that are listed, whether or not they were tested
+    serials: dict[int, str] = field(default_factory=dict)  # by index; by position up to 3.x
+    entities: bool = False  # 4.x: results name entities, and have summaries
+    wrong: tuple[str, ...] = ()  # where it has not the shape of any version
+    rejected: bool = False  # and that at its root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """All that was printed."""
+
+    documents: tuple[Document, ...] = ()
+    iterations: int = 0  # that were announced
+    not_run: int = 0  # iterations without a document
+    failed: bool = False  # the iterations' own overall result
+    broken: str = ""  # why something that should be a document is none
+    outside: str = ""  # the text around the documents, shortened
+
+
+def read(printed: bytes | str) -> Printed:
+    """Whatever was printed. Never raises."""
+    text = printed.decode("utf-8", "replace") if isinstance(printed, bytes) else printed
+    text = text.replace("\x00", " ").lstrip("\ufeff")
+    found = _Finder(text)
+    found.look(_FIRST_COLUMN)
+    if not found.objects and not found.broken:
+        found.look(_ANY_COLUMN)  # a wrapper has indented it all
+    documents: list[Document] = []
+    announced = not_run = 0
+    failed = False
+    for value in found.objects:
+        if "iterations" in value:
+            whole = value["iterations"]
+            rounds = whole if isinstance(whole, list) else [None]
+            announced += len(rounds)
+            failed = failed or _word(value.get("Overall Result")).lower() not in ("pass", "")
+            for one in rounds[:_MOST_RESULTS]:
+                if isinstance(one, dict) and _has_root(one):
+                    documents.append(_document(one))
+                else:
+                    not_run += 1
+            not_run += not rounds
+        if _has_root(value):
+            documents.append(_document(value))
+    return Printed(
+        documents=tuple(documents), iterations=announced, not_run=not_run, failed=failed, broken=found.broken, outside=found.outside()
+    )
+
+
+class _Finder:
+    """Looks for documents at the beginnings of lines."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.objects: list[dict[str, object]] = []
+        self.broken = ""
+        self._spans: list[tuple[int, int]] = []
+        self._decoder = json.JSONDecoder(parse_int=_whole, parse_float=_fraction, parse_constant=_nothing, strict=False)
+        # Each attempt may read far before it fails; all of them together read the text only a few times.
+        self._patience = 4 * len(text) + 100_000
+
+    def look(self, beginnings: re.Pattern[str]) -> None:
+        after = 0
+        for match in beginnings.finditer(self.text):
+            start = match.end() - 1
+            if start < after:
+                continue
+            if self._patience < 0:
+                self.broken = self.broken or "too garbled to be read"
+                return
+            try:
+                value, end = self._decoder.raw_decode(self.text, start)
+            except RecursionError:
+                self.broken = "nested too deeply"
+                self._patience -= 50_000
+                continue
+            except ValueError as error:
+                reached = getattr(error, "pos", start)
+                self._patience -= reached - start + 64
+                cut_off = self._cut_off(error, reached)
+                if cut_off or _LOOKS_LIKE_ONE.match(self.text, start):
+                    self.broken = "cut off before its end" if cut_off else f"not JSON from character {reached - start} on"
+                if cut_off:
+                    return  # whatever follows lies inside it
+                continue
+            after = end
+            self._patience -= end - start
+            self._take(value, start, end)
+
+    def _take(self, value: object, start: int, end: int) -> None:
+        if not isinstance(value, dict) or not ("iterations" in value or _has_root(value)):
+            return
+        if self.text[end : end + 1024].lstrip()[:1] in tuple(",]}") or self.text[max(0, start - 1024) : start].rstrip()[-1:] in tuple(",["):
+            self.broken = "only a part of something larger"
+            return
+        if len(self.objects) >= _MOST_DOCUMENTS:
+            self.broken = "too many documents"
+            return
+        self.objects.append(value)
+        self._spans.append((start, end))
+
+    def _cut_off(self, error: ValueError, reached: int) -> bool:
+        rest = self.text[reached : reached + 64].strip()
+        return str(error).startswith("Unterminated string") or (len(rest) < 6 and reached + 64 >= len(self.text))
+
+    def outside(self) -> str:
+        pieces, at = [], 0
+        for start, end in self._spans:
+            pieces.append(_shortened(self.text[at:start]))
+            at = end
+        if not self._spans and self.broken:
+            return _shortened(self.text[: self.text.find("{")])
+        pieces.append(_shortened(self.text[at:]))
+        return "\n".join(piece for piece in pieces if piece)[: 4 * _OUTSIDE]
+
+
+def _shortened(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= 2 * _OUTSIDE else f"{text[:_OUTSIDE]}\n{text[-_OUTSIDE:]}"
+
+
+def _whole(digits: str) -> int | None:
+    return int(digits) if len(digits) < 19 else None
+
+
+def _fraction(digits: str) -> float | None:
+    return float(digits) if len(digits) < 64 else None
+
+
+def _nothing(_: str) -> None:
+    """NaN and infinities, which no version prints."""
+
+
+def _has_root(value: dict[str, object]) -> bool:
+    return any(key.startswith("DCGM ") for key in value)
+
+
+def _document(value: dict[str, object]) -> Document:
+    return _Reader(value).document()
+
+
+class _Reader:
+    """One document's fields, each taken for what it should be, or complained of."""
+
+    def __init__(self, value: dict[str, object]) -> None:
+        self.value = value
+        self.wrong: list[str] = []
+        self.rejected = False
+        self.messages = 0
+        roots = [(key, root) for key, root in value.items() if key.startswith("DCGM ")]
+        self.roots = roots
+        self.entities = "entity_groups" in value or any(key.startswith("DCGM Diagnostic") for key, _ in roots)
+
+    def complain(self, what: str) -> None:
+        if len(self.wrong) < _MOST_COMPLAINTS:
+            self.wrong.append(what)
+
+    def document(self) -> Document:
+        tests: list[Tested] = []
+        error: str | None = None
+        versions: list[object] = [self.value.get("version")]
+        for key, root in self.roots:
+            self.rejected = self.rejected or not isinstance(root, dict)
+            if isinstance(root, list):
+                self.complain(f"{_word(key)} is a list")
+                tests += self.categories(root)
+                continue
+            if not isinstance(root, dict):
+                self.complain(f"{_word(key)} holds no object")
+                continue
+            versions.append(root.get("version"))
+            if "runtime_error" in root:
+                error = text_of(root["runtime_error"]) or "an error without a text"
+            if "test_categories" in root:
+                if not isinstance(root["test_categories"], list):
+                    self.complain("test_categories is no list")
+                tests += self.categories(root["test_categories"])
+            elif "runtime_error" not in root:
+                self.complain("it holds no tests")
+        metadata = self.value.get("metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
+        drivers = (self.value.get("Driver Version Detected"), metadata.get("Driver Version Detected"))
+        listed = list(self.listed())
+        return Document(
+            tests=tuple(_merged(tests)),
+            error=error,
+            version=next((word for one in (*versions, metadata.get("version")) if (word := _word(one))), ""),
+            driver=next((word for one in drivers if (word := _word(one))), ""),
+            device_ids=tuple(word for one in (*self.old_ids(), *(entity[1] for entity in listed)) if (word := _word(one))),
+            gpus=tuple(sorted({index for index, _, _ in listed})),
+            serials={**self.old_serials(), **{index: word for index, _, serial in listed if (word := _serial(serial))}},
+            entities=self.entities,
+            wrong=tuple(self.wrong),
+            rejected=self.rejected,
+        )
+
+    def old_ids(self) -> list[object]:
+        ids = self.value.get("GPU Device IDs")
+        return ids[:_MOST_GPUS] if isinstance(ids, list) else []
+
+    def old_serials(self) -> dict[int, str]:
+        serials = self.value.get("GPU Device Serials")
+        pairs = [(_number(key), _serial(one)) for key, one in serials.items()] if isinstance(serials, dict) else []
+        return {index: serial for index, serial in pairs[:_MOST_GPUS] if index is not None and serial}
+
+    def listed(self) -> Iterator[tuple[int, object, object]]:
+        """Index, device id and serial number of the GPUs that the document lists."""
+        groups = self.value.get("entity_groups")
+        for group in groups if isinstance(groups, list) else []:
+            if not isinstance(group, dict) or _group(group) != GPU:
+                continue
+            entities = group.get("entities")
+            for entity in entities[:_MOST_GPUS] if isinstance(entities, list) else []:
+                if isinstance(entity, dict) and (index := _index(entity.get("entity_id"))) is not None:
+                    yield index, entity.get("device_id"), entity.get("serial_num")
+
+    def categories(self, value: object) -> Iterator[Tested]:
+        for category in value[:_MOST_TESTS] if isinstance(value, list) else []:
+            if category is None:
+                continue
+            if not isinstance(category, dict):
+                self.complain("a category is no object")
+                continue
+            name = _word(category.get("category"))
+            tests = category.get("tests")
+            if not isinstance(tests, list):
+                self.complain(f"category {name or '?'} holds no list of tests")
+                continue
+            if len(tests) > _MOST_TESTS:
+                self.complain("too many tests")
+            for test in tests[:_MOST_TESTS]:
+                found = self.test(test, name)
+                if found is not None:
+                    yield found
+
+    def test(self, value: object, category: str) -> Tested | None:
+        if value is None:
+            return None
+        if not isinstance(value, dict) or not _word(value.get("name")):
+            self.complain("a test has no name")
+            return None
+        name = _word(value["name"])
+        summary = value.get("test_summary")
+        if summary is not None and not isinstance(summary, dict):
+            self.complain(f"{name}: its summary is no object")
+        summary = summary if isinstance(summary, dict) else {}
+        results = value.get("results")
+        if results is not None and not isinstance(results, list):
+            self.complain(f"{name}: its results are no list")
+        results = results if isinstance(results, list) else []
+        if len(results) > _MOST_RESULTS:
+            self.complain(f"{name}: too many results")
+        # Up to 3.x the checks of the software name no GPU: the number that stands there is always 0.
+        nameless = category.lower() == "deployment" and not self.entities
+        by_device: list[Result] = []
+        statuses = [self.status(summary.get("status"), name)]
+        messages = list(self.warnings(summary))
+        info = list(_infos(summary))
+        for result in results[:_MOST_RESULTS]:
+            if result is None:
+                continue  # a place without a result
+            if not isinstance(result, dict):
+                self.complain(f"{name}: a result is no object")
+                continue
+            status, said, told = self.status(result.get("status"), name), tuple(self.warnings(result)), tuple(_infos(result))
+            devices = [] if nameless and "entity_id" not in result else list(self.devices(result, name))
+            if devices:
+                by_device += [Result(group=group, index=index, status=status, messages=said, info=told) for group, index in devices]
+            else:
+                statuses.append(status)
+                messages += said
+                info += told
+        return Tested(
+            name=name,
+            category=category,
+            status=worst(statuses),
+            results=tuple(by_device),
+            messages=tuple(messages),
+            info=tuple(info),
+        )
+
+    def devices(self, result: dict[str, object], test: str) -> Iterator[tuple[str, int]]:
+        if "entity_id" in result or "entity_group" in result or "entity_group_id" in result:
+            index = _index(result.get("entity_id"))
+            if index is None:
+                self.complain(f"{test}: an entity without a number")
+            else:
+                yield _group(result), index
+            return
+        for key, group in (("cpu_id", CPU), ("gpu_id", GPU), ("gpu_ids", GPU)):
+            if key in result:
+                value = result[key]
+                for word in value.split(",")[:_MOST_GPUS] if isinstance(value, str) else [value]:
+                    index = _index(word)
+                    if index is None:
+                        self.complain(f"{test}: {key} is no number")
+                    else:
+                        yield group, index
+                return
+
+    def status(self, value: object, test: str) -> str:
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            self.complain(f"{test}: a status is no text")
+            return "?"
+        return _word(value)
+
+    def warnings(self, holder: dict[str, object]) -> Iterator[Message]:
+        """One text or a list of them, of objects whose text is called `warning` or `warnings`; numbers in these, or beside."""
+        beside = _numbers(holder)
+        value = holder.get("warnings", holder.get("warning"))
+        values = value if isinstance(value, list) else [value]
+        told = False
+        for one in values:
+            if one is None or one == "":
+                continue
+            if self.messages >= _MOST_MESSAGES:
+                self.complain("too many warnings")
+                return
+            self.messages += 1
+            told = True
+            if isinstance(one, dict):
+                texts = one.get("warning", one.get("warnings"))
+                text = " ".join(text_of(part) for part in texts) if isinstance(texts, list) else text_of(texts)
+                yield Message(text, *_numbers(one))
+            else:
+                yield Message(text_of(one), *beside)
+        if not told and beside[0]:
+            yield Message("", *beside)
+
+
+def _numbers(holder: dict[str, object]) -> tuple[int | None, int | None, int | None]:
+    return _number(holder.get("error_id")), _number(holder.get("error_category")), _number(holder.get("error_severity"))
+
+
+def _infos(holder: dict[str, object]) -> Iterable[str]:
+    value = holder.get("info")
+    values = value if isinstance(value, list) else [value]
+    return [text_of(one) for one in values[:256] if isinstance(one, str) and one]
+
+
+def _merged(tests: list[Tested]) -> Iterable[Tested]:
+    """A test that stands there twice is one test."""
+    by_name: dict[str, Tested] = {}
+    for test in tests:
+        former = by_name.get(test.name)
+        by_name[test.name] = test if former is None else merge(former, test)
+    return by_name.values()
+
+
+def merge(one: Tested, other: Tested) -> Tested:
+    """Two runs of one test: of each status the worst, all that was said."""
+    return Tested(
+        name=one.name,
+        category=one.category or other.category,
+        status=worst([one.status, other.status]),
+        results=one.results + other.results,
+        messages=one.messages + other.messages,
+        info=one.info + other.info,
+    )
+
+
+_BADNESS = {"": 0, "pass": 1, "skip": 2, "warn": 4, "fail": 5}
+
+
+def worst(statuses: Iterable[str]) -> str:
+    """What no version prints is worse than a skip, and no failure. Empty where there is none."""
+    return max(statuses, key=lambda status: _BADNESS.get(status.lower(), 3), default="")
+
+
+def _group(holder: dict[str, object]) -> str:
+    """By its name, else by its number."""
+    name = _word(holder.get("entity_group")).lower()
+    if name:
+        return name
+    number = _number(holder.get("entity_group_id"))
+    return GPU if number is None else _GROUPS.get(number, f"group {number}")
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 1e9 else None
+    if isinstance(value, str) and len(value) < 12 and value.strip().isdecimal():
+        return int(value)
+    return None
+
+
+def _index(value: object) -> int | None:
+    number = _number(value)
+    return number if number is not None and 0 <= number < _MOST_GPUS else None
+
+
+def text_of(value: object) -> str:
+    """On one line, printable, and not for ever."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        value = str(value) if isinstance(value, (int, float)) else type(value).__name__
+    line = " ".join(value[: 2 * _LONGEST_TEXT].split())[:_LONGEST_TEXT]
+    return line if line.isprintable() else "".join(char if char.isprintable() else "?" for char in line)
+
+
+def _word(value: object) -> str:
+    return text_of(value)[:80] if isinstance(value, str) else ""
+
+
+def _serial(value: object) -> str:
+    word = _word(value)
+    return "" if word == _NOT_SUPPORTED else word

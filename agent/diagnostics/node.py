@@ -1,0 +1,72 @@
+"""
+What diagnostics must know of the node: what is wrong, which GPU is which, who is at work, whether the devices are released.
+
+Owns     that a tool's GPU number is the right component: by serial number where the tool says it, else by the driver's order.
+Refuses  changing anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from pathlib import Path
+
+from agent.board import Board
+from agent.catalog import Clears
+from agent.diagnostics.report import Run
+from agent.judge.verdict import by_strength
+from agent.ledger import read_last_runs
+from agent.model import Component, ComponentKind, Finding
+from agent.sources.neuron.neuron import NAME as NEURON
+from agent.sources.nvml.node import NAME as NVML
+from agent.sources.pci import PciInventory
+
+PAST = 10  # runs of each check and level: as many as the schedule looks back on
+
+
+class Node:
+    """Reads the board and the inventory. `released`: who asked us to let go of the devices, in words."""
+
+    def __init__(self, board: Board, inventory: PciInventory, ledger: Path, released: Callable[[], str]) -> None:
+        self._board = board
+        self._inventory = inventory
+        self._ledger = ledger
+        self.released = released
+
+    def findings(self) -> Sequence[Finding]:
+        """The open ones, the strongest first."""
+        return by_strength(self._board.findings)
+
+    def clears(self, finding: Finding) -> Clears:
+        """What would close it."""
+        return self._board.clears(finding)
+
+    def gpu(self, index: int, serial: str = "") -> Component | None:
+        """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus keeps its number until a reboot."""
+        readings = {one.component: one for one in self._board.readings.get(NVML, ()) if one.component.kind is ComponentKind.GPU}
+        if serial:
+            for component, one in readings.items():
+                if one.values.get("serial") == serial:
+                    return component
+        known = sorted(readings, key=lambda component: component.id)
+        if not known:
+            addresses = sorted(one.address for one in self._inventory.devices.values() if one.kind is ComponentKind.GPU)
+            known = [Component(ComponentKind.GPU, address) for address in addresses]
+        return known[index] if 0 <= index < len(known) else None
+
+    def compute(self) -> Mapping[str, Sequence[float]]:
+        """Process ids at work on each GPU that answered lately, as the driver says: it sees into other containers."""
+        pids = ((one.component.name, one.values.get("process_pids")) for one in self._board.present(NVML))
+        return {name: told for name, told in pids if isinstance(told, tuple)}
+
+    def memory(self) -> Mapping[str, float]:
+        """Bytes in use on each Neuron device that answered lately."""
+        used = ((one.component.name, one.values.get("memory_used_bytes")) for one in self._board.present(NEURON))
+        return {name: told for name, told in used if isinstance(told, float)}
+
+    def jobs(self) -> Set[str]:
+        """That run, as their scheduler told."""
+        return self._board.jobs.running.keys()
+
+    def runs(self) -> Sequence[Run]:
+        """The last runs of each check and level, the oldest first. Blocks; raises LedgerError."""
+        return read_last_runs(self._ledger, PAST)

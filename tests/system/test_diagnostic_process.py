@@ -1,0 +1,837 @@
+"""Diagnostic programs that misbehave: deadlines hold, nothing is left running, and the reason is said."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent.diagnostics import descendants, process
+from agent.diagnostics.check import Command, Ended, Output
+from agent.diagnostics.process import Programs, leftovers
+from agent.diagnostics.start import Started, start
+from tests.conftest import require
+from tests.dcgmi import Answer, Dcgmi, diag, document, refusal
+from tests.unit.builders import ROOT
+
+TOKEN = f"TOKEN={secrets.token_hex(8)}"  # in the environment of all that these tests start
+SOON_S = 8.0  # far more than anything here takes, on a busy machine
+NVVS = "nvvs"
+
+
+@pytest.fixture
+def dcgmi(tmp_path: Path) -> Iterator[Dcgmi]:
+    with Dcgmi(tmp_path / "bin") as program:
+        yield program
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Neither processes, nor zombies, nor open files, nor threads."""
+    fds, children = _fds(), _children()
+    yield
+    until = time.monotonic() + SOON_S
+    while _threads() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert _threads() == []
+    assert _children() - children == set()
+    assert _fds() - fds == set()
+
+
+def _fds() -> set[str]:
+    found = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.add(f"{fd.name} {fd.readlink()}")
+    return found
+
+
+def _children() -> set[int]:
+    """Zombies, too."""
+    return {one.pid for one in descendants.processes(Path("/proc")) if one.parent == os.getpid()}
+
+
+def _threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "diagnostic"]
+
+
+def _marked() -> list[str]:
+    """What comes from these tests and lives."""
+    found = []
+    for one in descendants.processes(Path("/proc")):
+        with suppress(OSError):
+            if TOKEN.encode() in Path(f"/proc/{one.pid}/environ").read_bytes().split(b"\0"):
+                found.append(str(one))
+    return found
+
+
+def command(dcgmi: Dcgmi, *, deadline_s: float = SOON_S, grace_s: float = 0.2, level: int = 1, **environment: str) -> Command:
+    argv = (str(dcgmi.path), "diag", "-r", str(level), "--json")
+    return Command(argv=argv, deadline_s=deadline_s, grace_s=grace_s, environment=dict([TOKEN.split("=")]) | environment)
+
+
+def shell(script: str, *, deadline_s: float = SOON_S, grace_s: float = 0.2) -> Command:
+    argv = ("/bin/sh", "-c", script)
+    return Command(argv=argv, deadline_s=deadline_s, grace_s=grace_s, environment=dict([TOKEN.split("=")]))
+
+
+def run(wanted: Command, programs: Callable[[], Programs] = Programs) -> Output:
+    async def execute() -> Output:
+        return await programs().execute(wanted)
+
+    return asyncio.run(execute())
+
+
+async def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + SOON_S
+    while not holds():
+        assert time.monotonic() < end, "it never came to that"
+        await asyncio.sleep(0.005)
+
+
+class Timed:
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+
+# --- as it should be
+
+
+def test_a_run_that_is_well(dcgmi: Dcgmi) -> None:
+    output = run(command(dcgmi, level=2))
+    assert (output.ended, output.exit_code, output.why, output.left, output.dropped) == (Ended.EXITED, 0, "", (), 0)
+    assert output.stdout == document(level=2)
+    assert 0 < output.seconds < SOON_S
+
+
+def test_exit_code_and_both_streams_are_kept(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(
+        Answer(stdout="out\udcff".encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape"), stderr="err", exit_code=226)
+    )
+    output = run(command(dcgmi))
+    assert (output.ended, output.exit_code, output.stdout, output.stderr) == (Ended.EXITED, 226, "out\N{REPLACEMENT CHARACTER}", "err")
+
+
+def test_it_is_alone_and_knows_neither_jobs_nor_the_daemon(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "LD_PRELOAD", "LANG"), "")
+    hidden |= {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "a", "NOTIFY_SOCKET": "/run/n", "WATCHDOG_USEC": "1", "LISTEN_FDS": "1"}
+    hidden |= {"RUNTIME_DIRECTORY": "/run/vitald", "STATE_DIRECTORY": "/var/lib/vitald", "JOURNAL_STREAM": "8:1", "LC_TIME": "de_DE"}
+    hidden |= {"INVOCATION_ID": "1", "PYTHONPATH": "/work", "VITALD_SOCKET": "/run/x"}
+    for name, value in hidden.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
+    monkeypatch.setenv("PATH", "relative::/opt/tools/bin:/usr/bin")
+    inherited = os.open("/dev/zero", os.O_RDONLY)
+    os.set_inheritable(inherited, True)
+    own = os.dup(0)
+    os.dup2(inherited, 0)
+    try:
+        run(command(dcgmi, CUDA_DEVICE_ORDER="PCI_BUS_ID"))
+        run(command(dcgmi))
+    finally:
+        os.dup2(own, 0)
+        os.close(own)
+        os.close(inherited)
+    first, second = dcgmi.runs()
+    assert hidden.keys() & first.environment.keys() == set()
+    assert first.environment["PATH"] == "/opt/tools/bin:/usr/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin:/bin"
+    assert (first.environment["LC_ALL"], first.environment["NCCL_SOCKET_IFNAME"]) == ("C", "eth0")
+    assert (first.environment["CUDA_DEVICE_ORDER"], "CUDA_DEVICE_ORDER" in second.environment) == ("PCI_BUS_ID", False)
+    assert first.environment["VITALD_RUN"] != second.environment["VITALD_RUN"]
+    assert first.pid == first.group == first.session
+    assert (first.stdin, first.cwd) == ("/dev/null", "/")
+    assert not any(target == "/dev/zero" or "socket" in target for target in first.fds.values())
+
+
+def test_it_is_what_the_kernel_ends_first_where_memory_runs_out() -> None:
+    output = run(shell("sleep 0.1; cat /proc/self/oom_score_adj"))
+    assert output.stdout.strip() == "500"
+
+
+def test_slow_output_is_taken_whole(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(Answer(stdout=document(level=4), slow_s=0.6))
+    output = run(command(dcgmi))
+    assert (output.ended, output.stdout) == (Ended.EXITED, document(level=4))
+    assert output.seconds > 0.6
+
+
+# --- hanging
+
+
+def test_a_hang_ends_at_the_deadline(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(Answer(stdout="begun", hang=True))
+    output = run(command(dcgmi, deadline_s=0.5))
+    assert (output.ended, output.exit_code, output.stdout) == (Ended.DEADLINE, -signal.SIGTERM, "begun")
+    assert output.why == "no end within 0.5 s"
+    assert 0.5 <= output.seconds < 1.5
+    assert dcgmi.alive() == ()
+
+
+def test_who_ignores_sigterm_is_killed_after_the_grace(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(Answer(hang=True, ignores_term=True))
+    output = run(command(dcgmi, deadline_s=0.4, grace_s=0.3))
+    assert (output.ended, output.exit_code, output.left) == (Ended.DEADLINE, -signal.SIGKILL, ())
+    assert output.why == "no end within 0.4 s; SIGTERM did not end it: killed"
+    assert 0.7 <= output.seconds < 1.7
+    assert dcgmi.runs()[0].signals == (signal.SIGTERM,)
+    assert dcgmi.alive() == ()
+
+
+def test_who_answers_sigterm_late_is_heard(dcgmi: Dcgmi) -> None:
+    """As dcgmi does, once the engine has stopped what runs there."""
+    dcgmi.diag(diag(delay_s=300.0, stops_s=0.4, leaves="engine"))
+    output = run(command(dcgmi, deadline_s=0.4, grace_s=SOON_S))
+    assert (output.ended, output.exit_code, output.stdout) == (Ended.DEADLINE, 203, refusal(203))
+    assert output.seconds < SOON_S
+    assert dcgmi.alive() == ()
+
+
+def test_a_program_that_was_stopped_ends_too() -> None:
+    output = run(shell("kill -STOP $$; sleep 300", deadline_s=0.4))
+    assert (output.ended, output.exit_code) == (Ended.DEADLINE, -signal.SIGKILL)
+
+
+# --- too much output
+
+
+def test_50_mib_of_output_cost_neither_memory_nor_the_loop(dcgmi: Dcgmi) -> None:
+    last = document(level=2)
+    size = 50 * 1024 * 1024
+    dcgmi.diag(Answer(flood=size, stdout=last))
+    pauses: list[float] = []
+
+    async def execute() -> Output:
+        async def tick() -> None:
+            while True:
+                began = time.monotonic()
+                await asyncio.sleep(0.005)
+                pauses.append(time.monotonic() - began - 0.005)
+
+        ticking = asyncio.create_task(tick())
+        output = await Programs().execute(command(dcgmi))
+        ticking.cancel()
+        return output
+
+    run(command(dcgmi))  # what is loaded once
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = _status("VmRSS")
+    output = asyncio.run(execute())
+    assert _status("VmHWM") - before < 20 * 1024
+    assert output.ended is Ended.EXITED
+    assert output.stdout.endswith(last)
+    half = process.MOST_BYTES // 4
+    gap = f"\n... {output.dropped} bytes dropped ...\n"
+    assert output.dropped == size + len(last) - 2 * half
+    assert output.stdout[half : half + len(gap)] == gap
+    assert len(output.stdout) == 2 * half + len(gap)
+    assert output.seconds < 5.0
+    assert sorted(pauses)[len(pauses) // 2] < 0.05
+
+
+def _status(name: str) -> int:
+    """In KiB."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1])
+
+
+def test_each_stream_has_its_own_limit() -> None:
+    async def execute() -> Output:
+        return await Programs(most_bytes=4000).execute(shell("head -c 100000 /dev/zero >&2; printf good"))
+
+    output = asyncio.run(execute())
+    assert output.stdout == "good"
+    assert output.dropped == 98000
+    assert len(output.stderr.replace("\0", "")) < 40
+
+
+def test_output_without_end_ends_at_the_deadline() -> None:
+    output = run(shell("exec cat /dev/zero", deadline_s=0.5))
+    assert (output.ended, output.exit_code) == (Ended.DEADLINE, -signal.SIGTERM)
+    assert len(output.stdout) < process.MOST_BYTES
+
+
+# --- leaving children behind
+
+
+@pytest.mark.parametrize("kind", ["child", "deaf child", "session", "daemon"])
+def test_what_is_left_behind_is_ended_and_said(dcgmi: Dcgmi, kind: str) -> None:
+    dcgmi.diag(Answer(stdout="done", leaves=kind))
+    began = Timed()
+    output = run(command(dcgmi))
+    assert (output.ended, output.exit_code, output.stdout, output.left) == (Ended.EXITED, 0, "done", ())
+    assert output.why.startswith("it left behind nvvs (pid ")
+    assert output.why.endswith("), now ended")
+    assert began.seconds < 3.0
+    assert dcgmi.alive() == ()
+
+
+@pytest.mark.parametrize("kind", ["deaf child", "session", "daemon"])
+def test_the_deadline_ends_children_too(dcgmi: Dcgmi, kind: str) -> None:
+    dcgmi.diag(Answer(hang=True, ignores_term=True, leaves=kind))
+    began = Timed()
+    output = run(command(dcgmi, deadline_s=0.5))
+    assert (output.ended, output.exit_code, output.left) == (Ended.DEADLINE, -signal.SIGKILL, ())
+    assert began.seconds < 2.0
+    assert dcgmi.alive() == ()
+
+
+def test_who_escapes_with_another_environment_is_known_by_its_parent() -> None:
+    output = run(shell("setsid env -i sh -c 'echo $$; trap \"\" TERM; sleep 300; true' & sleep 300", deadline_s=0.5))
+    pid = int(output.stdout)
+    assert output.ended is Ended.DEADLINE
+    assert not [one for one in descendants.processes(Path("/proc")) if one.pid == pid and not one.dead]
+
+
+def test_a_crowd_of_children_in_sessions_of_their_own() -> None:
+    output = run(shell("for i in 1 2 3 4 5 6 7 8; do setsid sh -c 'sleep 300 & sleep 300 & wait' & done; sleep 0.5"))
+    assert output.ended is Ended.EXITED
+    assert re.search(r" and [12]\d more, now ended$", output.why)
+    assert output.left == ()
+    assert _marked() == []
+
+
+def test_children_that_go_on_having_children() -> None:
+    output = run(shell("setsid sh -c 'trap \"\" TERM; while :; do (setsid sleep 300 &); sleep 0.02; done' & sleep 0.2"))
+    assert (output.ended, output.left) == (Ended.EXITED, ())
+    assert _marked() == []
+
+
+def test_a_child_that_is_about_to_end_was_not_left_behind() -> None:
+    assert run(shell("sleep 0.01 & exit 3")).why == ""
+
+
+def test_a_stranger_who_holds_the_output_open_holds_up_nobody() -> None:
+    """Nothing says that it comes from the program."""
+    output = run(shell("(setsid env -i sh -c 'echo $$; sleep 300' &); sleep 0.2; echo done"))
+    pid, done = output.stdout.split()
+    os.killpg(int(pid), signal.SIGKILL)
+    assert (output.ended, output.exit_code, done) == (Ended.EXITED, 0, "done")
+    assert output.seconds < 3.0
+
+
+def test_what_the_engine_runs_outlives_a_killed_client(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(Answer(hang=True, ignores_term=True, alone=True, leaves="engine"))
+    output = run(command(dcgmi, deadline_s=0.5))
+    assert (output.ended, output.left) == (Ended.DEADLINE, ())
+    (pid,) = dcgmi.alive()
+    assert f"nvvs (pid {pid})" in leftovers()
+    assert run(command(dcgmi)).exit_code == 222
+    dcgmi.end()
+    assert f"nvvs (pid {pid})" not in leftovers()
+    assert run(command(dcgmi, deadline_s=0.3)).ended is Ended.DEADLINE
+
+
+def test_a_zombie_is_no_leftover(tmp_path: Path) -> None:
+    (tmp_path / NVVS).symlink_to("/bin/true")
+    child = subprocess.Popen([tmp_path / NVVS])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        assert Path(f"/proc/{child.pid}/comm").read_text() == f"{NVVS}\n"
+        assert f"nvvs (pid {child.pid})" not in leftovers()
+    finally:
+        child.wait()
+
+
+# --- signals, and programs that do not start
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGSEGV, "ended by SIGSEGV"),
+        (signal.SIGTERM, "ended by SIGTERM"),
+        (signal.SIGRTMIN + 3, f"ended by signal {signal.SIGRTMIN + 3}"),
+    ],
+)
+def test_ended_by_a_signal(dcgmi: Dcgmi, number: int, said: str) -> None:
+    dcgmi.diag(Answer(stdout=document(), signal=number))
+    output = run(command(dcgmi))
+    assert (output.ended, output.exit_code, output.why) == (Ended.SIGNALLED, -number, said)
+    assert output.stdout == document()
+
+
+def test_killed_by_the_kernel(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(Answer(signal=signal.SIGKILL))
+    output = run(command(dcgmi))
+    assert (output.ended, output.exit_code) == (Ended.SIGNALLED, -signal.SIGKILL)
+    assert output.why.startswith("ended by SIGKILL")
+
+
+def _unexecutable(path: Path) -> None:
+    path.chmod(0o644)
+
+
+def _without_interpreter(path: Path) -> None:
+    path.write_text("#!/no/such/python\n")
+
+
+def _rubbish(path: Path) -> None:
+    path.write_bytes(b"\0" * 64)
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_unexecutable, "cannot be run: no right to, or it is not marked executable: Permission denied (EACCES)"),
+        (_without_interpreter, "cannot be run: its interpreter is missing: No such file or directory (ENOENT)"),
+        (_rubbish, "neither a program for this machine nor a script with an interpreter line: Exec format error (ENOEXEC)"),
+        (Path.unlink, "is not there: No such file or directory (ENOENT)"),
+        (_folder, "Permission denied (EACCES)"),
+    ],
+)
+def test_what_cannot_be_started(dcgmi: Dcgmi, spoil: Callable[[Path], None], said: str) -> None:
+    assert run(command(dcgmi)).ended is Ended.EXITED  # the same one was well before
+    spoil(dcgmi.path)
+    output = run(command(dcgmi))
+    assert (output.ended, output.exit_code, output.stdout) == (Ended.NOT_STARTED, None, "")
+    assert output.why.startswith(str(dcgmi.path))
+    assert output.why.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "there is no program to run: its name is empty"),
+        (("",), "there is no program to run: its name is empty"),
+        (("no-such-program",), "there is no no-such-program on PATH: No such file or directory (ENOENT)"),
+        (("/bin/true", "a\0b"), "'/bin/true' cannot be run: embedded null byte"),
+        (("/bin/true", "a" * 10_000_000), "/usr/bin/true cannot be run: the system refuses: Argument list too long (E2BIG)"),
+    ],
+)
+def test_a_command_that_is_none(argv: tuple[str, ...], said: str) -> None:
+    output = run(Command(argv=argv, deadline_s=SOON_S))
+    assert (output.ended, output.why.replace("/usr/bin/true", "/bin/true")) == (
+        Ended.NOT_STARTED,
+        said.replace("/usr/bin/true", "/bin/true"),
+    )
+
+
+def test_a_program_is_found_on_path(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", dcgmi.search_path)
+    assert run(Command(argv=("dcgmi", "--version"), deadline_s=SOON_S)).stdout == "\ndcgmi  version: 4.5.2\n\n"
+    dcgmi.path.unlink()
+    assert run(Command(argv=("dcgmi", "--version"), deadline_s=SOON_S)).why.startswith("there is no dcgmi on PATH")
+
+
+def test_a_program_that_vanishes_while_it_runs(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(diag(delay_s=0.3))
+
+    async def execute() -> Output:
+        running = asyncio.create_task(Programs().execute(command(dcgmi)))
+        await until(dcgmi.runs)
+        dcgmi.path.unlink()
+        return await running
+
+    output = asyncio.run(execute())
+    assert (output.ended, output.stdout) == (Ended.EXITED, document())
+
+
+# --- cancelling
+
+
+@asynccontextmanager
+async def going(dcgmi: Dcgmi, grace_s: float = SOON_S) -> AsyncIterator[tuple[Programs, Awaitable[Output]]]:
+    """A run that has begun."""
+    programs = Programs()
+    running = asyncio.create_task(programs.execute(command(dcgmi, grace_s=grace_s, deadline_s=60.0)))
+    await until(dcgmi.runs)
+    yield programs, running
+
+
+def test_cancelled_while_it_runs(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(diag(delay_s=300.0))
+
+    async def execute() -> Output:
+        async with going(dcgmi) as (programs, running):
+            programs.cancel("root: not now")
+            return await running
+
+    output = asyncio.run(execute())
+    assert (output.ended, output.exit_code, output.why, output.stdout) == (Ended.CANCELLED, 203, "root: not now", refusal(203))
+    assert dcgmi.alive() == ()
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.0005, 0.002, 0.01, 0.02, 0.04])
+def test_cancelled_while_it_starts(dcgmi: Dcgmi, pause_s: float) -> None:
+    """Before the program is there, before it minds signals, or after."""
+    dcgmi.diag(Answer(hang=True, leaves="session"))
+
+    async def execute() -> Output:
+        programs = Programs()
+        running = asyncio.create_task(programs.execute(command(dcgmi, grace_s=0.5)))
+        await asyncio.sleep(pause_s)
+        programs.cancel("changed my mind")
+        return await running
+
+    output = asyncio.run(execute())
+    if pause_s:
+        assert (output.ended, output.why) == (Ended.CANCELLED, "changed my mind")
+    assert output.seconds < SOON_S
+    assert dcgmi.alive() == ()
+    assert _marked() == []
+
+
+def test_cancelled_while_it_prints() -> None:
+    async def execute() -> Output:
+        programs = Programs()
+        running = asyncio.create_task(programs.execute(shell("exec cat /dev/zero")))
+        await asyncio.sleep(0.2)
+        programs.cancel("enough")
+        return await running
+
+    output = asyncio.run(execute())
+    assert (output.ended, output.exit_code, output.why) == (Ended.CANCELLED, -signal.SIGTERM, "enough")
+
+
+def test_a_job_gets_the_devices_within_two_seconds(dcgmi: Dcgmi) -> None:
+    """Even where a deadline has passed before, and the program and its children ignore SIGTERM."""
+    dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="session"))
+
+    async def execute() -> Output:
+        programs = Programs()
+        running = asyncio.create_task(programs.execute(command(dcgmi, deadline_s=0.4, grace_s=60.0)))
+        await until(lambda: dcgmi.runs() and dcgmi.runs()[0].signals)
+        began = Timed()
+        programs.cancel("job 7 begins", 1.0)
+        output = await running
+        assert 0.9 < began.seconds < 2.0
+        return output
+
+    output = asyncio.run(execute())
+    assert (output.ended, output.exit_code) == (Ended.DEADLINE, -signal.SIGKILL)  # what came first is the reason
+    assert dcgmi.alive() == ()
+
+
+def test_a_longer_grace_lengthens_nothing(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(Answer(hang=True, ignores_term=True))
+
+    async def execute() -> Output:
+        async with going(dcgmi) as (programs, running):
+            programs.cancel("first", 0.3)
+            programs.cancel("second", 60.0)
+            return await running
+
+    output = asyncio.run(execute())
+    assert output.why == "first; SIGTERM did not end it: killed"
+
+
+def test_cancelled_while_its_children_are_ended(dcgmi: Dcgmi) -> None:
+    """The result is there already, and stands."""
+    dcgmi.diag(Answer(stdout=document(), leaves="session"))
+
+    async def execute() -> Output:
+        async with going(dcgmi) as (programs, running):
+            await until(lambda: dcgmi.runs()[0].exit_code is not None)
+            await asyncio.sleep(0.1)
+            began = Timed()
+            programs.cancel("job 7 begins", 0.0)
+            output = await running
+            assert began.seconds < 0.7  # else a second is given to the child
+            return output
+
+    output = asyncio.run(execute())
+    assert (output.ended, output.exit_code, output.stdout) == (Ended.EXITED, 0, document())
+    assert dcgmi.alive() == ()
+
+
+def test_cancelled_when_nothing_runs(dcgmi: Dcgmi) -> None:
+    async def execute() -> None:
+        programs = Programs()
+        programs.cancel("nothing there")
+        assert (await programs.execute(command(dcgmi))).ended is Ended.EXITED
+        programs.cancel("nothing there any more")
+        assert (await programs.execute(command(dcgmi))).ended is Ended.EXITED
+
+    asyncio.run(execute())
+
+
+def test_one_at_a_time(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(diag(delay_s=300.0))
+
+    async def execute() -> None:
+        async with going(dcgmi) as (programs, running):
+            with pytest.raises(RuntimeError):
+                await programs.execute(command(dcgmi))
+            await programs.close()
+            assert (await running).ended is Ended.CANCELLED
+
+    asyncio.run(execute())
+    assert len(dcgmi.runs()) == 1
+
+
+# --- the daemon's end
+
+
+DEAF = Answer(hang=True, ignores_term=True, leaves="session")
+
+
+def test_the_daemon_stops_while_it_runs(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(DEAF)
+
+    async def execute() -> float:
+        programs = Programs()
+        running = asyncio.create_task(programs.execute(command(dcgmi, grace_s=60.0)))
+        await until(dcgmi.runs)
+        began = Timed()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert dcgmi.alive() == ()  # when the caller gets it, that has been done
+        return began.seconds
+
+    assert asyncio.run(execute()) < 1.5
+
+
+def test_the_daemons_scope_is_cancelled(dcgmi: Dcgmi) -> None:
+    """As a task group of anyio's cancels: again and again."""
+    dcgmi.diag(DEAF)
+
+    async def execute() -> float:
+        began = Timed()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Programs().execute, command(dcgmi, grace_s=60.0))
+            await until(dcgmi.runs)
+            began = Timed()
+            tasks.cancel_scope.cancel()
+        assert dcgmi.alive() == ()
+        return began.seconds
+
+    assert asyncio.run(execute()) < 1.5
+
+
+def test_the_loop_ends_with_it(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(DEAF)
+    began = [Timed()]
+    running: list[asyncio.Task[Output]] = []
+
+    async def execute() -> None:
+        running.append(asyncio.create_task(Programs().execute(command(dcgmi, grace_s=60.0))))
+        await until(dcgmi.runs)
+        began[0] = Timed()
+
+    asyncio.run(execute())
+    assert began[0].seconds < 1.5
+    assert dcgmi.alive() == ()
+
+
+def test_closing_waits_until_it_has_ended(dcgmi: Dcgmi) -> None:
+    dcgmi.diag(DEAF)
+
+    async def execute() -> None:
+        async with going(dcgmi) as (programs, running):
+            began = Timed()
+            await programs.close()
+            assert began.seconds < 1.5
+            assert dcgmi.alive() == ()
+            assert (await running).ended is Ended.CANCELLED
+            await programs.close()
+
+    asyncio.run(execute())
+
+
+# --- a machine that is itself ill
+
+
+def test_what_cannot_be_ended_is_named_and_left(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that hangs in the kernel, or is another user's."""
+    dcgmi.diag(Answer(hang=True))
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(errno.EPERM, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "_LAST_S", 0.3)
+        patch.setattr("agent.diagnostics.descendants.os.kill", refuse)
+        patch.setattr("agent.diagnostics.descendants.os.killpg", refuse)
+        began = Timed()
+        output = run(command(dcgmi, deadline_s=0.4))
+        assert began.seconds < 3.0
+    (pid,) = dcgmi.alive()
+    assert (output.ended, output.exit_code, output.left) == (Ended.DEADLINE, None, (f"dcgmi (pid {pid})",))
+    assert output.why.endswith(f"cannot be ended: dcgmi (pid {pid})")
+    dcgmi.end()
+    run(shell("true"))  # takes away what is left of it
+
+
+def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    dcgmi.diag(DEAF)
+    disk = threading.Event()
+
+    def slow(wanted: Command, procfs: Path) -> Started:
+        disk.wait()
+        return start(wanted, procfs)
+
+    monkeypatch.setattr(process, "start", slow)
+
+    async def execute() -> Output:
+        programs = Programs()
+        running = asyncio.create_task(programs.execute(command(dcgmi)))
+        await asyncio.sleep(0.05)
+        programs.cancel("job 7 begins", 0.2)
+        return await running
+
+    try:
+        output = asyncio.run(execute())
+        assert output.ended is Ended.NOT_STARTED
+        assert "does the disk that it is on answer?" in output.why
+        assert output.seconds < 2.0
+    finally:
+        disk.set()  # what is left behind then, the fixture says
+
+
+def test_an_environment_that_hangs_its_reader(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a process that hangs in the driver with its memory locked: the others are ended all the same."""
+    dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="session"))
+    kernel = threading.Event()
+
+    def hang(procfs: Path, pid: int) -> list[bytes]:
+        kernel.wait()
+        return []
+
+    monkeypatch.setattr(descendants, "_environment", hang)
+    monkeypatch.setattr(process, "_SWEEP_S", 0.1)
+    try:
+
+        async def execute() -> Output:
+            programs = Programs()
+            running = asyncio.create_task(programs.execute(command(dcgmi, deadline_s=60.0)))
+            await until(lambda: len(dcgmi.alive()) > 1)
+            bystander = await asyncio.create_subprocess_exec("sleep", "300")  # younger: its environment is looked at
+            programs.cancel("job 7 begins", 0.5)
+            output = await running
+            assert bystander.returncode is None
+            bystander.kill()
+            await bystander.wait()
+            return output
+
+        began = Timed()
+        output = asyncio.run(execute())
+        assert began.seconds < 4.0
+        assert (output.ended, output.exit_code) == (Ended.CANCELLED, -signal.SIGKILL)
+        assert output.why.endswith("what it may have started elsewhere could not be looked for")
+        assert dcgmi.alive() == ()  # it was known by its parent
+    finally:
+        kernel.set()
+
+
+def test_another_containers_processes_are_left_alone(dcgmi: Dcgmi, tmp_path: Path) -> None:
+    """Its numbers are not ours: only the group is ended, which needs no look."""
+    dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="deaf child"))
+    fake = tmp_path / "proc"
+    bystander = subprocess.Popen(["sleep", "300"])
+    (fake / str(bystander.pid)).mkdir(parents=True)
+    (fake / str(bystander.pid) / "stat").write_text(f"{bystander.pid} (nvvs) S 1 {bystander.pid} 1 0 -1 {'0 ' * 14}99999999999 0")
+    try:
+        output = run(command(dcgmi, deadline_s=0.5), lambda: Programs(procfs=fake))
+        assert (output.ended, output.exit_code) == (Ended.DEADLINE, -signal.SIGKILL)
+        assert bystander.poll() is None
+        assert leftovers(fake) == (f"nvvs (pid {bystander.pid})",)
+    finally:
+        bystander.kill()
+        bystander.wait()
+    asyncio.run(until(lambda: dcgmi.alive() == ()))
+
+
+def test_a_kernel_without_pidfd(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(pid: int, flags: int = 0) -> int:
+        raise OSError(errno.ENOSYS, "no such call")
+
+    monkeypatch.setattr("agent.diagnostics.process.os.pidfd_open", absent)
+    assert run(command(dcgmi)).ended is Ended.EXITED
+    dcgmi.diag(DEAF)
+    assert run(command(dcgmi, deadline_s=0.3)).exit_code == -signal.SIGKILL
+
+
+def script(text: str, *argv: str) -> str:
+    """Run it in an interpreter of its own; what it printed."""
+    done = subprocess.run([sys.executable, "-c", text, *argv], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+_SCRIPT = """
+import asyncio, ctypes, os, signal, sys
+from agent.diagnostics.check import Command
+from agent.diagnostics.process import Programs
+{first}
+async def main():
+    output = await Programs().execute(Command(argv=("/bin/sh", "-c", sys.argv[1]), deadline_s=8.0, grace_s=0.2))
+    print(output.ended.value, output.exit_code, output.why, output.stdout.strip(), sep="|")
+asyncio.run(main())
+"""
+
+
+def test_where_sigchld_is_ignored_the_exit_code_is_not_invented() -> None:
+    said = script(_SCRIPT.format(first="signal.signal(signal.SIGCHLD, signal.SIG_IGN)"), "echo hello; exit 3")
+    assert said == "exited|None|its exit code is not known: SIGCHLD is ignored here, or somebody else took it|hello\n"
+
+
+def test_orphans_that_become_ours_leave_no_zombies() -> None:
+    """As in a container whose first process the daemon is."""
+    assert ctypes.CDLL(None).prctl is not None
+    first = "ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)"
+    last = "print(os.system(f'ps -o state= --ppid {os.getpid()} | grep -c Z'))"
+    said = script(_SCRIPT.format(first=first) + last, "(setsid sh -c 'sleep 300 & sleep 300' &) ; sleep 0.2")
+    lines = said.splitlines()
+    assert lines[0].startswith("exited|0|it left behind ")
+    assert lines[1] == "0"  # zombies
+
+
+def test_as_an_ordinary_user(tmp_path: Path) -> None:
+    """All of this without any right: only what is its own is looked at and ended."""
+    require(os.getuid() == 0, "root, to become somebody else")
+    folder = Path(tempfile.mkdtemp(prefix="vitald-"))
+    folder.chmod(0o755)
+    try:
+        with Dcgmi(folder / "bin") as dcgmi:
+            for kind in ("session", "daemon"):
+                dcgmi.diag(Answer(hang=True, ignores_term=True, leaves=kind))
+                said = _as_nobody(lambda: run(command(dcgmi, deadline_s=0.5)))
+                assert said == f"{Ended.DEADLINE.value} {-signal.SIGKILL} no end within 0.5 s; SIGTERM did not end it: killed"
+                assert dcgmi.runs()[-1].environment["VITALD_RUN"]
+                assert dcgmi.alive() == ()
+    finally:
+        subprocess.run(["rm", "-rf", folder], check=True)
+
+
+def _as_nobody(job: Callable[[], Output]) -> str:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            output = job()
+            os.write(writing, f"{output.ended.value} {output.exit_code} {output.why}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    said = os.read(reading, 4096).decode()
+    os.close(reading)
+    return said

@@ -1,0 +1,403 @@
+"""The edges of a job, with a real Slurm of one node: prolog, epilog and health check program as packaging/slurm has them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from agent.cli.slurm import Known, read_node
+from tests.conftest import require
+from tests.harness import PYTHON, ROOT, Json, Node, free_port
+from tests.system.lines import wait_for_pid, xid
+
+HOST = socket.gethostname().partition(".")[0]
+FALLEN = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
+REMAP_FAILED = "Row Remapper Error: (0x0000000001aa5555) - All reserved rows for bank are remapped"
+
+CONF = """
+ClusterName=vitald
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=1
+PrologFlags=Alloc
+Prolog={folder}/prolog
+Epilog={folder}/epilog
+HealthCheckProgram={folder}/healthcheck
+HealthCheckInterval=1
+SlurmctldDebug=verbose
+SlurmdDebug=verbose
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES State=UP
+"""
+
+
+class Slurm:
+    """munged, slurmctld and slurmd of this machine, all in one folder. The scripts are those of packaging/slurm."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "config.toml"  # a link to that of the node that a test runs
+        self.said = folder / "said"
+        self._healthy = folder / "health check wanted"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+        for name in ("state", "spool", "munge"):
+            (folder / name).mkdir(mode=0o700)
+        self.said.touch()
+        (folder / "slurm.conf").write_text(CONF.format(host=HOST, folder=folder, ports=(free_port(), free_port())))
+        (folder / "munge/key").write_bytes(os.urandom(128))
+        (folder / "munge/key").chmod(0o400)
+        self._script("vitald", f'cd {ROOT} && exec {PYTHON} -m agent "$@"')
+        for name in ("prolog", "epilog", "healthcheck"):
+            only = f'[ -e "{self._healthy}" ] || exit 0\n' if name == "healthcheck" else ""
+            where = f"VITALD={folder}/vitald VITALD_CONFIG={self.config} SLURM_CONF={folder}/slurm.conf"
+            self._script(name, f"{only}export {where}\nexec {self.script(name)} 2>>{self.said}")
+
+    @staticmethod
+    def script(name: str) -> Path:
+        return ROOT / "packaging/slurm" / name
+
+    def _script(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def start(self) -> None:
+        munge = self.folder / "munge"
+        paths = [f"--{name}={munge / name}" for name in ("socket", "pid-file", "log-file", "seed-file")]
+        self._run("munged", "--foreground", "--force", f"--key-file={munge / 'key'}", *paths)
+        Node.until((munge / "socket").exists, 10.0, "munged")
+        self._run("slurmctld", "-D", "-c")
+        self._run("slurmd", "-D", "-c")
+        Node.until(lambda: self.known().states == {"IDLE"}, 20.0, "Slurm's node to be idle")
+
+    def _run(self, *command: str) -> None:
+        with (self.folder / "daemons.log").open("ab") as log:
+            self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment))
+
+    def stop(self) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+            try:
+                process.wait(10.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def __call__(self, *command: str, check: bool = True) -> str:
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30.0, check=False)
+        assert not check or done.returncode == 0, (command, done)
+        return done.stdout
+
+    def update(self, *change: str) -> None:
+        self("scontrol", "update", f"nodename={HOST}", *change)
+
+    def known(self) -> Known:
+        shown = self("scontrol", "show", "node", HOST, check=False)
+        return read_node(shown) or Known(frozenset(), "")
+
+    def wait(self, holds: Callable[[Known], object], what: str) -> Known:
+        found: list[Known] = []
+
+        def try_once() -> object:
+            found[:] = [self.known()]
+            return holds(found[0])
+
+        try:
+            Node.until(try_once, 15.0, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {found}, {self.said.read_text()[-2000:]}") from None
+        return found[0]
+
+    def submit(self, script: str) -> str:
+        """A batch job's id."""
+        path = self.folder / "job"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        return self("sbatch", "--parsable", "--output=/dev/null", str(path)).strip()
+
+    def state(self, job: str) -> str:
+        return self("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T %r").strip()
+
+    def wait_job(self, job: str, *states: str) -> str:
+        Node.until(lambda: self.state(job).partition(" ")[0] in states, 20.0, f"job {job} to be {states}")
+        return self.state(job)
+
+    def health_checks(self, *, wanted: bool) -> None:
+        if wanted:
+            self._healthy.touch()
+        else:
+            self._healthy.unlink(missing_ok=True)
+
+    def by_hand(self, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """A script as slurmd calls it: without a search path."""
+        own = {"SLURM_CONF": self.environment["SLURM_CONF"], "SLURMD_NODENAME": HOST, **environment}
+        own |= {"VITALD": str(self.folder / "vitald"), "VITALD_CONFIG": str(self.config)}
+        return subprocess.run([self.script(name)], env=own, capture_output=True, text=True, timeout=30.0, check=False)
+
+    def clean(self) -> None:
+        self.health_checks(wanted=False)
+        jobs = self("squeue", "--noheader", "--format=%i").split()
+        if jobs:
+            self("scancel", *jobs)
+        Node.until(lambda: not self("squeue", "--noheader"), 20.0, "the jobs to end")
+        if self.known().held:
+            self.update("state=resume")
+        self.update("comment=")
+        self.wait(lambda node: node.states == {"IDLE"}, "the node to be idle again")
+        self.config.unlink(missing_ok=True)
+        self.said.write_text("")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    programs = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun")
+    require(os.geteuid() == 0 and all(map(shutil.which, programs)), "root and Slurm (apt-get install slurmd slurmctld slurm-client munge)")
+    with Path("/tmp/vitald-tests-slurm.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = Slurm(tmp_path_factory.mktemp("slurm"))
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
+
+
+@pytest.fixture
+def slurm(installed: Slurm) -> Iterator[Slurm]:
+    yield installed
+    installed.clean()
+
+
+@pytest.fixture
+def on(slurm: Slurm, make_node: Callable[..., Node]) -> Callable[..., Node]:
+    """A running node that Slurm's scripts ask, with these settings under [slurm]."""
+
+    def begin(settings: str = "", *, running: bool = True) -> Node:
+        node = make_node(extra=f"[slurm]\n{settings}")
+        slurm.config.unlink(missing_ok=True)
+        slurm.config.symlink_to(node.config)
+        if running:
+            node.start()
+        return node
+
+    return begin
+
+
+def jobs(node: Node, which: str) -> dict[str, Json]:
+    return {str(job["job"]): job for job in cast("list[Json]", node.get("/v1/jobs")[which])}
+
+
+def incident(node: Node) -> Json:
+    return cast("list[Json]", node.status()["incidents"])[0]
+
+
+def test_a_healthy_node_lets_a_job_through(slurm: Slurm, on: Callable[..., Node], capsys: pytest.CaptureFixture[str]) -> None:
+    """Noted when it begins and when it ends; the prolog costs a fraction of a second, and says nothing."""
+    node = on()
+    job = slurm.submit("exit 0")
+    slurm.wait_job(job, "COMPLETED")
+    Node.until(lambda: jobs(node, "recent"), 10.0, "the job's end")
+    told = jobs(node, "recent")[job]
+    assert (told["user"], told["uid"], told["state"], told["exitCode"], told["signal"]) == ("root", 0, "ended", 0, 0)
+    assert str(told["began"]) <= str(told["ended"])
+    assert [event["code"] for event in node.events("&kind=job")] == ["job/began", "job/ended"]
+    assert slurm.said.read_text() == ""
+    assert slurm.known() == Known(frozenset({"IDLE"}), "")
+
+    took = []
+    for number in range(5):
+        begun = time.monotonic()
+        done = slurm.by_hand("prolog", SLURM_JOB_ID=f"9{number}", SLURM_JOB_USER="alice", SLURM_JOB_UID="1000")
+        took.append(time.monotonic() - begun)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with capsys.disabled():
+        print(f"\nprolog of a healthy node: {min(took) * 1000:.0f} ms at best, {max(took) * 1000:.0f} ms at worst")
+    assert min(took) < 1.0
+    assert set(jobs(node, "running")) == {f"9{number}" for number in range(5)}
+
+
+def test_a_job_that_dies_is_told_with_its_incident(slurm: Slurm, on: Callable[..., Node]) -> None:
+    """Its id, its user and how it ended; after a restart too."""
+    node = on()
+    go = slurm.folder / "go"
+    go.unlink(missing_ok=True)
+    job = slurm.submit(f"while [ ! -e {go} ]; do sleep 0.05; done; exit 3")
+    Node.until(lambda: job in jobs(node, "running"), 15.0, "the job to begin")
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    assert [one["job"] for one in cast("list[Json]", incident(node)["jobs"])] == [job]
+
+    node.kill()
+    node.start()
+    assert jobs(node, "running")[job]["state"] == "running"
+    go.touch()
+    Node.until(lambda: job in jobs(node, "recent"), 15.0, "the job's end")
+    [told] = cast("list[Json]", incident(node)["jobs"])
+    assert (told["job"], told["user"], told["state"], told["exitCode"], told["signal"]) == (job, "root", "died", 3, 0)
+    for verb in ("status", "why"):
+        assert f"job {job} of root ended with exit 3, " in node.cli(verb).stdout, verb
+    assert [event["code"] for event in node.events("&kind=job")] == ["job/began", "job/died"]
+    # No diagnostic is installed on this node: asked for, and said why not.
+    assert "no level 2 diagnostic: " in slurm.said.read_text()
+
+
+def test_the_prolog_refuses_and_drains(slurm: Slurm, on: Callable[..., Node]) -> None:
+    """A node that needs a reboot gets no job, and says why; Slurm's own words for a prolog that failed do not hide it."""
+    node = on()
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    job = slurm.submit("exit 0")
+    known = slurm.wait(lambda node: node.held, "the node to be drained")
+    assert known.reason == FALLEN
+    Node.until(lambda: "launch failed" in slurm.state(job), 15.0, "the job to be held")
+    assert slurm.known().reason == FALLEN
+    assert f"refused: {FALLEN.removeprefix('vitald: ')}" in slurm.said.read_text()
+    # It never ran here, though Slurm called the epilog for it.
+    Node.until(lambda: slurm.state(job).startswith("PENDING"), 15.0, "the job to wait")
+    assert node.events("&kind=job") == []
+
+
+def test_the_health_check_drains_and_resumes_only_its_own(slurm: Slurm, on: Callable[..., Node]) -> None:
+    node = on()
+    slurm.health_checks(wanted=True)
+    node.write(xid(1))
+    slurm.wait(lambda known: known.held, "the node to be drained")
+    assert slurm.known().reason == FALLEN
+
+    # What is worse since then is told instead.
+    node.write(xid(2, code=64, pci="0000:9b:00", message=REMAP_FAILED))
+    worse = slurm.wait(lambda known: known.reason != FALLEN, "another reason")
+    assert worse.held and worse.reason.startswith("vitald: gpu/0000:9b:00.0: ") and worse.reason.endswith(": replace the node")
+
+    for finding in node.findings():
+        assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
+    assert slurm.wait(lambda known: known.states == {"IDLE"}, "the node to be resumed").reason == ""
+    assert "resumed: healthy" in slurm.said.read_text()
+
+
+@pytest.mark.parametrize("reason", ["ticket 4711", "vitald is suspected", "Action:Replace", "a [note] of bob@example: vitald: "])
+def test_what_somebody_else_drained_is_left_alone(slurm: Slurm, on: Callable[..., Node], reason: str) -> None:
+    """Fit or unfit: state and reason stay."""
+    node = on()
+    slurm.update("state=drain", f"reason={reason}")
+    held = slurm.known()
+    assert (held.held, held.reason) == (True, reason)
+    assert slurm.by_hand("healthcheck").returncode == 0
+    assert slurm.known() == held
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    assert "left alone" in slurm.by_hand("healthcheck").stderr
+    refused = slurm.by_hand("prolog", SLURM_JOB_ID="7")
+    assert (refused.returncode, "left alone" in refused.stderr) == (1, True)
+    assert slurm.known() == held
+
+
+def test_without_vitald_jobs_are_let_through(slurm: Slurm, on: Callable[..., Node]) -> None:
+    on(running=False)
+    job = slurm.submit("exit 0")
+    slurm.wait_job(job, "COMPLETED")
+    assert "unknown, and jobs are let through then" in slurm.said.read_text()
+    slurm.by_hand("healthcheck")
+    assert slurm.known() == Known(frozenset({"IDLE"}), "")
+
+
+def test_without_vitald_jobs_are_refused_where_that_is_configured(slurm: Slurm, on: Callable[..., Node]) -> None:
+    """And the node comes back by itself once vitald does."""
+    node = on('unknown = "refuse"', running=False)
+    slurm.submit("exit 0")
+    known = slurm.wait(lambda node: node.held, "the node to be drained")
+    assert known.reason.startswith("vitald: unknown: no socket at ")
+    slurm.by_hand("healthcheck")
+    assert slurm.known().held
+    node.start()
+    slurm.health_checks(wanted=True)
+    slurm.wait(lambda node: not node.held, "the node to be resumed")
+
+
+@pytest.mark.parametrize(("unknown", "code"), [("allow", 0), ("refuse", 1)])
+def test_a_daemon_that_does_not_answer_costs_no_more_than_the_budget(
+    slurm: Slurm, on: Callable[..., Node], unknown: str, code: int
+) -> None:
+    node = on(f'unknown = "{unknown}"\nbudget = "1s"')
+    with node.frozen():
+        begun = time.monotonic()
+        done = slurm.by_hand("prolog", SLURM_JOB_ID="7")
+        took = time.monotonic() - begun
+    assert (done.returncode, "in time" in done.stderr) == (code, True)
+    assert took < 1.5
+    assert slurm.known().held is (unknown == "refuse")
+
+
+@pytest.mark.parametrize(("unknown", "code"), [("allow", 0), ("refuse", 1)])
+def test_a_broken_installation_is_unknown(slurm: Slurm, on: Callable[..., Node], unknown: str, code: int) -> None:
+    """A traceback, or no program at all: neither is taken for a refusal."""
+    on(f'unknown = "{unknown}"', running=False)
+    broken = slurm.folder / "broken"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    for program in (broken, slurm.folder / "not there"):
+        environment = {"VITALD": str(program), "VITALD_CONFIG": str(slurm.config), "SLURM_JOB_ID": "7"}
+        done = subprocess.run([slurm.script("prolog")], env=environment, capture_output=True, text=True, timeout=10.0, check=False)
+        assert (done.returncode, "vitald: unknown: " in done.stderr) == (code, True), program
+        for name in ("epilog", "healthcheck"):
+            assert subprocess.run([slurm.script(name)], env=environment, capture_output=True, timeout=10.0, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("line", "action"), [(xid(1), "Action:Reboot"), (xid(1, code=64, message=REMAP_FAILED), "Action:Replace")])
+def test_hyperpod_gets_its_words(slurm: Slurm, on: Callable[..., Node], line: str, action: str) -> None:
+    """Exactly, in the state that it acts on; what happened is in the comment. Then nobody touches the node, whatever becomes of it."""
+    node = on("hyperpod = true")
+    node.write(xid(2, pci="0000:9b:00"), line)  # replacing outranks rebooting
+    node.wait(lambda status: status["openFindings"] == 2)
+    job = slurm.submit("exit 0")
+    Node.until(lambda: "launch failed" in slurm.state(job), 15.0, "Slurm to see the refusal")
+    known = slurm.wait(lambda known: known.states == {"IDLE", "FAIL"}, "the node to be taken out")
+    slurm.by_hand("healthcheck")
+    assert slurm.known() == known
+    assert known.reason == action
+    assert known.comment.startswith("vitald: gpu/0000:")
+    log = (slurm.folder / "slurmctld.log").read_text()
+    assert f"update_node: node {HOST} reason set to: {action}\n" in log
+    assert f"update_node: node {HOST} state set to FAILING\n" in log  # a job was about to begin
+
+    for finding in node.findings():
+        assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
+    slurm.by_hand("healthcheck")
+    assert slurm.known() == known
+
+
+def test_a_drill_replaces_no_instance(slurm: Slurm, on: Callable[..., Node]) -> None:
+    node = on("hyperpod = true")
+    assert node.cli("inject", "xid", "79").returncode == 0
+    node.wait(lambda status: status["rebootRequired"])
+    slurm.by_hand("healthcheck")
+    known = slurm.known()
+    assert (known.states, known.reason.startswith("vitald: SIMULATED: ")) == ({"IDLE", "DRAIN"}, True)

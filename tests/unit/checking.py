@@ -1,0 +1,64 @@
+"""How the unit tests of the checks run one: with what a program would have printed instead of the program."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agent.config import Config, Paths
+from agent.diagnostics.check import Check, Command, Ended, Output
+from agent.diagnostics.report import Ask, Report
+
+
+class Programs:
+    """Answers one command after the other, and remembers what was asked. The last answer stands for all further ones."""
+
+    def __init__(self, *outputs: Output) -> None:
+        self.outputs = list(outputs)
+        self.asked: list[Command] = []
+
+    async def execute(self, command: Command) -> Output:
+        self.asked.append(command)
+        return self.outputs.pop(0) if len(self.outputs) > 1 else self.outputs[0]
+
+
+def printed(stdout: str, exit_code: int = 0, *, stderr: str = "", dropped: int = 0, seconds: float = 1.0) -> Output:
+    return Output(ended=Ended.EXITED, stdout=stdout, stderr=stderr, exit_code=exit_code, dropped=dropped, seconds=seconds)
+
+
+def hung(stdout: str = "", left: tuple[str, ...] = ()) -> Output:
+    return Output(ended=Ended.DEADLINE, stdout=stdout, exit_code=-9, why="the deadline of 60 s is over", left=left)
+
+
+def perform(check: Check, *outputs: Output, gpus: tuple[int, ...] = ()) -> Report:
+    return asyncio.run(check.perform(Ask(check=check.name, gpus=gpus), Programs(*outputs).execute))
+
+
+def asked(check: Check, *outputs: Output, gpus: tuple[int, ...] = ()) -> list[Command]:
+    """The commands of a run."""
+    programs = Programs(*outputs)
+    asyncio.run(check.perform(Ask(check=check.name, gpus=gpus), programs.execute))
+    return programs.asked
+
+
+def config(sysfs: Path, **sections: object) -> Config:
+    return Config(paths=Paths(sysfs=sysfs), **sections)  # type: ignore[arg-type]
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str, script: str = "#!/bin/sh\n") -> Path:
+    """Programs of these names, on PATH by themselves."""
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).write_text(script)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def cuts(text: str, most: int = 60) -> Sequence[str]:
+    """Beginnings of a text, from nothing to all but its last character."""
+    step = max(1, len(text) // most)
+    return [text[:end] for end in range(0, len(text), step)]

@@ -1,0 +1,199 @@
+"""Running it: what is asked of dcgmi, and what comes of a run that does not go as it should."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from agent.config import Config, Dcgm
+from agent.diagnostics import checks
+from agent.diagnostics.check import Command, Ended, Output
+from agent.diagnostics.checks.dcgm import GRACE_S, build
+from agent.diagnostics.report import Ask, Outcome, Remedy, Report
+from tests.unit.checking import config, install
+from tests.unit.dcgm_made import a_test, new, old, passing, refused, warning
+
+DOWN = Output(
+    ended=Ended.EXITED,
+    exit_code=235,
+    stdout="Error: unable to establish a connection to the specified host: localhost\nError: Unable to connect to host engine. x\n",
+)
+WELL = Output(ended=Ended.EXITED, exit_code=0, stdout=json.dumps(new(*passing("memory", "pcie"))))
+
+
+class Engine:
+    """Answers as dcgmi does, and remembers what was asked."""
+
+    def __init__(self, diag: Output = WELL, discovery: Output | None = None, version: str = "4.5.2") -> None:
+        self.asked: list[Command] = []
+        self.diag, self.version = diag, version
+        self.discovery = discovery or Output(ended=Ended.EXITED, exit_code=0, stdout="2 GPUs found (Active).\n")
+
+    async def execute(self, command: Command) -> Output:
+        self.asked.append(command)
+        answers: Mapping[str, Output] = {"diag": self.diag, "discovery": self.discovery}
+        version = Output(ended=Ended.EXITED, exit_code=0, stdout=f"\ndcgmi  version: {self.version}\n\n" if self.version else "")
+        return answers.get(command.argv[1], version)
+
+    def run(self, level: int = 2, gpus: tuple[int, ...] = (), settings: Dcgm | None = None) -> Report:
+        check = build(Config(dcgm=settings or Dcgm()))
+        return asyncio.run(check.perform(Ask(check="dcgm", level=level, gpus=gpus), self.execute))
+
+    @property
+    def command(self) -> Command:
+        (command,) = (one for one in self.asked if one.argv[1] == "diag")
+        return command
+
+
+def test_a_run_that_passes() -> None:
+    engine = Engine()
+    report = engine.run()
+    assert (report.outcome, report.faults, report.dcgm_version) == (Outcome.PASS, (), "4.5.2")
+    assert engine.command.argv[1:5] == ("diag", "-r", "2", "-j")
+    assert (engine.command.deadline_s, engine.command.grace_s) == (1800.0, GRACE_S)
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        ("3.3.7", ()),
+        ("3.3.9", ("-t",)),
+        ("4.4.1", ("-t",)),
+        ("4.4.2", ("-t", "--enable-heartbeat")),
+        ("4.10.0", ("-t", "--enable-heartbeat")),
+        ("", ()),
+    ],
+)
+def test_options_that_only_some_versions_have(version: str, options: tuple[str, ...]) -> None:
+    engine = Engine(version=version)
+    engine.run()
+    assert tuple(word for word in engine.command.argv[5:] if word.startswith("-")) == options
+    if "-t" in options:
+        seconds = int(engine.command.argv[engine.command.argv.index("-t") + 1])
+        assert 0.9 * engine.command.deadline_s < seconds < engine.command.deadline_s
+
+
+def test_only_some_gpus_are_asked_for_and_must_be_there() -> None:
+    engine = Engine()
+    assert engine.run(gpus=(1, 0)).outcome is Outcome.PASS
+    assert engine.command.argv[5:7] == ("-i", "0,1")
+    assert Engine().run(gpus=(0, 7)).outcome is Outcome.INCONCLUSIVE
+
+
+def test_an_engine_that_is_down_is_told_and_the_run_judged_as_any_other() -> None:
+    report = Engine(discovery=DOWN).run()
+    assert report.outcome is Outcome.PASS
+    (fault,) = report.faults
+    assert (fault.code, fault.remedy, "systemctl start nvidia-dcgm" in fault.text) == ("dcgm/engine_down", Remedy.FIX_CONFIG, True)
+    failed = Output(
+        ended=Ended.EXITED,
+        exit_code=205,
+        stdout=json.dumps(new(a_test("memory", {0: "Fail", 1: "Pass"}, {0: [warning(52)]}), *passing("pcie"))),
+    )
+    report = Engine(failed, DOWN).run()
+    assert ([fault.code for fault in report.faults], report.culprits) == (["dcgm/52", "dcgm/engine_down"], (0,))
+    hung = Output(ended=Ended.DEADLINE, why="15 s are over", exit_code=-15)
+    assert [fault.code for fault in Engine(discovery=hung).run().faults] == ["dcgm/engine_down"]
+
+
+def test_a_version_that_the_document_does_not_have() -> None:
+    document = old(a_test("PCIe", {}), version=None)
+    assert Engine(Output(ended=Ended.EXITED, exit_code=0, stdout=json.dumps(document)), version="2.4.7").run(1).dcgm_version == "2.4.7"
+
+
+def test_the_version_is_asked_once_for_each_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "dcgmi")
+    engine, check = Engine(), build(Config())
+    ask = Ask(check="dcgm", level=1)
+
+    async def runs() -> list[int]:
+        counts = []
+        for change in (None, None, "#!/bin/sh\n# another version\n"):
+            if change is not None:
+                (tmp_path / "dcgmi").write_text(change)
+            await check.perform(ask, engine.execute)
+            counts.append(len([one for one in engine.asked if one.argv[1] == "--version"]))
+        return counts
+
+    assert asyncio.run(runs()) == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("output", "remedy", "words"),
+    [
+        (Output(ended=Ended.NOT_STARTED, why="permission denied"), Remedy.FIX_CONFIG, "permission denied"),
+        (Output(ended=Ended.DEADLINE, exit_code=203, why="1800 s are over", stdout=json.dumps(refused("Error: x"))), Remedy.RETRY, "1800 s are over"),
+        (Output(ended=Ended.CANCELLED, exit_code=203, why="a job began"), Remedy.RETRY, "a job began"),
+        (Output(ended=Ended.CANCELLED, exit_code=0, why="a job began", stdout=WELL.stdout), Remedy.RETRY, "a job began"),
+        (Output(ended=Ended.SIGNALLED, exit_code=-11), Remedy.RETRY, "signal 11"),
+        (Output(ended=Ended.EXITED, exit_code=222, stdout=json.dumps(refused("Error: x Return: (-34) in use"))), Remedy.RETRY, "another diagnostic"),
+        (Output(ended=Ended.EXITED, exit_code=0, stdout=f"{WELL.stdout[:400]}\n...\n{WELL.stdout[-300:]}", dropped=50_000_000), Remedy.RETRY, "50000000 bytes"),
+        (Output(ended=Ended.EXITED, exit_code=0), Remedy.RETRY, "nothing was printed"),
+    ],
+)  # fmt: skip
+def test_a_run_without_a_verdict(output: Output, remedy: Remedy, words: str) -> None:
+    report = Engine(output).run()
+    assert (report.outcome, report.remedy) == (Outcome.ERROR, remedy)
+    assert words in report.reason
+
+
+def test_what_is_left_running_is_named() -> None:
+    output = Output(ended=Ended.DEADLINE, exit_code=-9, why="late", left=("nvvs (pid 4711)",))
+    assert "still running: nvvs (pid 4711)" in Engine(output).run().reason
+
+
+@pytest.mark.parametrize("ended", [Ended.NOT_STARTED, Ended.CANCELLED])
+def test_a_program_that_does_not_even_tell_its_version_is_not_run(ended: Ended) -> None:
+    asked: list[Command] = []
+
+    async def execute(command: Command) -> Output:
+        asked.append(command)
+        return Output(ended=ended, why="gone")
+
+    report = asyncio.run(build(Config()).perform(Ask(check="dcgm", level=1), execute))
+    assert (report.outcome, len(asked)) == (Outcome.ERROR, 1)
+    assert "gone" in report.reason
+
+
+def gpu_on_pci(root: Path) -> Path:
+    device = root / "bus" / "pci" / "devices" / "0000:65:00.0"
+    device.mkdir(parents=True)
+    for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
+        (device / name).write_text(f"{text}\n")
+    return root
+
+
+def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sysfs = gpu_on_pci(tmp_path / "sys")
+    folder = install(tmp_path / "bin", monkeypatch)
+    check = build(config(sysfs))
+    assert check.missing().startswith("dcgmi is not installed")
+    (folder / "dcgmi").write_text("#!/bin/sh\n")
+    assert check.missing() == f"{folder}/dcgmi may not be executed"
+    (folder / "dcgmi").chmod(0o755)
+    assert check.missing() == ""
+    assert build(config(tmp_path / "none")).missing() != ""
+    assert build(config(sysfs, dcgm=Dcgm(enabled=False))).missing() == "[dcgm] enabled = false"
+    assert "not there" in build(config(sysfs, dcgm=Dcgm(program="/no/such/dcgmi"))).missing()
+
+
+def test_when_it_runs(tmp_path: Path) -> None:
+    check = build(config(tmp_path, dcgm=Dcgm(level_1_s=60.0, level_2_s=7200.0)))
+    assert [check.every_s(level) for level in check.levels] == [60.0, 7200.0, 0.0, 0.0]
+    assert [check.needs_idle(level) for level in check.levels] == [False, True, True, True]
+    assert [check.expected_s(level) for level in check.levels] == [10.0, 180.0, 1200.0, 5400.0]
+    assert build(config(tmp_path, dcgm=Dcgm(most=1))).every_s(2) == 0.0
+
+
+def test_every_file_of_the_folder_is_a_check() -> None:
+    folder = Path(checks.__file__).parent
+    built = checks.built(Config())
+    assert next(iter(built)) == "dcgm"
+    assert len(built) == len([path for path in folder.glob("*.py") if path.stem != "__init__"])
+    for name, check in built.items():
+        assert check.name == name
+        assert check.title and check.levels

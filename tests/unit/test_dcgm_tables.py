@@ -1,0 +1,101 @@
+"""What is data: the catalogue's entries of DCGM's errors, and the tables of outputs."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.catalog import CatalogError, load
+from agent.diagnostics.dcgm.document import Message
+from agent.diagnostics.dcgm.tables import tables, version_of
+from agent.diagnostics.report import Outcome, Remedy
+from agent.model import Action
+from tests.unit.builders import catalogue
+from tests.unit.dcgm_made import meanings
+
+ENTRIES = [rule for rule in catalogue().rules.values() if rule.kind == "dcgm"]
+
+
+def test_every_entry_says_how_it_is_read() -> None:
+    assert len(ENTRIES) > 130
+    assert [rule.code for rule in ENTRIES if rule.diagnostic is None] == []
+
+
+def test_every_code_that_is_meant_elsewhere_exists() -> None:
+    others = {other.code for rule in ENTRIES if rule.diagnostic for other in rule.diagnostic.instead}
+    exits = {row.code for row in tables().exits.values() if row.code}
+    stands_for = {f"dcgm/{row.stands_for}" for row in tables().tests if row.stands_for is not None}
+    assert others | exits | stands_for <= set(catalogue().rules)
+
+
+def test_no_two_entries_begin_with_the_same_words() -> None:
+    words = [phrase for rule in ENTRIES if rule.diagnostic for phrase in rule.diagnostic.words]
+    assert len(words) > 80
+    assert len(words) == len(set(words))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in ENTRIES if rule.diagnostic and rule.diagnostic.words], ids=lambda rule: rule.code)
+def test_an_entry_is_found_by_its_own_words(rule: object) -> None:
+    assert hasattr(rule, "diagnostic")
+    for words in rule.diagnostic.words:
+        text = words.replace("#", "7").replace("*", "something")
+        for said in (text, text.capitalize(), f"GPU 3 GPU 3 {text}"):
+            found = meanings().worded(said)
+            assert found is not None
+            assert found.code == rule.code  # type: ignore[attr-defined]
+
+
+def test_the_tables_hold_what_is_read_from_them() -> None:
+    assert {1, 2, 3, 4} == {row.level for row in tables().tests}
+    assert all(row.means for row in tables().exits.values())
+    assert not [code for code, row in tables().exits.items() if row.outcome is Outcome.PASS or row.remedy is Remedy.NONE]
+    assert (version_of("4.10.2"), version_of("4.2.3-rc1"), version_of("x"), version_of("")) == ((4, 10, 2), (4, 2, 3), (), ())
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ('{ remedy = "replce" }', "did you mean replace?"),
+        ('{ confirm = true }', "remedy: missing"),
+        ('{ remedy = "none", cofirm = true }', "cofirm: unknown key, did you mean confirm?"),
+        ('{ remedy = "none", confirm = 1 }', "expected true or false, found 1"),
+        ('{ remedy = "none", words = "x" }', "expected a list of texts, found 'x'"),
+        ('{ remedy = "none", words = ["X"] }', "expected lower case, found 'X'"),
+        ('{ remedy = "none", severity = { high = "none" } }', "expected a table such as"),
+        ('{ remedy = "none", severity = { 2 = "x" } }', "severity.2: 'x' is none of"),
+        ('{ remedy = "none", instead = [{ contains = ["x"] }] }', "instead #1: expected"),
+        ("3", "expected a table such as"),
+    ],
+)  # fmt: skip
+def test_a_wrong_entry_is_told(value: str, said: str) -> None:
+    with pytest.raises(CatalogError) as told:
+        load(overrides={"dcgm/58": __import__("agent.toml", fromlist=["parse"]).parse(f"diagnostic = {value}", "x")})
+    (error,) = told.value.errors
+    assert error.startswith("[catalog.overrides]: [dcgm.58] diagnostic: ")
+    assert said in error
+
+
+def test_an_override_counts_for_the_judge_and_for_the_reading() -> None:
+    from agent.diagnostics.dcgm.meanings import Meanings
+
+    changed = load(overrides={"dcgm/52": {"action": "observe", "diagnostic": {"remedy": "monitor"}}})
+    assert changed.rule("dcgm/52").rule_on({"confirmed": True}).action is Action.OBSERVE
+    assert Meanings(changed).of(Message("x", 52)).remedy is Remedy.MONITOR
+    own = load(overrides={"dcgm/777": {**_OWN, "diagnostic": {"remedy": "reboot"}}})
+    assert Meanings(own).of(Message("x", 777, severity=1)).remedy is Remedy.REBOOT
+
+
+def test_an_engine_that_answers_again_is_no_finding_any_more() -> None:
+    rule = catalogue().rule("dcgm/engine_down")
+    assert (rule.state, rule.rule_on({}).action, rule.rule_on({"recovered": True}).action) == (True, Action.INSPECT, Action.NONE)
+    assert "systemctl start nvidia-dcgm" in rule.advice
+
+
+_OWN = {
+    "title": "Ours",
+    "meaning": "Ours.",
+    "class": "hardware",
+    "action": "reboot_node",
+    "clears": ["reboot"],
+    "escalation": "none",
+    "source": "us",
+}

@@ -1,0 +1,332 @@
+"""Diagnostics on the socket and the port: what may be asked for, how it is told, and that hostile text makes no series without end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from agent.diagnostics.report import Ask, Due, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
+from agent.outputs import diagnostic_metrics
+from tests.harness import Json
+from tests.system.document import conforms
+from tests.system.people import request_as_nobody
+from tests.system.test_api_contract import CONFIG, TIGHT, _Unix
+from tests.system.test_metrics import complaints
+from tests.unit.diagnosing import BEGAN, FAILED, FakeDiagnostics, Served, run_of, slow_link
+
+RUN, CANCEL = "/v1/diagnostics/run", "/v1/diagnostics/cancel"
+
+
+@pytest.fixture
+def fake() -> FakeDiagnostics:
+    return FakeDiagnostics()
+
+
+@pytest.fixture
+def served(tmp_path: Path, fake: FakeDiagnostics) -> Iterator[Served]:
+    with Served(tmp_path, fake) as running:
+        yield running
+
+
+def get(served: Served, path: str) -> Json:
+    status, answer = served.request("GET", path)
+    assert status == 200, answer
+    return answer
+
+
+def full_of(fake: FakeDiagnostics) -> None:
+    """One of everything."""
+    ask = Ask(check="dcgm", level=2, gpus=(1, 3), by="root (uid 0), pid 7", reason="before the big run")
+    fake.going = (
+        Going(id="a-1", ask=ask, asked_at=BEGAN, stage=Stage.RUNNING, began=time.time() - 30.0, expected_s=480.0, test="memory"),
+        Going(id="a-2", ask=replace(ask, level=3, gpus=()), asked_at=BEGAN, waits_for="idle devices: job 815"),
+    )
+    fake.due = (Due(check="dcgm", level=1, at=BEGAN), Due(check="dcgm_health", level=0, at=BEGAN + 5, waits_for="job 815"))
+    fake.remembered = [run_of(FAILED, raw='{"DCGM GPU Diagnostic": 1}', exit_code=226), slow_link()]
+    fake.last = {(run.ask.check, run.ask.level): replace(run, raw="") for run in fake.remembered}
+    fake.blocked = "job 815"
+
+
+# --- what is shown
+
+
+def test_everything_is_in_the_document(served: Served, fake: FakeDiagnostics) -> None:
+    full_of(fake)
+    answer = get(served, "/v1/diagnostics")
+    conforms("Diagnostics", answer)
+    dcgm, health, nccl = answer["checks"]  # type: ignore[misc]
+    assert dcgm["every"] == {"1": 3600.0, "2": 86400.0, "3": 0.0, "4": 0.0}
+    assert dcgm["needsIdle"] == {"1": False, "2": True, "3": True, "4": True}
+    assert (health["levels"], nccl["missing"]) == ([0], "all_reduce_perf is not installed")
+    running, waiting = answer["going"]  # type: ignore[misc]
+    assert (running["stage"], running["gpus"], running["test"], waiting["stage"]) == ("running", [1, 3], "memory", "waiting")
+    assert 30.0 <= running["elapsed"] < 60.0
+    assert (waiting["elapsed"], waiting["began"], waiting["waitsFor"]) == (0.0, None, "idle devices: job 815")
+    assert [one["at"] for one in answer["due"]] == ["2026-11-18T11:06:40.000Z", "2026-11-18T11:06:45.000Z"]  # type: ignore[attr-defined]
+    assert answer["blocked"] == "job 815"
+
+    runs = get(served, "/v1/diagnostics/runs")
+    conforms("DiagnosticRuns", runs)
+    listed = runs["runs"]
+    assert [one["outcome"] for one in listed] == ["fail", "fail"]  # type: ignore[attr-defined]
+    assert "raw" not in listed[0]  # type: ignore[index]
+    assert get(served, "/v1/diagnostics/runs?check=nccl&limit=1")["runs"] == [listed[1]]  # type: ignore[index]
+
+    one = get(served, f"/v1/diagnostics/runs/{fake.remembered[0].id}")
+    conforms("DiagnosticRunInFull", one)
+    assert (one["raw"], one["culprits"], one["action"], one["why"]) == ('{"DCGM GPU Diagnostic": 1}', [3], "replace", FAILED.reason)
+    assert (one["rebootRequired"], one["replacementRequired"], one["exitCode"], one["seconds"]) == (False, True, 226, 60.0)
+    assert one["tests"][0]["gpus"] == {"0": "Pass", "1": "Pass", "2": "Pass", "3": "Fail"}  # type: ignore[index]
+    assert (one["faults"][0]["gpu"], one["faults"][0]["errorId"]) == (3, 84)  # type: ignore[index]
+
+
+def test_figures_that_are_none(served: Served, fake: FakeDiagnostics) -> None:
+    """What a program prints as infinite, or not at all, is null: JSON has no word for it."""
+    measures = tuple(Measure(name="busbw_bytes_per_second", value=value) for value in (float("inf"), float("nan"), 1.0))
+    fake.remembered = [run_of(Report(outcome=Outcome.INCONCLUSIVE, measures=measures))]
+    one = get(served, f"/v1/diagnostics/runs/{fake.remembered[0].id}")
+    conforms("DiagnosticRunInFull", one)
+    assert [measure["value"] for measure in one["measures"]] == [None, None, 1.0]  # type: ignore[attr-defined]
+
+
+def test_what_is_not_there(served: Served, fake: FakeDiagnostics) -> None:
+    full_of(fake)
+    for path, status, error in (
+        ("/v1/diagnostics/runs/a-1", 404, "has not ended"),
+        ("/v1/diagnostics/runs/b-1", 404, "no run 'b-1'"),
+        ("/v1/diagnostics/runs/%2e%2e%2f", 404, "no run"),
+        ("/v1/diagnostics/runs?check=dcmg", 404, "did you mean dcgm?"),
+        ("/v1/diagnostics/runs?limit=0", 400, "limit: expected a number from 1 to 1000"),
+        ("/v1/diagnostics/runs?limit=1001", 400, "limit"),
+        ("/v1/diagnostics/runs?level=1", 400, "unknown parameter 'level'"),
+        ("/v1/diagnostics?x=1", 400, "unknown parameter"),
+    ):
+        answered, answer = served.request("GET", path)
+        assert (answered, error in str(answer["error"])) == (status, True), answer
+    fake.ledger_fails = "disk I/O error"
+    for path in ("/v1/diagnostics/runs", "/v1/diagnostics/runs/b-1"):
+        answered, answer = served.request("GET", path)
+        assert (answered, "disk I/O error" in str(answer["error"])) == (503, True)
+    conforms("Diagnostics", get(served, "/v1/diagnostics"))
+
+
+# --- what is asked for
+
+
+def test_asking(served: Served, fake: FakeDiagnostics) -> None:
+    """Answered at once; the level is the lowest where none is said."""
+    status, answer = served.request("POST", RUN, {"reason": "why not"})
+    assert status == 202
+    conforms("OneGoing", answer)
+    assert (answer["going"]["stage"], answer["going"]["level"]) == ("waiting", 1)  # type: ignore[index]
+    assert served.request("POST", RUN, {"check": "dcgm_health", "reason": "why not"})[0] == 202
+    everything = {"check": "dcgm", "level": 2.0, "gpus": [3, 1.0], "busy": True, "reason": " why not "}
+    assert served.request("POST", RUN, everything)[0] == 202
+    first, second, third = fake.asked
+    assert (first.check, first.level, first.gpus, first.busy, first.reason) == ("dcgm", 1, (), False, "why not")
+    assert first.by == f"root (uid 0), pid {os.getpid()}"
+    assert (second.check, second.level) == ("dcgm_health", 0)
+    assert third == replace(first, level=2, gpus=(1, 3), busy=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error"),
+    [
+        ({}, 400, "reason"),
+        ({"reason": "  "}, 400, "reason"),
+        ({"reason": "a\nb"}, 400, "reason"),
+        ({"reason": "x", "check": "nvbandwidth"}, 404, "no check 'nvbandwidth'"),
+        ({"reason": "x", "check": "dcgm_heath"}, 404, "did you mean dcgm_health?"),
+        ({"reason": "x", "check": None}, 400, "check: expected a name"),
+        ({"reason": "x", "check": ["dcgm"]}, 400, "check: expected a name"),
+        ({"reason": "x", "level": 5}, 400, "dcgm has no level 5"),
+        ({"reason": "x", "level": 0}, 400, "dcgm has no level 0"),
+        ({"reason": "x", "check": "nccl", "level": 1}, 400, "nccl has no level 1"),
+        *(({"reason": "x", "level": level}, 400, "level: expected") for level in ("2", None, True, -1, 101, 1.5, 1e300)),
+        *(({"reason": "x", "gpus": gpus}, 400, "gpus: expected") for gpus in (3, "3", [-1], ["0"], [True], [None], [1, 1], [1.5], [4096])),
+        ({"reason": "x", "gpus": list(range(65))}, 400, "gpus: expected"),
+        ({"reason": "x", "busy": 1}, 400, "busy: expected true or false"),
+        ({"reason": "x", "levels": 2}, 400, "unknown key 'levels', did you mean level?"),
+        ([], 400, "not a JSON object"),
+    ],
+)
+def test_what_is_refused(served: Served, fake: FakeDiagnostics, body: object, status: int, error: str) -> None:
+    answered, answer = served.request("POST", RUN, body)
+    conforms("Error", answer)
+    assert (answered, error in str(answer["error"])) == (status, True), answer
+    assert fake.asked == []
+
+
+def test_refused_by_the_diagnostics(served: Served, fake: FakeDiagnostics) -> None:
+    fake.refusal = Refusal("the devices are released: ticket 7", "vitald release --end takes them back")
+    assert served.request("POST", RUN, {"reason": "x"}) == (
+        409,
+        {"error": "the devices are released: ticket 7", "hint": "vitald release --end takes them back"},
+    )
+
+
+def test_cancelling(served: Served, fake: FakeDiagnostics) -> None:
+    status, answer = served.request("POST", CANCEL, {"reason": "a job waits"})
+    assert (status, answer["error"]) == (409, "no diagnostic runs")
+    full_of(fake)
+    assert served.request("POST", CANCEL, {"reason": "x", "id": "b-9"})[1]["error"] == "no diagnostic b-9 runs or waits"
+    status, answer = served.request("POST", CANCEL, {"reason": "a job waits"})
+    conforms("OneGoing", answer)
+    assert (status, answer["going"]["id"], answer["going"]["stage"]) == (200, "a-1", "ending")  # type: ignore[index]
+    assert fake.cancelled[-1] == (None, f"root (uid 0), pid {os.getpid()}", "a job waits")
+    assert served.request("POST", CANCEL, {"reason": "x", "id": "a-2"})[0] == 200
+    before = len(fake.cancelled)
+    for body in (
+        {},
+        {"id": "a-2"},
+        {"reason": "x", "id": 7},
+        {"reason": "x", "id": ""},
+        {"reason": "x", "id": None},
+        {"reason": "x", "level": 1},
+    ):
+        assert served.request("POST", CANCEL, body)[0] == 400, body
+    assert len(fake.cancelled) == before
+
+
+def test_others_may_look_and_not_touch(served: Served, fake: FakeDiagnostics) -> None:
+    """The socket's group, here root's, reads."""
+    served.socket.chmod(0o666)
+    served.runtime.chmod(0o755)
+    group = (0,)
+    assert request_as_nobody(served, "GET", "/v1/diagnostics", groups=group)[0] == 200  # type: ignore[arg-type]
+    for path in (RUN, CANCEL):
+        status, answer = request_as_nobody(served, "POST", path, {"reason": "mine"}, groups=group)  # type: ignore[arg-type]
+        assert (status, "may not change" in str(answer["error"])) == (403, True)
+    assert request_as_nobody(served, "GET", "/v1/diagnostics/runs")[0] == 403  # type: ignore[arg-type]
+    assert (fake.asked, fake.cancelled) == ([], [])
+
+
+OURS = {**TIGHT, "paths": {path: item for path, item in TIGHT["paths"].items() if path.startswith("/v1/diagnostics")}}  # type: ignore[attr-defined]
+schema = schemathesis.openapi.from_dict(OURS, config=CONFIG)
+REFUSABLE = ("runDiagnostic", "cancelDiagnostic")  # no such level, nothing runs
+
+
+@pytest.fixture(scope="module")
+def contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[requests.Session]:
+    fake = FakeDiagnostics()
+    full_of(fake)
+    with Served(tmp_path_factory.mktemp("served"), fake) as running:
+        made = requests.Session()
+        made.mount("http://vitald", _Unix(running.socket))
+        yield made
+
+
+@schema.parametrize()
+@settings(
+    max_examples=25,
+    database=None,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[*HealthCheck],
+)
+def test_every_answer_is_in_the_document(case: schemathesis.Case, contract: requests.Session) -> None:
+    excluded = [positive_data_acceptance] if case.operation.definition.raw["operationId"] in REFUSABLE else []
+    case.call_and_validate(base_url="http://vitald", session=contract, excluded_checks=excluded)
+
+
+# --- the port
+
+
+class Page(Collector):
+    def __init__(self, fake: FakeDiagnostics, tally: diagnostic_metrics.Tally) -> None:
+        self._fake, self._tally = fake, tally
+
+    def collect(self) -> Iterator[Metric]:
+        return diagnostic_metrics.metrics(self._fake, self._tally)
+
+
+def page(fake: FakeDiagnostics, *ended: Run) -> str:
+    tally = diagnostic_metrics.Tally()
+    for run in ended:
+        tally.count(run)
+    registry = CollectorRegistry()
+    registry.register(Page(fake, tally))
+    return generate_latest(registry).decode()
+
+
+def samples(text: str) -> dict[str, float]:
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+    assert len(found) == len(lines), "a sample is told twice"
+    return found
+
+
+def test_what_the_port_says(fake: FakeDiagnostics) -> None:
+    full_of(fake)
+    told = samples(page(fake, run_of(FAILED), run_of(FAILED), run_of(), run_of(check="nccl", level=0, preempted="job 815")))
+    outcomes = {
+        one: told[f'vitald_diagnostic_last_outcome{{check="dcgm",level="2",outcome="{one}"}}'] for one in ("pass", "fail", "preempted")
+    }
+    assert outcomes == {"pass": 0.0, "fail": 1.0, "preempted": 0.0}
+    assert sum(value for name, value in told.items() if name.startswith('vitald_diagnostic_last_outcome{check="dcgm",level="2"')) == 1.0
+    assert told['vitald_diagnostic_last_end_timestamp_seconds{check="dcgm",level="2"}'] == BEGAN + 60.0
+    assert told['vitald_diagnostic_last_duration_seconds{check="dcgm",level="2"}'] == 60.0
+    assert told['vitald_diagnostic_runs_total{check="dcgm",level="2",outcome="fail"}'] == 2.0
+    assert told['vitald_diagnostic_runs_total{check="nccl",level="0",outcome="preempted"}'] == 1.0
+    assert [
+        told[f'vitald_diagnostic_{name}{{check="dcgm",level="{level}"}}'] for level in (1, 2, 3) for name in ("running", "waiting")
+    ] == [
+        *(0.0, 0.0),
+        *(1.0, 0.0),
+        *(0.0, 1.0),
+    ]
+    assert told['vitald_diagnostic_next_timestamp_seconds{check="dcgm",level="1"}'] == BEGAN
+    test = 'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="{}"}}'
+    assert told[test.format(3, "fail", "Page Retirement/Row Remap")] == 1.0
+    assert told[test.format(0, "pass", "Page Retirement/Row Remap")] == 1.0
+    assert told[test.format("", "pass", "CUDA Main Library")] == 1.0
+    measured = 'vitald_diagnostic_measure{}{{check="nccl",device="{}",name="{}"}}'
+    assert told[measured.format("", "", "busbw_bytes_per_second")] == 101.5e9
+    assert told[measured.format("_ratio", "", "busbw_bytes_per_second")] == pytest.approx(0.29)
+    assert told[measured.format("_ratio", "rdmap0s6", "latency_seconds")] == pytest.approx(50 / 21.6)
+
+
+def test_gauges_fall_again(fake: FakeDiagnostics) -> None:
+    full_of(fake)
+    fake.going = ()
+    fake.last = {("dcgm", 2): run_of()}
+    told = samples(page(fake))
+    assert told['vitald_diagnostic_last_outcome{check="dcgm",level="2",outcome="fail"}'] == 0.0
+    assert told['vitald_diagnostic_running{check="dcgm",level="2"}'] == 0.0
+    assert not any(name.startswith(("vitald_diagnostic_test_status", "vitald_diagnostic_measure")) for name in told)
+
+
+@pytest.mark.prometheus
+def test_promtool_has_nothing_to_say(fake: FakeDiagnostics, promtool: str) -> None:
+    assert complaints(promtool, page(fake)) == ""
+    full_of(fake)
+    assert complaints(promtool, page(fake, run_of(FAILED))) == ""
+
+
+def test_hostile_documents_make_no_series_without_end(fake: FakeDiagnostics) -> None:
+    """And what failed is among those that are told."""
+    statuses = {str(gpu): "Pass" for gpu in range(1000)}
+    tests = [Test(name=f'test "{number}"\n\\' + "x" * 500, gpus=statuses) for number in range(50)]
+    tests += [Test(name="the last", gpus={"7": "Fail", "8": "made up\x1b[2J"}), Test(name="the last", gpus={"7": "Pass"})]
+    measures = tuple(Measure(name=f"figure {number}", value=1.0, device="\x1b]0;") for number in range(5000))
+    fake.last = {("dcgm", 2): run_of(Report(outcome=Outcome.FAIL, tests=tuple(tests), measures=measures))}
+    text = page(fake)
+    told = samples(text)
+    assert len(told) < 1000
+    assert "\x1b" not in text
+    test = 'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="the last"}}'
+    assert told[test.format(7, "fail")] == told[test.format(8, "other")] == 1.0
+    assert test.format(7, "pass") not in told

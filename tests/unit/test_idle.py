@@ -1,0 +1,735 @@
+"""The idle gate: who uses the devices, told from laid-out trees, and from real processes of this machine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.diagnostics import holders
+from agent.diagnostics.holders import Holder, Table
+from agent.diagnostics.idle import BESIDE, Gate, Kind, Use, pod, slurm_job, slurm_jobs
+from tests.unit.builders import FUZZ
+
+POD = "0b4a3c1e-55aa-4c0f-9d2e-1f2a3b4c5d6e"
+KERNEL_THREAD = 0x00200000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Tree:
+    """A node's procfs, cgroups and device files in a folder."""
+
+    def __init__(self, folder: Path, *, gpus: int = 8, neurons: int = 0) -> None:
+        self.procfs, self.cgroup, self.dev = folder / "proc", folder / "cgroup", folder / "dev"
+        for one in (self.procfs, self.cgroup, self.dev):
+            one.mkdir(parents=True)
+        for name in (*(f"nvidia{index}" for index in range(gpus)), *(f"neuron{index}" for index in range(neurons)), "nvidiactl", "null"):
+            (self.dev / name).touch()
+        self.clock = Clock()
+
+    def process(
+        self,
+        pid: int,
+        name: str = "python3",
+        files: Sequence[str] = (),
+        *,
+        parent: int = 1,
+        flags: int = 0,
+        state: str = "S",
+        threads: int = 1,
+        cgroup: str = "0::/user.slice/user-1000.slice/session-3.scope\n",
+        cmdline: str = "",
+        environ: str = "",
+    ) -> Path:
+        folder = self.procfs / str(pid)
+        (folder / "fd").mkdir(parents=True)
+        for number, path in enumerate(("/dev/null", "pipe:[4711]", *files)):
+            self.open(pid, number, path)
+        (folder / "stat").write_text(f"{pid} ({name}) {state} {parent} 1 1 0 -1 {flags} {'0 ' * 10}{threads} 0 100 0\n")
+        (folder / "cgroup").write_text(cgroup)
+        (folder / "cmdline").write_text(cmdline or f"{name}\0")
+        (folder / "environ").write_text(environ)
+        return folder
+
+    def open(self, pid: int, number: int, path: str) -> None:
+        target = path.replace("/dev/", f"{self.dev}/", 1) if path.startswith("/dev/") else path
+        (self.procfs / str(pid) / "fd" / str(number)).symlink_to(target)
+
+    def hide(self, pid: int) -> None:
+        """Its open files are there and cannot be listed, by whoever asks."""
+        shutil.rmtree(self.procfs / str(pid) / "fd")
+        (self.procfs / str(pid) / "fd").symlink_to("fd")
+
+    def job(self, path: str, *, processes: str = "4711\n") -> None:
+        folder = self.cgroup / path
+        folder.mkdir(parents=True)
+        (folder / "cgroup.procs").write_text(processes)
+
+    def gate(self, *, own: Sequence[int] = (), beside: Sequence[str] = ()) -> Gate:
+        return Gate(self.procfs, self.cgroup, self.dev, own=own, beside=beside, proven=lambda link: True, clock=self.clock)
+
+    def table(self) -> Table:
+        return Table(self.procfs, self.dev, lambda link: True)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path / "node")
+
+
+def words(uses: Sequence[Use]) -> list[str]:
+    return [use.words for use in uses]
+
+
+# --- files that are open
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "nvidia0",
+        "nvidia15",
+        "nvidia-uvm",
+        "nvidia-caps/nvidia-cap3",
+        "nvidia-caps/nvidia-cap21",
+        "neuron0",
+        "neuron15",
+        "nvidia0 (deleted)",
+    ],
+)
+def test_a_process_with_a_device_open_is_a_use(tree: Tree, file: str) -> None:
+    tree.process(4711, files=[f"/dev/{file}"])
+    device = file.removesuffix(" (deleted)")
+    assert tree.gate().look() == (Use(kind=Kind.PROCESS, words=f"python3 (pid 4711) has {device} open", pid=4711, device=device),)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/dev/nvidiactl",
+        "/dev/nvidia-modeset",
+        "/dev/nvidia-caps/nvidia-cap1",  # MIG's configuration and its monitor
+        "/dev/nvidia-caps/nvidia-cap2",
+        "/dev/nvidia0.log",
+        "/home/user/nvidia0",
+        "/usr/lib/nvidia/nvidia0",
+        "/dev/neuron",
+    ],
+)
+def test_other_files_of_the_driver_and_files_of_such_names_are_none(tree: Tree, file: str) -> None:
+    tree.process(4711, files=[file])
+    assert tree.gate().look() == ()
+
+
+def test_eight_devices_of_one_process_are_one_use(tree: Tree) -> None:
+    tree.process(4711, files=["/dev/nvidiactl", *(f"/dev/nvidia{index}" for index in range(8)), "/dev/nvidia-uvm", "/dev/nvidia3"])
+    assert words(tree.gate().look()) == ["python3 (pid 4711) has nvidia-uvm and 8 more open"]
+
+
+def test_a_process_that_only_changed_its_root_is_seen(tree: Tree) -> None:
+    tree.process(4711, files=["/srv/image/dev/nvidia2"])
+    assert [use.device for use in tree.gate().look()] == ["nvidia2"]
+
+
+def test_a_plain_file_that_is_called_like_a_device_is_none(tree: Tree) -> None:
+    tree.process(4711, files=["/dev/nvidia0"])  # it exists, and is an ordinary file
+    assert Table(tree.procfs, tree.dev).holders == []
+    table = Table(tree.procfs, tree.dev)
+    table.scan(0.0)
+    assert table.holders == []
+
+
+@pytest.mark.parametrize("name", sorted(BESIDE))
+def test_daemons_and_monitors_do_not_count(tree: Tree, name: str) -> None:
+    tree.process(4711, name[:15], ["/dev/nvidia0", "/dev/nvidia-uvm"])
+    assert tree.gate().look() == ()
+
+
+def test_a_site_may_name_more_monitors(tree: Tree) -> None:
+    tree.process(4711, "our-gpu-exporte", ["/dev/nvidia0"])
+    assert len(tree.gate().look()) == 1
+    assert tree.gate(beside=["our-gpu-exporter-of-many-words"]).look() == ()
+
+
+def test_what_is_ours_does_not_count(tree: Tree) -> None:
+    tree.process(100, "vitald")
+    tree.process(101, "python3", ["/dev/nvidia0"], parent=100)
+    tree.process(102, "sh", parent=101)
+    tree.process(103, "all_reduce_perf", ["/dev/nvidia1"], parent=102)
+    tree.process(104, "nvvs", ["/dev/nvidia2", "/dev/nvidia-uvm"])
+    tree.process(105, "helper", ["/dev/nvidia3"], environ="PATH=/bin\0VITALD_RUN=20240101T000000-1-dcgm-2\0")
+    tree.process(106, "helper", ["/dev/nvidia4"], environ="PATH=/bin\0NOT_VITALD_RUN=1\0X=\nVITALD_RUN=1\0")
+    assert [use.pid for use in tree.gate(own=[100]).look()] == [106]
+    assert [use.pid for use in tree.gate().look()] == [101, 103, 106]
+
+
+def test_parents_that_go_in_a_circle_end(tree: Tree) -> None:
+    tree.process(100, files=["/dev/nvidia0"], parent=101)
+    tree.process(101, parent=100)
+    assert [use.pid for use in tree.gate(own=[5]).look()] == [100]
+
+
+def test_names_that_are_meant_to_deceive(tree: Tree) -> None:
+    tree.process(1, "evil) R 1\x1b[31m\n\u202e", ["/dev/nvidia0"])
+    tree.process(2, "\n" * 15, ["/dev/nvidia0"])
+    shown = words(tree.gate().look())
+    assert shown == ["evil) R 1?[31m?? (pid 1) has nvidia0 open", f"{'?' * 15} (pid 2) has nvidia0 open"]
+
+
+def test_open_files_that_cannot_be_shown_do_not_matter(tree: Tree) -> None:
+    folder = tree.process(4711, files=["/dev/nvidia0"])
+    (folder / "fd/90").symlink_to(os.fsdecode(b"/tmp/\xff\xfe\n/dev/nvidia\xff"))
+    (folder / "fd/91").symlink_to("/" + "a/dev/" * 600 + "nvidia")
+    assert [use.device for use in tree.gate().look()] == ["nvidia0"]
+
+
+def test_a_young_process_is_looked_at_each_time_and_an_old_one_every_two_seconds(tree: Tree) -> None:
+    tree.process(15, "old")
+    gate = tree.gate()
+    assert gate.look() == ()
+    tree.process(16, "new")
+    assert gate.look() == ()
+    tree.open(15, 50, "/dev/nvidia1")
+    tree.open(16, 50, "/dev/nvidia2")
+    tree.clock.now += 0.5
+    assert [use.pid for use in gate.look()] == [16]
+    tree.clock.now += 1.6
+    assert [use.pid for use in gate.look()] == [15, 16]
+
+
+def test_after_a_pause_all_are_looked_at_and_then_by_turns(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no look costs much more than the others."""
+    for pid in range(100, 260):
+        tree.process(pid)
+    table = tree.table()
+    looked: list[int] = []
+    real_look = table._look_at
+    monkeypatch.setattr(table, "_look_at", lambda pid, *rest: (looked.append(pid), real_look(pid, *rest))[1])
+    monkeypatch.setattr(holders, "perf_counter", lambda: 0.0)
+    counts = []
+    for now in (0.0, 600.0, 600.5, 601.0, 601.5, 602.0, 602.5, 603.0, 603.5):
+        looked.clear()
+        table.scan(now)
+        counts.append(len(looked))
+    assert counts[:2] == [160, 160]
+    assert max(counts[2:]) <= 50
+    assert sum(counts[2:6]) >= 160, "each at least once in two seconds"
+
+
+def test_who_has_ended_or_let_go_is_no_use_any_more(tree: Tree) -> None:
+    tree.process(1, files=["/dev/nvidia1"])
+    folder = tree.process(2, files=["/dev/nvidia2"])
+    gate = tree.gate()
+    assert [use.pid for use in gate.look()] == [1, 2]
+    (tree.procfs / "1").rename(tree.procfs / "gone")
+    (folder / "fd/2").unlink()
+    assert [use.pid for use in gate.look()] == [2], "it was read a moment ago"
+    tree.clock.now += 2.5
+    assert gate.look() == ()
+
+
+def test_a_number_that_was_given_out_again_is_another_process(tree: Tree) -> None:
+    tree.process(7, "kworker/0:1", flags=KERNEL_THREAD)
+    gate = tree.gate()
+    assert gate.look() == ()
+    (tree.procfs / "7").rename(tree.procfs / "gone")  # its inode stays in use
+    tree.process(7, "train", ["/dev/nvidia0"])
+    assert [use.words for use in gate.look()] == ["train (pid 7) has nvidia0 open"]
+
+
+def test_kernel_threads_are_looked_at_once(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pid in range(2, 200):
+        tree.process(pid, "kworker", flags=KERNEL_THREAD)
+        if pid % 2:
+            tree.hide(pid)  # as to anybody but root
+    tree.process(300, "bash")
+    table = tree.table()
+    looked: list[object] = []
+    real = table._open_files
+    monkeypatch.setattr(table, "_open_files", lambda process: (looked.append(process), real(process))[1])
+    for second in range(10):
+        table.scan(100.0 * second)
+    assert looked.count(300) == 10
+    assert len(looked) == 198 + 10
+    assert table.hidden == 0
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_none(tree: Tree) -> None:
+    (tree.procfs / "1").mkdir()
+    (tree.procfs / "2/fd").mkdir(parents=True)
+    tree.open(2, 0, "/dev/nvidia0")  # and its stat is gone
+    tree.process(3, state="Z")
+    (tree.procfs / "4").write_text("not a folder")
+    assert tree.gate().look() == ()
+
+
+def test_a_table_of_files_without_end_is_not_read_to_its_end(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holders, "_FILES_MOST", 100)
+    tree.process(4711, files=[f"socket:[{number}]" for number in range(200)])
+    table = tree.table()
+    table.scan(0.0)
+    assert table.hidden == 1
+    assert table.blind == "1 processes could not be looked at"
+
+
+def test_a_table_that_takes_long_to_read_is_read_more_seldom(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.process(4711)
+    table = tree.table()
+    times = iter([0.0, 0.2])  # 200 ms
+    monkeypatch.setattr(holders, "perf_counter", lambda: next(times))
+    table.scan(0.0)
+    tree.open(4711, 60, "/dev/nvidia0")
+    table.scan(9.0)
+    assert table.holders == []
+    monkeypatch.setattr(holders, "perf_counter", lambda: 0.0)
+    table.scan(10.5)
+    assert table.holders == [Holder(pid=4711, name="python3", devices=("nvidia0",))]
+
+
+def test_a_thread_that_outlives_the_first_one_is_seen(tree: Tree) -> None:
+    """Such as one that is stuck in the driver after the process was killed."""
+    folder = tree.process(4711, "train", state="Z", threads=2)
+    shutil.rmtree(folder / "fd")
+    for thread in ("4711", "4712"):
+        (folder / "task" / thread / "fd").mkdir(parents=True)
+    (folder / "task/4712/fd/5").symlink_to(tree.dev / "nvidia6")
+    assert words(tree.gate().look()) == ["train (pid 4711) has nvidia6 open"]
+
+
+# --- Slurm
+
+
+def test_steps_of_slurm_name_their_jobs(tree: Tree) -> None:
+    tree.process(10, "slurmstepd", cmdline="slurmstepd: [123.0]\0\0\0")
+    tree.process(11, "slurmstepd", cmdline="slurmstepd: [123.batch]\0")
+    tree.process(12, "slurmstepd", cmdline="slurmstepd: [4500.extern]\0")
+    tree.process(13, "slurmstepd", cmdline="/usr/sbin/slurmstepd\0infinity\0")
+    tree.process(14, "slurmd", ["/dev/nvidia0"], cmdline="/usr/sbin/slurmd\0-D\0")
+    tree.process(15, "slurmstepd", cmdline="slurmstepd: [99.0]\0", state="Z")
+    assert words(tree.gate().look()) == ["job 123 (slurm)", "job 4500 (slurm)"]
+
+
+def test_a_step_that_just_begins_counts_and_is_named_once_it_says_its_job(tree: Tree) -> None:
+    gate = tree.gate()
+    assert gate.look() == ()
+    folder = tree.process(10, "slurmd")
+    assert gate.look() == ()
+    tree.process(11, "slurmstepd", cmdline="/usr/sbin/slurmstepd\0")
+    assert words(gate.look()) == ["a job of Slurm's (pid 11)"]
+    tree.clock.now += 0.5
+    (tree.procfs / "11/cmdline").write_text("slurmstepd: [77.batch]\0")
+    (folder / "stat").write_text((folder / "stat").read_text().replace("slurmd", "slurmstepd"))
+    (folder / "cmdline").write_text("slurmstepd: [78.batch]\0")
+    assert words(gate.look()) == ["job 78 (slurm)", "job 77 (slurm)"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "system.slice/slurmstepd.scope/job_123",
+        "system.slice/node1_slurmstepd.scope/job_123",
+        "slurmstepd.scope/job_123",
+        "unified/system.slice/slurmstepd.scope/job_123",
+        "cpuset/slurm/uid_1000/job_123",
+        "freezer/slurm_node1/uid_1000/job_123",
+        "memory/slurm/uid_0/job_123",
+    ],
+)
+def test_cgroups_of_slurm_name_their_jobs(tree: Tree, path: str) -> None:
+    tree.job(path)
+    tree.job("user.slice/user-1000.slice/slurm/job_9")
+    tree.job("system.slice/slurmd.service/job_8")
+    tree.job("system.slice/slurmstepd.scope/system")
+    assert slurm_jobs(tree.cgroup) == ["123"]
+
+
+def test_an_empty_cgroup_that_stayed_behind_is_no_job(tree: Tree) -> None:
+    tree.job("system.slice/slurmstepd.scope/job_1", processes="")
+    (tree.cgroup / "system.slice/slurmstepd.scope/job_1/cgroup.events").write_text("populated 0\nfrozen 0\n")
+    tree.job("system.slice/slurmstepd.scope/job_2", processes="")
+    (tree.cgroup / "system.slice/slurmstepd.scope/job_2/cgroup.events").write_text("populated 1\nfrozen 0\n")
+    tree.job("cpuset/slurm/uid_1000/job_3", processes="")
+    tree.job("cpuset/slurm/uid_1000/job_4", processes="")
+    tree.job("cpuset/slurm/uid_1000/job_4/step_0/task_0", processes="4711\n")
+    assert slurm_jobs(tree.cgroup) == ["2", "4"]
+
+
+def test_a_job_is_told_once_whatever_names_it_and_with_its_process(tree: Tree) -> None:
+    tree.process(10, "slurmstepd", cmdline="slurmstepd: [123.0]\0")
+    tree.process(11, "train", ["/dev/nvidia0"], cgroup="0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0\n")
+    tree.job("system.slice/slurmstepd.scope/job_123")
+    gate = tree.gate()
+    gate.announced = ("123", "124")
+    assert gate.look() == (
+        Use(kind=Kind.JOB, words="job 124", job="124"),
+        Use(kind=Kind.SLURM, words="job 123 (slurm)", job="123", pid=11, device="nvidia0"),
+    )
+
+
+# --- Kubernetes
+
+SYSTEMD_POD = POD.replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SYSTEMD_POD}.slice/cri-containerd-9f2c.scope\n",
+        f"0::/kubepods.slice/kubepods-pod{SYSTEMD_POD}.slice/crio-9f2c.scope\n",
+        f"0::/kubepods/besteffort/pod{POD}/9f2c\n",
+        f"12:devices:/kubepods/burstable/pod{POD}/9f2c\n11:memory:/kubepods/burstable/pod{POD}/9f2c\n0::/\n",
+        f"1:name=systemd:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{SYSTEMD_POD}.slice/docker-9f2c.scope\n",
+        f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SYSTEMD_POD}.slice/cri-containerd-9f2c.scope\n",
+    ],
+)
+def test_a_process_of_a_pod_names_the_pod(tree: Tree, cgroup: str) -> None:
+    tree.process(4711, "train", ["/dev/nvidia0"], cgroup=cgroup)
+    tree.process(4712, "train", ["/dev/nvidia1"], cgroup=cgroup)
+    tree.process(4713, "pause", cgroup=cgroup)
+    assert tree.gate().look() == (
+        Use(kind=Kind.POD, words=f"pod {POD}: train (pid 4711) has nvidia0 open", pod=POD, pid=4711, device="nvidia0"),
+    )
+
+
+def test_a_pod_that_does_not_come_from_the_api_server_has_another_sort_of_uid() -> None:
+    uid = "6f0f7a51cd1b2b64b2f9b3d4e5f60718"
+    assert pod(f"0::/kubepods/burstable/pod{uid}/9f2c\n") == uid
+    assert pod("0::/system.slice/podman-9f2c.scope\n") == ""
+
+
+@given(st.text(max_size=300))
+@FUZZ
+def test_no_cgroup_confuses(text: str) -> None:
+    assert len(pod(text)) in (0, 32, 36)
+    assert len(slurm_job(text)) <= 40
+
+
+@given(st.text(alphabet="kubepods/.slicejob_0123-:\n", max_size=200))
+@FUZZ
+def test_a_pods_name_is_found_among_anything(text: str) -> None:
+    assert pod(f"{text}\n0::/kubepods/burstable/pod{POD}/1\n") == POD
+
+
+# --- what others say
+
+
+def test_announced_jobs_and_a_release_are_uses(tree: Tree) -> None:
+    gate = tree.gate()
+    gate.announced, gate.released = ("55\n",), "all GPUs released until 12:00:00"
+    assert words(gate.look()) == ["released: all GPUs released until 12:00:00", "job 55?"]
+
+
+def test_the_driver_names_processes_that_cannot_be_looked_at(tree: Tree) -> None:
+    tree.process(10, "train", cgroup="0::/system.slice/slurmstepd.scope/job_123/step_0\n")
+    tree.process(11, "notebook")
+    tree.process(12, "bash")
+    tree.process(13, "nvvs")
+    for pid in (10, 11, 13):
+        tree.hide(pid)
+    gate = tree.gate()
+    gate.compute = {f"gpu/{index}": () for index in range(8)}
+    assert gate.look() == (), "nobody works on any"
+    gate.compute = {**gate.compute, "gpu/0": [10.0, 13.0], "gpu/1": [11, 12, 999]}  # 12 has let go, 999 has ended
+    assert words(gate.look()) == ["job 123 (slurm)", "notebook (pid 11) computes on gpu/1, as the driver says"]
+    gate.compute = None
+    assert gate.look() == ()
+
+
+def test_a_process_is_told_once_though_the_driver_names_it_too(tree: Tree) -> None:
+    tree.process(10, "train", ["/dev/nvidia0"])
+    gate = tree.gate()
+    gate.compute = {"gpu/0": [10], "gpu/1": [10]}
+    assert words(gate.look()) == ["train (pid 10) has nvidia0 open"]
+
+
+def test_a_monitor_that_computes_is_work_after_all(tree: Tree) -> None:
+    tree.process(10, "nvidia-smi", ["/dev/nvidia0", "/dev/nvidia-uvm"])  # so it calls itself
+    gate = tree.gate()
+    gate.compute = {"gpu/0": [10]}
+    assert words(gate.look()) == ["nvidia-smi (pid 10) computes on gpu/0, as the driver says"]
+
+
+# --- what cannot be told
+
+
+def test_where_processes_cannot_be_looked_at_the_driver_must_answer_for_every_gpu(tree: Tree) -> None:
+    tree.process(10)
+    tree.hide(10)
+    gate = tree.gate()
+    said = "not known: 1 processes could not be looked at, and the driver does not say who uses {} of 8 GPUs"
+    assert words(gate.look()) == [said.format(8)]
+    gate.compute = {f"gpu/{index}": () for index in range(7)}
+    assert words(gate.look()) == [said.format(1)]
+    gate.compute = {f"gpu/{index}": () for index in range(8)}
+    assert gate.look() == ()
+
+
+def test_the_same_of_neuron_devices(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "trainium", gpus=0, neurons=2)
+    tree.process(10)
+    gate = tree.gate()
+    gate.memory = {"neuron/0": 4096.0}
+    assert gate.look() == (), "who may look at all processes need not ask the driver"
+    tree.hide(10)
+    tree.clock.now += 3.0
+    assert [use.kind for use in gate.look()] == [Kind.DRIVER, Kind.UNKNOWN]
+    gate.memory = {"neuron/0": 0.0, "neuron/1": 0.0}
+    assert gate.look() == ()
+    gate.memory = {"neuron/0": 0.0, "neuron/1": 4096.0}
+    assert words(gate.look()) == ["memory of neuron/1 is in use, as the driver says"]
+
+
+def test_in_a_container_of_its_own_only_the_driver_can_tell(tree: Tree) -> None:
+    tree.process(1)
+    tree.process(50, "bash")
+    (tree.procfs / "self/ns").mkdir(parents=True)
+    (tree.procfs / "self/ns/pid").symlink_to("pid:[4026532999]")
+    gate = tree.gate()
+    assert [use.kind for use in gate.look()] == [Kind.UNKNOWN]
+    gate.compute = {f"gpu/{index}": () for index in range(8)}
+    assert gate.look() == ()
+    gate.compute = {**gate.compute, "gpu/3": [50, 90210]}  # not the 50 that is seen from here
+    assert {use.device for use in gate.look()} == {"gpu/3"}
+    assert words(gate.look())[0] == "process 50 of the node computes on gpu/3, as the driver says"
+
+
+def test_where_other_users_processes_are_hidden_a_process_not_seen_has_not_ended(tree: Tree) -> None:
+    tree.process(50, "vitald")
+    (tree.procfs / "self").mkdir()
+    gate = tree.gate()
+    gate.compute = {f"gpu/{index}": () for index in range(8)}
+    assert gate.look() == ()
+    gate.compute = {**gate.compute, "gpu/3": [90210]}
+    assert words(gate.look()) == ["a process (pid 90210) computes on gpu/3, as the driver says"]
+    gate.compute = {}
+    assert [use.kind for use in gate.look()] == [Kind.UNKNOWN]
+
+
+def test_a_node_without_devices_has_no_users(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "plain", gpus=0)
+    tree.process(10)
+    tree.hide(10)
+    assert tree.gate().look() == ()
+
+
+def test_the_nodes_first_process_may_be_closed_to_anybody(tree: Tree) -> None:
+    tree.process(1, "systemd")
+    tree.hide(1)
+    assert tree.gate().look() == ()
+
+
+def test_without_procfs_nothing_is_known(tree: Tree) -> None:
+    tree.procfs.rmdir()
+    (use,) = tree.gate().look()
+    assert use.kind is Kind.UNKNOWN
+    assert "No such file" in use.words
+
+
+@given(st.dictionaries(st.sampled_from(["stat", "cmdline", "cgroup", "environ"]), st.binary(max_size=200)), st.integers(1, 10**9))
+@FUZZ
+def test_whatever_stands_in_procfs_a_look_returns(files: dict[str, bytes], pid: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Tree(Path(folder) / "node")
+        process = tree.process(pid, "slurmstepd", ["/dev/nvidia0"])
+        for name, content in files.items():
+            (process / name).write_bytes(content)
+        for use in tree.gate().look():
+            assert use.words.isprintable()
+
+
+# --- for how long
+
+
+def test_idle_time_begins_with_the_first_look_that_saw_nobody(tree: Tree) -> None:
+    gate, clock = tree.gate(), tree.clock
+    assert gate.idle_for(clock.now) == 0.0
+    gate.look()
+    clock.now += 30
+    gate.look()
+    assert gate.idle_for(clock.now + 5) == 35.0
+    gate.announced = ("1",)
+    gate.look()
+    assert gate.idle_for(clock.now) == 0.0
+    gate.announced = ()
+    clock.now += 10
+    gate.look()
+    clock.now += 10
+    assert gate.idle_for(clock.now) == 10.0
+
+
+def test_a_look_that_failed_ends_it(tree: Tree) -> None:
+    gate, clock = tree.gate(), tree.clock
+    gate.look()
+    clock.now += 30
+    assert gate.idle_for(clock.now) == 30.0
+    assert gate.unknown("no answer within 5 s") == Use(kind=Kind.UNKNOWN, words="not known: no answer within 5 s")
+    assert gate.idle_for(clock.now) == 0.0
+
+
+def test_looks_that_are_far_apart_do_not_make_one_idle_time(tree: Tree) -> None:
+    gate, clock = tree.gate(), tree.clock
+    gate.look()
+    clock.now += 3600
+    assert gate.idle_for(clock.now) == 0.0
+    gate.look()
+    clock.now += 20
+    assert gate.idle_for(clock.now) == 20.0
+
+
+# --- real processes
+
+
+@contextmanager
+def child(code: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that says when it is ready, and ends with the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+OPEN = """
+    import sys
+    held = open({path!r})
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def real(folder: Path, own: Sequence[int] = (), proven: Callable[[str], bool] = os.path.isfile) -> Gate:
+    return Gate(cgroup=folder / "no cgroups", dev=folder, own=own, proven=proven)
+
+
+def test_a_real_process_is_seen_and_one_of_ours_is_not(tmp_path: Path) -> None:
+    device = tmp_path / "nvidia0"
+    device.touch()
+    gate = real(tmp_path)
+    assert gate.look() == ()
+    with child(OPEN.format(path=str(device))) as process:
+        (use,) = gate.look()
+        assert (use.pid, use.device) == (process.pid, "nvidia0")
+        assert f"(pid {process.pid}) has nvidia0 open" in use.words
+        assert real(tmp_path, own=[os.getpid()]).look() == ()
+        device.unlink()
+        device.touch()  # as udev may make it anew
+        assert [use.pid for use in real(tmp_path).look()] == [process.pid]
+    assert gate.look() == ()
+    with child(OPEN.format(path=str(device)), VITALD_RUN="20240101T000000-1-dcgm-2"):
+        assert gate.look() == ()
+
+
+def test_a_real_device_file_needs_no_help(tmp_path: Path) -> None:
+    device = tmp_path / "nvidia0"
+    try:
+        os.mknod(device, 0o600 | 0o020000, Path("/dev/null").stat().st_rdev)
+        device.open().close()
+    except OSError as error:
+        pytest.skip(f"no device files can be made here: {error}")
+    (tmp_path / "nvidia1").touch()
+    with child(OPEN.format(path=str(device))) as process, child(OPEN.format(path=str(tmp_path / "nvidia1"))):
+        gate = Gate(cgroup=tmp_path / "none", dev=tmp_path)
+        assert [(use.pid, use.device) for use in gate.look()] == [(process.pid, "nvidia0")]
+
+
+def test_a_real_process_whose_first_thread_has_ended(tmp_path: Path) -> None:
+    number = {"x86_64": 60, "aarch64": 93}.get(platform.machine())
+    if number is None:
+        pytest.skip("the number of exit(2) is not known here")
+    device = tmp_path / "nvidia0"
+    device.touch()
+    code = f"""
+        import ctypes, threading, time
+        held = open({str(device)!r})
+        threading.Thread(target=time.sleep, args=(60,)).start()
+        print("ready", flush=True)
+        ctypes.CDLL(None).syscall({number}, 0)
+    """
+    with child(code) as process:
+        stat = Path(f"/proc/{process.pid}/stat")
+        for _ in range(500):
+            if ") Z " in stat.read_text():
+                break
+            time.sleep(0.01)
+        assert ") Z " in stat.read_text()
+        assert [use.pid for use in real(tmp_path).look()] == [process.pid]
+
+
+def test_processes_that_come_and_go_meanwhile(tmp_path: Path) -> None:
+    gate = real(tmp_path)
+    over = threading.Event()
+
+    def churn() -> None:
+        while not over.is_set():
+            subprocess.run(["/bin/true"], check=True)
+
+    threads = [threading.Thread(target=churn) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(30):
+            assert gate.look() == ()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_an_ordinary_user_counts_whom_it_may_not_look_at(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "nvidia0").touch()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: or its own files are hidden from it
+            table = Table(Path("/proc"), tmp_path)
+            table.scan(0.0)
+            os.write(writer, f"{table.hidden} {table.blind}".encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    with os.fdopen(reader) as answer:
+        hidden, _, blind = answer.read().partition(" ")
+    kernel_threads = sum(
+        (int(one.read_text().rpartition(")")[2].split()[6]) & KERNEL_THREAD) > 0 for one in Path("/proc").glob("[0-9]*/stat")
+    )
+    assert int(hidden) > 0
+    assert kernel_threads == 0 or int(hidden) < len(list(Path("/proc").glob("[0-9]*"))) - kernel_threads / 2
+    assert blind == f"{hidden} processes could not be looked at"

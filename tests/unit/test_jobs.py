@@ -1,0 +1,350 @@
+"""The work on a node: what is remembered of it, which of it was near an incident, and what a scheduler may tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from agent.board import Board
+from agent.diagnostics.report import Ask, Going, Refusal
+from agent.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
+from agent.judge.judge import CLOCK_STEPPED
+from agent.model import NODE, Action, Event, Incident, alone
+from agent.outputs import form
+from agent.outputs.jobs import JobRoutes
+from agent.outputs.peer import Peer
+from agent.outputs.request import Refused
+from agent.sources.source import Batch
+from tests.unit.builders import booted, event, finding
+
+DAY = 86400.0
+BOOT = "boot-a"
+
+
+def began(job: str, at: float, boot: str = BOOT) -> Event:
+    return event(BEGAN, NODE, at, boot=boot, fields={"job": job, "user": "alice", "uid": 1000})
+
+
+def ended(job: str, at: float, exit_code: int = 0, signal: int = 0, boot: str = BOOT) -> Event:
+    code = DIED if exit_code or signal else ENDED
+    return event(
+        code, NODE, at, boot=boot, fields={"job": job, "user": "alice", "uid": 1000, "exitCode": exit_code, "signal": signal, "reason": ""}
+    )
+
+
+def jobs(*events: Event) -> Jobs:
+    made = Jobs()
+    for one in events:
+        made.note(one)
+    return made
+
+
+def incident(since: float, last: float, code: str = "xid/79") -> Incident:
+    return alone(finding(since=since, last=last, code=code, incident=1))
+
+
+def near(made: Jobs, since: float, last: float) -> list[str]:
+    return [job.id for job in made.near(incident(since, last))]
+
+
+@pytest.mark.parametrize(
+    ("events", "is_near"),
+    [
+        ([began("1", 0)], True),  # it runs still
+        ([began("1", 5001)], False),  # it began after
+        ([began("1", 0), ended("1", 1000 - AROUND_S)], True),
+        ([began("1", 0), ended("1", 999 - AROUND_S)], False),
+        ([began("1", 0), ended("1", 3000)], True),
+        ([began("1", 5001), ended("1", 5000 + AROUND_S)], True),
+        ([began("1", 5001), ended("1", 5001 + AROUND_S)], False),
+        ([ended("1", 5000 + AROUND_S, exit_code=1)], True),  # nobody said when it began
+        ([ended("1", 5001 + AROUND_S, exit_code=1)], False),
+    ],
+)
+def test_what_is_near_an_incident(events: list[Event], is_near: bool) -> None:
+    """What ran at its time, and what ended within ten minutes of it."""
+    assert near(jobs(*events), 1000, 5000) == (["1"] if is_near else [])
+
+
+def test_what_failed_is_told_first_and_only_so_many() -> None:
+    made = jobs(
+        *(began(str(number), number) for number in range(20)), ended("7", 100), ended("9", 400, exit_code=1), ended("8", 200, signal=9)
+    )
+    assert near(made, 150, 150)[:2] == ["8", "9"]
+    assert len(near(made, 150, 150)) == 8
+
+
+def test_what_vitald_says_of_itself_has_no_jobs() -> None:
+    assert jobs(began("1", 0)).near(incident(10, 10, code="vitald/source_failed")) == []
+
+
+def test_a_boot_ends_them_all() -> None:
+    """Nobody told how; a job of this boot goes on."""
+    made = jobs(began("1", 0), began("2", 10, boot="boot-b"), booted("boot-b", 5))
+    assert [*made.running] == ["2"]
+    [lost] = made.recent
+    assert (lost.id, lost.ended, lost.lost, lost.failed) == ("1", 5, True, False)
+
+
+def test_one_id_may_begin_again() -> None:
+    """A job that was requeued; the end of its first run may never have been told."""
+    made = jobs(began("1", 0), ended("1", 5, exit_code=1), began("1", 10), began("1", 20), ended("1", 30))
+    assert [(job.began, job.ended, job.lost) for job in made.recent] == [(0, 5, False), (10, 20, True), (20, 30, False)]
+    assert not made.running
+
+
+def test_the_clock_is_set() -> None:
+    """Incidents are told by the new time then, and so are jobs."""
+    made = jobs(began("1", 1000), ended("1", 1100, exit_code=1), began("2", 1000))
+    made.note(event(CLOCK_STEPPED, NODE, 0, fields={"seconds": 5000.0}))
+    assert (made.recent[0].began, made.recent[0].ended, made.running["2"].began) == (6000, 6100, 6000)
+
+
+def test_a_day_is_remembered_and_longer_what_is_near_an_open_incident() -> None:
+    opened = incident(1000, 1000)
+    made = jobs(began("1", 900), ended("1", 1001, exit_code=1), began("2", 2500), ended("2", 2600))
+    for at, kept in ((1001 + DAY, ["1", "2", "3"]), (2601 + DAY, ["1", "3", "3"])):
+        made.note(began("3", at))
+        made.note(ended("3", at), [opened])
+        assert [job.id for job in made.recent] == kept
+    made.note(began("4", 9000 + DAY))
+    made.note(ended("4", 9000 + DAY), [replace(opened, closed_at=1100.0)])
+    assert [job.id for job in made.recent] == ["3", "3", "4"]
+
+
+def test_memory_is_bounded() -> None:
+    made = jobs(*(began(str(number), number) for number in range(2000)))
+    assert (len(made.running), len(made.recent)) == (256, 512)
+    assert "1999" in made.running
+
+
+@pytest.mark.parametrize("boot", [BOOT, "boot-b"])
+def test_recalled_as_it_was(boot: str) -> None:
+    """After a start the same is known as before it; what ran in an earlier boot is over."""
+    told = [began("1", 0), began("2", 1), ended("1", 5, exit_code=2)]
+    made = Jobs()
+    made.recall(told, boot, 50.0)
+    if boot == BOOT:
+        assert (made.running, [*made.recent]) == (jobs(*told).running, [*jobs(*told).recent])
+    else:
+        assert not made.running
+        assert [(job.id, job.ended, job.lost) for job in made.recent] == [("1", 5, False), ("2", 50.0, True)]
+
+
+def test_a_drill_is_no_job() -> None:
+    assert not jobs(replace(began("1", 0), simulated_until=10.0)).running
+
+
+@pytest.mark.parametrize(
+    ("job", "state", "end"),
+    [
+        (Job(id="1", began=1.0), "running", ""),
+        (Job(id="1", ended=1.0, exit_code=0, signal=0), "ended", ""),
+        (Job(id="1", ended=1.0), "ended", ""),
+        (Job(id="1", ended=1.0, exit_code=3, signal=0), "died", "exit 3"),
+        (Job(id="1", ended=1.0, exit_code=0, signal=9), "died", "signal 9"),
+        (Job(id="1", ended=1.0, lost=True), "lost", ""),
+    ],
+)
+def test_how_a_job_is_told(job: Job, state: str, end: str) -> None:
+    assert (form.job(job)["state"], job.end) == (state, end)
+
+
+# Over the socket.
+
+
+@dataclass
+class Diagnostics:
+    """What the routes ask of the diagnostics. The devices are free once `free` is set."""
+
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+    began: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    cleared: list[str] = field(default_factory=list)
+    asked: list[Ask] = field(default_factory=list)
+    refusal: str = ""
+
+    async def job_begins(self, job: str) -> None:
+        self.began.append(job)
+        await self.free.wait()
+        self.cleared.append(job)
+
+    def job_ends(self, job: str) -> None:
+        self.ended.append(job)
+
+    def ask(self, ask: Ask) -> Going:
+        if self.refusal:
+            raise Refusal(self.refusal)
+        self.asked.append(ask)
+        return Going(id="run-1", ask=ask, asked_at=0.0)
+
+
+@dataclass
+class Served:
+    board: Board
+    diagnostics: Diagnostics
+    client: TestClient[web.Request, web.Application]
+
+    async def tell(self, event: str, job: object = "7", **more: object) -> tuple[int, dict[str, object]]:
+        response = await self.client.post("/v1/jobs", json={"event": event, "job": job, **more})
+        return response.status, await response.json()
+
+
+@asynccontextmanager
+async def served(uid: int = 0) -> AsyncIterator[Served]:
+    board, diagnostics = Board(BOOT, 0.0, device_reset=False), Diagnostics()
+
+    async def store(batch: Batch) -> None:
+        for one in batch.events:
+            board.jobs.note(one)
+
+    @web.middleware
+    async def outermost(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        request["peer"] = Peer(1, uid, frozenset())
+        try:
+            return await handler(request)
+        except Refused as refused:
+            return web.json_response({"error": refused.error, "hint": refused.hint}, status=refused.status)
+
+    app = web.Application(middlewares=[outermost])
+    JobRoutes(board, store, diagnostics).add(app)
+    async with TestClient(TestServer(app)) as client:
+        yield Served(board, diagnostics, client)
+
+
+def test_a_job_begins_once_the_devices_are_free() -> None:
+    async def work() -> None:
+        async with served() as here:
+            telling = asyncio.ensure_future(here.tell("begin", user="alice", uid=1000))
+            while "7" not in here.board.jobs.running:
+                await asyncio.sleep(0)
+            assert not telling.done()
+            here.diagnostics.free.set()
+            status, answer = await telling
+            assert (status, answer["job"]["state"], answer["job"]["user"]) == (200, "running", "alice")  # type: ignore[index]
+            assert here.diagnostics.cleared == ["7"]
+
+    asyncio.run(asyncio.wait_for(work(), 10.0))
+
+
+def test_a_prolog_that_goes_away_does_not_keep_the_devices() -> None:
+    """Its time is short; the diagnostic is ended all the same."""
+
+    async def work() -> None:
+        async with served() as here:
+            telling = asyncio.ensure_future(here.tell("begin"))
+            while not here.diagnostics.began:
+                await asyncio.sleep(0.001)
+            telling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await telling
+            here.diagnostics.free.set()
+            while not here.diagnostics.cleared:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(work(), 10.0))
+
+
+def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
+    """Only where it is wanted, and where there is a reason for it."""
+
+    async def work() -> None:
+        async with served() as here:
+            here.diagnostics.free.set()
+
+            async def run(left: bool = False, **end: object) -> dict[str, object]:
+                await here.tell("begin", user="alice")
+                began_at = here.board.jobs.running["7"].began or 0.0
+                older, own = finding(number=1, since=began_at - 1), finding(number=3, since=began_at + 1, kind="vitald")
+                drill = finding(number=4, since=began_at + 1, simulated_until=9e9)
+                nothing = finding(Action.NONE, number=5, since=began_at + 1)
+                here.board.findings = (older, own, drill, nothing, *([finding(number=2, since=began_at + 1)] if left else []))
+                return (await here.tell("end", user="alice", **end))[1]
+
+            assert (await run(exitCode=0, diagnose=True))["diagnostic"] is None
+            assert (await run(exitCode=1))["diagnostic"] is None
+            assert here.diagnostics.asked == []
+            answer = await run(exitCode=1, diagnose=True)
+            assert answer["diagnostic"] == {"asked": True, "id": "run-1", "why": "job 7 of alice ended with exit 1"}
+            answer = await run(left=True, signal=9, diagnose=True)
+            assert (answer["left"], answer["diagnostic"]["why"]) == ([2], "job 7 of alice ended with signal 9 and left #2")  # type: ignore[index]
+            answer = await run(left=True, exitCode=0, diagnose=True)
+            assert answer["diagnostic"]["why"] == "job 7 of alice left #2"  # type: ignore[index]
+            assert {(ask.check, ask.level, ask.by) for ask in here.diagnostics.asked} == {("dcgm", 2, "job 7")}
+            here.diagnostics.refusal = "dcgmi is not installed"
+            assert (await run(exitCode=1, diagnose=True))["diagnostic"] == {"asked": False, "id": None, "why": "dcgmi is not installed"}
+            assert here.diagnostics.ended == ["7"] * 6
+
+    asyncio.run(asyncio.wait_for(work(), 10.0))
+
+
+def test_the_end_of_a_job_that_never_began_here() -> None:
+    """Of one that failed it is noted, once; of one that the prolog refused Slurm says 0:0, and there is nothing to note."""
+
+    async def work() -> None:
+        async with served() as here:
+            assert (await here.tell("end", exitCode=0, signal=0, diagnose=True))[1] == {
+                "ok": True,
+                "job": None,
+                "left": [],
+                "diagnostic": None,
+            }
+            assert not here.board.jobs.recent
+            for _ in range(2):
+                await here.tell("end", exitCode=1, diagnose=True)
+            assert [(job.id, job.began, job.exit_code) for job in here.board.jobs.recent] == [("7", None, 1)]
+            assert len(here.diagnostics.asked) == 1
+            listed = await (await here.client.get("/v1/jobs?limit=1")).json()
+            assert ([job["job"] for job in listed["recent"]], listed["running"]) == (["7"], [])
+
+    asyncio.run(asyncio.wait_for(work(), 10.0))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"event": "begin"}, "job: "),
+        ({"event": "begin", "job": 7}, "job: "),
+        ({"event": "begin", "job": "7\n"}, "job: "),
+        ({"event": "begin", "job": "7; reboot"}, "job: "),
+        ({"event": "begin", "job": "7" * 65}, "job: "),
+        ({"event": "ends", "job": "7"}, "event: "),
+        ({"event": ["end"], "job": "7"}, "event: "),
+        ({"event": "end", "job": "7", "user": "a\x1b[2J"}, "user: "),
+        ({"event": "end", "job": "7", "user": None}, "user: "),
+        ({"event": "end", "job": "7", "reason": "r" * 201}, "reason: "),
+        ({"event": "end", "job": "7", "reason": "\ud800"}, "reason: "),
+        ({"event": "end", "job": "7", "exitCode": 256}, "exitCode: "),
+        ({"event": "end", "job": "7", "exitCode": True}, "exitCode: "),
+        ({"event": "end", "job": "7", "signal": -9}, "signal: "),
+        ({"event": "end", "job": "7", "uid": 2**32}, "uid: "),
+        ({"event": "end", "job": "7", "diagnose": 1}, "diagnose: "),
+        ({"event": "end", "job": "7", "exit": 1}, "unknown key"),
+    ],
+)
+def test_what_no_scheduler_says(body: dict[str, object], said: str) -> None:
+    """Refused, and nothing is remembered of it."""
+
+    async def work() -> None:
+        async with served() as here:
+            response = await here.client.post("/v1/jobs", json=body)
+            assert (response.status, said in (await response.json())["error"]) == (400, True)
+            assert not (here.board.jobs.running or here.board.jobs.recent or here.diagnostics.began or here.diagnostics.ended)
+
+    asyncio.run(asyncio.wait_for(work(), 10.0))
+
+
+def test_only_root_tells_of_jobs() -> None:
+    async def work() -> None:
+        async with served(uid=65534) as here:
+            assert (await here.tell("begin"))[0] == 403
+            assert not here.board.jobs.running
+            assert (await here.client.get("/v1/jobs")).status == 200
+
+    asyncio.run(asyncio.wait_for(work(), 10.0))

@@ -1,0 +1,98 @@
+"""Which run the open findings ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.catalog import Clears
+from agent.diagnostics.ladder import asked, beyond
+from agent.diagnostics.report import Ask, Outcome, Report, Run
+from agent.model import NODE, Action, Component, ComponentKind, Finding
+from tests.unit.builders import finding, gpu
+
+NOW = 100_000.0
+SUSPECT = finding(Action.INSPECT, code="xid/999", last=NOW - 10)
+AT_3, AT_2 = Clears(diagnostic=3, reboot=True), Clears(diagnostic=2)
+
+
+def run(level: int, began: float, outcome: Outcome = Outcome.PASS, check: str = "dcgm") -> Run:
+    return Run(
+        id=f"{check}{level}@{began}", ask=Ask(check=check, level=level), began=began, ended=began + 5, report=Report(outcome=outcome)
+    )
+
+
+def levels(found: Finding, clears: Clears, *runs: Run, most: int = 2, now: float = NOW) -> list[int]:
+    last = {(one.ask.check, one.ask.level): one for one in runs}
+    return [ask.level for ask in asked([found], lambda _: clears, last, most, now)]
+
+
+def test_a_suspicion_climbs_step_by_step() -> None:
+    later = NOW + 4000
+    assert levels(SUSPECT, AT_3) == [1]
+    assert levels(SUSPECT, AT_3, run(1, NOW)) == [2]
+    assert levels(SUSPECT, AT_3, run(1, NOW), run(2, NOW + 10), now=later) == []
+    assert levels(SUSPECT, AT_3, run(1, NOW), run(2, NOW + 10), most=3, now=later) == [3]
+    assert levels(SUSPECT, AT_2, run(1, NOW), run(2, NOW + 10), most=4, now=later) == []
+
+
+def test_what_ran_before_it_was_seen_settles_nothing() -> None:
+    assert levels(SUSPECT, AT_3, run(1, NOW - 5000), run(2, NOW - 5000)) == [1]
+
+
+def test_a_run_that_came_to_nothing_is_tried_again_a_little_later() -> None:
+    vain = run(1, NOW, Outcome.INCONCLUSIVE)
+    assert levels(SUSPECT, AT_3, vain, now=NOW + 60) == []
+    assert levels(SUSPECT, AT_3, vain, now=NOW + 700) == [1]
+
+
+def test_a_fault_that_goes_on_asks_once_an_hour() -> None:
+    again = finding(Action.INSPECT, code="xid/999", last=NOW + 100)
+    assert levels(again, AT_3, run(1, NOW), now=NOW + 110) == []
+    assert levels(again, AT_3, run(1, NOW), now=NOW + 3700) == [1]
+
+
+@pytest.mark.parametrize(("found_at", "asked_for"), [(1, 2), (2, 2), (3, None)])
+def test_what_must_be_found_twice_is_looked_for_again(found_at: int, asked_for: int | None) -> None:
+    once = finding(Action.INSPECT, code="dcgm/58", last=NOW - 10, fields={"check": "dcgm", "level": found_at, "confirmed": False})
+    clears = Clears(diagnostic=1)
+    assert levels(once, clears, run(found_at, NOW - 15, Outcome.FAIL)) == (
+        [] if asked_for is None or asked_for == found_at else [asked_for]
+    )
+    assert levels(once, clears, run(found_at, NOW - 15, Outcome.FAIL), now=NOW + 601) == ([] if asked_for is None else [asked_for])
+    twice = finding(Action.INSPECT, code="dcgm/58", last=NOW - 10, fields={"check": "dcgm", "level": found_at, "confirmed": True})
+    assert levels(twice, clears, run(1, NOW, Outcome.FAIL)) == []
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        finding(Action.REBOOT_NODE, last=NOW),
+        finding(Action.NONE, last=NOW),
+        finding(Action.INSPECT, last=NOW, simulated_until=NOW + 600),
+        finding(Action.INSPECT, last=NOW, shadow=True),
+        finding(Action.INSPECT, last=NOW, component=Component(ComponentKind.NIC, "0000:a0:19.0")),
+    ],
+)
+def test_what_asks_for_no_diagnostic(found: Finding) -> None:
+    assert levels(found, AT_3) == []
+
+
+def test_each_level_is_asked_for_once_and_says_by_whom() -> None:
+    two = [SUSPECT, finding(Action.OBSERVE, number=2, code="nvml/trend", last=NOW)]
+    (ask,) = asked(two, lambda _: AT_3, {}, 2, NOW)
+    assert (ask.check, ask.level, ask.by) == ("dcgm", 1, "finding #1")
+    assert gpu(1).name in ask.reason and "xid/999" in ask.reason
+
+
+def test_neuron_devices_have_their_own() -> None:
+    found = finding(Action.INSPECT, code="neuron/dma_aborts", last=NOW, component=Component(ComponentKind.NEURON, "0000:a0:1b.0"))
+    (ask,) = asked([found], lambda _: AT_3, {}, 2, NOW)
+    assert (ask.check, ask.level) == ("nccom", 0)
+    assert asked([found], lambda _: AT_3, {("nccom", 0): run(0, NOW + 1, check="nccom")}, 2, NOW + 9000) == []
+
+
+def test_what_only_a_person_may_ask_for_is_said() -> None:
+    assert beyond(SUSPECT, AT_3, 2) == 3
+    assert beyond(SUSPECT, AT_3, 3) == 0
+    assert beyond(finding(Action.INSPECT, component=NODE), AT_2, 1) == 2
+    assert beyond(finding(Action.REPLACE_NODE), AT_3, 2) == 0
