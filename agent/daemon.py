@@ -150,7 +150,7 @@ class Daemon:
             node=Node(self.board, sources.inventory, self.pipeline.ledger.path, lambda: releases.words if releases is not None else ""),
             gate=idle.Gate(config.paths.procfs, config.paths.sysfs / "fs/cgroup", own=(os.getpid(),)),
             schedule=Schedule(host=_host()),
-            programs=Programs(config.paths.procfs),
+            programs=Programs(),
             lane=self.tests,
             deep_log=deep_log,
             count=lambda run: self.collector.tally.count(run),

@@ -288,7 +288,7 @@ class Diagnostics:
             caught_up=True,
             state=SourceState.ABSENT if absent else SourceState.OK,
             detail="no program for it" if absent else "",
-            readings=(plain(NODE, {}, missing=missing),),
+            readings=(plain(NODE, {check: 1.0 for check in self.checks if check not in missing}, missing=missing),),
             runs=(run,) if run is not None else (),
         )
 
@@ -298,10 +298,14 @@ class Diagnostics:
         """Put in line what is due and what findings ask for, and start the first that may."""
         moment = self._moment()
         try:
-            self._missing = await self._lane.call(lambda: {name: check.missing() for name, check in self.checks.items()})
+            missing = await self._lane.call(lambda: {name: check.missing() for name, check in self.checks.items()})
         except LaneStuck as error:
             log.warning("programs_not_looked_for", error=str(error))
             return
+        for name, reason in missing.items():  # once: what is shown stays in vitald components
+            if reason != self._missing.get(name, "") and any(self.checks[name].every_s(level) for level in self.checks[name].levels):
+                log.info("diagnostic_cannot_run" if reason else "diagnostic_can_run", check=name, reason=reason)
+        self._missing = missing
         if self._settings.enabled:
             # The higher level first: what it passes, the lower one would only repeat.
             for name, level in sorted(self._scheduled(), key=lambda one: -one[1]):

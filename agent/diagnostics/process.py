@@ -348,11 +348,14 @@ class _Program:
             said.append("SIGTERM did not end it: killed")
         if self._behind:
             said.append(f"it left behind {_listed(self._behind)}" + ("" if left else ", now ended"))
-        if left:
-            said.append("cannot be ended: " + _listed([f"{one}{_reason(one)}" for one in left]))
-        if self._blind and (self._behind or left or self._ended):
+        names = [str(one) for one in left]
+        if self._exited is None and self._started is not None and not left:
+            names = [f"{self._name} (pid {self._started.popen.pid})"]
+        if names:
+            said.append("cannot be ended: " + _listed([f"{one}{_reason(one)}" for one in left] or names))
+        if self._blind and (self._behind or names or self._ended):
             said.append("what it may have started elsewhere could not be looked for")
-        return self._output(ended, "; ".join(said), tuple(str(one) for one in left))
+        return self._output(ended, "; ".join(said), tuple(names))
 
     def _output(self, ended: Ended, why: str, left: tuple[str, ...] = ()) -> Output:
         stdout, stderr = self._kept

@@ -136,12 +136,19 @@ def rule_of(finding: Finding, catalog: Catalog) -> Rule:
 
 
 def clears_of(finding: Finding, catalog: Catalog) -> Clears:
-    """What closes it. It follows what is asked for, where that is not the table's; what the driver made light of still ends as before, too."""
+    """What closes it. It follows what is asked for, where that is not the table's; what the driver made light of still ends as before, too.
+
+    What one level of a diagnostic found, a lower one cannot disprove.
+    """
     ruling = rule_of(finding, catalog).rule_on(finding.fields)
-    if finding.action is ruling.action:
-        return ruling.clears
-    clears = CLEARS_OF[finding.action]
-    return clears if finding.asked is not finding.driver else clears.or_by(ruling.clears)
+    clears = ruling.clears
+    if finding.action is not ruling.action:
+        asked = CLEARS_OF[finding.action]
+        clears = asked if finding.asked is not finding.driver else asked.or_by(clears)
+    found_at = finding.fields.get("level")
+    if clears.diagnostic is not None and isinstance(found_at, int) and found_at > clears.diagnostic:
+        clears = replace(clears, diagnostic=found_at)
+    return clears
 
 
 def due_of(finding: Finding) -> float:

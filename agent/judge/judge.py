@@ -511,10 +511,6 @@ class Judge:
             return finding.boot_id != event.boot_id
         if finding.last > event.time:
             return False
-        if cure is Cure.DIAGNOSTIC:  # what one level found, a lower one cannot disprove
-            found_at, passed = finding.fields.get("level"), event.fields.get("level")
-            if isinstance(found_at, int) and isinstance(passed, int) and passed < found_at:
-                return False
         return finding.component == event.component or (event.component == NODE and finding.component.kind in of)
 
     def _remember_remedy(self, finding: Finding, cure: Cure, time: float) -> None:

@@ -263,6 +263,15 @@ def test_each_stream_has_its_own_limit() -> None:
     assert len(output.stderr.replace("\0", "")) < 40
 
 
+def test_what_was_printed_last_is_not_lost_where_the_loop_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(process, "_READ_BYTES", 16)
+    monkeypatch.setattr(process, "_PIPE_READS", 4096)
+    output = run(shell("head -c 60000 /dev/zero; printf last"))
+    assert len(output.stdout) == 60004
+    assert output.stdout.endswith("last")
+
+
 def test_output_without_end_ends_at_the_deadline() -> None:
     output = run(shell("exec cat /dev/zero", deadline_s=0.5))
     assert (output.ended, output.exit_code) == (Ended.DEADLINE, -signal.SIGTERM)
@@ -674,6 +683,13 @@ def test_what_cannot_be_ended_is_named_and_left(dcgmi: Dcgmi, monkeypatch: pytes
     assert (output.ended, output.exit_code, output.left) == (Ended.DEADLINE, None, (f"dcgmi (pid {pid})",))
     assert output.why.endswith(f"cannot be ended: dcgmi (pid {pid})")
     dcgmi.end()
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "_LAST_S", 0.3)
+        patch.setattr("agent.diagnostics.descendants.os.killpg", refuse)
+        output = run(command(dcgmi, deadline_s=0.4), lambda: Programs(procfs=dcgmi.folder))  # where nothing can be looked for
+    (pid,) = dcgmi.alive()
+    assert output.left == (f"{dcgmi.path} (pid {pid})",)
+    dcgmi.end()
     run(shell("true"))  # takes away what is left of it
 
 
@@ -738,18 +754,22 @@ def test_an_environment_that_hangs_its_reader(dcgmi: Dcgmi, monkeypatch: pytest.
         kernel.set()
 
 
-def test_another_containers_processes_are_left_alone(dcgmi: Dcgmi, tmp_path: Path) -> None:
+def test_another_containers_processes_are_left_alone(dcgmi: Dcgmi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its numbers are not ours: only the group is ended, which needs no look."""
     dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="deaf child"))
     fake = tmp_path / "proc"
     bystander = subprocess.Popen(["sleep", "300"])
     (fake / str(bystander.pid)).mkdir(parents=True)
+    monkeypatch.setattr("agent.diagnostics.start.secrets.token_hex", lambda _: "guessed")
+    (fake / str(bystander.pid) / "environ").write_text("VITALD_RUN=guessed")
     (fake / str(bystander.pid) / "stat").write_text(f"{bystander.pid} (nvvs) S 1 {bystander.pid} 1 0 -1 {'0 ' * 14}99999999999 0")
     try:
         output = run(command(dcgmi, deadline_s=0.5), lambda: Programs(procfs=fake))
         assert (output.ended, output.exit_code) == (Ended.DEADLINE, -signal.SIGKILL)
         assert bystander.poll() is None
         assert leftovers(fake) == (f"nvvs (pid {bystander.pid})",)
+        dcgmi.diag(Answer(leaves="deaf child"))
+        assert run(command(dcgmi), lambda: Programs(procfs=fake)).exit_code == 0
     finally:
         bystander.kill()
         bystander.wait()
@@ -761,7 +781,9 @@ def test_a_kernel_without_pidfd(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(errno.ENOSYS, "no such call")
 
     monkeypatch.setattr("agent.diagnostics.process.os.pidfd_open", absent)
-    assert run(command(dcgmi)).ended is Ended.EXITED
+    began = Timed()
+    assert run(command(dcgmi, deadline_s=60.0)).ended is Ended.EXITED
+    assert began.seconds < SOON_S
     dcgmi.diag(DEAF)
     assert run(command(dcgmi, deadline_s=0.3)).exit_code == -signal.SIGKILL
 

@@ -48,6 +48,7 @@ SwitchType=switch/none
 MpiDefault=none
 ReturnToService=1
 PrologFlags=Alloc
+SchedulerParameters=bf_interval=1
 Prolog={folder}/prolog
 Epilog={folder}/epilog
 HealthCheckProgram={folder}/healthcheck

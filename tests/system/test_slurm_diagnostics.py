@@ -1,0 +1,326 @@
+"""Jobs and diagnostics on one node: a real Slurm, the real daemon, simulated GPUs and a stand-in for dcgmi."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from agent.simulator.node import SimulatedNode
+from tests.conftest import require
+from tests.dcgmi import Answer, Dcgmi, Fault, diag
+from tests.harness import Json, Node
+from tests.system.test_diagnostics import alive, asked, ended, running, state, with_child
+from tests.system.test_slurm import HOST, Slurm, incident, installed, jobs, slurm
+
+__all__ = ["installed", "slurm"]  # fixtures
+
+GPUS = 8
+PROCESSES = r"""date +%s.%N; for one in /proc/[0-9]*; do tr '\0' ' ' < $one/cmdline; echo; done 2>/dev/null"""  # when, and all that run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiler() -> None:
+    require(shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)")
+
+
+@pytest.fixture
+def dcgmi(tmp_path: Path) -> Iterator[Dcgmi]:
+    with Dcgmi(tmp_path / "bin", gpus=GPUS) as made:
+        yield made
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> SimulatedNode:
+    return SimulatedNode(tmp_path / "gpus", "h100")
+
+
+@pytest.fixture
+def on(slurm: Slurm, make_node: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> Callable[..., Node]:
+    """A node with eight GPUs that Slurm's scripts ask. Nothing runs by itself but what findings and jobs ask for."""
+
+    def begin(settings: str = "", dcgm: str = 'level_2 = "off"') -> Node:
+        extra = f"""
+[slurm]
+{settings}
+[diagnostics]
+idle = "1s"
+[dcgm]
+program = "{dcgmi.path}"
+level_1 = "off"
+{dcgm}
+[dcgm_health]
+enabled = false
+"""
+        node = make_node(gpus=gpus, extra=extra)
+        slurm.config.unlink(missing_ok=True)
+        slurm.config.symlink_to(node.config)
+        node.start()
+        node.wait(lambda status: status["status"] == "healthy", 15.0)
+        return node
+
+    return begin
+
+
+def levels(dcgmi: Dcgmi) -> list[int]:
+    return [call.level for call in dcgmi.runs()]
+
+
+def waiting(node: Node) -> str:
+    """For what the only run in line waits, once that is known."""
+    node.until(lambda: [one for one in cast("list[Json]", state(node)["going"]) if one["waitsFor"]], 10.0, "a run that waits")
+    (one,) = cast("list[Json]", state(node)["going"])
+    return str(one["waitsFor"])
+
+
+def begun(slurm: Slurm, node: Node, *options: str) -> tuple[str, Path]:
+    """A job that runs until a file is there, and that file."""
+    go = slurm.folder / f"go-{time.monotonic_ns()}"
+    path = slurm.folder / "job"
+    path.write_text(f"#!/bin/sh\nwhile [ ! -e {go} ]; do sleep 0.05; done; exit $(cat {go})\n")
+    job = slurm("sbatch", "--parsable", "--output=/dev/null", *options, str(path)).strip()
+    return job, go
+
+
+# --- a job comes while a diagnostic runs
+
+
+@pytest.mark.parametrize("program", ["tame", "deaf"])
+def test_a_job_finds_nothing_of_the_diagnostic(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, program: str) -> None:
+    """It ends before the job runs, with all that it had started; it is no result, and the node's verdict is as before."""
+    node = on()
+    tame = diag(level=2, delay_s=60.0, leaves="child")
+    dcgmi.answer("diag -r 2", tame if program == "tame" else Answer(hang=True, ignores_term=True, leaves="session"))
+    run = asked(node, 2)
+    running(node, run)
+    with_child(node, dcgmi)
+    began = time.time()
+    said = slurm("srun", "-n1", "sh", "-c", PROCESSES)
+    at, _, processes = said.partition("\n")
+    assert "slurmd" in processes and str(dcgmi.folder) not in processes
+    [(job, told)] = jobs(node, "recent").items() or jobs(node, "running").items()
+    assert float(at) - began < 2.5, (began, at, told)
+    over = ended(node, run)
+    assert (over["preempted"], over["outcome"]) == (f"job {job}", "inconclusive")
+    assert (node.status()["status"], node.findings()) == ("healthy", [])
+    assert slurm.said.read_text() == ""
+    with_figures = cast("list[Json]", state(node)["last"])
+    assert [one["preempted"] for one in with_figures] == [f"job {job}"]
+
+
+def test_what_made_room_is_tried_again(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> None:
+    """A finding asked for it, and asks again: in ten minutes, when no job runs."""
+    node = on()
+    dcgmi.answer("diag -r 2", diag(level=2, delay_s=60.0), diag(level=2))
+    node.write(f"kernel: NVRM: Xid (PCI:{gpus.addresses[2][:-2]}): 999, pid=1, something new")
+    node.until(lambda: levels(dcgmi) == [1, 2], 40.0, "both levels")
+    slurm("srun", "-n1", "true")
+    node.until(lambda: alive(dcgmi) == [], 5.0, "dcgmi to end")
+    node.until(lambda: [one["code"] for one in node.findings()] == ["xid/999"], 5.0, "the finding")
+    last = {one["level"]: one for one in cast("list[Json]", state(node)["last"])}
+    assert last[2]["preempted"] and last[2]["action"] == "retry"
+
+
+# --- before a job
+
+
+def test_the_prolog_runs_level_1_where_the_last_one_is_old(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+    node = on('level_1_age = "1h"\nbudget = "10s"')
+    dcgmi.answer("diag -r 1", diag(level=1, delay_s=0.5))
+    said = slurm("srun", "-n1", "cat", str(dcgmi.folder / "calls.jsonl"))
+    assert '"exit_code": 0' in said, "it had ended when the job ran"
+    [run] = cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])
+    assert (run["level"], run["outcome"], "the prolog of job" in str(run["reason"])) == (1, "pass", True)
+    slurm("srun", "-n1", "true")
+    assert levels(dcgmi) == [1]
+
+
+def test_a_slow_level_1_does_not_hold_up_the_job(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+    on('level_1_age = "1h"')
+    dcgmi.answer("diag -r 1", diag(level=1, delay_s=60.0))
+    began = time.time()
+    assert float(slurm("srun", "-n1", "date", "+%s.%N")) - began < 3.5
+    assert "has not ended in time" in slurm.said.read_text()
+
+
+def test_level_1_finds_what_refuses_the_job(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> None:
+    """Drained with its words. Only a pass brings the node back: not time, not a daemon that is silent."""
+    node = on('level_1_age = "1h"\nbudget = "10s"')
+    dcgmi.answer("diag -r 1", diag(level=1, faults=[Fault(126, gpu=6)]))
+    job = slurm.submit("exit 0")
+    known = slurm.wait(lambda known: known.held, "the node to be drained")
+    assert known.reason.startswith(f"vitald: gpu/{gpus.addresses[6]}: ") and "(dcgm/126): reboot the node" in known.reason
+    Node.until(lambda: slurm.state(job).startswith("PENDING"), 15.0, "the job to wait")
+    Node.until(lambda: jobs(node, "running") == {}, 10.0, "the job to be over here")
+    slurm("scancel", job)
+    slurm.by_hand("healthcheck")
+    assert slurm.known() == known
+    with node.frozen():
+        assert "unknown, nothing done" in slurm.by_hand("healthcheck").stderr
+    assert slurm.known() == known
+    node.restart()
+    slurm.by_hand("healthcheck")
+    assert slurm.known() == known
+
+    dcgmi.answer("diag -r 1", diag(level=1))
+    assert ended(node, asked(node, 1))["outcome"] == "pass"
+    node.wait(lambda status: status["status"] == "healthy")
+    slurm.by_hand("healthcheck")
+    assert slurm.known().states == {"IDLE"}
+
+
+def test_two_jobs_begin_at_once_and_both_mind_the_same_level_1(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+    node = on('level_1_age = "1h"\nbudget = "10s"')
+    dcgmi.answer("diag -r 1", diag(level=1, delay_s=2.0, faults=[Fault(126, gpu=6)]))
+    environment = {"SLURM_CONF": slurm.environment["SLURM_CONF"], "SLURMD_NODENAME": HOST}
+    environment |= {"VITALD": str(slurm.folder / "vitald"), "VITALD_CONFIG": str(slurm.config)}
+    prologs = [
+        subprocess.Popen([slurm.script("prolog")], env={**environment, "SLURM_JOB_ID": number}, stderr=subprocess.PIPE)
+        for number in ("91", "92")
+    ]
+    said = [one.communicate(timeout=30.0)[1].decode() for one in prologs]
+    assert [one.returncode for one in prologs] == [1, 1], said
+    assert levels(dcgmi) == [1]
+    assert jobs(node, "running") == {}
+
+
+def test_a_job_that_is_cancelled_in_its_prolog(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+    node = on('level_1_age = "1h"\nbudget = "4s"')
+    dcgmi.answer("diag -r 1", diag(level=1, delay_s=60.0))
+    job = slurm.submit("exit 0")
+    Node.until(lambda: job in jobs(node, "running"), 15.0, "the prolog")
+    slurm("scancel", job)
+    slurm.wait_job(job, "CANCELLED")
+    Node.until(lambda: jobs(node, "running") == {}, 15.0, "the job to be over here")
+    slurm.wait(lambda known: known.states == {"IDLE"}, "the node to be free")
+
+
+# --- after a job
+
+
+def test_level_2_after_a_job_that_failed(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+    """Asked for by the epilog, and run as soon as nobody is on the node; after a good one nothing is."""
+    node = on()
+    slurm.wait_job(slurm.submit("exit 0"), "COMPLETED")
+    Node.until(lambda: jobs(node, "recent"), 10.0, "the job's end")
+    failed = slurm.submit("exit 3")
+    slurm.wait_job(failed, "FAILED")
+    node.until(lambda: levels(dcgmi) == [2], 15.0, "level 2")
+    node.until(lambda: state(node)["last"], 10.0, "its end")
+    [run] = cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])
+    assert (run["by"], run["outcome"]) == (f"job {failed}", "pass")
+    assert "exit 3" in str(run["reason"])
+
+
+def test_level_2_after_a_job_that_left_a_finding(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> None:
+    node = on()
+    job, go = begun(slurm, node)
+    Node.until(lambda: job in jobs(node, "running"), 15.0, "the job to begin")
+    node.write(f"kernel: NVRM: Xid (PCI:{gpus.addresses[2][:-2]}): 999, pid=1, something new")
+    node.wait(lambda status: status["openFindings"], 5.0)
+    go.write_text("0")
+    slurm.wait_job(job, "COMPLETED")
+    node.until(lambda: 2 in levels(dcgmi), 20.0, "level 2")
+    [told] = cast("list[Json]", incident(node)["jobs"]) if node.findings() else [jobs(node, "recent")[job]]
+    assert told["job"] == job
+    runs = cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"]) + cast("list[Json]", state(node)["going"])
+    assert f"job {job}" in [one["by"] for one in runs]
+
+
+# --- who is on the node
+
+
+def test_a_job_is_known_after_a_restart(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+    """What the ledger has, and for a job that began meanwhile what Slurm's processes say."""
+    node = on()
+    first, go = begun(slurm, node, "-n1")
+    Node.until(lambda: first in jobs(node, "running"), 15.0, "the job to begin")
+    node.restart()
+    asked(node, 2)
+    assert f"job {first}" in waiting(node)
+    node.stop()
+    go.write_text("0")
+    slurm.wait_job(first, "COMPLETED")
+    second, go = begun(slurm, node, "-n1")
+    slurm.wait_job(second, "RUNNING")
+    node.start()
+    asked(node, 2)
+    said = waiting(node)
+    assert f"job {second} (slurm)" in said
+    go.write_text("0")
+    slurm.wait_job(second, "COMPLETED")
+
+
+def test_the_end_of_a_job_that_nobody_told_is_found_out(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+    """vitald was stopped when the epilog ran: the health check asks Slurm, else the node would never be idle again."""
+    node = on()
+    job, go = begun(slurm, node)
+    Node.until(lambda: job in jobs(node, "running"), 15.0, "the job to begin")
+    node.stop()
+    go.write_text("3")
+    slurm.wait_job(job, "FAILED")
+    Node.until(lambda: f"the end of job {job} was not noted" in slurm.said.read_text(), 10.0, "the epilog")
+    node.start()
+    assert set(jobs(node, "running")) == {job}
+    slurm.by_hand("healthcheck")
+    assert jobs(node, "running") == {}
+    told = jobs(node, "recent")[job]
+    assert (told["state"], told["exitCode"]) == ("died", 3)
+
+
+def test_the_health_check_ends_no_job_that_runs(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+    node = on()
+    job, go = begun(slurm, node)
+    slurm.wait_job(job, "RUNNING")
+    slurm.by_hand("healthcheck")
+    assert set(jobs(node, "running")) == {job}
+    go.write_text("0")
+    slurm.wait_job(job, "COMPLETED")
+
+
+def test_jobs_beside_each_other(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+    """Of an array too: level 2 waits for the last one."""
+    node = on()
+    array, go = begun(slurm, node, "-n1", "--array=1-2")
+    Node.until(lambda: len(jobs(node, "running")) == 2, 20.0, "both to begin")
+    numbers = set(jobs(node, "running"))
+    assert array in numbers and all(number.isdigit() for number in numbers), "each by the number of its own"
+    asked(node, 2)
+    assert "job" in waiting(node)
+    time.sleep(0.1)
+    go.write_text("0")
+    node.until(lambda: levels(dcgmi) == [2], 30.0, "level 2")
+    assert set(jobs(node, "recent")) == numbers
+
+
+def test_a_job_of_two_components(slurm: Slurm, on: Callable[..., Node]) -> None:
+    node = on()
+    said = slurm("srun", "-n1", "true", ":", "-n1", "true")
+    assert said == ""
+    Node.until(lambda: len(jobs(node, "recent")) == 2, 20.0, "both to end")
+    assert jobs(node, "running") == {}
+
+
+def test_a_job_does_not_outlive_its_boot(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, tmp_path: Path) -> None:
+    node = on()
+    boot = tmp_path / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("11111111-0000-4000-8000-000000000000\n")
+    node.configure("[paths]\n", f'[paths]\nprocfs = "{tmp_path}/proc"\n')
+    node.restart()
+    assert node.request("POST", "/v1/jobs", {"event": "begin", "job": "77", "user": "alice"})[0] == 200
+    asked(node, 2)
+    assert "job 77" in waiting(node)
+    node.kill()
+    boot.write_text("22222222-0000-4000-8000-000000000000\n")
+    node.start()
+    assert jobs(node, "running") == {}
+    assert jobs(node, "recent")["77"]["state"] == "lost"
+    # procfs is a tree that was laid out: no program can be ended by it, so none is run here.
+    assert "job" not in str(state(node)["blocked"])
