@@ -307,7 +307,7 @@ class Dcgm:
     enabled: bool = setting(True, _flag, "Run it where dcgmi is installed and GPUs are here.")
     program: str = setting("dcgmi", _text, "Its name, or its path.")
     level_1_s: float = setting(
-        toml.duration("1h"), _period, 'How often to run level 1: seconds, beside any work. Also at each start. Or "off".'
+        toml.duration("1h"), _period, 'How often to run level 1: seconds, beside any work. Also soon after each boot. Or "off".'
     )
     level_2_s: float = setting(toml.duration("24h"), _period, 'How often to run level 2: minutes, when nobody uses the GPUs. Or "off".')
     most: int = setting(

@@ -60,6 +60,7 @@ _PULSE_S = 5.0
 _HOUSEKEEPING_S = 60.0
 _TRIM_EVERY = 60  # rounds of housekeeping
 _SHUTDOWN_S = 0.5
+_UNTOLD_S = 0.1  # for handing in what ended last
 _PLACED = 256  # lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded again
 _SWITCH_S = 0.0005  # a lane that prepares a large commit must not hold up the loop for 5 ms at a time
 
@@ -131,7 +132,11 @@ class Daemon:
                 self.notifier.stopping()
                 log.info("stopping")
                 tasks.cancel_scope.cancel()
+            for batch in self.diagnostics.untold():
+                with anyio.move_on_after(_UNTOLD_S):
+                    await self.pipeline.put(batch)
             await self.pipeline.close()
+        self.diagnostics.close()
         for lane in (self.lane, self.reader, self.tests):
             lane.close()
         log.info("stopped")

@@ -133,7 +133,7 @@ def _check_row(check: Json, level: int, last: Json | None, due: Json | None, goi
         str(level) if level else "-",
         f"{_OUTCOMES.get(outcome(last), (outcome(last),))[0].lower()}, {render.age(last['ended'])} ago" if last is not None else "never",
         span(cast("float", last["seconds"])) if last is not None else "-",
-        span(every) if every else "-",
+        span(every) if every and not check["missing"] else "-",
         coming,
     )
 
@@ -252,7 +252,7 @@ def _fault(fault: Json) -> Iterator[str]:
     who = f"GPU {fault['gpu']}" if fault["gpu"] is not None else render.safe(fault["device"]) or "node"
     known = [f"error {fault['errorId']}" if fault["errorId"] is not None else ""]
     known += [f"severity {fault['severity']}" if fault["severity"] is not None else ""]
-    known += ["to be confirmed by a second run" if fault["confirm"] else ""]
+    known += ["counts once two runs have found it" if fault["confirm"] else ""]
     more = f"  ({', '.join(filter(None, known))})" if any(known) else ""
     yield f"  {render.colour(who, 'bold')}  {render.safe(fault['test'])}  {render.colour(render.safe(fault['code']), 'dim')}{more}"
     yield from _wrapped("", str(fault["text"]), max(40, min(render.width(), 120) - 9))

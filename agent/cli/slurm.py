@@ -43,6 +43,24 @@ _HELD = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILG", "FAILING", "ER
 _ACTION = "Action:"  # HyperPod acts on a node whose reason begins so: nobody may touch it meanwhile
 _REBOOT, _REPLACE = "Action:Reboot", "Action:Replace"  # exactly: with anything around them they are not seen
 _TERM = 15
+_NO_JOB = "Invalid job id"
+_JOB_STATE = re.compile(r" JobState=([A-Z_]+)")
+_OVER = {  # PENDING: it was requeued, and is to begin anew
+    *(
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PENDING",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    ),
+}
+_UNTOLD_MOST = 16  # in one turn of the health check
 _LOG, _WARNING = "/dev/log", 3 << 3 | 4  # facility daemon
 
 
@@ -205,7 +223,14 @@ def epilog(settings: Settings, asking: Asking) -> int:
 
 
 def health(settings: Settings, asking: Asking) -> int:
-    """Drain what is unfit, resume what we drained. Without a verdict nothing is done: silence is neither."""
+    """Drain what is unfit, resume what we drained, and tell the ends of jobs that nobody told."""
+    _fitness(settings, asking)
+    _untold(settings, asking)
+    return 0
+
+
+def _fitness(settings: Settings, asking: Asking) -> int:
+    """Without a verdict nothing is done: silence is neither."""
     try:
         verdict = asking.verdict()
     except (client.NoAnswer, client.Refused) as error:
@@ -226,6 +251,33 @@ def health(settings: Settings, asking: Asking) -> int:
     if known.comment.startswith(prefix) and not known.reason.startswith(_ACTION):
         _scontrol(["update", f"nodename={node}", "comment="], _SCONTROL_S)
     return 0
+
+
+def _untold(settings: Settings, asking: Asking) -> None:
+    """Jobs whose epilog found no vitald to tell: a node on which one of them seems to run would never be idle again.
+
+    One whose processes are here runs. Of the others Slurm is asked: a job may hold a node without a step.
+    """
+    try:
+        running = [str(one["job"]) for one in cast("list[Json]", asking.ask("/v1/jobs")["running"])]
+    except (client.NoAnswer, client.Refused):
+        return
+    if not running:
+        return
+    here = _steps()
+    for job in [job for job in running if job.isdigit() and job not in here][:_UNTOLD_MOST]:
+        shown, trouble = _show_job(job, asking.left)
+        state = _JOB_STATE.search(shown)
+        if (trouble and _NO_JOB not in trouble) or (shown and (state is None or state[1] not in _OVER)):
+            continue
+        how = {"reason": "requeued"} if state is not None and state[1] == "PENDING" else exit_state_of(shown)
+        body = {"event": "end", "job": job, **how, "diagnose": settings.level_2_after_failure}
+        try:
+            asking.ask("/v1/jobs", body)
+        except (client.NoAnswer, client.Refused) as error:
+            _tell(f"the end of job {job} was not noted: {error}")
+        else:
+            _tell(f"job {job} is over ({state[1] if state else 'Slurm does not know it any more'}), and nobody had told: noted")
 
 
 _EDGES: dict[str, Callable[[Settings, Asking], int]] = {"prolog": prolog, "epilog": epilog, "health": health}
@@ -290,20 +342,23 @@ def withdraw(settings: Settings, verdict: Json, node: str, known: Known, seconds
         return _tell(f"{node}: left alone: it is {state} already, for: {known.reason or 'no reason given'}")
     action = hyperpod_action(verdict) if settings.hyperpod else ""
     why = reason_of(settings, verdict)
+    end, comment = time.monotonic() + seconds, list[str]()
     if action:
         # The reason must be these words and no others: what happened goes into the comment.
         change = ["state=fail", f"reason={action}"]
         if not known.comment or known.comment.startswith(_prefix(settings)):
-            trouble = _scontrol(["update", f"nodename={node}", f"comment={why}"], seconds / 2)[1]
-            if trouble:
-                _tell(f"{node}: no comment set: {trouble}")
+            comment = [f"comment={why}"]
     elif not known.held:
         change = ["state=drain", f"reason={why}"]
     elif known.reason != why:
         change = [f"reason={why}"]
     else:
         return 0
-    trouble = _scontrol(["update", f"nodename={node}", *change], seconds)[1]
+    # One call, and at once: between a look and this nothing keeps others from changing the node.
+    trouble = _scontrol(["update", f"nodename={node}", *change, *comment], seconds / 2 if comment else seconds)[1]
+    if trouble and comment:
+        _tell(f"{node}: not with a comment: {trouble}")
+        trouble = _scontrol(["update", f"nodename={node}", *change], end - time.monotonic())[1]
     return _tell(f"{node}: not drained: {trouble}" if trouble else f"{node}: {' '.join(change)}" + (f" ({why})" if action else ""))
 
 
@@ -321,7 +376,7 @@ def hyperpod_action(verdict: Json) -> str:
 def reason_of(settings: Settings, verdict: Json) -> str:
     """The strongest reason in one short line that Slurm prints as it is; it names the device and the finding."""
     plain = re.sub(r"[^\x20-\x7e]+", " ", _first(verdict))
-    return f"{_prefix(settings)}{' '.join(plain.split())}"[:_REASON].rstrip()
+    return f"{_prefix(settings)}{' '.join(plain.split())}"[:_REASON].rstrip(' "')  # scontrol takes a quote at the end for one of its own
 
 
 def _prefix(settings: Settings) -> str:
@@ -341,16 +396,17 @@ def _level_1(settings: Settings, asking: Asking, job: str) -> bool:
         shown = asking.ask("/v1/diagnostics")
         runs = cast("list[Json]", shown["last"])
         last = next((one for one in runs if (one["check"], one["level"]) == ("dcgm", 1)), None)
-        ended = render.parse(last["ended"]) if last is not None else None
-        if ended is not None and (datetime.now(timezone.utc) - ended).total_seconds() <= settings.level_1_age_s:
-            return False
-        time_left = asking.left - settings.budget_s * _FOR_SCONTROL
-        if last is not None and cast("float", last["seconds"]) > time_left:
-            _tell(f"no time for a level 1 diagnostic: the last one took {last['seconds']} s, and {max(0.0, time_left):.1f} s are left")
-            return False
-        going = cast(
-            "Json", asking.ask("/v1/diagnostics/run", {"check": "dcgm", "level": 1, "reason": f"the prolog of job {job}"})["going"]
-        )
+        going = _going(shown)
+        # What one that has just ended found is in the verdict once it is going no more.
+        if going is None or going["stage"] != "ending":
+            ended = render.parse(last["ended"]) if last is not None else None
+            if ended is not None and (datetime.now(timezone.utc) - ended).total_seconds() <= settings.level_1_age_s:
+                return False
+            time_left = asking.left - settings.budget_s * _FOR_SCONTROL
+            if last is not None and cast("float", last["seconds"]) > time_left:
+                _tell(f"no time for a level 1 diagnostic: the last one took {last['seconds']} s, and {max(0.0, time_left):.1f} s are left")
+                return False
+        going = going or _ask_level_1(asking, job)
         while asking.left > settings.budget_s * _FOR_SCONTROL:
             if all(one["id"] != going["id"] for one in cast("list[Json]", asking.ask("/v1/diagnostics")["going"])):
                 return True
@@ -359,6 +415,22 @@ def _level_1(settings: Settings, asking: Asking, job: str) -> bool:
     except (client.NoAnswer, client.Refused, KeyError, TypeError, ValueError) as error:
         _tell(f"no level 1 diagnostic: {error}")
     return False
+
+
+def _ask_level_1(asking: Asking, job: str) -> Json:
+    try:
+        return cast("Json", asking.ask("/v1/diagnostics/run", {"check": "dcgm", "level": 1, "reason": f"the prolog of job {job}"})["going"])
+    except client.Refused:
+        going = _going(asking.ask("/v1/diagnostics"))  # the prolog of a job beside this one was quicker
+        if going is None:
+            raise
+        return going
+
+
+def _going(shown: Json) -> Json | None:
+    """The level 1 that is asked for or runs already, whoever wanted it."""
+    going = cast("list[Json]", shown["going"])
+    return next((one for one in going if (one["check"], one["level"], one["gpus"]) == ("dcgm", 1, [])), None)
 
 
 # What Slurm says.
@@ -390,7 +462,28 @@ def _exit_state(job: str) -> Json:
     status = environment.get("SLURM_JOB_EXIT_CODE", "")
     if status.isascii() and status.isdigit():
         return {"exitCode": int(status) >> 8 & 0xFF, "signal": int(status) & 0x7F}
-    return exit_state_of(_scontrol(["show", "job", job, "-o"], 1.0)[0])
+    return exit_state_of(_show_job(job, 1.0)[0])
+
+
+def _show_job(job: str, seconds: float) -> tuple[str, str]:
+    """What `scontrol show job -o` says of it, and why it says nothing. By the number of an array or of a job of
+    several components it prints them all, a line each."""
+    shown, trouble = _scontrol(["show", "job", job, "-o"], seconds)
+    return next((line for line in shown.splitlines() if line.startswith(f"JobId={job} ")), ""), trouble
+
+
+def _steps() -> set[str]:
+    """The jobs that have a process of Slurm's on this node."""
+    found: set[str] = set()
+    for name in os.listdir("/proc"):  # noqa: PTH208  # pathlib costs twice as much
+        if name.isdecimal():
+            with suppress(OSError), open(f"/proc/{name}/comm") as comm:
+                if comm.read() != "slurmstepd\n":
+                    continue
+                with open(f"/proc/{name}/cmdline", "rb") as line:
+                    match = re.match(rb"slurmstepd: \[([0-9]+)", line.read(64))
+                    found |= {match[1].decode()} if match else set()
+    return found
 
 
 def exit_state_of(shown: str) -> Json:

@@ -3,74 +3,135 @@ What a run means, as events.
 
 Owns     which component a fault is of, what is confirmed by a second run, what a pass ends.
 Refuses  deciding what to do about it: the catalogue rules, the judge decides.
+
+A run without a verdict (it made room, was ended, could not look) changes nothing: of what it complains of only that which says why
+it could not look is told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from agent.catalog import Catalog
 from agent.diagnostics.report import Fault, Outcome, Run
-from agent.model import NODE, Component, Event, Fields, Finding, Value
+from agent.model import NODE, Component, ComponentKind, Event, Fields, Finding, Value
 from agent.sources.facts import Facts
 
 PASSED, FAILED, NOT_RUN, RAN = "diagnostic/passed", "diagnostic/failed", "diagnostic/not_run", "diagnostic/ran"
 NEURON_PASSED = "diagnostic/neuron_passed"
+_ENGINE_DOWN = "dcgm/engine_down"
+_WHY_NOT = (_ENGINE_DOWN, "dcgm_health/stalled")  # told of runs without a verdict, too
+_TOO = {"dcgm_health": (_ENGINE_DOWN,)}  # codes of another kind that a check finds, and sees end
 _NOT_RUN_AFTER = 3  # runs in succession that came to nothing
-_JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)  # of these, what is not complained of is well
-_TOO = {"dcgm_health": ("dcgm/engine_down",)}  # codes of another kind that a check finds, and sees end
-Where = Callable[[int, str], "Component | None"]
+_JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
+_RAN = ("pass", "fail", "warn")  # statuses of a test that was carried out
+_ONCE_MOST = 1024
+
+
+class Places(Protocol):
+    """Which component is meant."""
+
+    def gpu(self, index: int, serial: str = "") -> Component | None:
+        """By a tool's number and the serial number that it printed; None where it is not known."""
+
+    def gpus(self) -> AbstractSet[Component]:
+        """All that should be tested where all are."""
+
+    def identity(self, component: Component) -> str:
+        """What stays with a device that is moved, and differs for one that is put in its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Once:
+    """A fault that is believed only when it is found twice, and was found once."""
+
+    check: str
+    level: int
+    test: str
+    code: str
+    who: str  # the identity of its device
+    device: str = ""
 
 
 @dataclass(slots=True)
 class Seen:
     """What the runs before this one found, to be remembered: for a fault to be found twice, and for runs that come to nothing."""
 
-    faults: set[str] = field(default_factory=set)  # `dcgm/58 gpu/0000:65:00.0`, of the last run that could see
-    vain: dict[str, int] = field(default_factory=dict)  # by check: runs without a verdict, in succession
+    once: set[Once] = field(default_factory=set)
+    vain: dict[str, int] = field(default_factory=dict)  # by `dcgm level 2`: runs without a verdict, in succession
 
     @property
     def memory(self) -> dict[str, object]:
-        return {"faults": sorted(self.faults), "vain": self.vain}
+        once = sorted([one.check, one.level, one.test, one.code, one.who, one.device] for one in self.once)
+        return {"once": once, "vain": self.vain}
 
     @staticmethod
     def recall(memory: Mapping[str, object]) -> Seen:
         """Raises TypeError, ValueError, AttributeError."""
-        faults, vain = memory.get("faults", []), memory.get("vain", {})
-        if not isinstance(faults, list) or not isinstance(vain, dict):
+        once, vain = memory.get("once", []), memory.get("vain", {})
+        if not isinstance(once, list) or not isinstance(vain, dict):
             raise TypeError("not what was stored")
-        return Seen({str(fault) for fault in faults}, {str(check): int(count) for check, count in vain.items()})
+        found = {
+            Once(check=str(check), level=int(level), test=str(test), code=str(code), who=str(who), device=str(device))
+            for check, level, test, code, who, device in once
+        }
+        return Seen(found, {str(check): int(count) for check, count in vain.items()})
+
+    def before(self, code: str, who: str, device: str) -> bool:
+        return any((one.code, one.who, one.device) == (code, who, device) for one in self.once)
 
 
-def events_of(run: Run, facts: Facts, catalog: Catalog, where: Where, seen: Seen, opened: Iterable[Finding]) -> list[Event]:
-    """The facts of one run. `where`: the component of a GPU's index and serial, as far as one is known."""
+def events_of(
+    run: Run, facts: Facts, catalog: Catalog, places: Places, seen: Seen, opened: Sequence[Finding], *, cut: bool = False
+) -> list[Event]:
+    """The facts of one run. `cut`: it was told to end, so that it came to nothing says nothing."""
     check, level, report = run.ask.check, run.ask.level, run.report
     common: dict[str, Value] = {"level": level, "check": check, "run": run.id}
-    events = [facts.event(RAN, NODE, {**common, "outcome": report.outcome.value, "by": run.ask.by}, _said(run), moment=run.ended)]
-    found: set[str] = set()
-    told: set[tuple[Component, str]] = set()
+    events = [ran(run, facts)]
+    judged = report.outcome in _JUDGED
+    found: set[Once] = set()
+    told: set[tuple[Component, str, str]] = set()
     for fault in report.faults:
-        component = _of(fault, report.serials, where)
-        key = f"{fault.code} {component.name}"
-        found.add(key)
-        if (component, fault.code) in told:
+        if not (judged or fault.code in _WHY_NOT):
             continue
-        told.add((component, fault.code))
-        fields = {**common, **_fields(fault), "confirmed": not fault.confirm or key in seen.faults}
+        component = _of(fault, report.serials, places)
+        if (component, fault.code, fault.device) in told:
+            continue
+        told.add((component, fault.code, fault.device))
+        who = places.identity(component)
+        if fault.confirm:
+            found.add(Once(check=check, level=level, test=fault.test, code=fault.code, who=who, device=fault.device))
+        confirmed = not fault.confirm or seen.before(fault.code, who, fault.device)
+        fields = {**common, **_fields(fault), "confirmed": confirmed}
         events.append(facts.event(fault.code, component, fields, f"{run.ask.words}: {fault.text}", moment=run.ended))
-    if report.outcome in _JUDGED:
-        seen.faults = {one for one in seen.faults if not one.startswith(f"{check}/")} | found
-    events += _culprits(run, facts, common, where)
-    events += _passed(run, facts, common, where)
-    events += _recovered(run, facts, catalog, common, opened, told)
-    events += _in_vain(run, facts, common, seen)
+    if judged:
+        tested = _tested(run, places)
+        _remember(run, seen, found, None if tested is None else {places.identity(one) for one in tested})
+        events += _culprits(run, facts, common, places, opened)
+        events += _passed(run, facts, common, tested)
+        events += _recovered(run, facts, catalog, common, opened, {(component, code) for component, code, _ in told})
+    events += _in_vain(run, facts, common, seen, opened, cut=cut)
     return events
 
 
-def _of(fault: Fault, serials: Mapping[int, str], where: Where) -> Component:
+def ran(run: Run, facts: Facts) -> Event:
+    """That it was run. It asks for nothing."""
+    fields: Fields = {
+        "level": run.ask.level,
+        "check": run.ask.check,
+        "run": run.id,
+        "outcome": run.report.outcome.value,
+        "by": run.ask.by,
+    }
+    return facts.event(RAN, NODE, fields, _said(run), moment=run.ended)
+
+
+def _of(fault: Fault, serials: Mapping[int, str], places: Places) -> Component:
     if fault.gpu is not None:
-        return where(fault.gpu, serials.get(fault.gpu, "")) or NODE
+        return places.gpu(fault.gpu, serials.get(fault.gpu, "")) or NODE
     if fault.device and "/" in fault.device:
         try:
             return Component.parse(fault.device)
@@ -86,21 +147,54 @@ def _fields(fault: Fault) -> Fields:
     return {**fields, **({"device": fault.device} if fault.device else {})}
 
 
-def _culprits(run: Run, facts: Facts, common: Fields, where: Where) -> list[Event]:
-    """A failed diagnostic counts in the record of each device that is to blame."""
+def _tested(run: Run, places: Places) -> AbstractSet[Component] | None:
+    """The GPUs that were tested; None where they were all of them, or nothing says that they were not."""
+    report = run.report
+    if run.ask.gpus:
+        indexes = set(run.ask.gpus)
+    else:
+        indexes = set(report.serials) | {int(one) for test in report.tests for one in test.gpus if one.isdecimal()}
+        many = len(report.device_ids)
+        if not indexes or len(indexes) < many:  # it does not say which
+            return None if not many or many >= len(places.gpus()) else frozenset()
+    found = {places.gpu(index, report.serials.get(index, "")) for index in indexes} - {None}
+    tested = frozenset(one for one in found if one is not None)
+    return None if not run.ask.gpus and places.gpus() <= tested else tested
+
+
+def _remember(run: Run, seen: Seen, found: Collection[Once], tested: Collection[str] | None) -> None:
+    """What a run could have found again and did not is forgotten: at this level, of these devices, by a test that was carried out."""
+    carried_out = {test.name for test in run.report.tests if any(one.lower() in _RAN for one in (test.status, *test.gpus.values()))}
+    again = {(one.code, one.who, one.device) for one in found}
+
+    def refuted(one: Once) -> bool:
+        if (one.code, one.who, one.device) in again:
+            return True  # it is remembered anew, with the level that sees it
+        looked = run.report.outcome is Outcome.PASS or not run.report.tests or one.test in carried_out
+        return one.check == run.ask.check and one.level <= run.ask.level and looked and (tested is None or one.who in tested)
+
+    seen.once = set(sorted(found, key=str)[:_ONCE_MOST]) | {one for one in seen.once if not refuted(one)}
+    while len(seen.once) > _ONCE_MOST:
+        seen.once.pop()
+
+
+def _culprits(run: Run, facts: Facts, common: Fields, places: Places, opened: Iterable[Finding]) -> list[Event]:
+    """A failed diagnostic counts in the record of each device that is to blame: once, as long as what it found stands."""
     if run.report.outcome is not Outcome.FAIL:
         return []
+    standing = {(one.component, one.code) for one in opened if not (one.simulated or one.shadow)}
     events = []
     for gpu in run.report.culprits:
-        tests = sorted({fault.test for fault in run.report.faults if fault.gpu == gpu})
-        component = where(gpu, run.report.serials.get(gpu, ""))
-        if component is not None:
-            fields = {**common, "gpu": gpu, "test": ", ".join(tests)}
-            events.append(facts.event(FAILED, component, fields, f"{run.ask.words} failed on GPU {gpu}", moment=run.ended))
+        component = places.gpu(gpu, run.report.serials.get(gpu, ""))
+        mine = [fault for fault in run.report.faults if fault.gpu == gpu]
+        if component is None or (mine and all((component, fault.code) in standing for fault in mine)):
+            continue
+        fields = {**common, "gpu": gpu, "test": ", ".join(sorted({fault.test for fault in mine}))}
+        events.append(facts.event(FAILED, component, fields, f"{run.ask.words} failed on GPU {gpu}", moment=run.ended))
     return events
 
 
-def _passed(run: Run, facts: Facts, common: Fields, where: Where) -> list[Event]:
+def _passed(run: Run, facts: Facts, common: Fields, tested: AbstractSet[Component] | None) -> list[Event]:
     if run.report.outcome is not Outcome.PASS:
         return []
     said = f"{run.ask.words} passed"
@@ -108,16 +202,17 @@ def _passed(run: Run, facts: Facts, common: Fields, where: Where) -> list[Event]
         return [facts.event(NEURON_PASSED, NODE, {**common, "level": 3}, said, moment=run.ended)]
     if run.ask.check != "dcgm":
         return []
-    # An event of the node speaks for all its GPUs.
-    tested: Collection[Component | None] = [where(gpu, "") for gpu in run.ask.gpus] if run.ask.gpus else [NODE]
-    return [facts.event(PASSED, component, common, said, moment=run.ended) for component in tested if component is not None]
+    # An event of the node speaks for all its GPUs, switches and slots.
+    whom = [NODE] if tested is None else sorted(tested, key=lambda one: one.name)
+    return [facts.event(PASSED, component, common, said, moment=run.ended) for component in whom]
 
 
 def _recovered(
     run: Run, facts: Facts, catalog: Catalog, common: Fields, opened: Iterable[Finding], told: Collection[tuple[Component, str]]
 ) -> list[Event]:
     """What lasts until it is over, and was not found again."""
-    if run.report.outcome not in _JUDGED or run.ask.gpus:
+    looked = run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"  # with wrong settings others measure nothing
+    if run.ask.gpus or not looked:
         return []
     over = [
         finding
@@ -126,34 +221,36 @@ def _recovered(
         and not (finding.simulated or finding.shadow)
         and (finding.component, finding.code) not in told
         and catalog.rule(finding.code).state
-        and _level(finding) <= run.ask.level
+        and (finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level)  # any level needs the engine
     ]
     fields: Fields = {**common, "recovered": True}
     return [facts.event(one.code, one.component, fields, f"{run.ask.words}: not found any more", moment=run.ended) for one in over]
 
 
-def _level(finding: Finding) -> int:
+def level_of(finding: Finding) -> int:
+    """At which level a diagnostic found it."""
     level = finding.fields.get("level", 0)
     return level if isinstance(level, int) else 0
 
 
-def _in_vain(run: Run, facts: Facts, common: Fields, seen: Seen) -> list[Event]:
+def _in_vain(run: Run, facts: Facts, common: Fields, seen: Seen, opened: Iterable[Finding], *, cut: bool) -> list[Event]:
     """Runs that come to nothing one after the other: then nobody knows, and somebody should."""
-    check = run.ask.check
-    if run.preempted:
-        return []
+    name = run.ask.words
+    where = Component(ComponentKind.NODE, name.replace(" level ", "-"))
     if run.report.outcome in _JUDGED:
-        before = seen.vain.pop(check, 0)
-        if before >= _NOT_RUN_AFTER:
-            return [facts.event(NOT_RUN, NODE, {**common, "recovered": True}, f"{run.ask.words} runs again", moment=run.ended)]
+        before = seen.vain.pop(name, 0)
+        stands = any((one.component, one.code) == (where, NOT_RUN) and not (one.simulated or one.shadow) for one in opened)
+        if before >= _NOT_RUN_AFTER or stands:
+            return [facts.event(NOT_RUN, where, {**common, "recovered": True}, f"{name} runs again", moment=run.ended)]
         return []
-    if run.report.outcome is Outcome.NOT_APPLICABLE:
+    # What somebody asked for on some GPUs, or beside other work, is their own affair.
+    if cut or run.preempted or run.report.outcome is Outcome.NOT_APPLICABLE or run.ask.gpus or run.ask.busy:
         return []
-    seen.vain[check] = seen.vain.get(check, 0) + 1
-    if seen.vain[check] < _NOT_RUN_AFTER:
+    seen.vain[name] = min(seen.vain.get(name, 0) + 1, 10**6)
+    if seen.vain[name] < _NOT_RUN_AFTER:
         return []
-    said = f"{run.ask.words} came to nothing {seen.vain[check]} times in succession: {run.report.reason}"
-    return [facts.event(NOT_RUN, NODE, common, said, moment=run.ended)]
+    said = f"{name} came to nothing {seen.vain[name]} times in succession: {run.report.reason}"
+    return [facts.event(NOT_RUN, where, common, said, moment=run.ended)]
 
 
 def _said(run: Run) -> str:

@@ -47,11 +47,22 @@ class Node:
             for component, one in readings.items():
                 if one.values.get("serial") == serial:
                     return component
-        known = sorted(readings, key=lambda component: component.id)
-        if not known:
-            addresses = sorted(one.address for one in self._inventory.devices.values() if one.kind is ComponentKind.GPU)
-            known = [Component(ComponentKind.GPU, address) for address in addresses]
+        known = sorted(readings or self._on_pci(), key=lambda component: (len(component.id), component.id))
         return known[index] if 0 <= index < len(known) else None
+
+    def gpus(self) -> Set[Component]:
+        """All that are here, or should be: on PCI, known to the driver, or with something wrong that is not over."""
+        read = {one.component for one in self._board.readings.get(NVML, ())}
+        ill = {one.component for one in self._board.findings if not one.simulated}
+        return {one for one in read | ill | self._on_pci() if one.kind is ComponentKind.GPU and one.id}
+
+    def identity(self, component: Component) -> str:
+        """Of the device, wherever it is: its UUID where that is known."""
+        return self._board.identity(component)
+
+    def _on_pci(self) -> Set[Component]:
+        devices = self._inventory.devices.values()
+        return {Component(ComponentKind.GPU, one.address) for one in devices if one.kind is ComponentKind.GPU}
 
     def compute(self) -> Mapping[str, Sequence[float]]:
         """Process ids at work on each GPU that answered lately, as the driver says: it sees into other containers."""

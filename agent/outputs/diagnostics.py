@@ -36,6 +36,8 @@ class Shown(Protocol):
     @property
     def checks(self) -> Mapping[str, Check]: ...
     @property
+    def missing(self) -> Mapping[str, str]: ...
+    @property
     def going(self) -> Sequence[Going]: ...
     @property
     def due(self) -> Sequence[Due]: ...
@@ -80,7 +82,7 @@ class DiagnosticRoutes:
         shown = self._diagnostics
         return web.json_response(
             {
-                "checks": [check(one) for one in shown.checks.values()],
+                "checks": [check(one, shown.missing.get(name, "not looked for yet")) for name, one in shown.checks.items()],
                 **outline(shown),
                 "due": [due(one) for one in shown.due],
                 "blocked": shown.blocked,
@@ -197,13 +199,13 @@ def outline(shown: Shown) -> Json:
     return {"going": [going(one) for one in shown.going], "last": [run(one) for _, one in sorted(shown.last.items())]}
 
 
-def check(one: Check) -> Json:
-    """By level, where it has levels; else all is under `0`. A period of 0: on request only."""
+def check(one: Check, missing: str) -> Json:
+    """By level, where it has levels; else all is under `0`. A period of 0: on request only. `missing`: looked for elsewhere, as that blocks."""
     return {
         "name": one.name,
         "title": one.title,
         "levels": list(one.levels),
-        "missing": one.missing(),
+        "missing": missing,
         "every": {str(level): one.every_s(level) for level in one.levels},
         "expected": {str(level): one.expected_s(level) for level in one.levels},
         "needsIdle": {str(level): one.needs_idle(level) for level in one.levels},

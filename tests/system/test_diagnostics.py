@@ -255,7 +255,7 @@ def test_work_that_nobody_announced_is_seen(make: Callable[..., Node], dcgmi: Dc
     node = make()
     dcgmi.answer("diag -r 2", diag(level=2, delay_s=60.0))
     run = asked(node, 2)
-    running(node, run)
+    node.until(dcgmi.runs, 10.0, "its program")
     program = tmp_path / "slurmstepd"
     shutil.copy(os.path.realpath("/bin/sleep"), program)
     began = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from typing import cast
 
 import pytest
 
-from agent.cli.slurm import Known, read_node
+from agent.cli.slurm import Known, Settings, look, read_node, reason_of, withdraw
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node, free_port
 from tests.system.lines import wait_for_pid, xid
@@ -48,7 +49,6 @@ SwitchType=switch/none
 MpiDefault=none
 ReturnToService=1
 PrologFlags=Alloc
-SchedulerParameters=bf_interval=1
 Prolog={folder}/prolog
 Epilog={folder}/epilog
 HealthCheckProgram={folder}/healthcheck
@@ -391,6 +391,110 @@ def test_hyperpod_gets_its_words(slurm: Slurm, on: Callable[..., Node], line: st
 
     for finding in node.findings():
         assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
+    slurm.by_hand("healthcheck")
+    assert slurm.known() == known
+
+
+def test_slurm_keeps_a_reason_as_we_put_it(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be put anew at every turn of the health check, or not be known as ours."""
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    said = (
+        'a "quoted" word',
+        'it ends "so"',
+        "100 %s of % d",
+        "a=b State=IDLE Reason=other",
+        "back\\slash \\",
+        "[x@y] [root@2026]",
+        "two\nlines\t\u2028",
+        "x" * 1000,
+    )
+    for reason in said:
+        verdict: Json = {"status": "unhealthy", "reasons": [reason], "rebootRequired": True, "replacementRequired": False}
+        made = reason_of(Settings(), verdict)
+        for _ in range(2):
+            known = look(HOST, 5.0)
+            assert isinstance(known, Known)
+            withdraw(Settings(), verdict, HOST, known, 5.0)
+        assert slurm.known().reason == made, reason
+        assert (slurm.folder / "slurmctld.log").read_text().count(f"reason set to: {made}\n") == 1, "once is enough"
+
+
+def test_a_node_that_slurm_does_not_know(slurm: Slurm, on: Callable[..., Node]) -> None:
+    """The job is refused all the same, and the health check says why it does nothing."""
+    node = on()
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    refused = slurm.by_hand("prolog", SLURM_JOB_ID="7", SLURMD_NODENAME="nobody")
+    assert (refused.returncode, "Node nobody not found" in refused.stderr) == (1, True)
+    assert "nothing done: scontrol show failed: Node nobody not found" in slurm.by_hand("healthcheck", SLURMD_NODENAME="nobody").stderr
+    assert not slurm.known().held
+
+
+@pytest.mark.parametrize("where", ["scontrol hangs", "slurmctld is down"])
+def test_a_slurm_that_does_not_answer_holds_up_nothing(slurm: Slurm, on: Callable[..., Node], tmp_path: Path, where: str) -> None:
+    """Refused within the budget, with the words in the log; and the health check does not wait for ever."""
+    node = on('budget = "1s"')
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    environment = {}
+    if where == "scontrol hangs":
+        program = tmp_path / "scontrol"
+        program.write_text("#!/bin/sh\ntrap '' TERM\nsleep 60\n")
+        program.chmod(0o755)
+        environment["PATH"] = f"{tmp_path}:/usr/bin:/bin"
+    else:
+        conf = tmp_path / "slurm.conf"
+        conf.write_text(re.sub(r"SlurmctldPort=\d+", f"SlurmctldPort={free_port()}", Path(slurm.environment["SLURM_CONF"]).read_text()))
+        environment["SLURM_CONF"] = str(conf)
+    begun = time.monotonic()
+    refused = slurm.by_hand("prolog", SLURM_JOB_ID="7", **environment)
+    took = time.monotonic() - begun
+    assert refused.returncode == 1 and "not drained with a reason: scontrol" in refused.stderr
+    assert took < 1.5
+    begun = time.monotonic()
+    assert slurm.by_hand("healthcheck", **environment).returncode == 0
+    assert time.monotonic() - begun < 6.0
+    assert not slurm.known().held
+
+
+def test_a_node_in_a_reservation_for_maintenance(slurm: Slurm, on: Callable[..., Node]) -> None:
+    """Drained and resumed as any; the reservation stays."""
+    node = on()
+    slurm(
+        "scontrol",
+        "create",
+        "reservation",
+        "reservationname=m",
+        "starttime=now",
+        "duration=10",
+        "flags=maint",
+        "user=root",
+        f"nodes={HOST}",
+    )
+    try:
+        slurm.wait(lambda known: "MAINTENANCE" in known.states, "the reservation")
+        node.write(xid(1))
+        wait_for_pid(node, 1)
+        slurm.by_hand("healthcheck")
+        known = slurm.known()
+        assert known.states >= {"MAINTENANCE", "DRAIN"} and known.reason == FALLEN
+        for finding in node.findings():
+            assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
+        slurm.by_hand("healthcheck")
+        states = slurm.known().states
+        assert "DRAIN" not in states and "MAINTENANCE" in states
+    finally:
+        slurm("scontrol", "delete", "reservation=m")
+
+
+def test_a_node_that_is_down_is_left_alone(slurm: Slurm, on: Callable[..., Node]) -> None:
+    """By hand or by Slurm: drained it would come back by itself."""
+    node = on()
+    slurm.update("state=down", "reason=vital part is missing")
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    known = slurm.known()
+    assert "DOWN" in known.states
     slurm.by_hand("healthcheck")
     assert slurm.known() == known
 

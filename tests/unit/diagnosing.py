@@ -98,6 +98,7 @@ class FakeDiagnostics:
 
     def __init__(self) -> None:
         self.checks = {check.name: check for check in CHECKS}
+        self.missing = {name: check.missing() for name, check in self.checks.items()}
         self.going: tuple[Going, ...] = ()
         self.due: tuple[Due, ...] = ()
         self.last: dict[tuple[str, int], Run] = {}

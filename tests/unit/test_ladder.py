@@ -22,8 +22,14 @@ def run(level: int, began: float, outcome: Outcome = Outcome.PASS, check: str = 
 
 
 def levels(found: Finding, clears: Clears, *runs: Run, most: int = 2, now: float = NOW) -> list[int]:
-    last = {(one.ask.check, one.ask.level): one for one in runs}
-    return [ask.level for ask in asked([found], lambda _: clears, last, most, now)]
+    return [ask.level for ask in asked([found], lambda _: clears, past(*runs), most, now)]
+
+
+def past(*runs: Run) -> dict[tuple[str, int], list[Run]]:
+    found: dict[tuple[str, int], list[Run]] = {}
+    for one in runs:
+        found.setdefault((one.ask.check, one.ask.level), []).append(one)
+    return found
 
 
 def test_a_suspicion_climbs_step_by_step() -> None:
@@ -53,7 +59,7 @@ def test_a_fault_that_goes_on_asks_once_an_hour() -> None:
 
 @pytest.mark.parametrize(("found_at", "asked_for"), [(1, 2), (2, 2), (3, None)])
 def test_what_must_be_found_twice_is_looked_for_again(found_at: int, asked_for: int | None) -> None:
-    once = finding(Action.INSPECT, code="dcgm/58", last=NOW - 10, fields={"check": "dcgm", "level": found_at, "confirmed": False})
+    once = finding(Action.INSPECT, code="dcgm/58", last=NOW - 10, fields={"check": "dcgm", "level": found_at, "confirmed": False}, since=NOW - 10)
     clears = Clears(diagnostic=1)
     assert levels(once, clears, run(found_at, NOW - 15, Outcome.FAIL)) == (
         [] if asked_for is None or asked_for == found_at else [asked_for]
@@ -88,7 +94,7 @@ def test_neuron_devices_have_their_own() -> None:
     found = finding(Action.INSPECT, code="neuron/dma_aborts", last=NOW, component=Component(ComponentKind.NEURON, "0000:a0:1b.0"))
     (ask,) = asked([found], lambda _: AT_3, {}, 2, NOW)
     assert (ask.check, ask.level) == ("nccom", 0)
-    assert asked([found], lambda _: AT_3, {("nccom", 0): run(0, NOW + 1, check="nccom")}, 2, NOW + 9000) == []
+    assert asked([found], lambda _: AT_3, past(run(0, NOW + 1, check="nccom")), 2, NOW + 9000) == []
 
 
 def test_what_only_a_person_may_ask_for_is_said() -> None:

@@ -164,9 +164,25 @@ def test_our_own_reason_is_kept_up_to_date(said: list[list[str]]) -> None:
     ],
 )
 def test_hyperpod(known: Known, comment: bool, said: list[list[str]]) -> None:
+    """In one call: nobody comes between."""
     words = ["comment=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
     done = withdrawn(said, known, Settings(hyperpod=True))
-    assert done == [*([words] if comment else []), ["state=fail", "reason=Action:Reboot"]]
+    assert done == [["state=fail", "reason=Action:Reboot", *(words if comment else [])]]
+
+
+def test_hyperpod_without_a_comment_where_slurm_takes_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[list[str]] = []
+
+    def scontrol(arguments: list[str], seconds: float) -> tuple[str, str]:
+        assert 0.0 < seconds <= 1.0
+        asked.append(arguments[2:])
+        return "", "no such word" if any(word.startswith("comment=") for word in arguments) else ""
+
+    monkeypatch.setattr(slurm, "_scontrol", scontrol)
+    slurm.withdraw(Settings(hyperpod=True), verdict(), "gpu01", Known(frozenset({"IDLE"}), ""), 1.0)
+    assert [words[:2] for words in asked] == [["state=fail", "reason=Action:Reboot"]] * 2
+    printed = capsys.readouterr().err
+    assert "no such word" in printed and "not drained" not in printed
 
 
 @pytest.mark.parametrize(
@@ -198,7 +214,7 @@ def test_what_hyperpod_is_to_do(flags: dict[str, object], action: str) -> None:
 def test_a_reason_is_one_short_line(reason: str, prefix: str) -> None:
     made = slurm.reason_of(Settings(reason="vitald"), verdict(reason=reason))
     assert made.startswith("vitald:") and len(made) <= 200 and made.isascii() and made.isprintable()
-    assert not made.startswith("Action:")
+    assert not made.startswith("Action:") and not made.endswith('"'), "scontrol would not keep it as it is"
 
 
 def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
@@ -338,6 +354,7 @@ class Daemon:
         return slurm.prolog(settings, slurm.Asking(None, time.monotonic() + settings.budget_s))
 
 
+GOING: dict[str, object] = {"id": "r1", "check": "dcgm", "level": 1, "gpus": [], "stage": "running"}
 HEALTHY = verdict("healthy", rebootRequired=False)
 TELL, RUN = '/v1/jobs {"event": "begin", "job": "7", "user": ""}', "/v1/diagnostics/run"
 
@@ -368,12 +385,12 @@ def test_level_1_before_a_job(
     """Where the last one is too old and there is time; what it finds decides."""
     monkeypatch.delenv("SLURM_JOB_USER", raising=False)
     monkeypatch.delenv("SLURM_JOB_UID", raising=False)
-    shown = [{"last": runs, "going": []}, {"last": runs, "going": [{"id": "r1"}]}, {"last": runs, "going": []}]
+    shown = [{"last": runs, "going": []}, {"last": runs, "going": [GOING]}, {"last": runs, "going": []}]
     answers = {
         "/v1/status": [HEALTHY, verdict()],
         "/v1/jobs": [{}],
         "/v1/diagnostics": shown,
-        RUN: [{"going": {"id": "r1"}}],
+        RUN: [{"going": GOING}],
     }
     daemon = Daemon(monkeypatch, answers)  # type: ignore[arg-type]
     assert daemon.prolog(settings) == (20 if is_run else 0)
@@ -384,12 +401,75 @@ def test_level_1_before_a_job(
 
 
 @pytest.mark.parametrize(
+    "shown",
+    [
+        [{"last": [], "going": [GOING]}],  # another job's prolog asked for it, or the schedule
+        [{"last": [], "going": []}, {"last": [], "going": [GOING]}],  # while we asked ourselves
+        [{"last": [last(0.1)], "going": [{**GOING, "stage": "ending"}]}],  # what it found is not in the verdict yet
+    ],
+)
+def test_a_level_1_that_runs_already_is_waited_for(
+    shown: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch, said: list[list[str]]
+) -> None:
+    answers = {"/v1/status": [HEALTHY, verdict()], "/v1/jobs": [{}], RUN: [{"error": "it is running already"}]}
+    daemon = Daemon(monkeypatch, {**answers, "/v1/diagnostics": [*shown, {"last": [last(0.1)], "going": []}]})  # type: ignore[dict-item]
+    assert daemon.prolog(Settings(level_1_age_s=3600.0)) == 20
+
+
+JOBS: dict[str, object] = {"running": [{"job": "12"}, {"job": "4[1]"}], "recent": []}
+
+
+@pytest.mark.parametrize(
+    ("shown", "trouble", "told"),
+    [
+        ("JobId=12 JobState=RUNNING Reason=None ExitCode=0:0 RunTime=1", "", None),
+        ("JobId=12 JobState=COMPLETING Reason=None ExitCode=3:0 RunTime=1", "", None),  # its epilog may be running
+        ("JobId=12 JobState=SUSPENDED Reason=None ExitCode=0:0 RunTime=1", "", None),
+        ("JobId=12 JobState=SOMETHING_NEW Reason=None ExitCode=0:0 RunTime=1", "", None),
+        ("", "scontrol show failed: Unable to contact slurm controller", None),
+        ("", "scontrol did not answer within 5.0 s", None),
+        ("JobId=12 JobState=COMPLETED Reason=None ExitCode=0:0 RunTime=1", "", {"exitCode": 0, "signal": 0}),
+        ("JobId=12 JobState=PENDING Reason=Priority ExitCode=0:0 RunTime=1", "", {"reason": "requeued"}),
+        (
+            "JobId=12 ArrayJobId=12 ArrayTaskId=2 JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0 RunTime=1\n"
+            "JobId=13 ArrayJobId=12 ArrayTaskId=1 JobState=RUNNING Reason=None ExitCode=0:0 RunTime=1\n",
+            "",
+            {"exitCode": 3, "signal": 0, "reason": "NonZeroExitCode"},
+        ),
+        (
+            "JobId=13 ArrayJobId=12 ArrayTaskId=1 JobState=FAILED Reason=None ExitCode=3:0 RunTime=1\n"
+            "JobId=12 ArrayJobId=12 ArrayTaskId=2 JobState=RUNNING Reason=None ExitCode=0:0 RunTime=1\n",
+            "",
+            None,
+        ),
+        ("", "scontrol show failed: slurm_load_jobs error: Invalid job id specified", {}),
+    ],
+)
+def test_the_end_of_a_job_that_nobody_told(
+    shown: str, trouble: str, told: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm is asked by the health check; where it does not say so for certain, the job runs."""
+    asked: list[list[str]] = []
+
+    def scontrol(arguments: list[str], seconds: float) -> tuple[str, str]:
+        asked.append(arguments)
+        return shown, trouble
+
+    monkeypatch.setattr(slurm, "_scontrol", scontrol)
+    daemon = Daemon(monkeypatch, {"/v1/jobs": [JOBS, {}]})
+    slurm._untold(Settings(), slurm.Asking(None, time.monotonic() + 5.0))
+    assert asked == [["show", "job", "12", "-o"]], "what is no number of Slurm's, another scheduler told"
+    ends = [json.loads(one.partition(" ")[2]) for one in daemon.asked[1:]]
+    assert ends == ([{"event": "end", "job": "12", **told, "diagnose": True}] if told is not None else [])
+
+
+@pytest.mark.parametrize(
     "diagnostics",
     [
         {"/v1/diagnostics": [{"error": "no such path"}]},
         {"/v1/diagnostics": [{"last": [], "going": []}], RUN: [{"error": "dcgmi is not installed"}]},
         {"/v1/diagnostics": [{"last": [{"check": "dcgm", "level": 1}], "going": []}]},
-        {"/v1/diagnostics": [{"last": [], "going": [{"id": "r1"}]}], RUN: [{"going": {"id": "r1"}}]},  # does not end in time
+        {"/v1/diagnostics": [{"last": [], "going": []}, {"last": [], "going": [GOING]}], RUN: [{"going": GOING}]},  # does not end in time
     ],
 )
 def test_a_level_1_that_does_not_come_changes_nothing(
