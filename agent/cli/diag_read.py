@@ -159,18 +159,29 @@ def _diag(printed: bytes, stderr: bytes, arguments: argparse.Namespace, catalog:
 
     report = reading.read(printed, Meanings(catalog), exit_code=arguments.exit_code, level=arguments.level, stderr=stderr)
     if arguments.json:
-        render.emit_json(as_json(report))
+        notes = list(_notes(report, printed, arguments))
+        render.emit_json({**as_json(report), **({"notes": notes} if notes else {})})
     else:
-        level = arguments.level or reading.level_of(test.name for test in report.tests)
+        level = (arguments.level or _level(report)) if report.tests else 0
         for line in (
             *_told(report, level),
             *_gpus(report),
             *_tests(report),
             *_faults(report, catalog),
-            *_notes(report, printed, arguments),
         ):
             print(line)
+        notes = list(_notes(report, printed, arguments))
+        print("\n".join(["", *(render.colour(f"  note: {note}", "dim") for note in notes)]) if notes else "", end="\n" if notes else "")
     return EXIT[report.outcome.value]
+
+
+def _level(report: Report) -> int:
+    """By the tests that are there; 0 where they are not those of any level."""
+    from agent.diagnostics.dcgm import reading
+
+    names = [test.name for test in report.tests]
+    new = any(name == "software" for name in names)
+    return reading.level_of(names) if names and reading.whole_level(names, report.dcgm_version or ("4" if new else "3")) else 0
 
 
 def as_json(report: Report) -> Json:
@@ -212,7 +223,8 @@ def _told(report: Report, level: int) -> Iterator[str]:
         f"driver {report.driver_version}" if report.driver_version else "",
     ]
     models = ", ".join(f"{report.device_ids.count(one)} x {one}" for one in dict.fromkeys(report.device_ids))
-    about = [f"dcgmi diag level {level}" if report.tests else "dcgmi diag", *known, models]
+    ran = f"dcgmi diag level {level}" if level else "dcgmi diag, some tests only" if report.tests else "dcgmi diag"
+    about = [ran, *known, models]
     run: Json = {"outcome": report.outcome.value, "preempted": ""}
     yield f"{diag_views.outcome_word(run)}  {render.safe(', '.join(filter(None, about)))}"
     columns = max(40, min(render.width(), _WIDEST) - 9)
@@ -287,7 +299,7 @@ def _faults(report: Report, catalog: Catalog) -> Iterator[str]:
     for (code, test), faults in sorted(groups.items(), key=lambda one: -one[1][0].remedy.rank):
         rule = catalog.rule(code)
         gpus = [fault.gpu for fault in faults if fault.gpu is not None]
-        who = f"GPU {diag_views.numbers(gpus)}: " if gpus else "".join(f"{one}: " for one in sorted({f.device for f in faults if f.device}))
+        who = f"GPU {diag_views.numbers(gpus)}: " if gpus else _devices(faults)
         yield ""
         yield f"  {render.colour(render.safe(who) + rule.title, 'bold')}  {render.colour(f'{code} {render.safe(test)}', 'dim')}"
         yield from _wrapped("means", rule.meaning, columns)
@@ -302,21 +314,21 @@ def _faults(report: Report, catalog: Catalog) -> Iterator[str]:
             yield f"         and {len(texts) - 2} more like this"
 
 
+def _devices(faults: list[Fault]) -> str:
+    """`CPU 1: `"""
+    return "".join(f"{one.replace('cpu/', 'CPU ')}: " for one in sorted({fault.device for fault in faults if fault.device}))
+
+
 def _notes(report: Report, printed: bytes, arguments: argparse.Namespace) -> Iterator[str]:
     """What a reader should know of how far this goes."""
     from agent.diagnostics.dcgm import answers, document
 
-    notes = []
     if report.tests and answers.no_engine(document.read(printed).outside):
-        notes.append("the host engine that was asked for did not answer: this ran in a private engine, on the node where dcgmi was called")
+        yield "the host engine that was asked for did not answer: this ran in a private engine, on the node where dcgmi was called"
     if arguments.exit_code is None:
-        notes.append("without --exit-code a failure that the document does not show is not seen")
+        yield "without --exit-code a failure that the document does not show is not seen"
     if report.tests and arguments.level is None:
-        notes.append("without --level the level is taken from the tests that are there: one that is missing altogether is not noticed")
-    if notes:
-        yield ""
-    for note in notes:
-        yield render.colour(f"  note: {note}", "dim")
+        yield "without --level the level is taken from the tests that are there: one that is missing altogether is not noticed"
 
 
 def _wrapped(label: str, text: str, columns: int) -> Iterator[str]:

@@ -199,10 +199,11 @@ def prolog(settings: Settings, asking: Asking) -> int:
     if settings.level_1_age_s and _level_1(settings, asking, str(job["job"])):
         try:
             refused = _judged(settings, asking.verdict(1 - _FOR_SCONTROL), asking)
-            if refused:
-                asking.ask("/v1/jobs", {"event": "end", **job, "reason": "refused by the prolog"})
         except (client.NoAnswer, client.Refused) as error:
-            _tell(f"going by the verdict before the diagnostic: {error}")
+            return _tell(f"going by the verdict before the diagnostic: {error}")
+        if refused:
+            with suppress(client.NoAnswer, client.Refused):  # the epilog tells it, too
+                asking.ask("/v1/jobs", {"event": "end", **job, "reason": "refused by the prolog"})
     return refused
 
 
@@ -224,17 +225,17 @@ def epilog(settings: Settings, asking: Asking) -> int:
 
 def health(settings: Settings, asking: Asking) -> int:
     """Drain what is unfit, resume what we drained, and tell the ends of jobs that nobody told."""
-    _fitness(settings, asking)
+    try:
+        _fitness(settings, asking)
+    except (client.NoAnswer, client.Refused) as error:
+        return _tell(f"unknown, nothing done: {error}")
     _untold(settings, asking)
     return 0
 
 
 def _fitness(settings: Settings, asking: Asking) -> int:
     """Without a verdict nothing is done: silence is neither."""
-    try:
-        verdict = asking.verdict()
-    except (client.NoAnswer, client.Refused) as error:
-        return _tell(f"unknown, nothing done: {error}")
+    verdict = asking.verdict()
     status = verdict["status"]
     if status == "unknown":
         return _tell(f"unknown, nothing done: {_first(verdict)}")
@@ -246,6 +247,10 @@ def _fitness(settings: Settings, asking: Asking) -> int:
         return withdraw(settings, verdict, node, known, _SCONTROL_S)
     prefix = _prefix(settings)
     if known.held and known.reason.startswith(prefix):
+        # Once more: a prolog may have drained it since we asked.
+        status = asking.verdict()["status"]
+        if status not in ("healthy", "degraded"):
+            return _tell(f"{node}: not resumed: {status}")
         trouble = _scontrol(["update", f"nodename={node}", "state=resume"], _SCONTROL_S)[1]
         _tell(f"{node}: not resumed: {trouble}" if trouble else f"{node}: resumed: {status}; it was drained for: {known.reason}")
     if known.comment.startswith(prefix) and not known.reason.startswith(_ACTION):

@@ -23,6 +23,7 @@ MARKER = "VITALD_RUN"
 _ENVIRON_BYTES = 1024 * 1024
 _DEAD = "ZX"
 _STUCK = "D"
+_FIRST_USER = 1000  # of people; those below are services (login.defs(5), UID_MIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,11 @@ class Descendants:
 def leftovers(procfs: Path = Path("/proc"), names: Sequence[str] = ("nvvs",)) -> tuple[str, ...]:
     """Diagnostics that go on without who started them, by the names of their programs: `nvvs (pid 4711)`.
 
-    DCGM's runs under its engine, and outlives a client that was killed. Raises OSError where processes cannot be listed.
+    DCGM's runs under its engine, and outlives a client that was killed. Whatever an ordinary user calls by that name is none. Raises
+    OSError where processes cannot be listed.
     """
-    return tuple(str(one) for one in processes(procfs) if not one.dead and (one.name in names or _program(procfs, one.pid) in names))
+    named = (one for one in processes(procfs) if not one.dead and (one.name in names or _program(procfs, one.pid) in names))
+    return tuple(str(one) for one in named if _is_systems(procfs, one.pid))
 
 
 def processes(procfs: Path) -> Iterator[Process]:
@@ -165,6 +168,15 @@ def _environment(procfs: Path, pid: int) -> list[bytes]:
             return file.read(_ENVIRON_BYTES).split(b"\0")
     except OSError:
         return []
+
+
+def _is_systems(procfs: Path, pid: int) -> bool:
+    """Whether it is root's, a service's or our own."""
+    try:
+        uid = (procfs / str(pid)).stat().st_uid
+    except OSError:
+        return False
+    return uid < _FIRST_USER or uid == os.geteuid()
 
 
 def _program(procfs: Path, pid: int) -> str:

@@ -16,7 +16,6 @@ import json
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -230,8 +229,13 @@ class Diagnostics:
         return None
 
     async def ended(self, run_id: str) -> Run:
-        """A run, once it has ended and is stored. Raises KeyError for one that is not going."""
-        return await asyncio.shield(self._waited[run_id])
+        """A run, once it has ended and is stored. Raises KeyError for one that is neither going nor one of the last."""
+        waited = self._waited.get(run_id)
+        if waited is not None:
+            return await asyncio.shield(waited)
+        if (run := self.lately(run_id)) is not None:
+            return run
+        raise KeyError(run_id)
 
     def lately(self, run_id: str) -> Run | None:
         """One of the last runs, with what was printed: the ledger may not have it yet, or be out of reach."""
@@ -267,8 +271,8 @@ class Diagnostics:
 
     async def _over(self, current: _Current) -> None:
         """Nothing of a run is left, or the time for that is up."""
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(current.over.wait(), _GONE_S)
+        with anyio.move_on_after(_GONE_S):
+            await current.over.wait()
 
     # --- as a source
 
@@ -289,8 +293,8 @@ class Diagnostics:
                     self._settle(one.run)
                 await self._plan()
                 yield self._batch()
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), _WAITING_S if self._waiting else _TICK_S)
+                with anyio.move_on_after(_WAITING_S if self._waiting else _TICK_S):  # asyncio.wait_for may lose the daemon's stop
+                    await self._wake.wait()
         except (asyncio.CancelledError, GeneratorExit):  # a fault of ours leaves the run under way alone: this is begun again
             await self._close()
             raise
@@ -465,9 +469,9 @@ class Diagnostics:
 
     async def _start_next(self) -> None:
         in_the_way = await self._in_the_way()
-        looked = any(self._must_wait(one.ask) for one in self._waiting)
-        idle_s, uses = await self._idle() if looked else (0.0, ())
-        # Nothing waits from here on: what was asked for, began or was released meanwhile counts.
+        # Whether a look is needed is known only now: nothing that must wait may come in between.
+        idle_s, uses = await self._idle() if any(self._must_wait(one.ask) for one in self._waiting) else (0.0, ())
+        # From here on all goes at once: a job that began meanwhile, or a release, counts.
         in_the_way = self._held() or in_the_way
         known = {use.job for use in uses}
         busy = [*(use.words for use in uses), *(f"job {job}" for job in self._announced() if job not in known)]
@@ -479,9 +483,6 @@ class Diagnostics:
                 needed = self._settings.idle_s if _by_itself(one.ask) else 0.0
                 if busy:
                     waits_for = f"idle devices: {', '.join(busy[:3])}"
-                elif not looked:
-                    waits_for = "a look at who uses the devices"
-                    self._wake.set()
                 elif idle_s < needed:
                     waits_for = f"devices idle for {needed:.0f} s: {idle_s:.0f} s so far"
             waiting.append(replace(one, waits_for=waits_for))

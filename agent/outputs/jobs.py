@@ -55,6 +55,7 @@ class JobRoutes:
         self._diagnostics = diagnostics
         self._facts = Facts(SOURCE, board.boot_id)
         self._clearing: set[asyncio.Task[None]] = set()  # of the devices, for jobs that begin
+        self._beginning: dict[str, asyncio.Task[None]] = {}  # whose begin is on its way to the ledger
 
     def add(self, app: web.Application) -> None:
         app.router.add_get("/v1/jobs", self.jobs)
@@ -92,13 +93,18 @@ class JobRoutes:
             clearing = asyncio.ensure_future(self._diagnostics.job_begins(job.id))
             self._clearing.add(clearing)
             clearing.add_done_callback(self._clearing.discard)
-        await self._say(BEGAN, job, f"{job.name} began")
+        saying = asyncio.ensure_future(self._say(BEGAN, job, f"{job.name} began"))
+        self._beginning[job.id] = saying
+        saying.add_done_callback(lambda done: self._beginning.pop(job.id) if self._beginning.get(job.id) is done else None)
+        await asyncio.shield(saying)
         if clearing is not None:
             await asyncio.shield(clearing)
 
     async def _end(self, job: Job, *, diagnose: bool) -> form.Json:
         if self._diagnostics is not None:
             self._diagnostics.job_ends(job.id)
+        if (saying := self._beginning.get(job.id)) is not None:
+            await asyncio.shield(saying)  # an end that overtook its begin would leave the job running for ever
         jobs = self._board.jobs
         former = jobs.running.get(job.id)
         # Slurm runs the epilog of a job that the prolog refused, too, which never ran here; and a script may be run twice.

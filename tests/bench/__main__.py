@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import check, commit, flood, idle, judge, latency, line_cost, nvml, rounds, scrape, start
+from tests.bench import check, commit, diagnostics, flood, idle, judge, latency, line_cost, nvml, rounds, scrape, start
 from tests.bench.measure import Json, Skipped, load, machine, scratch, timed
 
 BENCHMARKS: dict[str, Callable[[], Json]] = {
@@ -25,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[], Json]] = {
     "judge": judge.run,
     "nvml": nvml.run,
     "rounds": rounds.run,
+    "diagnostics": diagnostics.run,
 }
 
 

@@ -225,6 +225,22 @@ def test_the_daemon_stops_within_two_seconds(make: Callable[..., Node], dcgmi: D
     assert alive(dcgmi) == []
 
 
+def test_what_the_daemons_stop_cut_short_is_remembered(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
+    """The run under way, and the one that a person waited for."""
+    node = make()
+    dcgmi.answer("diag -r 2", diag(level=2, faults=[Fault(80, gpu=1)], delay_s=60.0))
+    under_way = asked(node, 2)
+    node.until(dcgmi.runs, 10.0, "its program")
+    waiting = asked(node, 3)
+    assert node.stop() < 2.0
+    assert alive(dcgmi) == []
+    node.start()
+    for run in (under_way, waiting):
+        over = node.get(f"/v1/diagnostics/runs/{run}")
+        assert over["outcome"] == "inconclusive" and "stopped" in str(over["why"])
+    assert node.findings() == []
+
+
 # --- it makes room
 
 
@@ -302,6 +318,7 @@ def test_an_unknown_xid_is_settled_step_by_step(make: Callable[..., Node], dcgmi
     node.write(f"kernel: NVRM: Xid (PCI:{gpus.addresses[2][:-2]}): 999, pid=1, something new")
     node.wait(lambda status: status["openFindings"], 5.0)
     node.until(lambda: [call.level for call in dcgmi.runs()] == [1, 2], 40.0, "both levels")
+    node.until(lambda: len(cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])) == 2, 10.0, "their ends")
     runs = cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])
     assert [str(run["by"]).split()[0] for run in runs] == ["finding", "finding"]
     assert "xid/999" in str(runs[0]["reason"])

@@ -112,8 +112,8 @@ def test_a_job_finds_nothing_of_the_diagnostic(slurm: Slurm, on: Callable[..., N
     assert slurm.said.read_text() == ""
 
 
-def test_what_made_room_is_tried_again(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> None:
-    """A finding asked for it, and asks again: in ten minutes, when no job runs."""
+def test_what_made_room_has_settled_nothing(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> None:
+    """The finding that asked for it stays, and asks again later (when: tests/unit/test_ladder)."""
     node = on()
     dcgmi.answer("diag -r 2", diag(level=2, delay_s=60.0), diag(level=2))
     node.write(f"kernel: NVRM: Xid (PCI:{gpus.addresses[2][:-2]}): 999, pid=1, something new")

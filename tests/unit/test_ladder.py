@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent.catalog import Clears
@@ -59,7 +61,9 @@ def test_a_fault_that_goes_on_asks_once_an_hour() -> None:
 
 @pytest.mark.parametrize(("found_at", "asked_for"), [(1, 2), (2, 2), (3, None)])
 def test_what_must_be_found_twice_is_looked_for_again(found_at: int, asked_for: int | None) -> None:
-    once = finding(Action.INSPECT, code="dcgm/58", last=NOW - 10, fields={"check": "dcgm", "level": found_at, "confirmed": False}, since=NOW - 10)
+    once = finding(
+        Action.INSPECT, code="dcgm/58", last=NOW - 10, fields={"check": "dcgm", "level": found_at, "confirmed": False}, since=NOW - 10
+    )
     clears = Clears(diagnostic=1)
     assert levels(once, clears, run(found_at, NOW - 15, Outcome.FAIL)) == (
         [] if asked_for is None or asked_for == found_at else [asked_for]
@@ -102,3 +106,52 @@ def test_what_only_a_person_may_ask_for_is_said() -> None:
     assert beyond(SUSPECT, AT_3, 3) == 0
     assert beyond(finding(Action.INSPECT, component=NODE), AT_2, 1) == 2
     assert beyond(finding(Action.REPLACE_NODE), AT_3, 2) == 0
+
+
+def test_a_run_of_some_gpus_settles_nothing_and_delays_nothing() -> None:
+    some = replace(run(1, NOW), ask=Ask(check="dcgm", level=1, gpus=(0,)))
+    assert levels(SUSPECT, AT_3, some, now=NOW + 10) == [1]
+
+
+def test_what_came_to_nothing_does_not_undo_what_passed() -> None:
+    """A level 1 that passed stays so when the next one had to make room."""
+    assert levels(SUSPECT, AT_3, run(1, NOW), run(1, NOW + 20, Outcome.INCONCLUSIVE), now=NOW + 60) == [2]
+
+
+def test_what_is_found_twice_and_asks_for_the_same_is_not_tested_for_ever() -> None:
+    """Its fields stay those of the first time, since nothing stronger was said."""
+    unclear = finding(
+        Action.INSPECT, code="dcgm/unclear", since=NOW, last=NOW + 900, fields={"check": "dcgm", "level": 1, "confirmed": False}
+    )
+    found = [run(1, NOW - 5, Outcome.FAIL), run(2, NOW + 895, Outcome.FAIL)]
+    assert levels(unclear, Clears(diagnostic=1), *found[:1], now=NOW + 700) == [2]
+    assert levels(unclear, Clears(diagnostic=1), *found, now=NOW + 90_000) == []
+
+
+def test_what_a_diagnostic_found_and_nobody_need_confirm_is_left_to_the_schedule() -> None:
+    hot = finding(Action.OBSERVE, code="dcgm/40", since=NOW, last=NOW, fields={"check": "dcgm", "level": 2, "confirmed": True})
+    assert levels(hot, AT_2, run(2, NOW - 100, Outcome.FAIL), now=NOW + 90_000) == []
+
+
+def test_what_comes_back_although_it_passed_is_loaded_once_a_day() -> None:
+    """DCGM's watch complains again after each run that passes: a new finding each time."""
+    health = finding(Action.INSPECT, code="dcgm_health/memory", last=NOW, fields={"check": "dcgm_health", "level": 0, "confirmed": True})
+    (first,) = asked([health], lambda _: AT_2, past(run(1, NOW + 5)), 2, NOW + 20)
+    assert first.level == 2
+    done = replace(run(2, NOW + 30), ask=first)
+    again = replace(health, id=7, since=NOW + 8000, last=NOW + 8000)
+    assert levels(again, AT_2, done, run(1, NOW + 8005), now=NOW + 8020) == []
+    assert levels(again, AT_2, done, run(1, NOW + 8005), now=NOW + 86_600) == [2]
+    other = replace(again, component=gpu(5))
+    assert levels(other, AT_2, done, run(1, NOW + 8005), now=NOW + 8020) == [2]
+
+
+def test_what_was_found_at_a_higher_level_needs_that_level() -> None:
+    found = finding(Action.INSPECT, code="dcgm/58", last=NOW, fields={"check": "dcgm", "level": 3, "confirmed": False})
+    assert beyond(found, Clears(diagnostic=1), 2) == 3
+    assert beyond(replace(found, simulated_until=NOW + 60), Clears(diagnostic=1), 2) == 0
+
+
+def test_a_clock_that_was_put_back_does_not_hold_it_up() -> None:
+    assert levels(SUSPECT, AT_3, run(1, NOW + 86_400), now=NOW) == [2]
+    assert levels(SUSPECT, AT_3, run(1, NOW + 86_400, Outcome.ERROR), now=NOW) == [1]

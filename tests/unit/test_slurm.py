@@ -416,6 +416,19 @@ def test_a_level_1_that_runs_already_is_waited_for(
     assert daemon.prolog(Settings(level_1_age_s=3600.0)) == 20
 
 
+@pytest.mark.parametrize(
+    ("then", "resumed"), [("healthy", True), ("degraded", True), ("unhealthy", False), ("unknown", False), ("no answer", False)]
+)
+def test_what_was_drained_since_we_asked_is_not_resumed(
+    then: str, resumed: bool, said: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "look", lambda *_: Known(frozenset({"IDLE", "DRAIN"}), OURS))
+    again: dict[str, object] = {"error": "late"} if then == "no answer" else verdict(then)
+    Daemon(monkeypatch, {"/v1/status": [HEALTHY, again], "/v1/jobs": [{"running": []}]})
+    assert slurm.health(Settings(), slurm.Asking(None, time.monotonic() + 5.0)) == 0
+    assert [words[2:] for words in said] == ([["state=resume"]] if resumed else [])
+
+
 JOBS: dict[str, object] = {"running": [{"job": "12"}, {"job": "4[1]"}], "recent": []}
 
 

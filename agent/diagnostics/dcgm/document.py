@@ -26,6 +26,8 @@ _OUTSIDE = 8192  # of the text around the documents, at each end
 _NOT_SUPPORTED = "<<<NOT_SUPPORTED>>>"
 _FIRST_COLUMN = re.compile(r'^\{(?=\s*["}])', re.MULTILINE)
 _ANY_COLUMN = re.compile(r'^[ \t]+\{(?=\s*["}])', re.MULTILINE)
+# Of a document whose beginning was lost.
+_LEFT_OVER = re.compile(r'"(?:test_categories|test_summary|entity_group_id|error_severity|runtime_error)"\s*:|"results"\s*:\s*\[')
 _LOOKS_LIKE_ONE = re.compile(r'\{\s*"(?:DCGM |iterations"|Overall Result"|entity_groups"|metadata"|test_categories")')
 
 
@@ -96,6 +98,7 @@ def read(printed: bytes | str) -> Printed:
     found.look(_FIRST_COLUMN)
     if not found.objects and not found.broken:
         found.look(_ANY_COLUMN)  # a wrapper has indented it all
+    outside = found.outside()
     documents: list[Document] = []
     announced = not_run = 0
     failed = False
@@ -104,7 +107,7 @@ def read(printed: bytes | str) -> Printed:
             whole = value["iterations"]
             rounds = whole if isinstance(whole, list) else [None]
             announced += len(rounds)
-            failed = failed or _word(value.get("Overall Result")).lower() not in ("pass", "")
+            failed = failed or ("Overall Result" in value and _word(value["Overall Result"]).lower() != "pass")
             for one in rounds[:_MOST_RESULTS]:
                 if isinstance(one, dict) and _has_root(one):
                     documents.append(_document(one))
@@ -113,9 +116,7 @@ def read(printed: bytes | str) -> Printed:
             not_run += max(not rounds, len(rounds) - _MOST_RESULTS)
         if _has_root(value):
             documents.append(_document(value))
-    return Printed(
-        documents=tuple(documents), iterations=announced, not_run=not_run, failed=failed, broken=found.broken, outside=found.outside()
-    )
+    return Printed(documents=tuple(documents), iterations=announced, not_run=not_run, failed=failed, broken=found.broken, outside=outside)
 
 
 class _Text(str):
@@ -205,6 +206,11 @@ class _Finder:
 
     def outside(self) -> str:
         pieces, at = [], 0
+        for start, end in [*self._spans, (len(self.text), 0)] if self._spans else ():
+            if not self.broken and _LEFT_OVER.search(self.text, at, start):
+                self.broken = "a part of another document stands beside it"
+            at = end
+        at = 0
         for start, end in self._spans:
             pieces.append(_shortened(self.text[at:start]))
             at = end

@@ -8,7 +8,7 @@ Refuses  what the meanings come to for a whole run.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.catalog import Catalog
 from agent.catalog.diagnosis import Diagnosis
@@ -56,11 +56,10 @@ class Meanings:
             return self._instead(code, message.text)
         if message.severity is None and number is None:
             worded = self.worded(message.text)
-            return worded if worded is not None else self.entry(UNCLEAR)
+            return worded if worded is not None else replace(self.entry(UNCLEAR), title=_untold(message.text))
         default = _diagnosis(self._default)
         remedy = default.severity.get(message.severity if message.severity is not None else -1, default.remedy)
-        title = self._default.title.replace("{code}", str(number)) if number is not None else self.entry(UNCLEAR).title
-        return Meaning(code or UNCLEAR, title, remedy, default.confirm, remedy is not Remedy.FIX_CONFIG)
+        return Meaning(code or UNCLEAR, _untold(message.text), remedy, default.confirm, remedy is not Remedy.FIX_CONFIG)
 
     def worded(self, text: str) -> Meaning | None:
         """By the words that it begins with; None where they are not known."""
@@ -80,6 +79,10 @@ class Meanings:
             if other.code in self._rules and any(words in lower for words in other.contains):
                 return _meaning(other.code, self._rules[other.code])
         return _meaning(code, rule)
+
+
+def _untold(text: str) -> str:
+    return f"Not a known failure: {text[:120]}" if text else "A test failed and does not say why"
 
 
 def _diagnosis(rule: Rule) -> Diagnosis:

@@ -24,6 +24,7 @@ from agent.diagnostics.report import Fault, Outcome, Remedy, Report, Test
 _ERRORS_MOST = 32  # of a response in 4.x: those that come later are lost
 _ISOLATE = 2
 _FAILED = (205, 226)
+_SOFTWARE_LEFT_OUT = (3, 3, 7)
 _FAILING, _SKIPPED = ("fail", "warn"), ("skip", "skipped", "not run", "notrun")
 _RETURN = re.compile(r"Return: \((-\d{1,3})\)")
 _PREAMBLE = re.compile(r"^Unable to complete diagnostic for .{1,80}?\. Return: \(-?\d+\)[ :]*")
@@ -80,6 +81,13 @@ def level_of(tests: Iterable[str]) -> int:
     return max((row.level for row in rows if row is not None), default=1)
 
 
+def whole_level(tests: Collection[str], version: str) -> bool:
+    """Whether all tests of that level are there: if not, some were asked for by name, or did not run."""
+    there, level, number = {name.casefold() for name in tests}, level_of(tests), version_of(version)
+    due = [row for row in tables().tests if not row.optional and row.gpus == 1 and row.due(level, number or (3,))]
+    return all(any(name.casefold() in there for name in row.names) for row in due)
+
+
 class _Reading:
     def __init__(
         self, printed: Printed, meanings: Meanings, exit_code: int | None, level: int | None, stderr: str, gpus: Sequence[int]
@@ -90,6 +98,7 @@ class _Reading:
         self.documents = [one for one in printed.documents if one.tests]
         self.tests = _merged(self.documents)
         self.entities = any(one.entities for one in self.documents)
+        self.named = level is None  # it may have been asked for by the names of its tests
         self.level = level if level is not None else level_of(self.tests)
         self.version: Version = version_of(self._last(lambda one: one.version)) or ((4,) if self.entities else (3,))
         self.rejected = any(one.rejected for one in printed.documents)
@@ -210,7 +219,7 @@ class _Reading:
         fault = Fault(
             code=meaning.code,
             test=test.name,
-            text=said.format(status=result.status),
+            text=said.replace("{status}", result.status),
             gpu=result.index if result.group == GPU else None,
             device=_device(result),
             remedy=meaning.remedy,
@@ -236,11 +245,16 @@ class _Reading:
         there = {test.name.casefold(): test for test in one.tests}
         expected = (self.asked or frozenset(one.gpus) or _seen(one.tests)) - lost
         skipped: list[tuple[TestRow, Tested, list[Result]]] = []
+        # From 3.3.7 to 3.3.9 a run of tests that were named leaves the software out; all others begin with it.
+        software = any(name.casefold() in there for row in self.tables.tests if row.level == 1 for name in row.names)
+        without_software = not software and _SOFTWARE_LEFT_OUT <= self.version < (4,)
         for row in due:
             if (row.gpus > 1 and len(expected) < row.gpus) or self._not_offered(row):
                 continue
             test = next((there[name.casefold()] for name in row.names if name.casefold() in there), None)
             if test is None:
+                if self.named and (row.level > 1 or without_software):
+                    continue
                 yield _Gap(f"{row.name} is missing", Remedy.RETRY)
                 continue
             yield from self._missing(row, test, expected)
@@ -318,6 +332,8 @@ class _Reading:
             return _Said(Outcome.ERROR, Remedy.INVESTIGATE, f"the document is not of any known shape: {self.wrong[0]}")
         if self.printed.not_run:
             return self._without(f"{self.printed.not_run} of {max(1, self.printed.iterations)} iterations did not run", Remedy.RETRY)
+        if not self.documents and self.printed.documents:
+            return self._without("the document holds no tests", Remedy.RETRY)
         if not self.documents:
             return self._plain()
         return None
@@ -338,11 +354,13 @@ class _Reading:
         row = self.tables.text(text)
         if row is None and self.exit_code:
             row = self.tables.exit(self.exit_code)
-        line = next((one for one in reversed(text.splitlines()) if one.strip()), "") if row is None else _line(text)
+        line = next((one for one in reversed(text.splitlines()) if any(map(str.isalnum, one))), "") if row is None else _line(text)
         if row is not None:
             return _Said(row.outcome, row.remedy, f"{row.means}{self._code()}" + (f": {_told(line)}" if line else ""), row.code)
-        if line:
-            return _Said(Outcome.ERROR, Remedy.INVESTIGATE, f"no document was printed{self._code()}: {_told(line)}")
+        if line and text[0] in "{[":
+            return _Said(Outcome.ERROR, Remedy.INVESTIGATE, f"what was printed is no answer of dcgmi diag{self._code()}")
+        if text:
+            return _Said(Outcome.ERROR, Remedy.INVESTIGATE, f"no document was printed{self._code()}: {_told(line or text)}")
         return _Said(Outcome.ERROR, Remedy.RETRY if not self.exit_code else Remedy.INVESTIGATE, f"nothing was printed{self._code()}")
 
     def _without(self, why: str, remedy: Remedy) -> _Said:
@@ -359,9 +377,11 @@ class _Reading:
         unknown = next((f"{test.name}: status {status!r}" for test in self.tests.values() for status in _unknown(test)), "")
         if unknown:
             return _Said(Outcome.ERROR, Remedy.INVESTIGATE, f"nobody knows what this means: {unknown}")
+        told = [gap.words for gap in gaps]
         unverified = [one for one in found if one.fault.remedy is Remedy.NONE and not self._optional(one.fault.test)]
+        unverified = [one for one in unverified if not any(words.startswith(f"{one.fault.test} was skipped") for words in told)]
         if gaps or unverified:
-            words = [gap.words for gap in gaps] + [_group_words([one]) for one in unverified]
+            words = told + [_group_words([one]) for one in unverified]
             remedies = [*(gap.remedy for gap in gaps), *by_remedy]
             more = f"; and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
             return _Said(Outcome.INCONCLUSIVE, _strongest(remedies), f"not verified: {'; '.join(words[:_SHOWN])}{more}")
@@ -382,7 +402,7 @@ class _Reading:
             return _Said(row.outcome, row.remedy, f"{row.means}{self._code()}, though the document does not show it", row.code)
         severities = [one.fault.severity for one in found if not one.fault.implied]
         hidden = code == _FAILED[0] and None not in severities and _ISOLATE not in severities and self.version >= (3, 3)
-        if not found or hidden:
+        if not found or hidden or said.outcome is Outcome.PASS:
             means = "an error that takes a GPU out of use" if code == _FAILED[0] else "a failure"
             why = f"document and exit code disagree: code {code} stands for {means}, and the document shows none"
             return _Said(Outcome.ERROR, Remedy.INVESTIGATE, why)
@@ -402,7 +422,7 @@ class _Reading:
         if outcome is Outcome.FAIL:
             blamed = [one.fault for one in found if one.meaning.of_hardware]
         elif outcome in (Outcome.CONFIG, Outcome.INCONCLUSIVE):
-            blamed = [one.fault for one in found if not one.fault.by_text]
+            blamed = [one.fault for one in found if not one.fault.by_text and one.fault.remedy is not Remedy.NONE]
         else:
             blamed = []
         return tuple(sorted({fault.gpu for fault in blamed if fault.gpu is not None}))
@@ -467,6 +487,12 @@ def _device(result: Result) -> str:
     return f"{result.group}/{result.index}" if result.group not in ("", GPU) and result.index is not None else ""
 
 
+def _device_words(device: str) -> str:
+    """`CPU 1`"""
+    kind, _, number = device.partition("/")
+    return f"{kind.upper() if kind == CPU else kind} {number}"
+
+
 def _named(text: str) -> list[int]:
     """The GPUs that a text names, in order, each once."""
     lists = [number for found in _NAMED_ALL.findall(text) for number in re.findall(r"\d+", found)]
@@ -503,7 +529,7 @@ def _reason(found: list[_Found], most: list[_Found]) -> str:
 def _group_words(group: Sequence[_Found]) -> str:
     fault, meaning = group[0].fault, group[0].meaning
     gpus = sorted({one.fault.gpu for one in group if one.fault.gpu is not None})
-    devices = sorted({one.fault.device for one in group if one.fault.device})
+    devices = sorted({_device_words(one.fault.device) for one in group if one.fault.device})
     who = ", ".join([*([_gpus(gpus)] if gpus else []), *devices])
     number = f"error {fault.error_id}, " if fault.error_id is not None else ""
     place = f" ({number}{fault.test})" if fault.test else ""

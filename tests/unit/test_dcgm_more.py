@@ -1,0 +1,159 @@
+"""Outputs of dcgmi diag that somebody else thought of: exit codes against documents, damage, runs by name, hostile sizes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from agent.cli import diag_read
+from agent.diagnostics.report import Outcome, Remedy
+from tests.unit.dcgm_made import a_test, an_old_test, level2, new, old, passing, read, refused, warning
+
+PASSING, LAST_FAILS = new(), new(a_test("software", {0: "Pass", 1: "Fail"}, {1: [warning(80)]}))
+FAIL, ERROR, PASS, INCONCLUSIVE = Outcome.FAIL, Outcome.ERROR, Outcome.PASS, Outcome.INCONCLUSIVE
+TWICE = (
+    ('"status": "Pass"', '"status": "Fail", "status": "Pass"'),
+    ('"DCGM Diagnostic": ', f'"DCGM Diagnostic": {json.dumps(LAST_FAILS["DCGM Diagnostic"])}, "DCGM Diagnostic": '),
+    ('"results": [', '"results": [{"status": "Fail"}], "results": ['),
+)
+
+
+@pytest.mark.parametrize(("once", "twice"), TWICE)
+def test_a_key_that_stands_twice_hides_nothing(once: str, twice: str) -> None:
+    text = json.dumps(PASSING)
+    assert (read(text, 0, 1).outcome, once in text) == (PASS, True)
+    report = read(text.replace(once, twice, 1), 0, 1)
+    assert (report.outcome, "stands twice" in report.reason) == (ERROR, True)
+    elsewhere = read('{"a": 1, "a": 2}\n' + text, 0, 1)
+    assert elsewhere.outcome is PASS  # another tool's
+
+
+@pytest.mark.parametrize("code", [1, 2, 77, 126, 127, 130, 137, 139, 189, 190, 199, 200, 203, 206, 217, 222, 226, 237, 238, 245, 253, -9])
+def test_no_other_exit_code_than_0_lets_it_pass_nor_takes_a_failure_back(code: int) -> None:
+    assert read(PASSING, code, 1).outcome not in (PASS, INCONCLUSIVE)
+    report = read(LAST_FAILS, code, 1)
+    assert (report.outcome, report.remedy, report.culprits) == (FAIL, Remedy.REPLACE, (1,))
+
+
+@pytest.mark.parametrize("severity", [None, 0, 1, 2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("number", [None, 999])
+def test_nothing_that_nobody_knows_asks_for_a_replacement(number: int | None, severity: int | None) -> None:
+    said = {"warning": "Replace this GPU now.", "error_id": number, "error_severity": severity}
+    report = read(new(a_test("memory", {0: "Pass", 1: "Fail"}, {1: [said]}), *passing("pcie")), 205 if severity == 2 else 226)
+    assert report.outcome is (Outcome.CONFIG if severity == 5 else FAIL)
+    assert report.remedy in (Remedy.MONITOR, Remedy.FIX_CONFIG, Remedy.INVESTIGATE, Remedy.RESET_GPU)
+    assert (report.culprits, report.replacement_required) == ((1,), False)
+    assert "GPU 1: Not a known failure: Replace this GPU now." in report.reason
+
+
+def test_a_run_by_name_is_held_to_the_tests_that_it_has() -> None:
+    pcie = an_old_test("PCIe", {0: "Pass", 1: "Pass"})
+    named = old(pcie)
+    named["DCGM GPU Diagnostic"]["test_categories"].pop(0)
+    assert read(named, 0, None).outcome is PASS
+    assert read({**named, "version": "3.3.5"}, 0, None).outcome is INCONCLUSIVE  # which always had the software too
+    assert read(named, 0, 2).outcome is INCONCLUSIVE
+    assert read(new(*passing("pcie")), 0, None).outcome is PASS
+    without = new(*passing("pcie"))
+    without["DCGM Diagnostic"]["test_categories"][0]["tests"].pop(0)
+    assert read(without, 0, None).outcome is INCONCLUSIVE  # 4.x begins every run with the software
+
+
+def test_the_notes_say_how_far_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from agent.cli import main
+
+    path = tmp_path / "out"
+    path.write_text(json.dumps(new(*passing("pcie"))))
+    assert main(["diag", "read", str(path), "--exit-code", "0"]) == 0
+    assert capsys.readouterr().out.startswith("PASS  dcgmi diag, some tests only, DCGM 4.5.2")
+    main(["diag", "read", str(path), "--json"])
+    assert len(json.loads(capsys.readouterr().out)["notes"]) == 2
+    main(["diag", "read", str(path), "--json", "--exit-code", "0", "--level", "1"])
+    assert "notes" not in json.loads(capsys.readouterr().out)
+
+
+def test_a_cpu_that_fails_is_no_gpu() -> None:
+    cpu = {"entity_group": "CPU", "entity_group_id": 7, "entity_id": 0, "status": "Fail", "warnings": [warning(94, severity=4)]}
+    test = a_test("software", {0: "Pass", 1: "Pass"}, status="Fail")
+    test["results"].append(cpu)
+    report = read(new(test), 0, 1)  # CPU findings never count in the exit code
+    assert (report.outcome, report.culprits, report.reason[:6]) == (FAIL, (), "CPU 0:")
+    assert (report.tests[0].cpus, report.tests[0].gpus) == ({"0": "Fail"}, {"0": "Pass", "1": "Pass"})
+
+
+def test_what_says_that_it_was_not_tested_blames_nobody() -> None:
+    skipped = a_test("memory", {0: "Skip", 1: "Skip"}, {0: [warning(48, severity=5)]})
+    report = read(new(skipped, *passing("pcie")))
+    assert (report.outcome, report.culprits, report.reason.count("switched off")) == (INCONCLUSIVE, (), 1)
+
+
+def test_what_need_not_be_tested_does_not_explain_a_failing_exit_code() -> None:
+    output = new(a_test("memory", {0: "Skip", 1: "Skip"}, {0: [warning(48, severity=5)]}))
+    assert (read(output, 0, 1).outcome, read(output, 226, 1).outcome) == (PASS, ERROR)
+
+
+@pytest.mark.parametrize("name", ["{", "a}b", "{0}", "{status}"])
+def test_names_are_no_templates(name: str) -> None:
+    report = read(new(a_test(name, {0: "Fail", 1: "Pass"})), 226, 1)
+    assert (report.outcome, report.culprits, name in report.reason) == (FAIL, (0,), True)
+
+
+def test_iterations_and_categories_beyond_the_limits_are_no_pass() -> None:
+    small = {"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": [{"name": "software"}]}]}}
+    many = read({"iterations": [small] * 4100, "Overall Result": "Pass"}, 0, 1)
+    assert (many.outcome, many.reason) == (ERROR, "4 of 4100 iterations did not run")
+    padded = new()
+    padded["DCGM Diagnostic"]["test_categories"] += [{"category": "x", "tests": []}] * 300 + LAST_FAILS["DCGM Diagnostic"][
+        "test_categories"
+    ]
+    assert read(padded, 0, 1).outcome is ERROR
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ({"DCGM Diagnostic": {"test_categories": []}}, "holds no tests"),
+        ({"status": "Pass", "gpus": [{"status": "Pass"}]}, "no answer of dcgmi diag"),
+        ({"tool": "other", "output": PASSING}, "no answer of dcgmi diag"),
+        (json.dumps({"iterations": [PASSING, LAST_FAILS]}, indent=0)[:-700], "cut off"),
+        (json.dumps({"iterations": [PASSING, LAST_FAILS]}, indent=0).split("[", 1)[1].strip(), "only a part"),
+        (json.dumps(PASSING) + "\n" + json.dumps(LAST_FAILS)[:-90], "cut off"),
+        (
+            json.dumps(refused("Error: Unable to complete diagnostic. Return: (-39) busy")) + "\n" + json.dumps(PASSING),
+            "another diagnostic",
+        ),
+    ],
+)
+def test_what_is_no_whole_document_is_no_pass(output: object, said: str) -> None:
+    report = read(output, 0, 1)
+    assert (report.outcome, said in report.reason) == (ERROR, True), report.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"x" y}\n' * 400_000 + json.dumps(PASSING),
+        '{"\n' * 400_000,
+        ('{"a":[' + "1," * 200 + "\n") * 20_000,
+        '{"a":\n' * 400_000,
+        '{"DCGM Diagnostic":' + "[" * 10_000,
+        "{" + ",".join(f'"k{number % 299_999}":1' for number in range(300_000)) + "}",
+    ],
+    ids=["mistakes", "quotes", "deep lines", "deep objects", "deep list", "keys"],
+)
+def test_nothing_takes_long_to_be_refused(text: str) -> None:
+    began = time.process_time()
+    assert read(text, 0, 1).outcome is ERROR
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_an_old_gpu_that_is_named_twice_in_its_text_is_blamed_once(level: int) -> None:
+    text = "GPU 1 GPU 1 had uncorrectable memory errors and 18446744073709551615 rows need to be remapped."
+    two = {"Page Retirement/Row Remap": [{"gpu_id": 0, "status": "Fail", "warnings": [{"warnings": text, "error_id": 84}]}]}
+    report = read(old(*level2(), deployment=two), 226, level)
+    assert (report.culprits, report.remedy, report.reboot_required) == ((1,), Remedy.RESET_GPU, True)
+    assert diag_read.as_json(report)["errors"] == [{"test": "Page Retirement/Row Remap", "gpu": None, "error_id": 84}]

@@ -1,0 +1,223 @@
+"""What a run means, told to the real catalogue and the real judge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from agent.diagnostics.events import NOT_RUN, PASSED, RAN, Seen, events_of
+from agent.diagnostics.report import Ask, Fault, Outcome, Remedy, Report, Run, Test
+from agent.judge.judge import Judge
+from agent.model import NODE, Action, Component, ComponentKind, Event
+from agent.sources.facts import Facts
+from tests.unit.builders import catalogue, event, gpu
+
+GPUS = 4
+WRONG_MEMORY = Fault(code="dcgm/58", test="memory", text="wrong values", gpu=1, error_id=58, remedy=Remedy.REPLACE, confirm=True)
+REMAP_FAILED = Fault(code="dcgm/80", test="software", text="row remap failed", gpu=2, error_id=80, remedy=Remedy.REPLACE)
+ENGINE_DOWN = Fault(code="dcgm/engine_down", test="engine", text="nobody answers", remedy=Remedy.FIX_CONFIG)
+MEMORY = Test(name="memory", gpus={str(index): "Pass" for index in range(GPUS)})
+
+
+@dataclass
+class Places:
+    """GPUs by index. `boards`: what is in each."""
+
+    there: int = GPUS
+    boards: dict[Component, str] = field(default_factory=dict)
+
+    def gpu(self, index: int, serial: str = "") -> Component | None:
+        return gpu(index) if index < GPUS else None
+
+    def gpus(self) -> set[Component]:
+        return {gpu(index) for index in range(self.there)}
+
+    def identity(self, component: Component) -> str:
+        return self.boards.get(component, component.name)
+
+
+class Story:
+    """Runs one after the other, and what becomes of them."""
+
+    def __init__(self) -> None:
+        self.places, self.seen, self.facts, self.now = Places(), Seen(), Facts("diagnostics", "boot-a"), 1000.0
+        self.judge = Judge(catalogue())
+        self.last: list[Event] = []
+
+    def run(
+        self,
+        *faults: Fault,
+        level: int = 2,
+        check: str = "dcgm",
+        outcome: Outcome | None = None,
+        gpus: Sequence[int] = (),
+        cut: bool = False,
+        preempted: str = "",
+        busy: bool = False,
+        tests: tuple[Test, ...] = (),
+        device_ids: tuple[str, ...] = (),
+    ) -> Story:
+        self.now += 100.0
+        said = outcome or (Outcome.FAIL if faults else Outcome.PASS)
+        blamed = tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None})) if said is Outcome.FAIL else ()
+        report = Report(outcome=said, faults=faults, culprits=blamed, tests=tests, device_ids=device_ids)
+        run = Run(
+            id=f"{self.now}",
+            ask=Ask(check=check, level=level, gpus=tuple(gpus), busy=busy),
+            began=self.now - 50.0,
+            ended=self.now,
+            report=report,
+            command=check,
+            preempted=preempted,
+        )
+        self.last = events_of(run, self.facts, catalogue(), self.places, self.seen, self.judge.opened, cut=cut)
+        for one in self.last:
+            self.judge.apply(one)
+        return self
+
+    def restart(self) -> Story:
+        self.seen = Seen.recall(json.loads(json.dumps(self.seen.memory)))
+        return self
+
+    @property
+    def findings(self) -> dict[tuple[str, str], Action]:
+        return {(one.component.name, one.code): one.action for one in self.judge.opened}
+
+    @property
+    def codes(self) -> list[str]:
+        return [one.code for one in self.last]
+
+
+ONE = (gpu(1).name, "dcgm/58")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.INCONCLUSIVE, Outcome.NOT_APPLICABLE])
+def test_a_run_without_a_verdict_changes_nothing(outcome: Outcome) -> None:
+    story = Story().run(REMAP_FAILED).run(WRONG_MEMORY)
+    before = story.findings
+    story.run(WRONG_MEMORY, replace(REMAP_FAILED, gpu=3), outcome=outcome)
+    assert story.findings == before and story.codes == [RAN]
+    story.run(WRONG_MEMORY)
+    assert story.findings[ONE] is Action.REPLACE_NODE, "nor did it make the run before it forgotten"
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 2), (1, 2), (2, 1)])
+def test_what_is_found_twice_on_one_device_is_believed(first: int, second: int) -> None:
+    story = Story().run(WRONG_MEMORY, level=first)
+    assert story.findings == {ONE: Action.INSPECT}
+    assert story.restart().run(WRONG_MEMORY, level=second).findings == {ONE: Action.REPLACE_NODE}
+
+
+def test_another_device_or_another_error_confirms_nothing() -> None:
+    story = Story().run(WRONG_MEMORY).run(replace(WRONG_MEMORY, gpu=3))
+    assert set(story.findings.values()) == {Action.INSPECT}
+    story.run(replace(WRONG_MEMORY, code="dcgm/52", gpu=3))
+    assert [one.fields["confirmed"] for one in story.last if one.code == "dcgm/52"] == [False]
+    story = Story().run(WRONG_MEMORY)
+    story.places.boards[gpu(1)] = "GPU-another"
+    assert story.run(WRONG_MEMORY).findings == {ONE: Action.INSPECT}
+    adapters = [Fault(code="efa_loopback/failed", test="loopback", text="no", device=name, confirm=True) for name in ("efa0", "efa1")]
+    story = Story().run(adapters[0], check="efa_loopback", level=0).run(adapters[1], check="efa_loopback", level=0)
+    assert [one.fields["confirmed"] for one in story.last if one.code == "efa_loopback/failed"] == [False]
+
+
+def test_a_pass_in_between_begins_anew_and_one_at_a_lower_level_does_not() -> None:
+    """The hourly level 1 between two runs of level 2 cannot see what these find."""
+    story = Story().run(WRONG_MEMORY).run(level=1).restart().run(level=1)
+    assert story.findings == {ONE: Action.INSPECT}
+    assert story.run(WRONG_MEMORY).findings == {ONE: Action.REPLACE_NODE}
+    assert Story().run(WRONG_MEMORY).run().run(WRONG_MEMORY).findings == {ONE: Action.INSPECT}
+
+
+def test_a_failure_elsewhere_forgets_only_what_was_tested_again() -> None:
+    story = Story().run(WRONG_MEMORY).run(REMAP_FAILED, tests=(replace(MEMORY, gpus={"1": "Skip"}),)).run(WRONG_MEMORY)
+    assert story.findings[ONE] is Action.REPLACE_NODE
+    story = Story().run(WRONG_MEMORY).run(REMAP_FAILED, tests=(MEMORY,)).run(WRONG_MEMORY)
+    assert story.findings[ONE] is Action.INSPECT
+
+
+def test_a_pass_of_some_gpus_speaks_for_these() -> None:
+    others = replace(WRONG_MEMORY, gpu=3)
+    story = Story().run(WRONG_MEMORY, others).run(gpus=(1,))
+    assert set(story.findings) == {(gpu(3).name, "dcgm/58")}
+    assert story.run(others).findings == {(gpu(3).name, "dcgm/58"): Action.REPLACE_NODE}
+
+
+def test_a_pass_that_missed_a_gpu_says_nothing_of_that_one() -> None:
+    tested = replace(MEMORY, gpus={"0": "Pass", "2": "Pass", "3": "Pass"})
+    story = Story()
+    story.judge.apply(event("xid/999", gpu(1), 900.0))
+    story.judge.apply(event("xid/999", gpu(2), 900.0))
+    assert set(story.run(tests=(tested,)).findings) == {(gpu(1).name, "xid/999")}
+    assert story.codes.count(PASSED) == 3
+    assert story.run(device_ids=("2330",) * 3).findings and story.codes == [RAN], "three of four, and nobody knows which"
+    assert story.run(device_ids=("2330",) * 4).findings == {}
+
+
+def test_drills_are_neither_cleared_nor_tested() -> None:
+    story = Story()
+    story.judge.apply(event("xid/999", gpu(1), 900.0, simulated_until=10_000.0))
+    story.judge.apply(event("dcgm/engine_down", NODE, 900.0, simulated_until=10_000.0))
+    assert len(story.run().findings) == 2
+
+
+@pytest.mark.parametrize(("finds", "sees"), [("dcgm", "dcgm_health"), ("dcgm_health", "dcgm"), ("dcgm", "dcgm")])
+def test_the_engine_that_answers_again_is_seen_by_whoever_asks(finds: str, sees: str) -> None:
+    """Whatever the levels: each of them needs it."""
+    story = Story().run(ENGINE_DOWN, check=finds, level=2 if finds == "dcgm" else 0, outcome=Outcome.ERROR)
+    assert story.findings == {("node", "dcgm/engine_down"): Action.INSPECT}
+    assert story.run(check=sees, level=1 if sees == "dcgm" else 0).findings == {}
+
+
+def test_runs_in_vain_are_said_by_check_and_level() -> None:
+    story = Story()
+    for _ in range(3):
+        story.restart().run(outcome=Outcome.ERROR).run(check="dcgm_health", level=0, outcome=Outcome.ERROR).run(level=1)
+    assert set(story.findings) == {("node/dcgm-2", NOT_RUN), ("node/dcgm_health", NOT_RUN)}
+    assert set(story.run(check="dcgm_health", level=0).findings) == {("node/dcgm-2", NOT_RUN)}
+    story.seen = Seen()  # even where that was forgotten
+    assert story.run().findings == {}
+
+
+def test_what_was_ended_or_is_a_persons_own_affair_is_not_in_vain() -> None:
+    story = Story()
+    for _ in range(4):
+        story.run(outcome=Outcome.INCONCLUSIVE, cut=True).run(outcome=Outcome.INCONCLUSIVE, preempted="job 1")
+        story.run(outcome=Outcome.ERROR, gpus=(99,)).run(outcome=Outcome.INCONCLUSIVE, busy=True).run(outcome=Outcome.NOT_APPLICABLE)
+    assert story.findings == {}
+
+
+def test_what_goes_on_failing_counts_once_in_the_record() -> None:
+    """A watch that is read every ten minutes would make any device a lemon within the hour."""
+    story = Story()
+    for _ in range(5):
+        story.run(REMAP_FAILED)
+    assert {kind: count for kind, count, _ in story.judge.suspects(story.now)[gpu(2).name][1]}["diagnostic_failed"] == 1
+
+
+def test_wrong_settings_of_a_link_test_end_nothing() -> None:
+    slow = Fault(code="nccl/slow", test="all-reduce", text="slow")
+    story = Story().run(slow, check="nccl", level=0)
+    assert story.findings
+    assert story.run(check="nccl", level=0, outcome=Outcome.CONFIG).findings
+    assert story.run(check="nccl", level=0).findings == {}
+
+
+def test_all_devices_of_one_error_are_told() -> None:
+    adapters = [Fault(code="efa_loopback/failed", test="loopback", text="no", device=f"nic/0000:a{n}:00.0", confirm=True) for n in range(3)]
+    story = Story().run(*adapters, check="efa_loopback", level=0)
+    assert {one.component for one in story.last if one.code == "efa_loopback/failed"} == {
+        Component(ComponentKind.NIC, f"0000:a{n}:00.0") for n in range(3)
+    }
+
+
+def test_memory_has_a_bound_and_a_strange_one_is_refused() -> None:
+    story = Story()
+    story.run(*(replace(WRONG_MEMORY, code=f"dcgm/{number}", gpu=number % GPUS) for number in range(1000, 6000)))
+    assert len(story.seen.once) <= 1024
+    for strange in ({"once": {}}, {"once": [["dcgm"]]}, {"vain": []}, {"vain": {"dcgm": "x"}}):
+        with pytest.raises((TypeError, ValueError)):
+            Seen.recall(strange)

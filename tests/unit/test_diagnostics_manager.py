@@ -1,0 +1,755 @@
+"""Who runs what and when, with checks and programs that do what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from agent.board import Board
+from agent.catalog import Clears
+from agent.config import Config
+from agent.config import Diagnostics as Settings
+from agent.diagnostics import diagnostics, events
+from agent.diagnostics.check import Command, Ended, Execute, Output
+from agent.diagnostics.diagnostics import Diagnostics
+from agent.diagnostics.idle import Kind, Use
+from agent.diagnostics.report import Ask, Going, Outcome, Refusal, Remedy, Report, Run, Stage
+from agent.diagnostics.schedule import SCHEDULE, Moment, Schedule
+from agent.jobs import BEGAN, ENDED, Job
+from agent.lane import Lane
+from agent.model import Action, Component, Event, Finding
+from agent.outputs.jobs import JobRoutes
+from agent.sources.source import Batch
+from tests.unit.builders import catalogue, finding, gpu
+
+PASSED = Report(outcome=Outcome.PASS)
+FAILED = Report(outcome=Outcome.FAIL, reason="broken", remedy=Remedy.REPLACE)
+BUSY = (Use(kind=Kind.PROCESS, words="python3 (pid 7) has nvidia0 open", pid=7),)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test waits for the next look."""
+    for name in ("_TICK_S", "_WAITING_S", "_WATCH_S"):
+        monkeypatch.setattr(diagnostics, name, 0.01)
+    monkeypatch.setattr(diagnostics, "leftovers", lambda _: ())
+
+
+async def _ran_one(ask: Ask, execute: Execute) -> Report:
+    output = await execute(Command(argv=("tool", ask.words), deadline_s=60.0))
+    return PASSED if output.ended is Ended.EXITED else FAILED
+
+
+@dataclass(slots=True)
+class Tested:
+    """A check. `how` performs it."""
+
+    __test__: ClassVar[bool] = False
+
+    name: str = "dcgm"
+    title: str = "a check"
+    levels: tuple[int, ...] = (1, 2, 3)
+    how: Callable[[Ask, Execute], Awaitable[Report]] = _ran_one
+    periods: dict[int, float] = field(default_factory=dict)
+    why_missing: Callable[[], str] = lambda: ""
+
+    def missing(self) -> str:
+        return self.why_missing()
+
+    def every_s(self, level: int) -> float:
+        return self.periods.get(level, 0.0)
+
+    def needs_idle(self, level: int) -> bool:
+        return level >= 2
+
+    def expected_s(self, level: int) -> float:
+        return 1.0
+
+    async def perform(self, ask: Ask, execute: Execute) -> Report:
+        return await self.how(ask, execute)
+
+
+class Programs:
+    """Runs nothing. A program goes on until `end`, or until it is told to."""
+
+    def __init__(self) -> None:
+        self.runs: list[str] = []
+        self.ends = True
+        self._over: asyncio.Future[Output] | None = None
+
+    async def execute(self, command: Command) -> Output:
+        self.runs.append(command.argv[-1])
+        if self.ends:
+            return Output(ended=Ended.EXITED, stdout="{}", exit_code=0)
+        self._over = asyncio.get_running_loop().create_future()
+        return await self._over
+
+    def cancel(self, why: str, grace_s: float | None = None) -> None:
+        self._end(Output(ended=Ended.CANCELLED, why=why, exit_code=-15))
+
+    def end(self) -> None:
+        self._end(Output(ended=Ended.EXITED, stdout="{}", exit_code=0))
+
+    def _end(self, output: Output) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(output)
+
+
+class Gate:
+    """The idle gate. `look` is what the test says."""
+
+    def __init__(self) -> None:
+        self.announced: Sequence[str] = ()
+        self.released = ""
+        self.compute: object = None
+        self.memory: object = None
+        self.idle_s = 1e9
+        self.uses: tuple[Use, ...] = ()
+        self.on_look: Callable[[], object] = lambda: None
+
+    def look(self) -> tuple[Use, ...]:
+        self.on_look()
+        return (*(Use(kind=Kind.JOB, words=f"job {job}", job=job) for job in self.announced), *self.uses)
+
+    def unknown(self, why: str) -> Use:
+        return Use(kind=Kind.UNKNOWN, words=f"not known: {why}")
+
+    def idle_for(self, _: float) -> float:
+        return self.idle_s
+
+
+class Node:
+    """What diagnostics know of the node."""
+
+    def __init__(self) -> None:
+        self.open: list[Finding] = []
+        self.running: set[str] = set()
+        self.told_released = ""
+        self.remembered: list[Run] = []
+        self.cleared_at = Clears(diagnostic=2)
+        self.on_findings: Callable[[], object] = lambda: None
+
+    def findings(self) -> Sequence[Finding]:
+        self.on_findings()
+        return self.open
+
+    def clears(self, _: Finding) -> Clears:
+        return self.cleared_at
+
+    def gpu(self, index: int, serial: str = "") -> Component | None:
+        return gpu(index)
+
+    def gpus(self) -> set[Component]:
+        return {gpu(0), gpu(1)}
+
+    def identity(self, component: Component) -> str:
+        return component.name
+
+    def compute(self) -> dict[str, Sequence[float]]:
+        return {}
+
+    def memory(self) -> dict[str, float]:
+        return {}
+
+    def jobs(self) -> set[str]:
+        return self.running
+
+    def released(self) -> str:
+        return self.told_released
+
+    def runs(self) -> Sequence[Run]:
+        return self.remembered
+
+
+class House:
+    """A manager, and all that it talks to. `batches` is what it handed in."""
+
+    def __init__(self, *checks: Tested, enabled: bool = True) -> None:
+        self.programs, self.gate, self.node = Programs(), Gate(), Node()
+        self.batches: list[Batch] = []
+        self.counted: list[Run] = []
+        self.ledger_open = asyncio.Event()
+        self.ledger_open.set()
+        self.lane = Lane("test")
+        self.manager = Diagnostics(
+            Config(diagnostics=Settings(enabled=enabled, idle_s=300.0)),
+            {check.name: check for check in checks or (Tested(),)},
+            catalog=catalogue(),
+            boot_id="boot-a",
+            node=cast("Any", self.node),
+            gate=cast("Any", self.gate),
+            schedule=Schedule(host="a"),
+            programs=cast("Any", self.programs),
+            lane=self.lane,
+            count=self.counted.append,
+            stored=self._stored,
+        )
+
+    async def _stored(self) -> None:
+        await self.ledger_open.wait()
+
+    async def read(self) -> None:
+        """As the daemon reads a source."""
+        async for batch in self.manager.batches(None):
+            self.batches.append(batch)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[House]:
+        task = asyncio.create_task(self.read())
+        try:
+            await self.until(lambda: self.batches, "the first look")
+            yield self
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            self.manager.close()
+            self.lane.close()
+
+    @staticmethod
+    async def until(holds: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + 5.0
+        while not holds():
+            assert time.monotonic() < end, f"waited for {what}"
+            await asyncio.sleep(0.001)
+
+    async def ended(self, going: Going) -> Run:
+        return await asyncio.wait_for(self.manager.ended(going.id), 5.0)
+
+    @property
+    def runs(self) -> list[Run]:
+        """As they were handed in."""
+        return [run for batch in self.batches for run in batch.runs]
+
+    @property
+    def codes(self) -> list[str]:
+        return [event.code for event in self.told]
+
+    @property
+    def told(self) -> list[Event]:
+        return [event for batch in self.batches for event in batch.events]
+
+
+def ask(level: int = 1, by: str = "root, pid 1", **more: Any) -> Ask:
+    return Ask(check="dcgm", level=level, by=by, reason="test", **more)
+
+
+def told(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 20.0))
+
+
+# --- it ends when it should, whenever that is said
+
+
+class Steps:
+    """A check of two commands that stops at a place until it may go on."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.reached, self.on = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, ask: Ask, execute: Execute) -> Report:
+        await self._at("before")
+        first = await execute(Command(argv=("first",), deadline_s=60.0))
+        await self._at("between")
+        second = await execute(Command(argv=("second",), deadline_s=60.0))
+        await self._at("after")
+        return FAILED if {first.ended, second.ended} == {Ended.EXITED} else Report(outcome=Outcome.ERROR)
+
+    async def _at(self, place: str) -> None:
+        if place == self.place:
+            self.reached.set()
+            await self.on.wait()
+
+
+@pytest.mark.parametrize("how", ["cancel", "job", "release"])
+@pytest.mark.parametrize(("place", "started"), [("before", []), ("between", ["first"])])
+def test_what_is_told_to_end_starts_no_more_programs(how: str, place: str, started: list[str]) -> None:
+    async def work() -> None:
+        steps = Steps(place)
+        async with House(Tested(how=steps)).open() as house:
+            going = house.manager.ask(ask(2))
+            await steps.reached.wait()
+            ending = asyncio.create_task(_end(house, how))
+            await house.until(lambda: house.manager.going[0].stage is Stage.ENDING, "its end")
+            steps.on.set()
+            run = await house.ended(going)
+            await ending
+            assert (run.report.outcome, run.report.faults) == (Outcome.INCONCLUSIVE, ())
+            assert bool(run.preempted) == (how != "cancel")
+            assert house.programs.runs == started
+            assert set(house.codes) == {"diagnostic/ran"}, "it says nothing of the hardware, nor that it could not be run"
+
+    told(work)
+
+
+async def _end(house: House, how: str) -> None:
+    if how == "cancel":
+        assert house.manager.cancel(None, "root", "enough") is not None
+    elif how == "job":
+        await house.manager.job_begins("9")
+    else:
+        await house.manager.let_go()
+
+
+@pytest.mark.parametrize("how", ["cancel", "job", "release"])
+def test_what_ended_by_itself_stands(how: str) -> None:
+    """Its programs have ended, and what they printed is being read: that was found, whoever comes now."""
+
+    async def work() -> None:
+        steps = Steps("after")
+        async with House(Tested(how=steps)).open() as house:
+            going = house.manager.ask(ask(2))
+            await steps.reached.wait()
+            ending = asyncio.create_task(_end(house, how))
+            await house.until(lambda: house.manager.going[0].stage is Stage.ENDING, "its end")
+            steps.on.set()
+            run = await house.ended(going)
+            await ending
+            assert (run.report, run.preempted) == (FAILED, "")
+
+    told(work)
+
+
+def test_what_is_over_and_not_stored_yet_is_shown_and_cannot_be_cancelled() -> None:
+    async def work() -> None:
+        async with House().open() as house:
+            house.ledger_open.clear()
+            going = house.manager.ask(ask(2))
+            await house.until(lambda: house.runs, "its end")
+            (shown,) = house.manager.going
+            assert (shown.id, shown.stage) == (going.id, Stage.ENDING)
+            assert house.manager.cancel(None, "root", "enough") is None
+            began = time.monotonic()
+            await house.manager.job_begins("9")
+            assert time.monotonic() - began < 0.5
+            house.ledger_open.set()
+            run = await house.ended(going)
+            assert (run.report, run.preempted) == (PASSED, "")
+            assert house.manager.going == ()
+
+    told(work)
+
+
+def test_two_jobs_at_once_are_both_given_the_devices() -> None:
+    async def work() -> None:
+        async with House().open() as house:
+            house.programs.ends = False
+            going = house.manager.ask(ask(2))
+            await house.until(lambda: house.programs.runs, "its program")
+            await asyncio.gather(house.manager.job_begins("1"), house.manager.job_begins("2"))
+            assert (await house.ended(going)).preempted == "job 1"
+            again = house.manager.ask(ask(2))
+            house.manager.job_ends("1")
+            await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
+            assert house.manager.going[0].waits_for == "idle devices: job 2"
+            assert house.manager.blocked == "job 2"
+            house.programs.ends = True
+            house.manager.job_ends("2")
+            assert (await house.ended(again)).report == PASSED
+
+    told(work)
+
+
+def test_a_job_that_begins_during_the_look_finds_the_devices_free() -> None:
+    async def work() -> None:
+        async with House().open() as house:
+            loop, begun = asyncio.get_running_loop(), threading.Event()
+
+            def look() -> None:
+                if not begun.is_set():
+                    begun.set()
+                    asyncio.run_coroutine_threadsafe(house.manager.job_begins("9"), loop).result(5.0)
+
+            house.gate.on_look = look
+            going = house.manager.ask(ask(2))
+            await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
+            assert house.programs.runs == []
+            house.manager.job_ends("9")
+            await house.ended(going)
+
+    told(work)
+
+
+def test_what_is_asked_for_during_the_look_is_not_begun_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with House().open() as house:
+            loop, asked = asyncio.get_running_loop(), list[Going]()
+            house.gate.uses = BUSY
+
+            def look(_: Path) -> tuple[str, ...]:
+                if not asked:
+                    asked.append(asyncio.run_coroutine_threadsafe(_asking(house, ask(2)), loop).result(5.0))
+                return ()
+
+            monkeypatch.setattr(diagnostics, "leftovers", look)
+            await house.ended(house.manager.ask(ask(1)))
+            await house.until(lambda: "python3" in house.manager.going[0].waits_for, "what it waits for")
+            assert house.programs.runs == ["dcgm level 1"]
+
+    told(work)
+
+
+async def _asking(house: House, wanted: Ask) -> Going:
+    return house.manager.ask(wanted)
+
+
+def test_nothing_begins_between_letting_go_and_the_release() -> None:
+    async def work() -> None:
+        async with House().open() as house:
+            await house.manager.let_go()  # the release itself takes effect a little later
+            with pytest.raises(Refusal, match="released"):
+                house.manager.ask(ask(1))
+            house.node.told_released = "all GPUs"
+            assert house.manager.blocked == "the end of the release: all GPUs"
+            house.node.told_released = ""
+            await house.ended(house.manager.ask(ask(1)))
+
+    told(work)
+
+
+def test_work_that_comes_gets_the_devices_and_what_cannot_be_told_counts_as_work() -> None:
+    async def work() -> None:
+        async with House().open() as house:
+            house.programs.ends = False
+            going = house.manager.ask(ask(2))
+            await house.until(lambda: house.programs.runs, "its program")
+
+            def fails() -> None:
+                raise KeyError("a fault of ours")
+
+            house.gate.on_look = fails
+            assert "not known" in (await house.ended(going)).preempted
+
+    told(work)
+
+
+# --- who waits for whom
+
+
+def test_what_waits_for_idle_devices_keeps_nothing_else_waiting() -> None:
+    """On a node that is busy for days the hourly level 1 goes on."""
+
+    async def work() -> None:
+        house = House(Tested(periods={1: 3600.0, 2: 86400.0}))
+        house.gate.uses = BUSY
+        async with house.open():
+            await house.until(lambda: house.runs, "level 1")
+            assert [run.ask.level for run in house.runs] == [1]
+            (waiting,) = house.manager.going
+            assert waiting.ask.level == 2 and "python3" in waiting.waits_for
+
+    _settled_after_boot(work)
+
+
+def test_a_higher_level_that_may_run_stands_for_the_lower() -> None:
+    async def work() -> None:
+        house = House(Tested(periods={1: 3600.0, 2: 86400.0}))
+        async with house.open():
+            await house.until(lambda: house.runs, "level 2")
+            await house.until(lambda: not house.manager.going, "the end")
+            assert [run.ask.level for run in house.runs] == [2]
+
+    _settled_after_boot(work)
+
+
+def _settled_after_boot(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """The daemon has run for an hour, and the node for longer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diagnostics, "Moment", lambda now, up_s, running_s: Moment(now=now, up_s=1e6, running_s=3600.0 + running_s))
+        told(work)
+
+
+def test_only_what_nobody_asked_for_waits_until_devices_have_been_idle() -> None:
+    async def work() -> None:
+        house = House()
+        house.gate.idle_s = 10.0
+        house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
+        async with house.open():
+            await house.until(lambda: [going.ask.level for going in house.manager.going] == [2], "level 1, and level 2 asked for")
+            await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
+            assert "idle for 300 s: 10 s so far" in house.manager.going[0].waits_for
+            (waiting,) = house.manager.going
+            going = house.manager.ask(ask(2))
+            assert going.id == waiting.id, "the one that waits is theirs now"
+            assert (await house.ended(going)).ask.by == "root, pid 1"
+
+    told(work)
+
+
+def test_what_somebody_asked_for_is_not_taken_from_them() -> None:
+    async def work() -> None:
+        house = House()
+        house.gate.uses = BUSY
+        async with house.open():
+            going = house.manager.ask(ask(2))
+            with pytest.raises(Refusal, match="waiting already, asked by root, pid 1") as refused:
+                house.manager.ask(ask(2, by="alice, pid 2"))
+            assert going.id in refused.value.hint
+            house.manager.cancel(going.id, "root", "enough")
+            beside = house.manager.ask(ask(2, busy=True))
+            assert (await house.ended(beside)).report == PASSED
+
+    told(work)
+
+
+def test_what_a_finding_asked_for_is_over_with_it() -> None:
+    async def work() -> None:
+        house = House()
+        house.gate.uses = BUSY
+        house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
+        async with house.open():
+            await house.until(lambda: [going.ask.level for going in house.manager.going] == [2], "level 2")
+            house.node.open = []
+            await house.until(lambda: not house.manager.going, "its end")
+            assert "finding #1 is over" in house.runs[-1].report.reason and "diagnostic/not_run" not in house.codes
+
+    told(work)
+
+
+def test_who_takes_the_schedules_run_out_of_the_line_does_not_get_it_back_at_once() -> None:
+    async def work() -> None:
+        house = House(Tested(periods={2: 86400.0}))
+        house.gate.uses = BUSY
+        async with house.open():
+            await house.until(lambda: house.manager.going, "level 2")
+            house.manager.cancel(house.manager.going[0].id, "root", "not today")
+            looks = len(house.batches)
+            await house.until(lambda: len(house.batches) > looks + 5, "some more looks")
+            assert house.manager.going == ()
+            (due,) = house.manager.due
+            assert due.at > time.time()
+
+    _settled_after_boot(work)
+
+
+@pytest.mark.parametrize("who", ["schedule", "finding"])
+@pytest.mark.parametrize("fails", ["raises", "reports"])
+def test_what_fails_before_its_program_starts_is_not_tried_all_the_time(fails: str, who: str) -> None:
+    async def broken(ask: Ask, execute: Execute) -> Report:
+        if fails == "raises":
+            raise KeyError("a fault of ours")
+        await asyncio.sleep(0.001)
+        return Report(outcome=Outcome.ERROR, reason="no such folder", remedy=Remedy.RETRY)
+
+    async def work() -> None:
+        house = House(Tested(how=broken, periods={1: 3600.0} if who == "schedule" else {}))
+        house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())] if who == "finding" else []
+        async with house.open():
+            await house.until(lambda: house.runs, "level 1")
+            looks = len(house.batches)
+            await house.until(lambda: len(house.batches) > looks + 5, "some more looks")
+            assert [run.report.outcome for run in house.runs] == [Outcome.ERROR]
+
+    _settled_after_boot(work)
+
+
+# --- faults of ours, and of what it stands on
+
+
+def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = events.events_of
+
+    def broken(run: Run, *rest: Any, **more: Any) -> list[Event]:
+        if run.ask.level == 1:
+            raise KeyError("a fault of ours")
+        return real(run, *rest, **more)
+
+    async def work() -> None:
+        monkeypatch.setattr(events, "events_of", broken)
+        async with House().open() as house:
+            await house.ended(house.manager.ask(ask(1)))
+            await house.ended(house.manager.ask(ask(2)))
+            assert house.codes == ["diagnostic/ran", "vitald/not_judged", "diagnostic/ran", "diagnostic/passed"]
+            assert [run.ask.level for run in house.runs] == [1, 2]
+
+    told(work)
+
+
+def test_what_could_not_be_handed_in_is_handed_in_again_as_the_same() -> None:
+    async def work() -> None:
+        house = House()
+        source = house.manager.batches(None)
+        await source.__anext__()
+        going = house.manager.ask(ask(1))
+        first = await _with_run(source)
+        await cast("Any", source).aclose()  # the daemon could not take it
+        again = await _with_run(house.manager.batches(None))
+        assert again.events == first.events and again.runs == first.runs and again.again
+        assert not first.again and going.id == first.runs[0].id
+        house.manager.close()
+
+    told(work)
+
+
+async def _with_run(source: AsyncIterator[Batch]) -> Batch:
+    async for batch in source:
+        if batch.runs:
+            return batch
+    raise AssertionError("it ended")
+
+
+def test_a_fault_of_ours_does_not_end_what_runs() -> None:
+    async def work() -> None:
+        house = House()
+        house.programs.ends = False
+        source = house.manager.batches(None)
+        await source.__anext__()
+        going = house.manager.ask(ask(2))
+
+        def fails() -> None:
+            raise KeyError("a fault of ours")
+
+        with pytest.raises(KeyError):
+            async for _ in source:
+                if house.programs.runs:
+                    house.node.on_findings = fails
+        assert house.manager.going[0].stage is Stage.RUNNING
+        house.node.on_findings = lambda: None
+        house.programs.end()
+        batch = await _with_run(house.manager.batches(None))
+        assert batch.runs[0].id == going.id and batch.runs[0].report == PASSED
+        house.manager.close()
+
+    told(work)
+
+
+def test_a_look_that_hangs_keeps_only_those_waiting_who_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnostics, "_GATE_S", 0.02)
+    stuck = threading.Event()
+
+    async def work() -> None:
+        async with House().open() as house:
+            house.gate.on_look = lambda: stuck.wait(10.0)
+            waits = house.manager.ask(ask(2))
+            await house.until(lambda: "not known" in house.manager.going[0].waits_for, "that it is not known")
+            assert (await house.ended(house.manager.ask(ask(1)))).report == PASSED
+            assert "not known" in house.manager.blocked
+            stuck.set()
+            assert (await house.ended(waits)).report == PASSED
+
+    told(work)
+
+
+def test_processes_that_cannot_be_listed_and_checks_that_break_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: Path) -> tuple[str, ...]:
+        raise OSError("no procfs")
+
+    def breaks() -> str:
+        raise ValueError("a fault of ours")
+
+    async def work() -> None:
+        async with House(Tested(), Tested(name="other", levels=(0,), why_missing=breaks)).open() as house:
+            assert "a fault of ours" in house.manager.missing["other"]
+            with pytest.raises(Refusal, match="a fault of ours"):
+                house.manager.ask(Ask(check="other"))
+            monkeypatch.setattr(diagnostics, "leftovers", fails)
+            going = house.manager.ask(ask(1))
+            await house.until(lambda: "no procfs" in house.manager.going[0].waits_for, "why it waits")
+            monkeypatch.setattr(diagnostics, "leftovers", lambda _: ())
+            await house.ended(going)
+
+    told(work)
+
+
+# --- the daemon's end and its start
+
+
+def test_what_the_daemons_end_cut_short_is_told() -> None:
+    async def work() -> None:
+        house = House(Tested(), Tested(name="other", levels=(0,), periods={0: 1.0}))
+        async with house.open():
+            house.programs.ends = False
+            house.manager.ask(ask(2))
+            await house.until(lambda: house.programs.runs, "its program")
+            house.manager.ask(ask(3))
+            await house.until(lambda: len(house.manager.going) >= 2, "who waits")
+        told_now = [run for batch in house.manager.untold() for run in batch.runs]
+        assert [(run.ask.level, run.report.outcome) for run in told_now] == [(2, Outcome.INCONCLUSIVE), (3, Outcome.INCONCLUSIVE)]
+        assert all("stopped" in run.report.reason for run in told_now)
+        assert [event.code for batch in house.manager.untold() for event in batch.events] == ["diagnostic/ran"] * 2
+
+    told(work)
+
+
+def test_runs_are_remembered_as_soon_as_they_can_be_read() -> None:
+    """A ledger that is out of reach at the start must not have everything run at once for good."""
+
+    async def work() -> None:
+        house = House()
+        began = time.time() - 50.0
+        former = Run(id="former", ask=ask(1, by=SCHEDULE), began=began, ended=began + 1, report=PASSED, command="dcgmi")
+        house.node.remembered = [former]
+        real = house.node.runs
+        reads: Iterator[Callable[[], Sequence[Run]]] = iter([lambda: 1 / 0])  # type: ignore[list-item, return-value]
+        house.node.runs = lambda: next(reads, real)()  # type: ignore[method-assign]
+        async with house.open():
+            await house.until(lambda: ("dcgm", 1) in house.manager.last, "what it remembers")
+            assert house.manager.last["dcgm", 1].id == "former"
+            await house.ended(house.manager.ask(ask(1)))
+            assert house.manager.last["dcgm", 1].id != "former"
+
+    told(work)
+
+
+def test_what_only_a_person_may_ask_for_is_shown() -> None:
+    async def work() -> None:
+        house = House()
+        house.node.cleared_at = Clears(diagnostic=3)
+        house.node.open = [finding(Action.INSPECT, code="xid/157", number=12, last=time.time() + 60.0)]
+        async with house.open():
+            await house.until(lambda: house.batches[-1].detail, "the hint")
+            assert house.batches[-1].detail == "needs a person: finding #12: vitald diag run 3"
+
+    told(work)
+
+
+def test_nothing_is_kept_of_what_has_ended() -> None:
+    async def work() -> None:
+        async with House().open() as house:
+            for _ in range(30):
+                await house.ended(house.manager.ask(ask(1)))
+            assert house.manager._waited == {} and len(house.manager._untold) == 0
+            assert len(house.manager._past["dcgm", 1]) <= 10
+            assert [run.id for run in house.counted] == [run.id for run in house.runs]
+
+    told(work)
+
+
+# --- the scheduler's word
+
+
+def test_an_end_that_overtakes_its_begin_is_told_after_it() -> None:
+    """As when a prolog was given up while the disk was slow: the job must not run for ever."""
+
+    async def work() -> None:
+        stored: list[str] = []
+        slow = asyncio.Event()
+
+        async def store(batch: Batch) -> None:
+            (one,) = batch.events
+            if one.code == BEGAN:
+                await slow.wait()
+            stored.append(one.code)
+            board.jobs.note(one)
+
+        board = Board("boot-a", time.time(), device_reset=False)
+        routes = JobRoutes(board, store, None)
+        begin = asyncio.create_task(routes._begin(Job(id="7")))
+        await asyncio.sleep(0)
+        begin.cancel()  # the client has gone
+        end = asyncio.create_task(routes._end(Job(id="7", exit_code=0), diagnose=False))
+        await asyncio.sleep(0)
+        slow.set()
+        assert (await end)["job"] is not None
+        assert stored == [BEGAN, ENDED] and not board.jobs.running
+
+    told(work)
