@@ -229,21 +229,9 @@ def _told(report: Report, level: int) -> Iterator[str]:
     yield f"{diag_views.outcome_word(run)}  {render.safe(', '.join(filter(None, about)))}"
     columns = max(40, min(render.width(), _WIDEST) - 9)
     yield from _wrapped("why", report.reason, columns)
-    yield from _wrapped("means", diag_views._MEANING.get(report.outcome.value, ""), columns)
-    flags = [
-        word for word, on in (("reboot required", report.reboot_required), ("replacement required", report.replacement_required)) if on
-    ]
-    also = f" ({', '.join(flags)})" if flags else ""
-    strongest = [fault for fault in report.faults if fault.remedy is report.remedy]
-    todo = diag_views._TODO.get(report.remedy.value, "")
-    if todo:
-        yield f"  do     {render.colour(todo, 'bold')}{_once_confirmed(strongest)}{also}"
-
-
-def _once_confirmed(faults: list[Fault]) -> str:
-    """Nothing drastic is done for what one run has found, where the catalogue wants to see it twice."""
-    drastic = bool(faults) and faults[0].remedy.value in ("reset_gpu", "reboot", "replace")
-    return ", once a second run has found it too" if drastic and all(fault.confirm for fault in faults) else ""
+    yield from _wrapped("means", diag_views.MEANING.get(report.outcome.value, ""), columns)
+    asking = [fault.confirm for fault in report.faults if fault.remedy is report.remedy]
+    yield from diag_views.todo(report.remedy.value, reboot=report.reboot_required, replace=report.replacement_required, confirm=asking)
 
 
 def _gpus(report: Report) -> Iterator[str]:
@@ -304,9 +292,9 @@ def _faults(report: Report, catalog: Catalog) -> Iterator[str]:
         yield f"  {render.colour(render.safe(who) + rule.title, 'bold')}  {render.colour(f'{code} {render.safe(test)}', 'dim')}"
         yield from _wrapped("means", rule.meaning, columns)
         yield from _wrapped("hint", rule.advice, columns)
-        asks = diag_views._TODO.get(faults[0].remedy.value, "")
+        asks = diag_views.TODO.get(faults[0].remedy.value, "")
         if asks:
-            yield f"  do     {asks}{_once_confirmed(faults)}"
+            yield f"  do     {asks}{diag_views.once(str(faults[0].remedy.value), [fault.confirm for fault in faults])}"
         texts = list(dict.fromkeys(fault.text for fault in faults))
         for text in texts[:2]:
             yield f"  says   {render.cut(render.safe(text), columns)}"

@@ -18,14 +18,15 @@ _OUTCOMES = {
     "not_applicable": ("NOT APPLICABLE", "yellow"),
     "preempted": ("MADE ROOM", "magenta"),
 }
-_MEANING = {
+MEANING = {
     "config": "the hardware was not found at fault; settings or the environment were",
     "inconclusive": "nothing failed, and not all that was asked for was tested: this is no pass",
     "error": "it did not run, or not to its end: this is no pass",
     "not_applicable": "the node cannot be tested in its present mode",
     "preempted": "it ended early, to give the devices back: this says nothing of the hardware",
 }
-_TODO = {
+_DRASTIC = ("reset_gpu", "reboot", "replace")
+TODO = {
     "retry": "run it again",
     "monitor": "keep an eye on it",
     "fix_config": "put the settings right, then run it again",
@@ -199,7 +200,7 @@ def full(run: Json) -> Iterator[str]:
 
 
 def _told(run: Json) -> Iterator[str]:
-    meaning = _MEANING.get(outcome(run), "")
+    meaning = MEANING.get(outcome(run), "")
     columns = max(40, min(render.width(), 120) - 9)
     if run["preempted"]:
         yield f"  for    {render.safe(run['preempted'])}"
@@ -207,11 +208,22 @@ def _told(run: Json) -> Iterator[str]:
         yield from _wrapped("why", str(run["why"]), columns)
     if meaning:
         yield f"  means  {meaning}"
-    flags = [word for key, word in (("rebootRequired", "reboot required"), ("replacementRequired", "replacement required")) if run[key]]
-    todo = _TODO.get(str(run["action"]), "" if run["action"] == "none" else str(run["action"]))
-    if todo or flags:
-        also = f" ({', '.join(flags)})" if flags else ""
-        yield f"  do     {render.colour(todo, 'bold')}{also}"
+    asking = [bool(fault["confirm"]) for fault in cast("list[Json]", run.get("faults", [])) if fault["action"] == run["action"]]
+    yield from todo(str(run["action"]), reboot=bool(run["rebootRequired"]), replace=bool(run["replacementRequired"]), confirm=asking)
+
+
+def todo(action: str, *, reboot: bool, replace: bool, confirm: Sequence[bool]) -> Iterator[str]:
+    """What a run by itself asks for. `confirm`: of each fault that asks for it, whether it must be found twice."""
+    words = TODO.get(action, "" if action == "none" else action)
+    flags = [word for word, on in (("reboot required", reboot), ("replacement required", replace)) if on]
+    also = f" ({', '.join(flags)})" if flags else ""
+    if words or flags:
+        yield f"  do     {render.colour(words, 'bold')}{once(action, confirm)}{also}"
+
+
+def once(action: str, confirm: Sequence[bool]) -> str:
+    """Nothing drastic is done for what one run has found, where the catalogue wants to see it twice."""
+    return ", once a second run has found it too" if action in _DRASTIC and confirm and all(confirm) else ""
 
 
 def _wrapped(label: str, text: str, columns: int) -> Iterator[str]:
