@@ -457,7 +457,7 @@ def _document_4(
     categories: dict[str, list[object]] = {}
     for number, (name, category) in enumerate(names):
         categories.setdefault(category, []).append(_test_4(name, gpus, faults, skips, detached, repeats, number == 0))
-    entities = [{"device_id": device, "entity_id": gpu, "serial_num": f"16530230001{gpu:02d}"} for gpu in gpus]
+    entities = [{"device_id": device, "entity_id": gpu, "serial_num": f"SIM{gpu:010d}"} for gpu in gpus]
     return {
         "DCGM Diagnostic": {"test_categories": [{"category": name, "tests": tests} for name, tests in categories.items()]},
         "entity_groups": [{"entities": entities, "entity_group": "GPU", "entity_group_id": 1}],

@@ -48,7 +48,11 @@ class Node:
                 if one.values.get("serial") == serial:
                     return component
         known = sorted(readings or self._on_pci(), key=lambda component: (len(component.id), component.id))
-        return known[index] if 0 <= index < len(known) else None
+        found = known[index] if 0 <= index < len(known) else None
+        ours = readings[found].values.get("serial") if found in readings else None
+        if serial and ours and ours != serial:
+            return None  # the tool counts otherwise than the driver does now: better none than another one
+        return found
 
     def gpus(self) -> Set[Component]:
         """All that are here, or should be: on PCI, known to the driver, or with something wrong that is not over."""
