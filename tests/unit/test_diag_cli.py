@@ -232,7 +232,7 @@ class Terminal:
             stderr=follower,
             start_new_session=True,
             # Whoever starts the tests in the background has it ignored, and children inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40", **environment},
         )
         os.close(follower)
