@@ -52,7 +52,7 @@ def sources(node: Node) -> dict[str, str]:
 
 def test_a_healthy_node_takes_work(make: Callable[..., Node]) -> None:
     node = make()
-    assert sources(node) == dict.fromkeys(("kernel_log", *LOOKS, "expect"), "ok") | {"nvml": "not present"}
+    assert sources(node) == dict.fromkeys(("kernel_log", *LOOKS, "expect"), "ok") | dict.fromkeys(("nvml", "diagnostics"), "not present")
     done = node.cli("check", "--strict")
     assert (done.returncode, done.stdout) == (0, "healthy: no open findings\n")
     time.sleep(2.0)  # and stays so
@@ -217,7 +217,7 @@ def test_while_the_devices_cannot_be_listed_those_that_are_known_are_looked_at(m
     node.wait(lambda status: status["replacementRequired"], 3.0)
     let_go(tree, file, content)
     node.wait(lambda _: codes(node) == {("neuron/sram_ecc", f"neuron/{TRN2[10]}")}, 10.0)
-    assert {state for name, state in sources(node).items() if name != "nvml"} == {"ok"}
+    assert {state for name, state in sources(node).items() if name not in ("nvml", "diagnostics")} == {"ok"}
 
 
 def threads(node: Node) -> int:
