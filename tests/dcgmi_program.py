@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -123,9 +124,7 @@ def _play(answer: dict[str, Any], scenario: dict[str, Any], words: list[str]) ->
     if answer.get("hang"):
         while True:
             signal.pause()
-    if diagnostic:
-        with suppress(ProcessLookupError):
-            os.kill(diagnostic, signal.SIGKILL)  # the run has ended, and the engine's program with it
+    _stop(diagnostic)  # the run has ended, and the engine's program with it
     if answer.get("signal"):
         signal.signal(answer["signal"], signal.SIG_DFL) if answer["signal"] not in (signal.SIGKILL, signal.SIGSTOP) else None
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [answer["signal"]])
@@ -220,15 +219,23 @@ def _mind_signals(answer: dict[str, Any], scenario: dict[str, Any], diagnostic: 
         for other in _STOPPING:
             signal.signal(other, lambda number, _frame: _note({"signal": number}))
         _sleep(answer["stops_s"])
-        if diagnostic:
-            with suppress(ProcessLookupError):
-                os.kill(diagnostic, signal.SIGKILL)
+        _stop(diagnostic)
         _print(1, scenario["stopped"]["stdout"])
         _end(scenario["stopped"]["exit_code"])
 
     if answer.get("ignores_term") or answer.get("stops_s") is not None:
         for number in _STOPPING:
             signal.signal(number, stopped)
+
+
+def _stop(diagnostic: int) -> None:
+    """As the engine does: it waits for the end of what it ran before it answers."""
+    if diagnostic:
+        with suppress(ProcessLookupError):
+            fd = os.pidfd_open(diagnostic)
+            os.kill(diagnostic, signal.SIGKILL)
+            select.select([fd], [], [])
+            os.close(fd)
 
 
 def _only(text: str, words: list[str]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from agent.sources.files import presentable
 
 MARKER = "VITALD_RUN"
 _ENVIRON_BYTES = 1024 * 1024
+_BECOMES_S = 0.25  # in a sweep: a process that becomes another program has no environment while its new memory is being filled
+_BECOMES_AGAIN_S = 0.001
 _DEAD = "ZX"
 _STUCK = "D"
 _FIRST_USER = 1000  # of people; those below are services (login.defs(5), UID_MIN)
@@ -61,6 +64,7 @@ class Descendants:
         self._procfs = procfs
         self._known: set[tuple[int, int]] = set()
         self._told: set[tuple[int, int]] = set()
+        self._bare: set[tuple[int, int]] = set()  # without any environment
         self._group_told = False
         main = _process(procfs, pid)
         self._since = main.started if main is not None else 0
@@ -96,15 +100,34 @@ class Descendants:
 
     def _find(self, deep: bool) -> list[Process]:
         everyone = [one for one in processes(self._procfs) if one.started >= self._since]
-        found = {one.pid: one for one in everyone if self._is_ours(one, deep)}
+        found = {one.pid: one for one in everyone if self._is_ours(one)}
+        if deep:
+            found |= self._marked([one for one in everyone if one.pid not in found])
         while more := {one.pid: one for one in everyone if one.parent in found and one.pid not in found}:
             found |= more
         return list(found.values())
 
-    def _is_ours(self, one: Process, deep: bool) -> bool:
-        if one.pid == self._pid or self._pid in (one.group, one.session) or (one.pid, one.started) in self._known:
-            return True
-        return deep and not one.dead and self._marker in _environment(self._procfs, one.pid)
+    def _is_ours(self, one: Process) -> bool:
+        return one.pid == self._pid or self._pid in (one.group, one.session) or (one.pid, one.started) in self._known
+
+    def _marked(self, others: list[Process]) -> dict[int, Process]:
+        """Those whose environment has the marker. Empty ones are looked at again for a while: execve(2) may be under way."""
+        found = {}
+        until = time.monotonic() + _BECOMES_S
+        looked = [one for one in others if not one.dead and one.session != 0]  # 0: the kernel's own
+        while True:
+            bare = []
+            for one in looked:
+                words = _environment(self._procfs, one.pid)
+                if self._marker in words:
+                    found[one.pid] = one
+                elif words == [b""] and (one.pid, one.started) not in self._bare:
+                    bare.append(one)
+            if not bare or time.monotonic() > until:
+                self._bare |= {(one.pid, one.started) for one in bare}
+                return found
+            looked = bare
+            time.sleep(_BECOMES_AGAIN_S)
 
     def _send(self, one: Process, number: int) -> None:
         if number == signal.SIGTERM and (one.pid, one.started) in self._told:
@@ -162,7 +185,7 @@ def _process(procfs: Path, pid: int) -> Process | None:
 
 
 def _environment(procfs: Path, pid: int) -> list[bytes]:
-    """Empty where it may not be read: then it is another user's."""
+    """Nothing where it may not be read: then it is another user's. One empty word where there is none."""
     try:
         with open(f"{procfs}/{pid}/environ", "rb", buffering=0) as file:
             return file.read(_ENVIRON_BYTES).split(b"\0")

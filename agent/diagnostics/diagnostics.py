@@ -523,12 +523,14 @@ class Diagnostics:
 
     async def _idle(self) -> tuple[float, tuple[Use, ...]]:
         """For how long the devices have been idle, and who uses them."""
-        uses = await self._look(self._node.compute(), self._node.memory())
+        uses = await self._look(testing=False)
         return self._gate.idle_for(time.monotonic()), uses
 
-    async def _look(self, compute: Mapping[str, Sequence[float]] | None, memory: Mapping[str, float] | None) -> tuple[Use, ...]:
-        gate = self._gate
-        gate.compute, gate.memory, gate.released, gate.announced = compute, memory, self._released(), self._announced()
+    async def _look(self, *, testing: bool) -> tuple[Use, ...]:
+        """Who uses the devices; `testing`: beside our own run, which has them."""
+        gate, node = self._gate, self._node
+        gate.compute, gate.memory, gate.testing = node.compute(), node.memory(), testing
+        gate.released, gate.announced = self._released(), self._announced()
         try:
             uses = await self._looks.call(gate.look, _GATE_S)
         except Exception as error:  # also a fault of ours: what cannot be told counts as use
@@ -598,7 +600,7 @@ class Diagnostics:
         """While a run has the devices: whoever comes gets them."""
         while True:
             await asyncio.sleep(_WATCH_S)
-            uses = await self._look(None, None)  # what the driver says of them is our own run's work
+            uses = await self._look(testing=True)
             if uses:
                 self._make_room(uses[0].words)
                 return

@@ -151,11 +151,11 @@ class Table:
             )
         return None
 
-    def lineage(self, pid: int) -> Iterator[int]:
-        """A process, its parent, and so on."""
+    def lineage(self, pid: int) -> Iterator[tuple[int, str]]:
+        """A process, its parent, and so on, each with its name, which is empty where it has ended."""
         for _ in range(_PARENTS_MOST):
-            yield pid
             found = self.stat(pid)
+            yield pid, found.name if found is not None else ""
             if found is None or found.parent <= 0:
                 return
             pid = found.parent

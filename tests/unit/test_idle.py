@@ -451,8 +451,32 @@ def test_the_driver_names_processes_that_cannot_be_looked_at(tree: Tree) -> None
     assert gate.look() == (), "nobody works on any"
     gate.compute = {**gate.compute, "gpu/0": [10.0, 13.0], "gpu/1": [11, 12, 999]}  # 12 has let go, 999 has ended
     assert words(gate.look()) == ["job 123 (slurm)", "notebook (pid 11) computes on gpu/1, as the driver says"]
-    gate.compute = None
+
+
+def test_beside_a_run_of_ours_only_what_is_known_to_be_somebody_elses_counts(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "node", gpus=2, neurons=1)
+    tree.process(10, "train")
+    tree.process(13, "nvvs", parent=1)
+    tree.process(14, "nvbandwidth", parent=13)
+    for pid in (10, 13, 14):
+        tree.hide(pid)
+    gate = tree.gate()
+    gate.compute, gate.memory = {"gpu/0": [13, 14]}, {"neuron/0": 4096.0}
+    assert [use.kind for use in gate.look()] == [Kind.DRIVER, Kind.UNKNOWN], "memory that has no owner, and a GPU that did not answer"
+    gate.testing = True
     assert gate.look() == ()
+    gate.compute = {"gpu/0": [13, 14, 10]}
+    assert words(gate.look()) == ["train (pid 10) computes on gpu/0, as the driver says"]
+
+
+def test_what_dcgms_engine_starts_for_a_test_is_not_somebody_elses_work(tree: Tree) -> None:
+    """DCGM 4 has tests that are programs of their own."""
+    tree.process(13, "nvvs")
+    tree.process(14, "mpirun", parent=13)
+    tree.process(15, "all_reduce_perf", ["/dev/nvidia0"], parent=14)
+    assert tree.gate().look() == ()
+    tree.process(20, "all_reduce_perf", ["/dev/nvidia1"])
+    assert words(tree.gate().look()) == ["all_reduce_perf (pid 20) has nvidia1 open"]
 
 
 def test_a_process_is_told_once_though_the_driver_names_it_too(tree: Tree) -> None:
@@ -511,6 +535,8 @@ def test_in_a_container_of_its_own_only_the_driver_can_tell(tree: Tree) -> None:
     gate.compute = {**gate.compute, "gpu/3": [50, 90210]}  # not the 50 that is seen from here
     assert {use.device for use in gate.look()} == {"gpu/3"}
     assert words(gate.look())[0] == "process 50 of the node computes on gpu/3, as the driver says"
+    gate.testing = True
+    assert gate.look() == (), "which of these numbers are our own run's cannot be told"
 
 
 def test_where_other_users_processes_are_hidden_a_process_not_seen_has_not_ended(tree: Tree) -> None:
