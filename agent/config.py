@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -152,6 +153,51 @@ def _listen(value: object) -> Listen | None:
     except ValueError:
         raise ValueError(f'expected an address and port such as "127.0.0.1:9820", or "off", found {value!r}') from None
     return Listen(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """By what something is done: a word that we know, or a program with its arguments, which no shell reads."""
+
+    word: str = ""
+    argv: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.word or " ".join(self.argv)
+
+
+def _means(value: object) -> Means:
+    if value in ("none", "slurm", "kubernetes"):
+        return Means(word=str(value))
+    if not isinstance(value, list):
+        raise ValueError(f'expected "none", "slurm", "kubernetes", or a list of a program and its arguments, found {value!r}')
+    return _program(value)
+
+
+def _program(value: object) -> Means:
+    argv = value if isinstance(value, list) else []
+    if not argv or not argv[0] or not all(isinstance(part, str) and "\0" not in part for part in argv):
+        raise ValueError(f'expected a list of a program and its arguments, such as ["systemctl", "reboot"], found {value!r}')
+    if "/" in argv[0] and not argv[0].startswith("/"):
+        raise ValueError(f"expected an absolute path or a bare name, found {argv[0]!r}")
+    return Means(argv=tuple(argv))
+
+
+_LABEL = re.compile(
+    r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?=[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+)
+
+
+def _label(value: object) -> str:
+    if not isinstance(value, str) or not _LABEL.fullmatch(value):
+        raise ValueError(f'expected a label such as "vitald/action=replace", found {value!r}')
+    return value
+
+
+def _node_name(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})", value):
+        raise ValueError(f"expected the name of a node, found {value!r}")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +422,67 @@ class Slurm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """Whether this node is rebooted, or marked for replacement, without a person. The daemon only asks; vitald-recover.service, as root, decides and acts."""
+
+    mode: str = setting(
+        "none",
+        one_of("none", "automatic"),
+        '"none": say what is needed, and leave it to others. "automatic": have it done. Enable vitald-recover.path, too.',
+        reload=True,
+    )
+    after_s: float = setting(
+        toml.duration("2m"),
+        toml.duration,
+        "A finding must have been open for so long: a fault brings others with it, and the strongest decides; a person may step in.",
+        reload=True,
+    )
+    drain: Means = setting(
+        Means(word="none"),
+        _means,
+        'How new work is kept away before anything is done: "none", "slurm", "kubernetes", or a program (exit 0: nothing runs here any more, 75: something still does).',
+        reload=True,
+    )
+    replace: Means = setting(
+        Means(word="none"),
+        _means,
+        'Who is told that the node must be replaced: "none", "slurm" (the reason), "kubernetes" (the label), or a program.',
+        reload=True,
+    )
+    reboot: Means = setting(Means(argv=("systemctl", "reboot")), _program, "How the node is rebooted.", reload=True)
+    reboots_per_day: int = setting(
+        1, _count, "No more reboots than this in a day, whatever the cause. For one cause there is never more than one.", reload=True
+    )
+    replacements_per_day: int = setting(1, _count, "How often a day the node may be marked for replacement.", reload=True)
+    deadline_s: float = setting(
+        toml.duration("60s"), toml.duration, "A program of those above that takes longer is ended, and has failed.", reload=True
+    )
+    kill_switch: Path = setting(Path("/etc/vitald/no-recovery"), _path, "While there is a file of this name, nothing is done.", reload=True)
+    maintenance: Path = setting(Path("/run/vitald-maintenance"), _path, "The same; gone with the next boot.", reload=True)
+    state: Path = setting(
+        Path("/var/lib/vitald-recover"),
+        _path,
+        "Folder of what was done and decided. Only root may write it, and it must survive a reboot.",
+        reload=True,
+    )
+    node: str = setting(
+        "", _node_name, "What Slurm or Kubernetes calls this node. Default: the host name; without its domain for Slurm.", reload=True
+    )
+    kubeconfig: Path = setting(
+        Path("/etc/kubernetes/kubelet.conf"),
+        _path,
+        "Who we are to Kubernetes. The kubelet itself may do all of this to its own node.",
+        reload=True,
+    )
+    label: str = setting(
+        "vitald/action=replace",
+        _label,
+        'The label of a node that must be replaced. On HyperPod: "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement".',
+        reload=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Socket:
     """The Unix socket that people, schedulers and the command line ask."""
 
@@ -449,12 +556,16 @@ class Config:
     nccom: Nccom = field(default_factory=Nccom)
     nccl: Nccl = field(default_factory=Nccl)
     slurm: Slurm = field(default_factory=Slurm)
+    recovery: Recovery = field(default_factory=Recovery)
     socket: Socket = field(default_factory=Socket)
     metrics: Metrics = field(default_factory=Metrics)
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
     policy: Policy = field(default_factory=Policy)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     log: Log = field(default_factory=Log)
+    notes: tuple[str, ...] = field(
+        default=(), compare=False
+    )  # keys that older files have, and what became of them: with file, line and key
 
     @property
     def socket_path(self) -> Path:
@@ -477,6 +588,7 @@ SECTIONS: dict[str, type] = {
     "nccom": Nccom,
     "nccl": Nccl,
     "slurm": Slurm,
+    "recovery": Recovery,
     "socket": Socket,
     "metrics": Metrics,
     "catalog": CatalogSettings,
@@ -487,6 +599,20 @@ SECTIONS: dict[str, type] = {
 POLLED = ("neuron", "network", "pci", "host")  # sections with a cadence of their own
 # The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left out in any case.
 _FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What became of a key: its section and name now, or None and why it is gone."""
+
+    since: str  # the version of vitald
+    now: tuple[str, str] | None
+    why: str = ""
+
+
+# Keys that older files have, and we no longer. They are taken, with a note: an upgrade that stopped at a key which was right the day
+# before would leave a whole fleet without its daemon. A word that never was a key is refused as ever.
+MOVED: dict[tuple[str, str], Moved] = {}
 
 
 def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
@@ -531,6 +657,8 @@ _EXAMPLES = {
     ("paths", "runtime"): 'runtime = "/run/vitald"',
     ("diagnostics", "deep_log"): '#deep_log = "/var/log/aws/clusters/sagemaker-deep-health-check.log"',
     ("nvml", "library"): '#library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"',
+    ("recovery", "reboot"): 'reboot = ["systemctl", "reboot"]',
+    ("recovery", "node"): '#node = "ip-10-0-0-1.ec2.internal"',
     ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
     ("socket", "group"): '#group = "slurm"',
     ("catalog", "overrides"): '#overrides."xid/63".action = "reboot_node"',
@@ -552,14 +680,19 @@ def load(path: Path | None) -> Config:
 def parse(text: str, tables: toml.Table, name: str) -> Config:
     """Check tables key by key. `text` only serves to find line numbers. Raises ConfigError."""
     errors: list[str] = []
+    notes: list[str] = []
+    written: dict[tuple[str, str], tuple[str, str]] = {}  # keys that stand in the file under another name
 
-    def wrong(section: str, key: str, what: str) -> None:
+    def told(section: str, key: str, what: str) -> str:
         line = toml.line_of(text, section, key)
         place = f"{name}:{line}" if line is not None else name
-        errors.append(f"{place}: [{section}]{' ' + key if key else ''}: {what}")
+        return f"{place}: [{section}]{' ' + key if key else ''}: {what}"
+
+    def wrong(section: str, key: str, what: str) -> None:
+        errors.append(told(*written.get((section, key), (section, key)), what))
 
     sections: dict[str, object] = {}
-    for section, table in tables.items():
+    for section, table in _brought_up(tables, written, lambda *what: notes.append(told(*what))).items():
         if section not in SECTIONS:
             wrong(section, "", f"unknown section{toml.suggest(section, SECTIONS)}")
             continue
@@ -578,11 +711,36 @@ def parse(text: str, tables: toml.Table, name: str) -> Config:
             except ValueError as error:
                 wrong(section, key, str(error))
         sections[section] = SECTIONS[section](**values)
-    config = Config(**sections)  # type: ignore[arg-type]  # each value is an instance of its section's class
+    config = Config(**sections, notes=tuple(notes))  # type: ignore[arg-type]  # each value is an instance of its section's class
     errors += [f"{name}: {error}" for error in _together(config, wrong)]
     if errors:
         raise ConfigError(errors)
     return config
+
+
+def _brought_up(tables: toml.Table, written: dict[tuple[str, str], tuple[str, str]], note: Callable[[str, str, str], None]) -> toml.Table:
+    """An older file's tables as today's: what was renamed under its new name, what is gone left out, and a note on each."""
+    brought: toml.Table = {section: dict(table) if isinstance(table, dict) else table for section, table in tables.items()}
+    for (section, key), moved in MOVED.items():
+        table = brought.get(section)
+        if not isinstance(table, dict) or key not in table:
+            continue
+        value = table.pop(key)
+        why = f": {moved.why}" if moved.why else ""
+        if moved.now is None:
+            note(section, key, f"gone since vitald {moved.since}{why}. It has no effect: remove it")
+            continue
+        home, new = moved.now
+        place = brought.setdefault(home, {})
+        called = f"called [{home}] {new} since vitald {moved.since}{why}"
+        if isinstance(place, dict) and new not in place:
+            place[new] = value
+            written[home, new] = section, key
+            note(section, key, f"{called}. It is read as that: rename it")
+        else:
+            note(section, key, f"{called}, which is set as well. It has no effect: remove it")
+    former = {section for section, _ in MOVED} - {*SECTIONS}
+    return {section: table for section, table in brought.items() if table or section not in former}
 
 
 def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[str]:

@@ -14,8 +14,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -37,29 +37,34 @@ from agent.diagnostics.schedule import Schedule
 from agent.diagnostics.summary import DeepLog
 from agent.lane import Lane, LaneStuck
 from agent.ledger import Ledger, LedgerError, LedgerNewer, Query, read_events, read_run, read_runs
-from agent.model import NODE, Action, SourceHealth, SourceState, Status
+from agent.model import Action, SourceHealth, SourceState, Status
 from agent.outputs import metrics
 from agent.outputs.api import Api, Routes
 from agent.outputs.diagnostics import DiagnosticRoutes
 from agent.outputs.expect import ExpectRoutes
 from agent.outputs.gate import Gate
 from agent.outputs.jobs import JobRoutes, read_jobs
+from agent.outputs.recovery import Asking
 from agent.outputs.release import ReleaseRoutes
-from agent.outputs.systemd import Notifier
-from agent.pipeline import Pipeline, source_component
+from agent.outputs.systemd import Notifier, handed_over
+from agent.pipeline import Pipeline
 from agent.sources.assembly import Sources
+from agent.sources.kernel_log.kmsg import from_stdin
 from agent.sources.neuron.places import PLACED
 from agent.sources.pci import machine_type
-from agent.sources.source import Batch, Source, SourceFailed
+from agent.sources.source import Source
+from agent.supervisor import Supervisor
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
-_BACKOFF_S = (1.0, 60.0)
 _FIRST_LOOK_S = 10.0
 _PULSE_S = 5.0
 _HOUSEKEEPING_S = 60.0
 _TRIM_EVERY = 60  # rounds of housekeeping
 _SHUTDOWN_S = 0.5
+_HANDED_OVER = 10  # turns of the loop, which has taken connections that its protocol does not know yet
+_UNHEARD_S = 0.5  # for who has just connected to say what it wants: it would wait in vain
+_BACKLOG = 256
 _UNTOLD_S = 0.1  # for handing in what ended last
 _PLACED = 256  # lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded again
 _SWITCH_S = 0.0005  # a lane that prepares a large commit must not hold up the loop for 5 ms at a time
@@ -80,13 +85,15 @@ class Daemon:
         self.catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
         self.lane, self.reader = Lane("ledger"), Lane("ledger-reader")
         self.pipeline = Pipeline(Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id)
-        self.sources = Sources(config, self.catalog, self.boot_id, self.reader, self._well)
+        self.sources = Sources(config, self.catalog, self.boot_id, self.reader, self._well, kmsg=from_stdin())
         self.tests = Lane("diagnostics")
         self.diagnostics = self._build_diagnostics()
+        self.supervisor = Supervisor(self.pipeline)
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
         self.hung_up = asyncio.Event()
         self.past_told = asyncio.Event()
+        self.recovery = Asking(self.board, config.paths.runtime, self.reader, lambda: self.config.recovery, self.past_told)
         self.api = Api(
             board=self.board,
             pipeline=self.pipeline,
@@ -97,11 +104,13 @@ class Daemon:
             inject_path=config.kernel_log.path,
             group=_group(config.socket.group),
             diagnostics=self.diagnostics,
+            recovery=self.recovery,
             more=self._more_routes(),
         )
         self.collector = metrics.BoardCollector(self.board, self.sources.interpreter, self.sources.inventory, self.api.gate)
         self.collector.profile = self.catalog.profile
         self.collector.diagnostics = self.diagnostics
+        self.collector.recovery = self.recovery
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT. Raises CannotStart."""
@@ -118,15 +127,16 @@ class Daemon:
             async with self._served(), anyio.create_task_group() as tasks:
                 for work in (
                     self.pipeline.run,
-                    self._watch_kernel_log,
+                    self._read_kernel_log,
                     self.sources.uevents.listen,
                     self._pulse,
                     self._keep_house,
                     self._reloads,
+                    self.recovery.run,
                 ):
                     tasks.start_soon(work)
                 for source in (*self.sources.present, self.diagnostics):
-                    tasks.start_soon(self._watch_present, source)
+                    tasks.start_soon(self._read_present, source)
                 tasks.start_soon(self._say_ready)
                 await self.stopping.wait()
                 self.notifier.stopping()
@@ -247,75 +257,41 @@ class Daemon:
         known = verdict.status in (Status.HEALTHY, Status.DEGRADED)
         return known and verdict.action.rank <= Action.OBSERVE.rank and not verdict.simulated
 
-    async def _watch_kernel_log(self) -> None:
+    async def _read_kernel_log(self) -> None:
         """In the order in which it happened: earlier boots, this boot as far as the ring has lost it, the ring."""
-        name = self.sources.kernel_log.name
-        if self.sources.earlier is not None:
-            await self._hand_in(self.sources.earlier.former_boots(self.pipeline.position(name), orderly=self.pipeline.orderly))
+        source, earlier, supervisor = self.sources.kernel_log, self.sources.earlier, self.supervisor
+        if earlier is not None:
+            await supervisor.read_past(
+                source.name, earlier.former_boots(self.pipeline.position(source.name), orderly=self.pipeline.orderly)
+            )
         await self.pipeline.booted()
-        if self.sources.earlier is not None:
-            await self._hand_in(self.sources.earlier.this_boot(self.pipeline.position(name)))
-            self.sources.earlier.close()
+        if earlier is not None:
+            await supervisor.read_past(source.name, earlier.this_boot(self.pipeline.position(source.name)))
+            earlier.close()
         self.past_told.set()
-        await self._watch(self.sources.kernel_log)
+        await supervisor.read(source)
 
-    async def _watch_present(self, source: Source) -> None:
+    async def _read_present(self, source: Source) -> None:
         """What is, after what was: the boot and its past are folded in first."""
         await self.past_told.wait()
-        await self._watch(source)
-
-    async def _hand_in(self, past: AsyncIterator[Batch]) -> None:
-        """A part of the past. A fault of ours in reading it must not keep us from the present."""
-        try:
-            async for batch in past:
-                await self.pipeline.put(batch)
-        except Exception:
-            log.exception("history_not_read")
-            await self.pipeline.own(
-                "vitald/not_watched", {"orderly": False}, NODE, "what happened before the start could not be read: see the daemon's log"
-            )
-
-    async def _watch(self, source: Source) -> None:
-        """Read a source for ever: what fails is shown, said as a finding, and started again with back-off."""
-        delay, failed = _BACKOFF_S[0], False
-        while True:
-            try:
-                async with aclosing(source.batches(self.pipeline.position(source.name))) as batches:  # type: ignore[type-var]
-                    async for batch in batches:
-                        if failed:
-                            failed, delay = False, _BACKOFF_S[0]
-                            log.info("source_recovered", source=source.name)
-                            await self._own(source, "is read again", recovered=True)
-                        await self.pipeline.put(batch)
-                raise SourceFailed("it ended")
-            except SourceFailed as error:
-                reason = str(error)
-            except Exception as error:  # one broken source must not take the others with it
-                log.exception("source_broke", source=source.name)
-                reason = f"{type(error).__name__}: {error}"
-            await self.pipeline.put(Batch(source.name, state=SourceState.FAILED, detail=reason))
-            if not failed:
-                failed = True
-                log.error("source_failed", source=source.name, error=reason, retry_s=delay)
-                await self._own(source, f"cannot be read: {reason}", recovered=False)
-            await anyio.sleep(delay)
-            delay = min(delay * 2, _BACKOFF_S[1])
-
-    async def _own(self, source: Source, what: str, *, recovered: bool) -> None:
-        await self.pipeline.own(
-            "vitald/source_failed", {"recovered": recovered}, source_component(source.name), f"source {source.name} {what}"
-        )
+        await self.supervisor.read(source)
 
     async def _pulse(self) -> None:
-        """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets judged."""
+        """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets judged, and every source reads or is told to."""
         interval = min(self.notifier.watchdog_s or _PULSE_S, _PULSE_S)
+        told = ""
         await _until(self.board.first_look, _FIRST_LOOK_S)
         while True:
             verdict = self.board.verdict()
             first = f": {verdict.reasons[0]}" if verdict.reasons else ""
             self.notifier.status(f"{verdict.status.value}, {len(self.board.findings)} open findings{first}"[:240])
-            if not self.pipeline.wedged():
+            hanging = self.supervisor.check()
+            stuck = "the judge" if self.pipeline.wedged() else hanging
+            if not stuck:
                 self.notifier.alive()
+            elif stuck != told:
+                log.critical("wedged", what=stuck, effect="the watchdog is not fed: systemd restarts the daemon")
+            told = stuck
             await anyio.sleep(interval)
 
     async def _keep_house(self) -> None:
@@ -360,35 +336,53 @@ class Daemon:
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[None]:
         """The socket and the metrics endpoint."""
-        path = self.config.socket_path
-        async with _http(self.api.application(), self.api.gate, lambda: _unix_socket(path, self.api.group)):
-            try:
-                if self.config.metrics.listen is None:
-                    yield
-                    return
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(_http(self.api.application(), self.api.gate, self._api_sockets(stack)))
+            if self.config.metrics.listen is not None:
                 gate = metrics.new_gate()
                 application = metrics.application(metrics.registry(self.collector), gate)
-                listen = self.config.metrics.listen
-                async with _http(application, gate, lambda: _tcp_socket(listen)):
-                    yield
-            finally:
-                path.unlink(missing_ok=True)
+                await stack.enter_async_context(_http(application, gate, [_tcp_socket(self.config.metrics.listen)]))
+            yield
+
+    def _api_sockets(self, stack: AsyncExitStack) -> list[socket.socket]:
+        """What systemd holds for us while we are away, and our own where that is not the configured one."""
+        path, sockets = self.config.socket_path, handed_over()
+        for one in sockets:
+            if (group := Path(one.getsockname()).stat().st_gid) != self.api.group:
+                log.error(
+                    "socket_group",
+                    socket=one.getsockname(),
+                    group=group,
+                    wanted=self.api.group,
+                    next_step="[socket] group cannot change a socket of systemd's: systemctl edit vitald.socket, [Socket] SocketGroup=",
+                )
+        if str(path) not in [one.getsockname() for one in sockets]:
+            sockets.append(_unix_socket(path, self.api.group))
+            stack.callback(path.unlink, missing_ok=True)
+        return sockets
 
 
 @asynccontextmanager
-async def _http(app: web.Application, gate: Gate, listener: Callable[[], socket.socket]) -> AsyncIterator[None]:
-    """Serve an application behind its gate on a socket of our own."""
+async def _http(app: web.Application, gate: Gate, listeners: list[socket.socket]) -> AsyncIterator[None]:
+    """Serve an application behind its gate on sockets of our own."""
     runner = web.AppRunner(
         app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S, keepalive_timeout=30.0, handler_cancellation=True
     )
     await runner.setup()
     assert runner.server is not None
+    loop = asyncio.get_running_loop()
     try:
-        server = await asyncio.get_running_loop().create_server(gate.wrap(runner.server), sock=listener(), backlog=256)
+        servers = [await loop.create_server(gate.wrap(runner.server), sock=one, backlog=_BACKLOG) for one in listeners]
         try:
             yield
         finally:
-            server.close()
+            for sock in (sock for server in servers for sock in server.sockets):
+                loop.remove_reader(sock.fileno())  # who comes now waits for the next daemon where systemd holds the socket
+            for _ in range(_HANDED_OVER):
+                await asyncio.sleep(0)
+            await _until(gate.quiet, _UNHEARD_S)
+            for server in servers:
+                server.close()
     finally:
         await runner.cleanup()
 

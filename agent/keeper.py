@@ -12,6 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -160,6 +161,8 @@ class Keeper:
         """In the lane."""
         if reopen:
             self.ledger.open()
+        if self.ledger.gone:
+            raise LedgerDamaged(f"{self.ledger.path}: what was in it is gone")
         self.ledger.commit(entries)
 
     # --- positions
@@ -174,14 +177,19 @@ class Keeper:
         """Not while events are on their way to the disk or held: a position must never be ahead of them."""
         self._note_timer = None
         if self._to_note and not self._held:
-            self._lane.post(partial(self._note_quietly, tuple(self._to_note.values())))
+            self._lane.post(partial(self._note_quietly, tuple(self._to_note.values()), asyncio.get_running_loop()))
             self._to_note = {}
 
-    def _note_quietly(self, positions: Sequence[Position]) -> None:
-        """In the lane. A position that cannot be noted costs nothing yet: the next commit will tell."""
+    def _note_quietly(self, positions: Sequence[Position], loop: asyncio.AbstractEventLoop) -> None:
+        """In the lane. A position that cannot be noted costs nothing yet: the next commit will tell. A store that is gone or damaged is told
+        at once: on a node that is well the next commit may be days away.
+        """
         try:
             for position in positions:
                 self.ledger.note(position)
+        except LedgerDamaged as error:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._failed, str(error))
         except LedgerError as error:
             log.debug("position_not_noted", error=str(error))
 
@@ -240,10 +248,10 @@ class Keeper:
         log.error("ledger_damaged", error=error)
 
         def work() -> tuple[Remembered | None, str]:
-            rescued = self.ledger.rescue()
+            rescued = self.ledger.rescue(damaged=True) if keep is None else None
             aside = self.ledger.set_aside(time.time())
             self.ledger.open()
-            return rescued, str(aside)
+            return rescued, str(aside or "")
 
         try:
             rescued, aside = await self._lane.call(work, 10.0)
@@ -253,14 +261,16 @@ class Keeper:
         if keep is None:
             keep = rescued.memory if rescued is not None else Memory()
         carried = tuple(
-            Transition(time=time.time(), finding=finding, cause="carried over from the damaged ledger") for finding in keep.findings
+            Transition(time=time.time(), finding=finding, cause="carried over from the ledger before") for finding in keep.findings
         )
         with_them = Changes(incidents=keep.incidents, marks=keep.marks, devices=keep.devices, settled=keep.settled)
         positions = self._judging.judged or (rescued.positions if rescued is not None else {})
         # Last, as they stand now: what is held changes what was before it.
         self._held += [Entry(transitions=carried, changes=with_them), *(Entry(position=position) for position in positions.values())]
         self._judging.say(
-            "vitald/ledger_replaced", {"error": error, "aside": aside, "rescued": len(carried)}, f"{error}; the old ledger is {aside}"
+            "vitald/ledger_replaced",
+            {"error": error, "aside": aside, "rescued": len(carried)},
+            f"{error}; the old ledger is {aside or 'gone'}",
         )
         try:
             await self._lane.call(partial(self.ledger.commit, tuple(self._held)), _DEADLINE_S)

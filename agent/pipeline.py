@@ -214,8 +214,8 @@ class Pipeline:
         self.board.source_stands(batch.source, batch.state, batch.detail, caught_up=batch.caught_up, simulated=batch.simulated)
 
     def wedged(self) -> bool:
-        """Whether something has waited to be judged for too long: the watchdog is not fed then."""
-        return bool(self._queue) and time.monotonic() - self._progress > _WEDGED_S
+        """Whether something has waited to be judged, or is being judged, for too long: the watchdog is not fed then."""
+        return bool(self._queue or self._busy) and time.monotonic() - self._progress > _WEDGED_S
 
     async def recatalogue(self, catalog: Catalog) -> None:
         """Judge by a reloaded catalogue from here on, the open findings included."""

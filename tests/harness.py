@@ -74,6 +74,7 @@ class Node:
         self.process: subprocess.Popen[bytes] | None = None
         self.environment: dict[str, str] = dict(gpus.environment) if gpus is not None else {}
         self.command = [PYTHON, "-m", "agent", "run", "--config", str(self.config)]
+        self.fds: tuple[int, ...] = ()  # that it is started with
         folder.mkdir(parents=True, exist_ok=True)
         self.log.touch()
         source = f'source = "file"\npath = "{self.log}"' if kernel_log == "file" else 'source = "kmsg"'
@@ -115,6 +116,7 @@ listen = "127.0.0.1:{self.port}"
                 stderr=errors,
                 cwd=ROOT,
                 env={**os.environ, **self.environment},
+                pass_fds=self.fds,
             )
         if wait:
             self.until(lambda: self.answers("/healthz"), 15.0, "the daemon to answer")
@@ -248,7 +250,7 @@ listen = "127.0.0.1:{self.port}"
                 raise AssertionError(f"waited {seconds:g} s for {what}")
             time.sleep(0.01)
 
-    def cli(self, *arguments: str, stdin: bytes | None = None, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
+    def cli(self, *arguments: str, stdin: bytes | None = None, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """`vitald ARGUMENTS --socket ...`."""
         command = [PYTHON, "-m", "agent", *arguments]
         if arguments[0] not in ("scan", "replay", "explain", "config", "version", "run"):

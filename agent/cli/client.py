@@ -13,12 +13,16 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlencode
 
-from agent.cli import EX_UNAVAILABLE, Failed
+from agent import __version__
+from agent.cli import EX_CONFIG, EX_UNAVAILABLE, Failed
 
 Json = dict[str, object]
 STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
+_SYSTEM = Path("/run/vitald/vitald.sock")
+_BOOTED, _SYSTEMCTL, _SYSTEMD_S = Path("/run/systemd/system"), "/usr/bin/systemctl", 1.0
 
 
 class NoAnswer(Failed):
@@ -35,14 +39,24 @@ class Refused(Failed):
         self.status = status
 
 
+class Told(Json):
+    """A part of an answer. A daemon of another version may leave out what this command shows."""
+
+    def __init__(self, pairs: Json, of: str) -> None:
+        super().__init__(pairs)
+        self.of = of
+
+    def __missing__(self, key: str) -> object:
+        raise NoAnswer(f"the daemon says nothing of {key!r}: {self.of or 'please report it'}")
+
+
 def default_socket() -> Path:
     """Where the daemon listens by default, for this user; root's daemon is looked for where the user runs none."""
-    system = Path("/run/vitald/vitald.sock")
     if os.geteuid() == 0:
-        return system
+        return _SYSTEM
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     own = Path(runtime) / "vitald/vitald.sock" if runtime else Path(f"/tmp/vitald-{os.geteuid()}/vitald.sock")  # noqa: S108
-    return own if own.exists() or not system.exists() else system
+    return own if own.exists() or not _SYSTEM.exists() else _SYSTEM
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +127,10 @@ def follow(arguments: argparse.Namespace) -> Iterator[Json]:
 class _Answer:
     def __init__(self, place: Path, connection: _Connection, response: http.client.HTTPResponse) -> None:
         self._place, self._connection, self._response = place, connection, response
+        name, _, version = response.getheader("Server", "").partition("/")
+        own = (name, version) == ("vitald", __version__)
+        daemon = f"vitald {version}" if name == "vitald" else "of an older version"
+        self._foreign = "" if own else f"it is {daemon}, and this command is vitald {__version__}"
 
     def __enter__(self) -> _Answer:
         return self
@@ -122,7 +140,7 @@ class _Answer:
 
     def json(self) -> Json:
         try:
-            value = json.loads(self._response.read())
+            value = self._loads(self._response.read())
         except (OSError, http.client.HTTPException) as error:
             raise _no_answer(self._place, error) from error
         except ValueError:
@@ -130,15 +148,21 @@ class _Answer:
         if not isinstance(value, dict):
             raise NoAnswer(f"no JSON object from {self._place}: is that vitald's socket?")
         if self._response.status >= 400:
-            raise Refused(self._response.status, str(value.get("error", "")), str(value.get("hint", "")))
+            # A path, a parameter or a key that the one has and the other has not.
+            foreign = f"of the daemon: {self._foreign}" if self._foreign and self._response.status in (400, 404, 405) else ""
+            hints = filter(None, [str(value.get("hint", "")), foreign])
+            raise Refused(self._response.status, str(value.get("error", "")), "; ".join(hints))
         return value
+
+    def _loads(self, text: bytes) -> object:
+        return json.loads(text, object_hook=lambda pairs: Told(pairs, self._foreign))
 
     def lines(self) -> Iterator[Json]:
         if self._response.status >= 400:
             self.json()
         try:
             while line := self._response.readline():
-                yield json.loads(line)
+                yield cast("Json", self._loads(line))
         except (OSError, http.client.HTTPException) as error:
             raise _no_answer(self._place, error) from error
 
@@ -162,10 +186,30 @@ def _open(arguments: argparse.Namespace, path: str, body: Json | None, query: di
 def _no_answer(place: Path, error: Exception) -> NoAnswer:
     if isinstance(error, PermissionError):
         return NoAnswer(f"not allowed to ask on {place}: be a member of the socket's group, or root")
+    why = _why_it_ended() if place == _SYSTEM else ""
     if isinstance(error, FileNotFoundError):
-        return NoAnswer(f"no socket at {place}: is the daemon running? try: systemctl status vitald")
+        return NoAnswer(f"no socket at {place}: {why or 'is the daemon running? try: systemctl status vitald'}")
     if isinstance(error, ConnectionRefusedError):
-        return NoAnswer(f"nobody listens on {place}: the daemon has stopped; try: systemctl status vitald")
+        return NoAnswer(f"nobody listens on {place}: {why or 'the daemon has stopped; try: systemctl status vitald'}")
     if isinstance(error, TimeoutError):
-        return NoAnswer(f"no answer on {place} in time")
-    return NoAnswer(f"no answer on {place}: {error}")
+        return NoAnswer(f"no answer on {place} in time{why and f': {why}'}")
+    return NoAnswer(f"no answer on {place}: {why or error}")
+
+
+def _why_it_ended() -> str:
+    """What systemd knows of a daemon that could not start and is not tried again: its last words, else what its exit code means."""
+    if not _BOOTED.is_dir():
+        return ""
+    import subprocess  # only where nobody answers: it is a large part of what `vitald check` costs
+
+    command = [_SYSTEMCTL, "show", "vitald.service", "--property=ActiveState,ExecMainStatus,StatusText"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SYSTEMD_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    unit = dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+    code = unit.get("ExecMainStatus", "")
+    if unit.get("ActiveState") == "active" or code not in (str(EX_UNAVAILABLE), str(EX_CONFIG)):
+        return ""
+    meant = "its configuration is wrong; try: vitald config check" if code == str(EX_CONFIG) else "try: journalctl -u vitald -n 20"
+    return f"the daemon could not start: {unit.get('StatusText') or meant}"

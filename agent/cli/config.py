@@ -26,14 +26,15 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     path = arguments.file or arguments.config or configs.DEFAULT_PATH
     errors: list[str] = []
+    notes: tuple[str, ...] = ()
     try:
-        configs.load(path)
+        notes = configs.load(path).notes
     except configs.ConfigError as error:
         errors = error.errors
     if arguments.json:
-        render.emit_json({"file": str(path), "ok": not errors, "errors": errors})
+        render.emit_json({"file": str(path), "ok": not errors, "errors": errors, "notes": notes})
     elif errors:
         print("\n".join(errors), file=sys.stderr)
     else:
-        print(f"{path}: ok")
+        print("\n".join([*notes, f"{path}: ok"]))
     return EX_CONFIG if errors else 0

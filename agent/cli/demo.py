@@ -27,6 +27,8 @@ from agent.simulator.node import SimulatedNode
 
 _WAIT_S = 30.0
 _HOT, _REMAPPED, _LOST = 3, 2, 5
+# With the libraries that this process has: those of a package are not where a bare interpreter looks.
+_DAEMON = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from agent.cli import main; sys.exit(main())"
 _CONFIG = """\
 [paths]
 sysfs = "{folder}/node/sysfs"
@@ -178,7 +180,7 @@ def _daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
     place, log = folder / "run/vitald.sock", folder / "log"
     with log.open("wb") as stderr:
         daemon = subprocess.Popen(
-            [sys.executable, "-I", "-m", "agent", "run", "--config", str(folder / "config.toml")],
+            [sys.executable, "-I", "-c", _DAEMON, "\n".join(sys.path), "run", "--config", str(folder / "config.toml")],
             env={**os.environ, **node.environment},
             stdout=stderr,
             stderr=stderr,

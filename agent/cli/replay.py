@@ -52,11 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
         return EX_CONFIG
     try:
         return _replay(arguments, force, other, device_reset=config.policy.device_reset)
-    except (LedgerError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        print(f"vitald: {arguments.file}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
-        return EX_UNAVAILABLE
+    except BrokenPipeError:
+        raise
+    except LedgerError as error:  # it names the file
+        print(f"vitald: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"vitald: {arguments.file}: {error.strerror or error}", file=sys.stderr)
+    return EX_UNAVAILABLE
 
 
 def _replay(arguments: argparse.Namespace, force: Catalog, other: Catalog, *, device_reset: bool) -> int:

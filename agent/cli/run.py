@@ -26,6 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
         log.configure(config.log.level, config.log.format)
     except (configs.ConfigError, CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
+        _last_words(error.errors[0])
         return EX_CONFIG
     from agent.daemon import CannotStart, Daemon  # not before the log is configured
 
@@ -39,5 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
         asyncio.run(main())
     except CannotStart as error:
         print(f"vitald: {error}", file=sys.stderr)
+        _last_words(str(error))
         return EX_UNAVAILABLE
     return 0
+
+
+def _last_words(text: str) -> None:
+    """Kept by systemd: `systemctl status` shows them, and `vitald status` where nobody answers."""
+    from agent.outputs.systemd import Notifier
+
+    Notifier().status(" ".join(text.split())[:500])

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import cast
 
+from agent import __version__
 from agent.cli import client, render
 from agent.cli.check import EXIT
 from agent.cli.render import Json
@@ -57,6 +58,7 @@ def show(status: Json) -> None:
     _sources(cast("list[Json]", status["sources"]))
     _troubles(status)
     _diagnostics(cast("Json", status.get("diagnostics") or {}))
+    _recovery(cast("Json", status.get("recovery") or {}))
     watched = [one for one in cast("list[Json]", status["components"]) if one["kind"] != "node"]
     unknown = [render.safe(one["name"]) for one in watched if one["status"] == "unknown"]
     if unknown:
@@ -65,9 +67,12 @@ def show(status: Json) -> None:
     kinds: dict[str, int] = {}
     for component in watched:
         kinds[str(component["kind"])] = kinds.get(str(component["kind"]), 0) + bool(component["attributes"] or component["sources"])
+    other = f" (this command: {__version__})" if status["version"] != __version__ else ""
     counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count) or "no accelerators on PCI"
     print(
-        render.colour(f"  {counted}; profile {status['profile']}, vitald {status['version']}, up {render.age(status['startedAt'])}", "dim")
+        render.colour(
+            f"  {counted}; profile {status['profile']}, vitald {status['version']}{other}, up {render.age(status['startedAt'])}", "dim"
+        )
     )
 
 
@@ -104,6 +109,15 @@ def _diagnostics(told: Json) -> None:
             print(
                 f"  diagnostic {_diagnostic(one)} {failed} {render.age(one['ended'])} ago{why}: vitald diag show {render.safe(one['id'])}"
             )
+
+
+def _recovery(told: Json) -> None:
+    """What root is asked to do."""
+    request = cast("Json | None", told.get("request"))
+    if request is not None:
+        findings = ", ".join(f"#{number}" for number in cast("list[int]", request["findings"])[:_NAMED])
+        what = "a reboot" if request["action"] == "reboot" else "a replacement"
+        print(f"  recovery: {what} is asked for since {render.clock(request['since'])}, for {findings}: vitald recovery")
 
 
 def _diagnostic(one: Json) -> str:

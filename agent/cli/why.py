@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     for number, chain in enumerate(chains):
         if number:
             print()
-        for line in _lines(chain):
+        for line in lines(chain):
             print(line)
     return 0
 
@@ -47,7 +47,7 @@ def _heads(status: Json) -> list[object]:
     return [cast("list[object]", incident["findings"])[0] for incident in cast("list[Json]", status["incidents"]) if incident["findings"]]
 
 
-def _lines(chain: Json) -> Iterable[str]:
+def lines(chain: Json) -> Iterable[str]:
     finding, rule = cast("Json", chain["finding"]), cast("Json", chain["rule"])
     drill = "SIMULATED " if finding["simulated"] else ""
     yield render.colour(

@@ -9,51 +9,102 @@ What a program prints is not trusted: a figure is read only where it is one, and
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import re
-import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from agent.config import is_root
 from agent.diagnostics.check import Ended, Output
 from agent.diagnostics.report import Outcome, Remedy, Report
-from agent.sources.files import presentable
+from agent.sources.files import presentable, why
 
 GIGA, GIBI, MICRO = 1e9, float(1 << 30), 1e-6
 _FIGURE = re.compile(r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
 _LINES = 20_000  # more than any of the tools prints
 _WIDTH = 1000
 _BEGINNINGS = 64  # places at which a JSON document is looked for
+_USERS = 1000  # the first group of people; those below are the system's, such as Debian's staff, which may write to /usr/local
+_LINKS = 40  # followed on one way, as the kernel does
 
 
 def find(program: str, folders: Sequence[str] = ()) -> str:
-    """Where a program is: a path stands for itself, a name is looked for on PATH, then in these folders. Empty where it is not installed."""
-    if "/" in program:
-        return program if os.access(program, os.X_OK) and Path(program).is_file() else ""
-    path = os.pathsep.join([os.environ.get("PATH") or os.defpath, *folders])
-    return shutil.which(program, path=path) or ""
+    """Where a program is: a path stands for itself, a name is looked for on PATH, then in these folders. Empty where it is not installed.
+
+    Root runs nothing that an ordinary user could have put there, or can change: whoever starts the daemon by hand may have such a folder on
+    his PATH.
+    """
+    return next((place for place in _places(program, folders) if not _tampered(place)), "")
 
 
 def absent(program: str, folders: Sequence[str] = ()) -> str:
     """That it is not installed, and where it was looked for."""
+    if refused := next(_places(program, folders), ""):
+        return f"{presentable(refused)} is not run as root: {presentable(_tampered(refused))}"
     if "/" in program:
         return f"{presentable(program)} is not there, or may not be executed"
     beside = f", nor in {', '.join(folders)}" if folders else ""
     return f"{presentable(program)} is not installed: it is not on PATH{beside}"
 
 
+def _places(program: str, folders: Sequence[str]) -> Iterator[str]:
+    """The executable files that are meant by it. Where somebody happens to stand (a dot or nothing in PATH) is no place."""
+    path = (os.environ.get("PATH") or os.defpath).split(os.pathsep)
+    for place in [program] if "/" in program else [os.path.join(folder, program) for folder in (*path, *folders) if folder.startswith("/")]:
+        if os.access(place, os.X_OK) and Path(place).is_file():
+            yield place
+
+
+def _tampered(program: str) -> str:
+    """Who but root could have put something else there; empty where nobody could, and where it is not root who runs it."""
+    if not is_root():
+        return ""
+    try:
+        for place, found in _on_the_way(str(Path(program).absolute())):
+            if found.st_uid:
+                return f"{place} belongs to uid {found.st_uid}"
+            if found.st_mode & stat.S_IWOTH and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+                return f"everybody may write to {place}"
+            if found.st_mode & stat.S_IWGRP and found.st_gid >= _USERS:
+                return f"the group {found.st_gid} may write to {place}"
+    except OSError as error:
+        return why(error)
+    return ""
+
+
+def _on_the_way(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Each folder and file that is passed in looking up a path, links followed. Raises OSError."""
+    left, here, links = path.split("/")[::-1], "/", 0
+    yield here, os.lstat(here)
+    while left:
+        there = os.path.normpath(os.path.join(here, left.pop()))
+        found = os.lstat(there)
+        if stat.S_ISLNK(found.st_mode):
+            links += 1
+            if links > _LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = str(Path(there).readlink())
+            here = "/" if target.startswith("/") else here
+            left += target.split("/")[::-1]
+        else:
+            here = there
+            yield here, found
+
+
 def not_run(what: str, output: Output) -> Report | None:
     """The report on a program that nothing can be learned from, since it did not end by itself. None where it did, or ran too long."""
     if output.ended in (Ended.EXITED, Ended.DEADLINE):
         return None
-    why = presentable(output.why) or _ending(output)
+    because = presentable(output.why) or _ending(output)
     said = {
-        Ended.NOT_STARTED: f"{what} could not be started: {why}",
-        Ended.CANCELLED: f"{what} was ended: {why}",
-        Ended.SIGNALLED: f"{what} was ended from outside, or crashed: {why}",
+        Ended.NOT_STARTED: f"{what} could not be started: {because}",
+        Ended.CANCELLED: f"{what} was ended: {because}",
+        Ended.SIGNALLED: f"{what} was ended from outside, or crashed: {because}",
     }[output.ended]
     return Report(outcome=Outcome.ERROR, reason=said, remedy=Remedy.RETRY)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from agent.diagnostics.report import Run
 from agent.ledger.rows import PastTransition, event_of, finding_of, incident_of, run_of, transition_of
-from agent.ledger.schema import EVENT, FINDING, INCIDENT, RUN, TRANSITION
-from agent.ledger.store import LedgerError
+from agent.ledger.schema import EVENT, FINDING, INCIDENT, RUN, TRANSITION, VERSION, migrate, version
+from agent.ledger.store import LedgerError, refuse_newer
 from agent.model import Event, Finding, Incident, Trust
 
 _CACHE_KIB = 512
@@ -28,8 +28,10 @@ _EVIDENCE = 4  # of a finding's events, so many of the first and of the last
 
 @contextmanager
 def _connected(path: Path, options: str = "") -> Iterator[sqlite3.Connection]:
+    if path.exists() and not path.is_file():  # whoever opens a named pipe waits for its other end
+        raise LedgerError(f"{path}: is no plain file")
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro{options}", uri=True, timeout=1.0, isolation_level=None)) as db:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{options}", uri=True, timeout=1.0, isolation_level=None)) as db:
             db.row_factory = sqlite3.Row
             yield db
     except sqlite3.Error as error:
@@ -192,7 +194,12 @@ def reading(path: Path) -> Iterator[Stored]:
     # A ledger that nobody writes is left as it is found: no write-ahead log is made beside it.
     quiet = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
     try:
-        with _connected(path, quiet) as db:
+        with _connected(path, quiet) as db, closing(sqlite3.connect("", isolation_level=None)) as copy:
+            refuse_newer(path, version(db))
+            if 0 < version(db) < VERSION:  # it is taken over in a copy, on a disk, that is gone when it is closed
+                db.backup(copy)
+                migrate(copy)
+                db, copy.row_factory = copy, sqlite3.Row
             db.execute("BEGIN")  # one snapshot for all that is read
             opened = db.execute(f"SELECT {FINDING} FROM findings WHERE state != 'cleared' AND NOT shadow").fetchall()
             latest = "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time) FROM transitions), 0))"

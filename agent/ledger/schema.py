@@ -9,6 +9,8 @@ Refuses  knowing what a row means: that is `rows`.
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 # One entry a version, applied in order; `user_version` says how many have been.
 MIGRATIONS = (
@@ -82,8 +84,27 @@ def version(db: sqlite3.Connection) -> int:
     return number
 
 
+def found(path: Path, *, log: bool = True) -> int:
+    """The version of a store that nobody has open, by looking only: neither the file nor what lies beside it is touched.
+
+    To open a store whose writer was killed is to change it: the last connection that closes moves the write-ahead log into the file.
+    `log`: with what its write-ahead log says; SQLite would remove one that is too damaged to be read. Raises sqlite3.Error.
+    """
+    beside = path.with_name(path.name + "-wal")
+    # Without locks, and alone, SQLite keeps a log's index in memory; where there is no log it would begin one.
+    how = "vfs=unix-none" if log and beside.exists() and beside.stat().st_size else "immutable=1"
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&{how}", uri=True, isolation_level=None)) as db:
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        return version(db)
+
+
 def migrate(db: sqlite3.Connection) -> None:
-    """Bring an older store, or a new one, to this version."""
+    """Bring an older store, or a new one, to this version.
+
+    Each step is one transaction, its number included: whatever ends it, a full disk, a signal or a power cut, the store is of the one
+    version or of the other. That is why no copy is made before. It would protect from nothing else, take the space of a second
+    ledger at the moment when a whole fleet is upgraded, and be no way back either: what was judged since would not be in it.
+    """
     behind = version(db)
     for number, script in enumerate(MIGRATIONS[behind:], start=behind + 1):
         db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")

@@ -24,8 +24,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import agent.ledger.disk as disk
 import agent.ledger.rows as rows
 import agent.ledger.schema as schema
+from agent import __version__
 from agent.diagnostics.report import Run
 from agent.model import Changes, Event, Memory, Transition
 from agent.sources.source import Position
@@ -38,7 +40,18 @@ _TRIM_ROWS = 5000
 _JOINABLE_S = 600.0  # an incident that is over may be joined for so long at most
 _SETTLED = 4096  # faults that were dealt with: as many as the judge remembers
 _MARKS_S = 90 * 86400.0  # longer than any ladder's window or the score's
-_UNREADABLE = (sqlite3.Error, OSError, ValueError, TypeError, KeyError)
+_UNREADABLE = (sqlite3.Error, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+_READ_AT_START = ("findings", "incidents", "marks", "devices", "settled", "positions")
+# What SQLite calls an obstacle, and is damage: in the text of a column, or in the table of tables.
+_DAMAGE = (
+    "malformed",
+    "Could not decode",
+    "no such table",
+    "no such column",
+    "already exists",
+    "duplicate column",
+    "unsupported file format",
+)
 
 
 class LedgerError(Exception):
@@ -46,7 +59,7 @@ class LedgerError(Exception):
 
 
 class LedgerDamaged(LedgerError):
-    """The file is there but is no sound database."""
+    """The file is no sound database, or not the one that was opened."""
 
 
 class LedgerNewer(LedgerError):
@@ -90,12 +103,25 @@ def unsaved(entries: Iterable[Entry]) -> int:
     return sum(len(entry.events) for entry in entries)
 
 
+def refuse_newer(path: Path, version: int) -> None:
+    """What a newer vitald wrote is not for an older one: not knowing its tables, it would judge by half of them. Raises LedgerNewer."""
+    if version > schema.VERSION:
+        raise LedgerNewer(
+            f"{path}: written by a newer vitald: its schema is {version}, and vitald {__version__} knows those up to {schema.VERSION}. "
+            "The file is left as it is. Install the newer vitald again, or move the file away to begin a new ledger"
+        )
+
+
 class Ledger:
     """The store in one directory. Not thread-safe: one lane writes; readers open connections of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
+        self.fresh = False  # nothing has been stored in it yet
+        self.gone = False  # and it stands where another one was, of which nothing is left
         self._db: sqlite3.Connection | None = None
+        self._opened: disk.Identity | None = None
+        self._log: disk.Identity | None = None  # its write-ahead log
 
     def open(self) -> None:
         """Open for writing, creating and migrating as needed. Raises LedgerError."""
@@ -103,17 +129,24 @@ class Ledger:
         self._guard(self._open)
 
     def _open(self) -> None:
+        self.fresh = self.gone = False
+        if strange := disk.strange(self.path):
+            raise LedgerError(strange)
+        log = self.path.with_name(FILE + "-wal")
+        lost = disk.lost_frames(log) if log.exists() else 0
+        with suppress(sqlite3.Error, OSError):  # what is wrong with the file is told below, in full
+            refuse_newer(self.path, schema.found(self.path, log=not lost) if self.path.is_file() else 0)
+        self._refuse_unmounted()
         self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         os.close(fd)
+        if lost:
+            raise LedgerDamaged(f"{log}: it is damaged, and up to {lost} pages that were committed cannot be read from it")
         db = sqlite3.connect(self.path, timeout=2.0, isolation_level=None, check_same_thread=False)
         db.row_factory = sqlite3.Row
         try:
             version = schema.version(db)
-            if version > schema.VERSION:
-                raise LedgerNewer(
-                    f"{self.path}: written by a newer vitald (schema {version}, this one knows {schema.VERSION}); left as it is"
-                )
+            refuse_newer(self.path, version)
             if version == 0:
                 db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
@@ -124,7 +157,13 @@ class Ledger:
         except BaseException:
             db.close()
             raise
-        self._db = db
+        self.fresh, self.gone = version == 0, version == 0 and self._opened is not None
+        self._db, self._opened, self._log = db, disk.identity(self.path), disk.identity(log)
+
+    def _refuse_unmounted(self) -> None:
+        """What lies underneath a file system that is not mounted is not where a ledger belongs: it will be covered again."""
+        if self._opened is not None and disk.unmounted(self.path.parent, self._opened[0]):
+            raise LedgerError(f"{self.path}: the file system that it was on is not mounted")
 
     def close(self) -> None:
         db, self._db = self._db, None
@@ -136,25 +175,43 @@ class Ledger:
 
     def remembered(self) -> Remembered:
         """All that a start needs. Costs what is open and the devices' records, not the history."""
-        return self._guard(self._remembered)
+        return self._guard(self._sound)
 
-    def _remembered(self) -> Remembered:
+    def _sound(self) -> Remembered:
+        """What is remembered, where all of it can be. An index that lacks a row would hide an open finding without a word."""
         db = self._connection()
-        last = db.execute("SELECT coalesce(max(last), 0) FROM incidents").fetchone()[0]
-        findings = db.execute(f"SELECT {schema.FINDING} FROM findings WHERE state != 'cleared' ORDER BY id")
-        incidents = db.execute(f"SELECT {schema.INCIDENT} FROM incidents WHERE closed_at IS NULL OR last > ?", (last - _JOINABLE_S,))
-        memory = Memory(
-            findings=tuple(map(rows.finding_of, findings)),
-            incidents=tuple(map(rows.incident_of, incidents)),
-            marks=tuple(map(rows.mark_of, db.execute(f"SELECT {schema.MARK} FROM marks ORDER BY id"))),
-            devices=tuple(map(rows.device_of, db.execute(f"SELECT {schema.DEVICE} FROM devices"))),
-            settled=tuple(map(rows.settled_of, db.execute(f"SELECT {schema.SETTLED} FROM settled ORDER BY id"))),
-            next_finding=db.execute("SELECT coalesce(max(id), 0) + 1 FROM findings").fetchone()[0],
-            next_incident=db.execute("SELECT coalesce(max(id), 0) + 1 FROM incidents").fetchone()[0],
+        for table in _READ_AT_START:
+            said = db.execute(f"PRAGMA integrity_check('{table}')").fetchone()[0]
+            if said != "ok":
+                raise LedgerDamaged(f"{self.path}: {said}")
+        try:
+            return self._remembered()
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise LedgerDamaged(f"{self.path}: a row cannot be read: {error!r}") from error
+
+    def _remembered(self, *, damaged: bool = False) -> Remembered:
+        """`damaged`: as much of it as can be read."""
+        db = self._connection()
+        read = _salvaged if damaged else _whole
+        (last,) = read(db, "SELECT coalesce(max(last), 0) FROM incidents", _first) or (0.0,)
+        opened = f"SELECT {schema.FINDING} FROM findings NOT INDEXED WHERE state != 'cleared' ORDER BY id"
+        findings = read(db, opened if damaged else opened.replace(" NOT INDEXED", ""), rows.finding_of)
+        incidents = f"SELECT {schema.INCIDENT} FROM incidents WHERE closed_at IS NULL OR last > ?"
+        highest = (
+            read(db, "SELECT coalesce(max(id), 0) FROM findings", _first),
+            read(db, "SELECT coalesce(max(id), 0) FROM incidents", _first),
         )
-        read = map(rows.position_of, db.execute(f"SELECT {schema.POSITION} FROM positions"))
-        positions = {position.source: position for position in read}
-        return Remembered(memory, positions)
+        memory = Memory(
+            findings=tuple(sorted(findings, key=lambda finding: finding.id)),
+            incidents=read(db, incidents, rows.incident_of, last - _JOINABLE_S),
+            marks=read(db, f"SELECT {schema.MARK} FROM marks ORDER BY id", rows.mark_of),
+            devices=read(db, f"SELECT {schema.DEVICE} FROM devices", rows.device_of),
+            settled=read(db, f"SELECT {schema.SETTLED} FROM settled ORDER BY id", rows.settled_of),
+            next_finding=int(max((*highest[0], *(finding.id for finding in findings)), default=0)) + 1,
+            next_incident=int(max((*highest[1], *(finding.incident for finding in findings)), default=0)) + 1,
+        )
+        read_up_to = read(db, f"SELECT {schema.POSITION} FROM positions", rows.position_of)
+        return Remembered(memory, {position.source: position for position in read_up_to})
 
     def commit(self, entries: Sequence[Entry]) -> None:
         """Store entries in one transaction, on disk when it returns. An event stored before is not stored again."""
@@ -183,6 +240,15 @@ class Ledger:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+        self._still_there()
+        self.fresh = self.gone = False
+
+    def _still_there(self) -> None:
+        """What is written to a file that was removed is gone with the process; SQLite does not look. Raises LedgerDamaged."""
+        log = disk.identity(self.path.with_name(FILE + "-wal"))
+        self._log = self._log or log
+        if disk.identity(self.path) != self._opened or log != self._log:
+            raise LedgerDamaged(f"{self.path}: it was removed, or another file put in its place, while it was open")
 
     def known(self, identities: Sequence[str]) -> set[str]:
         """Which of these events are stored already."""
@@ -203,6 +269,7 @@ class Ledger:
             db = self._connection()
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute(schema.PUT_POSITION, rows.position_row(position))
+            self._still_there()
 
         self._guard(write)
 
@@ -236,38 +303,52 @@ class Ledger:
         """Bytes of the store on disk, the write-ahead log included."""
         return sum(path.stat().st_size for path in self.path.parent.glob(f"{FILE}*") if path.suffix in (".db", ".db-wal", ".db-shm"))
 
-    def set_aside(self, now: float) -> Path:
-        """Move a damaged store out of the way, so that a new one can begin. Returns its new name."""
+    def set_aside(self, now: float) -> Path | None:
+        """Move a damaged store out of the way, so that a new one can begin. Returns its new name; None where there is nothing to keep."""
         self.close()
-        aside = self.path.with_name(f"{FILE}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}")
+        if self.fresh or not os.path.lexists(self.path):
+            return None
+        self._refuse_unmounted()
+        name = f"{FILE}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
+        aside, number = self.path.with_name(name), 1
+        while os.path.lexists(aside):
+            number += 1
+            aside = self.path.with_name(f"{name}-{number}")
         try:
-            self.path.replace(aside)
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(FILE + suffix).unlink(missing_ok=True)
+            self.path.rename(aside)
+            log = self.path.with_name(FILE + "-wal")
+            if os.path.lexists(log) and log.lstat().st_size:  # under this name SQLite still finds it
+                log.rename(aside.with_name(aside.name + "-wal"))
+            log.unlink(missing_ok=True)
+            self.path.with_name(FILE + "-shm").unlink(missing_ok=True)
         except OSError as error:
             raise LedgerError(f"{self.path}: {error.strerror}") from error
         return aside
 
-    def rescue(self) -> Remembered | None:
-        """What can still be read of a store that cannot be opened for writing. None if nothing."""
+    def rescue(self, *, damaged: bool = False) -> Remembered | None:
+        """What can still be read of a store that cannot be opened for writing. None if nothing. `damaged`: row by row, then."""
+        if disk.strange(self.path):
+            return None
         # On a read-only disk SQLite cannot make the shared memory that a write-ahead log needs; a copy elsewhere can be read.
         with suppress(*_UNREADABLE):
-            return self._remembered_in(f"file:{self.path}?mode=ro")
+            return self._remembered_in(f"{self.path.absolute().as_uri()}?mode=ro", damaged=damaged)
         with suppress(*_UNREADABLE), tempfile.TemporaryDirectory(prefix="vitald-") as folder:
             for suffix in ("", "-wal"):
                 if (part := self.path.with_name(FILE + suffix)).exists():
                     shutil.copyfile(part, Path(folder) / part.name)
-            return self._remembered_in(f"file:{folder}/{FILE}", migrate=True)
+            return self._remembered_in(f"file:{folder}/{FILE}", damaged=damaged, migrate=True)
         return None
 
-    def _remembered_in(self, uri: str, *, migrate: bool = False) -> Remembered:
+    def _remembered_in(self, uri: str, *, damaged: bool, migrate: bool = False) -> Remembered:
         try:
             with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
                 db.row_factory = sqlite3.Row
+                if damaged:  # an index that cannot be told any more must not hide the tables
+                    db.execute("PRAGMA writable_schema = ON")
                 if migrate:  # an older vitald's
                     schema.migrate(db)
                 self._db = db
-                return self._remembered()
+                return self._remembered(damaged=damaged)
         finally:
             self._db = None
 
@@ -281,10 +362,32 @@ class Ledger:
             return work()
         except sqlite3.DatabaseError as error:
             # A subclass (OperationalError: full, read-only, locked) is an obstacle; DatabaseError itself is damage.
-            damaged = type(error) is sqlite3.DatabaseError or "malformed" in str(error)
+            damaged = type(error) is sqlite3.DatabaseError or any(words in str(error) for words in _DAMAGE)
             raise (LedgerDamaged if damaged else LedgerError)(f"{self.path}: {error}") from error
+        except UnicodeDecodeError as error:  # of SQLite's own words about a text that is damaged
+            raise LedgerDamaged(f"{self.path}: {error}") from error
         except (OSError, sqlite3.Error, ValueError, TypeError, OverflowError) as error:  # the latter: a value that cannot be stored
             raise LedgerError(f"{self.path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _first(row: sqlite3.Row) -> float:
+    value: float = row[0]
+    return value
+
+
+def _whole(db: sqlite3.Connection, sql: str, make: Callable[[sqlite3.Row], T], *values: float) -> tuple[T, ...]:
+    return tuple(map(make, db.execute(sql, values)))
+
+
+def _salvaged(db: sqlite3.Connection, sql: str, make: Callable[[sqlite3.Row], T], *values: float) -> tuple[T, ...]:
+    """The rows that can be read, from both ends: a damaged page hides what lies behind it."""
+    made: dict[tuple[object, ...], T] = {}
+    for query in (sql, f"{sql} DESC" if " ORDER BY " in sql else sql):
+        with suppress(sqlite3.Error):
+            for row in db.execute(query, values):
+                with suppress(*_UNREADABLE):
+                    made[tuple(row)] = make(row)
+    return tuple(made.values())
 
 
 def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:

@@ -19,6 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import anyio
 import structlog
 from aiohttp import web
 
@@ -33,6 +34,7 @@ from agent.outputs import components, form, gpus
 from agent.outputs.diagnostics import Shown, outline
 from agent.outputs.gate import Gate
 from agent.outputs.peer import Peer, peer_of
+from agent.outputs.recovery import Asking
 from agent.outputs.request import (
     PAGE,
     Refused,
@@ -54,9 +56,12 @@ from agent.sources.pci import PciInventory
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 _CLIENTS, _WATCHERS = 128, 32
+_RESERVED, _EACH = 32, 24  # clients: places for root and the daemon's own user, and the share of any other
+_WATCHERS_RESERVED = 8
 _BODY_BYTES = 16 * 1024
 _HEARTBEAT_S, _WRITE_S = 15.0, 5.0
 _HOLD_S = 600.0
+_FIRST_LOOK_S = 1.5  # less than the command line waits
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Stored = TypeVar("Stored")
 
@@ -82,6 +87,7 @@ class Api:
         inject_path: Path,
         group: int,
         diagnostics: Shown,
+        recovery: Asking | None = None,
         more: Sequence[Routes] = (),
     ) -> None:
         self.board = board
@@ -93,11 +99,13 @@ class Api:
         self.inject_path = inject_path
         self.group = group
         self.diagnostics = diagnostics
+        self.recovery = recovery
         self.more = more
-        self.gate = Gate(_CLIENTS)
+        self.gate = Gate(_CLIENTS, reserved=_RESERVED, each=_EACH)
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._outermost], client_max_size=_BODY_BYTES)
+        app.on_response_prepare.append(_sign)
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/v1/status", self.status)
         app.router.add_get("/v1/findings", self.findings)
@@ -130,6 +138,8 @@ class Api:
         wanted = read_query(request, "for").get("for", Work.RUNNING.value)
         if wanted not in [work.value for work in Work]:
             raise Refused(400, f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in Work)}")
+        with anyio.move_on_after(_FIRST_LOOK_S):  # who asks while we start anew shall not take it for a fault
+            await self.board.first_look.wait()
         now = time.time()
         board, counters = self.board, self.interpreter.counters
         judged = board.verdict(Work(wanted))
@@ -144,6 +154,7 @@ class Api:
                 "trials": [form.finding(found, self.catalog) for found in by_strength(board.trials)[:PAGE]],
                 "suspects": self._suspects(now),
                 "diagnostics": outline(self.diagnostics),
+                "recovery": self.recovery.shown() if self.recovery is not None else None,
                 "ledger": {
                     "ok": board.ledger.ok,
                     "error": board.ledger.error,
@@ -266,8 +277,8 @@ class Api:
     async def watch(self, request: web.Request) -> web.StreamResponse:
         """One JSON object a line: the verdict first, then every event, transition and changed verdict, and a heartbeat."""
         read_query(request)
-        if self.board.watchers >= _WATCHERS:
-            raise Refused(503, "too many watchers", f"{_WATCHERS} at once; try again later")
+        if self.board.watchers >= (_WATCHERS if request["peer"].may_change else _WATCHERS - _WATCHERS_RESERVED):
+            raise Refused(503, "too many watchers", f"{_WATCHERS} at once, {_WATCHERS_RESERVED} of them kept for root; try again later")
         self.gate.serving(request.transport, streaming=True)
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
         subscription = self.board.subscribe()
@@ -407,7 +418,8 @@ class Api:
             return _error(refused.status, refused.error, refused.hint)
         except web.HTTPException as error:
             hint = "see /v1/openapi.json" if error.status in (404, 405) else ""
-            response = _error(error.status, error.reason, hint)
+            what = f"no such path: vitald {__version__} has version 1 of the API, /v1" if error.status == 404 else error.reason
+            response = _error(error.status, what, hint)
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
             return response
@@ -416,6 +428,11 @@ class Api:
         except Exception:
             log.exception("request_failed", path=request.path)
             return _error(500, "vitald failed to answer", "its log says why; please report it")
+
+
+async def _sign(_: web.Request, response: web.StreamResponse) -> None:
+    """Which vitald answers: who asks may be of another version. (And no word of the server library's.)"""
+    response.headers["Server"] = f"vitald/{__version__}"
 
 
 def _peer(request: web.Request) -> Peer:

@@ -21,6 +21,7 @@ from agent.model import Status
 from agent.outputs import components, devices, diagnostic_metrics, gpus
 from agent.outputs.diagnostics import Shown
 from agent.outputs.gate import Gate
+from agent.outputs.recovery import Asking
 from agent.sources.kernel_log.interpret import Interpreter
 from agent.sources.nvml.node import NAME as NVML
 from agent.sources.pci import PciInventory
@@ -38,6 +39,7 @@ class BoardCollector(Collector):
         self.gate = gate
         self.profile = ""
         self.diagnostics: Shown | None = None  # there once they are built
+        self.recovery: Asking | None = None
         self.tally = diagnostic_metrics.Tally()
 
     def collect(self) -> Iterator[Metric]:
@@ -49,6 +51,8 @@ class BoardCollector(Collector):
         yield from devices.metrics(self.board)
         if self.diagnostics is not None:
             yield from diagnostic_metrics.metrics(self.diagnostics, self.tally)
+        if self.recovery is not None:
+            yield from self.recovery.metrics()
         yield from self._sources()
         yield from self._ledger()
         yield _gauge("vitald_api_clients", "Clients connected to the socket.", self.gate.clients)
@@ -184,7 +188,7 @@ def application(metrics: CollectorRegistry, gate: Gate) -> web.Application:
 
 
 def new_gate() -> Gate:
-    return Gate(_CLIENTS)
+    return Gate(_CLIENTS, newest_first=True)  # nobody knows who asks on a port
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -29,7 +29,7 @@ from agent.sources.kernel_log.earlier import Earlier
 from agent.sources.kernel_log.file import LogFile
 from agent.sources.kernel_log.interpret import Interpreter
 from agent.sources.kernel_log.journal import Journal
-from agent.sources.kernel_log.kmsg import Kmsg
+from agent.sources.kernel_log.kmsg import KMSG, Kmsg
 from agent.sources.network.network import Network
 from agent.sources.neuron.neuron import Neuron
 from agent.sources.neuron.places import Places
@@ -59,12 +59,19 @@ _WOKEN = {
 class Sources:
     """What this node is looked at with. `well` says whether what is here now may be taken for what should be here."""
 
-    def __init__(self, config: Config, catalog: Catalog, boot_id: str, reader: Lane, well: Callable[[], bool]) -> None:
+    def __init__(
+        self, config: Config, catalog: Catalog, boot_id: str, reader: Lane, well: Callable[[], bool], *, kmsg: int | None = None
+    ) -> None:
+        """`kmsg`: /dev/kmsg, where somebody opened it for us."""
         paths, log = config.paths, config.kernel_log
         self.inventory = PciInventory(paths.sysfs)
         self.places = Places()
         self.interpreter = Interpreter(catalog, Announcements(), self.inventory, accept_userspace=log.accept_userspace, places=self.places)
-        self.kernel_log: Source = (Kmsg if log.source == "kmsg" else LogFile)(str(log.path), self.interpreter, boot_id)
+        self.kernel_log: Source = (
+            Kmsg(str(log.path), self.interpreter, boot_id, kmsg if log.path == KMSG else None)
+            if log.source == "kmsg"
+            else LogFile(str(log.path), self.interpreter, boot_id)
+        )
         self.earlier = self._earlier(config, boot_id, reader)
         self.nvml = self._nvml(config, catalog, boot_id)
         self.expected = Expected(

@@ -26,6 +26,7 @@ from tests.harness import Node
 from tests.system.nvml import Looking, Outcomes, beside, hasty, outcome, story
 
 DEADLINE_S, GIVE_UP_S = 0.4, 1.0
+NAMED_S = 1.0  # a worker that a busy machine starts slowly is no call that hangs
 HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
 
 # Every C function that the worker calls, by what makes it do so: a model, and what is particular about its GPU.
@@ -117,12 +118,12 @@ async def hang(name: str, folder: Path) -> float:
     gpu = None if name in OF_NO_GPU else 0
     node = made(folder, WHERE.get(name, H100))
     node.hang(None, f"nvml{name}")
-    async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=8.0) as looking:
+    async with Looking(node, hasty(), deadline_s=NAMED_S, give_up_s=8.0) as looking:
         await looking.until(lambda: looking.of(HUNG))
         (event,) = looking.of(HUNG)
         assert event.component == of(node, gpu)
         assert named(f"nvml{name}", event.fields["call"])
-        assert event.fields["seconds"] >= DEADLINE_S * 0.9
+        assert event.fields["seconds"] >= NAMED_S * 0.9
         assert event.fields["state"]
         assert looking.asks(gpu, HUNG, "inspect")
         assert looking.state is SourceState.FAILED
@@ -139,7 +140,7 @@ async def hang(name: str, folder: Path) -> float:
 def test_a_hang_is_said_with_its_call_and_ends(name: str, outcomes: Outcomes) -> None:
     took = outcome(outcomes, name)
     assert took is not None
-    assert took < DEADLINE_S + 0.6
+    assert took < NAMED_S + 0.6
 
 
 @story

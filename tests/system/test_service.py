@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -188,10 +190,6 @@ class Systemd:
 
 @pytest.fixture(params=["path", pytest.param("abstract", marks=pytest.mark.slow)])
 def notified(request: pytest.FixtureRequest, make_node: Make, tmp_path: Path) -> Iterator[tuple[Node, Systemd]]:
-    try:
-        import systemd.daemon  # noqa: F401
-    except ImportError:
-        require(False, "systemd-python")
     address = str(tmp_path / "notify") if request.param == "path" else f"@vitald-test-{secrets.token_hex(8)}"
     node = make_node()
     node.environment = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"}
@@ -219,13 +217,17 @@ def test_notify(notified: tuple[Node, Systemd]) -> None:
     assert node.process.wait(10.0) == 0
 
 
-def test_systemd_python_is_absent(make_node: Make, tmp_path: Path) -> None:
-    """systemd waits in vain, and the log says why and what to do; the daemon runs all the same."""
-    node = make_node()
-    without = "import sys; sys.modules['systemd'] = None; from agent.cli import main; sys.exit(main(sys.argv[1:]))"
-    node.command = [PYTHON, "-c", without, *node.command[3:]]
-    node.environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
-    node.start()
-    (entry,) = node.said("systemd_python_missing")
-    assert (entry["level"], "python3-systemd" in str(entry["next_step"])) == ("error", True)
-    assert node.cli("check").returncode == 0
+@pytest.mark.kmsg
+def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
+    """As the unit gives it: opened by who may, read by a daemon that may not, and what it starts does not get it."""
+    require(os.geteuid() == 0 and shutil.which("setpriv"), "root and setpriv")
+    require(Path("/proc/sys/kernel/dmesg_restrict").read_text() == "1\n", "kernel.dmesg_restrict=1")
+    for given, state in (("</dev/kmsg", "ok"), ("</dev/null", "failed")):
+        node = make_node(kernel_log="kmsg", accept_userspace=False)
+        node.command = ["sh", "-c", f'exec setpriv --bounding-set=-syslog,-sys_admin "$@" {given}', "sh", *node.command]
+        for _ in range(2):  # the second time too it is read from the oldest record on
+            node.start()
+            node.wait(lambda status, state=state: status["sources"][0]["state"] == state, 10.0)  # type: ignore[misc]
+            assert node.process is not None
+            assert Path(f"/proc/{node.process.pid}/fd/0").resolve() == Path("/dev/null")
+            node.stop()

@@ -11,7 +11,20 @@ import pytest
 
 from agent import config as configs
 from agent import toml
-from agent.config import SECTIONS, CatalogSettings, Config, ConfigError, LedgerSettings, Listen, Log, Metrics, Policy, changed, settings_of
+from agent.config import (
+    SECTIONS,
+    CatalogSettings,
+    Config,
+    ConfigError,
+    LedgerSettings,
+    Listen,
+    Log,
+    Means,
+    Metrics,
+    Policy,
+    changed,
+    settings_of,
+)
 from tests.conftest import require
 from tests.unit.builders import ROOT
 
@@ -67,6 +80,16 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("slurm", "level_2_after_failure"): ("false", False),
     ("slurm", "reason"): ('"health"', "health"),
     ("slurm", "hyperpod"): ("true", True),
+    ("recovery", "mode"): ('"automatic"', "automatic"),
+    ("recovery", "after"): ('"10m"', 600.0),
+    ("recovery", "drain"): ('["/opt/drain", "-v"]', Means(argv=("/opt/drain", "-v"))),
+    ("recovery", "replace"): ('"kubernetes"', Means(word="kubernetes")),
+    ("recovery", "reboot"): ('["/sbin/reboot"]', Means(argv=("/sbin/reboot",))),
+    **{("recovery", f"{what}_per_day"): ("3", 3) for what in ("reboots", "replacements")},
+    ("recovery", "deadline"): ('"5m"', 300.0),
+    **{("recovery", what): (f'"/data/{what}"', Path(f"/data/{what}")) for what in ("kill_switch", "maintenance", "state", "kubeconfig")},
+    ("recovery", "node"): ('"gpu-17"', "gpu-17"),
+    ("recovery", "label"): ('"example.com/x=y"', "example.com/x=y"),
     ("socket", "path"): ('"/data/v.sock"', Path("/data/v.sock")),
     ("socket", "group"): ('"slurm"', "slurm"),
     ("metrics", "listen"): ('"[::1]:9"', Listen("::1", 9)),

@@ -10,6 +10,7 @@ import pytest
 
 from agent.daemon import Daemon
 from agent.sources.source import Batch
+from agent.supervisor import Supervisor
 
 
 class Past:
@@ -56,12 +57,12 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
     async def own(code: str, *_: object) -> None:
         said.append(code)
 
-    async def watch(_: object) -> None:
-        said.append("watched")
+    class Supervised(Supervisor):
+        async def read(self, _: object) -> None:
+            said.append("watched")
 
     pipeline = SimpleNamespace(put=put, booted=booted, own=own, position=lambda _: None, orderly=True)
     sources = SimpleNamespace(kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said))
-    daemon = SimpleNamespace(sources=sources, pipeline=pipeline, past_told=asyncio.Event(), _watch=watch)
-    daemon._hand_in = lambda batches: Daemon._hand_in(daemon, batches)  # type: ignore[arg-type]
-    asyncio.run(Daemon._watch_kernel_log(daemon))  # type: ignore[arg-type]
+    daemon = SimpleNamespace(sources=sources, pipeline=pipeline, past_told=asyncio.Event(), supervisor=Supervised(pipeline))  # type: ignore[arg-type]
+    asyncio.run(Daemon._read_kernel_log(daemon))  # type: ignore[arg-type]
     assert said == wanted

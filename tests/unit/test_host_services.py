@@ -192,15 +192,45 @@ def test_the_clock(tree: Tree, clock: Clock, status: int, maxerror: int, offset:
         assert told(looking.look()) == {(code, "node/clock") for code in codes}
 
 
-def test_a_clock_that_may_not_be_asked(tree: Tree) -> None:
-    def refused() -> Timex:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+def refused() -> Timex:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
+
+def unanswered() -> bool:
+    raise OSError("there is no timedatectl here")
+
+
+def test_a_clock_that_may_not_be_asked(tree: Tree) -> None:
     subject = host(tree)
-    subject.clock.adjtimex = refused
+    subject.clock.adjtimex, subject.clock.timedated = refused, unanswered
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
-        assert "adjtimex" in looking.readings("node/clock").missing["unsynchronised"]
+        missing = looking.readings("node/clock").missing
+        assert missing["unsynchronised"] == "adjtimex: Operation not permitted (EPERM); there is no timedatectl here"
+
+
+def test_timedated_asks_for_us(tree: Tree, clock: Clock) -> None:
+    """As in the service, whose unit forbids adjtimex. Not at every look: each question starts a service and two lines in the journal."""
+    subject, asked, kept = host(tree), [], [False]
+
+    def answer() -> bool:
+        asked.append(kept[0])
+        return kept[0]
+
+    subject.clock.adjtimex, subject.clock.timedated = refused, answer
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        clock.pass_(600)
+        assert told(looking.look()) == {("clock/unsynchronised", "node/clock")}
+        assert "clock_offset_seconds" in looking.readings("node/clock").missing
+        assert asked == [False, False]
+        kept[0] = True
+        clock.pass_(300)
+        looking.look()
+        assert looking.readings("node/clock").values["unsynchronised"] == 0.0
+        clock.pass_(600)
+        looking.look()
+        assert asked == [False, False, True]
 
 
 # --- services

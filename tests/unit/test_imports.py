@@ -132,9 +132,12 @@ ASKING = {
     "demo": ["demo", "--profile", "no such"],
     "diag": ["diag", "list", "--socket", "/nonexistent"],
     "slurm": ["slurm", "health", "--socket", "/nonexistent"],
+    "recover": ["recover", "--dry-run", "--config", "/nonexistent"],
+    "recovery": ["recovery", "--config", "/nonexistent"],
     "explain": ["explain", "xid/79"],
     "scan": ["scan", "/dev/null"],
     "config": ["config", "check", "/dev/null"],
+    "report": ["report", "--socket", "/nonexistent", "--output", "/dev/null"],
     "inject": ["inject", "xid/79", "--socket", "/nonexistent"],
     "version": ["version"],
 }

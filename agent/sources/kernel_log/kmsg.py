@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import time
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from agent.model import Event, Value
 from agent.sources.kernel_log.interpret import NAME, Interpreter, lost_event
@@ -20,6 +22,8 @@ from agent.sources.kernel_log.place import Place
 from agent.sources.kernel_log.record import split
 from agent.sources.source import Batch, Position, SourceFailed
 
+KMSG = Path("/dev/kmsg")
+_NUMBER = os.makedev(1, 11)  # of that device, whatever its file is called
 _BUFFER = 16384  # a smaller buffer than the record would lose it (EINVAL)
 _DRAIN = 128  # records read before other tasks get their turn
 _EVENTS = 12  # or as many that report something, which cost more
@@ -39,8 +43,10 @@ class Kmsg:
     name = NAME
     deadline_s = 3 * _HEARTBEAT_S
 
-    def __init__(self, path: str, interpreter: Interpreter, boot_id: str) -> None:
+    def __init__(self, path: str, interpreter: Interpreter, boot_id: str, opened: int | None = None) -> None:
+        """`opened`: the same file, where we may not open it ourselves (`from_stdin`)."""
         self.path = path
+        self.opened = opened
         self.interpreter = interpreter
         self.boot_id = boot_id
 
@@ -48,7 +54,7 @@ class Kmsg:
         """From the record after `after`, or from the oldest that the ring still holds."""
         cursor = _Cursor(Place.of(after) if after is not None and after.boot_id == self.boot_id else None)
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = self._open()
         except OSError as error:
             raise SourceFailed(f"{self.path}: {error.strerror}{_hint(error)}") from error
         loop = asyncio.get_running_loop()
@@ -78,6 +84,13 @@ class Kmsg:
         finally:
             loop.remove_reader(fd)
             os.close(fd)
+
+    def _open(self) -> int:
+        """At the oldest record of the ring. Raises OSError."""
+        if self.opened is None:
+            return os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.lseek(self.opened, 0, os.SEEK_SET)  # where it stands is shared with whoever read it before us
+        return os.dup(self.opened)
 
     def _drain(self, fd: int, cursor: _Cursor, *, live: bool) -> tuple[list[Event], bool]:
         """Up to `_DRAIN` records. The second value says that the ring is empty. This is the hot loop."""
@@ -159,6 +172,21 @@ class Kmsg:
         )
 
 
+def from_stdin() -> int | None:
+    """/dev/kmsg, where it is our standard input: who started us may open it, and we need not be able to. What we start does not get it."""
+    try:
+        found = os.fstat(0)
+    except OSError:
+        return None
+    if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _NUMBER:
+        return None
+    fd, null = os.dup(0), os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.close(null)
+    os.set_blocking(fd, False)
+    return fd
+
+
 def wall_time(usec: int) -> float:
     """When a record found at start-up was written, about: the kernel's clock drifts and stands still in suspend."""
     return min(time.time(), time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - usec / 1e6))
@@ -166,7 +194,7 @@ def wall_time(usec: int) -> float:
 
 def _hint(error: OSError) -> str:
     if isinstance(error, PermissionError):
-        return " (reading it needs CAP_SYSLOG where kernel.dmesg_restrict=1)"
+        return " (reading it needs CAP_SYSLOG where kernel.dmesg_restrict=1; the service has it as its standard input)"
     if isinstance(error, FileNotFoundError):
         return ' (in a container pass the device in, or set [kernel_log] source = "file")'
     return ""

@@ -21,11 +21,16 @@ _NUMBERS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
 _PROBED = re.compile(r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s*\Z")
 _DEVICE_LINE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31} [0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 # Records that begin with a process's name, which its user chose: "XFS (a): [29118]: segfault at 0 ip ... in Shutting down
-# filesystem[...]" is a forgery, and the file's name at its end is the user's too. No fault line has these shapes. A name
-# has 15 bytes, each of which may be escaped as four. Source: Linux arch/x86/mm/fault.c, arch/x86/kernel/signal.c,
-# arch/arm64/kernel/traps.c, mm/page_alloc.c, mm/oom_kill.c.
+# filesystem[...]" is a forgery, and the file's name at its end is the user's too. No fault line has these shapes. A name has 15 bytes,
+# each of which may be escaped as \xNN, or by rsyslog as #NNN; a rendered log may hold a backslash as it is. A network device's name is
+# free, too, to whoever has a namespace of his own, but for blanks and colons: it has room for one letter of a Neuron error's.
+# Source: Linux arch/x86/mm/fault.c, arch/x86/kernel/signal.c, arch/arm64/kernel/traps.c, mm/page_alloc.c, mm/vmalloc.c, mm/oom_kill.c,
+# kernel/signal.c, kernel/exit.c, fs/proc/base.c, net/core/dev.c.
 _NAMED = re.compile(
-    rb"(?:\\x[0-9a-f]{2}|[^\\]){0,15}(?:\[\d{1,10}\](?:: | bad frame in | vsyscall )|: page allocation failure: | invoked oom-killer: )"
+    rb"(?:\\x[0-9a-f]{2}|#[0-7]{3}|\\(?!x[0-9a-f]{2})|#(?![0-7]{3})|[^\\#]){0,15}(?:"
+    rb"\[\d{1,10}\](?:: | bad frame in | vsyscall )| \(\d{1,10}\)(?:: | used greatest stack depth: )"
+    rb"|: (?:page allocation (?:failure|stalls)|vmalloc error|potentially unexpected fatal signal)\b| invoked oom-killer: )"
+    rb"|NEURON_HW_ERR=\w(?!\w)"
 )
 _BY_NAME = {"oom/invoked", "crash/segfault"}  # the shapes that are meant to begin so
 _PROBE_WINDOW = 2  # records between the probe's address and its complaint

@@ -1,0 +1,116 @@
+"""`vitald recovery`: who acts on this node, what is asked for, what stands in the way, and what was decided lately. Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import cast
+
+from agent.cli import EX_CONFIG, recover, render
+from agent.cli.render import Json
+from agent.config import DEFAULT_PATH, Config, ConfigError
+from agent.recovery import files, record
+from agent.recovery.book import Book, Clock
+from agent.recovery.request import Kind
+
+_SHOWN = 8
+_UNHEARD_S = 30.0
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, default=DEFAULT_PATH, metavar="FILE", help=f"the daemon's configuration (default: {DEFAULT_PATH})"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0, or 78 where the configuration is none by which root would act."""
+    try:
+        config = recover.read_config(arguments.config)
+    except (files.Untrusted, ConfigError) as error:
+        said = f"root would refuse to act: {error}"
+        render.emit_json({"error": said}) if arguments.json else print(f"recovery  {said}")
+        return EX_CONFIG
+    told = gathered(config)
+    if arguments.json:
+        render.emit_json(told)
+    else:
+        show(told)
+    return 0
+
+
+def gathered(config: Config) -> Json:
+    settings = config.recovery
+    request, request_trouble = recover.request_of(config)
+    book, book_trouble = recover.book_of(settings.state)
+    book_trouble = book_trouble or files.forgets(recover.nearest(settings.state))
+    now = recover.clock(config)
+    return {
+        "mode": settings.mode,
+        "drain": str(settings.drain),
+        "replace": str(settings.replace),
+        "killSwitch": recover.stops(settings.kill_switch, "thrown"),
+        "maintenance": recover.stops(settings.maintenance, "under maintenance"),
+        "request": None
+        if request is None
+        else {
+            "id": request.id,
+            "action": request.kind.value,
+            "time": record.moment(request.time),
+            "ageSeconds": round(now.uptime - request.uptime, 1) if request.boot_id == now.boot_id else None,
+            "findings": [{"id": one.id, "component": one.component, "code": one.code, "raw": one.raw} for one in request.grounds],
+        },
+        "requestTrouble": request_trouble,
+        "bookTrouble": book_trouble,
+        "budget": {
+            "reboots": _budget(book, Kind.REBOOT, settings.reboots_per_day, now),
+            "replacements": _budget(book, Kind.REPLACE, settings.replacements_per_day, now),
+        },
+        "decisions": record.read(settings.state)[-_SHOWN:][::-1],
+    }
+
+
+def _budget(book: Book | None, kind: Kind, most: int, now: Clock) -> Json:
+    used = list(book.recent(kind, now)) if book is not None else []
+    causes = [{"component": component, "code": code, "time": record.moment(one.time)} for one in used for component, code in one.causes]
+    return {"perDay": most, "used": len(used) if book is not None else None, "causes": causes}
+
+
+def show(told: Json) -> None:
+    automatic = told["mode"] == "automatic"
+    print(render.colour("recovery", "bold"), told["mode"] if automatic else 'none: nobody acts by itself ([recovery] mode = "none")')
+    if automatic:
+        _line("drain", f"{told['drain']}, replacement: {told['replace']}")
+    for name, key in (("stopped", "killSwitch"), ("stopped", "maintenance"), ("request", "requestTrouble"), ("book", "bookTrouble")):
+        if told[key]:
+            _line(name, render.colour(render.safe(told[key]), "yellow"))
+    request = cast("Json | None", told["request"])
+    if request is None:
+        if not told["requestTrouble"]:
+            _line("request", "none")
+    else:
+        age = "made in another boot" if request["ageSeconds"] is None else f"{render.span(cast('float', request['ageSeconds']))} old"
+        _line("request", f"{render.safe(request['action'])}, {age}")
+        for one in cast("list[Json]", request["findings"])[:_SHOWN]:
+            _line("", render.cut(render.safe(f"#{one['id']} {one['code']} of {one['component']}: {one['raw']}"), render.width() - 13))
+    for name, what in cast("dict[str, Json]", told["budget"]).items():
+        used = "not known how many" if what["used"] is None else what["used"]
+        _line("budget", f"{used} of {what['perDay']} {name} in a day")
+        for cause in cast("list[Json]", what["causes"]):
+            _line("", render.safe(f"{render.clock(cause['time'])} for {cause['code']} of {cause['component']}"))
+    decisions = cast("list[Json]", told["decisions"])
+    for number, one in enumerate(decisions):
+        _line("decided" if number == 0 else "", f"{render.clock(one.get('last'))}  {recover.in_words(one)}")
+    if not decisions:
+        _line("decided", "nothing yet")
+    if (
+        request is not None
+        and cast("float", request["ageSeconds"] or 0.0) > _UNHEARD_S
+        and all(one.get("request") != request["id"] for one in decisions)
+    ):
+        _line("", "nobody has decided on the request: systemctl status vitald-recover.path vitald-recover.service")
+
+
+def _line(name: str, text: object) -> None:
+    print(f"  {name:<9} {text}", flush=True)

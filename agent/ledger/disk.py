@@ -1,0 +1,111 @@
+"""
+The store's files as they lie on the disk: what SQLite does not look at, or looks past.
+
+Owns     that each is a plain file and no link or pipe that somebody put there; whether they are still the ones that were opened; whether
+         their file system is mounted; whether the write-ahead log is damaged where SQLite would only take it for shorter.
+Refuses  what is in them, and saying what follows from it.
+
+Source: SQLite's file format, walformat.html and wal.c.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from array import array
+from pathlib import Path
+
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
+_HEADER, _FRAME = struct.Struct(">8I"), struct.Struct(">6I")
+_MAGIC = 0x377F0682  # checksums of little-endian words; one more: of big-endian ones
+_WORD = 0xFFFFFFFF
+
+Identity = tuple[int, int]  # device and inode
+
+
+def strange(path: Path) -> str:
+    """Which of the store's files is not a plain one, in words; empty where all are, or are not there."""
+    for suffix in _SUFFIXES:
+        part = path.with_name(path.name + suffix)
+        try:
+            mode = part.lstat().st_mode
+        except OSError:
+            continue  # opening it tells more
+        if stat.S_ISLNK(mode):
+            return f"{part}: is a symbolic link, which is not followed: remove it"
+        if not stat.S_ISREG(mode):
+            return f"{part}: is no plain file: remove it"
+    return ""
+
+
+def identity(path: Path) -> Identity | None:
+    """Which file is at the path now."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def device_of(folder: Path) -> int | None:
+    """The file system that a folder is on, or would be."""
+    for place in (folder, *folder.parents):
+        try:
+            return place.stat().st_dev
+        except OSError:
+            continue
+    return None
+
+
+def unmounted(folder: Path, device: int) -> bool:
+    """Whether the file system that a folder was on is gone from there, so that one would write to what lies underneath."""
+    return device_of(folder) != device and not os.path.ismount(folder)
+
+
+def lost_frames(log: Path) -> int:
+    """How many frames of a write-ahead log that nobody has open SQLite would pass over although they had been committed.
+
+    SQLite reads a log up to the first frame whose checksum is wrong, for a write that a power cut or a signal cut short ends so. But
+    such a write is the last one: where whole commits stand behind the wrong frame, it was damaged after it had been written.
+    Raises OSError.
+    """
+    data = log.read_bytes()
+    if len(data) < _HEADER.size or not any(data[: _HEADER.size + _FRAME.size]):
+        return len(data) // 4096 if any(data) else 0  # begun, and never got so far; or zeroed
+    magic, _, size, _, *salt, first, second = _HEADER.unpack_from(data)
+    little = magic == _MAGIC
+    sound = magic & ~1 == _MAGIC and size >= 512 and _sum(data[:24], (0, 0), little=little) == (first, second)
+    if not sound:
+        return max(1, len(data) // 4096)
+    places = range(_HEADER.size, len(data) - _FRAME.size - size + 1, _FRAME.size + size)
+    behind: list[tuple[int, bool]] = []  # of the frames behind the last commit that SQLite sees: page count where one ends a commit, sound
+    chain, former = True, (first, second)
+    for place in places:
+        _, commit, salt_1, salt_2, *stored = _FRAME.unpack_from(data, place)
+        content = data[place : place + 8] + data[place + _FRAME.size : place + _FRAME.size + size]
+        # One with another salt was left by an earlier round, or is damaged there.
+        this_round = [salt_1, salt_2] == salt
+        fits = this_round and _sum(content, former, little=little) == tuple(stored)
+        chain = chain and fits
+        if this_round:
+            behind.append((commit, fits))
+        if chain and commit:
+            behind = []
+        former = (stored[0], stored[1])
+    ends = [at for at, (commit, _) in enumerate(behind) if commit]
+    cut_short = ends == [len(behind) - 1] and not behind[-1][1]
+    return len(behind) if ends and not cut_short else 0
+
+
+def _sum(data: bytes, start: tuple[int, int], *, little: bool) -> tuple[int, int]:
+    words = array("I")
+    words.frombytes(data)
+    if little != (struct.pack("=I", 1) == struct.pack("<I", 1)):
+        words.byteswap()
+    first, second = start
+    pairs = iter(words)
+    for one, other in zip(pairs, pairs):
+        first = (first + one + second) & _WORD
+        second = (second + other + first) & _WORD
+    return first, second

@@ -1,0 +1,426 @@
+"""The package on a booted machine, from its installation to its last trace. The tests go in this order, on one machine.
+
+Set `-k` aside: each test leaves the machine as the next one expects it, and the first ones install what all need.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from agent import __version__
+from tests.booted.machine import Machine
+from tests.booted.package import OLD
+from tests.booted.service import SOCKET, UNITS, Json, Service, fresh_pci, xid
+
+pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
+
+MEMBER, STRANGER = "alice", "mallory"
+EXPOSURE = 1.5
+ROOTS_OWN = '[paths]\nstate = "/var/own/state"\nruntime = "/var/own/run"\n[metrics]\nlisten = "127.0.0.1:9821"\n'
+BOOT_ID = "/etc/systemd/system/vitald.service.d/boot-id.conf"
+BELIEVING = "[kernel_log]\naccept_userspace = true\n"
+
+
+def install(machine: Machine, file: str) -> float:
+    """Seconds that it took."""
+    begun = time.monotonic()
+    machine.run("dpkg", "--install", f"/root/{file}", timeout=120.0)
+    return time.monotonic() - begun
+
+
+def exposure(machine: Machine) -> float:
+    said = machine.run("systemd-analyze", "security", "--no-pager", "vitald.service").stdout
+    (number,) = re.findall(r"Overall exposure level for vitald\.service: ([0-9.]+)", said)
+    print("\n".join(line for line in said.splitlines() if line.startswith(("✗", "→"))))
+    return float(number)
+
+
+# --- installed
+
+
+def test_installed_active_and_ready(machine: Machine, service: Service) -> None:
+    seconds = install(machine, "new.deb")
+    assert service.states() == ("active",) * len(UNITS)  # Type=notify: it has said that it is ready
+    service.ready()
+    assert service.get("/healthz")[0] == 200
+    assert service.status["status"] == "healthy"
+    assert machine.run("systemctl", "is-enabled", *UNITS[:2]).stdout.split() == ["enabled", "enabled"]
+    assert "vitald_" in machine.run("curl", "-sf", "http://127.0.0.1:9820/metrics").stdout
+    assert machine.run("systemd-analyze", "verify", *UNITS, check=False).stderr == ""
+    log = service.log()
+    assert ("Traceback" in log, "Unknown key" in log) == (False, False)
+    print(f"installed in {seconds:.1f} s")
+
+
+def test_how_exposed_it_is(machine: Machine) -> None:
+    assert exposure(machine) <= EXPOSURE
+
+
+def test_it_has_no_capability(machine: Machine, service: Service) -> None:
+    status = dict(line.split(":\t", 1) for line in machine.run("cat", f"/proc/{service.pid}/status").stdout.splitlines())
+    assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert status["Uid"].split() == machine.run("id", "-u", "vitald").stdout.split() * 4
+
+
+def observed(answer: Json) -> set[tuple[str, str]]:
+    """What is read, of what."""
+    found = set()
+    for component in cast("list[Json]", answer["components"]):
+        for sight in cast("list[Json]", component["sights"]):
+            found |= {(str(component["name"]), name) for name in cast("Json", sight["readings"])}
+    return found
+
+
+def test_hardening_takes_nothing_but_what_the_unit_says(machine: Machine, service: Service) -> None:
+    """Held against root's daemon on the same machine, whom nothing is forbidden."""
+    machine.write("/etc/own.toml", ROOTS_OWN)
+    asking = ("--json", "--socket", "/var/own/run/vitald.sock")
+    machine.run("systemd-run", "--quiet", "--unit=own", "--property=StandardInput=null", "vitald", "run", "--config", "/etc/own.toml")
+
+    def looked() -> bool:
+        said = machine.run("vitald", "status", *asking, check=False).stdout
+        return '"sources"' in said and '"starting"' not in said
+
+    machine.until(looked, 20.0, "root's daemon")
+    free = observed(cast("Json", json.loads(machine.run("vitald", "components", *asking).stdout)))
+    machine.run("systemctl", "stop", "own")
+    machine.run("rm", "-r", "/var/own", "/etc/own.toml")
+    hardened = observed(service.get("/v1/components")[1])
+    assert len(free) > 20
+    assert free - hardened == {("node/clock", "clock_offset_seconds"), ("node/clock", "clock_error_seconds")}
+    assert service.status["status"] == "healthy"
+
+
+# --- asked
+
+
+def test_who_may_ask(machine: Machine, service: Service) -> None:
+    machine.run("useradd", "--groups", "vitald", MEMBER)
+    machine.run("useradd", STRANGER)
+    finding = service.injected(fresh_pci(), 79)
+    path, body = f"/v1/findings/{finding['id']}/clear", '{"reason": "mine"}'
+
+    assert [service.get("/v1/status", user=user)[0] for user in ("root", "vitald", MEMBER, STRANGER)] == [200, 200, 200, 0]
+    assert service.vitald("status", user=MEMBER, check=False).returncode == 20
+    refused = service.vitald("status", user=STRANGER, check=False)
+    assert (refused.returncode, "Traceback" in refused.stderr) == (30, False)
+
+    assert [service.post(path, body, user=user) for user in (STRANGER, MEMBER)] == [0, 403]
+    assert [one["id"] for one in service.findings(str(finding["component"]))] == [finding["id"]]
+    assert service.post(path, body, user="root") == 200
+
+    for path in (SOCKET, "/var/lib/vitald/ledger.db", "/run/vitald/x"):
+        assert machine.run("sh", "-c", f"echo >>{path}", user=MEMBER, check=False).returncode != 0, path
+    assert machine.run("ls", "/var/lib/vitald", user=STRANGER, check=False).returncode != 0
+
+
+def test_flags_follow_a_fault(service: Service) -> None:
+    pci = fresh_pci()
+    service.injected(pci, 79)
+    status = service.status
+    assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == ("unhealthy", True, False)
+    assert service.vitald("check", check=False).returncode == 20
+    service.clear(pci)
+    status = service.status
+    assert (status["status"], status["rebootRequired"]) == ("healthy", False)
+
+
+def test_reload(machine: Machine, service: Service) -> None:
+    """The lines that a process writes are believed from now on; what may be written by hand stays in force when it is wrong."""
+    before = service.pid
+    service.configure(BELIEVING)
+    machine.run("systemctl", "reload", "vitald")
+    pci = fresh_pci()
+
+    def believed() -> bool:
+        service.write(xid(pci))
+        return len(service.findings(pci)) == 1
+
+    machine.until(believed, 10.0, "the new configuration")
+    service.configure("[kernel_log\n")
+    machine.run("systemctl", "reload", "vitald")
+    machine.until(lambda: "reload_refused" in service.log(), 10.0, "the word of it")
+    assert (service.pid, service.states()) == (before, ("active",) * len(UNITS))
+    service.configure(BELIEVING)
+    service.clear(pci)
+
+
+# --- hurt
+
+
+def test_killed(machine: Machine, service: Service) -> None:
+    """Twice in the middle of a stream of faults: each is judged once, in the finding that was open before."""
+    pci, lines, restarts = fresh_pci(), 600, service.restarts
+    service.write(xid(pci, 79, 0))
+    machine.until(lambda: service.findings(pci), 10.0, "the first")
+    (before,) = service.findings(pci)
+    for number in range(1, lines):
+        service.write(xid(pci, 79, number))
+        if number in (200, 400):
+            machine.run("systemctl", "kill", "--signal=KILL", "vitald")
+        time.sleep(0.002)
+    service.ready()
+    machine.until(lambda: service.findings(pci)[0]["count"] == lines, 20.0, f"{lines} lines")
+    (after,) = service.findings(pci)
+    assert (after["id"], after["since"]) == (before["id"], before["since"])
+    events = service.events(pci)
+    assert len(events) == len({str(event["raw"]) for event in events}) == lines
+    assert service.restarts - restarts == 2
+    assert service.states() == ("active",) * len(UNITS)
+    service.clear(pci)
+
+
+def test_killed_again_and_again(machine: Machine, service: Service) -> None:
+    """How long a request waits meanwhile."""
+    waited = []
+    for _ in range(3):
+        machine.run("systemctl", "kill", "--signal=KILL", "vitald")
+        begun = time.monotonic()
+        assert service.get("/v1/status")[0] == 200
+        waited.append(time.monotonic() - begun)
+    print(f"answered {', '.join(f'{one:.2f}' for one in waited)} s after a kill")
+    assert max(waited) < 5.0
+    service.ready()
+
+
+def test_stuck(machine: Machine, service: Service) -> None:
+    """A process that the kernel does not run feeds no watchdog. The unit's 60 s are made 3 here."""
+    assert machine.show("vitald", "WatchdogUSec") == "1min"
+    drop_in = service.drop_in("vitald.service", "[Service]\nWatchdogSec=3\n")
+    machine.run("systemctl", "restart", "vitald")
+    service.ready()
+    pci = fresh_pci()
+    service.write(xid(pci))
+    machine.until(lambda: service.findings(pci), 10.0, "the finding")
+    (before,), pid, begun = service.findings(pci), service.pid, time.monotonic()
+    machine.run("kill", "-STOP", str(pid))
+    machine.until(lambda: service.pid not in (0, pid), 20.0, "another process")
+    print(f"restarted {time.monotonic() - begun:.1f} s after it was stopped, with WatchdogSec=3")
+    service.ready()
+    assert "Watchdog timeout" in service.log()
+    (after,) = service.findings(pci)
+    assert (after["id"], after["count"]) == (before["id"], before["count"])
+    service.undo(drop_in)
+    machine.run("systemctl", "restart", "vitald")
+    service.ready()
+    service.clear(pci)
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_requests_wait(machine: Machine, service: Service, how: str) -> None:
+    """A prolog asks all the time, and hears neither that there is no daemon nor that it knows nothing yet."""
+    script = "while [ -e /run/asking ]; do vitald check --timeout 10 >/tmp/said 2>&1; echo $? $(cat /tmp/said); done"
+    machine.run("touch", "/run/asking")
+    asking = subprocess.Popen(machine.argv("sh", "-c", script), stdout=subprocess.PIPE, text=True)
+    for _ in range(4):
+        time.sleep(0.5)
+        machine.run("systemctl", *(("restart",) if how == "restart" else ("kill", "--signal=KILL")), "vitald")
+        service.ready()
+    machine.run("rm", "/run/asking")
+    said = asking.communicate(timeout=30)[0].splitlines()
+    print(f"{len(said)} asked")
+    assert len(said) > 10
+    assert {line for line in said if not line.startswith("0 ")} == set()
+
+
+def test_stopped(machine: Machine, service: Service) -> None:
+    """Quickly; the next request starts it again, unless the socket is stopped: then all is."""
+    begun = time.monotonic()
+    machine.run("systemctl", "stop", "vitald")
+    seconds = time.monotonic() - begun
+    print(f"stopped in {seconds:.2f} s")
+    assert seconds < 2.0
+    time.sleep(1.0)  # nothing but a request starts it
+    assert service.states() == ("inactive", "active", "inactive")
+    assert service.get("/v1/status")[0] == 200
+    service.ready()
+    assert service.states() == ("active",) * len(UNITS)
+
+    machine.run("systemctl", "stop", "vitald.socket")
+    assert service.states() == ("inactive",) * len(UNITS)
+    assert service.get("/v1/status", timeout=3.0)[0] == 0
+    assert service.states() == ("inactive",) * len(UNITS)
+    machine.run("systemctl", "start", "vitald")
+    service.ready()
+
+
+def test_a_wrong_configuration_is_no_end(machine: Machine, service: Service) -> None:
+    """It does not start, requests are refused and do not hang, and once it is mended nobody has to do anything."""
+    drop_in = service.drop_in("vitald-retry.timer", "[Timer]\nOnUnitInactiveSec=\nOnUnitInactiveSec=8s\nAccuracySec=100ms\n")
+    limit = service.drop_in("vitald.service", "[Unit]\nStartLimitIntervalSec=3\n")
+    machine.run("systemctl", "restart", "vitald-retry.timer")
+    service.configure("[metric]\n")
+    assert machine.run("systemctl", "restart", "vitald", check=False).returncode != 0
+    refused = service.vitald("check", "--timeout", "10", check=False)
+    assert refused.returncode == 30
+    machine.until(lambda: service.states()[:2] == ("failed", "failed"), 20.0, "the end of trying")
+    assert "did you mean metrics?" in service.log()
+    service.configure(BELIEVING)
+    machine.until(lambda: service.states() == ("active",) * len(UNITS), 20.0, "the next try")
+    service.undo(drop_in)
+    service.undo(limit)
+    service.ready()
+
+
+def test_without_journald(machine: Machine, service: Service) -> None:
+    machine.run("systemctl", "stop", "systemd-journald.socket", "systemd-journald-dev-log.socket", "systemd-journald-audit.socket",
+                "systemd-journald.service", check=False)  # fmt: skip
+    assert machine.run("systemctl", "is-active", "systemd-journald", check=False).stdout.strip() == "inactive"
+    before = service.pid
+    for _ in range(2):
+        pci = fresh_pci()
+        service.write(xid(pci))
+        machine.until(lambda pci=pci: service.findings(pci), 10.0, "the finding")  # type: ignore[misc]
+        service.clear(pci)
+        machine.run("systemctl", "reload", "vitald")
+    assert service.pid == before
+    machine.run("systemctl", "restart", "vitald")
+    service.ready()
+    machine.run("systemctl", "start", "systemd-journald.socket", "systemd-journald.service")
+    machine.run("systemctl", "restart", "vitald")
+    service.ready()
+
+
+@pytest.fixture
+def small_disk(machine: Machine, service: Service) -> object:
+    """The ledger on a file system of its own."""
+    machine.run("systemctl", "stop", "vitald.socket")
+    machine.run("mount", "-t", "tmpfs", "-o", "size=4m,mode=750,uid=vitald,gid=vitald", "small", "/var/lib/vitald")
+    yield None
+    machine.run("systemctl", "stop", "vitald.socket")
+    machine.run("umount", "/var/lib/vitald")
+    machine.run("systemctl", "start", "vitald")
+    service.ready()
+
+
+def ledger_failed(service: Service) -> bool:
+    return any(one["code"] == "vitald/ledger_failed" for one in service.findings())
+
+
+def test_a_full_disk(machine: Machine, service: Service, small_disk: object) -> None:
+    """It judges on, says what is wrong, keeps what it could not write, and writes it once it can."""
+    machine.run("systemctl", "start", "vitald")
+    service.ready()
+    machine.sh("cat /dev/zero >/var/lib/vitald/filler || true; df /var/lib/vitald", check=False)
+    pcis = [fresh_pci() for _ in range(40)]
+    service.write(*(xid(pci) for pci in pcis))
+    machine.until(lambda: service.findings(pcis[-1]), 10.0, "the last finding")
+    machine.until(lambda: ledger_failed(service), 20.0, "the word of it")
+    assert service.status["rebootRequired"] is True
+    machine.run("rm", "/var/lib/vitald/filler")
+    machine.until(lambda: not ledger_failed(service), 90.0, "the ledger to be written again")
+    machine.run("systemctl", "kill", "--signal=KILL", "vitald")
+    service.ready()
+    assert [len(service.findings(pci)) for pci in pcis] == [1] * len(pcis)
+
+
+def test_a_disk_that_cannot_be_written(machine: Machine, service: Service, small_disk: object) -> None:
+    machine.run("mount", "-o", "remount,ro", "/var/lib/vitald")
+    machine.run("systemctl", "start", "vitald")
+    service.ready()
+    pci = fresh_pci()
+    service.write(xid(pci))
+    machine.until(lambda: service.findings(pci), 10.0, "the finding")
+    assert ledger_failed(service)
+    assert service.status["rebootRequired"] is True
+
+
+# --- started anew
+
+
+def test_reboot(machine: Machine, service: Service) -> None:
+    """What a reboot cures is cured, what it does not cure stays."""
+    service.configure("")  # the next boot of a container reads the same ring: only announced lines are to be believed in it
+    # The unit's ProtectKernelTunables= mounts a /proc of its own, and with it the host's boot id where the container has another one.
+    machine.write(BOOT_ID, "[Service]\nBindReadOnlyPaths=/proc/sys/kernel/random/boot_id\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "vitald")
+    service.ready()
+    lost, worn = fresh_pci(), fresh_pci()
+    service.injected(lost, 79)
+    kept = service.injected(worn, 64)
+    boot = service.status["bootId"]
+    begun = time.monotonic()
+    machine.reboot()
+    service.ready()
+    print(f"rebooted and looked at again in {time.monotonic() - begun:.1f} s")
+    status = service.status
+    assert status["bootId"] != boot
+    assert (status["rebootRequired"], status["replacementRequired"]) == (False, True)
+    assert service.findings(lost) == []
+    (finding,) = service.findings(worn)
+    assert finding["id"] == kept["id"]
+    assert [code for one in service.findings() if (code := str(one["code"])).startswith("vitald/")] == []
+    service.clear(worn)
+    (machine.root / BOOT_ID.lstrip("/")).unlink()
+    (machine.root / BOOT_ID.lstrip("/")).parent.rmdir()
+    machine.run("systemctl", "daemon-reload")
+
+
+def purge(machine: Machine) -> None:
+    machine.run("dpkg", "--purge", "vitald")
+
+
+def test_remove_and_purge(machine: Machine, service: Service) -> None:
+    """A removed one leaves configuration and ledger, a purged one nothing: no process, file, unit or user."""
+    service.configure("# mine\n")
+    machine.run("dpkg", "--remove", "vitald")
+    assert machine.run("pgrep", "--full", "/opt/vitald", check=False).stdout == ""
+    assert not (machine.root / "usr/bin/vitald").exists()
+    assert (machine.root / "etc/vitald/config.toml").read_text() == "# mine\n"
+    assert machine.run("test", "-s", "/var/lib/vitald/ledger.db").returncode == 0
+    purge(machine)
+    assert machine.sh("find / -xdev -path '*vitald*'; find /run /tmp /var/tmp /dev -path '*vitald*'").splitlines() == []
+    assert machine.run("systemctl", "list-units", "--all", "--no-legend", "vitald*").stdout.strip() == ""
+    for database in ("passwd", "group"):
+        assert machine.run("getent", database, "vitald", check=False).returncode == 2
+    assert machine.run("systemctl", "--failed", "--no-legend").stdout.strip() == ""
+
+
+def test_upgrade(machine: Machine, service: Service, old_package: Path) -> None:
+    """Configuration, open findings and what was cleared are kept, requests wait meanwhile, and what runs is the new version."""
+    (machine.root / "root/old.deb").write_bytes(old_package.read_bytes())
+    install(machine, "old.deb")
+    service.ready()
+    assert OLD in service.vitald("version").stdout
+    mine = "# mine\n[policy]\ndevice_reset = true\n"
+    service.configure(mine)
+    machine.run("systemctl", "restart", "vitald")
+    service.ready()
+    kept, cleared = fresh_pci(), fresh_pci()
+    finding = service.injected(kept, 64)
+    service.injected(cleared, 79)
+    service.clear(cleared)
+    events = service.events(cleared)
+
+    asking = subprocess.Popen(
+        machine.argv(
+            "sh",
+            "-c",
+            f"while [ ! -e /run/upgraded ]; do curl -s -o /dev/null -w '%{{http_code}}\n' --max-time 20 --unix-socket {SOCKET} http://x/healthz; done",
+        ),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    seconds = install(machine, "new.deb")
+    machine.run("touch", "/run/upgraded")
+    answers = asking.communicate(timeout=30)[0].split()
+    service.ready()
+    print(f"upgraded in {seconds:.1f} s, {len(answers)} requests meanwhile")
+    assert set(answers) == {"200"}
+    assert machine.run("vitald", "version").stdout.startswith(f"vitald {__version__} ")
+    assert (machine.root / "etc/vitald/config.toml").read_text() == mine
+    assert list((machine.root / "etc/vitald").iterdir()) == [machine.root / "etc/vitald/config.toml"]
+    (after,) = service.findings(kept)
+    assert (after["id"], after["count"], service.findings(cleared)) == (finding["id"], 1, [])
+    assert service.events(cleared) == events
+    assert "Traceback" not in service.log()
+    purge(machine)

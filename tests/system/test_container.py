@@ -1,0 +1,208 @@
+"""
+The container and the Kubernetes manifests: what they say agrees with itself, with the code, and with what their document claims; and the two
+scripts of the image do what they are for. Whether the whole runs takes a container's runtime, and is tried by hand (docs/decisions.md).
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent import __version__, config
+from tests.harness import PYTHON, ROOT, Node
+from tests.system.lines import xid
+
+CONTAINER, KUBERNETES = ROOT / "packaging/container", ROOT / "packaging/kubernetes"
+CONTAINERFILE = (CONTAINER / "Containerfile").read_text("utf-8")
+UID = 10001
+NO_FURTHER = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
+Json = dict[str, Any]
+
+
+@cache
+def manifest(name: str) -> Json:
+    """The one document of a file; a key that is there twice is a mistake."""
+    loaded: Json = yaml.load((KUBERNETES / f"{name}.yaml").read_text("utf-8"), Loader=Strict)
+    return loaded
+
+
+class Strict(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"{keys} at {node.start_mark}"
+        return super().construct_mapping(node, deep)
+
+
+def pod() -> Json:
+    spec: Json = manifest("daemonset")["spec"]["template"]["spec"]
+    return spec
+
+
+def vitald() -> Json:
+    (container,) = pod()["containers"]
+    return container  # type: ignore[no-any-return]
+
+
+def mounts(container: Json) -> dict[str, Json]:
+    """Where in the container -> the mount, with its volume."""
+    volumes = {volume["name"]: volume for volume in pod()["volumes"]}
+    return {mount["mountPath"]: {**mount, **volumes[mount["name"]]} for mount in container["volumeMounts"]}
+
+
+def test_every_manifest_is_named_and_every_name_is_there() -> None:
+    """In kustomization.yaml, be it as a choice in a comment."""
+    named = set(re.findall(r"[\w-]+\.(?:yaml|toml)", (KUBERNETES / "kustomization.yaml").read_text("utf-8")))
+    there = {path.name for path in KUBERNETES.iterdir()} - {"kustomization.yaml"}
+    assert named == there
+    kinds = {name: manifest(name)["kind"] for name in sorted(path.stem for path in KUBERNETES.glob("*.yaml"))}
+    assert kinds == {
+        **dict.fromkeys(("daemonset", "device-plugin", "nvidia", "privileged"), "DaemonSet"),
+        "kustomization": "Kustomization",
+        "namespace": "Namespace",
+        "pod-monitor": "PodMonitor",
+        "service-account": "ServiceAccount",
+    }
+    (image,) = manifest("kustomization")["images"]
+    assert (image["name"], image["newTag"]) == (vitald()["image"], __version__)
+    assert {one["image"] for one in pod()["initContainers"]} == {image["name"]}
+    for patch in ("device-plugin", "nvidia", "privileged"):
+        assert manifest(patch)["metadata"]["name"] == manifest("daemonset")["metadata"]["name"]
+
+
+def test_the_pod_is_an_ordinary_user_with_one_capability() -> None:
+    security = pod()["securityContext"]
+    assert (security["runAsNonRoot"], security["runAsUser"], security["runAsGroup"]) == (True, UID, UID)
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert vitald()["securityContext"] == {**NO_FURTHER, "capabilities": {"drop": ["ALL"], "add": ["SYSLOG"]}}
+    assert not any(pod()[name] for name in ("hostNetwork", "hostPID", "hostIPC"))
+    assert (pod()["automountServiceAccountToken"], manifest("service-account")["automountServiceAccountToken"]) == (False, False)
+    (folders,) = pod()["initContainers"]
+    own = {"runAsNonRoot": False, "runAsUser": 0, "runAsGroup": 0, "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]}}
+    assert folders["securityContext"] == {**NO_FURTHER, **own}
+    assert folders["command"] == ["/usr/bin/chown", f"{UID}:{UID}", *mounts(folders)]
+
+
+def test_the_image_has_the_same_user_and_the_capability_of_the_manifest() -> None:
+    assert f"groupadd --system --gid {UID} " in CONTAINERFILE
+    assert f"useradd --system --uid {UID} --gid {UID} " in CONTAINERFILE
+    assert re.findall(r"^USER (.*)", CONTAINERFILE, re.MULTILINE) == [f"{UID}:{UID}"]
+    (capability,) = vitald()["securityContext"]["capabilities"]["add"]
+    assert f"setcap cap_{capability.lower()}=ep /usr/bin/vitald-python" in CONTAINERFILE
+    assert 'ENTRYPOINT ["/usr/bin/vitald-python", ' in CONTAINERFILE  # and no shell before it
+    assert "-perm /6000 -type f -exec chmod ug-s" in CONTAINERFILE
+    for source in re.findall(r"^COPY (?:--chmod=\d+ )?(packaging/\S+) ", CONTAINERFILE, re.MULTILINE):
+        assert (ROOT / source).is_file(), source
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        (command,) = vitald()[probe]["exec"]["command"]
+        assert f"packaging/container/healthy {command}\n" in CONTAINERFILE
+
+
+def test_privileged_opens_the_device_and_changes_nothing_else() -> None:
+    patch = manifest("privileged")["spec"]["template"]["spec"]
+    (container,) = patch["containers"]
+    assert container["securityContext"] == {"privileged": True, "allowPrivilegeEscalation": True}
+    (mount,), (volume,) = container["volumeMounts"], patch["volumes"]
+    assert (mount["mountPath"], mount["readOnly"], volume["hostPath"]["path"]) == ("/dev/kmsg", True, "/dev/kmsg")
+    assert set(patch) == {"containers", "volumes"} and set(container) == {"name", "securityContext", "volumeMounts"}
+
+
+def test_the_folders_are_those_of_the_configuration() -> None:
+    """What vitald is told to use is mounted there, and only its own two folders for writing."""
+    settings = config.load(KUBERNETES / "config.toml")
+    here = mounts(vitald())
+    assert str(config.DEFAULT_PATH.parent) in here
+    for path, writable in ((settings.paths.state, True), (settings.paths.runtime, True), (settings.paths.sysfs, False)):
+        assert here[str(path)].get("readOnly", False) is not writable, path
+    assert {path for path, mount in here.items() if not mount.get("readOnly")} == {str(settings.paths.state), str(settings.paths.runtime)}
+    assert here[str(settings.paths.sysfs)]["hostPath"]["path"] == "/sys"
+    for path in (settings.paths.state, settings.paths.runtime):  # on the node, programs look for them where a package would have them
+        assert here[str(path)]["hostPath"] == {"path": str(path), "type": "DirectoryOrCreate"}
+    assert [Path(path) for path in settings.host.mounts] == [Path("/var/log")]
+    assert settings.metrics.listen is not None
+    (port,) = vitald()["ports"]
+    assert (port["containerPort"], settings.metrics.listen.host) == (settings.metrics.listen.port, "0.0.0.0")
+    assert manifest("pod-monitor")["spec"]["podMetricsEndpoints"][0]["port"] == port["name"]
+
+
+def test_it_runs_where_a_node_is_ill_and_asks_for_what_was_measured() -> None:
+    assert pod()["tolerations"] == [{"operator": "Exists"}]
+    assert pod()["priorityClassName"] == "system-node-critical"
+    assert manifest("daemonset")["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0  # two daemons cannot share a ledger
+    unit = (ROOT / "systemd/vitald.service").read_text("utf-8")
+    limits = vitald()["resources"]["limits"]
+    assert "MemoryMax=256M\n" in unit
+    assert limits == {"memory": "256Mi"}
+    assert "cpu" not in limits
+
+
+def probe(path: Path) -> subprocess.CompletedProcess[str]:
+    """The image's probe, with a socket elsewhere."""
+    script = (CONTAINER / "healthy").read_text("utf-8")
+    assert '"/run/vitald/vitald.sock", 5.0' in script
+    script = script.replace('"/run/vitald/vitald.sock", 5.0', f'"{path}", 0.5')
+    return subprocess.run([PYTHON, "-IS", "-c", script], capture_output=True, text=True, timeout=20)
+
+
+def test_the_probe_asks_whether_vitald_works_and_not_how_the_node_is(node: Node) -> None:
+    assert probe(node.socket).returncode == 0
+    node.write(xid(1))
+    node.wait(lambda status: status["status"] == "unhealthy")
+    assert probe(node.socket).returncode == 0
+    node.stop()
+    done = probe(node.socket)
+    assert (done.returncode, str(node.socket) in done.stderr, "Traceback" in done.stderr) == (1, True, False)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", b"", b"200", None])
+def test_the_probe_takes_nothing_else_for_health(tmp_path: Path, answer: bytes | None) -> None:
+    """Not a refusal, an empty or a strange answer, nor silence."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+
+        def serve() -> None:
+            asked, _ = listening.accept()
+            with asked:
+                asked.recv(4096)
+                if answer is None:
+                    over.wait(20)
+                else:
+                    asked.sendall(answer)
+
+        over = threading.Event()
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        done = probe(tmp_path / "s")
+        over.set()
+        thread.join(20)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+
+
+def start(tmp_path: Path, kmsg: Path, *arguments: str) -> str:
+    """What the program sees that the image's entry point becomes: its arguments, and the file that it was handed."""
+    becomes = tmp_path / "vitald"
+    becomes.write_text('#!/bin/sh\n[ "$LISTEN_PID" = $$ ] && echo "$LISTEN_FDS $LISTEN_FDNAMES $(cat <&3)"\necho "$@"\n')
+    becomes.chmod(0o755)
+    script = (CONTAINER / "start").read_text("utf-8")
+    assert '"/dev/kmsg", 3' in script and '"/usr/bin/vitald"' in script
+    script = script.replace('"/dev/kmsg"', f'"{kmsg}"').replace('"/usr/bin/vitald"', f'"{becomes}"')
+    done = subprocess.run([PYTHON, "-IS", "-c", script, *arguments], capture_output=True, text=True, timeout=20)
+    return done.stdout + done.stderr
+
+
+def test_the_entry_point_hands_over_the_kernel_log(tmp_path: Path) -> None:
+    """To the daemon, as systemd does; other verbs get nothing, and a log that cannot be opened is said."""
+    kmsg = tmp_path / "kmsg"
+    kmsg.write_text("a record")
+    assert start(tmp_path, kmsg, "run", "--config", "x") == "1 kmsg a record\nrun --config x\n"
+    assert start(tmp_path, kmsg, "version") == "version\n"
+    said = start(tmp_path, tmp_path / "absent", "run")
+    assert said.startswith("run\n") and "absent: No such file or directory" in said

@@ -1,0 +1,562 @@
+"""From a fault to a reboot: the real daemon asks, `vitald recover` as root decides and runs a program that only says that it ran."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from agent.recovery.request import FILE, Ground, Kind, Request, parse, render
+from tests.conftest import require
+from tests.harness import PYTHON, ROOT, Json, Node
+from tests.system.lines import wait_for_pid, xid
+from tests.system.people import NOBODY
+from tests.system.test_slurm import HOST, Slurm
+
+GPU = "gpu/0000:65:00.0"
+REMAP_FAILED = "Row Remapper Error: (0x0000000001aa5555) - All reserved rows for bank are remapped"
+
+
+@pytest.fixture(autouse=True)
+def _root() -> None:
+    require(os.geteuid() == 0, "root")
+
+
+class Site:
+    """A node's own programs and what root remembers of it, on a disk: what is in memory is refused."""
+
+    def __init__(self, folder: Path, *, after: str = "200ms", drain: str = "", more: str = "") -> None:
+        self.folder = folder
+        self.state = folder / "recover"
+        self.ran = folder / "ran"
+        self.kill_switch, self.maintenance = folder / "no-recovery", folder / "maintenance"
+        self.ran.touch()
+        for name in ("drain", "reboot", "replace"):
+            self.script(name, "")
+        self.settings = f"""
+[recovery]
+mode = "automatic"
+after = "{after}"
+drain = {drain or json.dumps([str(folder / "drain")])}
+replace = ["{folder}/replace"]
+reboot = ["{folder}/reboot", "-f"]
+kill_switch = "{self.kill_switch}"
+maintenance = "{self.maintenance}"
+state = "{self.state}"
+{more}"""
+
+    def script(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.ran}\n{text}\n')
+        path.chmod(0o755)
+
+    @property
+    def done(self) -> list[str]:
+        return self.ran.read_text().split("\n")[:-1]
+
+
+@pytest.fixture
+def site() -> Iterator[Callable[..., Site]]:
+    folder = Path(tempfile.mkdtemp(prefix="vitald-recovery-", dir="/var/tmp"))
+    yield lambda **settings: Site(folder, **settings)
+    shutil.rmtree(folder)
+
+
+def quiet(node: Node, here: Site) -> Node:
+    """With a /proc without processes: other tests may run jobs of Slurm's on this machine."""
+    processes = here.folder / "proc"
+    processes.mkdir()
+    (processes / "sys").symlink_to("/proc/sys")
+    node.settings = node.settings.replace("[paths]", f'[paths]\nprocfs = "{processes}"')
+    node.config.write_text(node.settings)
+    return node
+
+
+def vitald(*arguments: str, config: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [PYTHON, "-m", "agent", *arguments, "--config", str(config)]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60.0, check=False, env={**os.environ, **(environment or {})}
+    )
+
+
+def recover(config: Path, *arguments: str, **environment: str) -> Json:
+    """The decision, from root's log."""
+    done = vitald("recover", *arguments, config=config, environment=environment)
+    told = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert told and "Traceback" not in done.stderr, done
+    return {**told[-1], "code": done.returncode}
+
+
+def request_of(node: Node) -> Request:
+    path = node.runtime / FILE
+    node.until(path.exists, 10.0, "a request")
+    return parse(path.read_bytes())
+
+
+def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
+    """A fault, a request, drained, rebooted; the second time the budget refuses. All of it can be seen by people and by Prometheus."""
+    here = site()
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    assert node.metric('vitald_recovery_requested{action="reboot"}') == 0
+    assert node.status()["recovery"] == {"mode": "automatic", "request": None}
+    assert recover(node.config)["why"] == "there is no request"
+
+    node.write(xid(1))
+    asked = node.wait(lambda status: status["recovery"]["request"])["recovery"]["request"]  # type: ignore[index]
+    request = request_of(node)
+    assert (request.id, request.kind, request.causes, request.who) == (
+        asked["id"],
+        Kind.REBOOT,
+        ((GPU, "xid/79"),),
+        f"vitald {node.status()['pid']}",
+    )
+    assert node.metric('vitald_recovery_requested{action="reboot"}') == 1
+    assert "recovery: a reboot is asked for since " in node.cli("status").stdout
+
+    dry = vitald("recover", "--dry-run", config=node.config)
+    assert dry.stdout == "would keep new work away, and then reboot the node once nothing runs here\n"
+    assert (here.done, here.state.exists()) == ([], False), "and nothing was done"
+
+    first = recover(node.config)
+    assert (first["step"], first["outcome"], first["code"]) == ("act", "done", 0)
+    assert here.done == ["drain ", "reboot -f"]
+    for _ in range(2):
+        second = recover(node.config)
+        assert (second["step"], second["checks"]) == ("refused", ["cause", "budget"])
+        assert "it was rebooted for xid/79 of gpu/0000:65:00.0 0 min ago" in str(second["why"])
+    assert here.done == ["drain ", "reboot -f"]
+
+    shown = json.loads(vitald("recovery", "--json", config=node.config).stdout)
+    assert [(one["step"], one["outcome"], one["times"]) for one in shown["decisions"]] == [("refused", "", 2), ("act", "done", 1)]
+    assert (shown["budget"]["reboots"]["used"], shown["request"]["id"]) == (1, request.id)
+    said = vitald("recovery", config=node.config).stdout
+    for part in (
+        "recovery automatic",
+        "1 of 1 reboots in a day",
+        "refused to reboot the node: it was rebooted for",
+        "(2 times)",
+        "reboot the node: done",
+    ):
+        assert part in said
+
+    [found] = node.findings()
+    assert node.request("POST", f"/v1/findings/{found['id']}/clear", {"reason": "rebooted"})[0] == 200
+    node.until(lambda: not (node.runtime / FILE).exists(), 5.0, "the request to be withdrawn")
+    assert node.status()["recovery"]["request"] is None  # type: ignore[index]
+
+
+def test_a_crash_does_not_forget_a_reboot(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
+    """Killed in the middle of it: it is in the book, and told as begun."""
+    here = site()
+    here.script("reboot", "kill -9 $PPID")
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    node.write(xid(1))
+    request_of(node)
+    assert vitald("recover", config=node.config).returncode == -9
+    here.script("reboot", "")
+    again = recover(node.config)
+    assert (again["step"], again["checks"]) == ("refused", ["cause", "budget"])
+    assert here.done == ["drain ", "reboot -f"] and "reboot the node: begun" in vitald("recovery", config=node.config).stdout
+
+
+def test_a_reboot_that_fails_is_said_and_counted(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
+    here = site()
+    here.script("reboot", "echo 'Failed to talk to init daemon.' >&2; exit 1")
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    node.write(xid(1))
+    request_of(node)
+    failed = recover(node.config)
+    assert (failed["code"], failed["outcome"]) == (69, f"failed: {here.folder}/reboot failed: exit 1: Failed to talk to init daemon.")
+    assert recover(node.config)["step"] == "refused"
+
+
+def test_replacement(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
+    """It outranks the reboot, and a reboot's budget is not spent for it."""
+    here = site()
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    node.write(xid(2, pci="0000:9b:00"), xid(1, code=64, message=REMAP_FAILED))
+    node.wait(lambda status: (status["recovery"]["request"] or {}).get("action") == "replace")  # type: ignore[index]
+    assert recover(node.config)["outcome"] == "done"
+    assert recover(node.config)["checks"] == ["cause", "budget"]
+    assert here.done == ["drain ", "replace "]
+
+
+def test_a_drill_never_acts(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
+    """Not asked for by the daemon; and refused by root where somebody writes the request for it."""
+    here = site()
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    line = xid(7)
+    assert node.request("POST", "/v1/injections", {"line": line})[0] == 201
+    node.write(f"<12>{line}")
+    found = node.wait(lambda status: status["rebootRequired"])["findings"][0]  # type: ignore[index]
+    assert found["simulated"] is True
+    forge(node, replace(handmade(node), grounds=(ground(found),)))
+    refused = recover(node.config)
+    assert (refused["checks"], here.done) == (["findings"], [])
+    assert "is a drill's" in str(refused["why"])
+
+    # A real fault beside it is asked for, and the drill, which has stood for longer, is not.
+    node.write(xid(8, pci="0000:9b:00"))
+    node.until(lambda: request_of(node).causes == (("gpu/0000:9b:00.0", "xid/79"),), 5.0, "the real one to be asked for")
+
+
+def test_what_still_runs_is_waited_for(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
+    """A job that was announced; and what the drain program says."""
+    here = site()
+    here.script("drain", "[ -e free ] || { echo 2 jobs; exit 75; }".replace("free", str(here.folder / "free")))
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    assert node.request("POST", "/v1/jobs", {"event": "begin", "job": "4711", "user": "alice"})[0] == 200
+    node.write(xid(1))
+    request_of(node)
+    waits = recover(node.config)
+    assert (waits["step"], waits["why"]) == ("wait", f"{here.folder}/drain says: 2 jobs; job 4711 of alice still run here")
+    (here.folder / "free").touch()
+    assert recover(node.config)["why"] == "job 4711 of alice still run here"
+    assert "reboot -f" not in here.done
+    assert node.request("POST", "/v1/jobs", {"event": "end", "job": "4711"})[0] == 200
+    assert recover(node.config)["outcome"] == "done"
+    assert here.done[-1] == "reboot -f"
+
+
+@pytest.mark.parametrize("when", ["before", "while it drains"])
+def test_the_kill_switch(site: Callable[..., Site], make_node: Callable[..., Node], when: str) -> None:
+    here = site()
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    node.write(xid(1))
+    request_of(node)
+    if when == "before":
+        here.kill_switch.touch()
+    else:
+        here.script("drain", f"touch {here.kill_switch}")
+    refused = recover(node.config)
+    assert (refused["step"], refused["why"]) == ("refused", f"the kill switch is thrown: {here.kill_switch} is there")
+    assert f"stopped   thrown: {here.kill_switch} is there" in vitald("recovery", config=node.config).stdout
+    here.kill_switch.unlink()
+    here.maintenance.symlink_to("/nonexistent")
+    here.script("drain", "")
+    assert recover(node.config)["checks"] == ["maintenance"]
+    here.maintenance.unlink()
+    assert recover(node.config)["outcome"] == "done"
+
+
+# --- what is not a request of the daemon's, or holds no more
+
+
+@pytest.fixture(scope="module")
+def sick() -> Iterator[tuple[Node, Site]]:
+    """A node with a fault that would be asked for in an hour: the requests are ours."""
+    require(os.geteuid() == 0, "root")
+    folder = Path(tempfile.mkdtemp(prefix="vitald-recovery-", dir="/var/tmp"))
+    here = Site(folder, after="1h")
+    with quiet(Node(folder / "node", extra=here.settings), here) as node:
+        node.write(xid(1), xid(2, pci="0000:9b:00"))
+        wait_for_pid(node, 2)
+        [other] = [one for one in node.findings() if one["component"] == "gpu/0000:9b:00.0"]
+        assert node.request("POST", f"/v1/findings/{other['id']}/clear", {"reason": "moved"})[0] == 200
+        yield node, here
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def ready(sick: tuple[Node, Site]) -> Iterator[tuple[Node, Site]]:
+    """As if nothing had been asked for or done."""
+    node, here = sick
+    here.ran.write_text("")
+    shutil.rmtree(here.state, ignore_errors=True)
+    yield node, here
+    with suppress(FileNotFoundError):
+        (node.runtime / FILE).unlink()
+    node.config.write_text(node.settings)
+
+
+def ground(found: Json) -> Ground:
+    return Ground(
+        id=cast("int", found["id"]),
+        component=str(found["component"]),
+        code=str(found["code"]),
+        since=0.0,
+        action=str(found["action"]),
+        count=1,
+        raw=str(found["raw"]),
+    )
+
+
+def handmade(node: Node) -> Request:
+    """As the daemon would write it now."""
+    [found] = [one for one in node.findings() if one["component"] == GPU]
+    return Request(
+        id="0123456789abcdef",
+        boot_id=str(node.status()["bootId"]),
+        time=time.time(),
+        uptime=time.clock_gettime(time.CLOCK_BOOTTIME),
+        kind=Kind.REBOOT,
+        host="h",
+        who="vitald 1",
+        status="unhealthy",
+        reasons=(),
+        grounds=(ground(found),),
+    )
+
+
+def forge(node: Node, request: Request | bytes) -> Path:
+    path = node.runtime / FILE
+    path.parent.mkdir(mode=0o750, exist_ok=True)
+    with suppress(FileNotFoundError):
+        path.unlink()
+    path.write_bytes(request if isinstance(request, bytes) else render(request))
+    path.chmod(0o640)
+    return path
+
+
+def test_a_sound_request_is_granted(ready: tuple[Node, Site]) -> None:
+    """Else all that is refused below would be refused for another reason."""
+    node, here = ready
+    forge(node, handmade(node))
+    assert recover(node.config)["outcome"] == "done"
+    assert here.done == ["drain ", "reboot -f"]
+
+
+STALE: list[tuple[str, Callable[[Request], Request | bytes], str, str]] = [
+    ("old", lambda one: replace(one, uptime=one.uptime - 301), "age", "s old, and more than 300 s is too old"),
+    ("from the future", lambda one: replace(one, uptime=one.uptime + 60), "age", "it was made after this moment"),
+    ("another boot", lambda one: replace(one, boot_id="0" * 36), "boot", "another boot"),
+    ("closed", lambda one: replace(one, grounds=(replace(one.grounds[0], id=2, component="gpu/0000:9b:00.0"),)), "findings", "is not open"),
+    ("unknown", lambda one: replace(one, grounds=(replace(one.grounds[0], id=999),)), "findings", "finding #999"),
+    ("another code", lambda one: replace(one, grounds=(replace(one.grounds[0], code="xid/48"),)), "findings", "not xid/48"),
+    ("more than is asked for", lambda one: replace(one, kind=Kind.REPLACE), "daemon", "does not say replacementRequired"),
+    ("no JSON", lambda one: render(one)[:-3], "request", "not JSON"),
+    ("too long", lambda one: render(one) + b" " * 200_000, "request", "larger than"),
+    ("empty", lambda one: b"", "request", "not JSON"),
+    ("deep", lambda one: b"[" * 100_000, "request", "not JSON"),
+]
+
+
+@pytest.mark.parametrize(("change", "check", "said"), [one[1:] for one in STALE], ids=[one[0] for one in STALE])
+def test_a_request_that_does_not_hold(
+    ready: tuple[Node, Site], change: Callable[[Request], Request | bytes], check: str, said: str
+) -> None:
+    node, here = ready
+    forge(node, change(handmade(node)))
+    refused = recover(node.config)
+    assert (refused["step"], refused["code"], here.done) == ("refused", 0, [])
+    assert check in cast("list[str]", refused["checks"]) and said in str(refused["why"])
+
+
+def _of_nobody(path: Path) -> None:
+    os.chown(path, NOBODY, NOBODY)
+
+
+def _anybodys(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def _link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _two_names(path: Path) -> None:
+    os.link(path, path.with_name("elsewhere"))
+
+
+def _folder_of_nobody(path: Path) -> None:
+    os.chown(path.parent, NOBODY, NOBODY)
+
+
+def _anybodys_folder(path: Path) -> None:
+    path.parent.chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_of_nobody, f"it belongs to uid {NOBODY}"),
+        (_anybodys, "mode 0666"),
+        (_link, "a symbolic link"),
+        (_pipe, "not an ordinary file"),
+        (_two_names, "another name"),
+        (_folder_of_nobody, f"it belongs to uid {NOBODY}"),
+        (_anybodys_folder, "mode 0777"),
+    ],
+)
+def test_a_request_that_is_not_the_daemons(ready: tuple[Node, Site], change: Callable[[Path], None], said: str) -> None:
+    node, here = ready
+    path = forge(node, handmade(node))
+    try:
+        change(path)
+        refused = recover(node.config)
+        assert (refused["step"], here.done) == ("refused", [])
+        assert "the request does not count: " in str(refused["why"]) and said in str(refused["why"])
+    finally:
+        shutil.rmtree(path.parent)
+
+
+def test_a_configuration_that_is_anybodys_is_nobodys(ready: tuple[Node, Site]) -> None:
+    node, here = ready
+    forge(node, handmade(node))
+    for change in (lambda: node.config.chmod(0o666), lambda: (node.config.chmod(0o644), os.chown(node.config, NOBODY, 0))):
+        change()
+        refused = recover(node.config)
+        assert (refused["code"], "the configuration does not count" in str(refused["why"]), here.done) == (78, True, [])
+    os.chown(node.config, 0, 0)
+    node.config.write_text(node.settings + "[recovery2]\n")
+    assert recover(node.config)["code"] == 78
+
+
+@pytest.mark.parametrize("book", [b"", b"{}", b'{"version": 1, "actions": [{}]}', b"\0" * 100, None])
+def test_a_book_that_cannot_be_read_stops_everything(ready: tuple[Node, Site], book: bytes | None) -> None:
+    """None: a link in its place."""
+    node, here = ready
+    forge(node, handmade(node))
+    here.state.mkdir(mode=0o750)
+    if book is None:
+        (here.state / "actions.json").symlink_to("/dev/null")
+    else:
+        (here.state / "actions.json").write_bytes(book)
+    refused = recover(node.config)
+    assert (refused["checks"], here.done) == (["book"], [])
+    assert "what was done before is not known" in str(refused["why"])
+
+
+def test_a_book_that_would_not_survive_stops_everything(ready: tuple[Node, Site]) -> None:
+    """On a node whose disk is its memory, each boot would be the first."""
+    node, here = ready
+    forge(node, handmade(node))
+    memory = Path(tempfile.mkdtemp(prefix="vitald-", dir="/dev/shm"))
+    try:
+        node.configure(f'state = "{here.state}"', f'state = "{memory}/recover"')
+        refused = recover(node.config)
+        assert (refused["checks"], here.done) == (["book"], [])
+        assert "is on a tmpfs, which does not survive a reboot" in str(refused["why"])
+    finally:
+        shutil.rmtree(memory)
+
+
+def test_a_folder_that_is_anybodys_cannot_be_used(ready: tuple[Node, Site]) -> None:
+    node, here = ready
+    forge(node, handmade(node))
+    here.state.mkdir()
+    here.state.chmod(0o777)
+    refused = recover(node.config)
+    assert (refused["code"], here.done) == (69, [])
+    assert "the folder of the book cannot be used" in str(refused["why"])
+
+
+def test_a_socket_that_is_not_the_daemons(ready: tuple[Node, Site]) -> None:
+    """Whoever answers there would say what is open."""
+    node, here = ready
+    forge(node, handmade(node))
+    os.chown(node.socket, NOBODY, -1)
+    try:
+        refused = recover(node.config)
+    finally:
+        os.chown(node.socket, 0, -1)
+    assert (refused["checks"], here.done) == (["daemon"], [])
+    assert "is not the daemon's socket" in str(refused["why"])
+
+
+def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
+    node, here = ready
+    one = handmade(node)
+    forge(node, one)
+    with node.frozen():
+        began = time.monotonic()
+        refused = recover(node.config)
+        assert (refused["checks"], time.monotonic() - began < 20.0) == (["daemon"], True)
+    assert node.request("POST", f"/v1/findings/{one.grounds[0].id}/remedy", {"reason": "reseating it"})[0] == 200
+    forge(node, handmade(node))
+    assert "somebody is at work on finding" in str(recover(node.config)["why"])
+    node.write(xid(3))  # it came back: open again
+    wait_for_pid(node, 3)
+    node.configure('mode = "automatic"', 'mode = "none"')
+    forge(node, handmade(node))
+    assert recover(node.config)["why"] == '[recovery] mode is "none": say, do not act'
+    assert "none: nobody acts by itself" in vitald("recovery", config=node.config).stdout
+    assert here.done == []
+
+
+# --- with a real Slurm
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    programs = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch")
+    require(os.geteuid() == 0 and all(map(shutil.which, programs)), "root and Slurm (apt-get install slurmd slurmctld slurm-client munge)")
+    with Path("/tmp/vitald-tests-slurm.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = Slurm(tmp_path_factory.mktemp("slurm"))
+        try:
+            made.start()
+            yield made
+            made.clean()  # a job outlives its slurmd
+        finally:
+            made.stop()
+
+
+def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
+    slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
+    here = site(drain='"slurm"', more=f'node = "{HOST}"\n')
+    here.script("reboot", f"scontrol show node {HOST} | grep -o 'State=[A-Z+]*' >>{here.ran}")
+    node = make_node(extra=here.settings)
+    node.start()
+    environment = {"SLURM_CONF": slurm.environment["SLURM_CONF"]}
+    slurm.config.unlink(missing_ok=True)
+    slurm.config.symlink_to(node.config)
+    go = slurm.folder / "go"
+    job = slurm.submit(f"while [ ! -e {go} ]; do sleep 0.05; done")
+    slurm.wait_job(job, "RUNNING")
+    node.until(lambda: node.get("/v1/jobs")["running"], 10.0, "the job to be told")
+    node.write(xid(1))
+    request_of(node)
+
+    waits = recover(node.config, **environment)
+    assert waits["step"] == "wait" and f"job {job} of root" in str(waits["why"]) and "in Slurm the node is " in str(waits["why"])
+    known = slurm.known()
+    assert known.held and known.reason == f"vitald: {GPU}: GPU has fallen off the bus (xid/79): reboot the node"
+    assert slurm.state(job).startswith("RUNNING")
+
+    go.touch()
+    slurm.wait_job(job, "COMPLETED")
+    slurm.wait(lambda known: "COMPLETING" not in known.states and "IDLE" in known.states, "the node to be free")
+    node.until(lambda: not node.get("/v1/jobs")["running"], 10.0, "the job's end")
+    assert recover(node.config, **environment)["outcome"] == "done"
+    assert here.done == ["reboot -f", "State=IDLE+DRAIN"]
+
+
+def test_what_somebody_else_holds_in_slurm_is_left_alone(slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
+    here = site(drain='"slurm"', more=f'node = "{HOST}"\n')
+    node = make_node(extra=here.settings)
+    node.start()
+    slurm.update("state=drain", "reason=ticket 4711")
+    try:
+        node.write(xid(1))
+        request_of(node)
+        refused = recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])
+    finally:
+        slurm.update("state=resume")
+    assert (refused["checks"], here.done) == (["node"], [])
+    assert "for: ticket 4711" in str(refused["why"])

@@ -1,0 +1,449 @@
+"""A request, the book and the decision: what is granted, what is not, and why. Nothing here touches a machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agent.model import Action, FindingState, When
+from agent.recovery import book as books
+from agent.recovery.book import DAY_S, Book, BookBroken, Clock, Entry
+from agent.recovery.decision import CHECKS, MOST_AGE_S, Facts, Node, Standing, Step, Told, decide
+from agent.recovery.request import MOST_BYTES, Ground, Kind, Request, RequestBroken, asks_for, ground_of, parse, render, wanted
+from tests.unit.builders import FUZZ, finding
+from tests.unit.test_imports import MODULES, forbidden, imports
+
+GPU = "gpu/0000:65:00.0"
+NOW = Clock(wall=1_700_000_000.0, uptime=50_000.0, boot_id="boot-b")
+GROUND = Ground(id=7, component=GPU, code="xid/79", since=NOW.wall - 200, action="reboot_node", count=2, raw="NVRM: Xid ...")
+REQUEST = Request(
+    id="0123456789abcdef",
+    boot_id=NOW.boot_id,
+    time=NOW.wall - 5,
+    uptime=NOW.uptime - 5,
+    kind=Kind.REBOOT,
+    host="node-1",
+    who="vitald 12",
+    status="unhealthy",
+    reasons=("gpu: fell",),
+    grounds=(GROUND,),
+)
+TOLD = Told(component=GPU, code="xid/79", action="reboot_node", state="open", simulated=False)
+STANDING = Standing(findings={7: TOLD}, reboot_required=True, boot_id=NOW.boot_id)
+FACTS = Facts(
+    now=NOW,
+    automatic=True,
+    kill_switch="",
+    maintenance="",
+    request=REQUEST,
+    book=Book(),
+    standing=STANDING,
+    node=Node(drained=True),
+    reboots_per_day=1,
+    replacements_per_day=1,
+    replaceable=True,
+)
+REPLACE = replace(
+    FACTS,
+    request=replace(REQUEST, kind=Kind.REPLACE, grounds=(replace(GROUND, action="replace_node"),)),
+    standing=replace(STANDING, findings={7: replace(TOLD, action="replace_node")}, reboot_required=False, replacement_required=True),
+)
+
+
+def done(ago: float, *, kind: Kind = Kind.REBOOT, cause: tuple[str, str] = (GPU, "xid/79"), boot: str = NOW.boot_id) -> Entry:
+    return Entry(id="x" * 8, kind=kind, causes=(cause,), time=NOW.wall - ago, uptime=max(0.0, NOW.uptime - ago), boot_id=boot)
+
+
+def with_request(**changes: object) -> Facts:
+    return replace(FACTS, request=replace(REQUEST, **changes))
+
+
+def with_told(**changes: object) -> Facts:
+    return replace(FACTS, standing=replace(STANDING, findings={7: replace(TOLD, **changes)}))
+
+
+def with_standing(**changes: object) -> Facts:
+    return replace(FACTS, standing=replace(STANDING, **changes))
+
+
+def booked(*entries: Entry, **changes: object) -> Facts:
+    return replace(FACTS, book=Book(entries), **changes)
+
+
+# Each check, and how it fails: the facts, and a part of what is said.
+FAILS: list[tuple[str, Facts, str]] = [
+    ("mode", replace(FACTS, automatic=False), "say, do not act"),
+    ("kill_switch", replace(FACTS, kill_switch="the kill switch is thrown: /x is there"), "/x is there"),
+    ("maintenance", replace(FACTS, maintenance="the node is under maintenance: /y is there"), "/y is there"),
+    ("request", replace(FACTS, request=None, request_trouble="the request is broken: no 'id'"), "no 'id'"),
+    ("request", replace(FACTS, request=None), "there is no request"),
+    ("boot", with_request(boot_id="boot-a"), "another boot (boot-a)"),
+    ("age", with_request(uptime=NOW.uptime - MOST_AGE_S - 1), "301 s old"),
+    ("age", with_request(uptime=NOW.uptime + 1), "after this moment"),
+    ("daemon", replace(FACTS, standing=None, standing_trouble="nobody listens"), "nobody listens"),
+    ("daemon", with_standing(boot_id="boot-a"), "another boot"),
+    ("daemon", with_standing(simulated=True), "simulated"),
+    ("daemon", with_standing(reboot_required=False), "does not say rebootRequired"),
+    ("daemon", replace(REPLACE, standing=replace(STANDING, findings=REPLACE.standing.findings)), "does not say replacementRequired"),  # type: ignore[union-attr]
+    ("findings", with_standing(findings={}), f"finding #7 xid/79 of {GPU} is not open"),
+    ("findings", with_told(code="xid/48"), "is xid/48 of"),
+    ("findings", with_told(component="gpu/0000:9b:00.0"), "of gpu/0000:9b:00.0, not"),
+    ("findings", with_told(simulated=True), "is a drill's"),
+    ("findings", with_told(state="in_remedy"), "somebody is at work"),
+    ("findings", with_told(action="inspect"), "asks for inspect"),
+    ("findings", with_told(action="replace_node"), "asks for replace_node"),
+    ("findings", with_told(action="no such action"), "asks for no such action"),
+    ("findings", replace(with_told(action="reset_device"), device_reset=True), "asks for reset_device"),
+    ("findings", with_request(grounds=(GROUND, replace(GROUND, id=8))), "finding #8"),
+    ("released", with_standing(released="all GPUs released until 12:00"), "all GPUs released"),
+    ("book", replace(FACTS, book=None, book_trouble="not JSON"), "not JSON"),
+    ("book", booked(done(-120, cause=("node", "x/y"))), "lies in the future"),
+    ("book", booked(replace(done(0), uptime=NOW.uptime + 1)), "lies in the future"),
+    ("cause", booked(done(3600), reboots_per_day=9), "1.0 h ago"),
+    ("cause", booked(done(DAY_S - 1, boot="boot-a"), reboots_per_day=9), "once a day"),
+    # The wall clock may say what it likes: this boot is not a day old, and what was before it may be younger than a day.
+    ("cause", booked(done(9 * DAY_S, boot="boot-a"), reboots_per_day=9), "once a day"),
+    # In a container the clock that counts from the boot may be the host's: then the wall clock has to do.
+    (
+        "cause",
+        booked(
+            replace(done(3600, boot="boot-a"), uptime=0.0),
+            reboots_per_day=9,
+            now=replace(NOW, uptime=9 * DAY_S),
+            request=replace(REQUEST, uptime=9 * DAY_S),
+        ),
+        "1.0 h ago",
+    ),
+    ("budget", booked(done(60, cause=("node", "other/1"))), "reboots_per_day is 1"),
+    ("budget", replace(FACTS, reboots_per_day=0), "0 reboots within a day"),
+    ("budget", replace(REPLACE, replacements_per_day=0), "replacements_per_day is 0"),
+    ("means", replace(REPLACE, replaceable=False), "nobody is configured"),
+    ("means", replace(FACTS, elsewhere="HyperPod reboots this node"), "HyperPod"),
+    ("node", replace(FACTS, node=Node(trouble="scontrol did not answer")), "scontrol did not answer"),
+    ("node", replace(FACTS, node=Node(drained=True, held="somebody else holds it: ticket 4711")), "ticket 4711"),
+]
+
+
+def test_nothing_stands_against_it() -> None:
+    for facts, kind in ((FACTS, Kind.REBOOT), (REPLACE, Kind.REPLACE)):
+        decision = decide(facts)
+        assert (decision.step, decision.kind, decision.because) == (Step.ACT, kind, ())
+    old = booked(done(9 * DAY_S, boot="boot-a"), now=replace(NOW, uptime=DAY_S), request=replace(REQUEST, uptime=DAY_S))
+    assert decide(old).step is Step.ACT
+    assert decide(booked(done(60, kind=Kind.REPLACE))).step is Step.ACT, "a replacement is not a reboot"
+    assert decide(with_told(action="reset_device")).step is Step.ACT, "a reset that the site does not do itself"
+
+
+@pytest.mark.parametrize(("name", "facts", "said"), FAILS, ids=[f"{name}-{number}" for number, (name, _, _) in enumerate(FAILS)])
+def test_one_check_that_fails_is_enough(name: str, facts: Facts, said: str) -> None:
+    decision = decide(facts)
+    assert decision.step is Step.REFUSED
+    assert said in dict(decision.because)[name], decision
+    assert [one for one, _ in decision.because if one not in (name, "cause", "budget")] == [], "and only that one"
+
+
+def test_every_check_has_a_case_here() -> None:
+    assert {name for name, _, _ in FAILS} == set(CHECKS)
+
+
+def test_first_new_work_is_kept_away_and_then_what_runs_is_waited_for() -> None:
+    assert decide(replace(FACTS, node=Node())).step is Step.DRAIN
+    waits = decide(replace(FACTS, node=Node(drained=True, busy="Slurm says MIXED")))
+    assert (waits.step, waits.words) == (Step.WAIT, "Slurm says MIXED")
+    told = decide(with_standing(jobs=("job 1", "job 2", "job 3", "job 4", "job 5")))
+    assert (told.step, told.words) == (Step.WAIT, "job 1, job 2, job 3 and 2 more still run here")
+
+
+@FUZZ
+@given(st.lists(st.sampled_from([(name, facts) for name, facts, _ in FAILS]), min_size=1, max_size=4), st.booleans(), st.booleans())
+def test_it_never_acts_when_any_check_fails(failing: list[tuple[str, Facts]], drained: bool, busy: bool) -> None:
+    """Whatever else holds: the failed ones are laid over each other."""
+    facts = replace(FACTS, node=Node(drained=drained, busy="busy" if busy else ""))
+    for _, other in failing:
+        changed = {name: getattr(other, name) for name in Facts.__dataclass_fields__ if getattr(other, name) != getattr(FACTS, name)}
+        facts = replace(facts, **changed)
+    # Laid over each other they may cancel out (two boots that agree); what every check says is then the measure.
+    if any(check(facts) for check in CHECKS.values()):
+        assert decide(facts).step is Step.REFUSED
+    else:
+        assert decide(facts).step in (Step.ACT, Step.WAIT, Step.DRAIN)
+
+
+# --- no two reboots for one cause within a day
+
+
+@dataclass
+class World:
+    """A node: true time, and the clocks that it shows. The book is kept as `vitald recover` keeps it."""
+
+    true: float = 0.0
+    booted: float = 0.0
+    boots: int = 0
+    wall_is_off: float = 1_700_000_000.0
+    book: bytes = field(default_factory=lambda: books.render(Book()))
+    done: list[tuple[float, Kind, tuple[str, str]]] = field(default_factory=list)
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(wall=max(0.0, self.true + self.wall_is_off), uptime=self.true - self.booted, boot_id=f"boot-{self.boots}")
+
+    def boot(self, down: float) -> None:
+        self.true += down
+        self.booted, self.boots = self.true, self.boots + 1
+
+    def ask(self, cause: tuple[str, str], kind: Kind) -> None:
+        now = self.clock
+        action = "reboot_node" if kind is Kind.REBOOT else "replace_node"
+        ground = replace(GROUND, component=cause[0], code=cause[1], action=action)
+        facts = replace(
+            FACTS,
+            now=now,
+            request=replace(REQUEST, kind=kind, boot_id=now.boot_id, uptime=now.uptime, grounds=(ground,)),
+            standing=Standing(
+                findings={7: Told(component=cause[0], code=cause[1], action=action, state="open", simulated=False)},
+                reboot_required=True,
+                replacement_required=True,
+                boot_id=now.boot_id,
+            ),
+            book=books.parse(self.book),
+            reboots_per_day=1000,
+            replacements_per_day=1000,
+        )
+        if decide(facts).step is Step.ACT:
+            entry = Entry(id="x", kind=kind, causes=(cause,), time=now.wall, uptime=now.uptime, boot_id=now.boot_id)
+            self.book = books.render(books.parse(self.book).with_entry(entry, now))
+            self.done.append((self.true, kind, cause))
+            if kind is Kind.REBOOT:
+                self.boot(120.0)
+
+
+HOUR_S = 3600.0
+STEPS = st.one_of(
+    st.tuples(st.just("wait"), st.sampled_from([60.0, 6 * HOUR_S, 20 * HOUR_S, DAY_S - 1, DAY_S, 40 * DAY_S]) | st.floats(1.0, 2 * DAY_S)),
+    st.tuples(st.just("clock"), st.sampled_from([-DAY_S, -HOUR_S, HOUR_S, DAY_S, 2 * DAY_S]) | st.floats(-40 * DAY_S, 40 * DAY_S)),
+    st.tuples(st.just("clock begins at nought"), st.just(0.0)),
+    st.tuples(st.just("boot"), st.floats(1.0, 3600.0)),
+    *[st.tuples(st.just("ask"), st.sampled_from([0, 0, 1, 1, 2]))] * 3,
+)
+
+
+@settings(FUZZ, max_examples=600)
+@example([("wait", DAY_S), ("ask", 1), ("clock", DAY_S), ("ask", 1)])  # set forward in the same boot
+@example([("ask", 0), ("clock", 40 * DAY_S), ("ask", 2), ("ask", 0)])  # set forward by so much that old entries make room
+@example([("ask", 0), ("clock begins at nought", 0.0), ("ask", 0), ("wait", HOUR_S), ("ask", 0)])
+@given(st.lists(STEPS, max_size=30))
+def test_never_two_for_one_cause_within_a_day_whatever_the_clocks_do(steps: list[tuple[str, float]]) -> None:
+    world = World()
+    for what, amount in steps:
+        if what == "wait":
+            world.true += amount
+        elif what == "clock":
+            world.wall_is_off += amount
+        elif what == "clock begins at nought":
+            world.wall_is_off = -world.true
+        elif what == "boot":
+            world.boot(amount)
+        else:
+            world.ask((GPU, f"xid/{int(amount) // 2}"), [Kind.REBOOT, Kind.REPLACE][int(amount) % 2])
+    for number, (at, kind, cause) in enumerate(world.done):
+        for later, other, again in world.done[number + 1 :]:
+            assert (other, again) != (kind, cause) or later - at >= DAY_S
+
+
+def test_a_day_later_it_is_done_again() -> None:
+    """Else the test above would hold for what never acts."""
+    world = World()
+    for hours in (0, 1, 23, 25, 26, 51):
+        world.true = max(world.true, hours * 3600.0)
+        world.ask((GPU, "xid/79"), Kind.REBOOT)
+    assert [round(at / 3600) for at, _, _ in world.done] == [0, 25, 51]
+
+
+# --- what is asked for
+
+
+def test_replacing_outranks_rebooting_and_is_waited_for() -> None:
+    reboot, replaced = finding(Action.REBOOT_NODE, number=1), finding(Action.REPLACE_NODE, number=2)
+    assert wanted([reboot], lambda _: True, device_reset=False) == (Kind.REBOOT, (reboot,))
+    assert wanted([reboot, replaced], lambda _: True, device_reset=False) == (Kind.REPLACE, (replaced,))
+    assert wanted([reboot, replaced], lambda one: one is reboot, device_reset=False) is None
+    assert wanted([reboot, finding(number=3)], lambda one: one is reboot, device_reset=False) == (Kind.REBOOT, (reboot,))
+    assert wanted([reboot], lambda _: False, device_reset=False) is None
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        finding(simulated_until=1e12),
+        finding(shadow=True),
+        finding(state=FindingState.IN_REMEDY),
+        finding(Action.INSPECT),
+        finding(Action.RESTART_WORKLOAD),
+        finding(Action.OBSERVE),
+    ],
+)
+def test_what_asks_for_nothing(found: object) -> None:
+    assert wanted([found], lambda _: True, device_reset=False) is None  # type: ignore[list-item]
+
+
+def test_nothing_while_somebody_works_on_one_of_them() -> None:
+    begun = finding(number=2, state=FindingState.IN_REMEDY)
+    assert wanted([finding(number=1), begun], lambda _: True, device_reset=False) is None
+    drill = finding(number=2, state=FindingState.IN_REMEDY, simulated_until=1e12)
+    assert wanted([finding(number=1), drill], lambda _: True, device_reset=False) is not None
+
+
+def test_a_reset_is_a_reboot_where_the_site_does_not_reset() -> None:
+    assert asks_for(Action.RESET_DEVICE, device_reset=False) is Kind.REBOOT
+    assert asks_for(Action.RESET_DEVICE, device_reset=True) is None
+    later = finding(Action.RESET_DEVICE, When.AFTER_JOB)
+    assert wanted([later], lambda _: True, device_reset=False) == (Kind.REBOOT, (later,)), "root waits for the job"
+
+
+# --- the file
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp", "Zs"]), min_size=1, max_size=60)
+NUMBER = st.floats(0, 2**40)
+GROUNDS = st.builds(
+    Ground,
+    id=st.integers(0, 2**53),
+    component=TEXT,
+    code=TEXT,
+    since=NUMBER,
+    action=TEXT,
+    count=st.integers(0, 2**53),
+    raw=TEXT,
+)
+REQUESTS = st.builds(
+    Request,
+    id=st.text("0123456789abcdef", min_size=8, max_size=64),
+    boot_id=TEXT,
+    time=NUMBER,
+    uptime=NUMBER,
+    kind=st.sampled_from(Kind),
+    host=TEXT,
+    who=TEXT,
+    status=TEXT,
+    reasons=st.lists(TEXT, max_size=8).map(tuple),
+    grounds=st.lists(GROUNDS, min_size=1, max_size=16).map(tuple),
+)
+
+
+@FUZZ
+@given(REQUESTS)
+def test_what_is_written_is_read(request_: Request) -> None:
+    assert parse(render(request_)) == request_
+
+
+def test_the_longest_request_fits() -> None:
+    long = "\U00020000" * 5000
+    ground = replace(ground_of(finding(raw=long, number=2**53), str), component=long[:256], code=long[:256])
+    data = render(replace(REQUEST, host=long, reasons=(long,) * 20, grounds=(ground,) * 16))
+    assert parse(data).grounds == (ground,) * 16
+
+
+@FUZZ
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_in_words(data: bytes) -> None:
+    with pytest.raises(RequestBroken):
+        parse(data)
+    with pytest.raises(BookBroken):
+        books.parse(data)
+
+
+def _with(path: tuple[str | int, ...], value: object) -> bytes:
+    told = json.loads(render(REQUEST))
+    at = told
+    for step in path[:-1]:
+        at = at[step]
+    if value is ...:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return json.dumps(told).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (_with(("version",), 2), "version 2"),
+        (_with(("version",), True), "version"),
+        (_with(("id",), ...), "no 'id'"),
+        (_with(("extra",), 1), "unknown key 'extra'"),
+        (_with(("id",), "short"), "id: expected 8 to 64"),
+        (_with(("id",), "x" * 65), "id: expected"),
+        (_with(("action",), "shutdown"), "none of reboot, replace"),
+        (_with(("action",), ["reboot"]), "none of reboot, replace"),
+        (_with(("uptime",), "1"), "uptime: expected a number"),
+        (_with(("uptime",), -1), "uptime: expected a number"),
+        (_with(("uptime",), True), "uptime: expected a number"),
+        (_with(("time",), 10**400), "time: expected a number"),
+        (_with(("findings",), []), "findings: expected a list"),
+        (_with(("findings",), [{}] * 17), "findings: expected a list"),
+        (_with(("findings", 0, "id"), 1.5), "id: expected a whole number"),
+        (_with(("findings", 0, "raw"), "\x1b[2J"), "raw: expected"),
+        (_with(("findings", 0, "raw"), "x" * 513), "raw: expected"),
+        (_with(("findings", 0), []), "a finding is not a JSON object"),
+        (_with(("reasons",), ["x"] * 9), "reasons: expected"),
+        (_with(("reasons",), [5]), "reasons: expected"),
+        (b'{"version": 1, "version": 1}', "twice"),
+        (b'{"uptime": NaN}', "NaN"),
+        (b"[" * 30000, "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"\xff", "not JSON"),
+        (b" " * (MOST_BYTES + 1), "longer than"),
+    ],
+)
+def test_what_is_no_request(data: bytes, said: str) -> None:
+    with pytest.raises(RequestBroken, match=said.replace("(", r"\(")):
+        parse(data)
+
+
+def test_a_book_that_is_not_whole_is_no_book() -> None:
+    whole = books.render(Book((done(10), done(20, kind=Kind.REPLACE))))
+    assert len(books.parse(whole).entries) == 2
+    for end in range(len(whole) - 1):
+        with pytest.raises(BookBroken):
+            books.parse(whole[:end])
+    for wrong in (
+        whole.replace(b'"reboot"', b'"shutdown"'),
+        whole.replace(b'"version": 1', b'"version": 2'),
+        b'{"version": 1, "actions": [{}]}',
+    ):
+        with pytest.raises(BookBroken):
+            books.parse(wrong)
+
+
+def test_old_entries_make_room_but_none_that_counts() -> None:
+    now = replace(NOW, uptime=40 * DAY_S)
+    many = tuple(
+        Entry(id="x", kind=Kind.REBOOT, causes=(("c", str(n)),), time=now.wall - n, uptime=now.uptime - n, boot_id="boot-b")
+        for n in range(1000)
+    )
+    with pytest.raises(BookBroken):
+        Book(many).with_entry(done(0), now)
+    old = tuple(replace(one, time=now.wall - 31 * DAY_S, uptime=DAY_S) for one in many)
+    assert Book(old).with_entry(done(0), now).entries == (done(0),)
+
+
+def test_the_deciding_parts_touch_no_machine() -> None:
+    for module in ("request", "book", "decision"):
+        assert (
+            forbidden(
+                imports(MODULES[f"agent.recovery.{module}"]),
+                "os",
+                "time",
+                "pathlib",
+                "subprocess",
+                "socket",
+                "asyncio",
+                "structlog",
+                "random",
+            )
+            == []
+        )

@@ -1,0 +1,190 @@
+"""The daemon's side: when root is asked, what the file says, and when it is taken away. It may do no more than that."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.board import Board, LedgerHealth
+from agent.config import Recovery
+from agent.lane import Lane
+from agent.model import Action, Finding, SourceState
+from agent.outputs.recovery import Asking
+from agent.recovery.request import FILE, Kind, Request, parse
+from tests.unit.builders import finding, source
+from tests.unit.test_imports import MODULES, forbidden, imports, named
+
+AUTOMATIC = Recovery(mode="automatic", after_s=120.0)
+
+
+class Asked:
+    """An `Asking` over a board that the test fills, at moments that it chooses."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = AUTOMATIC
+        self.board = Board("boot-b", 0.0, device_reset=False)
+        self.path = folder / FILE
+        self.lane = Lane("test")
+        self.asking = Asking(self.board, folder, self.lane, lambda: self.settings, asyncio.Event())
+
+    def open(self, *findings: Finding) -> None:
+        self.board.findings = findings
+
+    async def at(self, moment: float) -> Request | None:
+        """The file after a turn at this moment."""
+        await self.asking.turn(moment)
+        return parse(self.path.read_bytes()) if self.path.exists() else None
+
+
+def run(folder: Path, story: Callable[[Asked], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        asked = Asked(folder)
+        try:
+            await story(asked)
+        finally:
+            asked.lane.close()
+
+    asyncio.run(whole())
+
+
+def test_a_finding_that_stands_is_asked_for_and_repeated(tmp_path: Path) -> None:
+    async def story(asked: Asked) -> None:
+        asked.open(finding(raw="NVRM: \x1b[2J"))
+        assert await asked.at(0.0) is None
+        assert await asked.at(119.0) is None
+        first = await asked.at(120.0)
+        assert first is not None
+        assert (first.kind, first.boot_id, first.causes) == (Kind.REBOOT, "boot-b", (("gpu/0000:01:00.0", "xid/79"),))
+        assert first.grounds[0].raw == "NVRM: ?[2J"
+        found, folder = asked.path.stat(), asked.path.parent.stat()
+        assert (stat.S_IMODE(found.st_mode), stat.S_IMODE(folder.st_mode)) == (0o640, 0o750)
+        assert [one.name for one in asked.path.parent.iterdir()] == ["request.json"]
+        again = await asked.at(299.0)
+        assert again == first, "not anew so soon: each is a process of root's"
+        later = await asked.at(300.0)
+        assert later is not None and (later.id, later.uptime > first.uptime) == (first.id, True)
+        asked.open()
+        assert await asked.at(301.0) is None
+        assert asked.asking.shown() == {"mode": "automatic", "request": None}
+
+    run(tmp_path, story)
+
+
+def test_another_finding_changes_the_request(tmp_path: Path) -> None:
+    async def story(asked: Asked) -> None:
+        asked.open(finding(number=1))
+        await asked.at(0.0)
+        first = await asked.at(120.0)
+        asked.open(finding(number=1), finding(Action.REPLACE_NODE, number=2))
+        assert await asked.at(121.0) is None, "what will be asked for instead is not settled: nothing meanwhile"
+        second = await asked.at(241.0)
+        assert first is not None and second is not None
+        assert (second.kind, [one.id for one in second.grounds]) == (Kind.REPLACE, [2])
+        assert second.id != first.id
+        assert asked.asking.shown()["request"]["findings"] == [2]  # type: ignore[index]
+
+    run(tmp_path, story)
+
+
+def test_what_it_asks_for_must_stand_not_only_the_finding(tmp_path: Path) -> None:
+    async def story(asked: Asked) -> None:
+        asked.open(finding(Action.INSPECT))
+        await asked.at(0.0)
+        asked.open(finding(Action.REBOOT_NODE))
+        assert await asked.at(130.0) is None
+        assert await asked.at(250.0) is not None
+
+    run(tmp_path, story)
+
+
+def _mode(asked: Asked) -> None:
+    asked.settings = replace(AUTOMATIC, mode="none")
+
+
+def _ledger(asked: Asked) -> None:
+    asked.board.ledger = LedgerHealth(ok=False)
+
+
+def _unsaved(asked: Asked) -> None:
+    asked.board.ledger = LedgerHealth(unsaved=1)
+
+
+def _released(asked: Asked) -> None:
+    asked.board.sources["nvml"] = source(0.0, state=SourceState.RELEASED, name="nvml")
+
+
+def _simulated(asked: Asked) -> None:
+    asked.board.sources["nvml"] = replace(source(0.0, name="nvml"), simulated=True)
+
+
+@pytest.mark.parametrize("change", [_mode, _ledger, _unsaved, _released, _simulated])
+def test_nothing_is_asked_for_and_what_was_is_taken_back(tmp_path: Path, change: Callable[[Asked], None]) -> None:
+    async def story(asked: Asked) -> None:
+        asked.open(finding())
+        await asked.at(0.0)
+        assert await asked.at(120.0) is not None
+        change(asked)
+        assert await asked.at(121.0) is None
+        assert await asked.at(10_000.0) is None
+
+    run(tmp_path, story)
+
+
+def test_it_begins_when_the_past_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def story(asked: Asked) -> None:
+        asked.settings = replace(AUTOMATIC, after_s=0.0)
+        asked.path.parent.mkdir()
+        asked.path.write_text("of a daemon before this one")
+        asked.open(finding())
+        ready = asyncio.Event()
+        asking = Asking(asked.board, asked.path.parent.parent, asked.lane, lambda: asked.settings, ready)
+        task = asyncio.ensure_future(asking.run())
+        await asyncio.sleep(0.05)
+        assert asking.request is None
+        ready.set()
+        while asking.request is None or not asked.path.exists():
+            await asyncio.sleep(0.01)
+        assert parse(asked.path.read_bytes()).id == asking.request.id
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not asked.path.exists()
+
+    run(tmp_path, story)
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    async def story(asked: Asked) -> None:
+        asked.open(finding())
+        await asked.at(0.0)
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        asked.path.parent.symlink_to(elsewhere)
+        with pytest.raises(OSError, match="Not a directory"):
+            await asked.at(120.0)
+        assert list(elsewhere.iterdir()) == []
+        asked.path.parent.unlink()
+        asked.path.parent.mkdir()
+        victim = tmp_path / "victim"
+        victim.write_text("mine")
+        asked.path.symlink_to(victim)
+        asked.path.with_name(".request.json.new").symlink_to(victim)
+        assert await asked.at(121.0) is not None
+        assert victim.read_text() == "mine"
+        assert not asked.path.is_symlink()
+
+    run(tmp_path, story)
+
+
+def test_the_daemon_can_ask_and_nothing_else() -> None:
+    """Of the package that acts it knows the form of a request. Nothing that it loads starts a reboot."""
+    allowed = {"agent.recovery", "agent.recovery.request"}
+    for module in [*named("agent.outputs"), "agent.daemon"]:
+        used = {name for name in forbidden(imports(MODULES[module]), "agent.recovery") if name in MODULES}
+        assert used <= allowed, module
+    assert not {"subprocess", "signal", "ctypes"} & imports(MODULES["agent.outputs.recovery"])

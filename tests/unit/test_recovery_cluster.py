@@ -1,0 +1,242 @@
+"""What the node's scheduler says before anything is done to it: Slurm's words, a real kubectl before a small API server, a site's own program."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from agent.cli.slurm import Known
+from agent.config import Config, Means, Paths, Recovery
+from agent.recovery import cluster
+from agent.recovery.cluster import Kubernetes, Nobody, Program, Slurm, Wish
+from agent.recovery.decision import Node
+from tests.conftest import require
+
+WISH = Wish(action="reboot", request="r" * 8, verdict={"reasons": ["gpu/0000:65:00.0: fell \x1b[2J off"]}, boot_id="boot-b")
+OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
+
+
+def config(**changes: object) -> Config:
+    return Config(recovery=Recovery(**{"node": "node-1", **changes}))  # type: ignore[arg-type]
+
+
+# --- Slurm
+
+
+@pytest.mark.parametrize(
+    ("states", "reason", "node"),
+    [
+        ("IDLE", "", Node()),
+        ("IDLE DRAIN", OURS, Node(drained=True)),
+        ("DOWN DRAIN NOT_RESPONDING", OURS, Node(drained=True)),  # Slurm has ended its jobs
+        ("MIXED DRAIN", OURS, Node(drained=True, busy="in Slurm the node is DRAIN+MIXED")),
+        ("ALLOCATED", "", Node(busy="in Slurm the node is ALLOCATED")),
+        ("IDLE COMPLETING DRAIN", OURS, Node(drained=True, busy="in Slurm the node is COMPLETING+DRAIN+IDLE")),
+        ("UNKNOWN", "", Node(busy="in Slurm the node is UNKNOWN")),
+        ("IDLE DRAIN", "ticket 4711", Node(held="somebody else holds the node in Slurm: it is DRAIN+IDLE, for: ticket 4711")),
+        ("IDLE DRAIN", "", Node(held="somebody else holds the node in Slurm: it is DRAIN+IDLE, for: no reason given")),
+        ("DOWN", "Action:Reboot", Node(held="somebody else holds the node in Slurm: it is DOWN, for: Action:Reboot")),
+        ("IDLE MAINTENANCE", "", Node(held="in Slurm the node is IDLE+MAINTENANCE: somebody is at work on it")),
+        (
+            "IDLE DRAIN REBOOT_ISSUED",
+            OURS,
+            Node(drained=True, held="in Slurm the node is DRAIN+IDLE+REBOOT_ISSUED: somebody is at work on it"),
+        ),
+    ],
+)
+def test_what_slurm_says_of_the_node(monkeypatch: pytest.MonkeyPatch, states: str, reason: str, node: Node) -> None:
+    monkeypatch.setattr("agent.cli.slurm.look", lambda name, seconds: Known(frozenset(states.split()), reason))
+    assert Slurm(config()).look(WISH) == node
+
+
+def test_a_slurm_that_does_not_answer_is_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.cli.slurm.look", lambda name, seconds: "scontrol did not answer within 10.0 s")
+    assert Slurm(config()).look(WISH).trouble == "scontrol did not answer within 10.0 s"
+    assert Slurm(config()).drain(WISH).trouble
+    assert Slurm(config()).mark(WISH)
+
+
+# --- nobody is asked
+
+
+def test_a_scheduler_that_is_not_asked_is_noticed(tmp_path: Path) -> None:
+    """Work could begin between the last look and the reboot."""
+    nobody = Nobody(Config(paths=Paths(procfs=tmp_path)))
+    (tmp_path / "self").mkdir()
+    for pid, name in (("1", "systemd"), ("2", "slurmd-not")):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "comm").write_text(f"{name}\n")
+    assert nobody.look(WISH) == nobody.drain(WISH) == Node(drained=True)
+    for name in ("slurmd", "kubelet"):
+        (tmp_path / "2/comm").write_text(f"{name}\n")
+        assert f'{name} runs here, and [recovery] drain is "none"' in nobody.look(WISH).trouble
+
+
+def test_a_step_of_slurm_is_work_whoever_is_asked(tmp_path: Path) -> None:
+    for pid, line in (("1", b"slurmstepd: [4711.0]\0"), ("2", b"slurmstepd\0infinity\0"), ("3", b"slurmstepd: [4711.batch]\0"), ("4", b"")):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "comm").write_text("slurmstepd\n")
+        (tmp_path / pid / "cmdline").write_bytes(line)
+    assert cluster.steps(tmp_path) == ("job 4711 of Slurm",)
+
+
+# --- a program
+
+
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        ("exit 0", Node(drained=True)),
+        ("echo 3 jobs; exit 75", Node(drained=True, busy="{path} says: 3 jobs")),
+        ("exit 75", Node(drained=True, busy="{path} says: something still runs here")),
+        ("echo no; exit 1", Node(trouble="{path} failed: exit 1: no")),
+    ],
+)
+def test_a_sites_own_program(tmp_path: Path, text: str, node: Node) -> None:
+    path = tmp_path / "drain"
+    path.write_text(f'#!/bin/sh\n[ "$VITALD_ACTION $VITALD_NODE $VITALD_REQUEST" = "reboot node-1 rrrrrrrr" ] || exit 9\n{text}\n')
+    path.chmod(0o755)
+    program = Program((str(path),), config())
+    assert program.look(WISH) == Node(), "nobody knows before it is run"
+    assert program.drain(WISH) == replace(node, busy=node.busy.format(path=path), trouble=node.trouble.format(path=path))
+    assert WISH.reason == "gpu/0000:65:00.0: fell ?[2J off"
+
+
+# --- Kubernetes
+
+
+class Api:
+    """As much of an API server as a node and its pods need."""
+
+    def __init__(self) -> None:
+        self.node: dict[str, object] = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}, "spec": {}}
+        self.pods: list[dict[str, object]] = []
+        self.asked: list[str] = []
+        self.broken = False
+
+    def answer(self, method: str, path: str, body: bytes) -> object:
+        self.asked.append(f"{method} {path}")
+        place, _, query = path.partition("?")
+        if place == "/api":
+            return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+        if place == "/apis":
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": []}
+        if place == "/api/v1":
+            verbs = ["get", "list", "patch"]
+            resources = [
+                {"name": "nodes", "singularName": "node", "namespaced": False, "kind": "Node", "verbs": verbs},
+                {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": verbs},
+            ]
+            return {"kind": "APIResourceList", "groupVersion": "v1", "resources": resources}
+        if place == "/api/v1/nodes/node-1":
+            if method == "PATCH":
+                _merge(self.node, json.loads(body))
+            return self.node
+        if place == "/api/v1/pods":
+            assert "fieldSelector=spec.nodeName%3Dnode-1" in query, query
+            return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.pods}
+        return None
+
+    def add(self, name: str, phase: str = "Running", owner: str | None = "Job") -> None:
+        owners = [{"kind": owner, "name": "o", "apiVersion": "v1", "uid": "u"}] if owner else []
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ns", "ownerReferences": owners}}
+        self.pods.append({**pod, "spec": {}, "status": {"phase": phase}})
+
+
+def _merge(into: dict[str, object], patch: dict[str, object]) -> None:
+    for key, value in patch.items():
+        known = into.get(key)
+        if isinstance(value, dict) and isinstance(known, dict):
+            _merge(known, value)
+        else:
+            into[key] = value
+
+
+@contextmanager
+def served(api: Api) -> Iterator[int]:
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            found = None if api.broken else api.answer(self.command, self.path, body)
+            said = json.dumps(
+                found or {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "forbidden by a test"}
+            ).encode()
+            self.send_response(200 if found else 403)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        do_GET = do_PATCH = _answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[tuple[Api, Kubernetes]]:
+    require(shutil.which("kubectl"), "kubectl")
+    made = Api()
+    with served(made) as port:
+        path = tmp_path / "kubeconfig"
+        cluster_ = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
+        context = {"name": "c", "context": {"cluster": "c", "user": ""}}
+        path.write_text(
+            json.dumps({"apiVersion": "v1", "kind": "Config", "clusters": [cluster_], "contexts": [context], "current-context": "c"})
+        )
+        yield made, Kubernetes(config(kubeconfig=path, drain=Means(word="kubernetes")))
+
+
+def test_kubernetes_cordons_waits_and_labels(api: tuple[Api, Kubernetes]) -> None:
+    server, kubernetes = api
+    server.add("daemon", owner="DaemonSet")
+    server.add("static", owner="Node")
+    server.add("over", phase="Succeeded")
+    assert kubernetes.look(WISH) == Node()
+    assert not any(asked.startswith("PATCH") for asked in server.asked), "looking changes nothing"
+
+    server.add("training")
+    server.add("naked", owner=None, phase="Pending")
+    drained = kubernetes.drain(WISH)
+    assert drained == Node(drained=True, busy="pods run here: ns/training, ns/naked")
+    assert server.node["spec"] == {"unschedulable": True}
+    assert not any(asked.startswith("DELETE") or "eviction" in asked for asked in server.asked)
+
+    server.pods = []
+    assert kubernetes.look(WISH) == Node(drained=True)
+    assert kubernetes.mark(WISH) == ""
+    assert server.node["metadata"]["labels"] == {"vitald/action": "replace"}  # type: ignore[index]
+
+
+def test_what_somebody_else_has_cordoned_is_left_alone(api: tuple[Api, Kubernetes]) -> None:
+    server, kubernetes = api
+    server.node["spec"] = {"unschedulable": True}
+    assert kubernetes.look(WISH).held == "the node is cordoned by somebody else"
+    server.node["metadata"] = {"name": "node-1", "annotations": {"vitald/drained": "boot-a"}}
+    assert "in an earlier boot" in kubernetes.look(WISH).held
+
+
+def test_a_kubernetes_that_refuses_is_trouble(api: tuple[Api, Kubernetes]) -> None:
+    server, kubernetes = api
+    server.broken = True
+    assert "kubectl failed" in kubernetes.look(WISH).trouble
+    assert "kubectl failed" in kubernetes.drain(WISH).trouble
+    assert "kubectl failed" in kubernetes.mark(WISH)
