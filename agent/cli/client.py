@@ -21,6 +21,7 @@ from agent.cli import EX_CONFIG, EX_UNAVAILABLE, Failed
 
 Json = dict[str, object]
 STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
+_MOST_BYTES = 64 * 1024 * 1024  # many times the largest answer
 _SYSTEM = Path("/run/vitald/vitald.sock")
 _BOOTED, _SYSTEMCTL, _SYSTEMD_S = Path("/run/systemd/system"), "/usr/bin/systemctl", 1.0
 
@@ -140,7 +141,7 @@ class _Answer:
 
     def json(self) -> Json:
         try:
-            value = self._loads(self._response.read())
+            value = self._loads(self._response.read(_MOST_BYTES))  # one that is cut off there is no JSON
         except (OSError, http.client.HTTPException) as error:
             raise _no_answer(self._place, error) from error
         except ValueError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import fcntl
 import gc
 import heapq
@@ -60,13 +61,29 @@ _GPUS = 8
 _NEURON = ["0000:cc:00.0", "0000:b5:00.0", "0000:b6:00.0", "0000:6f:00.0"]
 _EFA = ["0000:10:19.0", "0000:20:19.0"]
 _MLX5 = ["0000:2a:00.0", "0000:3a:00.0"]
-_STORMS = 6
+_STORMS = 12
 _ANSWER_S = 60.0  # real ones, for the daemon to come to rest
 
-# What is sampled, and by how much it may rise over the second half: nothing that is counted in pieces, beyond what comes and goes.
-#   rss_mib    the allocator keeps and splits pages as it likes: the least-squares line over the half must not rise by more than this
-#   blocks     of Python's own allocator, the sharper measure of the same: a leak of one object a scrape would be 2,880 in half a day
-BOUNDS = {"rss_mib": 1.0, "blocks_share": 0.01, "fds": 2, "threads": 1, "tasks": 2, "children": 1, "worker_rss_mib": 0.5, "worker_fds": 0}
+# By how much each may rise over the second half. What is counted in pieces (the most in its last third beside the most in its first): not
+# beyond what happens to be under way in the one and not in the other.
+#   rss_mib       the least-squares line; the allocator keeps a peak's pages, so one peak higher than all before is no growth yet
+#   blocks_share  of Python's own allocator, the sharper measure of the same: two objects a scrape would be 5,760 of some 350,000
+BOUNDS = {
+    "rss_mib": 2.0,
+    "worker_rss_mib": 0.5,
+    "blocks_share": 0.01,
+    "fds": 2,
+    "threads": 1,
+    "tasks": 3,
+    "children": 1,
+    "worker_fds": 0,
+    "watchers": 1,
+    "clients": 2,
+    "readings": 0,
+    "answers": 0,
+    "queue": 0,
+    "held": 0,
+}
 
 
 def run() -> Json:
@@ -313,8 +330,8 @@ def _sample(daemon: Any, work: Work) -> Json:
     return {
         "rss_mib": status["VmRSS"] / 1024,
         "anonymous_mib": status["RssAnon"] / 1024,
-        "blocks": sys.getallocatedblocks(),
-        "objects": len(gc.get_objects()),
+        **_malloced(),
+        "blocks": sys.getallocatedblocks(),  # not gc.get_objects(): it also holds tuples that another thread has yet to finish, which breaks them
         "fds": len([*Path("/proc/self/fd").iterdir()]),
         "threads": status["Threads"],
         "tasks": len(asyncio.all_tasks()),
@@ -348,6 +365,23 @@ def _status(pid: str) -> dict[str, int]:
     return {
         name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines) if name in ("VmRSS", "RssAnon", "Threads")
     }
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "used", "free", "keepcost")
+    ]
+
+
+def _malloced() -> dict[str, float]:
+    """What the C library has handed out, large objects and SQLite's caches among it, and what it keeps of what was given back."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)  # glibc 2.33
+    if ask is None:
+        return {"malloc_used_mib": 0.0, "malloc_free_mib": 0.0}
+    ask.restype = _Mallinfo
+    told = ask()
+    return {"malloc_used_mib": (told.used + told.hblkhd) / 2**20, "malloc_free_mib": told.free / 2**20}
 
 
 _traces: list[tracemalloc.Snapshot] = []
@@ -556,8 +590,8 @@ listen = "127.0.0.1:{self.port}"
             (10.0, self.chatter),
             (60.0, self.dashboard),
             (300.0, self.prolog),
-            (420.0, self.watcher),
-            (660.0, self.misbehave),
+            (100.0, self.watcher),
+            (240.0, self.misbehave),
             (780.0, self.fault),
             (840.0, self.other_fault),
             (1020.0, self.flap),
@@ -582,7 +616,7 @@ listen = "127.0.0.1:{self.port}"
         return [(min(every, self.seconds / self.least), what) for every, what in plan]
 
     def _after(self, seconds: float, what: Callable[[], object]) -> None:
-        self._waiting.append((self.now + seconds, what))
+        self._waiting.append((self.now + min(seconds, self.seconds / 20), what))
 
     def _later(self) -> None:
         ready = [what for at, what in self._waiting if at <= self.now]
@@ -719,7 +753,7 @@ listen = "127.0.0.1:{self.port}"
             if kind == 0:
                 self._kernel(self._xid(self.chance.randrange(_GPUS), 500 + self.chance.randrange(60), "something new"))
             elif kind == 1:
-                self._kernel(f"NVRM: Xid (PCI:{0x1000 + self.chance.randrange(16):04x}:00:00): {code}, {words}")
+                self._kernel(f"NVRM: Xid (PCI:{0x1000 + self.chance.randrange(4):04x}:00:00): {code}, {words}")
             elif kind == 2:
                 self._kernel(self._xid(0, code, words), priority=11)
             elif kind == 3:
@@ -863,19 +897,23 @@ listen = "127.0.0.1:{self.port}"
     def _result(self, passed: float, took: float) -> Json:
         status = self.get("/v1/status")
         second = [one for one in self.samples if float(str(one["hour"])) >= passed / 7200.0]
-        grew = {name: _rise(second, name) for name in ("rss_mib", "anonymous_mib", "blocks", "objects", "wal_mib", "worker_rss_mib")}
+        grew = {
+            name: _rise(second, name)
+            for name in ("rss_mib", "anonymous_mib", "malloc_used_mib", "malloc_free_mib", "blocks", "wal_mib", "worker_rss_mib")
+        }
         first, last = second[: len(second) // 3], second[-(len(second) // 3) :]
         most = {
             name: [max(one[name] for one in part) for part in (first, last)]
             for name in ("fds", "threads", "tasks", "children", "worker_fds")
         }  # type: ignore[type-var]
-        sizes = {
+        sizes: dict[str, list[int]] = {
             name: [max(one["collections"][name] for one in part) for part in (first, last)]  # type: ignore[index]
             for name in second[0]["collections"]  # type: ignore[attr-defined]
         }
-        log = Counter(
-            str(json.loads(line).get("event")) for line in (self.folder / "vitald.log").read_text().splitlines() if line.startswith("{")
-        )
+        most |= {name: sizes[name] for name in ("watchers", "clients", "readings", "answers", "queue", "held")}
+        lines = (self.folder / "vitald.log").read_text(errors="replace").splitlines()
+        log = [json.loads(line) for line in lines if line.startswith("{")]
+        said = Counter(str(entry.get("event")) for entry in log if not str(entry.get("event")).startswith("DCGM"))
         figures: Json = {
             "hours": round(passed / 3600.0, 2),
             "turned_on": self.turned,
@@ -895,7 +933,8 @@ listen = "127.0.0.1:{self.port}"
                 "states": {one["name"]: one["state"] for one in status["sources"]},  # type: ignore[attr-defined, index]
                 "events": self._stored("events"),
                 "runs": self._stored("runs"),
-                "said": {name: count for name, count in log.most_common() if name != "None"},
+                "said": dict(said.most_common()),
+                "exceptions": [entry for entry in log if "exception" in entry][:5],
             },
             "cpu_s": round(cpu_s(self.process.pid), 1),
             "load": load(),
@@ -913,7 +952,7 @@ def _line(sample: Json) -> str:
     sizes: dict[str, int] = sample["collections"]  # type: ignore[assignment]
     names = ("blocks", "fds", "threads", "tasks", "children")
     return (
-        f"{float(str(sample['rss_mib'])):7.2f} MiB  {'  '.join(f'{name} {sample[name]}' for name in names)}  "
+        f"{float(str(sample['rss_mib'])):7.2f} MiB  malloc {float(str(sample['malloc_used_mib'])):.2f} free {float(str(sample['malloc_free_mib'])):.2f}  {'  '.join(f'{name} {sample[name]}' for name in names)}  "
         f"wal {float(str(sample['wal_mib'])):.1f}  {' '.join(f'{name}={size}' for name, size in sizes.items())}"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,17 @@ from tests.booted.machine import Machine
 from tests.booted.package import built, older
 from tests.booted.service import Service
 from tests.conftest import require
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What the machine said lately goes with a failure."""
+    report = yield
+    machine = getattr(item, "funcargs", {}).get("machine")
+    if report.failed and machine is not None:
+        said = machine.run("journalctl", "--no-pager", "--lines=80", check=False).stdout
+        report.sections.append(("journal", said))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from tests.booted.machine import Done, Machine
 
 Json = dict[str, object]
 UNITS = ("vitald.service", "vitald.socket", "vitald-retry.timer")
+BELIEVING = "[kernel_log]\naccept_userspace = true\n"
 SOCKET = "/run/vitald/vitald.sock"
 
 
@@ -52,8 +53,9 @@ class Service:
         return self.machine.run(*command, user=user, check=False, timeout=timeout + 20)
 
     def findings(self, pci: str = "") -> list[Json]:
-        found = cast("list[Json]", self.get("/v1/findings")[1].get("findings", []))
-        return [one for one in found if pci in str(one["component"])]
+        """The open ones, of one GPU or of all."""
+        of = f"&component=gpu/{pci}.0" if pci else ""
+        return cast("list[Json]", self.get(f"/v1/findings?limit=1000{of}")[1].get("findings", []))
 
     def events(self, pci: str) -> list[Json]:
         found = cast("list[Json]", self.get(f"/v1/events?limit=1000&component=gpu/{pci}.0")[1].get("events", []))
@@ -105,6 +107,19 @@ class Service:
     def ready(self) -> None:
         self.machine.until(lambda: self.machine.run("systemctl", "is-active", "-q", "vitald", check=False).returncode == 0, 20.0, "vitald")
         self.machine.until(self.looked, 20.0, "its first look")
+
+    def believe(self) -> None:
+        """From now on, lines of processes count as the kernel's."""
+        self.configure(BELIEVING)
+        self.machine.run("systemctl", "reload", "vitald")
+        pci = fresh_pci()
+
+        def believed() -> bool:
+            self.write(xid(pci))
+            return len(self.findings(pci)) == 1
+
+        self.machine.until(believed, 10.0, "the new configuration")
+        self.clear(pci)
 
     def configure(self, text: str) -> None:
         self.machine.write("/etc/vitald/config.toml", text)

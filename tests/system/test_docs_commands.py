@@ -205,7 +205,9 @@ def test_complete_commands_in_the_guide_are_run(machine: Machine) -> None:
         if text.split()[1] in ENDLESS or not whole.placeholders <= {"ID", "CODE"} or re.search(r"\b[NP]\b|\.\.\.", text):
             continue
         done = machine.shell(whole.with_values(machine.words()))
-        named_only = (done.returncode == 2 and "arguments are required" in done.stderr) or (done.returncode == 64 and len(text.split()) == 2)
+        named_only = (done.returncode == 2 and "arguments are required" in done.stderr) or (
+            done.returncode == 64 and len(text.split()) == 2
+        )
         if not (done.returncode in (0, 10, 20) or named_only) or "Traceback" in done.stderr:
             failed.append(f"{text}: {done.returncode} {done.stderr}")
     assert not failed, "\n".join(failed)

@@ -333,7 +333,8 @@ def test_the_rpm_holds_the_same_files(packages: Packages) -> None:
     have = {name.replace("zsh/vendor-completions", "zsh/site-functions") for name in names(packages.tree())}
     assert have <= listed
     assert all(extra.startswith(directories) for extra in listed - have), "only our own folders beside files"
-    assert rpm("-qpc", packages.rpm()) == ["/etc/vitald/config.toml"]
+    flags = rpm("-qp", "--queryformat", "[%{FILENAMES} %{FILEFLAGS:fflags}\n]", packages.rpm())
+    assert [line for line in flags if " c" in line] == ["/etc/vitald/config.toml cn"], "n: noreplace"
     owners = rpm("-qp", "--queryformat", "[%{FILEUSERNAME}:%{FILEGROUPNAME}\n]", packages.rpm())
     assert set(owners) == {"root:root"}
 

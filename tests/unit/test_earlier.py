@@ -33,7 +33,7 @@ from agent.sources.kernel_log.record import KernelRecord, escape, split
 from agent.sources.source import Batch, Position
 from tests import journals
 from tests.journals import MIDDLE, NEW, OLD, STARTED, missed
-from tests.unit.builders import catalogue, interpreter
+from tests.unit.builders import EXAMPLES, catalogue, interpreter
 from tests.unit.test_pstore import efi, put
 
 GAP, UNWATCHED = "vitald/records_lost", "vitald/not_watched"
@@ -863,7 +863,9 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=100, derandomize=True, deadline=None, report_multiple_bugs=False, phases=[Phase.generate])  # shrinking takes minutes
+@settings(
+    max_examples=EXAMPLES // 2, derandomize=True, deadline=None, report_multiple_bugs=False, phases=[Phase.generate]
+)  # shrinking takes minutes
 @given(histories())
 def test_every_fault_is_an_event_once_or_in_a_counted_gap(history: dict[str, Any]) -> None:
     usec, truth = 0, []

@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent import toml
-from agent.cli import Failed, report_machine
+from agent.cli import Failed, report_archive, report_machine
 from agent.cli.client import NoAnswer
 from agent.cli.report_archive import Archive, CannotWrite, Full, new_file
 from agent.cli.report_history import PAGE, FromDaemon, Pages
@@ -112,12 +112,14 @@ def test_nothing_is_overwritten_or_followed(tmp_path: Path) -> None:
     assert kept.read_bytes() == b"new"
 
 
-def test_what_comes_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seen", [True, False])
+def test_what_comes_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool) -> None:
+    """Not even in the moment after the last look."""
     path = tmp_path / "x"
     with pytest.raises(CannotWrite, match="already"), new_file(path, force=False) as (_, publish):
-        path.symlink_to(tmp_path / "elsewhere")
-        path.unlink()
         path.write_bytes(b"theirs")
+        if not seen:
+            monkeypatch.setattr(report_archive, "_check", lambda path, *, force: None)
         publish()
     assert (path.read_bytes(), [*tmp_path.iterdir()]) == (b"theirs", [path])
 
@@ -229,10 +231,11 @@ def test_any_text_can_be_shown(text: str) -> None:
 def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
     """As it is, and as JSON writes it. A word of every text is not, and a log's lines decide nothing."""
     redactor = Redactor()
-    redactor.tables({"x": {"password": 'quo"te-ü-1234', "token": "gpu", "secret": "reboot"}})
+    redactor.tables({"x": {"password": 'quo"te-ü-1234', "token": "gpu", "secret": "reboot", "pass": "correct-horse"}})
     assert redactor.log('auth=NVRM-79-evidence "x"\n') == f'auth={GONE} "x"\n'
     assert redactor.scrub('a quo"te-ü-1234 b'.encode()) == f"a {GONE} b".encode()
     assert redactor.scrub(json.dumps({"a": 'quo"te-ü-1234'}).encode()) == f'{{"a": "{GONE}"}}'.encode()
+    assert redactor.scrub(b"correct-horses") == f"{GONE}s".encode()
     assert redactor.scrub(b"gpu NVRM-79-evidence: reboot") == b"gpu NVRM-79-evidence: reboot"
 
 

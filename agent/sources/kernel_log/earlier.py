@@ -41,6 +41,7 @@ _LANE_S = 30.0  # for one batch; a cold disk and a large journal
 _MARGIN_USEC = 2_000_000  # stamps of two processors differ by less
 _MARGIN_S = 10.0
 _BUFFER = 16384
+_TORN = 1000  # records of no grammar; the ring has none
 _NO_CRASH = ("Shutdown", "Restart", "Halt", "Poweroff")
 _LINE = re.compile(rb"<(?P<prio>\d{1,3})>\[ *(?P<seconds>\d{1,10})\.(?P<micros>\d{6})\]")
 
@@ -346,16 +347,20 @@ def look(path: str, place: Place) -> Ring | None:
     try:
         oldest: KernelRecord | None = None
         held: set[tuple[int, bytes]] = set()
-        same = False
-        while True:
+        same, torn = False, 0
+        while torn <= _TORN:
             try:
-                record = KernelRecord.parse(os.read(fd, _BUFFER))
+                data = os.read(fd, _BUFFER)
+                if not data:  # the ring has no end: it is some other file, of which the source will say so
+                    break
+                record = KernelRecord.parse(data)
             except BlockingIOError:
                 break
             except BrokenPipeError:
                 oldest, held = None, set()  # overtaken: what was the oldest is gone
                 continue
             except TornRecord:
+                torn += 1
                 continue
             oldest = oldest or record
             if record.usec <= oldest.usec + _MARGIN_USEC:

@@ -99,7 +99,7 @@ class Kmsg:
         read, place = os.read, cursor.place
         last = place.seq if place is not None else None
         gaps: list[tuple[int, int]] = []  # first and last number that is missing
-        done, userspace = 0, 0
+        done, userspace, torn = 0, 0, 0
         usec, text = b"", b""
         try:
             while done < _DRAIN and len(events) < _EVENTS:
@@ -120,6 +120,9 @@ class Kmsg:
                     if not data:
                         raise SourceFailed(f"{self.path}: end of file")
                     counters.torn += 1
+                    torn += 1
+                    if torn >= _DRAIN:
+                        raise SourceFailed(f"{self.path}: what it gives are no records of the kernel log")
                     continue
                 prio, number, usec, text = found.groups()
                 seq = int(number)

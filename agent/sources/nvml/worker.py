@@ -21,6 +21,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pynvml
@@ -212,6 +213,7 @@ class Worker:
     def _listen_to(self, gpu: Gpu) -> bool:
         """One set for each GPU: a lost one ends its own wait at once, again and again, and would starve the others'."""
         gpu.unheard = False
+        events = None
         try:
             wanted = _EVENTS & self.ask("nvmlDeviceGetSupportedEventTypes", gpu.handle)
             if not wanted:
@@ -221,6 +223,9 @@ class Worker:
         except pynvml.NVMLError as error:
             if error.value not in calls.MISSING:
                 self._say({"deaf": {"gpu": gpu.address, "code": error.value}})
+            if events is not None:
+                with suppress(pynvml.NVMLError):
+                    self.ask("nvmlEventSetFree", events)
             return False
         threading.Thread(target=self._wait, args=(gpu, events), name=f"events {gpu.address}", daemon=True).start()
         return True
@@ -237,6 +242,8 @@ class Worker:
                 self._say({"deaf": {"gpu": gpu.address, "code": error.value}})
                 if error.value == calls.LOST:
                     gpu.unheard = True
+                    with suppress(pynvml.NVMLError):  # it holds a descriptor, and for a GPU that comes back there is another
+                        pynvml.nvmlEventSetFree(events)
                     return
                 time.sleep(pause)
                 pause = min(pause * 2, 60.0)
