@@ -1,6 +1,6 @@
 """
 The container and the Kubernetes manifests: what they say agrees with itself, with the code, and with what their document claims; and the two
-scripts of the image do what they are for. Whether the whole runs takes a container's runtime, and is tried by hand (docs/decisions.md).
+scripts of the image do what they are for. Whether the whole runs takes a container's runtime, and is tried by hand (packaging/container/README.md).
 """
 
 from __future__ import annotations
