@@ -63,7 +63,7 @@ _HOUSEKEEPING_S = 60.0
 _TRIM_EVERY = 60  # rounds of housekeeping
 _SHUTDOWN_S = 0.5
 _HANDED_OVER = 10  # turns of the loop, which has taken connections that its protocol does not know yet
-_UNHEARD_S = 0.5  # for who has just connected to say what it wants: it would wait in vain
+_UNHEARD_S = 0.3  # for who has just connected to say what it wants: it would wait in vain
 _BACKLOG = 256
 _UNTOLD_S = 0.1  # for handing in what ended last
 _PLACED = 256  # lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded again
@@ -337,7 +337,7 @@ class Daemon:
     async def _served(self) -> AsyncIterator[None]:
         """The socket and the metrics endpoint."""
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(_http(self.api.application(), self.api.gate, self._api_sockets(stack)))
+            await stack.enter_async_context(_http(self.api.application(), self.api.gate, self._api_sockets(stack), patient=True))
             if self.config.metrics.listen is not None:
                 gate = metrics.new_gate()
                 application = metrics.application(metrics.registry(self.collector), gate)
@@ -363,8 +363,8 @@ class Daemon:
 
 
 @asynccontextmanager
-async def _http(app: web.Application, gate: Gate, listeners: list[socket.socket]) -> AsyncIterator[None]:
-    """Serve an application behind its gate on sockets of our own."""
+async def _http(app: web.Application, gate: Gate, listeners: list[socket.socket], *, patient: bool = False) -> AsyncIterator[None]:
+    """Serve an application behind its gate. `patient`: until the last who came before the end is heard."""
     runner = web.AppRunner(
         app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S, keepalive_timeout=30.0, handler_cancellation=True
     )
@@ -378,9 +378,10 @@ async def _http(app: web.Application, gate: Gate, listeners: list[socket.socket]
         finally:
             for sock in (sock for server in servers for sock in server.sockets):
                 loop.remove_reader(sock.fileno())  # who comes now waits for the next daemon where systemd holds the socket
-            for _ in range(_HANDED_OVER):
-                await asyncio.sleep(0)
-            await _until(gate.quiet, _UNHEARD_S)
+            if patient:
+                for _ in range(_HANDED_OVER):
+                    await asyncio.sleep(0)
+                await _until(gate.quiet, _UNHEARD_S)
             for server in servers:
                 server.close()
     finally:

@@ -105,7 +105,8 @@ def test_hardening_takes_nothing_but_what_the_unit_says(machine: Machine, servic
 def test_who_may_ask(machine: Machine, service: Service) -> None:
     machine.run("useradd", "--groups", "vitald", MEMBER)
     machine.run("useradd", STRANGER)
-    finding = service.injected(fresh_pci(), 79)
+    pci = fresh_pci()
+    finding = service.injected(pci, 79)
     path, body = f"/v1/findings/{finding['id']}/clear", '{"reason": "mine"}'
 
     assert [service.get("/v1/status", user=user)[0] for user in ("root", "vitald", MEMBER, STRANGER)] == [200, 200, 200, 0]
@@ -114,7 +115,7 @@ def test_who_may_ask(machine: Machine, service: Service) -> None:
     assert (refused.returncode, "Traceback" in refused.stderr) == (30, False)
 
     assert [service.post(path, body, user=user) for user in (STRANGER, MEMBER)] == [0, 403]
-    assert [one["id"] for one in service.findings(str(finding["component"]))] == [finding["id"]]
+    assert [one["id"] for one in service.findings(pci)] == [finding["id"]]
     assert service.post(path, body, user="root") == 200
 
     for path in (SOCKET, "/var/lib/vitald/ledger.db", "/run/vitald/x"):

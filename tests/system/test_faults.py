@@ -313,8 +313,8 @@ async def outcome(base: Path, seed: int, stood: list[Stand], good: Path, work: P
         return what, "replaced" if content & kept else "the damaged file was not kept"
     if found == stood[-1]:
         return what, "same"
-    # What was written last cannot be told from a write that a power cut cut short: it is as if it had not been.
-    if what.startswith("ledger.db-wal") and found in stood:
+    # The last commit cannot be told from a write that a power cut cut short, nor a file that was cut from one that was never longer.
+    if what.startswith("ledger.db-wal") and found in (stood if what.endswith("cut") else stood[-2:]):
         return what, "earlier"
     return what, "hidden" if hidden else f"silent: {set(stood[-1]) - set(found)} lost, {set(found) - set(stood[-1])} new"
 
@@ -380,6 +380,29 @@ def test_a_row_that_cannot_be_read_costs_only_itself(tmp_path: Path, change: str
     assert list((tmp_path / "state").glob("ledger.db.damaged-*"))
 
 
+def test_an_index_that_lacks_a_row_hides_no_finding(tmp_path: Path) -> None:
+    """SQLite would find nothing by it, and say nothing."""
+
+    async def work() -> tuple[Stand, Stand, set[str]]:
+        before = (await fill(tmp_path / "state", tmp_path / "killed"))[-1]
+        for former, now in (("!= 'cleared'", "= 'nobody'"), ("= 'nobody'", "!= 'cleared'")):
+            with closing(sqlite3.connect(tmp_path / "state" / "ledger.db", isolation_level=None)) as ledger:
+                ledger.execute("PRAGMA writable_schema = ON")
+                ledger.execute("UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'findings_open'", (former, now))
+            if now == "= 'nobody'":
+                with closing(sqlite3.connect(tmp_path / "state" / "ledger.db", isolation_level=None)) as ledger:
+                    ledger.execute("REINDEX findings_open")
+        with closing(sqlite3.connect(tmp_path / "state" / "ledger.db")) as ledger:
+            assert ledger.execute("SELECT count(*) FROM findings WHERE state != 'cleared'").fetchone() == (0,), "the damage is of that kind"
+        async with running(tmp_path / "state") as pipeline:
+            await pipeline.stored()
+            return before, stand(pipeline), told_of_itself(pipeline)
+
+    before, after, own = asyncio.run(work())
+    assert before == after
+    assert own == {"vitald/ledger_replaced"}
+
+
 def test_a_log_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
     """A signal or a power cut in the middle of a write, at any byte: what had been committed before it stands, and nothing is said."""
 
@@ -395,6 +418,7 @@ def test_a_log_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
             # What lies behind is of an earlier round, as SQLite leaves it.
             (tmp_path / "work" / "ledger.db-wal").write_bytes(whole[:end] + bytes(len(whole) - end))
             async with running(tmp_path / "work") as pipeline:
+                await pipeline.stored()  # and judged
                 assert stand(pipeline) in stood[-6:], end
                 assert told_of_itself(pipeline) == set(), end
 
