@@ -47,8 +47,12 @@ def figures_of(**changes: object) -> Json:
     calm: dict[str, object] = {
         "rise_over_second_half": {"rss_mib": 0.1, "worker_rss_mib": 0.0, "blocks": 100.0},
         "most_at_its_begin_and_end": {
-            **{"fds": [28, 28], "threads": [10, 10], "tasks": [35, 33], "children": [1, 1], "worker_fds": [15, 15]},
-            **dict.fromkeys(("watchers", "clients", "readings", "answers", "queue", "held"), [4, 4]),
+            **{name: [4, 4] for name in ("watchers", "clients", "readings", "answers", "queue", "held")},
+            "fds": [28, 28],
+            "threads": [10, 10],
+            "tasks": [35, 33],
+            "children": [1, 1],
+            "worker_fds": [15, 15],
         },
         "blocks": [340_000, 340_100],
     }
