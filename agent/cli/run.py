@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import gc
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from agent.cli import EX_CONFIG, EX_UNAVAILABLE
+
+_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 * 1024  # mallopt(3); its own default
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
         return EX_CONFIG
     from agent.daemon import CannotStart, Daemon  # not before the log is configured
 
+    give_back_early()
+
     async def main() -> None:
         daemon = Daemon(config, path)
         gc.collect()
@@ -43,6 +49,16 @@ def run(arguments: argparse.Namespace) -> int:
         _last_words(str(error))
         return EX_UNAVAILABLE
     return 0
+
+
+def give_back_early() -> None:
+    """Have large blocks of memory given back to the kernel as soon as they are free.
+
+    glibc begins with that, but raises the threshold to the largest block that it ever got back, up to 32 MiB, and then keeps what a reopened
+    ledger or a long answer leaves behind: resident memory went up with each, in steps (docs/decisions.md). To set it is to hold it there.
+    """
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def _last_words(text: str) -> None:

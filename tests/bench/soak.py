@@ -261,6 +261,7 @@ def serve(folder: Path, fd: int) -> None:
     """The daemon's process: `vitald run`, with this clock, and somebody who turns it at the other end of `fd`."""
     from agent import config as configs
     from agent import log
+    from agent.cli.run import give_back_early
     from agent.sources.nvml import client
 
     control = socket.socket(fileno=fd)
@@ -272,6 +273,7 @@ def serve(folder: Path, fd: int) -> None:
     log.configure(config.log.level, config.log.format)
     from agent.daemon import Daemon
 
+    give_back_early()
     asked = False
 
     def told() -> None:
