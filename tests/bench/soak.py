@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ctypes
+import faulthandler
 import fcntl
 import gc
 import heapq
@@ -264,6 +265,7 @@ def serve(folder: Path, fd: int) -> None:
     from agent.cli.run import give_back_early
     from agent.sources.nvml import client
 
+    faulthandler.register(signal.SIGUSR1)
     control = socket.socket(fileno=fd)
     control.setblocking(False)
     clock, work = Clock(folder / "clock"), Work()
@@ -514,6 +516,8 @@ listen = "127.0.0.1:{self.port}"
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
+            self.process.send_signal(signal.SIGUSR1)  # where it is
+            time.sleep(0.5)
             sys.stderr.write((self.folder / "vitald.log").read_text(errors="replace")[-6000:])
         for one in (*self.watchers, *self.idlers):
             one.close()
@@ -629,7 +633,7 @@ listen = "127.0.0.1:{self.port}"
     # --- those who ask
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Json]:
-        with closing(UnixConnection(self.socket, timeout=20.0)) as connection:
+        with closing(UnixConnection(self.socket, timeout=_ANSWER_S)) as connection:
             connection.request(method, path, None if body is None else json.dumps(body))
             response = connection.getresponse()
             return response.status, json.loads(response.read())
@@ -640,7 +644,7 @@ listen = "127.0.0.1:{self.port}"
         return answer
 
     def scrape(self) -> None:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=20.0) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=_ANSWER_S) as page:
             assert page.status == 200 and page.read()
 
     def dashboard(self) -> None:
@@ -704,7 +708,7 @@ listen = "127.0.0.1:{self.port}"
 
     def _connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(20.0)
+        sock.settimeout(_ANSWER_S)
         sock.connect(str(self.socket))
         return sock
 
