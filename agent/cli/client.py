@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,8 +84,11 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = _Deadlined(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.deadline = self._deadline
-        self.sock.settimeout(self.sock.left())
+        if (left := self.sock.left()) is not None:
+            # Blocking: with a timeout of Python's, a full queue is refused at once (EAGAIN), and whoever floods the socket keeps us out.
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(left), int(left % 1 * 1e6) or 1))
         self.sock.connect(str(self._path))
+        self.sock.settimeout(self.sock.left())
 
 
 class _Deadlined(socket.socket):
