@@ -32,8 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         _last_words(error.errors[0])
         return EX_CONFIG
+    import structlog
+
     from agent.daemon import CannotStart, Daemon  # not before the log is configured
 
+    for note in config.notes:
+        structlog.get_logger("config").warning("key_changed", told=note)
     give_back_early()
 
     async def main() -> None:

@@ -204,11 +204,12 @@ def test_a_program_that_does_not_end_is_ended_with_what_it_started(tmp_path: Pat
     pid = tmp_path / "pid"
     hanging = script(tmp_path / "hanging", f"trap '' TERM; sleep 100 & echo $! > {pid}; wait; sleep 100")
     begun = time.monotonic()
-    done = programs.run((hanging,), 0.5)
-    assert "did not end within 0.5 s" in done.trouble
-    assert time.monotonic() - begun < 5.0
+    done = programs.run((hanging,), 2.0)
+    assert "did not end within 2 s" in done.trouble
+    assert time.monotonic() - begun < 10.0
     process = Path(f"/proc/{pid.read_text().strip()}/stat")
-    assert not process.exists() or process.read_text().split()[2] == "Z"
+    while process.exists() and process.read_text().split()[2] != "Z":  # it was sent the signal; the test's own timeout ends this
+        time.sleep(0.01)
 
 
 def test_what_a_program_leaves_running_holds_up_nothing(tmp_path: Path) -> None:
