@@ -15,8 +15,66 @@ from types import ModuleType
 import pytest
 
 from agent.catalog import Catalog, load
-from tests.harness import Node
+from tests.harness import ROOT, Node
+from tests.pace import measure_slowness, patient
 from tests.unit.builders import reference
+
+_TEST_S = 120.0  # for one test, on a quiet machine
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the machine before the tests begin, and let each test take as long as that says."""
+    if not hasattr(config, "workerinput"):
+        workers: int | None = getattr(config.option, "numprocesses", None)
+        measure_slowness(workers or 1)
+    config.option.timeout = patient(_TEST_S)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """
+    Which tests run one after the other, and who begins.
+
+    Tests that run at the same time must not see each other. There is one kernel log and one Slurm; tests of a file that share a
+    daemon stay together; every other system test is on its own. The longest groups begin, so that none is left over at the end.
+    """
+    for item in items:
+        if _kind(item) == "unit":
+            item.add_marker(pytest.mark.unit)
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: _ORDER.index(_kind(item)))
+
+
+_ORDER = ("kernel_log", "slurm", "shared", "alone", "unit")
+_MADE_ONCE = {"catalog", "generator", "library", "_compiler", "request", "tmp_path_factory"}  # and nothing of it runs
+
+
+def _kind(item: pytest.Item) -> str:
+    """What a test needs for itself, of `_ORDER`."""
+    names = set(getattr(item, "fixturenames", ()))
+    if "kmsg" in names or item.get_closest_marker("kmsg"):
+        return "kernel_log"
+    if "slurm" in names:
+        return "slurm"
+    if (ROOT / "tests/system") not in item.path.parents:
+        return "unit"
+    return "shared" if any(_is_shared(item, name) for name in names - _MADE_ONCE) else "alone"
+
+
+def _is_shared(item: pytest.Item, name: str) -> bool:
+    """Whether a fixture lives longer than one test, and is the project's own."""
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = info.name2fixturedefs.get(name, ()) if info is not None else ()
+    return any(one.scope != "function" and "tests" in one.baseid for one in definitions)
+
+
+def _group(item: pytest.Item) -> str:
+    kind = _kind(item)
+    if kind == "alone":
+        return ""
+    return kind if kind in ("kernel_log", "slurm") else item.path.stem
 
 
 def require(holds: object, what: str) -> None:
@@ -98,14 +156,23 @@ def kmsg() -> Iterator[Callable[[str], object]]:
     setting = Path("/proc/sys/kernel/printk_devkmsg")
     with Path("/tmp/vitald-tests-kmsg.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # there is one kernel log, however many test runs
-        before = setting.read_text()
+        before = setting.read_text().strip()
+        if before != "on":
+            # In a container /proc/sys may be read-only: then the host decides.
+            require(not is_read_only(setting), f"{setting} to be writable, or `on` already")
+            setting.write_text("on\n")
         fd = os.open("/dev/kmsg", os.O_WRONLY | os.O_CLOEXEC)
         try:
-            setting.write_text("on\n")
             yield lambda line: os.write(fd, f"{line}\n".encode())
         finally:
             os.close(fd)
-            setting.write_text(before)
+            if before != "on":
+                setting.write_text(f"{before}\n")
+
+
+def is_read_only(path: Path) -> bool:
+    """Whether its file system is mounted so; root's permission says nothing about that."""
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ A whole node in a folder, and the real daemon on it: the process that production
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -18,12 +19,13 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
 from agent.config import POLLED
 from agent.simulator.node import SimulatedNode
+from tests.pace import patient
 
 Json = dict[str, object]
 PYTHON = sys.executable
@@ -43,10 +45,17 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self.path))
 
 
+# Each process of a parallel run has ports of its own, below those that the kernel hands out for outgoing connections.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = itertools.cycle(range(12000 + 1000 * _WORKER, 13000 + 1000 * _WORKER))
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        port: int = made.getsockname()[1]
-        return port
+    """One that nobody listens on, and that no other test is given meanwhile."""
+    for port in itertools.islice(_PORTS, 1000):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no free port")
 
 
 class Node:
@@ -244,10 +253,11 @@ listen = "127.0.0.1:{self.port}"
 
     @staticmethod
     def until(holds: Callable[[], object], seconds: float, what: str) -> None:
-        end = time.monotonic() + seconds
+        limit = patient(seconds)
+        end = time.monotonic() + limit
         while not holds():
             if time.monotonic() > end:
-                raise AssertionError(f"waited {seconds:g} s for {what}")
+                raise AssertionError(f"waited {limit:g} s for {what}")
             time.sleep(0.01)
 
     def cli(self, *arguments: str, stdin: bytes | None = None, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:

@@ -20,6 +20,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    gc.disable()  # until start-up is over: it makes much, and nearly all of it stays
     from agent import config as configs
     from agent import log
     from agent.catalog import CatalogError
@@ -44,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         daemon = Daemon(config, path)
         gc.collect()
         gc.freeze()  # what start-up made stays; the collector need not look at it again
+        gc.enable()
         await daemon.run()
 
     try:

@@ -2,7 +2,7 @@
 A Debian machine in a container, booted with a systemd of its own.
 
 Owns     the root file system (made once, kept in a cache), the container, commands in it, its reboot, and that nothing of it stays.
-Refuses  a network, and knowing what is tested.
+Refuses  a network, unless it is asked for one, and knowing what is tested.
 
 The machine has a boot id, a journal, users and services of its own. The kernel, and with it the kernel log, is the host's: whoever else
 writes there meanwhile is heard, so a test looks at what it wrote itself. Source: systemd-nspawn(1), nsenter(1).
@@ -17,7 +17,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -32,16 +32,16 @@ _ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 Done = subprocess.CompletedProcess[str]
 
 
-def root_file_system() -> Path:
-    """Of a minimal Debian with what the package depends on. Made anew every two weeks."""
-    key = hashlib.sha256(" ".join((SUITE, *PACKAGES)).encode()).hexdigest()[:8]
-    kept = CACHE / f"{SUITE}-{key}"
+def root_file_system(suite: str = SUITE, packages: Sequence[str] = PACKAGES) -> Path:
+    """Of a minimal Debian with these packages. Made anew every two weeks."""
+    key = hashlib.sha256(" ".join((suite, *packages)).encode()).hexdigest()[:8]
+    kept = CACHE / f"{suite}-{key}"
     if kept.is_dir() and time.time() - kept.stat().st_mtime < _OLD_S:
         return kept
     CACHE.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f"{kept.name}.", dir=CACHE))
     try:
-        command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(made)]
+        command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}", suite, str(made)]
         subprocess.run(command, check=True, timeout=540)
         (made / "var/log/journal").mkdir(exist_ok=True)  # the journal is kept over a reboot
         (made / "etc/machine-id").write_text("")
@@ -57,7 +57,16 @@ def root_file_system() -> Path:
 class Machine:
     """One machine, from its first boot until it is thrown away."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        base: Callable[[], Path] = root_file_system,
+        prepare: Callable[[Path], None] = lambda _: None,
+        options: Sequence[str] = ("--private-network",),
+    ) -> None:
+        """`base`: the root file system that it begins with a copy of. `prepare`: changes that before the
+        first boot. `options`: more of systemd-nspawn's."""
+        self._base, self._prepare, self._options = base, prepare, options
         self.name = f"{name}-{os.getpid()}"
         self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir="/var/tmp"))
         self.root = self.folder / "root"
@@ -67,7 +76,8 @@ class Machine:
 
     def __enter__(self) -> Machine:
         try:
-            subprocess.run(["cp", "-a", "--reflink=auto", str(root_file_system()), str(self.root)], check=True)
+            subprocess.run(["cp", "-a", "--reflink=auto", str(self._base()), str(self.root)], check=True)
+            self._prepare(self.root)
             self.boot()
         except BaseException:
             self._throw_away()
@@ -81,8 +91,8 @@ class Machine:
         """Until systemd says that all has started."""
         command = [
             *("systemd-nspawn", "--quiet", f"--directory={self.root}", "--boot", f"--machine={self.name}"),
-            *("--register=no", "--keep-unit", "--private-network", "--console=pipe", "--kill-signal=SIGRTMIN+3"),
-            *("--bind=/dev/kmsg", "--capability=CAP_SYSLOG", "--system-call-filter=@clock"),
+            *("--register=no", "--keep-unit", "--console=pipe", "--kill-signal=SIGRTMIN+3"),
+            *("--bind=/dev/kmsg", "--capability=CAP_SYSLOG", "--system-call-filter=@clock", *self._options),
         ]
         with self.console.open("ab") as console:
             self._container = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True)

@@ -731,7 +731,7 @@ async def test_where_a_dead_gpu_lets_the_others_move_up_only_it_is_missing(tmp_p
         ({"expected_gpus": 5}, {("nvml/gpu_missing", "reboot_node"), ("nvml/gpu_count", "reboot_node")}),
         ({"expected": 8}, {("nvml/gpu_missing", "reboot_node"), ("nvml/gpu_count", "reboot_node")}),
     ],
-    ids=str,
+    ids=["the bus", "3 expected", "2 expected", "4 expected", "5 expected", "8 by the instance"],
 )
 @story
 async def test_how_many_there_should_be(settings: dict[str, Any], found: set[tuple[str, str]], tmp_path: Path) -> None:

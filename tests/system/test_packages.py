@@ -142,7 +142,9 @@ def test_compiled_libraries_are_of_that_architecture_and_of_an_old_enough_glibc(
     library = packages.tree(arch) / "opt/vitald/lib"
     for python in PYTHONS:
         compiled = list((library / f"python{python}").rglob("*.so"))
-        assert {path.relative_to(library).parts[1] for path in compiled} == COMPILED
+        parts = {path.relative_to(library).parts[1] for path in compiled}
+        # Compiled by mypyc, it has a library of its own name beside it; for Python 3.10 there is none.
+        assert {part for part in parts if not re.search(r"__mypyc\.", part)} == COMPILED | ({"tomli"} if python != "3.10" else set())
         for path in compiled:
             data = path.read_bytes()
             assert data[:4] == b"\x7fELF"
@@ -192,7 +194,7 @@ def test_the_maintainer_scripts_are_shell(packages: Packages) -> None:
 
 
 def test_the_lock_has_what_the_project_asks_for() -> None:
-    """And every line its hash; the markers of Python 3.10 are met by its own file."""
+    """And every line its hash."""
     text = (ROOT / "pyproject.toml").read_text()
     (block,) = re.findall(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)
     wanted = re.findall(r'^  "([\w-]+)>=(\d+)', block, re.MULTILINE)
@@ -201,8 +203,7 @@ def test_the_lock_has_what_the_project_asks_for() -> None:
         lock = (ROOT / f"packaging/requirements/python{python}.txt").read_text()
         pinned = dict(re.findall(r"^([\w-]+)==(\d+)", lock, re.MULTILINE))
         for name, least in wanted:
-            assert name == "tomli" or int(pinned[name]) >= int(least), f"{name} for {python}"
-        assert ("tomli" in pinned) == (python == "3.10")
+            assert int(pinned[name]) >= int(least), f"{name} for {python}"
         assert all(part.count("--hash=sha256:") in (1, 2) for part in re.split(r"^(?=\w)", lock, flags=re.MULTILINE)[1:])
 
 
