@@ -142,7 +142,7 @@ listen = "127.0.0.1:{self.port}"
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            self.process.wait(10.0)
+            self.process.wait(patient(10.0))
         finally:
             if self.process.poll() is None:
                 self.process.kill()
@@ -192,7 +192,7 @@ listen = "127.0.0.1:{self.port}"
             log.write("".join(f"{line}\n" for line in lines))
 
     def request(self, method: str, path: str, body: object = None, timeout: float = 5.0) -> tuple[int, Json]:
-        connection = UnixConnection(self.socket, timeout)
+        connection = UnixConnection(self.socket, patient(timeout))
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
             response = connection.getresponse()
@@ -228,7 +228,7 @@ listen = "127.0.0.1:{self.port}"
         return found
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=patient(5.0)) as response:
             text: str = response.read().decode()
             return text
 
@@ -265,7 +265,7 @@ listen = "127.0.0.1:{self.port}"
         command = [PYTHON, "-m", "agent", *arguments]
         if arguments[0] not in ("scan", "replay", "explain", "config", "version", "run"):
             command += ["--socket", str(self.socket)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, input=stdin and stdin.decode())
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(timeout), input=stdin and stdin.decode())
 
     def memory_kib(self, which: str = "VmRSS") -> int:
         """Resident now; with `VmHWM` the most that it ever was."""

@@ -13,6 +13,7 @@ from agent.model import Event, Readings
 from agent.sources import polled as polled_module
 from agent.sources.polled import Polled, Subject
 from agent.sources.source import Batch, Position
+from tests.pace import patient
 
 CATALOG = catalog.load("nvidia", {})
 polled_module._OFTEN_S = 0.1  # what hangs is looked after every second, which is long for a test
@@ -64,7 +65,7 @@ class Looking:
                 if seen(batch):
                     return batch
 
-        return self._loop.run_until_complete(asyncio.wait_for(wait(), seconds))
+        return self._loop.run_until_complete(asyncio.wait_for(wait(), patient(seconds)))
 
     async def _next(self) -> Batch:
         return await self._batches.__anext__()

@@ -33,6 +33,7 @@ from agent.sources.nvml.node import GpuNode
 from agent.sources.nvml.source import Nvml
 from agent.sources.pci import PciInventory
 from agent.sources.source import Batch, Position
+from tests.pace import patient
 
 BOOT = "b0070000-0000-4000-8000-000000000001"
 PATIENCE_S = 15.0  # for what is due at once: a machine may be busy
@@ -43,7 +44,7 @@ def story(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
     @functools.wraps(test)
     def told(*args: Any, **named: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **named), 60.0))
+        asyncio.run(asyncio.wait_for(test(*args, **named), patient(60.0)))
 
     return told
 
@@ -61,7 +62,7 @@ def beside(cases: Iterable[str], one: Callable[[str], Awaitable[Union[float, Non
         async def alone(case: str) -> None:
             async with turn:
                 try:
-                    told[case] = await asyncio.wait_for(one(case), 60.0)
+                    told[case] = await asyncio.wait_for(one(case), patient(60.0))
                 except (Exception, asyncio.CancelledError) as error:
                     told[case] = error
 
@@ -179,6 +180,7 @@ class Looking:
 
     async def until(self, holds: Callable[[], object], seconds: float = PATIENCE_S) -> float:
         """How long it took until this held. Looked at after each batch."""
+        seconds = patient(seconds)
         began = time.monotonic()
         while not holds():
             assert self._task is not None
@@ -188,7 +190,7 @@ class Looking:
             self._news.clear()
             left = began + seconds - time.monotonic()
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), max(0.01, min(left, 0.5)))
+                await asyncio.wait_for(self._news.wait(), max(0.01, min(left, patient(0.5))))
             if left <= 0:
                 raise AssertionError(f"not within {seconds:g} s: {self.told()}")
         return time.monotonic() - began

@@ -4,49 +4,91 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
+from typing import cast
 
 from tests.harness import PYTHON, ROOT, Json, Node
 
 NOBODY = 65534
-# Everything is imported while still root: the interpreter may lie where others cannot read.
-_DROP = """
-import importlib, json, os, pkgutil, sys
-uid, groups, arguments = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]
-sys.path.insert(0, {root!r})
+# It answers a line of JSON with a line of JSON. Everything is imported while still root: the interpreter may lie where others
+# cannot read; and it works in the folder of the socket, to which others may have no way.
+_PERSON = """
+import contextlib, importlib, io, json, os, pkgutil, sys
+from pathlib import Path
+uid, groups, root = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+sys.path.insert(0, root)
 import tests.harness, encodings.idna, agent.toml, agent.cli
 for module in pkgutil.iter_modules(agent.cli.__path__):
     importlib.import_module("agent.cli." + module.name)
 os.setgroups(groups)
 os.setresgid(uid, uid, uid)
 os.setresuid(uid, uid, uid)
-"""
-_REQUEST = """
-from pathlib import Path
-connection = tests.harness.UnixConnection(Path("vitald.sock"))
-try:
-    connection.request(arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else None)
-    answer = connection.getresponse()
-    print(json.dumps([answer.status, json.loads(answer.read())]))
-except PermissionError as error:
-    print(json.dumps([0, {"error": str(error)}]))
-"""
-_CLI = """
-sys.exit(agent.cli.main([*arguments, "--socket", "vitald.sock"]))
+reads, answers = sys.stdin, sys.stdout
+
+def request(method, path, body):
+    connection = tests.harness.UnixConnection(Path("vitald.sock"))
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body))
+        answer = connection.getresponse()
+        return [answer.status, json.loads(answer.read())]
+    except PermissionError as error:
+        return [0, {"error": str(error)}]
+    finally:
+        connection.close()
+
+def cli(*arguments):
+    said, complained = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
+        try:
+            code = agent.cli.main([*arguments, "--socket", "vitald.sock"])
+        except SystemExit as ended:
+            code = ended.code
+    return [code, said.getvalue(), complained.getvalue()]
+
+for line in reads:
+    name, arguments = json.loads(line)
+    print(json.dumps({"request": request, "cli": cli}[name](*arguments)), file=answers, flush=True)
 """
 
 
-def _run(node: Node, script: str, groups: list[int], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [PYTHON, "-c", _DROP.format(root=str(ROOT)) + script, str(NOBODY), json.dumps(groups), *arguments]
-    return subprocess.run(command, cwd=node.runtime, capture_output=True, text=True, timeout=30)
+class _Person:
+    """A process of another user, in one folder."""
+
+    def __init__(self, folder: Path, groups: tuple[int, ...]) -> None:
+        self.key = (folder, groups)
+        command = [PYTHON, "-c", _PERSON, str(NOBODY), json.dumps(groups), str(ROOT)]
+        self._process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, name: str, *arguments: object) -> list[object]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps([name, arguments]) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"{name} {arguments}: it has ended: {self._process.wait(10.0)}"
+        return cast("list[object]", json.loads(answer))
+
+    def end(self) -> None:
+        self._process.communicate(timeout=10.0)
+
+
+_present: list[_Person] = []  # at most one, which ends with this process at the latest
+
+
+def _person(node: Node, groups: tuple[int, ...]) -> _Person:
+    key = (node.runtime, groups)
+    if not _present or _present[0].key != key:
+        while _present:
+            _present.pop().end()
+        _present.append(_Person(*key))
+    return _present[0]
 
 
 def cli_as_nobody(node: Node, *arguments: str, groups: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
-    return _run(node, _CLI, [*groups], *arguments)
+    code, said, complained = _person(node, groups).ask("cli", *arguments)
+    return subprocess.CompletedProcess([*arguments], cast("int", code), str(said), str(complained))
 
 
 def request_as_nobody(node: Node, method: str, path: str, body: object = None, groups: tuple[int, ...] = ()) -> tuple[int, Json]:
     """Status and answer; status 0 where the socket cannot even be connected to."""
-    done = _run(node, _REQUEST, [*groups], method, path, *([] if body is None else [json.dumps(body)]))
-    assert done.returncode == 0, done.stderr
-    status, answer = json.loads(done.stdout)
-    return status, answer
+    status, answer = _person(node, groups).ask("request", method, path, body)
+    return cast("int", status), cast("Json", answer)

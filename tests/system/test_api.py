@@ -40,6 +40,7 @@ def test_healthz(known: Node) -> None:
     assert known.get("/healthz") == {"ok": True, "version": known.status()["version"]}
 
 
+@pytest.mark.smoke
 def test_status(known: Node) -> None:
     """Everything that the contract of issue 2 names, and the verdict follows from the findings beside it."""
     status = known.status()
@@ -59,6 +60,7 @@ def test_status(known: Node) -> None:
     assert status["kernelLog"]["recordsRead"] >= 13  # type: ignore[index]
 
 
+@pytest.mark.smoke
 def test_findings(known: Node) -> None:
     """The strongest first; filtered by component and code; at most as many as asked for."""
     findings = known.findings()

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.harness import Node, UnixConnection
+from tests.pace import patient
 from tests.system.lines import fresh_pci, fresh_pid, pids, wait_for_pid, xid
 
 CLEAR = b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\n"
@@ -49,6 +50,7 @@ def serves(node: Node) -> None:
     wait_for_pid(node, pid, 3.0)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "data",
     [
@@ -108,7 +110,7 @@ def slow(shared_node: Node) -> dict[str, bytes]:
     with connected(shared_node) as silent, connected(shared_node) as dribbling, connected(shared_node) as half:
         half.send(CLEAR + b"Content-Length: 100\r\n\r\n{")
         dribbling.send(b"GET /healthz HTTP/1.1\r\nX: ")
-        said, end = b"", time.monotonic() + 20.0
+        said, end = b"", time.monotonic() + patient(20.0)
         dribbling.settimeout(0.2)
         while True:
             assert time.monotonic() < end, "still served after 20 s"

@@ -23,6 +23,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
+@pytest.mark.smoke
 def test_in_the_group(guarded: Node) -> None:
     """Reading, by a supplementary group too; changing nothing."""
     stat = guarded.socket.stat()

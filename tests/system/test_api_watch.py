@@ -43,6 +43,7 @@ def stalled(node: Node) -> socket.socket:
     return made
 
 
+@pytest.mark.smoke
 def test_what_happens_in_order(node: Node) -> None:
     with watching(node) as lines:
         first = next(lines)

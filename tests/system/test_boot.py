@@ -19,6 +19,7 @@ def machine(make_node: Callable[..., Node]) -> Machine:
     return made
 
 
+@pytest.mark.smoke
 def test_a_reboot_cures(machine: Machine) -> None:
     """Closed by the new boot id, which is said; the old line, still in the file, opens nothing."""
     node = machine.node

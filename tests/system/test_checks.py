@@ -154,6 +154,7 @@ def loopback(tmp_path: Path, **settings: float) -> Check:
     return efa_loopback.build(Config(paths=Paths(sysfs=tmp_path / "sys"), efa_loopback=EfaLoopback(**settings)))  # type: ignore[arg-type]
 
 
+@pytest.mark.smoke
 def test_efa_server_and_client_meet_and_are_measured(tmp_path: Path, program: Callable[[str, str], None], adapters: list[str]) -> None:
     program("fi_pingpong", FI_PINGPONG)
     (tmp_path / "how").write_text(f'{{"{adapters[0]}": {{"late": 0.5}}}}')  # a server that takes its time

@@ -42,6 +42,7 @@ def state(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield request.param, node
 
 
+@pytest.mark.smoke
 def test_exit_codes(state: tuple[str, Node]) -> None:
     """One line on standard output says why, whoever asks."""
     status, node = state
@@ -60,6 +61,7 @@ def test_exit_codes(state: tuple[str, Node]) -> None:
         assert "(and 1 more)" in done[0].stdout
 
 
+@pytest.mark.smoke
 @IN_TROUBLE
 def test_every_reading_verb_speaks_json(state: tuple[str, Node]) -> None:
     status, node = state

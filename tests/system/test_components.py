@@ -37,6 +37,7 @@ def gpu(node: Node, address: str) -> Json:
     return next((one for one in cast("list[Json]", answer(node)["components"]) if one["id"] == address and one["identity"]), {})
 
 
+@pytest.mark.smoke
 def test_a_gpu(gpus: tuple[SimulatedNode, Node]) -> None:
     simulated, node = gpus
     one = gpu(node, simulated.addresses[3])

@@ -57,6 +57,7 @@ def mounts(container: Json) -> dict[str, Json]:
     return {mount["mountPath"]: {**mount, **volumes[mount["name"]]} for mount in container["volumeMounts"]}
 
 
+@pytest.mark.smoke
 def test_every_manifest_is_named_and_every_name_is_there() -> None:
     """In kustomization.yaml, be it as a choice in a comment."""
     named = set(re.findall(r"[\w-]+\.(?:yaml|toml)", (KUBERNETES / "kustomization.yaml").read_text("utf-8")))

@@ -27,6 +27,7 @@ from agent.diagnostics.process import Programs, leftovers
 from agent.diagnostics.start import Started, start
 from tests.conftest import require
 from tests.dcgmi import Answer, Dcgmi, diag, document, refusal
+from tests.pace import patient
 from tests.unit.builders import ROOT
 
 TOKEN = f"TOKEN={secrets.token_hex(8)}"  # in the environment of all that these tests start
@@ -45,7 +46,7 @@ def nothing_is_left() -> Iterator[None]:
     """Neither processes, nor zombies, nor open files, nor threads."""
     fds, children = _fds(), _children()
     yield
-    until = time.monotonic() + SOON_S
+    until = time.monotonic() + patient(SOON_S)
     while _threads() and time.monotonic() < until:
         time.sleep(0.01)
     assert _threads() == []
@@ -98,7 +99,7 @@ def run(wanted: Command, programs: Callable[[], Programs] = Programs) -> Output:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + SOON_S
+    end = time.monotonic() + patient(SOON_S)
     while not holds():
         assert time.monotonic() < end, "it never came to that"
         await asyncio.sleep(0.005)
@@ -116,6 +117,7 @@ class Timed:
 # --- as it should be
 
 
+@pytest.mark.smoke
 def test_a_run_that_is_well(dcgmi: Dcgmi) -> None:
     output = run(command(dcgmi, level=2))
     assert (output.ended, output.exit_code, output.why, output.left, output.dropped) == (Ended.EXITED, 0, "", (), 0)

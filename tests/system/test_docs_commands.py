@@ -23,6 +23,7 @@ from tests.conftest import require
 from tests.dcgmi import Dcgmi
 from tests.doc_commands import ROOT, Command, Where, commands, expand, failures, spans, unsound
 from tests.harness import PYTHON, UnixConnection
+from tests.pace import patient
 
 DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))]
 DOCUMENTS += sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("packaging/*/README.md"))
@@ -95,7 +96,7 @@ class Machine:
         log = (self.folder / "vitald.log").open("wb")
         with log:
             self.daemon = subprocess.Popen([*self.enter, "vitald", "run"], stdout=log, stderr=log, env=self.environment)
-        end = time.monotonic() + 20.0
+        end = time.monotonic() + patient(20.0)
         while not self.looked():
             assert time.monotonic() < end, (self.folder / "vitald.log").read_text()
             time.sleep(0.05)
@@ -172,6 +173,7 @@ def test_the_operations_guide_has_commands_of_each_place() -> None:
     assert not re.search(r"^    \S", text, re.MULTILINE)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("document", [document for document in DOCUMENTS if spans(document)])
 def test_commands_in_the_text_are_ours(document: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Each `vitald ...` names a verb and options that there are."""

@@ -54,6 +54,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield made
 
 
+@pytest.mark.smoke
 def test_a_card_too_few(machine: Machine) -> None:
     assert machine.codes() == ["expect/neuron"]
     one = machine.count()

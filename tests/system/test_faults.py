@@ -43,6 +43,7 @@ from agent.simulator.node import SimulatedNode
 from agent.sources.source import Batch, Position
 from tests.conftest import require
 from tests.harness import Json, Node
+from tests.pace import patient
 from tests.system.disk import open_codes, stored
 from tests.system.lines import pids, wait_for_pid, xid
 from tests.unit.builders import catalogue, event, gpu
@@ -66,6 +67,7 @@ def told(node: Node) -> Counter[tuple[str, str]]:
 # --- the state folder goes away
 
 
+@pytest.mark.smoke
 def test_the_state_folder_is_removed(make_node: Make) -> None:
     """What was stored in it is gone; what stands is stored anew at once, and told. SQLite itself goes on writing to the removed file."""
     node = make_node()
@@ -655,7 +657,7 @@ def test_what_stands_in_place_of_the_kernel_log_is_none(make_node: Make, kind: s
     assert "vitald/source_failed" in open_codes(node)
     began = time.monotonic()
     assert node.answers("/healthz")
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < patient(1.0)
     node.restart(signal.SIGKILL)
     node.wait(unknown, 15.0)
 
@@ -763,7 +765,7 @@ def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path:
         return sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())
 
     calm, killed = descriptors(), set[int]()
-    end = time.monotonic() + 15.0
+    end = time.monotonic() + patient(15.0)
     while len(killed) < 3 and time.monotonic() < end:
         for worker in workers() - killed:
             with suppress(ProcessLookupError, FileNotFoundError):

@@ -100,6 +100,7 @@ def test_a_line_comes_in_two_pieces(story: Story, how: str) -> None:
     story.expect(1, 2, 3)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("how", ["live", "frozen", "killed"])
 def test_rotated_by_rename(story: Story, how: str) -> None:
     """The rest of the old file is read first."""

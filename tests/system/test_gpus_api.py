@@ -17,6 +17,7 @@ import pytest
 from agent.simulator.node import SimulatedNode
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
+from tests.pace import patient
 from tests.system.document import conforms
 from tests.system.people import cli_as_nobody, request_as_nobody
 from tests.system.test_metrics import complaints
@@ -104,6 +105,7 @@ def is_healthy(status: Json) -> bool:
 # --- what is shown
 
 
+@pytest.mark.smoke
 def test_who_and_how_each_gpu_is(shared: Pair) -> None:
     gpus, node = shared
     shown = listed(node)
@@ -337,7 +339,7 @@ def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
     assert node.cli("check").returncode == 30
     assert workers(node) == []
     node.wait(is_healthy, 10.0)
-    assert 3.0 <= time.monotonic() - begun <= 8.0
+    assert 3.0 <= time.monotonic() - begun <= patient(8.0)
     (after,) = workers(node)
     assert after != before
     assert all(one["fresh"] for one in listed(node))
@@ -379,7 +381,7 @@ def test_several_at_once(make_pair: Callable[..., Pair]) -> None:
     for seconds, wanted in ((3.0, ()), (60.0, ()), (60.0, (gpus.addresses[0],)), (60.0, (gpus.addresses[0],))):
         begun = time.monotonic()
         release(node, seconds, *wanted)
-        assert time.monotonic() - begun < 3.0
+        assert time.monotonic() - begun < patient(3.0)
     node.wait(is_released, 2.0)
     before = node.metric("process_cpu_seconds_total")
     time.sleep(4.0)
@@ -423,7 +425,7 @@ def test_while_a_call_hangs(make_pair: Callable[..., Pair], kind: str) -> None:
     time.sleep(2.5)  # it is in the call now
     begun = time.monotonic()
     answer = release(node, 60.0)
-    assert time.monotonic() - begun < 3.0
+    assert time.monotonic() - begun < patient(3.0)
     assert (answer["stuck"], workers(node), Path(f"/proc/{held}").exists()) == ([], [], False)
     node.wait(is_released, 2.0)
     gpus.release(4, "nvmlDeviceGetTemperature")
@@ -437,7 +439,7 @@ def test_one_that_hangs_alone_is_let_go_of(make_pair: Callable[..., Pair]) -> No
     time.sleep(2.5)
     begun = time.monotonic()
     release(node, 60.0, gpus.addresses[4])
-    assert time.monotonic() - begun < 3.0
+    assert time.monotonic() - begun < patient(3.0)
     node.wait(is_released, 5.0)
     answered = time.monotonic_ns()
     gpus.set(0, {"temp_c": 51})

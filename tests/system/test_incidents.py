@@ -49,6 +49,7 @@ def untold(status: Json) -> set[object]:
 # --- incidents
 
 
+@pytest.mark.smoke
 def test_one_story_is_one_line(told: Node) -> None:
     """Forty-two lines of one GPU: one reason, one incident with its cause first, and the remap beside it."""
     status = told.status()

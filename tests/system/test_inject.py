@@ -57,6 +57,7 @@ def drill(node: Node, pci: str, *more: str) -> int:
     return next(int(str(finding["id"])) for finding in about(node.findings(), pci) if finding["simulated"])
 
 
+@pytest.mark.smoke
 def test_marked_wherever_it_shows(careful: Node) -> None:
     node, pci = careful, fresh_pci()
     number = drill(node, pci)
@@ -96,6 +97,7 @@ def test_over_by_itself(careful: Node) -> None:
     assert not node.status()["simulated"]
 
 
+@pytest.mark.smoke
 def test_only_the_announced_record_is_taken(careful: Node, kmsg: Write) -> None:
     """The same text again, during the drill and after it, is any process's: shown, and judged by nobody."""
     node, pci = careful, fresh_pci()

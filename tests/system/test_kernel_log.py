@@ -30,6 +30,7 @@ def believing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
+@pytest.mark.smoke
 def test_a_gpu_falls_off_the_bus(believing: Node, kmsg: Write) -> None:
     """True everywhere, still true and not doubled after a restart; cleared by a person it stays so, though the line is still there."""
     node, pci = believing, fresh_pci()

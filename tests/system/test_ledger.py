@@ -32,6 +32,7 @@ def small(make_node: Make) -> Iterator[tuple[Node, Disk]]:
         disk.unmount()
 
 
+@pytest.mark.smoke
 def test_open_findings_survive(node: Node) -> None:
     """As they stood, however the daemon ended: count, time, line, and what a person cleared stays cleared."""
     node.write(xid(1), xid(2), xid(3, pci="0000:66:00"))
@@ -46,6 +47,7 @@ def test_open_findings_survive(node: Node) -> None:
     assert [finding["id"] for finding in node.findings()] == [1, 3]
 
 
+@pytest.mark.smoke
 def test_full_disk(small: tuple[Node, Disk]) -> None:
     """It is said at once, the new fault counts, and when there is room again everything is on disk, once and in order."""
     node, disk = small

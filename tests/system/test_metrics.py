@@ -21,6 +21,7 @@ def complaints(promtool: str, page: str) -> str:
     return done.stdout + done.stderr + ("" if done.returncode == 0 else f"exit code {done.returncode}")
 
 
+@pytest.mark.smoke
 @pytest.mark.prometheus
 def test_promtool_has_nothing_to_say(shared_node: Node, promtool: str) -> None:
     """In health and in trouble, with names from the log that need escaping."""

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness import Node
 from tests.neuron_tree import TRN2, NeuronTree
+from tests.pace import patient
 
 
 @pytest.fixture
@@ -27,6 +28,7 @@ def codes(node: Node) -> set[tuple[str, str]]:
     return {(str(one["code"]), str(one["component"])) for one in node.findings()}
 
 
+@pytest.mark.smoke
 def test_a_lost_card_asks_for_a_reboot_and_says_which(node: Node, tree: NeuronTree) -> None:
     assert node.status()["status"] == "healthy"
     tree.lose(5)
@@ -73,8 +75,8 @@ def test_a_reader_that_hangs_makes_its_device_unknown_and_delays_nothing(node: N
     began = time.monotonic()
     tree.ecc(6, "sram_ecc_uncorrected", 1)
     node.wait(lambda status: status["replacementRequired"], 3.0)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < patient(2.0)
     began = time.monotonic()
     node.status()
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < patient(0.2)
     assert node.stop() < 2.0, "a thread that hangs holds nobody up"

@@ -354,6 +354,7 @@ def _lasts(catalog: Catalog, code: str) -> bool:
 # --- names
 
 
+@pytest.mark.smoke
 @story
 async def test_every_watch_is_of_a_reading_that_there_is(tmp_path: Path) -> None:
     """A misspelt name would watch nothing, for ever."""

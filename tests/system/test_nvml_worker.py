@@ -94,6 +94,7 @@ def named(function: str, call: object) -> bool:
 # --- each call
 
 
+@pytest.mark.smoke
 @story
 async def test_the_list_of_calls_is_whole(tmp_path: Path) -> None:
     asked: dict[str, int | None] = {}

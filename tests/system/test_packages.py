@@ -98,6 +98,7 @@ def rpm(*arguments: object) -> list[str]:
     return run("rpm", *map(str, arguments)).splitlines()
 
 
+@pytest.mark.smoke
 def test_everything_that_a_node_needs_is_there(packages: Packages) -> None:
     have = names(packages.tree())
     units = {f"/usr/lib/systemd/system/{path.name}" for path in (ROOT / "systemd").iterdir() if path.suffix != ".conf"}

@@ -63,6 +63,7 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.smoke
 def test_it_agrees_with_the_daemon(told: Node) -> None:
     """While that runs: the fold over what is stored is what is remembered."""
     done = replay(told)

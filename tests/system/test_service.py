@@ -18,6 +18,7 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Node, UnixConnection, free_port
+from tests.pace import patient
 from tests.system.lines import about, fresh_pci, wait_for_pid, xid
 
 Make = Callable[..., Node]
@@ -28,6 +29,7 @@ def record(pid: int) -> str:
     return f"<12>{xid(pid)}"
 
 
+@pytest.mark.smoke
 def test_reload(make_node: Make) -> None:
     """accept_userspace, overrides, profile and policy take effect at once, on what is open too."""
     node = make_node(accept_userspace=False)
@@ -97,6 +99,7 @@ def test_many_hang_ups(shared_node: Node) -> None:
     assert [finding["count"] for finding in about(node.findings(), pci)] == [500]
 
 
+@pytest.mark.smoke
 def test_stop(node: Node) -> None:
     """In under two seconds with watchers, idle clients and scrapers connected, and nothing is left behind or lost."""
     with ExitStack() as stack:
@@ -182,7 +185,7 @@ class Systemd:
 
     def wait(self, message: str, *, times: int = 1) -> float:
         """Until so many messages that begin so have come; the time of it."""
-        end = time.monotonic() + 20.0
+        end = time.monotonic() + patient(20.0)
         while sum(one.startswith(message) for one in self.heard) < times:
             assert time.monotonic() < end, f"no {message} among {set(self.heard)}"
             self.heard += self.socket.recv(4096).decode().splitlines()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.harness import Node
 
 ALL = ["neuron", "network", "pci", "host"]
 EXCUSED = {"fs/space_low", "fs/full", "clock/unsynchronised", "clock/skewed", "host/memory_low", "host/stuck_elsewhere"}  # may well be so
 
 
+@pytest.mark.smoke
 def test_this_machine_is_read_without_error(tmp_path: Path) -> None:
     with Node(tmp_path, looks=ALL) as node:
         states = {one["name"]: (one["state"], one["detail"]) for one in node.status()["sources"]}  # type: ignore[attr-defined]

@@ -93,6 +93,7 @@ def start(node: Node, folder: Path) -> tuple[subprocess.CompletedProcess[str], l
     return done, heard
 
 
+@pytest.mark.smoke
 def test_a_newer_ledger_ends_the_daemon_and_says_why(make_node: Make, tmp_path: Path) -> None:
     """Exit 69, which systemd does not restart; why stands on standard error and is the service's last word."""
     node = make_node()

@@ -15,6 +15,7 @@ import pytest
 from tests.harness import Json, Node
 from tests.network_tree import EFA, MLX5
 from tests.neuron_tree import TRN2
+from tests.pace import patient
 from tests.system.lines import wait_for_pid, xid
 from tests.whole_tree import ADAPTER, DRIVE, ROOT, WholeTree
 
@@ -50,6 +51,7 @@ def sources(node: Node) -> dict[str, str]:
     return {str(one["name"]): str(one["state"]) for one in cast("list[Json]", node.status()["sources"])}
 
 
+@pytest.mark.smoke
 def test_a_healthy_node_takes_work(make: Callable[..., Node]) -> None:
     node = make()
     assert sources(node) == dict.fromkeys(("kernel_log", *LOOKS, "expect"), "ok") | dict.fromkeys(("nvml", "diagnostics"), "not present")
@@ -259,7 +261,7 @@ def test_nobody_waits_for_what_hangs(make: Callable[..., Node], tree: WholeTree)
         node.write(xid(lines, pci="0000:66:00"))
         began = time.monotonic()
         wait_for_pid(node, lines)
-        assert time.monotonic() - began < 2.0, "the kernel log is judged"
+        assert time.monotonic() - began < patient(2.0), "the kernel log is judged"
         time.sleep(0.2)
     assert slowest < 0.3
     assert most <= calm + 2 * len(LOOKS), "one thread for each look that hangs, and at times one for a round"

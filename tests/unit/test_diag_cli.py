@@ -22,6 +22,7 @@ from agent.cli import diag, diag_progress, diag_views, main, status
 from agent.cli.diag_progress import Progress
 from agent.diagnostics.report import Due, Fault, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
 from tests.harness import PYTHON, ROOT, Json
+from tests.pace import patient
 from tests.unit.diagnosing import FAILED, PASSED, FakeDiagnostics, Served, run_of, slow_link, status_with
 
 Cli = Callable[..., int]
@@ -238,7 +239,7 @@ class Terminal:
         os.close(follower)
 
     def until(self, text: str, seconds: float = 20.0) -> None:
-        end = time.monotonic() + seconds
+        end = time.monotonic() + patient(seconds)
         while text not in self.shown:
             assert time.monotonic() < end, (text, self.shown)
             if select.select([self._leader], [], [], 0.1)[0]:
@@ -249,7 +250,7 @@ class Terminal:
                     return
 
     def code(self) -> int:
-        end = time.monotonic() + 20.0
+        end = time.monotonic() + patient(20.0)
         while time.monotonic() < end:
             try:
                 if not (part := os.read(self._leader, 1 << 16)):

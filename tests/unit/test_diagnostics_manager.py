@@ -28,6 +28,7 @@ from agent.lane import Lane
 from agent.model import Action, Component, Event, Finding
 from agent.outputs.jobs import JobRoutes
 from agent.sources.source import Batch
+from tests.pace import patient
 from tests.unit.builders import catalogue, finding, gpu
 
 PASSED = Report(outcome=Outcome.PASS)
@@ -216,13 +217,13 @@ class House:
 
     @staticmethod
     async def until(holds: Callable[[], object], what: str) -> None:
-        end = time.monotonic() + 5.0
+        end = time.monotonic() + patient(5.0)
         while not holds():
             assert time.monotonic() < end, f"waited for {what}"
             await asyncio.sleep(0.001)
 
     async def ended(self, going: Going) -> Run:
-        return await asyncio.wait_for(self.manager.ended(going.id), 5.0)
+        return await asyncio.wait_for(self.manager.ended(going.id), patient(5.0))
 
     @property
     def runs(self) -> list[Run]:
@@ -243,7 +244,7 @@ def ask(level: int = 1, by: str = "root, pid 1", **more: Any) -> Ask:
 
 
 def told(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 20.0))
+    asyncio.run(asyncio.wait_for(work(), patient(20.0)))
 
 
 # --- it ends when it should, whenever that is said
@@ -330,7 +331,7 @@ def test_what_is_over_and_not_stored_yet_is_shown_and_cannot_be_cancelled() -> N
             assert house.manager.cancel(None, "root", "enough") is None
             began = time.monotonic()
             await house.manager.job_begins("9")
-            assert time.monotonic() - began < 0.5
+            assert time.monotonic() - began < patient(0.5)
             house.ledger_open.set()
             run = await house.ended(going)
             assert (run.report, run.preempted) == (PASSED, "")

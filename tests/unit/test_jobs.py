@@ -21,6 +21,7 @@ from agent.outputs.jobs import JobRoutes
 from agent.outputs.peer import Peer
 from agent.outputs.request import Refused
 from agent.sources.source import Batch
+from tests.pace import patient
 from tests.unit.builders import booted, event, finding
 
 DAY = 86400.0
@@ -230,7 +231,7 @@ def test_a_job_begins_once_the_devices_are_free() -> None:
             assert (status, answer["job"]["state"], answer["job"]["user"]) == (200, "running", "alice")  # type: ignore[index]
             assert here.diagnostics.cleared == ["7"]
 
-    asyncio.run(asyncio.wait_for(work(), 10.0))
+    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
 
 
 def test_a_prolog_that_goes_away_does_not_keep_the_devices() -> None:
@@ -248,7 +249,7 @@ def test_a_prolog_that_goes_away_does_not_keep_the_devices() -> None:
             while not here.diagnostics.cleared:
                 await asyncio.sleep(0.001)
 
-    asyncio.run(asyncio.wait_for(work(), 10.0))
+    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
 
 
 def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
@@ -281,7 +282,7 @@ def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
             assert (await run(exitCode=1, diagnose=True))["diagnostic"] == {"asked": False, "id": None, "why": "dcgmi is not installed"}
             assert here.diagnostics.ended == ["7"] * 6
 
-    asyncio.run(asyncio.wait_for(work(), 10.0))
+    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
 
 
 def test_the_end_of_a_job_that_never_began_here() -> None:
@@ -303,7 +304,7 @@ def test_the_end_of_a_job_that_never_began_here() -> None:
             listed = await (await here.client.get("/v1/jobs?limit=1")).json()
             assert ([job["job"] for job in listed["recent"]], listed["running"]) == (["7"], [])
 
-    asyncio.run(asyncio.wait_for(work(), 10.0))
+    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
 
 
 @pytest.mark.parametrize(
@@ -337,7 +338,7 @@ def test_what_no_scheduler_says(body: dict[str, object], said: str) -> None:
             assert (response.status, said in (await response.json())["error"]) == (400, True)
             assert not (here.board.jobs.running or here.board.jobs.recent or here.diagnostics.began or here.diagnostics.ended)
 
-    asyncio.run(asyncio.wait_for(work(), 10.0))
+    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
 
 
 def test_only_root_tells_of_jobs() -> None:
@@ -347,4 +348,4 @@ def test_only_root_tells_of_jobs() -> None:
             assert not here.board.jobs.running
             assert (await here.client.get("/v1/jobs")).status == 200
 
-    asyncio.run(asyncio.wait_for(work(), 10.0))
+    asyncio.run(asyncio.wait_for(work(), patient(10.0)))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from agent.sources.readers import Broken, Readers
+from tests.pace import patient
 
 
 def threads(name: str) -> int:
@@ -49,7 +50,7 @@ def test_a_read_that_hangs_holds_up_the_others_once_and_is_not_started_again() -
     async def run() -> None:
         began = time.monotonic()
         assert await readers.read(jobs) == {"a": "a", "z": "z"}
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < patient(1.0)
         assert set(readers.under_way) == {"hung"}
         for _ in range(200):  # an hour of rounds
             assert await readers.read(jobs) == {"a": "a", "z": "z"}

@@ -22,6 +22,7 @@ from agent.simulator import build
 from agent.simulator.node import Call, SimulatedNode, exported, profiles
 from agent.sources.pci import PciInventory
 from tests.conftest import require
+from tests.pace import patient
 
 SUCCESS, STALE, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TIMED_OUT, LOST, VERSION = 0, 2, 3, 4, 6, 10, 15, 25
 XID = 0x8
@@ -527,7 +528,7 @@ def test_an_event_reaches_who_listens(node: SimulatedNode, client: Client) -> No
     begun = time.monotonic()
     node.emit(0, XID, 94)
     assert client.answer() == [[0], XID, 94, 0xFFFFFFFF]
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < patient(1.0)
 
 
 def test_half_an_event_waits_for_the_rest(node: SimulatedNode, client: Client) -> None:
@@ -555,7 +556,7 @@ def test_waiting_on_a_lost_gpu_returns_at_once_every_time(node: SimulatedNode, c
     node.lose(3)
     assert client.answer() == {"code": LOST}
     assert {client.code("wait('one', 5000)") for _ in range(20)} == {LOST}
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < patient(1.0)
     node.emit(4, XID, 45)
     assert client.ask("wait('other', 1000)") == [[4], XID, 45, 0xFFFFFFFF]
 

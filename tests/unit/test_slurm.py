@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from agent import config
 from agent.cli import slurm
 from agent.cli.slurm import Known, Settings
+from tests.pace import patient
 from tests.unit.builders import FUZZ, ROOT
 from tests.unit.test_imports import forbidden, loaded_by
 
@@ -312,7 +313,7 @@ def test_a_scontrol_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     begun = time.monotonic()
     assert slurm.look("gpu01", 0.2) == "scontrol did not answer within 0.2 s"
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < patient(5.0)
 
 
 def test_what_is_done_is_in_the_systems_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +330,7 @@ def test_what_is_done_is_in_the_systems_log(tmp_path: Path, monkeypatch: pytest.
         begun = time.monotonic()
         for _ in range(2000):
             slurm._tell("nobody reads")
-        assert time.monotonic() - begun < 10.0
+        assert time.monotonic() - begun < patient(10.0)
 
 
 class Daemon:
@@ -491,7 +492,7 @@ def test_a_level_1_that_does_not_come_changes_nothing(
     daemon = Daemon(monkeypatch, {"/v1/status": [HEALTHY], "/v1/jobs": [{}], **diagnostics})
     begun = time.monotonic()
     assert daemon.prolog(Settings(level_1_age_s=3600.0, budget_s=0.5)) == 0
-    assert time.monotonic() - begun < 0.5
+    assert time.monotonic() - begun < patient(0.5)
     assert "level 1" in capsys.readouterr().err
 
 

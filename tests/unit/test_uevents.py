@@ -15,6 +15,7 @@ import pytest
 
 from agent.sources import uevents
 from agent.sources.uevents import Uevents
+from tests.pace import patient
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Heard:
     def run(self, story: Coroutine[None, None, None]) -> None:
         async def whole() -> None:
             listening = asyncio.create_task(self.uevents.listen())
-            await asyncio.wait_for(story, 10)
+            await asyncio.wait_for(story, patient(10))
             assert listening.done() == self.gives_up
             listening.cancel()
 
