@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -335,3 +338,163 @@ def test_a_rescued_ledger_keeps_its_positions(tmp_path: Path, monkeypatch: pytes
 
     asyncio.run(before())
     assert asyncio.run(after()) == "7"
+
+
+# --- a ledger that takes no events for a while
+
+
+@contextmanager
+def full(folder: Path) -> Iterator[sqlite3.Connection]:
+    """As on a full disk: SQLite refuses every new event, and what takes no room can be written. `cured` ends it."""
+    with closing(sqlite3.connect(folder / "ledger.db", isolation_level=None)) as db:
+        db.execute("CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'full'); END")
+        yield db
+
+
+def cured(db: sqlite3.Connection, pipeline: Pipeline) -> None:
+    """There is room again, and the time to try it has come."""
+    db.execute("DROP TRIGGER full")
+    pipeline.keeper._retry_at = 0.0
+    pipeline._wake.set()
+
+
+async def noted(pipeline: Pipeline) -> None:
+    """The timer has fired, and the lane has done what it was given."""
+    while pipeline.keeper._note_timer is not None:
+        await asyncio.sleep(0.01)
+    await pipeline.keeper._lane.call(lambda: None)
+
+
+def faulty(seq: int) -> Batch:
+    one = event("xid/79", gpu(seq % 8), 1000.0 + seq, identity=f"record {seq}")
+    return Batch("kernel_log", (one,), Position("kernel_log", BOOT, str(seq)))
+
+
+def ordinary(seq: int) -> Batch:
+    return Batch("kernel_log", (), Position("kernel_log", BOOT, str(seq)))
+
+
+def left(folder: Path) -> tuple[list[str], str]:
+    """What a daemon finds that is started after a kill: the records that are stored, and from where it reads on."""
+    with closing(sqlite3.connect(folder / "ledger.db")) as db:
+        stored = [name for (name,) in db.execute("SELECT identity FROM events WHERE source != 'vitald' ORDER BY id")]
+        place = db.execute("SELECT cursor FROM positions WHERE source = 'kernel_log'").fetchone()
+    return stored, place[0] if place else ""
+
+
+def test_no_position_is_noted_ahead_of_events_that_are_held(tmp_path: Path) -> None:
+    """Killed at any moment, the daemon reads again what never came to the disk."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(faulty(1))
+            await idle(pipeline)
+            with full(tmp_path) as db:
+                await pipeline.put(faulty(2))
+                await idle(pipeline)
+                assert not pipeline.board.ledger.ok
+                await pipeline.put(ordinary(3))
+                await noted(pipeline)
+                assert left(tmp_path) == (["record 1"], "1")
+                await pipeline.put(faulty(4))
+                await pipeline.put(ordinary(5))
+                await idle(pipeline)
+                await noted(pipeline)
+                assert left(tmp_path) == (["record 1"], "1")
+                cured(db, pipeline)
+                while not pipeline.board.ledger.ok:
+                    await asyncio.sleep(0.001)
+                await idle(pipeline)
+                stored, place = left(tmp_path)
+                assert (stored, int(place) >= 4) == (["record 1", "record 2", "record 4"], True)
+                await pipeline.put(ordinary(6))
+                await noted(pipeline)
+                assert left(tmp_path)[1] == "6"
+
+    asyncio.run(work())
+    assert left(tmp_path) == (["record 1", "record 2", "record 4"], "6")
+
+
+def test_no_position_is_noted_ahead_of_events_that_wait_to_be_judged(tmp_path: Path) -> None:
+    """An ordinary line behind a fault in the queue, and one that comes while the fault is on its way to the disk."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            blocked, go = threading.Event(), threading.Event()
+
+            def block() -> None:
+                blocked.set()
+                go.wait(10.0)
+
+            pipeline.keeper._lane.post(block)
+            while not blocked.is_set():
+                await asyncio.sleep(0.001)
+            await pipeline.put(faulty(1))
+            await pipeline.put(ordinary(2))
+            assert pipeline._queue
+            while pipeline._queue:
+                await asyncio.sleep(0.001)
+            await pipeline.put(ordinary(3))
+            pipeline.keeper._note_now()
+            assert left(tmp_path) == ([], "")
+            go.set()
+            await idle(pipeline)
+            await noted(pipeline)
+
+    asyncio.run(work())
+    assert left(tmp_path) == (["record 1"], "3")
+
+
+def test_an_older_position_never_comes_after_a_younger_one(tmp_path: Path) -> None:
+    """One that waits to be noted is overtaken by a fault's, which is stored with the fault."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(ordinary(1))
+            await pipeline.put(faulty(2))
+            await idle(pipeline)
+            await noted(pipeline)
+            assert left(tmp_path) == (["record 2"], "2")
+
+    asyncio.run(work())
+
+
+def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
+    """When somebody is told that a batch was heard, or may see a source stand, what came with it is in the file."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            seen: list[tuple[str, list[str]]] = []
+            publish, stands = pipeline.board.publish, pipeline.board.source_stands
+
+            def published(*given: Any, **named: Any) -> None:
+                seen.append(("shown", left(tmp_path)[0]))
+                publish(*given, **named)
+
+            def stood(*given: Any, **named: Any) -> None:
+                seen.append(("looked", left(tmp_path)[0]))
+                stands(*given, **named)
+
+            pipeline.board.publish, pipeline.board.source_stands = published, stood  # type: ignore[method-assign]
+            await pipeline.store(faulty(1))
+            assert left(tmp_path) == (["record 1"], "1")
+            assert seen == [("shown", ["record 1"]), ("looked", ["record 1"])]
+            audit = Audit(time=2000.0, uid=0, pid=1, verb="clear", target="1", reason="why")
+            assert await pipeline.clear(1, "alice", audit) is not None
+            with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+                assert db.execute("SELECT verb FROM audit").fetchall() == [("clear",)]
+
+    asyncio.run(work())
+
+
+def test_a_stop_while_the_ledger_is_full_stores_what_is_held_once_there_is_room(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            with full(tmp_path) as db:
+                await pipeline.put(faulty(1))
+                await idle(pipeline)
+                db.execute("DROP TRIGGER full")
+            pipeline.keeper._retry_at = 0.0
+
+    asyncio.run(work())
+    assert left(tmp_path) == (["record 1"], "1")
