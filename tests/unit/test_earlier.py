@@ -29,6 +29,7 @@ from agent.sources.kernel_log.earlier import CRASH_LOGS, Earlier, Ring
 from agent.sources.kernel_log.interpret import NAME, Interpreter
 from agent.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
 from agent.sources.kernel_log.place import Place
+from agent.sources.kernel_log.pstore import read
 from agent.sources.kernel_log.record import KernelRecord, escape, split
 from agent.sources.source import Batch, Position
 from tests import journals
@@ -955,6 +956,19 @@ def test_an_older_versions_position_in_another_boot(old_news: Machine) -> None:
     next_boot(old_news, 1)
     assert old_news.start()
     assert old_news.pids.count(300) == 1
+
+
+def test_the_newest_crash_logs_are_remembered(rebooted: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older ones are known to be old by their time."""
+    monkeypatch.setattr(earlier, "_CRASH_CHUNKS", 2)
+    for number in range(4):
+        at = STARTED[OLD] + 20.0 + number
+        crash(rebooted, (12.0 + number, xid(300 + number)), time=at)
+    assert rebooted.start()
+    assert rebooted.pids == [300, 301, 302, 303]
+    newest = [one.chunks[0] for one in read([rebooted.pstore])[0]][:1:-1]
+    assert rebooted.crashes is not None
+    assert rebooted.crashes.cursor.split() == newest
 
 
 def test_what_is_remembered_of_crash_logs_is_bounded(rebooted: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from agent.judge.judge import BOOT as BOOTED
 from agent.judge.judge import CLOCK_STEPPED, IDENTITY
 from agent.lane import Lane
 from agent.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, Query, read_events
-from agent.model import NODE, Trust
+from agent.model import NODE, Memory, Trust
 from agent.pipeline import Pipeline
 from agent.sources.source import Batch, Position
 from tests.unit.builders import catalogue, event, gpu
@@ -498,3 +499,113 @@ def test_a_stop_while_the_ledger_is_full_stores_what_is_held_once_there_is_room(
 
     asyncio.run(work())
     assert left(tmp_path) == (["record 1"], "1")
+
+
+def test_a_ledger_that_fails_is_not_tried_again_for_every_event(tmp_path: Path) -> None:
+    """A disk that takes its time to refuse would hold up the judging each time."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            with full(tmp_path) as db:
+                await pipeline.put(faulty(1))
+                await idle(pipeline)
+                db.execute("DROP TRIGGER full")
+                pipeline.keeper._retry_at = time.monotonic() + 60.0
+                await pipeline.put(faulty(2))
+                await idle(pipeline)
+                assert left(tmp_path) == ([], "")
+                assert len(pipeline.judge.opened) == 3  # both, and the ledger
+
+    asyncio.run(work())
+
+
+def test_more_than_can_be_held_costs_old_events_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The findings are stored as they stand, with what is known of their history."""
+    monkeypatch.setattr(keeper, "_HELD", 3)
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            with full(tmp_path) as db:
+                for seq in (0, 8, 1, 9, 17, 25, 33):  # two faults, seen twice and five times
+                    await pipeline.put(faulty(seq))
+                    await idle(pipeline)
+                cured(db, pipeline)
+            while not pipeline.board.ledger.ok:
+                await asyncio.sleep(0.001)
+            await idle(pipeline)
+            assert pipeline.board.ledger.dropped == 5  # of seven, and of what is said of the ledger
+
+    asyncio.run(work())
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+        query = "SELECT component, count FROM findings WHERE code = 'xid/79' ORDER BY id"
+        assert db.execute(query).fetchall() == [(gpu(0).name, 2), (gpu(1).name, 5)]
+        query = "SELECT count(*) FROM transitions WHERE cause LIKE 'xid/79%'"
+        assert db.execute(query).fetchone() == (2,)
+    assert left(tmp_path)[1] == "33"
+
+
+def test_a_position_that_waits_to_be_noted_is_noted_at_the_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(ordinary(7))
+
+    asyncio.run(work())
+    assert left(tmp_path)[1] == "7"
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with anyio.fail_after(20.0):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+def test_a_ledger_that_is_gone_is_told_by_ordinary_lines(tmp_path: Path) -> None:
+    """On a node that is well the next event may be days away."""
+    folder = tmp_path / "state"
+
+    async def work() -> None:
+        async with running(folder) as pipeline:
+            await pipeline.put(faulty(1))
+            await idle(pipeline)
+            folder.rename(tmp_path / "elsewhere")
+            await pipeline.put(ordinary(2))
+            await until(lambda: not pipeline.board.ledger.ok)
+
+    asyncio.run(work())
+
+
+def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path) -> None:
+    """Its place cannot be had for a while. What was stored before and what came meanwhile are in the new one, each once, by today's clock."""
+    folder, moved = tmp_path / "place" / "state", tmp_path / "elsewhere"
+    step = event(CLOCK_STEPPED, NODE, 3000.0, identity="step", trust=Trust.DAEMON, fields={"seconds": 500.0})
+
+    async def work() -> Memory:
+        async with running(folder) as pipeline:
+            other = event("xid/119", gpu(7), 1000.0, identity="other")
+            await pipeline.put(Batch("other", (other,), Position("other", BOOT, "17")))
+            await pipeline.put(faulty(1))
+            await idle(pipeline)
+            folder.parent.rename(moved)
+            folder.parent.write_text("in the way")
+            await pipeline.put(faulty(2))
+            await until(lambda: not pipeline.board.ledger.ok)
+            await pipeline.put(Batch("kernel_log", (step,)))
+            await pipeline.put(replace(faulty(3), again=True))
+            await idle(pipeline)
+            folder.parent.unlink()
+            pipeline.keeper._retry_at = 0.0
+            pipeline._wake.set()
+            await until(lambda: pipeline.board.ledger.ok)
+            await idle(pipeline)
+            return pipeline.judge.memory
+
+    standing = asyncio.run(work())
+    assert left(folder) == (["record 2", "step", "record 3"], "3")
+    again = Ledger(folder)
+    again.open()
+    remembered = again.remembered()
+    assert remembered.positions["other"].cursor == "17"
+    assert {one.code for one in remembered.memory.findings} >= {"xid/119", "xid/79"}
+    for what in ("findings", "incidents", "marks"):
+        assert set(map(str, getattr(remembered.memory, what))) == set(map(str, getattr(standing, what)))
+    again.close()
