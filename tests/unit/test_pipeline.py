@@ -446,6 +446,22 @@ def test_no_position_is_noted_ahead_of_events_that_wait_to_be_judged(tmp_path: P
     assert left(tmp_path) == (["record 1"], "3")
 
 
+def test_no_position_is_noted_ahead_of_events_that_nobody_has_taken_up_yet(tmp_path: Path) -> None:
+    """The judge has not had its turn since they were handed in."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await idle(pipeline)
+            await pipeline.put(faulty(1))
+            await pipeline.put(ordinary(2))
+            assert (len(pipeline._queue), pipeline._busy) == (2, False)
+            pipeline.keeper._note_now()
+            assert await pipeline.keeper._lane.call(lambda: left(tmp_path)) == ([], "")
+
+    asyncio.run(work())
+    assert left(tmp_path) == (["record 1"], "2")
+
+
 def test_an_older_position_never_comes_after_a_younger_one(tmp_path: Path) -> None:
     """One that waits to be noted is overtaken by a fault's, which is stored with the fault."""
 
