@@ -24,11 +24,12 @@ from agent.board import Board
 from agent.judge.judge import BOOT as BOOTED
 from agent.judge.judge import CLOCK_STEPPED, IDENTITY
 from agent.lane import Lane
-from agent.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, Query, read_events
-from agent.model import NODE, Memory, Trust
+from agent.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, Query, read_events, read_runs
+from agent.model import NODE, Event, Memory, Transition, Trust
 from agent.pipeline import Pipeline
 from agent.sources.source import Batch, Position
 from tests.unit.builders import catalogue, event, gpu
+from tests.unit.test_runs import FULL
 
 BOOT = "boot-a"
 CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")
@@ -625,3 +626,55 @@ def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path)
     for what in ("findings", "incidents", "marks"):
         assert set(map(str, getattr(remembered.memory, what))) == set(map(str, getattr(standing, what)))
     again.close()
+
+
+def test_a_stop_stores_what_was_queued(tmp_path: Path) -> None:
+    """Nobody has judged it yet; a diagnostic's result, say, would not come a second time."""
+
+    async def work() -> None:
+        lane = Lane("test")
+        board = Board(BOOT, 0.0, device_reset=False)
+        pipeline = Pipeline(Ledger(tmp_path), lane, board, catalogue(), BOOT)
+        await pipeline.open(catalogue())
+        await pipeline.put(faulty(1))
+        await pipeline.put(faulty(2))
+        await pipeline.close()
+        lane.close()
+
+    asyncio.run(work())
+    assert left(tmp_path) == (["record 1", "record 2"], "2")
+
+
+def test_an_event_that_cannot_be_judged_is_stored_and_told(tmp_path: Path) -> None:
+    """A fault of ours, which a device brought about; what comes behind it is judged."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            apply = pipeline.judge.apply
+
+            def failing(one: Event) -> list[Transition]:
+                if one.identity == "record 1":
+                    raise ZeroDivisionError
+                return apply(one)
+
+            pipeline.judge.apply = failing  # type: ignore[method-assign]
+            await pipeline.put(Batch("kernel_log", (*faulty(1).events, *faulty(2).events)))
+            await idle(pipeline)
+            found = {finding.code for finding in pipeline.judge.opened}
+            assert found == {"vitald/not_judged", "xid/79"}
+
+    asyncio.run(work())
+    assert set(codes(tmp_path)) == {"xid/79", "vitald/not_judged"}
+    assert left(tmp_path)[0] == ["record 1", "record 2"]
+
+
+def test_a_diagnostics_run_is_stored_with_its_batch(tmp_path: Path) -> None:
+    """Also one that found nothing, of which there is no event."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            for name, events in (("one", faulty(1).events), ("two", ())):
+                await pipeline.store(Batch("diagnostics", events, runs=(replace(FULL, id=name),)))
+            assert {run.id for run in read_runs(tmp_path / "ledger.db", 9)} == {"one", "two"}
+
+    asyncio.run(work())
