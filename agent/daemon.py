@@ -49,6 +49,7 @@ from agent.outputs.release import ReleaseRoutes
 from agent.outputs.systemd import Notifier, handed_over
 from agent.pipeline import Pipeline
 from agent.sources.assembly import Sources
+from agent.sources.kernel_log.earlier import CRASH_LOGS
 from agent.sources.kernel_log.kmsg import from_stdin
 from agent.sources.neuron.places import PLACED
 from agent.sources.pci import machine_type
@@ -261,9 +262,9 @@ class Daemon:
         """In the order in which it happened: earlier boots, this boot as far as the ring has lost it, the ring."""
         source, earlier, supervisor = self.sources.kernel_log, self.sources.earlier, self.supervisor
         if earlier is not None:
-            await supervisor.read_past(
-                source.name, earlier.former_boots(self.pipeline.position(source.name), orderly=self.pipeline.orderly)
-            )
+            position, orderly = self.pipeline.position, self.pipeline.orderly
+            former = earlier.former_boots(position(source.name), position(CRASH_LOGS), orderly=orderly)
+            await supervisor.read_past(source.name, former)
         await self.pipeline.booted()
         if earlier is not None:
             await supervisor.read_past(source.name, earlier.this_boot(self.pipeline.position(source.name)))

@@ -1,4 +1,8 @@
-"""`python -m tests.bench [NAME ...] [--out FILE]`: one JSON document, figures beside the floor of the same run."""
+"""
+`python -m tests.bench [NAME ...] [--out FILE]`: one JSON document, figures beside the floor of the same run.
+
+Without a name all of them run but `soak`, which plays a whole day and takes the better part of an hour.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ import json
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from tests.bench import check, commit, diagnostics, flood, idle, judge, latency, line_cost, nvml, rounds, scrape, start
+from tests.bench import check, commit, diagnostics, flood, idle, judge, latency, line_cost, nvml, rounds, scrape, soak, start
 from tests.bench.measure import Json, Skipped, load, machine, scratch, timed
 
 BENCHMARKS: dict[str, Callable[[], Json]] = {
@@ -26,25 +31,46 @@ BENCHMARKS: dict[str, Callable[[], Json]] = {
     "nvml": nvml.run,
     "rounds": rounds.run,
     "diagnostics": diagnostics.run,
+    "soak": soak.run,
 }
+BY_NAME_ONLY = {"soak"}
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What was asked for. Ends with exit code 2 where that cannot be had."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    usual = [name for name in BENCHMARKS if name not in BY_NAME_ONLY]
+    which = f"{', '.join(usual)} (default: all of these); {', '.join(sorted(BY_NAME_ONLY))}"
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"which: {which}")
+    hours = f"how long soak's day is: {soak.SHORTEST:g} or more (default: %(default)g)"
+    parser.add_argument("--hours", type=float, default=soak.HOURS, help=hours)
+    parser.add_argument("--out", type=Path, default=None, metavar="FILE", help="write the document there and not to standard output")
+    found = parser.parse_args(arguments)
+    if unknown := [name for name in found.names if name not in BENCHMARKS]:
+        parser.error(f"no such benchmark: {', '.join(unknown)}")
+    if not found.hours >= soak.SHORTEST:
+        parser.error(f"--hours: {soak.SHORTEST:g} or more")
+    found.names = found.names or usual
+    return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("names", metavar="NAME", nargs="*", help=f"which: {', '.join(BENCHMARKS)} (default: all)")
-    parser.add_argument("--out", type=Path, default=None, metavar="FILE", help="write the document there and not to standard output")
-    arguments = parser.parse_args()
-    if unknown := [name for name in arguments.names if name not in BENCHMARKS]:
-        parser.error(f"no such benchmark: {', '.join(unknown)}")
+    arguments = parsed()
+    benchmarks = dict(BENCHMARKS)
+    benchmarks["soak"] = partial(soak.run, arguments.hours)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was changed is put back, what was started is ended
     with scratch() as folder:
         document: Json = {"machine": machine(folder)}
     results: Json = {}
     failed = False
-    for name in arguments.names or BENCHMARKS:
+    for name in arguments.names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         try:
-            seconds, figures = timed(BENCHMARKS[name])
+            seconds, figures = timed(benchmarks[name])
         except Skipped as reason:
             results[name] = {"skipped": str(reason)}
         except Exception as error:  # the other benchmarks still run
@@ -52,6 +78,7 @@ def main() -> int:
             results[name], failed = {"error": f"{type(error).__name__}: {error}"}, True
         else:
             results[name] = {**figures, "took_s": round(seconds, 1)}
+            failed = failed or bool(figures.get("exceeded"))
     document["benchmarks"] = results
     document["load_at_end"] = load()
     text = json.dumps(document, indent=2)

@@ -285,6 +285,29 @@ def test_the_end_of_a_former_boot(machine: Machine) -> None:
     assert machine.boots() == 1
 
 
+def test_a_crash_log_is_told_in_one_boot_only(machine: Machine) -> None:
+    """Firmware without a clock dates it by the boot in which it is read, and keeps it for the next ones."""
+    node, pci = machine.node, fresh_pci()
+    node.configure("[paths]", f'[paths]\nsysfs = "{node.folder / "sys"}"')
+    crash = node.folder / "sys/fs/pstore/dmesg-erst-7001"
+    crash.parent.mkdir(parents=True)
+    node.start()
+    node.stop(signal.SIGKILL)
+    for records in (["usb 1-1: one", "usb 1-1: two", "usb 1-1: three"], ["usb 1-1: one"]):
+        former(machine, str(uuid4()), records)
+        known, new = (f"<4>[{stamp:12.6f}] {xid(pid, pci=pci)}" for stamp, pid in ((2.5, 5), (12, 300)))
+        crash.write_text(f"Panic#1 Part1\n{known}\n{new}\n")
+        node.start()
+        wait_for_pid(node, 300)
+        node.until(lambda: told(node, "vitald/boot"), 10.0, "the boot")
+        node.stop(signal.SIGKILL)
+        with closing(sqlite3.connect(node.state / "ledger.db")) as db:
+            (cursor,) = db.execute("SELECT cursor FROM positions WHERE source = 'crash_logs'").fetchone()
+        assert len(cursor.split()) == 1
+    node.start()
+    assert pids(about(node.events(), pci)) == [300]
+
+
 @pytest.mark.parametrize(("ending", "finding"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
 def test_the_end_of_a_former_boot_that_nobody_kept(machine: Machine, ending: int, finding: bool) -> None:
     """Said either way; a finding only where the daemon did not see the end coming."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from agent.simulator.node import SimulatedNode
 from tests.bench import soak
 from tests.bench.soak import BOUNDS, exceeded
-from tests.harness import Json
+from tests.harness import ROOT, Json
 from tests.system.nvml import _environments, _Worker, own, story
 
 _HOURS, _LEAST = 0.25, 2
@@ -41,6 +44,20 @@ def test_a_quarter_of_an_hour_of_everything(monkeypatch: pytest.MonkeyPatch) -> 
     assert not {word: said[word] for word in ("source_hangs", "nvml_worker_ended", "wedged", "event_not_judged") if word in said}
     assert daemon["exceptions"] == []
     assert float(str(figures["wal_mib_most"])) < 8.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_command_that_the_documents_name() -> None:
+    """Two minutes of a day. Whether its bounds held is not said here: they are a whole day's."""
+    command = [sys.executable, "-m", "tests.bench", "soak", "--hours", str(soak.SHORTEST)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    figures: Json = json.loads(done.stdout)["benchmarks"]["soak"]
+    assert "error" not in figures, done.stderr
+    assert figures["hours"] == soak.SHORTEST
+    assert done.returncode == bool(figures["exceeded"])
+    assert min(figures["happened"].values()) >= 1  # type: ignore[attr-defined]
 
 
 def figures_of(**changes: object) -> Json:

@@ -20,7 +20,7 @@ class Past:
         self.broken = broken
         self.said = said
 
-    async def former_boots(self, _: object, *, orderly: bool) -> AsyncIterator[Batch]:
+    async def former_boots(self, _: object, crashes: object, *, orderly: bool) -> AsyncIterator[Batch]:
         async for batch in self._part("former boots"):
             yield batch
 

@@ -25,10 +25,11 @@ from agent.judge.judge import BOOT, Judge
 from agent.lane import Lane
 from agent.model import Event, Trust
 from agent.sources.kernel_log import earlier
-from agent.sources.kernel_log.earlier import Earlier, Ring
+from agent.sources.kernel_log.earlier import CRASH_LOGS, Earlier, Ring
 from agent.sources.kernel_log.interpret import NAME, Interpreter
 from agent.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
 from agent.sources.kernel_log.place import Place
+from agent.sources.kernel_log.pstore import read
 from agent.sources.kernel_log.record import KernelRecord, escape, split
 from agent.sources.source import Batch, Position
 from tests import journals
@@ -84,6 +85,7 @@ class Machine:
         self.ring: list[KernelRecord] = []
         self.boot = NEW
         self.position: Position | None = None
+        self.crashes: Position | None = None  # which crash logs have been read
         self.events: list[Event] = []
         self.batches: list[Batch] = []
         self.interpreter: Interpreter = interpreter()
@@ -123,7 +125,7 @@ class Machine:
         lane = Lane("reader")
         reader = Earlier("/dev/kmsg", self.interpreter, self.boot, lane, self.journal, (self.pstore,))
         try:
-            if not await self._take(reader.former_boots(self.position, orderly=orderly), most):
+            if not await self._take(reader.former_boots(self.position, self.crashes, orderly=orderly), most):
                 return False
             return await self._take(reader.this_boot(self.position), most - len(self.batches))
         finally:
@@ -145,7 +147,10 @@ class Machine:
         fresh = [event for event in batch.events if event.identity not in known]
         assert batch.again or len(fresh) == len(batch.events), "a batch that may repeat events does not say so"
         self.events += fresh
-        self.position = batch.position or self.position
+        if batch.position is not None and batch.position.source == CRASH_LOGS:
+            self.crashes = batch.position
+        else:
+            self.position = batch.position or self.position
 
     def read_ring(self) -> None:
         """What the source does next: the ring from the position on, gaps counted by number."""
@@ -800,21 +805,185 @@ def test_a_crash_of_a_boot_that_nobody_else_knows(rebooted: Machine, pause: int)
     assert [event.code for event in rebooted.events if event.kind != "vitald"] == ["xid/79", "lockup/panic"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="lines that were passed over as known are told again in a later boot, while ERST keeps the record and dates it anew"
-)
-def test_a_crash_log_that_is_dated_by_the_boot_in_which_it_is_read(rebooted: Machine) -> None:
-    """ERST keeps no time: the same lines are as old as ever, in this boot and in the next."""
-    lines = ((0.9, xid(9)), (1.0, xid(10)), (12.0, xid(300)))
-    crash(rebooted, *lines, time=BOOTED + 1)
-    os.utime(rebooted.pstore / efi(1, time=BOOTED + 1), (BOOTED + 1, BOOTED + 1))
+# A crash log lies there for many boots, and ERST keeps no time: it is dated by the boot in which it is read.
+
+
+def next_boot(machine: Machine, number: int) -> None:
+    """Another boot: the ring has a fault of its own, and firmware without a clock dates its crash logs anew."""
+    machine.read_ring()
+    machine.boot = f"{number:08x}-0000-4000-8000-000000000000"
+    machine.ring = [record(seq, 100_001 * seq, text=xid(1000 * number + seq)) for seq in range(5, 7)]
+    for file in machine.pstore.iterdir():
+        os.utime(file, (BOOTED + 10_000 * number, BOOTED + 10_000 * number))
+
+
+def erst(machine: Machine, name: str, *lines: tuple[float, str], reason: str = "Panic") -> None:
+    text = "".join(f"<4>[{stamp:12.6f}] {line}\n" for stamp, line in lines)
+    put(machine.pstore, f"dmesg-erst-{name}", f"{reason}#1 Part1\n{text}".encode(), BOOTED + 1)
+
+
+@pytest.fixture
+def old_news(rebooted: Machine) -> Machine:
+    """A crash log of which two lines were read from the ring before the crash."""
+    erst(rebooted, "7001", (0.9, xid(9)), (1.0, xid(10)), (12.0, xid(300)))
+    rebooted.journal = None
+    return rebooted
+
+
+def of_crashes(machine: Machine) -> list[int]:
+    return [pid for pid in machine.pids if pid < 1000 and pid not in range(100, 105)]
+
+
+def test_a_crash_log_that_is_dated_by_the_boot_in_which_it_is_read(old_news: Machine) -> None:
+    """The same lines are as old as ever, in this boot and in the next two: also those that were passed over as known."""
+    assert old_news.start()
+    assert of_crashes(old_news) == [300]
+    for number in (1, 2, 3):
+        next_boot(old_news, number)
+        assert old_news.start()
+        assert of_crashes(old_news) == [300]
+
+
+def test_two_crashes_are_two(old_news: Machine) -> None:
+    """The second comes in a later boot, and the first still lies beside it."""
+    assert old_news.start()
+    next_boot(old_news, 1)
+    erst(old_news, "7002", (13.0, xid(301)), (13.5, PANIC))
+    assert old_news.start()
+    next_boot(old_news, 2)
+    assert old_news.start()
+    assert of_crashes(old_news) == [300, 301]
+
+
+def test_two_crashes_that_are_read_at_once_are_two(rebooted: Machine) -> None:
+    erst(rebooted, "7001", (12.0, xid(300)))
+    erst(rebooted, "7002", (13.0, xid(300)))
     assert rebooted.start()
-    assert rebooted.pids == [300]
-    rebooted.read_ring()
-    rebooted.boot, rebooted.ring = MIDDLE, [record(seq, 100_001 * seq, text=xid(100 + seq)) for seq in range(5, 7)]
-    os.utime(rebooted.pstore / efi(1, time=BOOTED + 1), (BOOTED + 9999, BOOTED + 9999))
+    assert rebooted.pids == [300, 300]
+
+
+def test_a_crash_log_under_another_name_is_the_same(old_news: Machine) -> None:
+    """Moved, or numbered anew: its lines have the kernel's stamps, so what is equal byte for byte is the same record."""
+    assert old_news.start()
+    next_boot(old_news, 1)
+    (file,) = old_news.pstore.iterdir()
+    file.rename(old_news.pstore / "dmesg-erst-9999")
+    assert old_news.start()
+    assert of_crashes(old_news) == [300]
+
+
+def test_a_crash_log_that_was_out_of_sight_for_a_boot_is_remembered(old_news: Machine) -> None:
+    assert old_news.start()
+    (file,) = old_news.pstore.iterdir()
+    kept_text, name = file.read_bytes(), file.name
+    next_boot(old_news, 1)
+    file.unlink()
+    assert old_news.start()
+    next_boot(old_news, 2)
+    put(old_news.pstore, name, kept_text, BOOTED + 30_000)
+    assert old_news.start()
+    assert of_crashes(old_news) == [300]
+
+
+def test_a_chunk_that_could_not_be_read_the_first_time_is_told_when_it_can(rebooted: Machine) -> None:
+    """And no line of the others again, whatever place they have in the whole now."""
+    older = "".join(f"<4>[{11 + number / 10:12.6f}] {xid(200 + number)}\n" for number in range(3))
+    put(rebooted.pstore, efi(1), b"Panic#1 Part1\n<4>[   12.000000] " + xid(300).encode() + b"\n", BOOTED + 1)
+    rebooted.journal = None
     assert rebooted.start()
-    assert rebooted.pids == [300, *range(100, 105)]
+    next_boot(rebooted, 1)
+    rebooted.at(place(record(10), OLD), OLD)  # so that nothing else keeps these lines from being told
+    put(rebooted.pstore, efi(2), f"Panic#1 Part2\n{older}".encode(), BOOTED + 10_000)
+    assert rebooted.start()
+    assert of_crashes(rebooted) == [300, 200, 201, 202]
+
+
+def test_killed_before_what_was_read_is_stored(old_news: Machine) -> None:
+    """Events and what is known of the log are stored together, or neither is: the next start tells it."""
+    for most in range(3):
+        if old_news.start(most=most):
+            break
+        assert (of_crashes(old_news) == [300]) == (old_news.crashes is not None)
+    else:
+        assert old_news.start()
+    assert of_crashes(old_news) == [300]
+    next_boot(old_news, 1)
+    assert old_news.start()
+    assert of_crashes(old_news) == [300]
+
+
+def test_a_line_in_two_dumps_of_one_crash_is_one(rebooted: Machine) -> None:
+    """An oops is dumped, and the panic that it becomes is dumped with all that came before it."""
+    lines = ((11.0, xid(200)), (11.0, xid(200)), (12.0, xid(300)))
+    crash(rebooted, *lines, reason="Oops", time=STARTED[OLD] + 13)
+    crash(rebooted, *lines, (13.0, xid(400)), (13.5, PANIC), time=STARTED[OLD] + 14)
+    assert rebooted.start()
+    assert rebooted.pids == [200, 200, 300, 400]
+    assert rebooted.events[-1].code == "lockup/panic"
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["an older version's position", "the very first start"])
+def test_what_lay_there_before_it_was_remembered_is_old(machine: Machine, begun: bool) -> None:
+    """Nobody can tell when it was written; it was there while this boot was watched, so it is of no crash that ended it."""
+    erst(machine, "7001", (0.9, xid(9)), (12.0, xid(300)))
+    machine.ring = faults(2)
+    machine.journal = None
+    if begun:
+        machine.at(place(record(0)))
+    assert machine.start()
+    next_boot(machine, 1)
+    erst(machine, "7002", (13.0, xid(301)))
+    assert machine.start()
+    assert [pid for pid in machine.pids if pid >= 2] == [301]
+
+
+def test_what_lay_there_when_only_a_container_was_booted_is_old(machine: Machine) -> None:
+    """The host was not, so no crash came in between."""
+    erst(machine, "7001", (0.9, xid(9)), (12.0, xid(300)))
+    machine.at(place(record(1)), OLD)
+    machine.ring = faults(5)
+    machine.journal = None
+    assert machine.start()
+    next_boot(machine, 1)
+    assert machine.start()
+    assert 300 not in machine.pids
+
+
+def test_an_older_versions_position_in_another_boot(old_news: Machine) -> None:
+    """What it had told is stored under the same identity."""
+    assert old_news.start()
+    old_news.crashes = None
+    next_boot(old_news, 1)
+    assert old_news.start()
+    assert old_news.pids.count(300) == 1
+
+
+def test_the_newest_crash_logs_are_remembered(rebooted: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older ones are known to be old by their time."""
+    monkeypatch.setattr(earlier, "_CRASH_CHUNKS", 2)
+    for number in range(4):
+        at = STARTED[OLD] + 20.0 + number
+        crash(rebooted, (12.0 + number, xid(300 + number)), time=at)
+    assert rebooted.start()
+    assert rebooted.pids == [300, 301, 302, 303]
+    newest = [one.chunks[0] for one in read([rebooted.pstore])[0]][:1:-1]
+    assert rebooted.crashes is not None
+    assert rebooted.crashes.cursor.split() == newest
+
+
+def test_what_is_remembered_of_crash_logs_is_bounded(rebooted: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that lie there now come first, and of them the newest."""
+    monkeypatch.setattr(earlier, "_CRASH_CHUNKS", 3)
+    known: list[list[str]] = []
+    for number in range(1, 5):
+        erst(rebooted, f"{7000 + number}", (10.0 + number, xid(number)))
+        assert rebooted.start()
+        assert rebooted.crashes is not None
+        known.append(rebooted.crashes.cursor.split())
+        next_boot(rebooted, number)
+        (rebooted.pstore / f"dmesg-erst-{7000 + number}").unlink()
+    first, second, third, fourth = (one[0] for one in known)
+    assert known == [[first], [second, first], [third, second, first], [fourth, third, second]]
 
 
 def test_a_second_line_of_a_record_is_not_believed(rebooted: Machine) -> None:

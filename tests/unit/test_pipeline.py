@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -20,11 +24,12 @@ from agent.board import Board
 from agent.judge.judge import BOOT as BOOTED
 from agent.judge.judge import CLOCK_STEPPED, IDENTITY
 from agent.lane import Lane
-from agent.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, Query, read_events
-from agent.model import NODE, Trust
+from agent.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, Query, read_events, read_runs
+from agent.model import NODE, Event, Memory, Transition, Trust
 from agent.pipeline import Pipeline
 from agent.sources.source import Batch, Position
 from tests.unit.builders import catalogue, event, gpu
+from tests.unit.test_runs import FULL
 
 BOOT = "boot-a"
 CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")
@@ -335,3 +340,341 @@ def test_a_rescued_ledger_keeps_its_positions(tmp_path: Path, monkeypatch: pytes
 
     asyncio.run(before())
     assert asyncio.run(after()) == "7"
+
+
+# --- a ledger that takes no events for a while
+
+
+@contextmanager
+def full(folder: Path) -> Iterator[sqlite3.Connection]:
+    """As on a full disk: SQLite refuses every new event, and what takes no room can be written. `cured` ends it."""
+    with closing(sqlite3.connect(folder / "ledger.db", isolation_level=None)) as db:
+        db.execute("CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'full'); END")
+        yield db
+
+
+def cured(db: sqlite3.Connection, pipeline: Pipeline) -> None:
+    """There is room again, and the time to try it has come."""
+    db.execute("DROP TRIGGER full")
+    pipeline.keeper._retry_at = 0.0
+    pipeline._wake.set()
+
+
+async def noted(pipeline: Pipeline) -> None:
+    """The timer has fired, and the lane has done what it was given."""
+    while pipeline.keeper._note_timer is not None:
+        await asyncio.sleep(0.01)
+    await pipeline.keeper._lane.call(lambda: None)
+
+
+def faulty(seq: int) -> Batch:
+    one = event("xid/79", gpu(seq % 8), 1000.0 + seq, identity=f"record {seq}")
+    return Batch("kernel_log", (one,), Position("kernel_log", BOOT, str(seq)))
+
+
+def ordinary(seq: int) -> Batch:
+    return Batch("kernel_log", (), Position("kernel_log", BOOT, str(seq)))
+
+
+def left(folder: Path) -> tuple[list[str], str]:
+    """What a daemon finds that is started after a kill: the records that are stored, and from where it reads on."""
+    with closing(sqlite3.connect(folder / "ledger.db")) as db:
+        stored = [name for (name,) in db.execute("SELECT identity FROM events WHERE source != 'vitald' ORDER BY id")]
+        place = db.execute("SELECT cursor FROM positions WHERE source = 'kernel_log'").fetchone()
+    return stored, place[0] if place else ""
+
+
+def test_no_position_is_noted_ahead_of_events_that_are_held(tmp_path: Path) -> None:
+    """Killed at any moment, the daemon reads again what never came to the disk."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(faulty(1))
+            await idle(pipeline)
+            with full(tmp_path) as db:
+                await pipeline.put(faulty(2))
+                await idle(pipeline)
+                assert not pipeline.board.ledger.ok
+                await pipeline.put(ordinary(3))
+                await noted(pipeline)
+                assert left(tmp_path) == (["record 1"], "1")
+                await pipeline.put(faulty(4))
+                await pipeline.put(ordinary(5))
+                await idle(pipeline)
+                await noted(pipeline)
+                assert left(tmp_path) == (["record 1"], "1")
+                cured(db, pipeline)
+                while not pipeline.board.ledger.ok:
+                    await asyncio.sleep(0.001)
+                await idle(pipeline)
+                stored, place = left(tmp_path)
+                assert (stored, int(place) >= 4) == (["record 1", "record 2", "record 4"], True)
+                await pipeline.put(ordinary(6))
+                await noted(pipeline)
+                assert left(tmp_path)[1] == "6"
+
+    asyncio.run(work())
+    assert left(tmp_path) == (["record 1", "record 2", "record 4"], "6")
+
+
+def test_no_position_is_noted_ahead_of_events_that_wait_to_be_judged(tmp_path: Path) -> None:
+    """An ordinary line behind a fault in the queue, and one that comes while the fault is on its way to the disk."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            blocked, go = threading.Event(), threading.Event()
+
+            def block() -> None:
+                blocked.set()
+                go.wait(10.0)
+
+            pipeline.keeper._lane.post(block)
+            while not blocked.is_set():
+                await asyncio.sleep(0.001)
+            await pipeline.put(faulty(1))
+            await pipeline.put(ordinary(2))
+            assert pipeline._queue
+            while pipeline._queue:
+                await asyncio.sleep(0.001)
+            await pipeline.put(ordinary(3))
+            pipeline.keeper._note_now()
+            assert left(tmp_path) == ([], "")
+            go.set()
+            await idle(pipeline)
+            await noted(pipeline)
+
+    asyncio.run(work())
+    assert left(tmp_path) == (["record 1"], "3")
+
+
+def test_no_position_is_noted_ahead_of_events_that_nobody_has_taken_up_yet(tmp_path: Path) -> None:
+    """The judge has not had its turn since they were handed in."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await idle(pipeline)
+            await pipeline.put(faulty(1))
+            await pipeline.put(ordinary(2))
+            assert (len(pipeline._queue), pipeline._busy) == (2, False)
+            pipeline.keeper._note_now()
+            assert await pipeline.keeper._lane.call(lambda: left(tmp_path)) == ([], "")
+
+    asyncio.run(work())
+    assert left(tmp_path) == (["record 1"], "2")
+
+
+def test_an_older_position_never_comes_after_a_younger_one(tmp_path: Path) -> None:
+    """One that waits to be noted is overtaken by a fault's, which is stored with the fault."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(ordinary(1))
+            await pipeline.put(faulty(2))
+            await idle(pipeline)
+            await noted(pipeline)
+            assert left(tmp_path) == (["record 2"], "2")
+
+    asyncio.run(work())
+
+
+def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
+    """When somebody is told that a batch was heard, or may see a source stand, what came with it is in the file."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            seen: list[tuple[str, list[str]]] = []
+            publish, stands = pipeline.board.publish, pipeline.board.source_stands
+
+            def published(*given: Any, **named: Any) -> None:
+                seen.append(("shown", left(tmp_path)[0]))
+                publish(*given, **named)
+
+            def stood(*given: Any, **named: Any) -> None:
+                seen.append(("looked", left(tmp_path)[0]))
+                stands(*given, **named)
+
+            pipeline.board.publish, pipeline.board.source_stands = published, stood  # type: ignore[method-assign]
+            await pipeline.store(faulty(1))
+            assert left(tmp_path) == (["record 1"], "1")
+            assert seen == [("shown", ["record 1"]), ("looked", ["record 1"])]
+            audit = Audit(time=2000.0, uid=0, pid=1, verb="clear", target="1", reason="why")
+            assert await pipeline.clear(1, "alice", audit) is not None
+            with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+                assert db.execute("SELECT verb FROM audit").fetchall() == [("clear",)]
+
+    asyncio.run(work())
+
+
+def test_a_stop_while_the_ledger_is_full_stores_what_is_held_once_there_is_room(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            with full(tmp_path) as db:
+                await pipeline.put(faulty(1))
+                await idle(pipeline)
+                db.execute("DROP TRIGGER full")
+            pipeline.keeper._retry_at = 0.0
+
+    asyncio.run(work())
+    assert left(tmp_path) == (["record 1"], "1")
+
+
+def test_a_ledger_that_fails_is_not_tried_again_for_every_event(tmp_path: Path) -> None:
+    """A disk that takes its time to refuse would hold up the judging each time."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            with full(tmp_path) as db:
+                await pipeline.put(faulty(1))
+                await idle(pipeline)
+                db.execute("DROP TRIGGER full")
+                pipeline.keeper._retry_at = time.monotonic() + 60.0
+                await pipeline.put(faulty(2))
+                await idle(pipeline)
+                assert left(tmp_path) == ([], "")
+                assert len(pipeline.judge.opened) == 3  # both, and the ledger
+
+    asyncio.run(work())
+
+
+def test_more_than_can_be_held_costs_old_events_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The findings are stored as they stand, with what is known of their history."""
+    monkeypatch.setattr(keeper, "_HELD", 3)
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            with full(tmp_path) as db:
+                for seq in (0, 8, 1, 9, 17, 25, 33):  # two faults, seen twice and five times
+                    await pipeline.put(faulty(seq))
+                    await idle(pipeline)
+                cured(db, pipeline)
+            while not pipeline.board.ledger.ok:
+                await asyncio.sleep(0.001)
+            await idle(pipeline)
+            assert pipeline.board.ledger.dropped == 5  # of seven, and of what is said of the ledger
+
+    asyncio.run(work())
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+        query = "SELECT component, count FROM findings WHERE code = 'xid/79' ORDER BY id"
+        assert db.execute(query).fetchall() == [(gpu(0).name, 2), (gpu(1).name, 5)]
+        query = "SELECT count(*) FROM transitions WHERE cause LIKE 'xid/79%'"
+        assert db.execute(query).fetchone() == (2,)
+    assert left(tmp_path)[1] == "33"
+
+
+def test_a_position_that_waits_to_be_noted_is_noted_at_the_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(ordinary(7))
+
+    asyncio.run(work())
+    assert left(tmp_path)[1] == "7"
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with anyio.fail_after(20.0):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+def test_a_ledger_that_is_gone_is_told_by_ordinary_lines(tmp_path: Path) -> None:
+    """On a node that is well the next event may be days away."""
+    folder = tmp_path / "state"
+
+    async def work() -> None:
+        async with running(folder) as pipeline:
+            await pipeline.put(faulty(1))
+            await idle(pipeline)
+            folder.rename(tmp_path / "elsewhere")
+            await pipeline.put(ordinary(2))
+            await until(lambda: not pipeline.board.ledger.ok)
+
+    asyncio.run(work())
+
+
+def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path) -> None:
+    """Its place cannot be had for a while. What was stored before and what came meanwhile are in the new one, each once, by today's clock."""
+    folder, moved = tmp_path / "place" / "state", tmp_path / "elsewhere"
+    step = event(CLOCK_STEPPED, NODE, 3000.0, identity="step", trust=Trust.DAEMON, fields={"seconds": 500.0})
+
+    async def work() -> Memory:
+        async with running(folder) as pipeline:
+            other = event("xid/119", gpu(7), 1000.0, identity="other")
+            await pipeline.put(Batch("other", (other,), Position("other", BOOT, "17")))
+            await pipeline.put(faulty(1))
+            await idle(pipeline)
+            folder.parent.rename(moved)
+            folder.parent.write_text("in the way")
+            await pipeline.put(faulty(2))
+            await until(lambda: not pipeline.board.ledger.ok)
+            await pipeline.put(Batch("kernel_log", (step,)))
+            await pipeline.put(replace(faulty(3), again=True))
+            await idle(pipeline)
+            folder.parent.unlink()
+            pipeline.keeper._retry_at = 0.0
+            pipeline._wake.set()
+            await until(lambda: pipeline.board.ledger.ok)
+            await idle(pipeline)
+            return pipeline.judge.memory
+
+    standing = asyncio.run(work())
+    assert left(folder) == (["record 2", "step", "record 3"], "3")
+    again = Ledger(folder)
+    again.open()
+    remembered = again.remembered()
+    assert remembered.positions["other"].cursor == "17"
+    assert {one.code for one in remembered.memory.findings} >= {"xid/119", "xid/79"}
+    for what in ("findings", "incidents", "marks"):
+        assert set(map(str, getattr(remembered.memory, what))) == set(map(str, getattr(standing, what)))
+    again.close()
+
+
+def test_a_stop_stores_what_was_queued(tmp_path: Path) -> None:
+    """Nobody has judged it yet; a diagnostic's result, say, would not come a second time."""
+
+    async def work() -> None:
+        lane = Lane("test")
+        board = Board(BOOT, 0.0, device_reset=False)
+        pipeline = Pipeline(Ledger(tmp_path), lane, board, catalogue(), BOOT)
+        await pipeline.open(catalogue())
+        await pipeline.put(faulty(1))
+        await pipeline.put(faulty(2))
+        await pipeline.close()
+        lane.close()
+
+    asyncio.run(work())
+    assert left(tmp_path) == (["record 1", "record 2"], "2")
+
+
+def test_an_event_that_cannot_be_judged_is_stored_and_told(tmp_path: Path) -> None:
+    """A fault of ours, which a device brought about; what comes behind it is judged."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            apply = pipeline.judge.apply
+
+            def failing(one: Event) -> list[Transition]:
+                if one.identity == "record 1":
+                    raise ZeroDivisionError
+                return apply(one)
+
+            pipeline.judge.apply = failing  # type: ignore[method-assign]
+            await pipeline.put(Batch("kernel_log", (*faulty(1).events, *faulty(2).events)))
+            await idle(pipeline)
+            found = {finding.code for finding in pipeline.judge.opened}
+            assert found == {"vitald/not_judged", "xid/79"}
+
+    asyncio.run(work())
+    assert set(codes(tmp_path)) == {"xid/79", "vitald/not_judged"}
+    assert left(tmp_path)[0] == ["record 1", "record 2"]
+
+
+def test_a_diagnostics_run_is_stored_with_its_batch(tmp_path: Path) -> None:
+    """Also one that found nothing, of which there is no event."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            for name, events in (("one", faulty(1).events), ("two", ())):
+                await pipeline.store(Batch("diagnostics", events, runs=(replace(FULL, id=name),)))
+            assert {run.id for run in read_runs(tmp_path / "ledger.db", 9)} == {"one", "two"}
+
+    asyncio.run(work())

@@ -7,6 +7,9 @@ What happened while nobody read the ring, as far as the journal and the crash lo
 
 The same record out of ring and journal is one event: the journal is read up to the very record with which the ring
 begins, known by its stamp and text. A stop in between goes on from the last place that was handed in.
+
+A crash log stays where it is, for many boots, and some firmware dates it by the boot in which it is read (ERST). So which
+have been read is a position of its own, by what is in them, stored with their events: each is judged in one boot only.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ _MARGIN_USEC = 2_000_000  # stamps of two processors differ by less
 _MARGIN_S = 10.0
 _BUFFER = 16384
 _TORN = 1000  # records of no grammar; the ring has none
+CRASH_LOGS = "crash_logs"  # the position that says which crash logs have been read
+_CRASH_CHUNKS = 512  # remembered of them; firmware has room for some tens
 _NO_CRASH = ("Shutdown", "Restart", "Halt", "Poweroff")
 _LINE = re.compile(rb"<(?P<prio>\d{1,3})>\[ *(?P<seconds>\d{1,10})\.(?P<micros>\d{6})\]")
 
@@ -113,15 +118,23 @@ class Earlier:
         """What came before has been read."""
         self.journal_lane.close()
 
-    async def former_boots(self, after: Position | None, *, orderly: bool) -> AsyncIterator[Batch]:
-        """What happened since `after` in boots before this one. Nothing where it was read in this boot, or never."""
+    async def former_boots(self, after: Position | None, crashes: Position | None = None, *, orderly: bool) -> AsyncIterator[Batch]:
+        """What happened since `after` in boots before this one. Nothing where it was read in this boot, or never.
+
+        `crashes`: which crash logs have been read.
+        """
         place = Place.of(after)
         if after is None or place is None or after.boot_id == self.boot_id:
+            if crashes is None:  # they are from before us, or from before this was remembered
+                async for batch in self._crashes(None, crashes):
+                    yield batch
             return
         last, reached = after, place.time
         ring = await self._ring(place)
         if ring is not None and (ring.same or _goes_on(ring, place)):
             # A container with a boot id of its own, on a host that was not booted: the ring goes on where it was.
+            async for batch in self._crashes(None, crashes):
+                yield batch
             yield Batch(NAME, position=Position(NAME, self.boot_id, str(place)))
             return
         boots = await self._boots_since(after.boot_id, place)
@@ -135,7 +148,7 @@ class Earlier:
             reached = part.place.time or reached
             if not (part.whole and part.found):
                 yield Batch(NAME, (self._unknown(boot, part.place, reached, None, orderly=orderly),), again=True)
-        async for batch in self._crashes(last):
+        async for batch in self._crashes(last, crashes):
             yield batch
 
     async def this_boot(self, after: Position | None) -> AsyncIterator[Batch]:
@@ -223,9 +236,11 @@ class Earlier:
             )
         return events
 
-    async def _crashes(self, last: Position) -> AsyncIterator[Batch]:
-        """What a crash left, of the time after the last record that is known."""
-        place = Place.parse(last.cursor)
+    async def _crashes(self, last: Position | None, crashes: Position | None) -> AsyncIterator[Batch]:
+        """What a crash left, of the time after the last record that is known. None: there was no crash; what lies there is old.
+
+        One batch, so that what is known as read is stored with all of its events.
+        """
         try:
             logs, said = await self.lane.call(partial(pstore.read, self.folders), _LANE_S)
         except LaneStuck as error:
@@ -233,29 +248,51 @@ class Earlier:
             return
         for line in said:
             log.warning("pstore", said=line)
-        for crash in logs:
-            if crash.time > place.time and crash.reason not in _NO_CRASH:
-                stamps = [usec for usec in map(_stamp_of, crash.lines) if usec is not None]
-                # Of a boot that nobody else knows of, in which it came soon: its lines are all new.
-                newest = max(stamps, default=0)
-                unknown = newest < (place.usec or 0)
-                yield Batch(NAME, tuple(self._crash_events(crash, last.boot_id, -1 if unknown else place.usec or 0)), again=True)
+        known = crashes.cursor.split() if crashes is not None else []
+        events = tuple(self._news(logs, last, frozenset(known))) if last is not None else ()
+        newest_first = [digest for crash in reversed(logs) for digest in reversed(crash.chunks)]
+        read = list(dict.fromkeys([*newest_first, *known]))[:_CRASH_CHUNKS]
+        if read:
+            yield Batch(NAME, events, Position(CRASH_LOGS, self.boot_id, " ".join(read)), again=True)
 
-    def _crash_events(self, crash: pstore.CrashLog, boot_id: str, after_usec: int) -> Iterator[Event]:
+    def _news(self, logs: list[pstore.CrashLog], last: Position, known: frozenset[str]) -> Iterator[Event]:
+        """Of these crash logs, oldest first. A panic's holds what the oops before it left, too: such a line is one record."""
+        place = Place.parse(last.cursor)
+        told: set[tuple[int | None, bytes]] = set()
+        for crash in logs:
+            if crash.time <= place.time or crash.reason in _NO_CRASH:
+                continue
+            # Of a boot that nobody else knows of, in which it came soon: its lines are all new.
+            newest = max((usec for usec in map(_stamp_of, crash.lines) if usec is not None), default=0)
+            after = -1 if newest < (place.usec or 0) else place.usec or 0
+            yield from self._crash_events(crash, last.boot_id, after, known, frozenset(told))
+            told |= {(_stamp_of(text), text) for text in crash.lines}
+
+    def _crash_events(
+        self,
+        crash: pstore.CrashLog,
+        boot_id: str,
+        after_usec: int,
+        known: frozenset[str],
+        told: frozenset[tuple[int | None, bytes]],
+    ) -> Iterator[Event]:
         former = -1
-        for number, text in enumerate(crash.lines):
+        parted = not known.isdisjoint(crash.chunks)  # then the lines' numbers may be others than they were
+        for number, (text, chunk) in enumerate(zip(crash.lines, crash.chunks)):
             usec, line = _stamp_of(text), strip(text)
             if usec is None or line is None:
                 continue
             # A second line with one stamp may be the rest of a record, which a process's name with a newline can forge.
             believed, former = usec != former, usec
-            sighting = self.interpreter.recognise(line.message) if usec > after_usec else None
+            if usec <= after_usec or chunk in known or (usec, text) in told:
+                continue
+            sighting = self.interpreter.recognise(line.message)
             if sighting is not None:
                 yield self.interpreter.event(
                     sighting,
                     line.message,
                     line.facility if believed else 1,
-                    identity=f"pstore:{crash.name}:{number}",
+                    identity=f"pstore:{chunk if parted else crash.name}:{number}",
                     time=crash.time,
                     boot_id=boot_id,
                     usec=usec,

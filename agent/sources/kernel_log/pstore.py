@@ -37,6 +37,7 @@ class CrashLog:
     time: float  # of the crash, seconds since the epoch; ERST keeps none and gives that of the next boot
     reason: str  # the kernel's word: Panic, Oops, Emergency, Shutdown, ...
     lines: tuple[bytes, ...]  # oldest first, rendered, escaped as /dev/kmsg does
+    chunks: tuple[str, ...]  # in which each line begins, as a digest: whatever its file is called and how it is dated
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,15 @@ class _Chunk:
     text: bytes
 
     @property
-    def key(self) -> str:
-        """Names the chunk. Only what the kernel logged counts: the notice about ECC may differ from boot to boot."""
+    def digest(self) -> str:
+        """Of what the kernel logged: the notice about ECC may differ from boot to boot."""
         lines = [line for line in self.text.split(b"\n") if _RENDERED.match(line)]
-        return f"{self.file}:{hashlib.sha256(self.reason.encode() + b''.join(lines)).hexdigest()[:16]}"
+        return hashlib.sha256(self.reason.encode() + b"".join(lines)).hexdigest()[:16]
+
+    @property
+    def key(self) -> str:
+        """Names the chunk."""
+        return f"{self.file}:{self.digest}"
 
 
 def read(folders: Iterable[Path] = FOLDERS) -> tuple[list[CrashLog], list[str]]:
@@ -138,14 +144,33 @@ def _joined(parts: list[_Chunk], said: list[str]) -> CrashLog:
     missing = sorted(set(range(1, parts[-1].part)) - {chunk.part for chunk in parts})
     if missing:
         said.append(f"{name}: {newest.reason}#{newest.number} lacks part {', '.join(map(str, missing[:9]))}")
-    text = b""
+    lines = [(line, digest) for line, digest in _lines(parts) if _NOTICE.fullmatch(line) is None]
+    whole = [(escape(line), digest) for line, digest in lines if _RENDERED.match(line)]
+    if len(whole) < len(lines):
+        left_out = len(lines) - len(whole)
+        said.append(f"{name}: {left_out} lines left out that do not begin as the kernel's do")
+    return CrashLog(
+        name=name,
+        time=newest.order[2],
+        reason=newest.reason,
+        lines=tuple(line for line, _ in whole),
+        chunks=tuple(digest for _, digest in whole),
+    )
+
+
+def _lines(parts: list[_Chunk]) -> list[tuple[bytes, str]]:
+    """Oldest first, each with the digest of the chunk in which it begins. A chunk may end in the middle of a line."""
+    lines: list[tuple[bytes, str]] = []
     last = 0
     for chunk in reversed(parts):
+        digest = chunk.digest
+        first, *others = chunk.text.split(b"\n")
         goes_on = last == chunk.part + 1 and _RENDERED.match(chunk.text) is None
-        text += chunk.text if goes_on or text.endswith(b"\n") else b"\n" + chunk.text
+        if goes_on and lines and lines[-1][0]:
+            torn, begun = lines.pop()
+            lines.append((torn + first, begun))
+        else:
+            lines.append((first, digest))
+        lines += [(line, digest) for line in others]
         last = chunk.part
-    lines = [line for line in text.split(b"\n") if _NOTICE.fullmatch(line) is None]
-    whole = tuple(escape(line) for line in lines if _RENDERED.match(line))
-    if len(whole) < len(lines):
-        said.append(f"{name}: {len(lines) - len(whole)} lines left out that do not begin as the kernel's do")
-    return CrashLog(name=name, time=newest.order[2], reason=newest.reason, lines=whole)
+    return lines
