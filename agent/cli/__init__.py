@@ -107,7 +107,7 @@ def _verbs_by_purpose() -> Iterator[str]:
         if purpose != heading:
             heading = purpose
             yield from ("", heading)
-        yield from textwrap.wrap(help_, 80, initial_indent=f"  {name:<11} ", subsequent_indent=" " * 14)
+        yield from textwrap.wrap(help_, 80, initial_indent=f"  {name:<11} ", subsequent_indent=" " * 14, break_on_hyphens=False)
 
 
 def parser(verbs: Collection[str] = VERBS.keys()) -> argparse.ArgumentParser:
