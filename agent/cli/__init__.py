@@ -10,39 +10,49 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from agent import __version__
+from agent.cli.streams import ReaderGone, Streams, Unwritten
 
-EX_USAGE, EX_UNAVAILABLE, EX_CONFIG = 64, 69, 78
+# Exit codes beside those of a verdict, which are in agent/cli/check.py. docs/api.md has all of them in a table.
+EX_USAGE = 2  # argparse's own
+EX_NOINPUT, EX_UNAVAILABLE, EX_IOERR, EX_CONFIG = 66, 69, 74, 78
+INTERRUPTED, READER_GONE = 130, 141
 
-# Verb -> (module, one line of help). Each module has `options(parser)` and `run(arguments) -> exit code`.
+# Verb -> (module, one line of help, what it is for). Each module has `options(parser)` and `run(arguments) -> exit code`.
+_ASK, _OPERATE, _DIAGNOSE = "Ask about this node", "Operate it", "Test its hardware"
+_OFFLINE, _CALLED, _SERVE = "Drills, saved logs and the catalogue", "Called by other programs", "Configure and serve"
 VERBS = {
-    "run": ("run", "run the daemon in the foreground"),
-    "status": ("status", "what is wrong with this node, and what to do"),
-    "check": ("check", "may this node take work? one line and an exit code, for schedulers"),
-    "events": ("events", "what has happened"),
-    "findings": ("findings", "what is wrong now, in full"),
-    "why": ("why", "how a finding came to be, from the raw lines to the flags"),
-    "gpus": ("gpus", "the GPUs at a glance"),
-    "components": ("components", "what is watched, by whom, and what cannot be observed here"),
-    "expect": ("expect", "what this node should have, who says so, and what is here"),
-    "release": ("release", "let go of the GPUs for a while, for a reset, a driver reload or a MIG change"),
-    "diag": ("diag", "run, list and read hardware diagnostics: vitald diag run 2"),
-    "slurm": ("slurm", "what Slurm's prolog, epilog and health check program call"),
-    "recovery": ("recovery", "who reboots or replaces this node, what is asked for, and what was decided"),
-    "recover": ("recover", "decide on the daemon's request, and act: what vitald-recover.service runs, as root"),
-    "explain": ("explain", "what a code means: vitald explain xid/79"),
-    "scan": ("scan", "judge a saved kernel log: vitald scan FILE|-"),
-    "replay": ("replay", "judge a ledger or a saved log once more, by other rules: what would change?"),
-    "report": ("report", "one archive for a support case: what happened, with all the evidence"),
-    "inject": ("inject", "a drill: put a fault line into the real kernel log, announced and marked as simulated"),
-    "clear": ("clear", "close a finding, with a reason"),
-    "remedy": ("remedy", "say that a finding's remedy has begun"),
-    "config": ("config", "check a configuration file"),
-    "demo": ("demo", "a simulated node with 8 GPUs tells a short story"),
-    "version": ("version", "print the version"),
+    "status": ("status", "what is wrong with this node, and what to do", _ASK),
+    "check": ("check", "may this node take work? one line and an exit code, for schedulers", _ASK),
+    "findings": ("findings", "what is wrong now, in full", _ASK),
+    "why": ("why", "how a finding came to be, from the raw lines to the flags", _ASK),
+    "events": ("events", "what has happened", _ASK),
+    "gpus": ("gpus", "the GPUs at a glance", _ASK),
+    "components": ("components", "what is watched, by whom, and what cannot be observed here", _ASK),
+    "expect": ("expect", "what this node should have, who says so, and what is here", _ASK),
+    "recovery": ("recovery", "who reboots or replaces this node, what is asked for, and what was decided", _ASK),
+    "clear": ("clear", "close a finding, with a reason", _OPERATE),
+    "remedy": ("remedy", "say that a finding's remedy has begun", _OPERATE),
+    "release": ("release", "let go of the GPUs for a while, for a reset, a driver reload or a MIG change", _OPERATE),
+    "report": ("report", "one archive for a support case: what happened, with all the evidence", _OPERATE),
+    "diag": ("diag", "run, list and read hardware diagnostics: vitald diag run 2", _DIAGNOSE),
+    "inject": ("inject", "a drill: put a fault line into the real kernel log, announced and marked as simulated", _OFFLINE),
+    "demo": ("demo", "a simulated node with 8 GPUs tells a short story", _OFFLINE),
+    "scan": ("scan", "judge a saved kernel log: vitald scan FILE|-", _OFFLINE),
+    "replay": ("replay", "judge a ledger or a saved log once more, by other rules: what would change?", _OFFLINE),
+    "explain": ("explain", "what a code means: vitald explain xid/79", _OFFLINE),
+    "slurm": ("slurm", "what Slurm's prolog, epilog and health check program call", _CALLED),
+    "recover": ("recover", "decide on the daemon's request, and act: what vitald-recover.service runs, as root", _CALLED),
+    "config": ("config", "check a configuration file", _SERVE),
+    "run": ("run", "run the daemon in the foreground", _SERVE),
+    "version": ("version", "print the version", _SERVE),
 }
+# Lists: whoever reads only the beginning has what they want. Of the others nobody knows the exit code before they are done.
+_LISTS = {"events", "findings", "why", "gpus", "components", "explain"}
+# Who calls these goes by the exit code alone, which stays what it is if nobody keeps what they say.
+_UNHEARD = {"run", "slurm", "recover"}
 
 
 class Failed(Exception):
@@ -51,12 +61,61 @@ class Failed(Exception):
     exit_code = 30
 
 
+class WrongUse(Failed):
+    """Words of the command line that do not go together, or name what there is not."""
+
+    exit_code = EX_USAGE
+
+
+class Parser(argparse.ArgumentParser):
+    """`intermixed`: options may stand between the words of several positionals of which some may be left out."""
+
+    intermixed = False
+    _mixing = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        if not self.intermixed or self._mixing:
+            return super().parse_known_args(args, namespace)
+        self._mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixing = False
+
+
+class _Whole(Parser):
+    """`vitald` itself: its help has the verbs by what they are for."""
+
+    def format_help(self) -> str:
+        return "\n".join([f"usage: {self.prog} VERB [OPTIONS]", "", str(self.description), *_verbs_by_purpose(), *_HELP_END, ""])
+
+
+_HELP_END = (
+    "",
+    "vitald VERB --help     the options of a verb",
+    "vitald --version       the version",
+)
+
+
+def _verbs_by_purpose() -> Iterator[str]:
+    import textwrap
+
+    heading = ""
+    for name, (_, help_, purpose) in VERBS.items():
+        if purpose != heading:
+            heading = purpose
+            yield from ("", heading)
+        yield from textwrap.wrap(help_, 80, initial_indent=f"  {name:<11} ", subsequent_indent=" " * 14, break_on_hyphens=False)
+
+
 def parser(verbs: Collection[str] = VERBS.keys()) -> argparse.ArgumentParser:
     """The command line. Of verbs that are not named only the line of help is there, and their modules are not imported."""
-    made = argparse.ArgumentParser(prog="vitald", description="Node health daemon for GPU and Trainium clusters.")
+    made = _Whole(prog="vitald", description="Node health daemon for GPU and Trainium clusters.")
     made.add_argument("--version", action="version", version=f"vitald {__version__}")
-    added = made.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name, (module, help_) in VERBS.items():
+    added = made.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    for name, (module, help_, _) in VERBS.items():
         sub = added.add_parser(name, help=help_, description=help_)
         if name in verbs:
             loaded = importlib.import_module(f"agent.cli.{module}")
@@ -67,18 +126,57 @@ def parser(verbs: Collection[str] = VERBS.keys()) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code. Errors that a person must mend are one line on standard error."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    # Only the verb that is called is imported; help wants no more than the table above.
-    parsed = parser([word for word in arguments if not word.startswith("-")][:1]).parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = parsed.call
+    words = list(sys.argv[1:] if argv is None else argv)
+    verb = _verb_of(words)
+    code: int | SystemExit = 0 if verb in _LISTS else READER_GONE  # while it is not known
+    with Streams() as streams:
+        try:
+            code = _ended(words)
+            sys.stdout.flush()
+        except ReaderGone:
+            streams.discard()
+        except Unwritten as error:
+            streams.discard()
+            print(f"vitald: standard output cannot be written: {error}", file=sys.stderr)
+            return EX_IOERR
+    if isinstance(code, SystemExit):
+        raise code
+    return EX_IOERR if code == 0 and streams.lost_remarks and verb not in _UNHEARD else code
+
+
+def _verb_of(words: Sequence[str]) -> str:
+    return next((word for word in words if not word.startswith("-")), "")
+
+
+def _ended(words: Sequence[str]) -> int | SystemExit:
     try:
-        return run(parsed)
-    except BrokenPipeError:
-        # `vitald events | head`: the reader has gone, which is no error of ours.
-        sys.stderr.close()
-        return 0
+        return answer(words)
+    except SystemExit as ended:  # argparse's: a wrong use, or help
+        return ended
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
+
+
+def answer(words: Sequence[str]) -> int:
+    """What a verb comes to, by itself: the exit code."""
+    verb = _verb_of(words)
+    try:
+        if not words:
+            print(parser(()).format_help(), end="", file=sys.stderr)
+            return EX_USAGE
+        if verb and verb not in VERBS:
+            raise WrongUse(_unknown(verb))
+        # Only the verb that is called is imported; help wants no more than the table above.
+        parsed = parser([verb]).parse_args(list(words))
+        run: Callable[[argparse.Namespace], int] = parsed.call
+        return run(parsed)
     except Failed as error:
         print(f"vitald: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def _unknown(verb: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(verb, VERBS, n=1)
+    return f"no verb {verb!r}; " + (f"did you mean {close[0]!r}?" if close else "vitald --help lists them")

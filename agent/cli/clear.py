@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import cast
 
-from agent.cli import client, render
+from agent.cli import client, render, words
 from agent.cli.render import Json
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
-    parser.add_argument("id", type=int, help="the finding's number, as vitald status shows it")
-    parser.add_argument("--reason", required=True, help="why it is no longer true")
+    parser.add_argument("id", type=words.finding, metavar="ID", help="the finding's number, as vitald status shows it")
+    parser.add_argument("--reason", type=words.reason, required=True, metavar="TEXT", help="why it is no longer true")
     parser.add_argument("--replaced", action="store_true", help="because its device was replaced: the device's record begins afresh")
     parser.add_argument("--json", action="store_true", help="the closed finding as JSON")
 

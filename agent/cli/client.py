@@ -18,7 +18,7 @@ from typing import cast
 from urllib.parse import urlencode
 
 from agent import __version__
-from agent.cli import EX_CONFIG, EX_UNAVAILABLE, Failed
+from agent.cli import EX_CONFIG, EX_UNAVAILABLE, Failed, words
 
 Json = dict[str, object]
 STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
@@ -63,14 +63,7 @@ def default_socket() -> Path:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--socket", type=Path, default=None, metavar="PATH", help="the daemon's socket (default: its usual place)")
-    parser.add_argument("--timeout", type=_seconds, default=2.0, metavar="SECONDS", help="give up after this long (default: 2)")
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError("expected seconds, more than 0 and at most 3600")
-    return value
+    parser.add_argument("--timeout", type=words.seconds(3600), default=2.0, metavar="SECONDS", help="give up after this long (default: 2)")
 
 
 class _Connection(http.client.HTTPConnection):
@@ -190,7 +183,7 @@ def _open(arguments: argparse.Namespace, path: str, body: Json | None, query: di
 
 def _no_answer(place: Path, error: Exception) -> NoAnswer:
     if isinstance(error, PermissionError):
-        return NoAnswer(f"not allowed to ask on {place}: be a member of the socket's group, or root")
+        return NoAnswer(f"not allowed to ask on {place}: be {_who_may(place)}root")
     why = _why_it_ended() if place == _SYSTEM else ""
     if isinstance(error, FileNotFoundError):
         return NoAnswer(f"no socket at {place}: {why or 'is the daemon running? try: systemctl status vitald'}")
@@ -199,6 +192,19 @@ def _no_answer(place: Path, error: Exception) -> NoAnswer:
     if isinstance(error, TimeoutError):
         return NoAnswer(f"no answer on {place} in time{why and f': {why}'}")
     return NoAnswer(f"no answer on {place}: {why or error}")
+
+
+def _who_may(place: Path) -> str:
+    """The group whose members may ask, where it is not root's own."""
+    import grp
+
+    try:
+        gid = place.stat().st_gid
+        return f"a member of the group {grp.getgrgid(gid).gr_name}, or " if gid else ""
+    except OSError:
+        return "a member of the socket's group, or "
+    except KeyError:
+        return f"a member of the group {gid}, or "
 
 
 def _why_it_ended() -> str:

@@ -31,13 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     listed, told = cast("list[Json]", answer["components"]), cast("list[Json]", answer["coverage"])
     for line in _rows(listed, whole=arguments.all or arguments.kind is not None):
-        print(line)
+        render.tell(line)
     print()
     print(render.colour("what cannot be observed here", "bold"))
     for line in _coverage(told, cast("list[Json]", answer["sources"]), whole=arguments.all):
-        print(line)
+        render.tell(line)
     for line in _others(answer, listed, only=arguments.kind):
-        print(line)
+        render.tell(line)
     return 0
 
 

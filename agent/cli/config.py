@@ -10,19 +10,24 @@ from agent.cli import EX_CONFIG, render
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "what", choices=["check", "example"], help="check: read a file and say what is wrong with it; example: print one with every key"
-    )
-    parser.add_argument("file", nargs="?", type=Path, default=None, help="default: /etc/vitald/config.toml")
-    parser.add_argument("--config", type=Path, default=None, help="the same, for symmetry with vitald run")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)  # anywhere, as everywhere
+    what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    help_ = "read a file and say what is wrong with it"
+    check = what.add_parser("check", help=help_, description=help_)
+    check.add_argument("file", nargs="?", type=Path, default=None, metavar="FILE", help="default: /etc/vitald/config.toml")
+    check.add_argument("--config", type=Path, default=None, metavar="FILE", help="the same, for symmetry with vitald run")
+    help_ = "print a file with every key and its default"
+    example = what.add_parser("example", help=help_, description=help_)
+    for one in (check, example):
+        one.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from agent import config as configs
 
     if arguments.what == "example":
-        print(configs.example(), end="")
+        text = configs.example()
+        render.emit_json({"example": text}) if arguments.json else print(text, end="")
         return 0
     path = arguments.file or arguments.config or configs.DEFAULT_PATH
     errors: list[str] = []

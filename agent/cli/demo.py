@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import cast
 from urllib.request import urlopen
 
-from agent.cli import Failed, client, main, render
+from agent.cli import EX_UNAVAILABLE, Failed, answer, client, render, words
 from agent.cli.render import Json
 from agent.simulator.build import CannotBuild
 from agent.simulator.node import SimulatedNode
 
 _WAIT_S = 30.0
+# A test holds them to agent/simulator/profiles.toml, which would be read for the help alone.
+_MODELS = ("t4", "v100", "a100", "l40s", "h100", "h200", "b200", "gb200")
 _HOT, _REMAPPED, _LOST = 3, 2, 5
 # With the libraries that this process has: those of a package are not where a bare interpreter looks.
 _DAEMON = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from agent.cli import main; sys.exit(main())"
@@ -58,13 +60,17 @@ watch = {{ of = "margin_celsius", below = 1, for = "2s" }}   # a minute, outside
 
 
 class CannotShow(Failed):
-    exit_code = 69  # EX_UNAVAILABLE
+    exit_code = EX_UNAVAILABLE
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--profile", default="h100", help="t4, v100, a100, l40s, h100 (default), h200, b200 or gb200")
-    parser.add_argument("--pause", type=float, default=8.0, metavar="SECONDS", help="to read each chapter (default: 8)")
+    parser.add_argument("--profile", choices=_MODELS, default="h100", help="the model of its GPUs (default: h100)")
+    parser.add_argument("--pause", type=_pause, default=8.0, metavar="SECONDS", help="to read each chapter (default: 8)")
     parser.add_argument("--stay", action="store_true", help="leave the node running at the end, until Ctrl-C")
+
+
+def _pause(text: str) -> float:
+    return 0.0 if text == "0" else words.seconds(3600)(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -135,18 +141,21 @@ class _Story:
         self._until(_found("nvml/gpu_lost", "xid/79"))
         self._ask("status")
         self._ask("gpus")
-        print(
-            f"\n    rebootRequired as Prometheus sees it (http://127.0.0.1:{self.port}/metrics): {self._metric('vitald_reboot_required')}"
+        print()
+        render.tell(
+            f"    rebootRequired as Prometheus sees it (http://127.0.0.1:{self.port}/metrics): {self._metric('vitald_reboot_required')}"
         )
-        print("\nThat was all of it. On a node with GPUs: vitald run, or the service. None of this was real.")
+        print()
+        render.tell("That was all of it. On a node with GPUs: vitald run, or the service. None of this was real.")
 
     def _chapter(self, title: str, text: str) -> None:
         time.sleep(self.pause if not title.startswith("1") else 0)
-        print(f"\n{render.colour(title, 'bold')}\n    {text}")
+        print(f"\n{render.colour(title, 'bold')}")
+        render.tell(f"    {text}")
 
     def _ask(self, *words: str) -> None:
         print(f"\n{render.colour('$ vitald ' + ' '.join(words), 'dim')}", flush=True)
-        main([*words, "--socket", str(self.place), "--timeout", "5"])
+        answer([*words, "--socket", str(self.place), "--timeout", "5"])
 
     def _metric(self, name: str) -> str:
         """The sample as it is exposed."""

@@ -11,17 +11,19 @@ Ctrl-C lets go of the display, never of the run.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from typing import cast
 from urllib.parse import quote
 
-from agent.cli import EX_UNAVAILABLE, EX_USAGE, client, diag_read, diag_views, render
+from agent.cli import EX_UNAVAILABLE, INTERRUPTED, Failed, WrongUse, client, diag_read, diag_views, render, words
 from agent.cli.diag_progress import Progress
 from agent.cli.render import Json
 
 EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
 _USUAL_S = {3: 1800.0, 4: 7200.0}  # levels with full load for long, unless the daemon knows better
+_LAST_GPU = 4095  # as the daemon has it
 _EVERY_S = 0.5
 _PATIENCE_S = 20.0  # for a daemon that is being restarted, and for a result that is on its way to the disk
 _DEFAULT_REASON = "asked on the command line"
@@ -34,24 +36,31 @@ def options(parser: argparse.ArgumentParser) -> None:
         "level", nargs="?", type=_level, metavar="LEVEL", help="of dcgm: 1 seconds, 2 minutes, 3 half an hour, 4 up to two hours"
     )
     run_.add_argument("--check", default="dcgm", metavar="NAME", help="which check (default: dcgm); vitald diag list shows them")
-    run_.add_argument("--gpu", action="append", type=int, default=[], metavar="N", help="only this GPU, by number; may be said again")
+    run_.add_argument(
+        "--gpu",
+        action="append",
+        type=words.number(0, _LAST_GPU, "a GPU's number"),
+        default=[],
+        metavar="N",
+        help="only this GPU, by number; may be said again",
+    )
     run_.add_argument(
         "--busy", action="store_true", help="also while others use the devices: both get slower, and it may fail for that alone"
     )
-    run_.add_argument("--reason", default=None, help="what for; needed from level 3 on")
+    run_.add_argument("--reason", type=words.reason, default=None, metavar="TEXT", help="what for; needed from level 3 on")
     run_.add_argument("--yes", action="store_true", help="do not ask back from level 3 on")
     run_.add_argument("--no-wait", action="store_true", help="ask for it, and do not follow it")
     run_.add_argument("--json", action="store_true", help="the result as JSON")
     list_ = _add(what, "list", "what can be run here, what comes next, and what the last runs came to")
-    list_.add_argument("--limit", type=_limit, default=10, metavar="N", help="so many of the last runs (default: 10)")
+    list_.add_argument("--limit", type=words.number(1, 1000), default=10, metavar="N", help="so many of the last runs (default: 10)")
     list_.add_argument("--json", action="store_true", help="both as JSON")
     show = _add(what, "show", "one run in full")
-    show.add_argument("id", metavar="ID|last", help="the run, as vitald diag list shows it")
+    show.add_argument("id", type=_run_id, metavar="ID|last", help="the run, as vitald diag list shows it")
     show.add_argument("--raw", action="store_true", help="only what its program printed")
     show.add_argument("--json", action="store_true", help="the answer of GET /v1/diagnostics/runs/ID")
     cancel = _add(what, "cancel", "end a run, or take it out of the queue")
-    cancel.add_argument("id", nargs="?", default=None, metavar="ID", help="which (default: the one that runs)")
-    cancel.add_argument("--reason", required=True, help="why, and who says so")
+    cancel.add_argument("id", nargs="?", type=_run_id, default=None, metavar="ID", help="which (default: the one that runs)")
+    cancel.add_argument("--reason", type=words.reason, required=True, metavar="TEXT", help="why, and who says so")
     cancel.add_argument("--json", action="store_true", help="the answer as JSON")
     help_ = "explain what a diagnostic printed, wherever it ran: vitald diag read FILE|-"
     read = what.add_parser("read", help=help_, description=help_)
@@ -71,25 +80,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _level(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is no level; a check is named with --check")
+    if text not in ("1", "2", "3", "4"):
+        raise words.Wrong("a level from 1 to 4 (a check is named with --check)", text)
     return int(text)
 
 
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:5]) <= 1000:
-        raise argparse.ArgumentTypeError("expected a number from 1 to 1000")
-    return int(text)
+def _run_id(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}", text):
+        raise words.Wrong("a run's id as vitald diag list shows it", text)
+    return text
 
 
 # --- run
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    wrong = _consent(arguments) if arguments.level in _USUAL_S else ""
-    if wrong:
-        print(f"vitald: {wrong}", file=sys.stderr)
-        return EX_USAGE
+    if arguments.level in _USUAL_S:
+        _ask_for_consent(arguments)
     body: Json = {
         "check": arguments.check,
         "reason": arguments.reason or _DEFAULT_REASON,
@@ -110,7 +117,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"\n{diag_views.words(asked)} goes on without you ({asked['id']})", file=sys.stderr)
         print(f"  end it: vitald diag cancel {asked['id']} --reason TEXT", file=sys.stderr)
         print(f"  its result, when it has ended: vitald diag show {asked['id']}", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     if result is None:
         print(f"vitald: run {asked['id']} left no result: the daemon was restarted, or cannot write its ledger", file=sys.stderr)
         return EXIT["error"]
@@ -118,7 +125,7 @@ def _run(arguments: argparse.Namespace) -> int:
         render.emit_json(result)
     else:
         for line in diag_views.full(result):
-            print(line)
+            render.tell(line)
     return exit_code(result)
 
 
@@ -126,13 +133,19 @@ def exit_code(result: Json) -> int:
     return EXIT["inconclusive"] if result["preempted"] else EXIT.get(str(result["outcome"]), EXIT["error"])
 
 
-def _consent(arguments: argparse.Namespace) -> str:
-    """Why it is not asked for; empty where somebody knows what it means and wants it."""
+class _Declined(Failed):
+    """Whoever was asked back does not want it."""
+
+    exit_code = EX_UNAVAILABLE
+
+
+def _ask_for_consent(arguments: argparse.Namespace) -> None:
+    """Returns where somebody knows what it means and wants it. Raises WrongUse, or _Declined."""
     level = arguments.level
     if not arguments.reason:
-        return f"level {level} takes the node out of work for long: say what for, with --reason TEXT"
+        raise WrongUse(f"level {level} takes the node out of work for long: say what for, with --reason TEXT")
     if arguments.yes:
-        return ""
+        return
     usual = _USUAL_S[level]
     for one in cast("list[Json]", client.ask(arguments, "/v1/diagnostics")["checks"]):
         if one["name"] == arguments.check:
@@ -140,9 +153,10 @@ def _consent(arguments: argparse.Namespace) -> str:
     print(f"{arguments.check} level {level} puts full load on every GPU for about {diag_views.span(usual)}.", file=sys.stderr)
     print("Nobody can work on the node meanwhile; a job that arrives ends the run without a result.", file=sys.stderr)
     if not sys.stdin.isatty():
-        return "nobody is here to be asked: say --yes"
+        raise WrongUse("nobody is here to be asked: say --yes")
     print("Run it? Type yes: ", end="", file=sys.stderr, flush=True)
-    return "" if sys.stdin.readline().strip().lower() in ("y", "yes") else "not asked for"
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise _Declined("not asked for")
 
 
 def _follow(arguments: argparse.Namespace, asked: Json) -> Json | None:
@@ -193,7 +207,7 @@ def _list(arguments: argparse.Namespace) -> int:
         render.emit_json({**answer, "runs": runs})
         return 0
     for line in diag_views.overview(answer, cast("list[Json]", runs)):
-        print(line)
+        render.tell(line)
     return 0
 
 
@@ -212,7 +226,7 @@ def _show(arguments: argparse.Namespace) -> int:
         _print_raw(str(found["raw"]))
     else:
         for line in diag_views.full(found):
-            print(line)
+            render.tell(line)
     return 0
 
 

@@ -5,7 +5,7 @@ It is read as the daemon reads its own runs. Beside `dcgmi diag -j` it knows the
 and `-v`. Exit codes:
 
     0 pass   10 the node must first be set right (config, not_applicable)   20 fail   30 no verdict: inconclusive, error
-    64, 66, 78   wrong arguments, a file that cannot be read, a wrong configuration
+    2, 66, 78   wrong arguments, a file that cannot be read, a wrong configuration
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.cli import EX_CONFIG, diag_views, render
+from agent.cli import EX_CONFIG, EX_NOINPUT, diag_views, render, words
 from agent.cli.render import Json
 
 if TYPE_CHECKING:
     from agent.catalog import Catalog
     from agent.diagnostics.report import Fault, Report
 
-EX_NOINPUT = 66
 EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
 _HEALTH_EXIT = {"Healthy": 0, "Warning": 10, "Failure": 20}
 _MOST_BYTES = 64 * 1024 * 1024
@@ -32,16 +31,20 @@ _WIDEST = 120
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="what it printed on standard output, or - for standard input")
-    parser.add_argument("--exit-code", type=int, default=None, metavar="N", help="how it ended; below 0: the signal")
+    parser.add_argument("--exit-code", type=words.number(-64, 255), default=None, metavar="N", help="how it ended; below 0: the signal")
     parser.add_argument(
-        "--level", type=int, choices=(1, 2, 3, 4), default=None, help="that was asked for (default: by the tests that are there)"
+        "--level",
+        type=words.number(1, 4),
+        choices=(1, 2, 3, 4),
+        default=None,
+        help="that was asked for (default: by the tests that are there)",
     )
     parser.add_argument("--stderr", type=Path, default=None, metavar="FILE", help="what it printed on standard error")
     parser.add_argument(
         "--of", choices=("diag", "health", "discovery", "version"), default=None, help="which command it was (default: as it looks)"
     )
     parser.add_argument("--config", type=Path, default=None, help="take profile and overrides of the catalogue from this file")
-    parser.add_argument("--profile", default=None, help="read by another profile")
+    parser.add_argument("--profile", type=words.profile, metavar="NAME", default=None, help="read by another profile")
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 

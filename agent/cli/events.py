@@ -8,28 +8,56 @@ import sys
 from collections.abc import Iterator
 from typing import cast
 
-from agent.cli import client, render
+from agent.cli import WrongUse, client, render, words
 from agent.cli.render import Json
+
+_PAGE, _MOST = 1000, 1_000_000_000  # at once; in all
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
-    parser.add_argument("--since", metavar="WHEN", help="a duration (30m, 24h), an RFC 3339 time, or an event's id")
-    parser.add_argument("--limit", type=int, default=None, help="at most so many (default: the newest 50; with --since, all)")
-    parser.add_argument("--component", help="of one component, e.g. gpu/0000:65:00.0")
-    parser.add_argument("--code", help="of one code, e.g. xid/79")
-    parser.add_argument("--kind", help="of one kind, e.g. xid")
+    parser.add_argument("--since", type=words.since, metavar="WHEN", help="a duration (30m, 24h), an RFC 3339 time, or an event's id")
+    parser.add_argument(
+        "--limit",
+        type=words.number(1, _MOST),
+        metavar="N",
+        default=None,
+        help="at most so many (default: the newest 50; with --since, all)",
+    )
+    parser.add_argument("--component", metavar="NAME", help="of one component, e.g. gpu/0000:65:00.0")
+    parser.add_argument("--code", type=words.code, metavar="CODE", help="of one code, e.g. xid/79")
+    parser.add_argument("--kind", metavar="KIND", help="of one kind, e.g. xid")
     parser.add_argument("--follow", "-f", action="store_true", help="go on with what happens next")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.since is None and (arguments.limit or 0) > _PAGE:
+        raise WrongUse(f"--limit {arguments.limit}: at most {_PAGE} without --since")
     if not arguments.follow:
-        _past(arguments)
+        _remark_on(arguments, _past(arguments))
         return 0
     changes = client.follow(arguments)
     next(changes, None)  # the stream has begun: what happens from here on is in it
-    return _future(arguments, changes, _past(arguments))
+    shown = _past(arguments)
+    _remark_on(arguments, shown)
+    return _future(arguments, changes, shown)
+
+
+def _remark_on(arguments: argparse.Namespace, shown: set[object]) -> None:
+    """Where nothing was shown, that this is so, and whether it could be otherwise."""
+    if shown:
+        return
+    if not arguments.json:
+        print("no events" + (" yet" if arguments.follow else ""), file=sys.stderr)
+    if arguments.kind is None:
+        return
+    from agent import catalog, toml
+
+    kinds = catalog.load().kinds()
+    if arguments.kind not in kinds:
+        hint = toml.suggest(arguments.kind, kinds) or f": there are {', '.join(sorted(kinds))}"
+        print(f"vitald: the catalogue has no kind {arguments.kind!r}{hint}", file=sys.stderr)
 
 
 def _past(arguments: argparse.Namespace) -> set[object]:
@@ -40,7 +68,8 @@ def _past(arguments: argparse.Namespace) -> set[object]:
     since, left = arguments.since, arguments.limit
     shown: set[object] = set()
     while since is not None and (left is None or left > 0):
-        page = client.ask(arguments, "/v1/events", None, **chosen, since=since, limit=min(left or 1000, 1000))
+        limit = min(left or _PAGE, _PAGE)
+        page = client.ask(arguments, "/v1/events", None, **chosen, since=since, limit=limit)
         printed = _print(arguments, page)
         shown |= printed
         since = page["next"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from agent.cli import EX_USAGE, client, render
+from agent.cli import WrongUse, client, render, words
 from agent.cli.render import Json
 
 _VERSIONS = {"gpu_driver": "GPU driver", "neuron_driver": "Neuron driver", "efa_driver": "EFA driver"}
@@ -16,18 +15,16 @@ _VERSIONS = {"gpu_driver": "GPU driver", "neuron_driver": "Neuron driver", "efa_
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
     parser.add_argument("--confirm", action="store_true", help="what is here now is right, and expected from now on")
-    parser.add_argument("--reason", default=None, help="why, and who says so; needed to confirm")
+    parser.add_argument("--reason", type=words.reason, default=None, metavar="TEXT", help="why, and who says so; needed to confirm")
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0, whatever the answer is: whether the node is fit is said by `vitald check`."""
     if arguments.confirm and not arguments.reason:
-        print("vitald: say why: --reason TEXT", file=sys.stderr)
-        return EX_USAGE
+        raise WrongUse("--confirm needs to know why: --reason TEXT")
     if arguments.reason and not arguments.confirm:
-        print("vitald: a reason is for --confirm", file=sys.stderr)
-        return EX_USAGE
+        raise WrongUse("--reason is for --confirm")
     if arguments.confirm:
         answer = client.ask(arguments, "/v1/expect/confirm", {"reason": arguments.reason})
     else:
@@ -36,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         render.emit_json(answer)
         return 0
     for line in _lines(answer):
-        print(line)
+        render.tell(line)
     return 0
 
 

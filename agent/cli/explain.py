@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from agent.cli import EX_CONFIG, EX_USAGE, render
+from agent.cli import EX_CONFIG, Parser, WrongUse, render, words
 from agent.cli.render import Json
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("code", help="kind/code, e.g. xid/79, sxid/20034, fs/shutdown; or a kind, to list its codes")
+def options(parser: Parser) -> None:
+    parser.intermixed = True
+    help_ = "kind/code, or in two words; e.g. xid/79, sxid 20034, fs/shutdown; or a kind, to list its codes"
+    parser.add_argument("code", nargs="+", metavar="CODE", help=help_)
     parser.add_argument(
         "--config", type=Path, default=None, help="take profile and overrides from this file (default: /etc/vitald/config.toml if there)"
     )
-    parser.add_argument("--profile", default=None, help="show another profile's word")
+    parser.add_argument("--profile", type=words.profile, metavar="NAME", default=None, help="show another profile's word")
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
@@ -33,12 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
     except (configs.ConfigError, catalogs.CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         return EX_CONFIG
-    code: str = arguments.code.strip().lower().replace(" ", "/").replace(":", "/")
+    code = re.sub(r"[\s:/]+", "/", " ".join(arguments.code).strip().lower()).strip("/")
     if "/" not in code:
         return _list(code, [form.rule(rule) for rule in catalog.rules.values()], arguments.json)
-    if code.partition("/")[0] not in catalog.kinds():
-        print(f"vitald: there is no kind {code.partition('/')[0]!r}; kinds are {', '.join(sorted(catalog.kinds()))}", file=sys.stderr)
-        return EX_USAGE
+    kind = code.partition("/")[0]
+    if kind not in catalog.kinds():
+        raise WrongUse(_no_kind(kind, catalog.kinds()))
     rule = form.rule(catalog.rule(code))
     if arguments.json:
         render.emit_json(rule)
@@ -47,11 +51,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _no_kind(kind: str, kinds: Iterable[str]) -> str:
+    from agent import toml
+
+    hint = toml.suggest(kind, kinds) or f"; there are {', '.join(sorted(kinds))}"
+    return f"the catalogue has no kind {kind!r}{hint} (write kind/code, such as xid/79)"
+
+
 def _list(kind: str, rules: list[Json], as_json: bool) -> int:
     chosen = [rule for rule in rules if str(rule["code"]).partition("/")[0] == kind]
     if not chosen:
-        print(f"vitald: no code begins with {kind!r}; write kind/code, e.g. xid/79", file=sys.stderr)
-        return EX_USAGE
+        raise WrongUse(_no_kind(kind, {str(rule["code"]).partition("/")[0] for rule in rules}))
     if as_json:
         render.emit_json({"rules": chosen})
         return 0
@@ -65,26 +75,26 @@ def _show(rule: Json, profile: str) -> None:
     if rule["mnemonic"]:
         print(render.colour(f"  {rule['mnemonic']}", "dim"))
     for text in (rule["meaning"], rule["advice"]):
-        for line in textwrap.wrap(str(text), 96):
+        for line in textwrap.wrap(str(text), min(96, render.width() - 2)):
             print(f"  {line}")
     after = ", after the running job" if rule["when"] == "after_job" else ""
     print(f"\n  class       {rule['class']}")
-    print(f"  action      {rule['action']}: {rule['todo']}{after}")
+    render.tell(f"  action      {rule['action']}: {rule['todo']}{after}")
     for case in cast("list[Json]", rule["cases"]):
         said = ", ".join(
             f"{field.replace('_not', ' other than')} {_values(values)}" for field, values in cast("Json", case["when"]).items()
         )
         wanted = case["action"] or f"at least {case['atLeast']}"
-        print(f"              {wanted} where {said}" + (f": {case['title']}" if case["title"] else ""))
+        render.tell(f"              {wanted} where {said}" + (f": {case['title']}" if case["title"] else ""))
     clears = cast("list[str]", rule["clears"])
-    print(f"  cleared by  {', '.join([*clears, 'a named person'])}")
-    print(f"  escalation  {rule['escalation']}")
+    render.tell(f"  cleared by  {', '.join([*clears, 'a named person'])}")
+    render.tell(f"  escalation  {rule['escalation']}")
     if rule["shadow"] is not None:
         trial = cast("Json", rule["shadow"])
         print(
             f"  on trial    {trial['action']}: {trial['todo']} ({trial['origin']}): shown as what it would have asked for, without effect"
         )
-    print(f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})")
+    render.tell(f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})")
 
 
 def _values(values: object) -> str:

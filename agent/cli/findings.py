@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import cast
 
-from agent.cli import client, render
+from agent.cli import client, render, words
 from agent.cli.render import Json
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
     parser.add_argument("--cleared", action="store_true", help="those that were cleared, newest first")
-    parser.add_argument("--limit", type=int, default=None, help="at most so many")
+    parser.add_argument("--limit", type=words.number(1, 1000), metavar="N", default=None, help="at most so many")
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
@@ -28,5 +28,5 @@ def run(arguments: argparse.Namespace) -> int:
         if number:
             print()
         for line in render.finding_lines(finding, full=True):
-            print(line)
+            render.tell(line)
     return 0

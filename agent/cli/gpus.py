@@ -23,14 +23,17 @@ def run(arguments: argparse.Namespace) -> int:
     gpus = cast("list[Json]", answer["gpus"])
     rows = [[title for title, _ in _COLUMNS], *([show(gpu) for _, show in _COLUMNS] for gpu in gpus)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    if any(gpu["simulated"] for gpu in gpus):
+    mixed = len({gpu["simulated"] for gpu in gpus}) > 1
+    if gpus and gpus[0]["simulated"] and not mixed:
         print(render.colour("SIMULATED: none of these GPUs is real", "bold", "magenta"))
     for number, row in enumerate(rows):
         cells = [cell.ljust(width) for cell, width in zip(row, widths)]
         text = "  ".join(cells).rstrip()
         if number and row[-1] != "healthy":
             text = text[: len(text) - len(row[-1])] + render.status_word(row[-1])
-        print(render.colour(text, "dim") if not number else text)
+        if number and mixed and gpus[number - 1]["simulated"]:
+            text += "  " + render.colour("SIMULATED", "bold", "magenta")
+        render.tell(render.colour(text, "dim") if not number else text)
     source = cast("Json | None", answer["source"])
     if not gpus:
         print("no GPU on PCI" if source is not None else "NVML is not asked on this node: [nvml] enabled = false")
@@ -40,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
             if source is None
             else f"source nvml is {source['state']}: {render.safe(source['detail'])}"
         )
-        print(f"these are not the present values: {said}")
+        render.tell(f"these are not the present values: {said}")
     return 0
 
 

@@ -14,8 +14,10 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
-from agent.cli import EX_UNAVAILABLE, EX_USAGE, client, render
+from agent.cli import EX_UNAVAILABLE, Parser, WrongUse, client, render, words
+from agent.cli.render import Json
 
 _MESSAGES = {
     "13": "Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Out Of Range Address",
@@ -30,29 +32,42 @@ _MESSAGES = {
     "119": "Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 103 (GSP_RM_ALLOC) (0x2081 0x4).",
     "154": "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
 }
-_PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
+# The device of a drill on a node that has none.
+_NOWHERE = "0000:65:00.0"
+_LONGEST_LINE = 900
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+class _Kind(str):
+    """`xid`; of `xid/79` the code beside it."""
+
+    __slots__ = ("code",)
+    code: str | None
+
+
+def options(parser: Parser) -> None:
     client.options(parser)
-    parser.add_argument("kind", choices=["xid", "sxid", "line"], help="what to write; `line` takes the text itself")
-    parser.add_argument("code", help="the code, or for `line` the kernel line")
-    parser.add_argument("--device", metavar="PCI", default="0000:65:00.0", help="PCI address of the GPU or switch (default: 0000:65:00.0)")
-    parser.add_argument("--for", dest="hold", metavar="DURATION", default="10m", help="when the drill ends by itself (default: 10m)")
+    parser.intermixed = True
+    parser.add_argument("kind", type=_kind, choices=["xid", "sxid", "line"], help="what to write; `line` takes the text itself")
+    parser.add_argument("code", nargs="?", metavar="CODE", help="the code, or for `line` the kernel line; xid/79 is the same as xid 79")
+    help_ = "PCI address of the GPU or switch (default: one that this node has)"
+    parser.add_argument("--device", type=words.pci, metavar="PCI", default=None, help=help_)
+    hold, help_ = words.duration(1, words.DAY_S, "1s to 24h"), "when the drill ends by itself (default: 10m)"
+    parser.add_argument("--for", dest="hold", type=hold, metavar="DURATION", default=600.0, help=help_)
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from agent import toml
+def _kind(text: str) -> _Kind:
+    name, slash, code = text.partition("/")
+    kind = _Kind(name)
+    kind.code = code if slash else None
+    return kind
 
+
+def run(arguments: argparse.Namespace) -> int:
+    message = _message(arguments.kind, arguments.code)
     try:
-        line = _line(arguments)
-        hold = toml.duration(arguments.hold)
-    except ValueError as error:
-        print(f"vitald: {error}", file=sys.stderr)
-        return EX_USAGE
-    try:
-        drill = client.ask(arguments, "/v1/injections", {"line": line, "holdSeconds": hold})
+        line = message if arguments.kind == "line" else _line(arguments.kind, int(message), _device(arguments))
+        drill = client.ask(arguments, "/v1/injections", {"line": line, "holdSeconds": arguments.hold})
         _write(Path(str(drill["writeTo"])), line)
         seen = _wait(arguments, str(drill["id"]))
     except client.Refused as error:
@@ -83,20 +98,45 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _line(arguments: argparse.Namespace) -> str:
+def _message(kind: _Kind, code: str | None) -> str:
+    """The code, or the line itself. Raises WrongUse."""
+    if kind.code is not None and code is not None:
+        raise WrongUse(f"argument CODE: the code is in {kind}/{kind.code} already, so {code!r} is one too many")
+    given = code if code is not None else kind.code
+    if given is None:
+        raise WrongUse("argument CODE: expected one, as in vitald inject xid 79")
+    if kind == "line":
+        if not 1 <= len(given) <= _LONGEST_LINE or not given.isprintable() or not given.isascii():
+            raise WrongUse(f"argument CODE: expected one line of at most {_LONGEST_LINE} printable characters of ASCII")
+        return given
+    if not re.fullmatch(r"[0-9]{1,5}", given):
+        raise WrongUse(f"argument CODE: {given[:80]!r} is not a code: write e.g. vitald inject xid 79")
+    return given
+
+
+def _device(arguments: argparse.Namespace) -> str:
+    """The one that was named; else one of this node's own, a healthy one first."""
+    if arguments.device is not None:
+        return str(arguments.device)
+    wanted = "gpu" if arguments.kind == "xid" else "nvswitch"
+    listed = cast("list[Json]", client.ask(arguments, "/v1/components")["components"])
+    # Who is on PCI, or was read: not the ghost of another drill.
+    here = [one for one in listed if one["kind"] == wanted and (one["attributes"] or one["sources"])]
+    here.sort(key=lambda one: one["status"] != "healthy")
+    if here:
+        return str(here[0]["name"]).partition("/")[2]
+    what = "GPU" if wanted == "gpu" else "NVSwitch"
+    print(f"vitald: this node has no {what}: the drill is on {_NOWHERE}, which is not here", file=sys.stderr)
+    return _NOWHERE
+
+
+def _line(kind: str, code: int, pci: str) -> str:
     """A line as the driver writes it; the process name marks it as a drill for whoever reads the raw log."""
-    if arguments.kind == "line":
-        return str(arguments.code)
-    if not re.fullmatch(r"\d{1,5}", arguments.code):
-        raise ValueError(f"{arguments.code!r} is not a code: write e.g. vitald inject xid 79")
-    pci = _PCI.fullmatch(arguments.device)
-    if pci is None:
-        raise ValueError(f"--device {arguments.device!r}: expected a PCI address such as 0000:65:00.0")
-    domain, bus, device, function = (pci[1] or "0000").lower(), pci[2].lower(), pci[3].lower(), pci[4] or "0"
-    if arguments.kind == "sxid":
-        return f"nvidia-nvswitch0: SXid (PCI:{domain}:{bus}:{device}.{function}): {int(arguments.code):05d}, Fatal, Link 38 vitald drill {os.getpid()}"
-    message = _MESSAGES.get(str(int(arguments.code)), "vitald drill")
-    return f"NVRM: Xid (PCI:{domain}:{bus}:{device}): {int(arguments.code)}, pid={os.getpid()}, name=vitald-drill, {message}"
+    if kind == "sxid":
+        return f"nvidia-nvswitch0: SXid (PCI:{pci}): {code:05d}, Fatal, Link 38 vitald drill {os.getpid()}"
+    message = _MESSAGES.get(str(code), "vitald drill")
+    slot = pci.rpartition(".")[0]
+    return f"NVRM: Xid (PCI:{slot}): {code}, pid={os.getpid()}, name=vitald-drill, {message}"
 
 
 def _write(path: Path, line: str) -> None:
@@ -109,7 +149,7 @@ def _write(path: Path, line: str) -> None:
         os.close(fd)
 
 
-def _wait(arguments: argparse.Namespace, id_: str) -> client.Json:
+def _wait(arguments: argparse.Namespace, id_: str) -> Json:
     until = time.monotonic() + arguments.timeout
     while True:
         drill = client.ask(arguments, f"/v1/injections/{id_}")

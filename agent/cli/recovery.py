@@ -113,4 +113,4 @@ def show(told: Json) -> None:
 
 
 def _line(name: str, text: object) -> None:
-    print(f"  {name:<9} {text}", flush=True)
+    render.tell(f"  {name:<9} {text}")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import cast
 
-from agent import toml
-from agent.cli import EX_USAGE, client, render
+from agent.cli import WrongUse, client, render, words
 from agent.cli.render import Json
 
 _WAIT_S = 15.0
@@ -15,18 +13,20 @@ _WAIT_S = 15.0
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
-    parser.add_argument("--for", dest="seconds", type=_duration, default=600.0, metavar="TIME", help='for how long, e.g. "10m" (default)')
-    parser.add_argument("--device", action="append", default=[], metavar="GPU", help="only this one, by PCI address; may be said again")
-    parser.add_argument("--reason", default=None, help="what for, and who is it; needed to release")
+    parser.add_argument(
+        "--for",
+        dest="seconds",
+        type=words.duration(1, words.DAY_S, "1s to 24h"),
+        default=600.0,
+        metavar="TIME",
+        help='for how long, e.g. "10m" (default)',
+    )
+    parser.add_argument(
+        "--device", action="append", type=words.pci, default=[], metavar="GPU", help="only this one, by PCI address; may be said again"
+    )
+    parser.add_argument("--reason", type=words.reason, default=None, metavar="TEXT", help="what for, and who is it; needed to release")
     parser.add_argument("--end", action="store_true", help="take everything back now")
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
-
-
-def _duration(text: str) -> float:
-    try:
-        return toml.duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,10 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
             print("taken back: the GPUs are looked at again" if answer["ended"] else "nothing was released")
         return 0
     if not arguments.reason:
-        print("vitald: say what for: --reason TEXT", file=sys.stderr)
-        return EX_USAGE
-    gpus = [gpu.removeprefix("gpu/") for gpu in arguments.device]
-    body: Json = {"seconds": arguments.seconds, "gpus": gpus, "reason": arguments.reason}
+        raise WrongUse("a release needs to know what for: --reason TEXT")
+    body: Json = {"seconds": arguments.seconds, "gpus": arguments.device, "reason": arguments.reason}
     answer = client.ask(arguments, "/v1/release", body)
     if arguments.json:
         render.emit_json(answer)

@@ -12,6 +12,7 @@ from typing import cast
 
 Json = dict[str, object]
 
+_LABELS = 13  # columns before the text of a finding: `      hint   `
 _COLOURS = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2", "magenta": "35"}
 _STATUS = {"healthy": "green", "degraded": "yellow", "unhealthy": "red", "unknown": "magenta"}
 _ACTION = {"replace_node": "red", "reboot_node": "red", "reset_device": "red", "restart_workload": "yellow", "inspect": "yellow"}
@@ -39,6 +40,29 @@ def safe(text: object) -> str:
 
 def width() -> int:
     return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 200
+
+
+def tell(line: str) -> None:
+    """Print a line; on a terminal that is narrower, as several."""
+    print("\n".join(folded(line, width())) if sys.stdout.isatty() else line)
+
+
+def folded(line: str, columns: int) -> Iterable[str]:
+    """Broken between words; what follows is indented as the text behind the label is. A word that is too long stays whole."""
+    import re
+
+    def seen(text: str) -> int:
+        return len(re.sub(r"\x1b\[[0-9;]*m", "", text))
+
+    behind_label = re.fullmatch(r" {6}[a-z]* +", line[:_LABELS])
+    indent, out = " " * (_LABELS if behind_label else min(4 + len(line) - len(line.lstrip()), columns // 2)), ""
+    for gap, word in re.findall(r"(\s*)(\S+)", line):
+        if out.strip() and seen(out + gap + word) > columns:
+            yield out
+            out = indent + word
+        else:
+            out += gap + word
+    yield out
 
 
 def cut(text: str, columns: int) -> str:
@@ -79,7 +103,7 @@ def times(count: object) -> str:
 
 
 def emit_json(value: object) -> None:
-    print(json.dumps(value, indent=None if not sys.stdout.isatty() else 2), flush=True)
+    print(json.dumps(value, indent=None if not sys.stdout.isatty() else 2))
 
 
 def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:

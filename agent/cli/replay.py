@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Pair = tuple[Event | None, Event | None]  # as the rules in force see it, and as the others do
 
-from agent.cli import EX_CONFIG, EX_UNAVAILABLE, render
+from agent.cli import EX_CONFIG, EX_NOINPUT, render, words
 from agent.cli.render import Json
 
 _SHOWN = 200
@@ -32,7 +32,7 @@ DIFFERENT = 10
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="LEDGER|FILE", type=Path, help="a ledger (ledger.db), or a saved kernel log")
     parser.add_argument("--catalog", type=Path, metavar="DIR", help="lay the *.toml files of this folder over the catalogue")
-    parser.add_argument("--profile", help="judge by this profile")
+    parser.add_argument("--profile", type=words.profile, metavar="NAME", help="judge by this profile")
     parser.add_argument("--config", type=Path, default=None, help="the rules in force: profile, overrides and policy of this file")
     parser.add_argument("--json", action="store_true", help="one JSON object a difference, and a summary")
 
@@ -52,13 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
         return EX_CONFIG
     try:
         return _replay(arguments, force, other, device_reset=config.policy.device_reset)
-    except BrokenPipeError:
-        raise
     except LedgerError as error:  # it names the file
         print(f"vitald: {error}", file=sys.stderr)
     except OSError as error:
         print(f"vitald: {arguments.file}: {error.strerror or error}", file=sys.stderr)
-    return EX_UNAVAILABLE
+    return EX_NOINPUT
 
 
 def _replay(arguments: argparse.Namespace, force: Catalog, other: Catalog, *, device_reset: bool) -> int:

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import IO
 
 from agent import toml
-from agent.cli import EX_UNAVAILABLE, render
+from agent.cli import EX_UNAVAILABLE, WrongUse, render, words
 from agent.cli.report_archive import Archive, CannotWrite, new_file
 from agent.cli.report_parts import CONFIG, Report, Wanted
 
 _HINT = "look through it before you send it: it has host and user names, serial numbers and lines of the kernel log"
 _LEAST = 2 * 1024 * 1024
+_LONGEST_S = 3650 * words.DAY_S
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -35,38 +36,30 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--output", "-o", type=Path, default=Path(), metavar="FILE|DIR|-", help="where to (default: here, named for host and time)"
     )
     parser.add_argument("--force", action="store_true", help="replace a file that is there already")
-    parser.add_argument("--since", type=_duration, default=_duration("30d"), metavar="TIME", help="how far back (default: 30d)")
-    parser.add_argument("--max-size", type=_size, default=_size("50MiB"), metavar="SIZE", help="of the archive (default: 50MiB)")
+    parser.add_argument(
+        "--since",
+        type=words.duration(1, _LONGEST_S, "1s to 3650d"),
+        default=30 * words.DAY_S,
+        metavar="TIME",
+        help="how far back (default: 30d)",
+    )
+    parser.add_argument("--max-size", type=_size, default=50 * 1024 * 1024, metavar="SIZE", help="of the archive (default: 50MiB)")
     parser.add_argument("--no-logs", action="store_true", help="without the kernel's messages and vitald's own log")
     parser.add_argument("--ledger", action="store_true", help="with the ledger itself, as it is: nothing is redacted in it")
     parser.add_argument("--config", type=Path, default=CONFIG, metavar="FILE", help=f"the daemon's configuration (default: {CONFIG})")
     parser.add_argument("--socket", type=Path, default=None, metavar="PATH", help="the daemon's socket (default: as configured)")
-    parser.add_argument("--timeout", type=_seconds, default=10.0, metavar="SECONDS", help="for each answer (default: 10)")
+    parser.add_argument("--timeout", type=words.seconds(600), default=10.0, metavar="SECONDS", help="for each answer (default: 10)")
     parser.add_argument("--json", action="store_true", help="say as JSON what was written")
-
-
-def _duration(text: str) -> float:
-    try:
-        return toml.duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _size(text: str) -> int:
     try:
         size = toml.size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    except ValueError:
+        size = 0
     if size < _LEAST:
-        raise argparse.ArgumentTypeError("at least 2MiB")
+        raise words.Wrong("a size such as 50MiB or 1GiB, at least 2MiB", text)
     return size
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds <= 600:
-        raise argparse.ArgumentTypeError("expected seconds, more than 0 and at most 600")
-    return seconds
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,8 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = f"vitald-report-{host}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
     path: Path = arguments.output
     if str(path) == "-" and sys.stdout.isatty():
-        print("vitald: an archive is nothing for a terminal: vitald report --output - > FILE", file=sys.stderr)
-        return EX_UNAVAILABLE
+        raise WrongUse("an archive is nothing for a terminal: vitald report --output - > FILE")
     if path.is_dir():
         path = path / f"{name}.tar.gz"
     try:

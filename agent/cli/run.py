@@ -25,6 +25,9 @@ def run(arguments: argparse.Namespace) -> int:
     from agent import log
     from agent.catalog import CatalogError
 
+    if sys.__stderr__ is not None:
+        sys.stderr = sys.__stderr__  # the log must see that a line cannot be written, to connect to the journal anew
+
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
         config = configs.load(path)

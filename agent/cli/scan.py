@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent.catalog import Catalog
     from agent.config import Config
 
-from agent.cli import EX_CONFIG, EX_UNAVAILABLE, render
+from agent.cli import EX_CONFIG, EX_NOINPUT, render, words
 from agent.cli.check import EXIT
 
 _LONGEST = 1 << 16
@@ -28,7 +28,7 @@ _LONGEST = 1 << 16
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a saved log, or - for standard input")
     parser.add_argument("--config", type=Path, default=None, help="take profile, overrides and policy from this file")
-    parser.add_argument("--profile", default=None, help="judge by another profile")
+    parser.add_argument("--profile", type=words.profile, metavar="NAME", default=None, help="judge by another profile")
     parser.add_argument("--accept-userspace", action="store_true", help="believe records that a process wrote")
     parser.add_argument("--json", action="store_true", help="one JSON object a recognised line, and the verdict")
 
@@ -47,10 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         with sys.stdin.buffer if arguments.file == "-" else Path(arguments.file).open("rb") as stream:
             return _scan(arguments, stream, config, catalog)
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
         print(f"vitald: {arguments.file}: {error.strerror}", file=sys.stderr)
-        return EX_UNAVAILABLE
+        return EX_NOINPUT
 
 
 def _scan(arguments: argparse.Namespace, stream: BinaryIO, config: Config, catalog: Catalog) -> int:
@@ -103,8 +101,7 @@ def _scan(arguments: argparse.Namespace, stream: BinaryIO, config: Config, catal
         print(f"\n{number} lines, {events} events, {untrusted} not believed\n{render.status_word(verdict.status.value)}")
         for finding in open_findings:
             for text in render.finding_lines(finding):
-                print(text)
-    sys.stdout.flush()
+                render.tell(text)
     return EXIT[verdict.status.value]
 
 

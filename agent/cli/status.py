@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import cast
 
 from agent import __version__
@@ -26,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             render.emit_json({"status": "unknown", "error": str(error)})
         else:
-            print(f"{render.status_word('unknown')}  {error}")
+            render.tell(f"{render.status_word('unknown')}  {error}")
         return EXIT["unknown"]
     if arguments.json:
         render.emit_json(status)
@@ -39,20 +38,20 @@ def show(status: Json) -> None:
     flags = [word for key, word in (("rebootRequired", "reboot required"), ("replacementRequired", "replacement required")) if status[key]]
     drill = "simulated" if status["simulated"] else ""
     head = [render.colour(render.safe(status["host"]), "bold"), render.status_word(str(status["status"]))]
-    print("  ".join([*head, render.colour(", ".join(filter(None, [*flags, drill])), "bold")]).rstrip())
+    render.tell("  ".join([*head, render.colour(", ".join(filter(None, [*flags, drill])), "bold")]).rstrip())
     findings = {finding["id"]: finding for finding in cast("list[Json]", status["findings"])}
     incidents = cast("list[Json]", status["incidents"])
     for incident in incidents[:_SHOWN]:
         print()
         for line in render.incident_lines(incident, findings):
-            print(line)
+            render.tell(line)
     rest = incidents[_SHOWN:]
     if rest:
         print()
         for incident in rest[:8]:
-            print(f"  {render.safe(incident['line'])}")
+            render.tell(f"  {render.safe(incident['line'])}")
         if len(rest) > 8:
-            print(f"  and {len(rest) - 8} more incidents: vitald findings")
+            render.tell(f"  and {len(rest) - 8} more incidents: vitald findings")
     _advice(status)
     print()
     _sources(cast("list[Json]", status["sources"]))
@@ -63,13 +62,13 @@ def show(status: Json) -> None:
     unknown = [render.safe(one["name"]) for one in watched if one["status"] == "unknown"]
     if unknown:
         more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
-        print(f"  not known how they are: {', '.join(unknown[:_NAMED])}{more}: vitald components")
+        render.tell(f"  not known how they are: {', '.join(unknown[:_NAMED])}{more}: vitald components")
     kinds: dict[str, int] = {}
     for component in watched:
         kinds[str(component["kind"])] = kinds.get(str(component["kind"]), 0) + bool(component["attributes"] or component["sources"])
     other = f" (this command: {__version__})" if status["version"] != __version__ else ""
     counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count) or "no accelerators on PCI"
-    print(
+    render.tell(
         render.colour(
             f"  {counted}; profile {status['profile']}, vitald {status['version']}{other}, up {render.age(status['startedAt'])}", "dim"
         )
@@ -88,25 +87,25 @@ def _sources(sources: list[Json]) -> None:
             absent.append(f"{name} ({detail})")
         else:
             word = "ok" if source["state"] == "ok" else render.colour(str(source["state"]).upper(), "bold", "magenta")
-            print(
+            render.tell(
                 f"  source {name}: {word}, {f'looked {looked}' if looked else 'has not seen all of it yet'}{f': {detail}' if detail else ''}"
             )
     if fine:
-        print(f"  looked at: {', '.join(fine)}")
+        render.tell(f"  looked at: {', '.join(fine)}")
     if absent:
-        print(f"  not present: {', '.join(absent)}")
+        render.tell(f"  not present: {', '.join(absent)}")
 
 
 def _diagnostics(told: Json) -> None:
     """What runs or waits, and what failed when it ran last."""
     for one in cast("list[Json]", told.get("going") or [])[:1]:
         how = f"waits for {render.safe(one['waitsFor']) or 'its turn'}" if one["stage"] == "waiting" else "runs"
-        print(f"  diagnostic {_diagnostic(one)} {how}: vitald diag list")
+        render.tell(f"  diagnostic {_diagnostic(one)} {how}: vitald diag list")
     for one in cast("list[Json]", told.get("last") or []):
         if one["outcome"] == "fail" and not one["preempted"]:
             failed = render.colour("FAILED", "bold", "red")
             why = f": {render.cut(render.safe(one['why']), 80)}" if one["why"] else ""
-            print(
+            render.tell(
                 f"  diagnostic {_diagnostic(one)} {failed} {render.age(one['ended'])} ago{why}: vitald diag show {render.safe(one['id'])}"
             )
 
@@ -117,7 +116,7 @@ def _recovery(told: Json) -> None:
     if request is not None:
         findings = ", ".join(f"#{number}" for number in cast("list[int]", request["findings"])[:_NAMED])
         what = "a reboot" if request["action"] == "reboot" else "a replacement"
-        print(f"  recovery: {what} is asked for since {render.clock(request['since'])}, for {findings}: vitald recovery")
+        render.tell(f"  recovery: {what} is asked for since {render.clock(request['since'])}, for {findings}: vitald recovery")
 
 
 def _diagnostic(one: Json) -> str:
@@ -133,9 +132,9 @@ def _advice(status: Json) -> None:
     for one in suspects:
         parts = ", ".join(f"{part['count']} {str(part['kind']).replace('_', ' ')}" for part in cast("list[Json]", one["parts"]))
         where = one["component"] if one["component"] == one["device"] else f"{one['component']} ({one['device']})"
-        print(f"  suspect {render.safe(where)}: score {one['score']} in 28 days: {parts}")
+        render.tell(f"  suspect {render.safe(where)}: score {one['score']} in 28 days: {parts}")
     for trial in trials[:4]:
-        print(
+        render.tell(
             f"  on trial {trial['code']} would have asked to {trial['todo']}: {render.safe(trial['component'])}, {render.times(trial['count'])}"
         )
 
@@ -143,10 +142,11 @@ def _advice(status: Json) -> None:
 def _troubles(status: Json) -> None:
     ledger, kernel = cast("Json", status["ledger"]), cast("Json", status["kernelLog"])
     if not ledger["ok"]:
-        print(render.colour(f"  ledger: CANNOT BE WRITTEN: {render.safe(ledger['error'])}", "bold", "magenta"))
-        print(f"          {ledger['unsavedEvents']} events are held in memory; check space, mount and permissions of the state folder")
+        render.tell(render.colour(f"  ledger: CANNOT BE WRITTEN: {render.safe(ledger['error'])}", "bold", "magenta"))
+        render.tell(
+            f"          {ledger['unsavedEvents']} events are held in memory; check space, mount and permissions of the state folder"
+        )
     if kernel["recordsLost"]:
-        print(f"  kernel log: {kernel['recordsLost']} records were lost since the start; look at journalctl -k")
+        render.tell(f"  kernel log: {kernel['recordsLost']} records were lost since the start; look at journalctl -k")
     if kernel["untrusted"]:
-        print(f"  kernel log: {kernel['untrusted']} fault lines written by processes were not believed; vitald events shows them")
-    sys.stdout.flush()
+        render.tell(f"  kernel log: {kernel['untrusted']} fault lines written by processes were not believed; vitald events shows them")

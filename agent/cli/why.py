@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterable
 from typing import cast
 
-from agent.cli import client, render
+from agent.cli import client, render, words
 from agent.cli.render import Json
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
     parser.add_argument(
-        "finding", nargs="?", type=_number, help="a finding's number, as vitald status shows it (also one that was cleared)"
+        "finding",
+        nargs="?",
+        type=words.finding,
+        metavar="ID",
+        help="a finding's number, as vitald status shows it (also one that was cleared)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
-
-
-def _number(text: str) -> str:
-    found = re.fullmatch(r"#?([0-9]{1,15})", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a finding's number; vitald findings shows them")
-    return found[1]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         if number:
             print()
         for line in lines(chain):
-            print(line)
+            render.tell(line)
     return 0
 
 

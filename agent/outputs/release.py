@@ -42,10 +42,11 @@ class ReleaseRoutes:
         """Let go of the GPUs for a while. Answers once nothing of ours holds them."""
         peer = who_changes(request)
         body = await read_body(request, "reason", "seconds", "gpus")
-        reason, seconds, wanted = reason_of(body), seconds_of(body, "seconds", _SECONDS), self._gpus_of(body)
+        reason, seconds, releases = reason_of(body), seconds_of(body, "seconds", _SECONDS), self._releasing()
+        wanted = self._gpus_of(body)
         try:
             await self._let_go()
-            begun = self._releasing().begin(seconds, wanted, f"{peer.name}, pid {peer.pid}", reason)
+            begun = releases.begin(seconds, wanted, f"{peer.name}, pid {peer.pid}", reason)
             report = await asyncio.wait_for(begun, _LET_GO_S)
         except asyncio.TimeoutError:
             raise Refused(503, "the GPUs could not be let go of in time", "see vitald status: NVML may hang") from None
@@ -73,7 +74,9 @@ class ReleaseRoutes:
     def _gpus_of(self, body: form.Json) -> list[str]:
         """The PCI addresses of those that are meant; none for all of them."""
         wanted = body.get("gpus", [])
-        known = {device.address for device in self._inventory.devices.values() if device.kind is ComponentKind.GPU}
+        known = {device.address for device in self._inventory.watched() if device.kind is ComponentKind.GPU}
+        if not known:
+            raise Refused(409, "this node has no GPU on PCI: nothing is released", "vitald components shows what it has")
         if not isinstance(wanted, list) or not all(isinstance(gpu, str) for gpu in wanted):
             raise Refused(400, "gpus: expected a list of PCI addresses", "leave it out for all of them")
         if unknown := [gpu for gpu in wanted if gpu not in known]:

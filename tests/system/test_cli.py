@@ -175,7 +175,6 @@ def test_scan(tmp_path: Path, shared_node: Node) -> None:
     assert (verdict["type"], verdict["status"], verdict["rebootRequired"], len(verdict["findings"])) == ("verdict", "unhealthy", True, 2)
     shown = shared_node.cli("scan", "-", stdin=saved.encode())
     assert (shown.returncode, "UNHEALTHY" in shown.stdout, "\x1b" in shown.stdout) == (20, True, False)
-    assert shared_node.cli("scan", str(tmp_path / "absent")).returncode == 69
 
 
 def test_explain(shared_node: Node) -> None:
@@ -185,8 +184,6 @@ def test_explain(shared_node: Node) -> None:
         assert part in shown
     assert "replace_node" in shared_node.cli("explain", "xid/79", "--profile", "hyperpod").stdout
     assert "not in the catalogue" in shared_node.cli("explain", "xid/9999").stdout
-    done = shared_node.cli("explain", "xif/79")
-    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (64, "", False)
 
 
 def test_config_check(tmp_path: Path, shared_node: Node) -> None:
@@ -215,26 +212,9 @@ def test_version(shared_node: Node) -> None:
     assert shared_node.cli("version").stdout.startswith(f"vitald {shared_node.status()['version']} ")
 
 
-def test_usage_errors_are_no_verdicts(shared_node: Node) -> None:
-    for arguments in (
-        ("check", "--tmeout", "1"),
-        ("check", "--timeout", "0"),
-        ("status", "--as", "npd"),
-        ("check", "--for", "lunch"),
-        ("clear", "first", "--reason", "x"),
-        ("clear", "1"),
-        ("remedy", "first", "--reason", "x"),
-        ("remedy", "1"),
-        ("release", "--for", "soon"),
-        ("demo", "--profile"),
-    ):
-        assert shared_node.cli(*arguments).returncode == 2, arguments
-
-
 def test_clear(node: Node) -> None:
     node.write(xid(1))
     wait_for_pid(node, 1)
-    assert node.cli("clear", "1", "--reason", " ").returncode == 69
     done = node.cli("clear", "1", "--reason", "replaced the riser", "--json")
     cleared: Json = json.loads(done.stdout)["finding"]
     assert (done.returncode, cleared["state"]) == (0, "cleared")
@@ -248,7 +228,6 @@ def test_remedy(node: Node) -> None:
     """Said, shown as begun, and still not fit for work."""
     node.write(xid(1))
     wait_for_pid(node, 1)
-    assert node.cli("remedy", "1", "--reason", " ").returncode == 69
     done = node.cli("remedy", "1", "--reason", "reboot at 15:00")
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
@@ -305,7 +284,7 @@ def test_why(node: Node) -> None:
 def test_why_of_what_is_not_there(shared_node: Node, number: str) -> None:
     """Refused or a usage error, in a line or two: no traceback, no silence of a daemon that answers, nothing that drives the terminal."""
     done = shared_node.cli("why", number)
-    assert (done.returncode in (2, 64, 69), done.stdout, "Traceback" in done.stderr) == (True, "", False), done
+    assert (done.returncode in (2, 69), done.stdout, "Traceback" in done.stderr) == (True, "", False), done
     assert done.stderr
     assert "\x1b" not in done.stderr
 
@@ -330,4 +309,3 @@ def test_events_narrowed(shared_node: Node) -> None:
     assert shown("--since", "1h") == [*range(60)]
     assert shown("--since", "0", "--limit", "3", "--kind", "xid") == [0, 1, 2]
     assert shown("--code", "xid/79", "--limit", "2") == [57, 59]
-    assert node.cli("events", "--since", "yesterday").returncode == 69

@@ -111,8 +111,6 @@ def test_all_are_back(machine: Machine) -> None:
 def test_without_a_reason_nothing_is_confirmed(machine: Machine, body: object, said: str) -> None:
     status, answer = machine.request("POST", CONFIRM, body)
     assert (status, said in str(answer["error"])) == (400, True), answer
-    assert machine.cli("expect", "--confirm").returncode == 64
-    assert machine.cli("expect", "--reason", "x").returncode == 64
     assert machine.count()["expected"] == 16
 
 

@@ -14,12 +14,14 @@ from typing import cast
 
 import pytest
 
+from agent.cli import main
 from agent.simulator.node import SimulatedNode
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
 from tests.system.document import conforms
 from tests.system.people import cli_as_nobody, request_as_nobody
+from tests.system.test_cli_waits import pretender, saying
 from tests.system.test_metrics import complaints
 
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -142,6 +144,27 @@ def test_the_command_line(shared: Pair) -> None:
         ]
     asked = json.loads(node.cli("gpus", "--json").stdout)
     assert [one["identity"] for one in asked["gpus"]] == [one["identity"] for one in listed(node)]
+
+
+def test_one_drill_makes_no_gpu_simulated(tmp_path: Path, shared: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the row of what is not real is marked."""
+    _, node = shared
+    real, ghost, *_ = listed(node)
+    answer = {"gpus": [{**real, "simulated": False}, ghost], "source": None}
+    with pretender(tmp_path / "sock", saying(json.dumps(answer).encode())) as place:
+        assert main(["gpus", "--socket", str(place)]) == 0
+    titles, *rows = capsys.readouterr().out.splitlines()[:-1]
+    assert (titles.split()[0], [row.endswith("healthy  SIMULATED") for row in rows]) == ("gpu", [False, True])
+
+
+def test_a_drill_is_on_a_gpu_of_this_node(make_pair: Callable[..., Pair]) -> None:
+    """A healthy one, and a switch for a fault of one; the node without says what it does."""
+    gpus, node = make_pair()
+    done = [node.cli("inject", *words) for words in (("xid", "94"), ("xid/13",), ("sxid", "20034"))]
+    assert [(one.returncode, one.stderr) for one in done] == [(0, "")] * 3
+    on = {str(finding["component"]) for finding in node.findings()}
+    assert on >= {f"gpu/{gpus.addresses[0]}", f"gpu/{gpus.addresses[1]}"}
+    assert any(name.startswith("nvswitch/") for name in on)
 
 
 def test_a_node_without_gpus(shared_node: Node) -> None:

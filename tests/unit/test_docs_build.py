@@ -61,7 +61,8 @@ def test_the_page_has_every_verb_and_every_option(built: Path) -> None:
                 assert all(option in section for option in action.option_strings), (name, action)
                 words = re.sub(r"\s+", " ", str(action.help) % {**vars(action), "prog": "vitald"}).strip()
                 assert words[1:] in section, (name, action)
-    for code in ("0", "10", "20", "30", "64", "66", "69", "78"):
+    assert all(purpose in text for *_, purpose in VERBS.values())
+    for code in ("0", "2", "10", "20", "30", "66", "69", "74", "78", "130", "141"):
         assert re.search(rf" {code} +[A-Z]", text[text.index("EXIT STATUS") :]), code
     assert "/etc/vitald/config.toml" in text and "1970-01-02" in text
 

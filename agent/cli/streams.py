@@ -1,0 +1,123 @@
+"""
+Standard output and standard error, of which either may be a closed pipe, a full disk, or not open at all.
+
+    with Streams() as streams:
+        ...                      # Unwritten, or ReaderGone, wherever something cannot be written to standard output
+
+What is said on standard error never stops anything: that it was lost is remembered, and the exit code tells it.
+
+Owns     the two streams while a verb runs, and that the interpreter finds nothing left to write when it ends.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class Unwritten(Exception):
+    """Standard output cannot be written. No OSError: nobody who reads a file or asks a socket shall take it for theirs."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.strerror or str(error))
+
+
+class ReaderGone(Unwritten):
+    """Whoever read standard output has gone, as `head` does: no error."""
+
+
+class _Raw(io.FileIO):
+    """A descriptor that somebody else opened, perhaps without blocking."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd, "w", closefd=False)
+
+    def write(self, data: ReadableBuffer) -> int:
+        while (written := super().write(data)) is None:
+            select.select([], [self], [])
+        return written
+
+
+class _Answers(_Raw):
+    def write(self, data: ReadableBuffer) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError as error:
+            raise ReaderGone(error) from None
+        except OSError as error:
+            raise Unwritten(error) from None
+
+
+class _Remarks(_Raw):
+    lost = False
+
+    def write(self, data: ReadableBuffer) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            self.lost = True
+            return memoryview(data).nbytes
+
+
+class Streams:
+    """The process's own, while it lasts. Where a caller in this process has put others in their place, those stay."""
+
+    def __init__(self) -> None:
+        self._before = sys.stdin, sys.stdout, sys.stderr
+        self._remarks: _Remarks | None = None
+
+    @property
+    def lost_remarks(self) -> bool:
+        """Whether something that was said on standard error could not be written."""
+        return self._remarks is not None and self._remarks.lost
+
+    def __enter__(self) -> Streams:
+        if None in self._before:
+            _occupy()
+        if sys.stdin is None:
+            sys.stdin = open(0, closefd=False)  # reading it is refused, as of one that is closed
+        if sys.stdout is sys.__stdout__:
+            sys.stdout = _text(_Answers(1), sys.__stdout__)
+        if sys.stderr is sys.__stderr__:
+            self._remarks = _Remarks(2)
+            sys.stderr = _text(self._remarks, sys.__stderr__, line_buffering=True, errors="backslashreplace")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        sys.stdin, sys.stdout, sys.stderr = self._before
+
+    def discard(self) -> None:
+        """What is left in the buffer of standard output goes nowhere: the interpreter would exit with 120 over it."""
+        if isinstance(getattr(getattr(sys.stdout, "buffer", None), "raw", None), _Answers):
+            fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(fd, 1)
+            os.close(fd)
+            sys.stdout.flush()
+
+
+def _occupy() -> None:
+    """A descriptor of the three that is closed would be the next file or socket that is opened. What stands in it can do nothing."""
+    for fd, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, flags)  # the lowest that is free
+
+
+def _text(raw: _Raw, like: TextIO | None, *, line_buffering: bool = False, errors: str = "") -> TextIO:
+    """As the interpreter made it; what its character set has no sign for is written as an escape."""
+    if like is not None and not errors:
+        line_buffering, errors = getattr(like, "line_buffering", False), like.errors or ""
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=like.encoding if like is not None else "utf-8",
+        errors="backslashreplace" if errors in ("", "strict") else errors,
+        line_buffering=line_buffering,
+    )

@@ -1,0 +1,227 @@
+"""What is typed wrongly: exit code 2 with every verb, in words of the command line, and nobody is asked."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pty
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.cli import VERBS, client, demo, main, parser, render, words
+from agent.simulator.node import profiles
+
+NOBODY = ("--socket", "/nonexistent/vitald.sock")  # whoever asks it is told so, and exits with 30
+
+
+def code_of(*arguments: str) -> int | str | None:
+    try:
+        return main(arguments)
+    except SystemExit as ended:
+        return ended.code
+
+
+def leaves(one: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    below = [action for action in one._actions if isinstance(action, argparse._SubParsersAction)]
+    yield from (leaf for action in below for sub in action.choices.values() for leaf in leaves(sub))
+    if not below:
+        yield one
+
+
+WRONG = [
+    (("stauts",), "no verb 'stauts'; did you mean 'status'?"),
+    (("xyzzy",), "no verb 'xyzzy'; vitald --help lists them"),
+    (("--nonsense",), "VERB"),
+    (("check", "--tmeout", "1", *NOBODY), "--tmeout"),
+    *(
+        (("check", "--timeout", value, *NOBODY), f"argument --timeout: expected a number of seconds such as 2 or 0.5, at most 3600, not '{value}'")
+        for value in ("abc", "0", "-1", "nan", "inf", "1e9", "3601", "")
+    ),
+    (("check", "--for", "lunch", *NOBODY), "argument --for"),
+    (("check", "--as", "root", *NOBODY), "argument --as"),
+    (("status", "--as", "npd", *NOBODY), "--as"),
+    (("components", "--kind", "tape", *NOBODY), "argument --kind"),
+    *(
+        ((verb, value, "--reason", "x", *NOBODY), "argument ID: expected a finding's number such as 12")
+        for verb in ("clear", "remedy")
+        for value in ("first", "-1", "1.5", "#", "\u0661", "")
+    ),
+    (("why", "first", *NOBODY), "argument ID: expected a finding's number"),
+    *((("clear", "1", "--reason", value, *NOBODY), "argument --reason: expected one line of 1 to 500") for value in ("", " ", "a\nb", "x" * 501)),
+    (("clear", "1", *NOBODY), "--reason"),
+    (("remedy", "1", "--reason", "", *NOBODY), "argument --reason"),
+    *((("findings", "--limit", value, *NOBODY), "argument --limit: expected a number from 1 to 1000") for value in ("0", "-1", "1001", "all")),
+    *((("events", "--limit", value, *NOBODY), "argument --limit: expected a number from 1") for value in ("0", "-1", "many")),
+    (("events", "--limit", "1001", *NOBODY), "--limit 1001: at most 1000 without --since"),
+    *((("events", "--since", value, *NOBODY), "argument --since: expected how long ago (30m, 24h)") for value in ("yesterday", "-1", "5 m", "")),
+    (("events", "--code", "79", *NOBODY), "argument --code: expected kind/code such as xid/79"),
+    (("release", *NOBODY), "--reason TEXT"),
+    *((("release", "--for", value, "--reason", "x", *NOBODY), "argument --for: expected a time such as 90s, 10m or 24h, from 1s to 24h") for value in ("soon", "100d", "0s", "")),
+    (("release", "--device", "GPU0", "--reason", "x", *NOBODY), "argument --device: expected a PCI address such as 0000:65:00.0, not 'GPU0'"),
+    (("expect", "--confirm", *NOBODY), "--reason TEXT"),
+    (("expect", "--reason", "x", *NOBODY), "--reason is for --confirm"),
+    (("inject", "xid", "abc", *NOBODY), "argument CODE: 'abc' is not a code: write e.g. vitald inject xid 79"),
+    (("inject", "xid", *NOBODY), "argument CODE: expected one, as in vitald inject xid 79"),
+    (("inject", "xid/79", "80", *NOBODY), "'80' is one too many"),
+    (("inject", "gpu", "79", *NOBODY), "argument kind"),
+    (("inject", "line", "two\nlines", *NOBODY), "argument CODE: expected one line of at most 900"),
+    *((("inject", "xid", "79", "--for", value, *NOBODY), "argument --for: expected a time such as") for value in ("soon", "100d")),
+    (("inject", "xid", "79", "--device", "GPU0", *NOBODY), "argument --device: expected a PCI address"),
+    (("explain", "xif/79"), "the catalogue has no kind 'xif', did you mean xid?"),
+    (("explain", "nosuch/1"), "the catalogue has no kind 'nosuch'; there are "),
+    (("explain", ""), "the catalogue has no kind ''"),
+    *(((*verb, "--profile", "nope"), "argument --profile: expected one of nvidia, hyperpod, not 'nope'") for verb in (("explain", "xid/79"), ("scan", "-"), ("replay", "x"), ("diag", "read", "-"))),
+    (("replay",), "LEDGER|FILE"),
+    (("diag",), "WHAT"),
+    (("diag", "walk"), "WHAT"),
+    *((("diag", "run", value, *NOBODY), "argument LEVEL: expected a level from 1 to 4 (a check is named with --check)") for value in ("nccl", "7", "0", "\u0662")),
+    (("diag", "run", "--gpu", "first", *NOBODY), "argument --gpu: expected a GPU's number from 0 to 4095, not 'first'"),
+    (("diag", "run", "3", *NOBODY), "--reason TEXT"),
+    (("diag", "list", "--limit", "0", *NOBODY), "argument --limit: expected a number from 1 to 1000"),
+    *((("diag", "show", value, *NOBODY), "expected a run's id") for value in ("../../status", "a b", "")),
+    (("diag", "cancel", *NOBODY), "--reason"),
+    (("diag", "read", "-", "--level", "9"), "argument --level: expected a number from 1 to 4"),
+    (("diag", "read", "-", "--exit-code", "bad"), "argument --exit-code: expected a number"),
+    (("report", "--since", "yesterday", *NOBODY), "argument --since: expected a time such as"),
+    (("report", "--since", "99999d", *NOBODY), "argument --since: expected a time such as"),
+    (("report", "--max-size", "1", *NOBODY), "argument --max-size: expected a size such as 50MiB or 1GiB, at least 2MiB"),
+    (("report", "--timeout", "0", *NOBODY), "argument --timeout: expected a number of seconds"),
+    (("slurm", "lunch"), "prolog"),
+    (("demo", "--profile", "tpu"), "argument --profile"),
+    (("demo", "--pause", "long"), "argument --pause: expected a number of seconds"),
+    (("config",), "WHAT"),
+    (("config", "write"), "argument WHAT"),
+    (("config", "example", "FILE"), "FILE"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), WRONG, ids=[" ".join(arguments).replace("--socket /nonexistent/vitald.sock", "") for arguments, _ in WRONG]
+)
+def test_usage_errors(arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(*arguments) == 2
+    shown = capsys.readouterr()
+    told = " ".join(shown.err.split())
+    assert (shown.out, said in told) == ("", True), told
+    assert not re.search(r"invalid \w+ value|holdSeconds|\{\"|Traceback", told)
+
+
+def test_every_verb_has_wrong_words() -> None:
+    """Of `recover`, `recovery`, `run` and `version` there is nothing but files to be wrong."""
+    assert set(VERBS) - {arguments[0] for arguments, _ in WRONG} == {"gpus", "recover", "recovery", "run", "version"}
+
+
+def test_no_option_speaks_python() -> None:
+    """Each type says itself what it expects; argparse would name the function."""
+    checked = 0
+    for leaf in leaves(parser()):
+        for action in leaf._actions:
+            if action.type is None or action.type is Path or action.choices is not None:
+                continue
+            assert callable(action.type)
+            with pytest.raises(argparse.ArgumentTypeError, match="expected"):
+                action.type("\x1bno such thing\n")
+            checked += 1
+    assert checked > 40
+
+
+def test_options_between_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """In any order, and a code in one word or in two."""
+    for arguments in (
+        ("config", "check", "--json", os.devnull),
+        ("config", "check", os.devnull, "--json"),
+        ("config", "--json", "check", os.devnull),
+        ("explain", "xid", "79", "--json"),
+        ("explain", "--json", "xid", "79"),
+        ("explain", "xid", "--json", "79"),
+        ("explain", "xid/79", "--json"),
+        ("explain", "XID:79", "--json"),
+    ):
+        assert code_of(*arguments) == 0, arguments
+        assert re.match(r'\{"(file": "/dev/null", "ok": true|code": "xid/79")', capsys.readouterr().out), arguments
+    # These get as far as asking.
+    for arguments in (
+        ("inject", "xid", "79", "--for", "1m"),
+        ("inject", "xid", "--for", "1m", "79"),
+        ("inject", "xid/79"),
+        ("clear", "#1", "--reason", "x"),
+        ("remedy", "#1", "--reason", "x"),
+        ("why", "#1"),
+        ("events", "--since", "2026-11-18T13:46:40Z"),
+        ("events", "--since", "7", "--limit", "5000"),
+    ):
+        assert code_of(*arguments, *NOBODY) == 30, arguments
+        assert "no socket at" in capsys.readouterr().err, arguments
+
+
+def test_what_words_become() -> None:
+    assert (words.finding("#12"), words.finding("12")) == ("12", "12")
+    assert [words.pci(text) for text in ("65:00", "gpu/0000:65:00.0", "0000:AB:00")] == ["0000:65:00.0", "0000:65:00.0", "0000:ab:00.0"]
+    assert (words.duration(1, 3600, "")("10m"), words.reason("  a word ")) == (600.0, "a word")
+
+
+def test_the_verbs_by_what_they_are_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone it is a wrong use; asked for help it is none."""
+    assert code_of() == 2
+    alone = capsys.readouterr()
+    assert code_of("--help") == 0
+    assert (alone.out, alone.err) == ("", capsys.readouterr().out)
+    purposes = dict.fromkeys(purpose for *_, purpose in VERBS.values())
+    assert [line for line in alone.err.splitlines() if line in purposes] == [*purposes]
+    assert [found[1] for found in re.finditer(r"^  (\w+) ", alone.err, re.MULTILINE)] == [*VERBS]
+    assert max(map(len, alone.err.splitlines())) <= 80
+
+
+def test_the_models_of_the_demo() -> None:
+    assert set(demo._MODELS) == {*profiles()}
+
+
+# --- text
+
+
+def test_the_group_is_named(tmp_path: Path) -> None:
+    """`grp` has every number from 0 of a Debian machine: 1 is daemon."""
+    place = tmp_path / "sock"
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(place))
+    for gid, said in ((0, "be root"), (1, "be a member of the group daemon, or root"), (54321, "be a member of the group 54321, or root")):
+        if os.geteuid() == 0 or gid == os.getgid():
+            os.chown(place, -1, gid)
+            assert str(client._no_answer(place, PermissionError())).endswith(f": {said}")
+    assert "the socket's group" in str(client._no_answer(tmp_path / "absent", PermissionError()))
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_long_lines_are_broken_between_words(columns: int) -> None:
+    text = " ".join(f"word{number}" for number in range(60))
+    for line, hang in ((f"      line   {text}", 13), (f"      and    {text}", 13), (f"  not present: {text}", 6), (text, 4)):
+        parts = [*render.folded(line, columns)]
+        assert max(map(len, parts)) <= columns
+        assert " ".join(" ".join(parts).split()) == " ".join(line.split())
+        assert {len(part) - len(part.lstrip()) for part in parts[1:]} == {hang}
+    table = "gpu           model  serial"
+    assert [*render.folded(table, 80)] == [table]
+    coloured = f"\x1b[1m{'x' * 70}\x1b[0m yy"
+    assert [*render.folded(coloured, 80)] == [coloured]  # what colours take is not seen
+    assert [*render.folded("x" * 200, 80)] == ["x" * 200]  # an address can be copied
+
+
+def test_a_terminal_gets_them_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader, follower = pty.openpty()
+    monkeypatch.setenv("COLUMNS", "80")
+    with os.fdopen(follower, "w") as terminal, os.fdopen(leader, "rb", 0) as screen:
+        monkeypatch.setattr("sys.stdout", terminal)
+        render.tell("  not present: " + "neuron (no Neuron device on PCI), " * 5)
+        terminal.flush()
+        lines = screen.read(1 << 16).decode().splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_pipe_gets_them_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    render.tell("word " * 100)
+    assert capsys.readouterr().out.count("\n") == 1
