@@ -2,7 +2,7 @@
 A Debian machine in a container, booted with a systemd of its own.
 
 Owns     the root file system (made once, kept in a cache), the container, commands in it, its reboot, and that nothing of it stays.
-Refuses  a network, and knowing what is tested.
+Refuses  a network (but where it is asked for, by hand), and knowing what is tested.
 
 The machine has a boot id, a journal, users and services of its own. The kernel, and with it the kernel log, is the host's: whoever else
 writes there meanwhile is heard, so a test looks at what it wrote itself. Source: systemd-nspawn(1), nsenter(1).
@@ -57,8 +57,10 @@ def root_file_system() -> Path:
 class Machine:
     """One machine, from its first boot until it is thrown away."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, network: bool = False) -> None:
+        """`network`: the host's, whose ports it shares."""
         self.name = f"{name}-{os.getpid()}"
+        self._network = [] if network else ["--private-network"]
         self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir="/var/tmp"))
         self.root = self.folder / "root"
         self.console = self.folder / "console"
@@ -81,7 +83,7 @@ class Machine:
         """Until systemd says that all has started."""
         command = [
             *("systemd-nspawn", "--quiet", f"--directory={self.root}", "--boot", f"--machine={self.name}"),
-            *("--register=no", "--keep-unit", "--private-network", "--console=pipe", "--kill-signal=SIGRTMIN+3"),
+            *("--register=no", "--keep-unit", *self._network, "--console=pipe", "--kill-signal=SIGRTMIN+3"),
             *("--bind=/dev/kmsg", "--capability=CAP_SYSLOG", "--system-call-filter=@clock"),
         ]
         with self.console.open("ab") as console:
