@@ -54,11 +54,11 @@ def dpkg_state(machine: Machine) -> tuple[str, str]:
 class Run:
     """One run, in a session of its own."""
 
-    def __init__(self, machine: Machine, *arguments: str) -> None:
+    def __init__(self, machine: Machine, *arguments: str, under: tuple[str, ...] = ()) -> None:
         number, name = tempfile.mkstemp(prefix="installer-", dir=machine.folder)
         self._out = Path(name)
         with os.fdopen(number, "wb") as out:
-            argv = machine.argv("HOME=/root", f"{PLACE}/packaging/install", *arguments)
+            argv = machine.argv("HOME=/root", *under, f"{PLACE}/packaging/install", *arguments)
             self.process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,

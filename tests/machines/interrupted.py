@@ -37,14 +37,20 @@ def main() -> int:
         put_checkout(machine)
         arguments: tuple[str, ...] = ()
         if wanted.package is None:
-            for name in ("etc/pip.conf", "etc/ssl/certs/ca-certificates.crt"):
-                if Path("/", name).exists():
-                    (machine.root / name).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(Path("/", name), machine.root / name)
+            configure_pip(machine)
         else:
             shutil.copy(wanted.package, machine.root / "root/new.deb")
             arguments = ("--package", "/root/new.deb")
         return sweep(machine, wanted.rounds, arguments)
+
+
+def configure_pip(machine: Machine) -> None:
+    """As the host's; with the host's certificates at a place where no package puts its own."""
+    config, certificates = Path("/etc/pip.conf"), Path("/etc/ssl/certs/ca-certificates.crt")
+    if config.exists() and certificates.exists():
+        copy = "/etc/host.pem"
+        shutil.copy(certificates, machine.root / copy.lstrip("/"))
+        machine.write("/etc/pip.conf", config.read_text().replace(str(certificates), copy))
 
 
 def sweep(machine: Machine, rounds: int, arguments: tuple[str, ...]) -> int:
