@@ -62,12 +62,15 @@ class Machine:
         name: str,
         base: Callable[[], Path] = root_file_system,
         prepare: Callable[[Path], None] = lambda _: None,
-        options: Sequence[str] = ("--private-network",),
+        *,
+        network: bool = False,
+        options: Sequence[str] = (),
     ) -> None:
         """`base`: the root file system that it begins with a copy of. `prepare`: changes that before the
-        first boot. `options`: more of systemd-nspawn's."""
+        first boot. `network`: the host's, whose ports it shares. `options`: more of systemd-nspawn's."""
         self._base, self._prepare, self._options = base, prepare, options
         self.name = f"{name}-{os.getpid()}"
+        self._network = [] if network else ["--private-network"]
         self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir="/var/tmp"))
         self.root = self.folder / "root"
         self.console = self.folder / "console"
@@ -91,7 +94,7 @@ class Machine:
         """Until systemd says that all has started."""
         command = [
             *("systemd-nspawn", "--quiet", f"--directory={self.root}", "--boot", f"--machine={self.name}"),
-            *("--register=no", "--keep-unit", "--console=pipe", "--kill-signal=SIGRTMIN+3"),
+            *("--register=no", "--keep-unit", *self._network, "--console=pipe", "--kill-signal=SIGRTMIN+3"),
             *("--bind=/dev/kmsg", "--capability=CAP_SYSLOG", "--system-call-filter=@clock", *self._options),
         ]
         with self.console.open("ab") as console:

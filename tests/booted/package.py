@@ -43,6 +43,11 @@ def older(package: Path, folder: Path) -> Path:
     return made
 
 
+def version_of(package: Path) -> str:
+    command = ["dpkg-deb", "--field", str(package), "Version"]
+    return subprocess.check_output(command, text=True).strip()
+
+
 def lower(file: Path, old: str, new: str) -> None:
     text = file.read_text()
     assert old in text, file

@@ -16,7 +16,7 @@ import pytest
 
 from agent import __version__
 from tests.booted.machine import Machine
-from tests.booted.package import OLD
+from tests.booted.package import version_of
 from tests.booted.service import BELIEVING, SOCKET, UNITS, Json, Service, fresh_pci, xid
 
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
@@ -388,7 +388,7 @@ def test_upgrade(machine: Machine, service: Service, old_package: Path) -> None:
     (machine.root / "root/old.deb").write_bytes(old_package.read_bytes())
     install(machine, "old.deb")
     service.ready()
-    assert OLD in service.vitald("version").stdout
+    assert version_of(old_package) in service.vitald("version").stdout
     mine = "# mine\n[policy]\ndevice_reset = true\n"
     service.configure(mine)
     machine.run("systemctl", "restart", "vitald")
