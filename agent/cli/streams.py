@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import os
-import select
 import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
@@ -41,6 +40,8 @@ class _Raw(io.FileIO):
 
     def write(self, data: ReadableBuffer) -> int:
         while (written := super().write(data)) is None:
+            import select
+
             select.select([], [self], [])
         return written
 
