@@ -15,14 +15,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from agent import __version__
 from agent.cli.streams import ReaderGone, Streams, Unwritten
 
-# Exit codes beside those of a verdict, which are in agent/cli/check.py. docs/api.md has all of them in a table.
+# Exit codes beside those of a verdict, which are in agent/cli/check.py; docs/api.md has them all.
 EX_USAGE = 2  # argparse's own
 EX_NOINPUT, EX_UNAVAILABLE, EX_IOERR, EX_CONFIG = 66, 69, 74, 78
 INTERRUPTED, READER_GONE = 130, 141
 
-# Verb -> (module, one line of help, what it is for). Each module has `options(parser)` and `run(arguments) -> exit code`.
+# Verb -> (module, one line of help, what it is for).
+# Each module has `options(parser)` and `run(arguments) -> exit code`.
 _ASK, _OPERATE, _DIAGNOSE = "Ask about this node", "Operate it", "Test its hardware"
-_OFFLINE, _CALLED, _SERVE = "Drills, saved logs and the catalogue", "Called by other programs", "Configure and serve"
+_OFFLINE, _CALLED = "Drills, saved logs and the catalogue", "Called by other programs"
+_SERVE = "Configure and serve"
 VERBS = {
     "status": ("status", "what is wrong with this node, and what to do", _ASK),
     "check": ("check", "may this node take work? one line and an exit code, for schedulers", _ASK),
@@ -49,7 +51,7 @@ VERBS = {
     "run": ("run", "run the daemon in the foreground", _SERVE),
     "version": ("version", "print the version", _SERVE),
 }
-# Lists: whoever reads only the beginning has what they want. Of the others nobody knows the exit code before they are done.
+# Lists: who reads only the beginning has what they want. The code of others is known at their end.
 _LISTS = {"events", "findings", "why", "gpus", "components", "explain"}
 # Who calls these goes by the exit code alone, which stays what it is if nobody keeps what they say.
 _UNHEARD = {"run", "slurm", "recover"}
@@ -68,7 +70,7 @@ class WrongUse(Failed):
 
 
 class Parser(argparse.ArgumentParser):
-    """`intermixed`: options may stand between the words of several positionals of which some may be left out."""
+    """`intermixed`: options may stand between positionals, also where some may be left out."""
 
     intermixed = False
     _mixing = False
@@ -89,7 +91,8 @@ class _Whole(Parser):
     """`vitald` itself: its help has the verbs by what they are for."""
 
     def format_help(self) -> str:
-        return "\n".join([f"usage: {self.prog} VERB [OPTIONS]", "", str(self.description), *_verbs_by_purpose(), *_HELP_END, ""])
+        head = (f"usage: {self.prog} VERB [OPTIONS]", "", str(self.description))
+        return "\n".join([*head, *_verbs_by_purpose(), *_HELP_END, ""])
 
 
 _HELP_END = (
@@ -107,7 +110,8 @@ def _verbs_by_purpose() -> Iterator[str]:
         if purpose != heading:
             heading = purpose
             yield from ("", heading)
-        yield from textwrap.wrap(help_, 80, initial_indent=f"  {name:<11} ", subsequent_indent=" " * 14, break_on_hyphens=False)
+        indents = {"initial_indent": f"  {name:<11} ", "subsequent_indent": " " * 14}
+        yield from textwrap.wrap(help_, 80, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
 
 
 def parser(verbs: Collection[str] = VERBS.keys()) -> argparse.ArgumentParser:
@@ -179,4 +183,5 @@ def _unknown(verb: str) -> str:
     import difflib
 
     close = difflib.get_close_matches(verb, VERBS, n=1)
-    return f"no verb {verb!r}; " + (f"did you mean {close[0]!r}?" if close else "vitald --help lists them")
+    hint = f"did you mean {close[0]!r}?" if close else "vitald --help lists them"
+    return f"no verb {verb!r}; {hint}"

@@ -101,13 +101,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _message(kind: _Kind, code: str | None) -> str:
     """The code, or the line itself. Raises WrongUse."""
     if kind.code is not None and code is not None:
-        raise WrongUse(f"argument CODE: the code is in {kind}/{kind.code} already, so {code!r} is one too many")
+        said = f"{kind}/{kind.code}"
+        raise WrongUse(f"argument CODE: {said} has one already, so {code!r} is one too many")
     given = code if code is not None else kind.code
     if given is None:
         raise WrongUse("argument CODE: expected one, as in vitald inject xid 79")
     if kind == "line":
         if not 1 <= len(given) <= _LONGEST_LINE or not given.isprintable() or not given.isascii():
-            raise WrongUse(f"argument CODE: expected one line of at most {_LONGEST_LINE} printable characters of ASCII")
+            wanted = f"one line of at most {_LONGEST_LINE} printable characters of ASCII"
+            raise WrongUse(f"argument CODE: expected {wanted}")
         return given
     if not re.fullmatch(r"[0-9]{1,5}", given):
         raise WrongUse(f"argument CODE: {given[:80]!r} is not a code: write e.g. vitald inject xid 79")
@@ -126,7 +128,8 @@ def _device(arguments: argparse.Namespace) -> str:
     if here:
         return str(here[0]["name"]).partition("/")[2]
     what = "GPU" if wanted == "gpu" else "NVSwitch"
-    print(f"vitald: this node has no {what}: the drill is on {_NOWHERE}, which is not here", file=sys.stderr)
+    said = f"this node has no {what}: the drill is on {_NOWHERE}, which is not here"
+    print(f"vitald: {said}", file=sys.stderr)
     return _NOWHERE
 
 

@@ -1,19 +1,18 @@
 """
-Standard output and standard error, of which either may be a closed pipe, a full disk, or not open at all.
+Standard output and standard error: either may be a closed pipe, a full disk, or not open at all.
 
     with Streams() as streams:
-        ...                      # Unwritten, or ReaderGone, wherever something cannot be written to standard output
+        ...                      # raises Unwritten or ReaderGone where standard output takes nothing
 
-What is said on standard error never stops anything: that it was lost is remembered, and the exit code tells it.
+What is said on standard error never stops anything: that it was lost is remembered, for the exit code.
 
-Owns     the two streams while a verb runs, and that the interpreter finds nothing left to write when it ends.
+Owns     the streams while a verb runs, and that the interpreter has nothing left to write at its end.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import select
 import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Unwritten(Exception):
-    """Standard output cannot be written. No OSError: nobody who reads a file or asks a socket shall take it for theirs."""
+    """Standard output cannot be written. No OSError: who reads a file shall not take it for theirs."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error.strerror or str(error))
@@ -41,6 +40,8 @@ class _Raw(io.FileIO):
 
     def write(self, data: ReadableBuffer) -> int:
         while (written := super().write(data)) is None:
+            import select
+
             select.select([], [self], [])
         return written
 
@@ -67,7 +68,7 @@ class _Remarks(_Raw):
 
 
 class Streams:
-    """The process's own, while it lasts. Where a caller in this process has put others in their place, those stay."""
+    """The process's own, while it lasts. What somebody has put in their place stays."""
 
     def __init__(self) -> None:
         self._before = sys.stdin, sys.stdout, sys.stderr
@@ -94,7 +95,7 @@ class Streams:
         sys.stdin, sys.stdout, sys.stderr = self._before
 
     def discard(self) -> None:
-        """What is left in the buffer of standard output goes nowhere: the interpreter would exit with 120 over it."""
+        """What is left in the buffer goes nowhere: the interpreter would exit with 120 over it."""
         if isinstance(getattr(getattr(sys.stdout, "buffer", None), "raw", None), _Answers):
             fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(fd, 1)
@@ -103,7 +104,10 @@ class Streams:
 
 
 def _occupy() -> None:
-    """A descriptor of the three that is closed would be the next file or socket that is opened. What stands in it can do nothing."""
+    """A closed one of the three would become the next file or socket that is opened.
+
+    What stands in its place can neither be read nor written.
+    """
     for fd, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         try:
             os.fstat(fd)

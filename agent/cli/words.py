@@ -1,7 +1,7 @@
 """
-What the words of the command line may be: types for argparse, each of which says what it expected and what it was given.
+What the words of the command line may be: types for argparse, which say what they expected.
 
-Owns     what can be checked before anybody is asked; the daemon refuses the same, in the words of its API.
+Owns     what can be checked before the daemon is asked, which refuses the same in its API's words.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Wrong(argparse.ArgumentTypeError):
 
 def seconds(most: float) -> Callable[[str], float]:
     def read(text: str) -> float:
-        value = float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}", text) else 0.0
+        plain = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}", text)
+        value = float(text) if plain else 0.0
         if not 0 < value <= most:
             raise Wrong(f"a number of seconds such as 2 or 0.5, at most {most:g}", text)
         return value
@@ -65,7 +66,7 @@ def seconds_in(text: str) -> float | None:
 
 
 def since(text: str) -> str:
-    """An event's id, how long ago, or a moment. As it was written: the daemon reads it by its own clock."""
+    """An event's id, how long ago, or a moment; as written, for the daemon's clock decides."""
     if re.fullmatch(r"[0-9]{1,15}", text) or seconds_in(text) is not None:
         return text
     try:

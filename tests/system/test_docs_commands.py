@@ -29,7 +29,7 @@ DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.g
 DOCUMENTS += sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("packaging/*/README.md"))
 ENDLESS = {"run", "demo"}  # verbs that run until they are stopped, or for a minute
 # What the placeholders may stand for where only the options are checked.
-WORDS = {"ID": "1", "TEXT": "'a word'", "LEVEL": "2", "N": "3", "P": "nvidia", "USER": "root"}
+WORDS = {"ID": "1", "TEXT": "'a word'", "LEVEL": "2", "N": "3", "P": "nvidia", "USER": "root", "PCI": "0000:65:00.0"}
 
 # What the machine's folders become: copies on write, of which nothing is left; and no network or process but its own.
 _MACHINE = """

@@ -230,8 +230,8 @@ def test_hostile_text(told: Node, tmp_path: Path) -> None:
     [
         (b"", 0, "0 events judged"),
         (os.urandom(100_000).replace(b"NVRM", b"nvrm"), 0, "0 events judged"),
-        (b"SQLite format 3\0" + os.urandom(8000), 69, "not a database"),
-        (b"SQLite format 3\0", 69, ""),
+        (b"SQLite format 3\0" + os.urandom(8000), 66, "not a database"),
+        (b"SQLite format 3\0", 66, ""),
         (b"\x1f\x8b\x08\x00" + os.urandom(5000), 0, "0 events judged"),
     ],
     ids=["nothing", "noise", "a damaged ledger", "a header", "compressed"],
@@ -291,7 +291,7 @@ def test_a_wrong_catalogue(told: Node, rules: Path, text: str | bytes | None, sa
 
 
 def test_a_wrong_choice_of_rules(told: Node, tmp_path: Path) -> None:
-    for arguments in (("--catalog", tmp_path / "absent"), ("--profile", "hyperpot"), ("--config", tmp_path / "absent")):
+    for arguments in (("--catalog", tmp_path / "absent"), ("--config", tmp_path / "absent")):
         done = replay(told, *arguments)
         assert (done.returncode, done.stdout, bool(done.stderr)) == (78, "", True), done
 
@@ -308,9 +308,11 @@ def test_rules_that_have_changed_since(node: Node) -> None:
     assert "rules may have changed since" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [(), ("--json",), ("--profile", "hyperpod")], ids=["text", "json", "differences"])
-def test_a_reader_that_goes_away(told: Node, arguments: tuple[str, ...]) -> None:
-    """`vitald replay FILE | head -0` is no error."""
+@pytest.mark.parametrize(
+    ("arguments", "code"), [((), 0), (("--json",), 0), (("--profile", "hyperpod"), 10)], ids=["text", "json", "differences"]
+)
+def test_a_reader_that_goes_away(told: Node, arguments: tuple[str, ...], code: int) -> None:
+    """`vitald replay FILE | head -0` is no error, and no other answer."""
     command = [PYTHON, "-m", "agent", "replay", str(told.state / "ledger.db"), "--config", str(told.config), *arguments]
     read, write = os.pipe()
     os.close(read)
@@ -318,4 +320,4 @@ def test_a_reader_that_goes_away(told: Node, arguments: tuple[str, ...]) -> None
         done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=20)
     finally:
         os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (code, "")
