@@ -37,11 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Which tests run one after the other, and who begins.
 
     Tests that run at the same time must not see each other. There is one kernel log and one Slurm; tests of a file that share a
-    daemon stay together; every other system test is on its own. The longest groups begin, so that none is left over at the end.
+    daemon stay together; every other test is on its own. The longest groups begin, so that none is left over at the end.
     """
     for item in items:
         if _kind(item) == "unit":
             item.add_marker(pytest.mark.unit)
+        if (limit := item.get_closest_marker("timeout")) is not None:
+            item.add_marker(pytest.mark.timeout(patient(limit.args[0])), append=False)
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: _ORDER.index(_kind(item)))
@@ -60,21 +62,21 @@ def _kind(item: pytest.Item) -> str:
         return "slurm"
     if (ROOT / "tests/system") not in item.path.parents:
         return "unit"
-    return "shared" if any(_is_shared(item, name) for name in names - _MADE_ONCE) else "alone"
+    return "shared" if _shares(item) else "alone"
 
 
-def _is_shared(item: pytest.Item, name: str) -> bool:
-    """Whether a fixture lives longer than one test, and is the project's own."""
+def _shares(item: pytest.Item) -> bool:
+    """Whether a fixture of the test lives longer than one test, and is the project's own."""
     info = getattr(item, "_fixtureinfo", None)
-    definitions = info.name2fixturedefs.get(name, ()) if info is not None else ()
-    return any(one.scope != "function" and "tests" in one.baseid for one in definitions)
+    found = info.name2fixturedefs if info is not None else {}
+    return any(one.scope != "function" and "tests" in one.baseid for name in found.keys() - _MADE_ONCE for one in found[name])
 
 
 def _group(item: pytest.Item) -> str:
     kind = _kind(item)
-    if kind == "alone":
-        return ""
-    return kind if kind in ("kernel_log", "slurm") else item.path.stem
+    if kind in ("kernel_log", "slurm"):
+        return kind
+    return item.path.stem if _shares(item) else ""
 
 
 def require(holds: object, what: str) -> None:

@@ -28,7 +28,9 @@ from agent.simulator.node import SimulatedNode
 from tests.pace import patient
 
 Json = dict[str, object]
-PYTHON = sys.executable
+# What the daemon and the command line run with: their libraries, as a node has them, without those of the tests (tests/run).
+_LEAN = Path(sys.prefix) / "daemon/bin/python"
+PYTHON = str(_LEAN) if _LEAN.exists() else sys.executable
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -272,17 +272,17 @@ def test_a_ledger_of_another_version(make_node: Callable[..., Node], version: in
 
 @pytest.mark.slow
 def test_a_long_history_stays_within_bounds(make_node: Callable[..., Node]) -> None:
-    """200,000 events: from the ledger all, from the daemon as many as fit."""
+    """100,000 events: from the ledger all, from the daemon as many as fit."""
     node = make_node()
     now = time.time()
     ledger = Ledger(node.state)
     ledger.open()
     gpu = Component(ComponentKind.GPU, "0000:65:00.0")
-    for begin in range(0, 200_000, 10_000):
+    for begin in range(0, 100_000, 10_000):
         events = (
             Event(
                 identity=f"b:{number}",
-                time=now - (200_000 - number) * 26.0,
+                time=now - (100_000 - number) * 26.0,
                 source="kernel_log",
                 kind="xid",
                 code="xid/13",
@@ -321,11 +321,11 @@ def test_a_long_history_stays_within_bounds(make_node: Callable[..., Node]) -> N
     begun = time.monotonic()
     pids, found, mib = measured("--since", "90d")
     took = time.monotonic() - begun
-    assert pids == [*range(200_000)]
-    assert (mib < 150, took < 90.0) == (True, True), (mib, took)
+    assert pids == [*range(100_000)]
+    assert (mib < 150, took < patient(45.0)) == (True, True), (mib, took)
     node.start()
     pids, found, mib = measured("--max-size", "3MiB")
-    assert 1000 < len(pids) < 60_000 and pids == [*range(200_000 - len(pids), 200_000)]
+    assert 1000 < len(pids) < 60_000 and pids == [*range(100_000 - len(pids), 100_000)]
     assert found.path.stat().st_size <= 3 * MIB and mib < 150
     assert any("are left out: there are too many" in line for line in found.missing())
 
