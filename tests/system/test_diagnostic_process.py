@@ -804,7 +804,7 @@ from agent.diagnostics.process import Programs
 {first}
 async def main():
     output = await Programs().execute(Command(argv=("/bin/sh", "-c", sys.argv[1]), deadline_s=8.0, grace_s=0.2))
-    print(output.ended.value, output.exit_code, output.why, output.stdout.strip(), sep="|")
+    print(output.ended.value, output.exit_code, output.why, output.stdout.strip(), sep="|", flush=True)
 asyncio.run(main())
 """
 

@@ -23,9 +23,11 @@ from agent.sources.nvml import client
 from agent.sources.nvml import source as nvml_source
 from tests.conftest import require
 from tests.harness import Node
+from tests.pace import patient
 from tests.system.nvml import Looking, Outcomes, beside, hasty, outcome, story
 
-DEADLINE_S, GIVE_UP_S = 0.4, 1.0
+# The driver hangs or answers at once; but the worker must be given its turn within the deadline.
+DEADLINE_S, GIVE_UP_S = patient(0.4), patient(1.0)
 NAMED_S = 1.0  # a worker that a busy machine starts slowly is no call that hangs
 HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
 
@@ -141,7 +143,7 @@ async def hang(name: str, folder: Path) -> float:
 def test_a_hang_is_said_with_its_call_and_ends(name: str, outcomes: Outcomes) -> None:
     took = outcome(outcomes, name)
     assert took is not None
-    assert took < NAMED_S + 0.6
+    assert took < NAMED_S + patient(0.6)
 
 
 @story
@@ -192,7 +194,7 @@ async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> N
         first, second = hangs(looking)
         assert {event.component for event in (first, second)} == {of(node, gpu)}
         assert all(named(function, event.fields["call"]) for event in (first, second))
-        assert GIVE_UP_S * 0.9 <= second.fields["seconds"] < GIVE_UP_S + 1.0
+        assert GIVE_UP_S * 0.9 <= second.fields["seconds"] < GIVE_UP_S + patient(1.0)
         assert second.fields["state"] == "it could be ended"
         assert client.start_time(hung) == "", "the worker that hung is still there"
         if gpu is not None:
@@ -202,11 +204,9 @@ async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> N
             assert looking.state is SourceState.FAILED
             assert f"gpu/{node.addresses[1]} is not being looked at: {first.fields['call']} did not return" in looking.last.detail
             assert looking.found() == {(f"gpu/{node.addresses[1]}", HUNG, "inspect")}
-            await looking.looks(2)
-            later = {one.component: one.time for one in looking.last.readings}
-            assert later[of(node, 0)] > seen[of(node, 0)]
+            await looking.until(lambda: {one.component: one.time for one in looking.last.readings}[of(node, 0)] > seen[of(node, 0)])
         node.release(gpu, function)
-        await looking.until(lambda: looking.state is SourceState.OK and not looking.found(), 5)
+        await looking.until(lambda: looking.state is SourceState.OK and not looking.found())
         assert {one.component for one in looking.last.readings} == {of(node, at) for at in range(3)}
 
 
@@ -225,7 +225,7 @@ async def test_no_third_worker_where_two_cannot_be_ended(soon: None, tmp_path: P
         return client.Stuck(pid=os.getpid(), started=here, where=where, state="D in nv_lock")
 
     with mock.patch.object(client.Worker, "end", stays):
-        async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=0.6) as looking:
+        async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=1.5 * DEADLINE_S) as looking:
             await looking.until(lambda: "only a reboot helps" in (looking.last.detail if looking.batches else ""))
             assert looking.state is SourceState.FAILED
             assert len(looking.workers) == 2
