@@ -316,6 +316,7 @@ def test_promtool_has_nothing_to_say(fake: FakeDiagnostics, promtool: str) -> No
     assert complaints(promtool, page(fake, run_of(FAILED))) == ""
 
 
+@pytest.mark.slow
 def test_hostile_documents_make_no_series_without_end(fake: FakeDiagnostics) -> None:
     """And what failed is among those that are told."""
     statuses = {str(gpu): "Pass" for gpu in range(1000)}

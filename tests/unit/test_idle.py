@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from agent.diagnostics import holders
 from agent.diagnostics.holders import Holder, Table
 from agent.diagnostics.idle import BESIDE, Gate, Kind, Use, pod, slurm_job, slurm_jobs
+from tests.conftest import require
 from tests.unit.builders import FUZZ
 
 POD = "0b4a3c1e-55aa-4c0f-9d2e-1f2a3b4c5d6e"
@@ -654,10 +655,17 @@ OPEN = """
 """
 
 
+@pytest.fixture
+def whole_machine() -> None:
+    """Not a container, whose processes are not all that there are: it says so of itself, and looks for nothing."""
+    require(str(Path("/proc/self/ns/pid").readlink()) == holders._HOST_PIDS, "a machine whose processes are all seen")
+
+
 def real(folder: Path, own: Sequence[int] = (), proven: Callable[[str], bool] = os.path.isfile) -> Gate:
     return Gate(cgroup=folder / "no cgroups", dev=folder, own=own, proven=proven)
 
 
+@pytest.mark.usefixtures("whole_machine")
 def test_a_real_process_is_seen_and_one_of_ours_is_not(tmp_path: Path) -> None:
     device = tmp_path / "nvidia0"
     device.touch()
@@ -689,6 +697,7 @@ def test_a_real_device_file_needs_no_help(tmp_path: Path) -> None:
         assert [(use.pid, use.device) for use in gate.look()] == [(process.pid, "nvidia0")]
 
 
+@pytest.mark.usefixtures("whole_machine")
 def test_a_real_process_whose_first_thread_has_ended(tmp_path: Path) -> None:
     number = {"x86_64": 60, "aarch64": 93}.get(platform.machine())
     if number is None:
@@ -732,6 +741,7 @@ def test_processes_that_come_and_go_meanwhile(tmp_path: Path) -> None:
             thread.join()
 
 
+@pytest.mark.usefixtures("whole_machine")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_an_ordinary_user_counts_whom_it_may_not_look_at(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)

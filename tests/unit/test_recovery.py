@@ -231,6 +231,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(FUZZ, max_examples=600)
 @example([("wait", DAY_S), ("ask", 1), ("clock", DAY_S), ("ask", 1)])  # set forward in the same boot
 @example([("ask", 0), ("clock", 40 * DAY_S), ("ask", 2), ("ask", 0)])  # set forward by so much that old entries make room
