@@ -39,14 +39,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Tests that run at the same time must not see each other. There is one kernel log and one Slurm; tests of a file that share a
     daemon stay together; every other test is on its own. The longest groups begin, so that none is left over at the end.
     """
-    for item in items:
-        if _kind(item) == "unit":
+    kinds = {item: _kind(item) for item in items}
+    for item, kind in kinds.items():
+        if kind == "unit":
             item.add_marker(pytest.mark.unit)
         if (limit := item.get_closest_marker("timeout")) is not None:
             item.add_marker(pytest.mark.timeout(patient(limit.args[0])), append=False)
-        if group := _group(item):
+        if group := _group(item, kind):
             item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: _ORDER.index(_kind(item)))
+    items.sort(key=lambda item: _ORDER.index(kinds[item]))
 
 
 _ORDER = ("kernel_log", "slurm", "shared", "alone", "unit")
@@ -72,8 +73,7 @@ def _shares(item: pytest.Item) -> bool:
     return any(one.scope != "function" and "tests" in one.baseid for name in found.keys() - _MADE_ONCE for one in found[name])
 
 
-def _group(item: pytest.Item) -> str:
-    kind = _kind(item)
+def _group(item: pytest.Item, kind: str) -> str:
     if kind in ("kernel_log", "slurm"):
         return kind
     return item.path.stem if _shares(item) else ""

@@ -5,6 +5,7 @@ The shape of a kernel line, as an entry's `match` writes it: abbreviations, and 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 HEAD = 3  # letters that a fixed beginning is looked up by
 
@@ -32,10 +33,11 @@ def begins_with_driver(pattern: str) -> bool:
 
 def first_letters(starts: Iterable[str], pattern: str) -> list[bytes]:
     """What a line may begin with: what the entry says, else the expression's own letters; empty where neither is fixed."""
-    return [start[:HEAD].encode() for start in starts] or _literal_head(pattern)
+    return [start[:HEAD].encode() for start in starts] or list(_literal_head(pattern))
 
 
-def _literal_head(pattern: str) -> list[bytes]:
+@cache
+def _literal_head(pattern: str) -> tuple[bytes, ...]:
     """The fixed first letters of a regular expression, or nothing where it has none."""
     head = ""
     position = 0
@@ -49,7 +51,7 @@ def _literal_head(pattern: str) -> list[bytes]:
             break
         head += char
         position += 1
-    return [head.encode()] if len(head) == HEAD and "|" not in _top_level(pattern) else []
+    return (head.encode(),) if len(head) == HEAD and "|" not in _top_level(pattern) else ()
 
 
 def _top_level(pattern: str) -> str:

@@ -23,6 +23,7 @@ from agent.diagnostics import holders
 from agent.diagnostics.holders import Holder, Table
 from agent.diagnostics.idle import BESIDE, Gate, Kind, Use, pod, slurm_job, slurm_jobs
 from tests.conftest import require
+from tests.pace import patient
 from tests.unit.builders import FUZZ
 
 POD = "0b4a3c1e-55aa-4c0f-9d2e-1f2a3b4c5d6e"
@@ -713,9 +714,8 @@ def test_a_real_process_whose_first_thread_has_ended(tmp_path: Path) -> None:
     """
     with child(code) as process:
         stat = Path(f"/proc/{process.pid}/stat")
-        for _ in range(500):
-            if ") Z " in stat.read_text():
-                break
+        end = time.monotonic() + patient(5.0)
+        while ") Z " not in stat.read_text() and time.monotonic() < end:
             time.sleep(0.01)
         assert ") Z " in stat.read_text()
         assert [use.pid for use in real(tmp_path).look()] == [process.pid]
