@@ -141,6 +141,7 @@ _NIC = Table(
             scale=1 / 8,
         ),
         gauge("rate_expected_bytes_per_second", "Speed that this link should have.", "bits_per_second_expected", scale=1 / 8),
+        gauge("link_down_seconds", "How long a port was observed down while other ports of the node were up."),
         gauge("lanes", "Lanes of the same link."),
         gauge("lanes_expected", "Lanes that it should have."),
         gauge("counters_unreadable", "Counters that could be read before and cannot be read now."),
@@ -149,6 +150,7 @@ _NIC = Table(
         gauge("keep_alive_rhythm_seconds", "EFA: time from one beat to the next, as it was until now."),
         counter("carrier_down_changes", "Times that the interface lost its link.", "carrier_down_count", each="port", first=1),
     ),
+    not_shown=frozenset({"link_down_overdue"}),  # the seconds, compared with the configuration
 )
 # The kernel's own names, as node_exporter has them.
 _INFINIBAND = Table(
@@ -168,6 +170,9 @@ _INFINIBAND = Table(
             ("excessive_buffer_overrun_errors", "excessive_buffer_overrun_errors", "buffer overruns in a row"),
             ("local_ack_timeout_err", "local_ack_timeout_err", "acknowledgements that did not come"),
             ("roce_slow_restart", "roce_slow_restart", "slow restarts of RoCE"),
+            ("packet_seq_err", "packet_seq_err", "negative acknowledgements of packets out of sequence"),
+            ("rx_icrc_encapsulated", "rx_icrc_encapsulated", "RoCE packets received with a wrong checksum"),
+            ("unrecoverable_err", "unrecoverable_err", "errors that the adapter could not recover from"),
         )
     ),
 )
