@@ -26,6 +26,8 @@ class Test(Enum):
     BELOW = "below"  # less than it
     IS = "is"  # one of these values
     HAS = "has"  # one of these bits set
+    LISTS = "lists"  # a text that lists words, parted by commas: one of these is among them
+    LISTS_OTHER = "lists_other"  # the same: one that is none of these
     PEERS_ABOVE = "peers_above"  # so many deviations above the median of its siblings
     PEERS_BELOW = "peers_below"
     RISES = "rises"  # a counter is at least so much higher than when this was last said: an event each time
@@ -92,7 +94,7 @@ def read(table: Mapping[str, Any]) -> Watch:
     if not isinstance(table.get("of"), str):
         raise ValueError("of: expected the name of a reading")
     test, given = _TESTS[tests[0]], table[tests[0]]
-    if test in (Test.IS, Test.HAS):
+    if test in (Test.IS, Test.HAS, Test.LISTS, Test.LISTS_OTHER):
         values = _plain(tests[0], given)
         limit: Limit = 0.0
     elif test is Test.DIFFERS:

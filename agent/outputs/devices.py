@@ -82,12 +82,8 @@ _NEURON = Table(
         gauge("resetting", "1 while the device is being reset."),
         gauge("reset_state", "The driver's word: 0 resetting, 1 ready, 2 the reset failed."),
         gauge("unreachable", "1 while the driver's health check cannot reach the device."),
-        gauges(
-            "unhealthy",
-            "1 while the firmware calls a part unhealthy: of the device, or of what joins it to other nodes.",
-            "where",
-            {"inside": "unhealthy_inside", "outside": "unhealthy_outside"},
-        ),
+        gauge("unhealthy_parts", "Parts that the firmware calls unhealthy."),
+        gauge("ecc_observable", "0 while the files that count ECC errors are not where they are known to be."),
         gauge("cores", "Neuron cores."),
         gauge("memory_used_bytes", "Device memory in use."),
         gauge("host_memory_used_bytes", "Host memory in use for the device."),
@@ -120,6 +116,7 @@ _NEURON_DRIVER = Table(
         gauge("devices", "Neuron devices that the driver shows."),
         gauge("functions", "Neuron devices on PCI."),
         gauge("driver_loaded", "1 while the Neuron driver is loaded."),
+        gauge("devices_without_ecc", "Devices whose ECC counters cannot be observed."),
     ),
     not_shown=frozenset({"unplaced_missing"}),  # the difference of the two
 )

@@ -388,6 +388,9 @@ def _thinned(samples: Iterable[tuple[float, tuple[float, ...]]]) -> deque[tuple[
 def _against(watch: Watch, value: float | str, limit: float) -> bool:
     if watch.test is Test.IS:
         return value in watch.values
+    if watch.test in (Test.LISTS, Test.LISTS_OTHER):
+        words = {word.strip() for word in str(value).split(",")} - {""}
+        return bool(words & set(watch.values) if watch.test is Test.LISTS else words - set(watch.values))
     if isinstance(value, str):
         return False
     if watch.test is Test.HAS:
