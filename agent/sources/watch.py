@@ -340,7 +340,7 @@ class Watcher:
 
         Else the growth of days would count as that of the last minute. A stop that fits into a window needs no samples in between.
         """
-        if not samples or any(was > at for was, at in zip(samples[-1][1], numbers)):
+        if not samples or samples[-1][1] == numbers or any(was > at for was, at in zip(samples[-1][1], numbers)):
             return
         last = samples[-1][1]
         for window in sorted(self._window_sizes[of], reverse=True):
@@ -424,5 +424,11 @@ def _plain(value: Sample | None) -> Value:
 
 def _said(value: Sample | None) -> str:
     return (
-        value if isinstance(value, str) else "not known" if value is None else f"{value:g}" if not isinstance(value, tuple) else str(value)
+        (value or "empty")
+        if isinstance(value, str)
+        else "not known"
+        if value is None
+        else f"{value:g}"
+        if not isinstance(value, tuple)
+        else str(value)
     )
