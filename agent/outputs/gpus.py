@@ -71,7 +71,12 @@ FAMILIES: tuple[Family, ...] = (
     gauge("pcie_generation", "Generation of the PCIe link now."),
     gauge("pcie_width", "Lanes of the PCIe link now."),
     gauge("nvlink_up", "1 for an NVLink that is active.", "nvlink_active", each="link"),
+    gauge("nvlinks_active", "NVLinks that are active."),
+    gauge("nvlinks_expected", "NVLinks that were ever active, or are on most GPUs of this model here."),
+    gauge("nvlink_version", "NVLink version, such as 4 or 5."),
     gauge("fabric_state", "NVLink fabric: 1 not started, 2 in progress, 3 completed."),
+    gauge("fabric_clique", "Clique of the NVLink domain that the GPU belongs to."),
+    gauge("fabric_differs", "1 where the GPU is in another NVLink domain than most GPUs of this node."),
     gauge("persistence_mode", "1 if persistence mode is on."),
     gauge("ecc_mode", "1 if ECC is on."),
     gauge("mig_instances", "MIG instances."),
@@ -90,6 +95,12 @@ FAMILIES: tuple[Family, ...] = (
     ),
     counters(
         "ecc_errors", "ECC errors since the driver was loaded.", "type", {"corrected": "ecc_corrected", "uncorrected": "ecc_uncorrected"}
+    ),
+    counters(
+        "ecc_errors_by_memory",
+        "Uncorrectable ECC errors since the driver was loaded.",
+        "memory",
+        {"dram": "ecc_uncorrected_dram", "sram": "ecc_uncorrected_sram"},
     ),
     counter("pcie_replays", "PCIe packets that were sent again."),
     counters(

@@ -42,7 +42,7 @@ _MOST_GPUS = 64
 _INJECTIONS = ("ret", "after", "delay_us", "hang", "crash")
 _HANGS = ("sleep", "fork", "spin")
 _GLOBAL = re.compile(
-    r"driver\.(?:version|nvml|cuda|epoch)|count|abi\.(?:unrepairable|fabric_max)|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
+    r"driver\.(?:version|nvml|cuda|epoch)|count|abi\.(?:unrepairable|fabric_max|any_set)|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
 )
 _KEY = re.compile(
     r"name|uuid|serial|part|vbios|inforom|busid|module|minor|board_id|arch|brand|cc|pci_device_id"

@@ -10,6 +10,7 @@ survives a restart as the source's position; a boot, and a reset of the device, 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -277,6 +278,7 @@ class Watcher:
             now_at, base = _numbers(value), _numbers(before)
             if len(base) != len(now_at):
                 base = (0.0,) * len(now_at)
+            now_at = _known_parts(now_at, base)
             if before is None and watch.baseline:
                 base = now_at
             if key in known.booted:  # it began anew, unless it is one that nothing begins anew
@@ -306,6 +308,8 @@ class Watcher:
             samples, numbers = known.grown.setdefault(of, deque()), _numbers(value)
             if samples and len(samples[-1][1]) != len(numbers):
                 samples.clear()
+            if samples:
+                numbers = _known_parts(numbers, samples[-1][1])
             if samples and samples[-1][1] == numbers:
                 continue  # only what changed tells of growth, and a day's window would be long
             samples.append((now, numbers))
@@ -371,6 +375,11 @@ def _numbers(value: Sample | None) -> tuple[float, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+def _known_parts(values: tuple[float, ...], before: tuple[float, ...]) -> tuple[float, ...]:
+    """A part that could not be read (NaN) stands where it stood."""
+    return tuple(was if math.isnan(value) else value for value, was in zip(values, before))
+
+
 def _number(value: float | str) -> float:
     return 0.0 if isinstance(value, str) else value
 
@@ -381,7 +390,7 @@ def _whole(value: float | str) -> float | int | str:
 
 def _plain(value: Sample | None) -> Value:
     if isinstance(value, tuple):
-        return [int(part) for part in value]
+        return [int(part) for part in value if not math.isnan(part)]
     return None if value is None else _whole(value)
 
 

@@ -22,7 +22,7 @@ from tests.system.nvml import BOOT, Driven, Looking, Outcomes, beside, hasty, ou
 
 XID, OF_THE_NODE = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml", "vbios_versions"}
 OF_A_GPU = {"lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission"}
-OF_A_GPU |= {"failing_calls", "missing", "nvlink_down"}
+OF_A_GPU |= {"failing_calls", "missing", "nvlink_down", "nvlink_to_switch", "fabric_differs"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -115,6 +115,15 @@ SIGNALS = {
         volatile("unc", "total", (0, ""), (1, "nvml/ecc_uncorrected reset_device"), (None, "")),
         gone=("ecc.unc.vol.total",),
     ),
+    "ECC uncorrected, by memory": Signal(
+        "h100",
+        [
+            *volatile("unc", "dram", (0, ""), (3, "nvml/ecc_uncorrected reset_device")),
+            *volatile("unc", "sram", (0, ""), (3, "nvml/ecc_uncorrected reset_device"), (None, "")),
+            ({"sram": "0 0 0 1 0 0 0 0 0 0 0 0"}, "nvml/ecc_uncorrected reset_device"),
+            ({"sram": "0 0 0 0 1 0 0 0 0 0 0 0"}, "nvml/ecc_uncorrected reset_device"),
+        ],
+    ),
     "ECC corrected": Signal(
         "h100",
         volatile("cor", "total", (50_000_000, ""), (50_000_001, CORRECTED), (None, ""))
@@ -126,9 +135,9 @@ SIGNALS = {
     "SRAM threshold": Signal(
         "h100",
         [
-            ({"sram": "9 9 9 9 9 9 9 9 9 9 9 0"}, ""),
-            ({"sram": "9 9 9 9 9 9 9 9 9 9 9 1"}, "nvml/sram_threshold replace_node"),
-            ({"sram": "9 9 9 9 9 9 9 9 9 9 9 1", "privileged": 0}, ""),
+            ({"sram": "9 9 9 0 0 9 9 9 9 9 9 0"}, ""),
+            ({"sram": "9 9 9 0 0 9 9 9 9 9 9 1"}, "nvml/sram_threshold replace_node"),
+            ({"sram": "9 9 9 0 0 9 9 9 9 9 9 1", "privileged": 0}, ""),
             ({"sram": None}, ""),
         ],
         gone=("sram",),
@@ -179,7 +188,16 @@ SIGNALS |= {
     },
     "NVLink to a switch": Signal(
         "h100",
-        [({}, ""), ({"nvlink.5.state": 0}, "nvml/nvlink_down reset_device"), ({"nvlink.5.state": None}, ""), ({}, ""), ({}, "")],
+        [({}, "")] * 6
+        + [
+            (keys, "nvml/nvlink_down reset_device")
+            for keys in (
+                {"nvlink.5.state": 0},
+                {"nvlink.5.state": None},  # the driver does not know it, and all the others have it
+                {"fi.91.0": "u32:17"},
+                {"fi.91.0": "u32:0"},
+            )
+        ],
         gone=("nvlink.5.state",),
     ),
     "NVLink over a bridge": Signal(
@@ -189,6 +207,9 @@ SIGNALS |= {
         everywhere={f"nvlink.{link}.remote": 0 for link in range(18)},
     ),
     "a link that no card uses": Signal("v100", [({}, "")] * 4, everywhere={"nvlink.5.state": 0}),
+    "MIG switches the links off": Signal(
+        "h100", [({}, "")] * 3 + [({"mig_mode": "1 1", "fi.91.0": "u32:0"}, ""), ({"mig_mode": "1 1", "nvlink.5.state": 0}, "")]
+    ),
     "NVLink 5 recovery": Signal(
         "b200",
         [({"fi.214.3": 0, "fi.213.3": 5}, ""), ({"fi.214.3": 1}, "nvml/nvlink_recovery_failed reset_device"), ({"fi.214.3": None}, "")],
@@ -297,7 +318,11 @@ SIGNALS |= {
     ),
     "ECC mode": Signal(
         "t4",
-        [({"ecc_mode": "1 0"}, ""), ({"ecc_mode": "0 1"}, "nvml/ecc_off observe"), ({"ecc_mode": None}, "")],
+        [
+            ({"ecc_mode": "1 0"}, "nvml/mode_change_pending observe"),
+            ({"ecc_mode": "0 1"}, "nvml/ecc_off observe, nvml/mode_change_pending observe"),
+            ({"ecc_mode": None}, ""),
+        ],
         gone=("ecc_mode",),
     ),
 }
@@ -394,7 +419,7 @@ async def test_mig_firmware_and_driver_change_without_a_finding(tmp_path: Path) 
         await looking.looks(4)
         one = looking.read(0)
         assert one is not None
-        assert (one.values["mig_mode"], one.values["mig_instances"], one.missing["remapped_rows"]) == (1, 2, "not supported")
+        assert (one.values["mig_mode"], one.values["mig_instances"], one.missing["row_remap_pending"]) == (1, 2, "not supported")
         node.set_global({"driver.version": "590.10.01"})  # nobody sees that before the handles are stale
         node.reload_driver()
         await looking.until(lambda: looking.of("nvml/driver_changed"))

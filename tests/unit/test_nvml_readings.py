@@ -1,0 +1,422 @@
+"""What is known of a GPU now: readings of this look, what could not be read and why, and what is worked out beside its siblings."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from unittest import mock
+
+import pynvml
+import pytest
+from prometheus_client.core import Metric
+
+from agent.model import Event, Readings
+from agent.outputs import form, gpus
+from agent.sources.nvml import calls, readings
+from agent.sources.nvml.calls import Gpu
+from agent.sources.nvml.node import GpuNode
+from agent.sources.nvml.worker import Worker
+from tests.looking import CATALOG
+
+GPUS = [f"0000:{0x10 + number:02x}:00.0" for number in range(8)]
+OVERDUE = {"fast": 35.0, "slow": 135.0, "inventory": 1215.0}
+
+Answer = dict[str, Any]
+
+
+def failing(code: int) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise pynvml.NVMLError(code)
+
+    return fail
+
+
+class Library:
+    """Answers by the name of the call: a value, an exception's code (`Code`), or a function of what follows the handle."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+
+    def ask(self, name: str, *args: Any, raw: bool = False) -> Any:
+        answer = self.answers.get(name, failing(calls.NOT_SUPPORTED))
+        return answer(*args[1:]) if callable(answer) else answer
+
+
+class Field:
+    """One entry of what nvmlDeviceGetFieldValues answers."""
+
+    def __init__(self, value: float | None, code: int = 0) -> None:
+        self.nvmlReturn = code if value is not None else calls.NOT_SUPPORTED
+        self.valueType = 0
+        self.value = mock.Mock(dVal=value)
+
+
+def fields(known: Mapping[Any, float]) -> Callable[..., list[Field]]:
+    return lambda ids: [Field(known.get(one)) for one in ids]
+
+
+class Look:
+    """One worker with one GPU."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.library = Library(**answers)
+        self.worker = Worker("", mmap.mmap(-1, 4096))
+        self.gpu = Gpu(GPUS[0], object(), (580, 95, 5))
+        self.gpu.unheard = False
+        self.worker._gpus[GPUS[0]] = self.gpu
+        self.worker.ask = self.library.ask  # type: ignore[method-assign]
+
+    def read(self, *names: str, inventory: bool = False) -> Answer:
+        wanted = [getattr(calls, name) for name in names]
+        return self.worker._read(GPUS[0], wanted, GPUS[:1] if inventory else [])
+
+
+# --- the worker: readings, and why there are none
+
+
+def test_a_reading_belongs_to_one_call_and_each_call_is_a_function() -> None:
+    every = [name for given in readings.OF.values() for name in given]
+    assert len(every) == len(set(every))
+    assert [call.__name__ for tier in (calls.FAST, calls.SLOW, calls.INVENTORY) for call in tier] == list(readings.OF)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        *((3, "not supported"), (4, "no permission"), (13, "driver too old"), (21, "no data yet")),
+        *((27, "not ready"), (16, "reset required"), (999, "fails with NVML error 999")),
+    ],
+)
+def test_a_call_that_fails_leaves_none_of_its_readings(code: int, reason: str) -> None:
+    look = Look(nvmlDeviceGetMemoryInfo=failing(code), nvmlDeviceGetPowerUsage=95000)
+    for _ in range(2):
+        answer = look.read("memory", "power")
+        assert answer["values"] == {"power_watts": 95.0}
+        assert answer["missing"] == {"memory_used_bytes": reason, "memory_total_bytes": reason}
+
+
+def test_a_field_that_the_gpu_does_not_have_is_said_by_its_name() -> None:
+    look = Look(nvmlDeviceGetFieldValues=fields({94: 3.0, 180: 0.0}))
+    answer = look.read("pcie_errors")
+    assert answer["values"] == {"pcie_replays": 3.0, "pcie_fatal_errors": 0.0}
+    assert set(answer["missing"]) == {"pcie_correctable_errors", "pcie_nonfatal_errors", "pcie_recoveries"}
+
+
+def test_what_is_not_asked_of_a_lost_gpu_is_missing_too() -> None:
+    look = Look(nvmlDeviceGetTemperature=failing(15), nvmlDeviceGetPowerUsage=95000)
+    answer = look.read("temperature", "power")
+    assert (answer["values"], answer["missing"]) == ({}, {"temperature_celsius": "lost", "power_watts": "lost"})
+
+
+def test_a_limit_of_0_is_no_limit() -> None:
+    look = Look(nvmlDeviceGetTemperatureThreshold=lambda number: {0: 92, 1: 0, 2: 0, 3: 85}[number])
+    answer = look.read("limits")
+    assert answer["values"] == {"shutdown_celsius": 92, "gpu_max_celsius": 85}
+    assert answer["missing"] == dict.fromkeys(("slowdown_celsius", "memory_max_celsius"), "the driver gives no limit")
+
+
+def links(states: Iterable[Any], **more: Any) -> Look:
+    known = list(states)
+
+    def state(link: int) -> int:
+        if known[link] is None:
+            raise pynvml.NVMLError(999)
+        return int(known[link])
+
+    return Look(nvmlDeviceGetFieldValues=fields({91: float(len(known))}), nvmlDeviceGetNvLinkState=state, **more)
+
+
+def test_one_link_that_errs_does_not_drop_the_others() -> None:
+    look = links([1, None, 0, 1])
+    for times in range(1, 4):
+        answer = look.read("nvlinks")
+        one = answer["values"]["nvlink_active"]
+        assert (one[0], one[2], one[3], math.isnan(one[1])) == (1.0, 0.0, 1.0, True)
+        assert answer["values"]["nvlinks_active"] == 2.0
+        assert answer["missing"] == {"nvlink_active": "fails with NVML error 999"}
+        assert answer["failing"] == ({"nvlinks": 999} if times == calls.OFTEN else {})
+
+
+def test_links_that_the_driver_does_not_list_any_more_are_not_active() -> None:
+    look = links([1] * 18)
+    assert look.read("nvlinks")["values"]["nvlinks_active"] == 18.0
+    look.library.answers |= {
+        "nvmlDeviceGetFieldValues": fields({91: 0.0}),
+        "nvmlDeviceGetNvLinkState": failing(calls.INVALID_ARGUMENT),
+    }
+    values = look.read("nvlinks")["values"]
+    assert (values["nvlinks"], values["nvlinks_active"], values["nvlink_active"]) == (0.0, 0.0, [0.0] * 18)
+
+
+@pytest.mark.parametrize(
+    ("code", "version", "counter"), [(4, 3.0, "nvlink_crc_errors"), (6, 4.0, "nvlink_crc_errors"), (7, 5.0, "nvlink_symbol_errors")]
+)
+def test_the_generation_of_the_links_is_asked(code: int, version: float, counter: str) -> None:
+    """Also where a driver, or a mock of one, answers the counters of every generation."""
+    every = {(number, link): 0.0 for number in (161, 162, 163, 206, 207, 213, 214, 219, 221) for link in range(2)}
+    look = links([1, 1], nvmlDeviceGetNvLinkVersion=lambda link: code if link else 0)
+    look.library.answers["nvmlDeviceGetFieldValues"] = fields({91: 2.0, **every})
+    assert look.read("nvlink_layout", inventory=True)["values"] == {"nvlink_version": version, "nvlink_switched": 0.0}
+    answer = look.read("nvlink_errors")
+    assert counter in answer["values"]
+    other = "nvlink_symbol_errors" if counter == "nvlink_crc_errors" else "nvlink_crc_errors"
+    assert answer["missing"][other] == "not supported"
+
+
+def test_an_event_is_about_the_gpu_that_it_names() -> None:
+    """Whichever set it came through: NVIDIA's mock gives any event to any set."""
+    worker, told = Worker("", mmap.mmap(-1, 4096)), []
+    handles = [pynvml.c_nvmlDevice_t(pynvml.struct_c_nvmlDevice_t()) for _ in GPUS]
+    for address, handle in zip(GPUS, handles):
+        with mock.patch.object(worker, "ask", return_value=handle):
+            worker._take(address)
+    events = [mock.Mock(device=handles[5], eventType=8, eventData=79), mock.Mock(device=None, eventType=8, eventData=48)]
+    with (
+        mock.patch.object(worker, "_say", told.append),
+        mock.patch("agent.sources.nvml.worker.pynvml.nvmlEventSetWait_v2", side_effect=[*events, pynvml.NVMLError(15)]),
+        mock.patch("agent.sources.nvml.worker.pynvml.nvmlEventSetFree"),
+    ):
+        worker._wait(worker._gpus[GPUS[2]], object())
+    assert [one["event"]["gpu"] for one in told if "event" in one] == [GPUS[5], GPUS[2]]
+
+
+# --- the node: what is current
+
+
+class Node:
+    """GPUs of one model, with a clock that is set by hand."""
+
+    def __init__(self, count: int = 8, boot: str = "boot-1", memory: str = "") -> None:
+        self.node = GpuNode(CATALOG, boot, expected=0, told=0, overdue_s=OVERDUE)
+        if memory:
+            self.node.recall(memory, "boot-1")
+        self.node.attached({"driver": "580.95.05", "nvml": "13.580"}, set(GPUS[:count]))
+        self.gpus = GPUS[:count]
+        self.now = 0.0
+        self.state: dict[str, Answer] = {
+            gpu: {"values": {"uuid": f"GPU-{number}", "name": "NVIDIA H100"}, "missing": {}} for number, gpu in enumerate(self.gpus)
+        }
+
+    def look(self, seconds: float = 10.0, **values: Any) -> list[Event]:
+        """All GPUs answer what they have, and these values."""
+        return self.answer({gpu: {**one, "values": {**one["values"], **values}} for gpu, one in self.state.items()}, seconds)
+
+    def answer(self, answers: Mapping[str, Answer], seconds: float = 10.0) -> list[Event]:
+        self.now += seconds
+        with mock.patch("time.monotonic", lambda: self.now):
+            return self.node.digest(answers, set(self.gpus))
+
+    def set(self, gpu: int, **values: Any) -> None:
+        self.state[self.gpus[gpu]]["values"] |= values
+
+    def read(self, gpu: int) -> Readings:
+        return self.node.read[self.gpus[gpu]]
+
+
+def codes(events: Iterable[Event]) -> list[tuple[str, str]]:
+    return sorted((event.component.id, event.code) for event in events if event.code.startswith("nvml/"))
+
+
+def samples(metrics: Iterable[Metric]) -> set[str]:
+    return {f"{sample.name}{sorted(sample.labels.items())}" for metric in metrics for sample in metric.samples}
+
+
+def test_a_call_that_fails_takes_its_value_away_at_once() -> None:
+    node = Node(1)
+    node.look(temperature_celsius=34.0, power_watts=95.0)
+    node.answer({GPUS[0]: {"values": {"power_watts": 95.0}, "missing": {"temperature_celsius": "fails with NVML error 999"}}})
+    one = node.read(0)
+    assert "temperature_celsius" not in one.values
+    assert one.missing == {"temperature_celsius": "fails with NVML error 999"}
+    shown = samples(gpus.metrics([one]))
+    assert not any("temperature" in sample for sample in shown)
+    assert any("power_watts" in sample for sample in shown)
+    node.look(temperature_celsius=77.0)
+    assert (node.read(0).values["temperature_celsius"], node.read(0).missing) == (77.0, {})
+
+
+def test_a_slow_reading_is_current_until_its_turn_is_overdue() -> None:
+    node = Node(1)
+    node.look(ecc_uncorrected=0.0, temperature_celsius=34.0)
+    for _ in range(12):
+        node.answer({GPUS[0]: {"values": {"temperature_celsius": 34.0}}})
+    assert node.read(0).values["ecc_uncorrected"] == 0.0
+    node.answer({GPUS[0]: {"values": {"temperature_celsius": 34.0}}}, 20.0)
+    assert "ecc_uncorrected" not in node.read(0).values
+    assert "not read for" in node.read(0).missing["ecc_uncorrected"]
+    assert node.read(0).values["uuid"] == "GPU-0"
+
+
+def test_what_is_not_observable_does_not_come_and_go_with_the_inventory() -> None:
+    """The worker asks anew after each inventory; until the turn of the slow calls nothing else is known of them."""
+    node = Node(1)
+    node.answer({GPUS[0]: {"values": {"power_watts": 1.0}, "missing": {"row_remap_pending": "not supported"}}})
+    node.answer({GPUS[0]: {"values": {"power_watts": 1.0}, "missing": {"recovery": "not supported"}}})
+    assert set(node.read(0).missing) == {"row_remap_pending", "recovery"}
+
+
+@pytest.mark.parametrize("answer", [{"lookup": 4}, {"lookup": 23}, {"values": {}, "missing": dict.fromkeys(readings.TIER_OF, "fails")}])
+def test_of_a_gpu_that_answers_nothing_only_what_stays_true_is_known(answer: Answer) -> None:
+    node = Node(2)
+    node.look(temperature_celsius=34.0, nvlinks=2.0, nvlink_active=[1.0, 1.0], ecc_uncorrected=0.0, serial="s")
+    node.answer({GPUS[0]: answer})
+    one = node.read(0)
+    assert {"uuid", "name", "serial"} <= set(one.values)
+    assert not {"temperature_celsius", "nvlinks", "nvlink_active", "nvlink_down", "ecc_uncorrected"} & set(one.values)
+    assert one.values.keys() & one.missing.keys() == set()
+    assert one.blind
+    node.look(temperature_celsius=34.0)
+    assert not node.read(0).blind
+
+
+def test_a_part_that_could_not_be_read_has_no_sample_and_is_null() -> None:
+    node = Node(1)
+    node.look(nvlinks=3.0, nvlink_active=[1.0, math.nan, 0.0], nvlink_crc_errors=[0.0, math.nan, 4.0])
+    shown = samples(gpus.metrics([node.read(0)]))
+    assert [sum(f"{name}[" in sample for sample in shown) for name in ("nvlink_up", "nvlink_crc_errors_total")] == [2, 2]
+    assert form.plain(node.read(0).values["nvlink_active"]) == [1, None, 0]
+
+
+# --- NVLinks beside their own past and their siblings
+
+
+def eight(**other: Any) -> Node:
+    node = Node(8)
+    for gpu in range(8):
+        node.set(gpu, nvlinks=18.0, nvlink_active=[1.0] * 18, nvlink_switched=1.0)
+    node.set(2, **other)
+    return node
+
+
+@pytest.mark.parametrize(
+    ("other", "down"),
+    [
+        ({"nvlinks": 17.0, "nvlink_active": [1.0] * 17}, [17]),
+        ({"nvlink_active": [1.0] * 5 + [0.0] + [1.0] * 12}, [5]),
+        ({"nvlinks": 0.0, "nvlink_active": ""}, list(range(18))),
+        ({"nvlink_active": [1.0] * 5 + [math.nan] + [1.0] * 12}, []),
+    ],
+    ids=["one less", "one down", "none", "one not known"],
+)
+def test_fewer_links_than_the_siblings_from_the_start(other: dict[str, Any], down: list[int]) -> None:
+    node = eight(**other)
+    if other.get("nvlink_active") == "":
+        del node.state[GPUS[2]]["values"]["nvlink_active"]
+    events = node.look() + node.look()
+    found = [event for event in events if event.code == "nvml/nvlink_down"]
+    assert [event.component.id for event in found] == ([GPUS[2]] if down else [])
+    assert [event.fields["links"] for event in found] == ([down] if down else [])
+    assert [CATALOG.rule(event.code).rule_on(event.fields).action.value for event in found] == (["reset_device"] if down else [])
+    assert node.read(2).values["nvlinks_expected"] == 18.0
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_fewer_links_than_it_had(restarted: bool) -> None:
+    """Alone on its node, across a restart of the daemon too."""
+    node = Node(1)
+    assert not codes(node.look(nvlinks=18.0, nvlink_active=[1.0] * 18))
+    if restarted:
+        node = Node(1, memory=node.node.memory)
+    assert codes(node.look(nvlinks=17.0, nvlink_active=[1.0] * 17)) == [(GPUS[0], "nvml/nvlink_down")]
+    assert codes(node.look(nvlinks=18.0, nvlink_active=[1.0] * 18)) == [(GPUS[0], "nvml/nvlink_down")]
+
+
+def test_links_that_cannot_be_read_are_neither_up_nor_down() -> None:
+    node = eight()
+    node.look()
+    answers = {GPUS[2]: {"values": {"power_watts": 1.0}, "missing": dict.fromkeys(("nvlinks", "nvlink_active"), "no permission")}}
+    assert not codes(node.answer(answers))
+    assert not {"nvlink_down", "nvlink_active", "nvlinks_expected"} & set(node.read(2).values)
+    assert node.read(2).missing["nvlink_down"] == "no permission"
+
+
+def test_a_bridge_between_two_of_four_is_no_fault_of_the_others() -> None:
+    node = Node(4)
+    for gpu in range(4):
+        node.set(gpu, nvlinks=6.0, nvlink_active=[float(gpu > 1)] * 6)
+    assert not codes(node.look() + node.look())
+
+
+def test_a_gpu_in_mig_mode_is_not_compared() -> None:
+    """Fabric Manager's user guide: with MIG the GPU's NVLinks are disabled or not used."""
+    node = eight(nvlinks=0.0, nvlink_active=[0.0] * 18, mig_mode=1.0)
+    found = node.look() + node.look()
+    assert (GPUS[2], "nvml/nvlink_down") not in codes(found)
+    assert not {"nvlink_down", "nvlinks_expected"} & set(node.read(2).values)
+
+
+# --- the NVLink domain, pending modes, lifetime counters
+
+
+@pytest.mark.parametrize(
+    ("domains", "differ"),
+    [
+        (["aa", "aa", "aa", "aa"], []),
+        (["00", "00", "00", "00"], []),  # as on HGX nodes
+        (["aa", "aa", "aa", "00"], [3]),
+        (["aa", "aa", "bb", "bb"], [0, 1, 2, 3]),
+    ],
+)
+def test_the_nvlink_domain_of_a_node_is_one(domains: list[str], differ: list[int]) -> None:
+    node = Node(len(domains))
+    for gpu, domain in enumerate(domains):
+        node.set(gpu, fabric_state=3.0, fabric_status=0.0, fabric_cluster=domain, fabric_clique=0.0)
+    found = [event for _ in range(30) for event in node.look()]
+    assert codes(found) == [(GPUS[gpu], "nvml/fabric_differs") for gpu in differ]
+
+
+def test_another_clique_and_a_gpu_that_has_not_joined() -> None:
+    node = Node(4)
+    for gpu in range(4):
+        node.set(gpu, fabric_state=3.0, fabric_status=0.0, fabric_cluster="aa", fabric_clique=0.0)
+    node.set(1, fabric_clique=9.0)
+    node.set(2, fabric_state=2.0, fabric_cluster="00")
+    found = {code for _ in range(40) for code in codes(node.look())}
+    assert found == {(GPUS[1], "nvml/fabric_differs"), (GPUS[2], "nvml/fabric_not_ready")}
+
+
+@pytest.mark.parametrize("mode", ["ecc_mode", "mig_mode"])
+def test_a_pending_change_of_mode_is_said_and_ends(mode: str) -> None:
+    node = Node(1)
+    assert codes(node.look(**{f"{mode}_change_pending": 1.0})) == [(GPUS[0], "nvml/mode_change_pending")]
+    assert codes(node.look(**{f"{mode}_change_pending": 0.0})) == [(GPUS[0], "nvml/mode_change_pending")]
+
+
+@pytest.mark.parametrize("name", ["ecc_uncorrected_dram", "ecc_uncorrected_sram", "sram_uncorrected_parity", "sram_uncorrected_secded"])
+def test_uncorrectable_errors_are_told_wherever_they_are_counted(name: str) -> None:
+    node = Node(1)
+    node.look(ecc_uncorrected=0.0, **{name: 0.0})
+    assert codes(node.look(ecc_uncorrected=0.0, **{name: 3.0})) == [(GPUS[0], "nvml/ecc_uncorrected")]
+
+
+@pytest.mark.parametrize(
+    ("looks", "missed"),
+    [
+        ([(5, 0), (5, 0)], False),  # what it stands at first is nothing
+        ([(5, 0), (6, 1)], False),  # counted in this boot, and told as such
+        ([(5, 0), (5, 1), (6, 1)], False),  # the lifetime counter follows later
+        ([(5, 0), (6, 1), "boot", (6, 0)], False),
+        ([(5, 0), "boot", (6, 0)], True),  # after the last look of the former boot
+        ([(5, 0), (6, 1), "boot", (7, 0)], True),
+        ([(5, 0), (6, 1), "boot", (7, 1)], False),
+    ],
+    ids=str,
+)
+def test_an_error_just_before_a_reboot_leaves_a_trace(looks: list[Any], missed: bool) -> None:
+    node, found = Node(1), []
+    for look in looks:
+        if look == "boot":
+            node = Node(1, "boot-2", node.node.memory)
+            continue
+        found += codes(node.look(ecc_uncorrected_lifetime=float(look[0]), ecc_uncorrected=float(look[1])))
+    assert ((GPUS[0], "nvml/ecc_uncorrected_missed") in found) is missed
+    assert len(found) <= len(set(found)) + 1
+
+
+def test_what_is_remembered_of_lifetime_counters_may_make_no_sense() -> None:
+    memory = json.loads(Node(1).node.memory) | {"lifetime": {"GPU-0": {"ecc_uncorrected_lifetime": [1, 2]}}}
+    with pytest.raises(ValueError, match="lifetime"):
+        GpuNode(CATALOG, "boot-1", expected=0, told=0).recall(json.dumps(memory), "boot-1")
