@@ -50,6 +50,7 @@ class Watch:
     returns: bool = False  # a counter that may read less for a while, and then what it was: only what is more than ever counts
     for_s: float = 0.0  # it must hold, and then not hold, for so long
     only: Mapping[str, tuple[Plain, ...]] = field(default_factory=dict)  # only while these readings have these values
+    carry: tuple[str, ...] = ()  # other readings that its event carries, for the entry's cases
 
     @property
     def lasting(self) -> bool:
@@ -72,7 +73,7 @@ class Watched:
 
 
 _TESTS = {test.value: test for test in Test}
-_KEYS = ("of", "over", "per", "times", "least", "lifetime", "baseline", "returns", "for", "only", *_TESTS)
+_KEYS = ("of", "over", "per", "times", "least", "lifetime", "baseline", "returns", "for", "only", "carry", *_TESTS)
 
 
 def read(table: Mapping[str, Any]) -> Watch:
@@ -111,6 +112,9 @@ def read(table: Mapping[str, Any]) -> Watch:
     only = table.get("only", {})
     if not isinstance(only, dict):
         raise ValueError("only: expected { reading = value }")
+    carry = table.get("carry", [])
+    if not isinstance(carry, list) or not all(isinstance(name, str) for name in carry):
+        raise ValueError("carry: expected a list of names of readings")
     return Watch(
         of=table["of"],
         test=test,
@@ -125,6 +129,7 @@ def read(table: Mapping[str, Any]) -> Watch:
         returns=table.get("returns") is True,
         for_s=toml.duration(table["for"]) if "for" in table else 0.0,
         only={name: _plain(f"only.{name}", value) for name, value in only.items()},
+        carry=tuple(carry),
     )
 
 

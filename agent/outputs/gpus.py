@@ -23,7 +23,8 @@ FAMILIES: tuple[Family, ...] = (
     gauge("lost", "1 while NVML cannot reach the GPU."),
     gauge(
         "recovery_action",
-        "The driver's own advice (NVML field 230): 0 none, 1 reset, 2 reboot, 3 drain peers, 4 drain and reset.",
+        "The driver's own advice (NVML field 230): 0 none, 1 reset, 2 reboot, 3 drain peers, 4 drain and reset, "
+        "5 recover the IMEX domain (driver 580: bus reset), 6 bus reset, 7 system reboot.",
         "recovery",
     ),
     gauges("temperature_celsius", "Temperature.", "sensor", {"gpu": "temperature_celsius", "memory": "memory_temperature_celsius"}),

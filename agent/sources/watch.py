@@ -209,7 +209,8 @@ class Watcher:
         hit = [place for place, value in enumerate(values) if _against(watch, value, limit)]
         if not hit:
             return ()
-        fields: dict[str, Value] = {name: _plain(one.values[name]) for name in (watch.of, *watch.only)}
+        carried = [name for name in watch.carry if name in one.values]
+        fields: dict[str, Value] = {name: _plain(one.values[name]) for name in (watch.of, *watch.only, *carried)}
         if watch.test in (Test.ABOVE, Test.BELOW):
             fields["limit"] = round(limit, 6)
         where = ""
@@ -269,9 +270,9 @@ class Watcher:
             if watch.test is Test.CHANGES:
                 # What was never said is taken to be calm: 0, or whatever is there first of a text.
                 if value != (before if before is not None else value if isinstance(value, str) else 0):
-                    signs.append(
-                        _sign(one, watched.code, {watch.of: _plain(value), "was": _plain(before)}, f"{watch.of} is {_said(value)}")
-                    )
+                    carried = {name: _plain(one.values[name]) for name in watch.carry if name in one.values}
+                    changed = {watch.of: _plain(value), "was": _plain(before), **carried}
+                    signs.append(_sign(one, watched.code, changed, f"{watch.of} is {_said(value)}"))
                 if value != before:
                     known.said[key] = value
                 continue

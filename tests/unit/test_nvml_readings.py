@@ -420,3 +420,87 @@ def test_what_is_remembered_of_lifetime_counters_may_make_no_sense() -> None:
     memory = json.loads(Node(1).node.memory) | {"lifetime": {"GPU-0": {"ecc_uncorrected_lifetime": [1, 2]}}}
     with pytest.raises(ValueError, match="lifetime"):
         GpuNode(CATALOG, "boot-1", expected=0, told=0).recall(json.dumps(memory), "boot-1")
+
+
+# --- a GPU that cannot be used
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        (2, {"nvml/lookup_failed"}),
+        (4, {"nvml/lookup_failed", "nvml/no_permission"}),
+        (8, {"nvml/lookup_failed", "nvml/insufficient_power"}),
+        (9, {"nvml/lookup_failed"}),
+        (14, {"nvml/lookup_failed", "nvml/corrupted_inforom"}),
+        (18, {"nvml/lookup_failed"}),
+        (23, {"nvml/lookup_failed"}),
+        (27, {"nvml/lookup_failed"}),
+        (6, {"nvml/gpu_not_initialised"}),
+        (10, {"nvml/gpu_lost"}),
+        (11, {"nvml/irq_issue"}),
+        (15, {"nvml/gpu_lost"}),
+        (16, {"nvml/reset_required"}),
+        (999, {"nvml/gpu_lost"}),
+        (-2, {"nvml/gpu_excluded"}),
+    ],
+)
+def test_a_gpu_that_cannot_be_looked_up(code: int, found: set[str]) -> None:
+    node = Node(2)
+    node.look()
+    events: list[Event] = []
+    looks = 1 if code in (4, 8, 14, 6, 10, 11, 15, 16, 999, -2) else 3
+    for look in range(1, 4):
+        events += node.answer({GPUS[0]: {"lookup": code}, GPUS[1]: node.state[GPUS[1]]})
+        assert {event.code for event in events} == (found if look >= looks else set())
+    assert {event.component.id for event in events} == {GPUS[0]}
+    ended = node.look()
+    assert {event.code for event in ended if event.fields.get("recovered")} == found
+
+
+def test_a_look_up_that_is_ready_in_time_is_no_finding() -> None:
+    node = Node(1)
+    for _ in range(3):
+        events = [event for _ in range(2) for event in node.answer({GPUS[0]: {"lookup": 27}})]
+        assert not codes(events)
+        assert not codes(node.look())
+
+
+def test_every_call_fails() -> None:
+    """Told once no reading of the fast and slow tier is current; what one call fails for is another finding."""
+    node = Node(1)
+    failed = dict.fromkeys((*readings.FAST, *readings.SLOW), 999)
+    asked = {tier: [name for given in calls_.values() for name in given] for tier, calls_ in readings.TIERS.items()}
+    node.look(temperature_celsius=34.0, ecc_uncorrected=0.0, persistence_mode=1.0)
+    fast = {"values": {}, "missing": dict.fromkeys(asked["fast"], "fails"), "failing": dict.fromkeys(readings.FAST, 999)}
+    assert codes(node.answer({GPUS[0]: fast})) == [(GPUS[0], "nvml/failing")]
+    slow = {"values": {}, "missing": dict.fromkeys(asked["fast"] + asked["slow"], "fails"), "failing": failed}
+    assert codes(node.answer({GPUS[0]: slow})) == [(GPUS[0], "nvml/no_call_succeeds")]
+    inventory = {"values": {"uuid": "GPU-0", "name": "NVIDIA H100"}, "missing": {}, "failing": failed}
+    assert not codes(node.answer({GPUS[0]: inventory}))
+    assert codes(node.look(temperature_celsius=34.0)) == [(GPUS[0], "nvml/failing"), (GPUS[0], "nvml/no_call_succeeds")]
+
+
+@pytest.mark.parametrize(
+    ("number", "driver", "action", "words"),
+    [
+        (3, "550.90.07", "inspect", "peer traffic"),
+        (4, "570.86.15", "reset_device", "drain, then reset"),
+        (5, "580.95.05", "reset_device", "bus reset"),
+        (5, "590.48.01", "inspect", "unknown kind"),
+        (5, "550.90.07", "inspect", "unknown kind"),
+        (5, "595.44.02", "inspect", "IMEX"),
+        (5, "615.10", "inspect", "IMEX"),
+        (5, "unknown", "inspect", "recovery advice"),
+        (6, "615.10", "reset_device", "bus reset"),
+        (7, "615.10", "reboot_node", "system reboot"),
+        (8, "615.10", "inspect", "unknown kind"),
+        (99, "580.95.05", "inspect", "unknown kind"),
+    ],
+)
+def test_what_the_number_of_a_recovery_action_means(number: int, driver: str, action: str, words: str) -> None:
+    node = Node(1)
+    node.node.attached({"driver": driver, "nvml": "13"}, set(GPUS[:1]))
+    (event,) = [event for event in node.look(recovery=float(number)) if event.code == "nvml/recovery_action"]
+    ruling = CATALOG.rule(event.code).rule_on(event.fields)
+    assert (ruling.action.value, words in ruling.title) == (action, True), ruling.title

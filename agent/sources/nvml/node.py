@@ -36,12 +36,16 @@ _LOOKUP = {
     8: "insufficient_power",
     10: "lost",
     11: "irq_issue",
+    14: "corrupted_inforom",
     15: "lost",
     16: "reset_required",
     999: "lost",  # at a look-up: very often a dead GPU
 }
 _FAULTS = ("lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission", "excluded")
 _OUT_OF_REACH = {"lost", "not_initialised", "irq_issue", "reset_required", "excluded"}  # that a GPU answers nothing is known of these
+_RETRIES = 3
+_REACH = ("failing_calls", "no_call_succeeds", "lookup_failed", "lookup_code")
+_ASKED_OFTEN = ("fast", "slow")
 _SINCE_LOAD = ("energy_joules", "power_capped_seconds")  # begin at zero when the GPU was reset or the driver loaded
 # What is worked out from readings, and from which.
 _DERIVED = {
@@ -88,6 +92,7 @@ class GpuNode:
         self.read: dict[str, Readings] = {}  # by address: all that is known now
         self._devices, self._watcher = Devices(), Watcher(catalog.watched(NAME))
         self._counted: dict[str, dict[str, float]] = {}  # by UUID: what began when the driver was loaded
+        self._refused: dict[str, int] = {}  # by address: how many look-ups in succession failed with a code of no certain meaning
         self._read_at: dict[str, dict[str, float]] = {}  # by address and reading: when it was read, on the monotonic clock
         self._links = Links()
         self._lifetime = LifetimeErrors()
@@ -222,8 +227,6 @@ class GpuNode:
             before = None
         lookup = answer.get("lookup")
         failing = dict(answer.get("failing", {}))
-        if lookup is not None and lookup not in _LOOKUP:
-            failing["handle look-up"] = lookup
         faults = {*answer.get("faults", ()), *([_LOOKUP[lookup]] if lookup in _LOOKUP else ())}
         missing = self._missing_readings(component.id, before, values, answer, faults)
         known = {
@@ -232,12 +235,16 @@ class GpuNode:
         missing = {name: why for name, why in missing.items() if name not in known}
         if isinstance(version := self._driver.get("driver"), str):
             known["driver_version"] = version
+            known |= _branch(version)
         if "vbios" in values:  # where none is expected, its own is right: that ends what was said by another configuration
             known["vbios_expected"] = self._vbios or values["vbios"]
         # A fault is over only where the GPU has answered something; elsewhere nothing is known of its other faults.
-        known = {name: value for name, value in known.items() if name not in _FAULTS}
+        known = {name: value for name, value in known.items() if name not in _FAULTS and name not in _REACH}
         fresh = dict(values) | {name: float(name in faults) for name in _FAULTS if name in faults or values}
-        fresh["failing_calls"] = float(len(failing))
+        if values or failing:
+            fresh["failing_calls"] = float(len(failing))
+            fresh |= _no_call_succeeds(known, values, failing)
+        fresh |= self._lookup_failed(component.id, values, faults, lookup)
         derived = self._lifetime.look(identity, values) | self._compared({**known, **fresh}, component.id, identity, values)
         for name, of in _DERIVED.items():
             if name in derived:
@@ -254,7 +261,7 @@ class GpuNode:
             fresh=frozenset(fresh),
             missing=missing,
             simulated=self.simulated,
-            blind="" if values or faults & _OUT_OF_REACH else self._unreadable(faults, failing),
+            blind="" if values or faults & _OUT_OF_REACH else self._unreadable(faults, failing, lookup),
         )
 
     def _missing_readings(
@@ -280,6 +287,16 @@ class GpuNode:
                 missing.setdefault(name, f"not read for {age:.0f} s")
         return missing
 
+    def _lookup_failed(self, address: str, values: Mapping[str, Sample], faults: set[str], lookup: int | None) -> dict[str, Sample]:
+        """Whether the GPU cannot be looked up. A code that says nothing certain of the GPU, such as "not ready", is tried again."""
+        if values:
+            self._refused.pop(address, None)
+            return {"lookup_failed": 0.0}
+        if lookup is None or faults & _OUT_OF_REACH:
+            return {}  # the latter have findings of their own
+        self._refused[address] = self._refused.get(address, 0) + 1
+        return {"lookup_failed": 1.0, "lookup_code": float(lookup)} if faults or self._refused[address] >= _RETRIES else {}
+
     def _compared(self, known: Mapping[str, Sample], address: str, identity: str, values: Mapping[str, Sample]) -> dict[str, Sample]:
         """What a reading of this look comes to beside the same of other GPUs of this model, and of this GPU's own past."""
         siblings = [one for other, one in self.read.items() if other != address and one.values.get("name") == known.get("name")]
@@ -290,9 +307,10 @@ class GpuNode:
             found |= fabric_differs(known, [one.values for one in siblings])
         return found
 
-    def _unreadable(self, faults: Iterable[str], failing: Mapping[str, int]) -> str:
+    def _unreadable(self, faults: Iterable[str], failing: Mapping[str, int], lookup: int | None) -> str:
         """Why nothing can be said of a GPU that answered nothing."""
         said = [fault.replace("_", " ") for fault in sorted(faults)]
+        said += [f"the look-up fails with NVML error {lookup}"] if lookup is not None and not said else []
         said += [f"{call} fails with NVML error {code}" for call, code in sorted(failing.items())][:1]
         return f"NVML answers nothing about it: {said[0]}" if said else "NVML answers nothing about it"
 
@@ -372,3 +390,17 @@ class GpuNode:
     def _who(self, address: str) -> str:
         known = self._devices.at(address)
         return known.words if known is not None else f"GPU {address}"
+
+
+def _no_call_succeeds(known: Mapping[str, Sample], values: Mapping[str, Sample], failing: Mapping[str, int]) -> dict[str, Sample]:
+    """Whether none of the calls succeeds that are made every minute. Empty while a slow one may, whose turn it was not."""
+    if any(TIER_OF.get(name) in _ASKED_OFTEN for name in values):
+        return {"no_call_succeeds": 0.0}
+    current = any(TIER_OF.get(name) in _ASKED_OFTEN for name in known)
+    return {"no_call_succeeds": 1.0} if failing and not current else {}
+
+
+def _branch(version: str) -> dict[str, Sample]:
+    """The driver's release branch: 580 of 580.95.05."""
+    first = version.partition(".")[0]
+    return {"driver_branch": float(first)} if first.isascii() and first.isdigit() else {}
