@@ -22,7 +22,16 @@ from tests.system.nvml import BOOT, Driven, Looking, Outcomes, beside, hasty, ou
 
 XID, OF_THE_NODE = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml", "vbios_versions"}
 OF_A_GPU = {"lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission"}
-OF_A_GPU |= {"failing_calls", "missing", "nvlink_down", "nvlink_to_switch", "fabric_differs"}
+OF_A_GPU |= {
+    "failing_calls",
+    "no_call_succeeds",
+    "lookup_failed",
+    "lookup_code",
+    "missing",
+    "nvlink_down",
+    "nvlink_to_switch",
+    "fabric_differs",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,7 +70,7 @@ def pages(count: int) -> str:
 
 UNWELL, WIDTH = "nvml/fabric_unhealthy inspect", "nvml/pcie_width inspect"
 CORRECTED, SPARE, REPAIR = "nvml/ecc_corrected inspect", "nvml/spare_rows_low observe", "nvml/repair_pending reset_device/after_job"
-WORDS = "inspect", "reset_device", "reboot_node", "inspect", "reset_device/after_job", "inspect", "reset_device", "reboot_node"
+WORDS = "inspect", "reset_device", "reboot_node", "inspect", "reset_device/after_job", "reset_device", "reset_device", "reboot_node"
 HOT, THROTTLED = "nvml/temperature inspect", "nvml/throttled observe"
 
 SIGNALS = {
@@ -102,8 +111,10 @@ SIGNALS = {
             ({"lookup_ret": 15}, "nvml/gpu_lost reboot_node"),
             ({"lookup_ret": 999}, "nvml/gpu_lost reboot_node"),
             ({"lookup_ret": 10}, "nvml/gpu_lost reboot_node"),
-            ({"lookup_ret": 4}, "nvml/no_permission inspect"),
-            ({"lookup_ret": 8}, "nvml/insufficient_power inspect"),
+            ({"lookup_ret": 4}, "nvml/no_permission inspect, nvml/lookup_failed inspect"),
+            ({"lookup_ret": 8}, "nvml/insufficient_power inspect, nvml/lookup_failed inspect"),
+            ({"lookup_ret": 14}, "nvml/corrupted_inforom inspect, nvml/lookup_failed inspect"),
+            *(({"lookup_ret": code}, "nvml/lookup_failed inspect") for code in (2, 9, 18, 27)),
             ({"lookup_ret": 11}, "nvml/irq_issue reboot_node"),
             ({"lookup_ret": 16}, "nvml/reset_required reset_device"),
             ({"absent": 1}, "nvml/gpu_not_initialised reboot_node"),
@@ -927,6 +938,20 @@ async def test_an_xid_event_is_a_reason_to_look_at_once_and_speaks_later(tmp_pat
         assert (event.component.id, event.fields["witness"], event.fields["number"]) == (node.addresses[1], "nvml", 79)
         assert event.time - began < 1.0  # when it was heard, not when it was told
         assert {one.code for one in looking.events if one.kind == "xid"} == {"xid/79"}
+
+
+@story
+async def test_an_event_is_about_the_gpu_that_it_names(tmp_path: Path) -> None:
+    """Also where it comes through every GPU's event set, as from NVIDIA's mock."""
+    node = SimulatedNode(tmp_path, "h100", 3)
+    node.set_global({"abi.any_set": 1})
+    with mock.patch.object(nvml_source, "_CORROBORATED_S", 0.1):
+        async with Looking(node, hasty()) as looking:
+            await looking.until(lambda: looking.batches)
+            node.emit(1, XID, 79)
+            await looking.until(lambda: looking.of("xid/79"))
+            await looking.looks(5)
+            assert {event.component.id for event in looking.of("xid/79")} == {node.addresses[1]}
 
 
 @story

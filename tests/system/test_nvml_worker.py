@@ -46,7 +46,7 @@ OF_A_GPU = """
     DeviceGetMemoryErrorCounter DeviceGetSramEccErrorStatus DeviceGetRemappedRows DeviceGetRowRemapperHistogram
     DeviceGetRetiredPages_v2 DeviceGetRetiredPagesPendingStatus DeviceGetRepairStatus DeviceGetUnrepairableMemoryFlag_v1
     DeviceGetCurrPcieLinkGeneration DeviceGetCurrPcieLinkWidth DeviceGetMaxPcieLinkGeneration DeviceGetMaxPcieLinkWidth
-    DeviceGetNvLinkState DeviceGetGpuFabricInfoV DeviceGetComputeRunningProcesses_v3 DeviceGetNvLinkErrorCounter
+    DeviceGetNvLinkState DeviceGetNvLinkVersion DeviceGetGpuFabricInfoV DeviceGetComputeRunningProcesses_v3 DeviceGetNvLinkErrorCounter
     DeviceGetCurrentClocksThrottleReasons
 """.split()  # noqa: SIM905  # a list would be fifty lines
 WHERE = {"DeviceGetNvLinkErrorCounter": A100, "DeviceGetCurrentClocksThrottleReasons": OLDER}

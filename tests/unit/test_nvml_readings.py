@@ -340,6 +340,18 @@ def test_a_bridge_between_two_of_four_is_no_fault_of_the_others() -> None:
     assert not codes(node.look() + node.look())
 
 
+@pytest.mark.parametrize(("switched", "active"), [(True, 0.0), (False, 0.0), (True, 1.0)])
+def test_no_link_at_all_on_a_board_with_switches(switched: bool, active: float) -> None:
+    """No GPU of this node ever had a link, as after a boot in which fabric manager failed on a new board."""
+    node = Node(4)
+    node.node.switched = switched
+    for gpu in range(4):
+        node.set(gpu, nvlinks=18.0, nvlink_active=[active] * 18)
+    node.set(3, nvlinks=0.0, nvlink_active=[active] * 18)
+    found = {code for _ in range(40) for code in codes(node.look())}
+    assert found == ({(gpu, "nvml/nvlinks_absent") for gpu in GPUS[:4]} if switched and not active else set())
+
+
 def test_a_gpu_in_mig_mode_is_not_compared() -> None:
     """Fabric Manager's user guide: with MIG the GPU's NVLinks are disabled or not used."""
     node = eight(nvlinks=0.0, nvlink_active=[0.0] * 18, mig_mode=1.0)
@@ -491,7 +503,7 @@ def test_every_call_fails() -> None:
         (5, "550.90.07", "inspect", "unknown kind"),
         (5, "595.44.02", "inspect", "IMEX"),
         (5, "615.10", "inspect", "IMEX"),
-        (5, "unknown", "inspect", "recovery advice"),
+        (5, "unknown", "inspect", "unknown kind"),
         (6, "615.10", "reset_device", "bus reset"),
         (7, "615.10", "reboot_node", "system reboot"),
         (8, "615.10", "inspect", "unknown kind"),
@@ -504,3 +516,9 @@ def test_what_the_number_of_a_recovery_action_means(number: int, driver: str, ac
     (event,) = [event for event in node.look(recovery=float(number)) if event.code == "nvml/recovery_action"]
     ruling = CATALOG.rule(event.code).rule_on(event.fields)
     assert (ruling.action.value, words in ruling.title) == (action, True), ruling.title
+    assert ruling.unusable is (action == "inspect")
+
+
+@pytest.mark.parametrize("code", ["fabric_not_ready", "lookup_failed", "no_call_succeeds", "reset_required"])
+def test_a_gpu_that_cannot_be_used_makes_the_node_unfit(code: str) -> None:
+    assert CATALOG.rule(f"nvml/{code}").rule_on({}).unusable

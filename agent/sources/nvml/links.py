@@ -32,8 +32,9 @@ class Links:
         if former in self._ever:
             self._ever[identity] = self._ever.pop(former)
 
-    def compare(self, identity: str, known: Values, siblings: Sequence[Values]) -> dict[str, Sample]:
-        """How many links there should be, and of each whether it should be active and is not. `known`: this GPU's readings."""
+    def compare(self, identity: str, known: Values, siblings: Sequence[Values], *, switched: bool) -> dict[str, Sample]:
+        """How many links there should be, and of each whether it should be active and is not. `known`: this GPU's readings; `switched`:
+        there are NVSwitches on PCI, so there should be links even where no GPU ever had any."""
         if known.get("mig_mode"):
             return {}
         states = _states(known)
@@ -41,13 +42,14 @@ class Links:
         ever |= {link for link, state in enumerate(states) if state == 1.0}
         others = [_states(one) for one in siblings if "nvlinks" in one and not one.get("mig_mode")]
         expected = ever | _usual(others)
+        absent: dict[str, Sample] = {"nvlinks_absent": float(switched and not expected and not any(states))}
         if not expected and not states:
-            return {}
+            return absent
         width = max([len(states), *(link + 1 for link in expected)])
         # A link that could not be read (NaN) may be active; one that the driver does not know any more is not.
         active = [*states, *([0.0] * (width - len(states)))]
         down = tuple(float(link in expected and state == 0.0) for link, state in enumerate(active))
-        found: dict[str, Sample] = {"nvlink_down": down, "nvlinks_expected": float(len(expected))}
+        found: dict[str, Sample] = {**absent, "nvlink_down": down, "nvlinks_expected": float(len(expected))}
         if not states:
             found["nvlinks_active"] = 0.0
         # A link that is down may not say what is at its other end; the siblings' are wired alike.

@@ -52,6 +52,7 @@ _DERIVED = {
     "nvlink_down": "nvlinks",
     "nvlinks_expected": "nvlinks",
     "nvlink_to_switch": "nvlinks",
+    "nvlinks_absent": "nvlinks",
     "fabric_differs": "fabric_state",
     "ecc_uncorrected_missed": "ecc_uncorrected_lifetime",
     "sram_uncorrected_parity_missed": "sram_uncorrected_parity_lifetime",
@@ -77,6 +78,7 @@ class GpuNode:
         versions that they may have, where it said that. `overdue_s`: by tier, how old a reading may be that is current."""
         self.boot_id = boot_id
         self.simulated = False
+        self.switched = False  # there are NVSwitches on PCI
         self.slots: Mapping[str, str] = {}  # physical slots by address without function
         self._catalog = catalog
         self._expected = expected
@@ -302,7 +304,7 @@ class GpuNode:
         siblings = [one for other, one in self.read.items() if other != address and one.values.get("name") == known.get("name")]
         found: dict[str, Sample] = {}
         if "nvlinks" in values:
-            found |= self._links.compare(identity, known, [one.values for one in siblings])
+            found |= self._links.compare(identity, known, [one.values for one in siblings], switched=self.switched)
         if "fabric_state" in values:
             found |= fabric_differs(known, [one.values for one in siblings])
         return found

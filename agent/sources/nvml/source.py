@@ -190,6 +190,7 @@ class Nvml:
             return
         self._node.attached(self._answer, self._gpus())
         self._node.slots = self._inventory.slots
+        self._node.switched = any(device.kind is ComponentKind.NVSWITCH for device in self._inventory.devices.values())
         failed, heard = self._answer["failed"], len(self._answer["events"])
         log.info(
             "nvml_attached", driver=self._answer["driver"], gpus=len(gpus), failed=failed, events=heard, simulated=self._node.simulated
