@@ -221,6 +221,7 @@ SIGNALS |= {
     "MIG switches the links off": Signal(
         "h100", [({}, "")] * 3 + [({"mig_mode": "1 1", "fi.91.0": "u32:0"}, ""), ({"mig_mode": "1 1", "nvlink.5.state": 0}, "")]
     ),
+    "C2C": Signal("gb200", [({}, ""), ({"fi.171.1": "u32:0"}, "nvml/c2c_link_down inspect"), ({"fi.170.0": None}, "")], gone=("fi.170.0",)),
     "NVLink 5 recovery": Signal(
         "b200",
         [({"fi.214.3": 0, "fi.213.3": 5}, ""), ({"fi.214.3": 1}, "nvml/nvlink_recovery_failed reset_device"), ({"fi.214.3": None}, "")],

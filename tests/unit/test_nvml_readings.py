@@ -166,6 +166,50 @@ def test_the_generation_of_the_links_is_asked(code: int, version: float, counter
     assert answer["missing"][other] == "not supported"
 
 
+@pytest.mark.parametrize(
+    ("former", "newer", "values", "missing"),
+    [
+        (34, failing(3), {"temperature_celsius": 34}, {}),
+        (failing(13), 36, {"temperature_celsius": 36}, {}),
+        (failing(26), 36, {"temperature_celsius": 36}, {}),
+        (failing(3), failing(13), {}, {"temperature_celsius": "not supported"}),
+        (failing(999), 36, {}, {"temperature_celsius": "fails with NVML error 999"}),
+    ],
+)
+def test_the_temperature_by_the_newer_call_where_the_former_is_gone(
+    former: Any, newer: Any, values: dict[str, Any], missing: dict[str, str]
+) -> None:
+    answer = Look(nvmlDeviceGetTemperature=former, nvmlDeviceGetTemperatureV=newer).read("temperature")
+    assert (answer["values"], answer["missing"]) == (values, missing)
+
+
+def test_links_to_the_processor() -> None:
+    look = Look(nvmlDeviceGetFieldValues=fields({170: 2.0, (171, 0): 1.0, (171, 1): 0.0, (232, 1): 7.0}))
+    answer = look.read("c2c_links")
+    assert answer["values"]["c2c_active"] == [1.0, 0.0]
+    assert math.isnan(answer["values"]["c2c_replays"][0])
+    assert set(answer["missing"]) == {"c2c_error_interrupts", "c2c_replays_back_to_back"}
+    assert not Look(nvmlDeviceGetFieldValues=fields({170: 0.0})).read("c2c_links")["values"]
+
+
+def test_where_in_a_rack_a_gpu_is() -> None:
+    """In what identifies it, also once it is lost, in the words of its events, and as a metric."""
+
+    def answer(info: Any) -> None:
+        info._obj.chassisSerialNumber = b"1820324000001"
+        info._obj.slotNumber, info._obj.trayIndex, info._obj.hostId = bytes([200]), bytes([3]), bytes([0])
+
+    values = Look(nvmlDeviceGetPlatformInfo=answer).read("platform")["values"]
+    assert values == {"chassis_serial": "1820324000001", "chassis_slot": 200.0, "tray_index": 3.0, "host_id": 0.0}
+    node = Node(1)
+    node.look(**values)
+    (lost,) = [event for event in node.answer({GPUS[0]: {"lookup": 15}}) if event.code == "nvml/gpu_lost"]
+    assert "chassis 1820324000001 chassis slot 200 tray 3" in lost.raw
+    assert values.items() <= node.read(0).values.items()
+    (sample,) = [one for metric in gpus.metrics([node.read(0)]) for one in metric.samples if one.name == "vitald_gpu_place_info"]
+    assert (sample.labels["chassis_serial"], sample.labels["tray_index"]) == ("1820324000001", "3")
+
+
 def test_an_event_is_about_the_gpu_that_it_names() -> None:
     """Whichever set it came through: NVIDIA's mock gives any event to any set."""
     worker, told = Worker("", mmap.mmap(-1, 4096)), []

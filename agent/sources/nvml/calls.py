@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union
 
 import pynvml
@@ -40,6 +40,16 @@ _RECOVERY, _RESET, _DRAIN_RESET, _MEMORY_TEMPERATURE, _POWER_TIME, _THERMAL_TIME
 _SW_THERMAL, _HW_THERMAL, _POWER_BRAKE = 269, 270, 271
 _LINKS, _DL_REPLAY, _DL_RECOVERY, _DL_CRC = 91, 161, 162, 163
 _RECOVERY_FAILED, _RECOVERED, _EFFECTIVE, _MALFORMED, _OVERRUN, _SYMBOLS = 214, 213, 219, 206, 207, 221
+_NVLINK5_MORE = {
+    208: "nvlink_receive_errors",
+    209: "nvlink_remote_errors",
+    210: "nvlink_general_errors",
+    211: "nvlink_integrity_errors",
+    212: "nvlink_transmit_discards",
+}
+_C2C_COUNT, _C2C_STATUS = 170, 171
+_C2C_ERRORS = {231: "c2c_error_interrupts", 232: "c2c_replays", 233: "c2c_replays_back_to_back"}
+_MAX_C2C_LINKS = 16
 _PCIE = {
     94: "pcie_replays",
     173: "pcie_correctable_errors",
@@ -52,6 +62,7 @@ _REASONS = {
     0x1: "idle",
     0x4: "power_capped",
     0x8: "hw_slowdown",
+    0x10: "sync_boost",
     0x20: "sw_thermal_slowdown",
     0x40: "hw_thermal_slowdown",
     0x80: "power_brake",
@@ -120,7 +131,15 @@ def recovery_action(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def temperature(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return {"temperature_celsius": ask("nvmlDeviceGetTemperature", gpu.handle, 0)}
+    try:
+        return {"temperature_celsius": ask("nvmlDeviceGetTemperature", gpu.handle, 0)}
+    except pynvml.NVMLError as error:  # deprecated by NVML 13; its successor is there from R565 on
+        if error.value not in MISSING:
+            raise
+        try:
+            return {"temperature_celsius": ask("nvmlDeviceGetTemperatureV", gpu.handle, 0)}
+        except pynvml.NVMLError as newer:
+            raise (error if newer.value in MISSING else newer) from newer
 
 
 def margin(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -317,6 +336,7 @@ def nvlink_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
             _MALFORMED: "nvlink_malformed_packets",
             _OVERRUN: "nvlink_buffer_overruns",
             _SYMBOLS: "nvlink_symbol_errors",
+            **_NVLINK5_MORE,
         }
     else:
         names = {_DL_REPLAY: "nvlink_replays", _DL_RECOVERY: "nvlink_recoveries", _DL_CRC: "nvlink_crc_errors"}
@@ -328,12 +348,29 @@ def nvlink_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
             name: [float(ask("nvmlDeviceGetNvLinkErrorCounter", gpu.handle, link, counter)) for link in range(links)]
             for counter, name in counters.items()
         }
+    return _some(_by_link(got, names.values(), links))
+
+
+def _by_link(got: Mapping[str, Reading], names: Iterable[str], links: int) -> dict[str, Reading]:
+    """Readings by link from those named `name/link`: NaN where a link does not say it, nothing where none does."""
     whole: dict[str, Reading] = {}
-    for name in names.values():
+    for name in names:
         values = [got.get(f"{name}/{link}") for link in range(links)]
         if any(isinstance(value, float) for value in values):
             whole[name] = [value if isinstance(value, float) else math.nan for value in values]
-    return _some(whole)
+    return whole
+
+
+def c2c_links(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """The links between the GPU and a Grace processor."""
+    count = _some(_fields(ask, gpu, {_C2C_COUNT: "c2c_links"}))["c2c_links"]
+    assert isinstance(count, float)
+    links = min(int(count), _MAX_C2C_LINKS)
+    if not links:
+        raise pynvml.NVMLError(NOT_SUPPORTED)
+    names = {_C2C_STATUS: "c2c_active", **_C2C_ERRORS}
+    got = _fields(ask, gpu, {(field, link): f"{name}/{link}" for field, name in names.items() for link in range(links)})
+    return {"c2c_links": count, **_by_link(got, names.values(), links)}
 
 
 def fabric(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -450,6 +487,19 @@ def identity(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
             if error.value not in MISSING:
                 raise
             gpu.refused[name] = error.value
+    return got
+
+
+def platform(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """Where the GPU stands in a rack: chassis, slot and tray. Only boards of such racks say it."""
+    info = pynvml.c_nvmlPlatformInfo_v2_t()
+    ask("nvmlDeviceGetPlatformInfo", gpu.handle, ctypes.byref(info))
+    raw, where = bytes(info), type(info)  # the binding decodes each member as UTF-8, which a number need not be
+    start = where.chassisSerialNumber.offset
+    serial = raw[start : start + where.chassisSerialNumber.size].partition(b"\0")[0].decode("ascii", "replace").strip()
+    got: dict[str, Reading] = {"chassis_serial": serial} if serial else {}
+    for name, member in (("chassis_slot", where.slotNumber), ("tray_index", where.trayIndex), ("host_id", where.hostId)):
+        got[name] = float(raw[member.offset])
     return got
 
 

@@ -58,7 +58,8 @@ _DERIVED = {
     "sram_uncorrected_parity_missed": "sram_uncorrected_parity_lifetime",
     "sram_uncorrected_secded_missed": "sram_uncorrected_secded_lifetime",
 }
-_WHO = ("name", "serial", "uuid", "vbios", "part_number", "inforom", "board_id", "module_id", "minor")  # stays true of a lost GPU
+_PLACE = ("chassis_serial", "chassis_slot", "tray_index", "host_id")  # in a rack
+_WHO = ("name", "serial", "uuid", "vbios", "part_number", "inforom", "board_id", "module_id", "minor", *_PLACE)  # stays true of a lost GPU
 
 
 class GpuNode:
@@ -325,6 +326,7 @@ class GpuNode:
             serial=str(values.get("serial", "")),
             module=str(int(module)) if isinstance(module, (int, float)) else "",
             slot=self.slots.get(address.rpartition(".")[0], ""),
+            place=_place(values),
         )
         if self._devices.at(address) is None:  # until now it went by its address
             self._watcher.rename(address, known.uuid)
@@ -400,6 +402,14 @@ def _no_call_succeeds(known: Mapping[str, Sample], values: Mapping[str, Sample],
         return {"no_call_succeeds": 0.0}
     current = any(TIER_OF.get(name) in _ASKED_OFTEN for name in known)
     return {"no_call_succeeds": 1.0} if failing and not current else {}
+
+
+def _place(values: Mapping[str, Sample]) -> str:
+    """Where in the rack a person finds the GPU; empty where the board does not say it."""
+    said = {"chassis": values.get("chassis_serial"), "chassis slot": values.get("chassis_slot"), "tray": values.get("tray_index")}
+    return " ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in said.items() if value is not None
+    )
 
 
 def _branch(version: str) -> dict[str, Sample]:

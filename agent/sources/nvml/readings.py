@@ -16,7 +16,7 @@ FAST: Calls = {
     "margin": ("margin_celsius",),
     "memory_temperature": ("memory_temperature_celsius",),
     "clock_events": (
-        *("clock_event_reasons", "idle", "power_capped", "hw_slowdown"),
+        *("clock_event_reasons", "idle", "power_capped", "hw_slowdown", "sync_boost"),
         *("sw_thermal_slowdown", "hw_thermal_slowdown", "power_brake"),
     ),
     "throttle_times": (
@@ -63,8 +63,10 @@ SLOW: Calls = {
     "nvlink_errors": (
         *("nvlink_replays", "nvlink_recoveries", "nvlink_crc_errors", "nvlink_recovery_failures"),
         *("nvlink_effective_errors", "nvlink_malformed_packets", "nvlink_buffer_overruns"),
-        *("nvlink_symbol_errors",),
+        *("nvlink_symbol_errors", "nvlink_receive_errors", "nvlink_remote_errors"),
+        *("nvlink_general_errors", "nvlink_integrity_errors", "nvlink_transmit_discards"),
     ),
+    "c2c_links": (*("c2c_links", "c2c_active", "c2c_error_interrupts", "c2c_replays", "c2c_replays_back_to_back"),),
     "fabric": (
         *("fabric_state", "fabric_status", "fabric_clique", "fabric_cluster", "fabric_health_mask"),
         *("fabric_degraded_bandwidth", "fabric_route_recovery", "fabric_route_unhealthy"),
@@ -78,6 +80,7 @@ INVENTORY: Calls = {
         *("uuid", "name", "serial", "part_number", "vbios", "inforom"),
         *("module_id", "minor", "board_id"),
     ),
+    "platform": ("chassis_serial", "chassis_slot", "tray_index", "host_id"),
     "nvlink_layout": ("nvlink_version", "nvlink_switched"),
     "limits": ("shutdown_celsius", "slowdown_celsius", "memory_max_celsius", "gpu_max_celsius"),
     "t_limits": ("shutdown_margin_celsius", "slowdown_margin_celsius", "gpu_max_margin_celsius"),
