@@ -1,7 +1,8 @@
 """
 From readings to signs: which of the catalogue's watches hold, and since when.
 
-Owns     what was said last of each component, so that a thing is said once: counters' baselines, and what lasts.
+Owns     what was said last of each component, so that a thing is said once: counters' baselines, and what lasts; and what the
+         last look found to hold still, so that the judge can be held against it.
 Refuses  reading (a source does), and judging: a sign becomes an event, and what that means is the catalogue's.
 
 A value that cannot be observed neither begins nor ends anything. What is remembered goes by the component's identity, and
@@ -73,6 +74,8 @@ class Watcher:
         self._about = {
             kind: tuple((one, of) for one, of in looked_at if one.component in (kind, ComponentKind.PCI)) for kind in ComponentKind
         }  # entries with the readings that they look at
+        self.holding: list[Sign] = []  # what was said before, and held at the last look
+        self.calm: set[tuple[Component, str]] = set()  # codes of states that did not hold at the last look, and that nobody said
         self._known: dict[str, _Known] = {}
         for identity, stored in (memory or {}).items():
             said = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.get("said", {}).items()}
@@ -130,6 +133,7 @@ class Watcher:
 
         `siblings`: all components that one of them may be compared with, as they were last read.
         """
+        self.holding, self.calm = [], set()
         for one in readings:
             self._note(one, now)
         signs: list[Sign] = []
@@ -150,12 +154,10 @@ class Watcher:
 
     def _lasting(self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float) -> list[Sign]:
         known = self._known[one.identity]
-        held, seen = None, False
+        held, seen, unseen = None, False, False
         for watch in watched.watches:
-            if watch.of not in one.fresh:
-                continue
-            found = self._holds(watch, one, all_, now)
-            seen = seen or found is not None
+            found = self._holds(watch, one, all_, now) if watch.of in one.fresh else None
+            seen, unseen = seen or found is not None, unseen or found is None
             if found:
                 held = watch, found
                 break
@@ -165,6 +167,10 @@ class Watcher:
             return []  # what it was said of has not been read again
         if not seen or (was if held is not None else said_of is None):
             known.turning.pop(watched.code, None)
+            if held is not None and self._is_present(held[0], known, now):
+                self.holding.append(_sign(one, watched.code, *held[1]))
+            elif held is None and not unseen:
+                self.calm.add((one.component, watched.code))
             return []
         if held is not None:
             wait = held[0].for_s
@@ -182,6 +188,11 @@ class Watcher:
         known.stood.pop(watched.code, None)
         known.on[watched.code] = watch.of
         return [_sign(one, watched.code, fields, text + (f" for {watch.for_s:g} s" if watch.for_s else ""))]
+
+    def _is_present(self, watch: Watch, known: _Known, now: float) -> bool:
+        """Whether what holds is so now. What grew in a window may have been dealt with since; it grows still where it grew in this look."""
+        samples = known.grown.get(watch.of) if watch.over_s else None
+        return not watch.over_s or bool(samples and len(samples) > 1 and samples[-1][0] == now)
 
     def _holds(self, watch: Watch, one: Readings, all_: Sequence[Readings], now: float) -> tuple[dict[str, Value], str] | tuple[()] | None:
         """The event's fields and text where it holds, empty where it does not, None where that cannot be told."""
@@ -209,8 +220,7 @@ class Watcher:
         hit = [place for place, value in enumerate(values) if _against(watch, value, limit)]
         if not hit:
             return ()
-        carried = [name for name in watch.carry if name in one.values]
-        fields: dict[str, Value] = {name: _plain(one.values[name]) for name in (watch.of, *watch.only, *carried)}
+        fields: dict[str, Value] = {name: _plain(one.values[name]) for name in (watch.of, *watch.only)} | _carried(watch, one)
         if watch.test in (Test.ABOVE, Test.BELOW):
             fields["limit"] = round(limit, 6)
         where = ""
@@ -263,6 +273,9 @@ class Watcher:
                 continue
             key = f"{watched.code}:{watch.of}"
             before = known.said.get(key)
+            if watched.state and value == before:
+                fields = {watch.of: _plain(value), **_carried(watch, one)}
+                self.holding.append(_sign(one, watched.code, fields, f"{watch.of} is {_said(value)}"))
             if before == (value if watch.test is Test.CHANGES else _numbers(value)) and key not in known.booted:
                 continue  # as it was: nearly always
             if any(one.values.get(name) not in wanted for name, wanted in watch.only.items()):
@@ -270,8 +283,7 @@ class Watcher:
             if watch.test is Test.CHANGES:
                 # What was never said is taken to be calm: 0, or whatever is there first of a text.
                 if value != (before if before is not None else value if isinstance(value, str) else 0):
-                    carried = {name: _plain(one.values[name]) for name in watch.carry if name in one.values}
-                    changed = {watch.of: _plain(value), "was": _plain(before), **carried}
+                    changed = {watch.of: _plain(value), "was": _plain(before), **_carried(watch, one)}
                     signs.append(_sign(one, watched.code, changed, f"{watch.of} is {_said(value)}"))
                 if value != before:
                     known.said[key] = value
@@ -289,11 +301,11 @@ class Watcher:
             risen = [place for place, (was, at) in enumerate(zip(base, now_at)) if at - was >= max(_number(watch.limit), 1e-9)]
             if risen:
                 by = sum(now_at[place] - base[place] for place in risen)
-                fields: dict[str, Value] = {watch.of: _whole(sum(now_at)), "rise": _whole(by)}
+                rise: dict[str, Value] = {watch.of: _whole(sum(now_at)), "rise": _whole(by)}
                 if isinstance(value, tuple):
-                    fields[f"{_PARTS.get(one.component.kind, 'port')}s"] = list(risen)
+                    rise[f"{_PARTS.get(one.component.kind, 'port')}s"] = list(risen)
                 since = "" if before is not None else ", at the first look"
-                signs.append(_sign(one, watched.code, fields, f"{watch.of} rose by {by:g} to {sum(now_at):g}{since}"))
+                signs.append(_sign(one, watched.code, rise, f"{watch.of} rose by {by:g} to {sum(now_at):g}{since}"))
             known.said[key] = tuple(at if place in risen else was for place, (was, at) in enumerate(zip(base, now_at)))
             known.booted.discard(key)
         return signs
@@ -368,6 +380,10 @@ def _against(watch: Watch, value: float | str, limit: float) -> bool:
 
 def _sign(one: Readings, code: str, fields: Mapping[str, Value], text: str) -> Sign:
     return Sign(component=one.component, identity=one.identity, code=code, fields=fields, text=text)
+
+
+def _carried(watch: Watch, one: Readings) -> dict[str, Value]:
+    return {name: _plain(one.values[name]) for name in watch.carry if name in one.values}
 
 
 def _numbers(value: Sample | None) -> tuple[float, ...]:

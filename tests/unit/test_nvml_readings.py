@@ -561,6 +561,9 @@ def test_what_the_number_of_a_recovery_action_means(number: int, driver: str, ac
     ruling = CATALOG.rule(event.code).rule_on(event.fields)
     assert (ruling.action.value, words in ruling.title) == (action, True), ruling.title
     assert ruling.unusable is (action == "inspect")
+    node.look(recovery=float(number))
+    (still,) = [one for one in node.node.holding if one.code == "nvml/recovery_action"]
+    assert CATALOG.rule(still.code).rule_on(still.fields).title == ruling.title
 
 
 @pytest.mark.parametrize("code", ["fabric_not_ready", "lookup_failed", "no_call_succeeds", "reset_required"])
