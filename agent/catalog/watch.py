@@ -53,6 +53,7 @@ class Watch:
     for_s: float = 0.0  # it must hold for so long
     clear_for_s: float | None = None  # it must then not hold for so long; None: as long as it had to hold
     only: Mapping[str, tuple[Plain, ...]] = field(default_factory=dict)  # only while these readings have these values
+    carry: tuple[str, ...] = ()  # other readings that its event carries, for the entry's cases
 
     @property
     def lasting(self) -> bool:
@@ -80,7 +81,7 @@ class Watched:
 
 
 _TESTS = {test.value: test for test in Test}
-_KEYS = ("of", "over", "per", "times", "least", "lifetime", "baseline", "returns", "for", "clear_for", "only", *_TESTS)
+_KEYS = ("of", "over", "per", "times", "least", "lifetime", "baseline", "returns", "for", "clear_for", "only", "carry", *_TESTS)
 
 
 def read(table: Mapping[str, Any]) -> Watch:
@@ -119,6 +120,9 @@ def read(table: Mapping[str, Any]) -> Watch:
     only = table.get("only", {})
     if not isinstance(only, dict):
         raise ValueError("only: expected { reading = value }")
+    carry = table.get("carry", [])
+    if not isinstance(carry, list) or not all(isinstance(name, str) for name in carry):
+        raise ValueError("carry: expected a list of names of readings")
     return Watch(
         of=table["of"],
         test=test,
@@ -134,6 +138,7 @@ def read(table: Mapping[str, Any]) -> Watch:
         for_s=toml.duration(table["for"]) if "for" in table else 0.0,
         clear_for_s=toml.duration(table["clear_for"]) if "clear_for" in table else None,
         only={name: _plain(f"only.{name}", value) for name, value in only.items()},
+        carry=tuple(carry),
     )
 
 

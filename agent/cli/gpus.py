@@ -80,7 +80,9 @@ def _remap(gpu: Json) -> str:
 
 
 def _links(gpu: Json) -> str:
-    active, links = _of(gpu, "nvlinks_active"), _of(gpu, "nvlinks")
+    active, links = _of(gpu, "nvlinks_active"), _of(gpu, "nvlinks_expected")
+    if links is None:
+        links = _of(gpu, "nvlinks")
     return "-" if active is None or links is None else f"{active:.0f}/{links:.0f}"
 
 

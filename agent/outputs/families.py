@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -79,7 +80,7 @@ def made(prefix: str, families: Sequence[Family], labels: Sequence[str], whose: 
                         own.add_metric([*who.labels, value], 1)
                 elif family.each:
                     for number, one in enumerate(value if isinstance(value, tuple) else (value,), family.first):
-                        if isinstance(one, (int, float)):
+                        if isinstance(one, (int, float)) and not math.isnan(one):
                             own.add_metric([*named, str(number)], one * family.scale)
                 elif isinstance(value, (int, float)):
                     own.add_metric(named, value * family.scale)

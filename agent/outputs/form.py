@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -118,9 +119,11 @@ def source(health: SourceHealth) -> Json:
 
 
 def plain(value: Sample) -> object:
-    """A reading: whole numbers are written as such."""
+    """A reading: whole numbers are written as such; a part that could not be read is null."""
     if isinstance(value, tuple):
         return [plain(part) for part in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

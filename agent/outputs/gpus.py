@@ -17,13 +17,15 @@ from agent.sources.nvml.node import NAME as NVML
 from agent.sources.pci import PciInventory
 
 LABELS = ("gpu", "uuid", "pci_bus_id", "model")
-_WHO = ("name", "uuid", "serial", "part_number", "vbios", "inforom", "module_id", "minor", "board_id", "driver_version")
+_PLACE = ("chassis_serial", "chassis_slot", "tray_index", "host_id")
+_WHO = ("name", "uuid", "serial", "part_number", "vbios", "inforom", "module_id", "minor", "board_id", "driver_version", *_PLACE)
 
 FAMILIES: tuple[Family, ...] = (
     gauge("lost", "1 while NVML cannot reach the GPU."),
     gauge(
         "recovery_action",
-        "The driver's own advice (NVML field 230): 0 none, 1 reset, 2 reboot, 3 drain peers, 4 drain and reset.",
+        "The driver's own advice (NVML field 230): 0 none, 1 reset, 2 reboot, 3 drain peers, 4 drain and reset, "
+        "5 recover the IMEX domain (driver 580: bus reset), 6 bus reset, 7 system reboot.",
         "recovery",
     ),
     gauges("temperature_celsius", "Temperature.", "sensor", {"gpu": "temperature_celsius", "memory": "memory_temperature_celsius"}),
@@ -39,7 +41,10 @@ FAMILIES: tuple[Family, ...] = (
         "clock_event",
         "1 while the clocks are held down for this reason.",
         "reason",
-        {name: name for name in ("idle", "power_capped", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "power_brake")},
+        {
+            name: name
+            for name in ("idle", "power_capped", "hw_slowdown", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "power_brake")
+        },
     ),
     gauges(
         "ecc_errors_lifetime",
@@ -71,7 +76,13 @@ FAMILIES: tuple[Family, ...] = (
     gauge("pcie_generation", "Generation of the PCIe link now."),
     gauge("pcie_width", "Lanes of the PCIe link now."),
     gauge("nvlink_up", "1 for an NVLink that is active.", "nvlink_active", each="link"),
+    gauge("nvlinks_active", "NVLinks that are active."),
+    gauge("nvlinks_expected", "NVLinks that were ever active, or are on most GPUs of this model here."),
+    gauge("nvlink_version", "NVLink version, such as 4 or 5."),
+    gauge("c2c_link_up", "1 for a link to the processor (NVLink-C2C) that is active.", "c2c_active", each="link"),
     gauge("fabric_state", "NVLink fabric: 1 not started, 2 in progress, 3 completed."),
+    gauge("fabric_clique", "Clique of the NVLink domain that the GPU belongs to."),
+    gauge("fabric_differs", "1 where the GPU is in another NVLink domain than most GPUs of this node."),
     gauge("persistence_mode", "1 if persistence mode is on."),
     gauge("ecc_mode", "1 if ECC is on."),
     gauge("mig_instances", "MIG instances."),
@@ -91,6 +102,12 @@ FAMILIES: tuple[Family, ...] = (
     counters(
         "ecc_errors", "ECC errors since the driver was loaded.", "type", {"corrected": "ecc_corrected", "uncorrected": "ecc_uncorrected"}
     ),
+    counters(
+        "ecc_errors_by_memory",
+        "Uncorrectable ECC errors since the driver was loaded.",
+        "memory",
+        {"dram": "ecc_uncorrected_dram", "sram": "ecc_uncorrected_sram"},
+    ),
     counter("pcie_replays", "PCIe packets that were sent again."),
     counters(
         "pcie_errors",
@@ -107,6 +124,19 @@ FAMILIES: tuple[Family, ...] = (
             ("recovery_failures", "recoveries that failed"),
             ("effective_errors", "errors after correction"),
             ("symbol_errors", "symbol errors"),
+            ("receive_errors", "packets received with errors"),
+            ("remote_errors", "errors that the remote end reports"),
+            ("general_errors", "other errors"),
+            ("integrity_errors", "times that local errors passed their threshold"),
+            ("transmit_discards", "packets that were discarded and not sent"),
+        )
+    ),
+    *(
+        counter(f"c2c_{name}", f"NVLink-C2C: {text}.", each="link")
+        for name, text in (
+            ("error_interrupts", "error interrupts"),
+            ("replays", "replays"),
+            ("replays_back_to_back", "replays of what was a replay"),
         )
     ),
 )
@@ -150,6 +180,12 @@ def metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
         more = [str(one.readings.values.get(name, "")) for name in ("serial", "vbios", "driver_version")]
         info.add_metric([*one.labels, *more, "true" if one.readings.simulated else "false"], 1)
     yield info
+    place = GaugeMetricFamily("vitald_gpu_place_info", "Where in a rack each GPU is.", labels=[*LABELS, *_PLACE])
+    for one in who:
+        values = one.readings.values
+        if any(name in values for name in _PLACE):
+            place.add_metric([*one.labels, *(str(form.plain(values.get(name, ""))) for name in _PLACE)], 1)
+    yield place
     yield from made("vitald_gpu", FAMILIES, LABELS, who)
 
 

@@ -42,7 +42,7 @@ _MOST_GPUS = 64
 _INJECTIONS = ("ret", "after", "delay_us", "hang", "crash")
 _HANGS = ("sleep", "fork", "spin")
 _GLOBAL = re.compile(
-    r"driver\.(?:version|nvml|cuda|epoch)|count|abi\.(?:unrepairable|fabric_max)|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
+    r"driver\.(?:version|nvml|cuda|epoch)|count|abi\.(?:unrepairable|fabric_max|any_set)|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
 )
 _KEY = re.compile(
     r"name|uuid|serial|part|vbios|inforom|busid|module|minor|board_id|arch|brand|cc|pci_device_id"
@@ -50,7 +50,7 @@ _KEY = re.compile(
     r"|utilization|memory|persistence|ecc_mode|ecc\.(?:cor|unc)\.(?:vol|agg)\.(?:total|l1|l2|dram|reg|tex|shm|cbu|sram)"
     r"|sram|privileged|remap|histogram|pages\.(?:sbe|dbe|pending)|repair|unrepairable|mig_mode|mig_max|mig\.\d+"
     r"|pcie\.(?:gen|gen_max|gen_gpu_max|width|width_max|replay)|fi\.\d+\.\d+|nvlink\.\d+\.(?:state|version|remote|err\.[0-3])"
-    r"|fabric|procs|events_mask|lost|absent|excluded|lookup_ret|epoch|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
+    r"|fabric|platform|procs|events_mask|lost|absent|excluded|lookup_ret|epoch|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
 )
 # What a reset sets back to 0, as far as a model has it: volatile ECC counts, errors of links and PCIe, times of throttling, advice.
 _CLEARED = re.compile(r"ecc\.\w+\.vol\.\w+|nvlink\.\d+\.err\.\d|pcie\.replay|pages\.pending")

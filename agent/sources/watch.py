@@ -11,6 +11,7 @@ survives a restart as the source's position; a boot, and a reset of the device, 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -233,7 +234,7 @@ class Watcher:
         hit = [place for place, value in enumerate(values) if _against(watch, value, limit)]
         if not hit:
             return ()
-        fields: dict[str, Value] = {name: _plain(one.values[name]) for name in (watch.of, *watch.only)}
+        fields: dict[str, Value] = {name: _plain(one.values[name]) for name in (watch.of, *watch.only)} | _carried(watch, one)
         if watch.test in (Test.ABOVE, Test.BELOW):
             fields["limit"] = round(limit, 6)
         where = ""
@@ -287,7 +288,8 @@ class Watcher:
             key = f"{watched.code}:{watch.of}"
             before = known.said.get(key)
             if watched.state and value == before:
-                self.holding.append(_sign(one, watched.code, {watch.of: _plain(value)}, f"{watch.of} is {_said(value)}"))
+                fields = {watch.of: _plain(value), **_carried(watch, one)}
+                self.holding.append(_sign(one, watched.code, fields, f"{watch.of} is {_said(value)}"))
             if before == (value if watch.test is Test.CHANGES else _numbers(value)) and key not in known.booted:
                 continue  # as it was: nearly always
             if any(one.values.get(name) not in wanted for name, wanted in watch.only.items()):
@@ -295,15 +297,15 @@ class Watcher:
             if watch.test is Test.CHANGES:
                 # What was never said is taken to be calm: 0, or whatever is there first of a text.
                 if value != (before if before is not None else value if isinstance(value, str) else 0):
-                    signs.append(
-                        _sign(one, watched.code, {watch.of: _plain(value), "was": _plain(before)}, f"{watch.of} is {_said(value)}")
-                    )
+                    changed = {watch.of: _plain(value), "was": _plain(before), **_carried(watch, one)}
+                    signs.append(_sign(one, watched.code, changed, f"{watch.of} is {_said(value)}"))
                 if value != before:
                     known.said[key] = value
                 continue
             now_at, base = _numbers(value), _numbers(before)
             if len(base) != len(now_at):
                 base = (0.0,) * len(now_at)
+            now_at = _known_parts(now_at, base)
             if before is None and watch.baseline:
                 base = now_at
             if key in known.booted:  # it began anew, unless it is one that nothing begins anew
@@ -313,11 +315,11 @@ class Watcher:
             risen = [place for place, (was, at) in enumerate(zip(base, now_at)) if at - was >= max(_number(watch.limit), 1e-9)]
             if risen:
                 by = sum(now_at[place] - base[place] for place in risen)
-                fields: dict[str, Value] = {watch.of: _whole(sum(now_at)), "rise": _whole(by)}
+                rise: dict[str, Value] = {watch.of: _whole(sum(now_at)), "rise": _whole(by)}
                 if isinstance(value, tuple):
-                    fields[f"{_PARTS.get(one.component.kind, 'port')}s"] = list(risen)
+                    rise[f"{_PARTS.get(one.component.kind, 'port')}s"] = list(risen)
                 since = "" if before is not None else ", at the first look"
-                signs.append(_sign(one, watched.code, fields, f"{watch.of} rose by {by:g} to {sum(now_at):g}{since}"))
+                signs.append(_sign(one, watched.code, rise, f"{watch.of} rose by {by:g} to {sum(now_at):g}{since}"))
             known.said[key] = tuple(at if place in risen else was for place, (was, at) in enumerate(zip(base, now_at)))
             known.booted.discard(key)
         return signs
@@ -334,6 +336,8 @@ class Watcher:
             samples, numbers = known.grown.setdefault(of, deque()), _numbers(value)
             if samples and len(samples[-1][1]) != len(numbers):
                 samples.clear()
+            if samples:
+                numbers = _known_parts(numbers, samples[-1][1])
             if of in known.resumed:
                 known.resumed.discard(of)
                 self._spread_growth(of, samples, numbers, stopped_s=stopped_s, now=now)
@@ -415,10 +419,19 @@ def _sign(one: Readings, code: str, fields: Mapping[str, Value], text: str) -> S
     return Sign(component=one.component, identity=one.identity, code=code, fields=fields, text=text)
 
 
+def _carried(watch: Watch, one: Readings) -> dict[str, Value]:
+    return {name: _plain(one.values[name]) for name in watch.carry if name in one.values}
+
+
 def _numbers(value: Sample | None) -> tuple[float, ...]:
     if value is None or isinstance(value, str):
         return ()
     return value if isinstance(value, tuple) else (value,)
+
+
+def _known_parts(values: tuple[float, ...], before: tuple[float, ...]) -> tuple[float, ...]:
+    """A part that could not be read (NaN) stands where it stood."""
+    return tuple(was if math.isnan(value) else value for value, was in zip(values, before))
 
 
 def _number(value: float | str) -> float:
@@ -431,7 +444,7 @@ def _whole(value: float | str) -> float | int | str:
 
 def _plain(value: Sample | None) -> Value:
     if isinstance(value, tuple):
-        return [int(part) for part in value]
+        return [int(part) for part in value if not math.isnan(part)]
     return None if value is None else _whole(value)
 
 

@@ -22,7 +22,16 @@ from tests.system.nvml import BOOT, Driven, Looking, Outcomes, beside, hasty, ou
 
 XID, OF_THE_NODE = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml", "vbios_versions"}
 OF_A_GPU = {"lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission"}
-OF_A_GPU |= {"failing_calls", "missing", "nvlink_down"}
+OF_A_GPU |= {
+    "failing_calls",
+    "no_call_succeeds",
+    "lookup_failed",
+    "lookup_code",
+    "missing",
+    "nvlink_down",
+    "nvlink_to_switch",
+    "fabric_differs",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,7 +70,7 @@ def pages(count: int) -> str:
 
 UNWELL, WIDTH = "nvml/fabric_unhealthy inspect", "nvml/pcie_width inspect"
 CORRECTED, SPARE, REPAIR = "nvml/ecc_corrected inspect", "nvml/spare_rows_low observe", "nvml/repair_pending reset_device/after_job"
-WORDS = "inspect", "reset_device", "reboot_node", "inspect", "reset_device/after_job", "inspect", "reset_device", "reboot_node"
+WORDS = "inspect", "reset_device", "reboot_node", "inspect", "reset_device/after_job", "reset_device", "reset_device", "reboot_node"
 HOT, THROTTLED = "nvml/temperature inspect", "nvml/throttled observe"
 
 SIGNALS = {
@@ -102,8 +111,10 @@ SIGNALS = {
             ({"lookup_ret": 15}, "nvml/gpu_lost reboot_node"),
             ({"lookup_ret": 999}, "nvml/gpu_lost reboot_node"),
             ({"lookup_ret": 10}, "nvml/gpu_lost reboot_node"),
-            ({"lookup_ret": 4}, "nvml/no_permission inspect"),
-            ({"lookup_ret": 8}, "nvml/insufficient_power inspect"),
+            ({"lookup_ret": 4}, "nvml/no_permission inspect, nvml/lookup_failed inspect"),
+            ({"lookup_ret": 8}, "nvml/insufficient_power inspect, nvml/lookup_failed inspect"),
+            ({"lookup_ret": 14}, "nvml/corrupted_inforom inspect, nvml/lookup_failed inspect"),
+            *(({"lookup_ret": code}, "nvml/lookup_failed inspect") for code in (2, 9, 18, 27)),
             ({"lookup_ret": 11}, "nvml/irq_issue reboot_node"),
             ({"lookup_ret": 16}, "nvml/reset_required reset_device"),
             ({"absent": 1}, "nvml/gpu_not_initialised reboot_node"),
@@ -114,6 +125,15 @@ SIGNALS = {
         "h100",
         volatile("unc", "total", (0, ""), (1, "nvml/ecc_uncorrected reset_device"), (None, "")),
         gone=("ecc.unc.vol.total",),
+    ),
+    "ECC uncorrected, by memory": Signal(
+        "h100",
+        [
+            *volatile("unc", "dram", (0, ""), (3, "nvml/ecc_uncorrected reset_device")),
+            *volatile("unc", "sram", (0, ""), (3, "nvml/ecc_uncorrected reset_device"), (None, "")),
+            ({"sram": "0 0 0 1 0 0 0 0 0 0 0 0"}, "nvml/ecc_uncorrected reset_device"),
+            ({"sram": "0 0 0 0 1 0 0 0 0 0 0 0"}, "nvml/ecc_uncorrected reset_device"),
+        ],
     ),
     "ECC corrected": Signal(
         "h100",
@@ -126,9 +146,9 @@ SIGNALS = {
     "SRAM threshold": Signal(
         "h100",
         [
-            ({"sram": "9 9 9 9 9 9 9 9 9 9 9 0"}, ""),
-            ({"sram": "9 9 9 9 9 9 9 9 9 9 9 1"}, "nvml/sram_threshold replace_node"),
-            ({"sram": "9 9 9 9 9 9 9 9 9 9 9 1", "privileged": 0}, ""),
+            ({"sram": "9 9 9 0 0 9 9 9 9 9 9 0"}, ""),
+            ({"sram": "9 9 9 0 0 9 9 9 9 9 9 1"}, "nvml/sram_threshold replace_node"),
+            ({"sram": "9 9 9 0 0 9 9 9 9 9 9 1", "privileged": 0}, ""),
             ({"sram": None}, ""),
         ],
         gone=("sram",),
@@ -179,7 +199,16 @@ SIGNALS |= {
     },
     "NVLink to a switch": Signal(
         "h100",
-        [({}, ""), ({"nvlink.5.state": 0}, "nvml/nvlink_down reset_device"), ({"nvlink.5.state": None}, ""), ({}, ""), ({}, "")],
+        [({}, "")] * 6
+        + [
+            (keys, "nvml/nvlink_down reset_device")
+            for keys in (
+                {"nvlink.5.state": 0},
+                {"nvlink.5.state": None},  # the driver does not know it, and all the others have it
+                {"fi.91.0": "u32:17"},
+                {"fi.91.0": "u32:0"},
+            )
+        ],
         gone=("nvlink.5.state",),
     ),
     "NVLink over a bridge": Signal(
@@ -189,6 +218,10 @@ SIGNALS |= {
         everywhere={f"nvlink.{link}.remote": 0 for link in range(18)},
     ),
     "a link that no card uses": Signal("v100", [({}, "")] * 4, everywhere={"nvlink.5.state": 0}),
+    "MIG switches the links off": Signal(
+        "h100", [({}, "")] * 3 + [({"mig_mode": "1 1", "fi.91.0": "u32:0"}, ""), ({"mig_mode": "1 1", "nvlink.5.state": 0}, "")]
+    ),
+    "C2C": Signal("gb200", [({}, ""), ({"fi.171.1": "u32:0"}, "nvml/c2c_link_down inspect"), ({"fi.170.0": None}, "")], gone=("fi.170.0",)),
     "NVLink 5 recovery": Signal(
         "b200",
         [({"fi.214.3": 0, "fi.213.3": 5}, ""), ({"fi.214.3": 1}, "nvml/nvlink_recovery_failed reset_device"), ({"fi.214.3": None}, "")],
@@ -297,7 +330,11 @@ SIGNALS |= {
     ),
     "ECC mode": Signal(
         "t4",
-        [({"ecc_mode": "1 0"}, ""), ({"ecc_mode": "0 1"}, "nvml/ecc_off observe"), ({"ecc_mode": None}, "")],
+        [
+            ({"ecc_mode": "1 0"}, "nvml/mode_change_pending observe"),
+            ({"ecc_mode": "0 1"}, "nvml/ecc_off observe, nvml/mode_change_pending observe"),
+            ({"ecc_mode": None}, ""),
+        ],
         gone=("ecc_mode",),
     ),
 }
@@ -394,7 +431,7 @@ async def test_mig_firmware_and_driver_change_without_a_finding(tmp_path: Path) 
         await looking.looks(4)
         one = looking.read(0)
         assert one is not None
-        assert (one.values["mig_mode"], one.values["mig_instances"], one.missing["remapped_rows"]) == (1, 2, "not supported")
+        assert (one.values["mig_mode"], one.values["mig_instances"], one.missing["row_remap_pending"]) == (1, 2, "not supported")
         node.set_global({"driver.version": "590.10.01"})  # nobody sees that before the handles are stale
         node.reload_driver()
         await looking.until(lambda: looking.of("nvml/driver_changed"))
@@ -902,6 +939,20 @@ async def test_an_xid_event_is_a_reason_to_look_at_once_and_speaks_later(tmp_pat
         assert (event.component.id, event.fields["witness"], event.fields["number"]) == (node.addresses[1], "nvml", 79)
         assert event.time - began < 1.0  # when it was heard, not when it was told
         assert {one.code for one in looking.events if one.kind == "xid"} == {"xid/79"}
+
+
+@story
+async def test_an_event_is_about_the_gpu_that_it_names(tmp_path: Path) -> None:
+    """Also where it comes through every GPU's event set, as from NVIDIA's mock."""
+    node = SimulatedNode(tmp_path, "h100", 3)
+    node.set_global({"abi.any_set": 1})
+    with mock.patch.object(nvml_source, "_CORROBORATED_S", 0.1):
+        async with Looking(node, hasty()) as looking:
+            await looking.until(lambda: looking.batches)
+            node.emit(1, XID, 79)
+            await looking.until(lambda: looking.of("xid/79"))
+            await looking.looks(5)
+            assert {event.component.id for event in looking.of("xid/79")} == {node.addresses[1]}
 
 
 @story

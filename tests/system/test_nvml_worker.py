@@ -32,7 +32,7 @@ NAMED_S = 1.0  # a worker that a busy machine starts slowly is no call that hang
 HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
 
 # Every C function that the worker calls, by what makes it do so: a model, and what is particular about its GPU.
-OLDER = "h100", {"ret.nvmlDeviceGetCurrentClocksEventReasons": 13}
+OLDER = "h100", {"ret.nvmlDeviceGetCurrentClocksEventReasons": 13, "ret.nvmlDeviceGetTemperature": 13}
 H100, A100 = ("h100", {"mig_mode": "1 1", "mig.0": "1 0"}), ("a100", {})
 OF_NO_GPU = ["InitWithFlags", "SystemGetDriverVersion", "DeviceGetCount_v2", "SystemGetNVMLVersion", "SystemGetCudaDriverVersion_v2"]
 OF_NO_GPU += ["GetExcludedDeviceCount"]
@@ -46,10 +46,10 @@ OF_A_GPU = """
     DeviceGetMemoryErrorCounter DeviceGetSramEccErrorStatus DeviceGetRemappedRows DeviceGetRowRemapperHistogram
     DeviceGetRetiredPages_v2 DeviceGetRetiredPagesPendingStatus DeviceGetRepairStatus DeviceGetUnrepairableMemoryFlag_v1
     DeviceGetCurrPcieLinkGeneration DeviceGetCurrPcieLinkWidth DeviceGetMaxPcieLinkGeneration DeviceGetMaxPcieLinkWidth
-    DeviceGetNvLinkState DeviceGetGpuFabricInfoV DeviceGetComputeRunningProcesses_v3 DeviceGetNvLinkErrorCounter
-    DeviceGetCurrentClocksThrottleReasons
+    DeviceGetNvLinkState DeviceGetNvLinkVersion DeviceGetPlatformInfo DeviceGetGpuFabricInfoV DeviceGetComputeRunningProcesses_v3 DeviceGetNvLinkErrorCounter
+    DeviceGetCurrentClocksThrottleReasons DeviceGetTemperatureV
 """.split()  # noqa: SIM905  # a list would be fifty lines
-WHERE = {"DeviceGetNvLinkErrorCounter": A100, "DeviceGetCurrentClocksThrottleReasons": OLDER}
+WHERE = {"DeviceGetNvLinkErrorCounter": A100, "DeviceGetCurrentClocksThrottleReasons": OLDER, "DeviceGetTemperatureV": OLDER}
 WAITS = "nvmlEventSetWait_v2"  # in threads of its own, where it may take as long as it likes
 
 

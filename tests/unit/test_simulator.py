@@ -207,6 +207,7 @@ CALLS: dict[str, frozenset[str]] = {
     "p.nvmlDeviceGetNvLinkRemoteDeviceType(h(0), 5)": LINKED,
     "p.nvmlDeviceGetNvLinkErrorCounter(h(0), 5, 0)": LINKED - {"b200", "gb200"},
     f"fill(lambda s: {FABRIC})": ALL - {"v100"},
+    "fill(lambda s: p.nvmlDeviceGetPlatformInfo(h(0), s), p.c_nvmlPlatformInfo_v2_t, p.nvmlPlatformInfo_v2)": frozenset({"gb200"}),
     "listen('every', [0], 0xff0b)": AMPERE,
 }
 # Without a model's say.
@@ -248,6 +249,7 @@ def test_the_structs_are_those_of_the_binding(node: SimulatedNode, client: Clien
         "ProcessInfo": "c_nvmlProcessInfo_v3_t",
         "EventData": "c_nvmlEventData_t",
         "ExcludedDevice": "c_nvmlExcludedDeviceInfo_t",
+        "Platform_v2": "c_nvmlPlatformInfo_v2_t",
     }
 
     table = client.ask("sizes()")

@@ -1,7 +1,7 @@
 """
 What the worker asks NVML about one GPU, by tier, and how the answers are called here.
 
-Runs in the worker process only, and imports nothing but pynvml: what it costs is memory on every node.
+Runs in the worker process only, and imports little but pynvml: what it costs is memory on every node.
 
 A call gives readings by name, in base units: celsius, watts, joules, hertz, seconds, bytes; a list has one value a link.
 Field ids are chosen by the driver's version, not the binding's (ids 251-253 moved to 269-271 with driver 580.82).
@@ -10,12 +10,15 @@ Field ids are chosen by the driver's version, not the binding's (ids 251-253 mov
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union
 
 import pynvml
 
-Reading = Union[float, str, "list[float]"]
+from agent.sources.nvml import readings
+
+Reading = Union[float, str, "list[float]"]  # in a list, NaN stands for what could not be read of one link
 Ask = Callable[..., Any]  # ask("nvmlDeviceGetName", handle): the call by its C name, marked as in flight
 
 NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, INVALID_ARGUMENT = 3, 6, 13, 2
@@ -23,9 +26,12 @@ LOST, TIMEOUT, UNKNOWN = 15, 10, 999
 EXCLUDED = -2  # besides NVML's own codes: the driver was told to leave this GPU alone
 # What says that something cannot be observed, and nothing about health.
 MISSING = {3: "not supported", 4: "no permission", 13: "driver too old", 25: "driver too old", 26: "deprecated", 6: "not found"}
-LATER = {21, 27}  # no data yet, not ready: the next look will tell
+LATER = {21: "no data yet", 27: "not ready"}  # the next look will tell
 # What is a fault of the GPU by itself, whichever call says it.
 FAULTS = {8: "insufficient_power", 11: "irq_issue", 14: "corrupted_inforom", 15: "lost", 16: "reset_required"}
+
+NO_LIMIT = -3  # besides NVML's own codes: a limit of 0 is none
+REASONS = {**MISSING, **LATER, NO_LIMIT: "the driver gives no limit"}
 
 OFTEN = 3  # a call that failed for no known reason so many times in succession is a fault
 
@@ -34,6 +40,16 @@ _RECOVERY, _RESET, _DRAIN_RESET, _MEMORY_TEMPERATURE, _POWER_TIME, _THERMAL_TIME
 _SW_THERMAL, _HW_THERMAL, _POWER_BRAKE = 269, 270, 271
 _LINKS, _DL_REPLAY, _DL_RECOVERY, _DL_CRC = 91, 161, 162, 163
 _RECOVERY_FAILED, _RECOVERED, _EFFECTIVE, _MALFORMED, _OVERRUN, _SYMBOLS = 214, 213, 219, 206, 207, 221
+_NVLINK5_MORE = {
+    208: "nvlink_receive_errors",
+    209: "nvlink_remote_errors",
+    210: "nvlink_general_errors",
+    211: "nvlink_integrity_errors",
+    212: "nvlink_transmit_discards",
+}
+_C2C_COUNT, _C2C_STATUS = 170, 171
+_C2C_ERRORS = {231: "c2c_error_interrupts", 232: "c2c_replays", 233: "c2c_replays_back_to_back"}
+_MAX_C2C_LINKS = 16
 _PCIE = {
     94: "pcie_replays",
     173: "pcie_correctable_errors",
@@ -46,6 +62,7 @@ _REASONS = {
     0x1: "idle",
     0x4: "power_capped",
     0x8: "hw_slowdown",
+    0x10: "sync_boost",
     0x20: "sw_thermal_slowdown",
     0x40: "hw_thermal_slowdown",
     0x80: "power_brake",
@@ -54,6 +71,10 @@ _VOLATILE, _AGGREGATE, _CORRECTED, _UNCORRECTED = 0, 1, 0, 1
 _DRAM, _SRAM = 2, 7
 _SWITCH = 2
 _MOST_LINKS = 36
+# By NVML's code for it; from 7 on (NVLink 5) other counters count.
+_LINK_VERSIONS = {1: 1.0, 2: 2.0, 3: 2.2, 4: 3.0, 5: 3.1, 6: 4.0, 7: 5.0, 8: 6.0}
+_FIRST_NVLINK5 = 7
+_NO_SUCH_LINK = {INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND}
 
 
 class Gpu:
@@ -63,8 +84,9 @@ class Gpu:
         self.address = address
         self.handle = handle
         self.driver = driver
-        self.links = 0
+        self.links: int | None = None  # the most that it had since we attached; None where it does not say
         self.nvlink5 = False
+        self.refused: dict[str, int] = {}  # readings that the call in progress cannot give: code
         self.skipped: dict[str, int] = {}  # calls that this GPU or driver does not have, until the next inventory: code
         self.answered = False  # since we attached
         self.unheard = True  # its events are to be listened to, and are not yet
@@ -82,6 +104,8 @@ def _fields(ask: Ask, gpu: Gpu, ids: dict[Any, str], scale: float = 1.0) -> dict
             raise pynvml.NVMLError(value.nvmlReturn)
         if value.nvmlReturn == 0:
             got[name] = _number(value) * scale if scale != 1.0 else _number(value)
+        else:
+            gpu.refused[name] = value.nvmlReturn
     return got
 
 
@@ -107,7 +131,15 @@ def recovery_action(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def temperature(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return {"temperature_celsius": ask("nvmlDeviceGetTemperature", gpu.handle, 0)}
+    try:
+        return {"temperature_celsius": ask("nvmlDeviceGetTemperature", gpu.handle, 0)}
+    except pynvml.NVMLError as error:  # deprecated by NVML 13; its successor is there from R565 on
+        if error.value not in MISSING:
+            raise
+        try:
+            return {"temperature_celsius": ask("nvmlDeviceGetTemperatureV", gpu.handle, 0)}
+        except pynvml.NVMLError as newer:
+            raise (error if newer.value in MISSING else newer) from newer
 
 
 def margin(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -132,6 +164,8 @@ def throttle_times(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     ids = {_POWER_TIME: "power_capped_seconds", _THERMAL_TIME: "thermal_slowdown_seconds"}
     if gpu.driver >= _RENUMBERED:
         ids |= {_SW_THERMAL: "sw_thermal_seconds", _HW_THERMAL: "hw_thermal_seconds", _POWER_BRAKE: "power_brake_seconds"}
+    else:
+        gpu.refused |= dict.fromkeys(("sw_thermal_seconds", "hw_thermal_seconds", "power_brake_seconds"), FUNCTION_NOT_FOUND)
     got = _some(_fields(ask, gpu, ids, 1e-9))
     parts = [value for name in ("sw_thermal_seconds", "hw_thermal_seconds", "power_brake_seconds") if (value := got.get(name)) is not None]
     total = sum(part for part in parts if isinstance(part, float)) if parts else got.get("thermal_slowdown_seconds")
@@ -201,6 +235,8 @@ def sram_status(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
         "sram_uncorrected_parity_lifetime": status.aggregateUncParity,
         "sram_uncorrected_secded_lifetime": status.aggregateUncSecDed,
         "sram_corrected_lifetime": status.aggregateCor,
+        "sram_uncorrected_parity": status.volatileUncParity,
+        "sram_uncorrected_secded": status.volatileUncSecDed,
     }
 
 
@@ -262,15 +298,35 @@ def pcie_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def nvlinks(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """Each link by itself. One that the GPU had and does not know any more is not active; one that cannot be read is NaN."""
+    got = _fields(ask, gpu, {_LINKS: "nvlinks"})
+    count = _some(got)["nvlinks"]
+    assert isinstance(count, float)
+    gpu.links = max(gpu.links or 0, min(int(count), _MOST_LINKS))
     if not gpu.links:
-        raise pynvml.NVMLError(NOT_SUPPORTED)
-    states = [float(ask("nvmlDeviceGetNvLinkState", gpu.handle, link)) for link in range(gpu.links)]
-    return {"nvlink_active": states, "nvlinks_active": sum(states), "nvlinks": gpu.links}
+        return got
+    states = [_link_state(ask, gpu, link) for link in range(gpu.links)]
+    if all(math.isnan(state) for state in states):
+        return got
+    return {**got, "nvlink_active": states, "nvlinks_active": float(sum(state == 1.0 for state in states))}
+
+
+def _link_state(ask: Ask, gpu: Gpu, link: int) -> float:
+    try:
+        return float(bool(ask("nvmlDeviceGetNvLinkState", gpu.handle, link)))
+    except pynvml.NVMLError as error:
+        if error.value in (LOST, 16):
+            raise
+        if error.value in _NO_SUCH_LINK:
+            return 0.0
+        gpu.refused["nvlink_active"] = error.value
+        return math.nan
 
 
 def nvlink_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     """By generation: totals that succeed with 0 on Hopper are never asked for."""
-    if not gpu.links:
+    links = gpu.links
+    if not links:
         raise pynvml.NVMLError(NOT_SUPPORTED)
     if gpu.nvlink5:
         names = {
@@ -280,23 +336,41 @@ def nvlink_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
             _MALFORMED: "nvlink_malformed_packets",
             _OVERRUN: "nvlink_buffer_overruns",
             _SYMBOLS: "nvlink_symbol_errors",
+            **_NVLINK5_MORE,
         }
     else:
         names = {_DL_REPLAY: "nvlink_replays", _DL_RECOVERY: "nvlink_recoveries", _DL_CRC: "nvlink_crc_errors"}
-    every = {(field, link): f"{name}/{link}" for field, name in names.items() for link in range(gpu.links)}
+    every = {(field, link): f"{name}/{link}" for field, name in names.items() for link in range(links)}
     got = _fields(ask, gpu, every)
     if not got and not gpu.nvlink5:
         counters = {0: "nvlink_replays", 1: "nvlink_recoveries", 2: "nvlink_crc_errors"}
         return {
-            name: [float(ask("nvmlDeviceGetNvLinkErrorCounter", gpu.handle, link, counter)) for link in range(gpu.links)]
+            name: [float(ask("nvmlDeviceGetNvLinkErrorCounter", gpu.handle, link, counter)) for link in range(links)]
             for counter, name in counters.items()
         }
+    return _some(_by_link(got, names.values(), links))
+
+
+def _by_link(got: Mapping[str, Reading], names: Iterable[str], links: int) -> dict[str, Reading]:
+    """Readings by link from those named `name/link`: NaN where a link does not say it, nothing where none does."""
     whole: dict[str, Reading] = {}
-    for name in names.values():
-        values = [got.get(f"{name}/{link}") for link in range(gpu.links)]
-        if all(isinstance(value, float) for value in values):
-            whole[name] = [value for value in values if isinstance(value, float)]
-    return _some(whole)
+    for name in names:
+        values = [got.get(f"{name}/{link}") for link in range(links)]
+        if any(isinstance(value, float) for value in values):
+            whole[name] = [value if isinstance(value, float) else math.nan for value in values]
+    return whole
+
+
+def c2c_links(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """The links between the GPU and a Grace processor."""
+    count = _some(_fields(ask, gpu, {_C2C_COUNT: "c2c_links"}))["c2c_links"]
+    assert isinstance(count, float)
+    links = min(int(count), _MAX_C2C_LINKS)
+    if not links:
+        raise pynvml.NVMLError(NOT_SUPPORTED)
+    names = {_C2C_STATUS: "c2c_active", **_C2C_ERRORS}
+    got = _fields(ask, gpu, {(field, link): f"{name}/{link}" for field, name in names.items() for link in range(links)})
+    return {"c2c_links": count, **_by_link(got, names.values(), links)}
 
 
 def fabric(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -340,14 +414,21 @@ def processes(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def limits(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """A limit of 0 is none: drivers answer it where the call is deprecated."""
     got: dict[str, Reading] = {}
     for number, name in ((0, "shutdown_celsius"), (1, "slowdown_celsius"), (2, "memory_max_celsius"), (3, "gpu_max_celsius")):
         try:
-            got[name] = ask("nvmlDeviceGetTemperatureThreshold", gpu.handle, number)
+            limit = ask("nvmlDeviceGetTemperatureThreshold", gpu.handle, number)
         except pynvml.NVMLError as error:
             if error.value not in MISSING and error.value != INVALID_ARGUMENT:
                 raise
-    return _some(got)
+            gpu.refused[name] = error.value
+            continue
+        if limit > 0:
+            got[name] = limit
+        else:
+            gpu.refused[name] = NO_LIMIT
+    return got
 
 
 def t_limits(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -364,7 +445,7 @@ def persistence(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 def ecc_mode(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     current, pending = ask("nvmlDeviceGetEccMode", gpu.handle)
-    return {"ecc_mode": current, "ecc_mode_pending": pending}
+    return {"ecc_mode": current, "ecc_mode_pending": pending, "ecc_mode_change_pending": float(current != pending)}
 
 
 def mig(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -379,7 +460,12 @@ def mig(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
             except pynvml.NVMLError as error:
                 if error.value != NOT_FOUND:
                     raise
-    return {"mig_mode": current, "mig_mode_pending": pending, "mig_instances": instances}
+    return {
+        "mig_mode": current,
+        "mig_mode_pending": pending,
+        "mig_mode_change_pending": float(current != pending),
+        "mig_instances": instances,
+    }
 
 
 def identity(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -400,24 +486,51 @@ def identity(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
         except pynvml.NVMLError as error:
             if error.value not in MISSING:
                 raise
+            gpu.refused[name] = error.value
+    return got
+
+
+def platform(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """Where the GPU stands in a rack: chassis, slot and tray. Only boards of such racks say it."""
+    info = pynvml.c_nvmlPlatformInfo_v2_t()
+    ask("nvmlDeviceGetPlatformInfo", gpu.handle, ctypes.byref(info))
+    raw, where = bytes(info), type(info)  # the binding decodes each member as UTF-8, which a number need not be
+    start = where.chassisSerialNumber.offset
+    serial = raw[start : start + where.chassisSerialNumber.size].partition(b"\0")[0].decode("ascii", "replace").strip()
+    got: dict[str, Reading] = {"chassis_serial": serial} if serial else {}
+    for name, member in (("chassis_slot", where.slotNumber), ("tray_index", where.trayIndex), ("host_id", where.hostId)):
+        got[name] = float(raw[member.offset])
     return got
 
 
 def nvlink_layout(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    """How many links there are, of which generation, and whether an NVSwitch is behind them."""
-    gpu.links = int(_some(_fields(ask, gpu, {_LINKS: "count"})).get("count", 0))  # type: ignore[arg-type]  # a number
-    gpu.links = min(gpu.links, _MOST_LINKS)
+    """Of which generation the links are, and whether an NVSwitch is behind them."""
+    if gpu.links is None:
+        nvlinks(ask, gpu)
     if not gpu.links:
-        return {"nvlinks": 0}
-    gpu.nvlink5 = bool(_fields(ask, gpu, {(_RECOVERY_FAILED, 0): "failed"}))
-    switched = 0.0
-    for link in range(gpu.links):
+        raise pynvml.NVMLError(NOT_SUPPORTED)
+    got: dict[str, Reading] = {}
+    code = _first(ask, gpu, "nvmlDeviceGetNvLinkVersion")
+    if code:
+        gpu.nvlink5 = code >= _FIRST_NVLINK5
+        got["nvlink_version"] = _LINK_VERSIONS.get(int(code), code)
+    else:  # no link says it: NVLink 5 has a counter that others do not have
+        gpu.nvlink5 = bool(_fields(ask, gpu, {(_RECOVERY_FAILED, 0): "failed"}))
+    return {**got, "nvlink_switched": float(_first(ask, gpu, "nvmlDeviceGetNvLinkRemoteDeviceType", _SWITCH) == _SWITCH)}
+
+
+def _first(ask: Ask, gpu: Gpu, call: str, wanted: float = 0) -> float:
+    """What the first link says that answers: anything but 0, or what is wanted. 0 where none does: a link that is down may not."""
+    for link in range(gpu.links or 0):
         try:
-            switched = max(switched, float(ask("nvmlDeviceGetNvLinkRemoteDeviceType", gpu.handle, link) == _SWITCH))
-        except pynvml.NVMLError as error:  # a link that is down has no other end
+            answer = float(ask(call, gpu.handle, link))
+        except pynvml.NVMLError as error:
             if error.value not in MISSING and error.value not in (INVALID_ARGUMENT, UNKNOWN):
                 raise
-    return {"nvlinks": gpu.links, "nvlink_switched": switched}
+            continue
+        if answer and (not wanted or answer == wanted):
+            return answer
+    return 0.0
 
 
 def _some(got: dict[str, Reading]) -> dict[str, Reading]:
@@ -426,9 +539,8 @@ def _some(got: dict[str, Reading]) -> dict[str, Reading]:
     return got
 
 
-FAST: tuple[Call, ...] = (recovery_action, temperature, margin, memory_temperature, clock_events, throttle_times, power, load)
-SLOW: tuple[Call, ...] = (
-    *(performance_state, clocks, energy, memory, ecc, ecc_dram, ecc_sram, sram_status, remapped_rows, spare_rows),
-    *(retired_pages, retirement_pending, repair, unrepairable, pcie_link, pcie_errors, nvlinks, nvlink_errors, fabric, processes),
-)
-INVENTORY: tuple[Call, ...] = (identity, nvlink_layout, limits, t_limits, power_limit, persistence, ecc_mode, mig)
+def _tier(calls: Mapping[str, tuple[str, ...]]) -> tuple[Call, ...]:
+    return tuple(globals()[name] for name in calls)
+
+
+FAST, SLOW, INVENTORY = _tier(readings.FAST), _tier(readings.SLOW), _tier(readings.INVENTORY)

@@ -24,6 +24,7 @@ class Known:
     serial: str = ""
     module: str = ""  # its place on an SXM board, as the driver numbers them
     slot: str = ""  # the physical slot, as the firmware names it
+    place: str = ""  # chassis, slot and tray, where a rack has them
 
     @property
     def component(self) -> Component:
@@ -34,7 +35,7 @@ class Known:
         """For a person who must find the board."""
         parts = [self.name or "GPU", f"serial {self.serial}" if self.serial else "", self.uuid, f"PCI {self.address}"]
         parts += [f"slot {self.slot}" if self.slot else "", f"module {self.module}" if self.module else ""]
-        return ", ".join(filter(None, parts))
+        return ", ".join(filter(None, [*parts, self.place]))
 
 
 class Devices:

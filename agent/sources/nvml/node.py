@@ -8,6 +8,7 @@ Refuses  processes and waiting: answers come in, events go out. Thresholds are t
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,9 @@ from agent.catalog import Catalog
 from agent.model import NODE, Component, ComponentKind, Event, Fields, Readings, Sample, Value
 from agent.sources.facts import Facts, plain
 from agent.sources.nvml.devices import Devices, Known
+from agent.sources.nvml.links import Links, fabric_differs
+from agent.sources.nvml.memory_errors import LifetimeErrors
+from agent.sources.nvml.readings import TIER_OF
 from agent.sources.roster import MISSED
 from agent.sources.watch import Sign, Watcher
 
@@ -32,28 +36,56 @@ _LOOKUP = {
     8: "insufficient_power",
     10: "lost",
     11: "irq_issue",
+    14: "corrupted_inforom",
     15: "lost",
     16: "reset_required",
     999: "lost",  # at a look-up: very often a dead GPU
 }
 _FAULTS = ("lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission", "excluded")
+_OUT_OF_REACH = {"lost", "not_initialised", "irq_issue", "reset_required", "excluded"}  # that a GPU answers nothing is known of these
+_RETRIES = 3
+_REACH = ("failing_calls", "no_call_succeeds", "lookup_failed", "lookup_code")
+_ASKED_OFTEN = ("fast", "slow")
 _SINCE_LOAD = ("energy_joules", "power_capped_seconds")  # begin at zero when the GPU was reset or the driver loaded
-_WHO = ("name", "serial", "uuid", "vbios", "part_number", "inforom", "board_id", "module_id", "minor")  # stays true of a lost GPU
+# What is worked out from readings, and from which.
+_DERIVED = {
+    "nvlink_down": "nvlinks",
+    "nvlinks_expected": "nvlinks",
+    "nvlink_to_switch": "nvlinks",
+    "nvlinks_absent": "nvlinks",
+    "fabric_differs": "fabric_state",
+    "ecc_uncorrected_missed": "ecc_uncorrected_lifetime",
+    "sram_uncorrected_parity_missed": "sram_uncorrected_parity_lifetime",
+    "sram_uncorrected_secded_missed": "sram_uncorrected_secded_lifetime",
+}
+_PLACE = ("chassis_serial", "chassis_slot", "tray_index", "host_id")  # in a rack
+_WHO = ("name", "serial", "uuid", "vbios", "part_number", "inforom", "board_id", "module_id", "minor", *_PLACE)  # stays true of a lost GPU
 
 
 class GpuNode:
     """The GPUs of this node as NVML shows them."""
 
-    def __init__(self, catalog: Catalog, boot_id: str, *, expected: int, told: int, vbios: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        boot_id: str,
+        *,
+        expected: int,
+        told: int,
+        vbios: Sequence[str] = (),
+        overdue_s: Mapping[str, float] | None = None,
+    ) -> None:
         """`expected`: how many GPUs there should be, 0 where nobody knows; `told`: the same, where the site said it itself. `vbios`: the
-        versions that they may have, where it said that."""
+        versions that they may have, where it said that. `overdue_s`: by tier, how old a reading may be that is current."""
         self.boot_id = boot_id
         self.simulated = False
+        self.switched = False  # there are NVSwitches on PCI
         self.slots: Mapping[str, str] = {}  # physical slots by address without function
         self._catalog = catalog
         self._expected = expected
         self._told = told
         self._vbios = ",".join(vbios)
+        self._overdue_s = overdue_s or {}
         self._facts = Facts(NAME, boot_id)
         self._begin()
 
@@ -63,7 +95,10 @@ class GpuNode:
         self.read: dict[str, Readings] = {}  # by address: all that is known now
         self._devices, self._watcher = Devices(), Watcher(catalog.watched(NAME))
         self._counted: dict[str, dict[str, float]] = {}  # by UUID: what began when the driver was loaded
-        self._links: dict[str, list[int]] = {}  # by UUID: the NVLinks that were ever active
+        self._refused: dict[str, int] = {}  # by address: how many look-ups in succession failed with a code of no certain meaning
+        self._read_at: dict[str, dict[str, float]] = {}  # by address and reading: when it was read, on the monotonic clock
+        self._links = Links()
+        self._lifetime = LifetimeErrors()
         self._hung: dict[str, Fields] = {}  # components at which a call hangs, and what was said of it
         self.holding: tuple[Event, ...] = ()
         self.calm: frozenset[tuple[Component, str]] = frozenset()
@@ -84,7 +119,8 @@ class GpuNode:
             "gpus": self._devices.memory,
             "watch": self._watcher.memory,
             "counted": self._counted,
-            "links": self._links,
+            "links": self._links.memory,
+            "lifetime": self._lifetime.memory,
             "hung": self._hung,
             "missed": self._missed,
             "simulated": self.simulated,
@@ -95,7 +131,8 @@ class GpuNode:
         """What is remembered of another boot still says who was here; what lasted begins anew. Raises ValueError for what is none of ours."""
         try:
             stored = json.loads(memory)
-            devices, links, missed = Devices(stored["gpus"]), dict(stored["links"]), dict(stored["missed"])
+            devices, links, missed = Devices(stored["gpus"]), Links(stored["links"]), dict(stored["missed"])
+            lifetime = LifetimeErrors(stored.get("lifetime", {}))
             watcher = Watcher(self._catalog.watched(NAME), stored["watch"])
             counted, simulated = dict(stored["counted"]), bool(stored["simulated"])
             said = stored["hung"]  # a former version stored the names alone
@@ -103,11 +140,13 @@ class GpuNode:
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
         self._devices, self._watcher, self._links, self._missed, self._hung = devices, watcher, links, missed, hung
+        self._lifetime = lifetime
         self.simulated = simulated
         if boot_id == self.boot_id:
             self._counted = counted
         else:
             watcher.forget_all()
+            lifetime.boot()
 
     # --- answers
 
@@ -147,6 +186,7 @@ class GpuNode:
                 text = f"{self._who(address)} was reset, or the driver loaded: its counters began anew"
                 events.append(self.event(RESET, component, {}, text, now))
                 self._watcher.forget(identity, counters=True)
+                self._lifetime.began_anew(identity)
             if values and component.name in self._hung:
                 del self._hung[component.name]
                 events.append(self.event(HUNG, component, {"recovered": True}, f"{self._who(address)} answers again"))
@@ -187,30 +227,38 @@ class GpuNode:
     def _readings(
         self, component: Component, identity: str, values: Mapping[str, Sample], answer: Mapping[str, Any], now: float
     ) -> Readings:
-        """The new values over those of other looks. Of a GPU that does not answer only what stays true is still known."""
+        """The new values over those of other looks that are still current. What these calls should have given and did not is not known
+        any more. Of a GPU that does not answer only what stays true is still known."""
         before = self.read.get(component.id)
-        known = dict(before.values) if before is not None and before.identity == identity else {}
+        if before is not None and before.identity != identity:
+            before = None
         lookup = answer.get("lookup")
+        failing = dict(answer.get("failing", {}))
         faults = {*answer.get("faults", ()), *([_LOOKUP[lookup]] if lookup in _LOOKUP else ())}
-        if "lost" in faults or lookup is not None:
-            known = {name: value for name, value in known.items() if name in _WHO}
-        fresh = dict(values)
+        missing = self._missing_readings(component.id, before, values, answer, faults)
+        known = {
+            name: value for name, value in (before.values if before is not None else {}).items() if name in _WHO or name not in missing
+        }
+        missing = {name: why for name, why in missing.items() if name not in known}
         if isinstance(version := self._driver.get("driver"), str):
             known["driver_version"] = version
+            known |= _branch(version)
         if "vbios" in values:  # where none is expected, its own is right: that ends what was said by another configuration
             known["vbios_expected"] = self._vbios or values["vbios"]
         # A fault is over only where the GPU has answered something; elsewhere nothing is known of its other faults.
-        fresh |= {name: float(name in faults) for name in _FAULTS if name in faults or values}
-        failing = dict(answer.get("failing", {}))
-        if lookup is not None and lookup not in _LOOKUP:
-            failing["handle look-up"] = lookup
-        fresh["failing_calls"] = float(len(failing))
-        active = values.get("nvlink_active")
-        if isinstance(active, tuple):
-            fresh["nvlink_down"] = self._down(component.id, identity, active, known)
-        missing = {**answer.get("missing", {}), **{name: f"fails with NVML error {code}" for name, code in failing.items()}}
-        if lookup is not None and before is not None:
-            missing = {**before.missing, **missing}
+        known = {name: value for name, value in known.items() if name not in _FAULTS and name not in _REACH}
+        fresh = dict(values) | {name: float(name in faults) for name in _FAULTS if name in faults or values}
+        if values or failing:
+            fresh["failing_calls"] = float(len(failing))
+            fresh |= _no_call_succeeds(known, values, failing)
+        fresh |= self._lookup_failed(component.id, values, faults, lookup)
+        derived = self._lifetime.look(identity, values) | self._compared({**known, **fresh}, component.id, identity, values)
+        for name, of in _DERIVED.items():
+            if name in derived:
+                missing.pop(name, None)
+            elif (of in values or of in missing) and known.pop(name, None) is not None:
+                missing[name] = missing.get(of, "not comparable now")
+        fresh |= derived
         return Readings(
             component=component,
             identity=identity,
@@ -220,22 +268,58 @@ class GpuNode:
             fresh=frozenset(fresh),
             missing=missing,
             simulated=self.simulated,
+            blind="" if values or faults & _OUT_OF_REACH else self._unreadable(faults, failing, lookup),
         )
 
-    def _down(self, address: str, identity: str, active: tuple[float, ...], known: Mapping[str, Sample]) -> tuple[float, ...]:
-        """Of each link, whether it should be active and is not: it was before, or most of the GPU's siblings have it."""
-        ever = sorted({*self._links.get(identity, ()), *(link for link, state in enumerate(active) if state)})
-        self._links[identity] = ever
-        others = [
-            states
-            for other, one in self.read.items()
-            if other != address
-            and one.values.get("name") == known.get("name")
-            and isinstance(states := one.values.get("nvlink_active"), tuple)
-            and len(states) == len(active)
-        ]
-        usual = [len(others) > 1 and sum(bool(states[link]) for states in others) * 2 > len(others) for link in range(len(active))]
-        return tuple(float(not state and (link in ever or usual[link])) for link, state in enumerate(active))
+    def _missing_readings(
+        self,
+        address: str,
+        before: Readings | None,
+        values: Mapping[str, Sample],
+        answer: Mapping[str, Any],
+        faults: set[str],
+    ) -> dict[str, str]:
+        """What is not observable of this GPU, by reading, and why. What no call of this look is about stays as it was."""
+        read_at, moment = self._read_at.setdefault(address, {}), time.monotonic()
+        read_at |= dict.fromkeys(values, moment)
+        if "lookup" in answer or "lost" in faults:
+            asked = {*before.values, *before.missing} if before is not None else set()
+            reason = ", ".join(sorted(faults)).replace("_", " ") or f"the look-up fails with NVML error {answer['lookup']}"
+            return dict.fromkeys((name for name in asked & TIER_OF.keys() or TIER_OF.keys() if name not in _WHO), reason)
+        former = dict(before.missing) if before is not None else {}
+        missing = {name: why for name, why in former.items() if name not in values} | dict(answer.get("missing", {}))
+        for name in before.values if before is not None else ():
+            limit = self._overdue_s.get(TIER_OF.get(name, ""), math.inf)
+            if name not in _WHO and (age := moment - read_at.get(name, moment)) > limit:
+                missing.setdefault(name, f"not read for {age:.0f} s")
+        return missing
+
+    def _lookup_failed(self, address: str, values: Mapping[str, Sample], faults: set[str], lookup: int | None) -> dict[str, Sample]:
+        """Whether the GPU cannot be looked up. A code that says nothing certain of the GPU, such as "not ready", is tried again."""
+        if values:
+            self._refused.pop(address, None)
+            return {"lookup_failed": 0.0}
+        if lookup is None or faults & _OUT_OF_REACH:
+            return {}  # the latter have findings of their own
+        self._refused[address] = self._refused.get(address, 0) + 1
+        return {"lookup_failed": 1.0, "lookup_code": float(lookup)} if faults or self._refused[address] >= _RETRIES else {}
+
+    def _compared(self, known: Mapping[str, Sample], address: str, identity: str, values: Mapping[str, Sample]) -> dict[str, Sample]:
+        """What a reading of this look comes to beside the same of other GPUs of this model, and of this GPU's own past."""
+        siblings = [one for other, one in self.read.items() if other != address and one.values.get("name") == known.get("name")]
+        found: dict[str, Sample] = {}
+        if "nvlinks" in values:
+            found |= self._links.compare(identity, known, [one.values for one in siblings], switched=self.switched)
+        if "fabric_state" in values:
+            found |= fabric_differs(known, [one.values for one in siblings])
+        return found
+
+    def _unreadable(self, faults: Iterable[str], failing: Mapping[str, int], lookup: int | None) -> str:
+        """Why nothing can be said of a GPU that answered nothing."""
+        said = [fault.replace("_", " ") for fault in sorted(faults)]
+        said += [f"the look-up fails with NVML error {lookup}"] if lookup is not None and not said else []
+        said += [f"{call} fails with NVML error {code}" for call, code in sorted(failing.items())][:1]
+        return f"NVML answers nothing about it: {said[0]}" if said else "NVML answers nothing about it"
 
     def _met(self, address: str, values: Mapping[str, Sample]) -> list[Event]:
         module = values.get("module_id")
@@ -246,12 +330,14 @@ class GpuNode:
             serial=str(values.get("serial", "")),
             module=str(int(module)) if isinstance(module, (int, float)) else "",
             slot=self.slots.get(address.rpartition(".")[0], ""),
+            place=_place(values),
         )
         if self._devices.at(address) is None:  # until now it went by its address
             self._watcher.rename(address, known.uuid)
-            for remembered in (self._counted, self._links):
-                if address in remembered:
-                    remembered[known.uuid] = remembered.pop(address)  # type: ignore[assignment]  # each of its own kind
+            if address in self._counted:
+                self._counted[known.uuid] = self._counted.pop(address)
+            self._links.rename(address, known.uuid)
+            self._lifetime.rename(address, known.uuid)
         if not self._devices.met(known):
             return []
         said: dict[str, Value] = {"uuid": known.uuid, **({"serial": known.serial} if known.serial else {})}
@@ -325,3 +411,25 @@ class GpuNode:
     def _who(self, address: str) -> str:
         known = self._devices.at(address)
         return known.words if known is not None else f"GPU {address}"
+
+
+def _no_call_succeeds(known: Mapping[str, Sample], values: Mapping[str, Sample], failing: Mapping[str, int]) -> dict[str, Sample]:
+    """Whether none of the calls succeeds that are made every minute. Empty while a slow one may, whose turn it was not."""
+    if any(TIER_OF.get(name) in _ASKED_OFTEN for name in values):
+        return {"no_call_succeeds": 0.0}
+    current = any(TIER_OF.get(name) in _ASKED_OFTEN for name in known)
+    return {"no_call_succeeds": 1.0} if failing and not current else {}
+
+
+def _place(values: Mapping[str, Sample]) -> str:
+    """Where in the rack a person finds the GPU; empty where the board does not say it."""
+    said = {"chassis": values.get("chassis_serial"), "chassis slot": values.get("chassis_slot"), "tray": values.get("tray_index")}
+    return " ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in said.items() if value is not None
+    )
+
+
+def _branch(version: str) -> dict[str, Sample]:
+    """The driver's release branch: 580 of 580.95.05."""
+    first = version.partition(".")[0]
+    return {"driver_branch": float(first)} if first.isascii() and first.isdigit() else {}

@@ -148,7 +148,16 @@ class Nvml:
                 delay = _RETRY_S[0] if answered else min(delay * 2, _RETRY_S[1])
 
     def _fresh(self) -> GpuNode:
-        return GpuNode(self._catalog, self.boot_id, expected=self.expected, told=self.settings.expected_gpus, vbios=self._vbios)
+        settings = self.settings
+        periods = {"fast": settings.fast_s, "slow": settings.slow_s, "inventory": settings.inventory_s}
+        return GpuNode(
+            self._catalog,
+            self.boot_id,
+            expected=self.expected,
+            told=settings.expected_gpus,
+            vbios=self._vbios,
+            overdue_s={tier: 2 * period + settings.deadline_s + 5.0 for tier, period in periods.items()},
+        )
 
     # --- one worker
 
@@ -181,6 +190,7 @@ class Nvml:
             return
         self._node.attached(self._answer, self._gpus())
         self._node.slots = self._inventory.slots
+        self._node.switched = any(device.kind is ComponentKind.NVSWITCH for device in self._inventory.devices.values())
         failed, heard = self._answer["failed"], len(self._answer["events"])
         log.info(
             "nvml_attached", driver=self._answer["driver"], gpus=len(gpus), failed=failed, events=heard, simulated=self._node.simulated

@@ -26,7 +26,7 @@ from typing import Any
 
 import pynvml
 
-from agent.sources.nvml import calls
+from agent.sources.nvml import calls, readings
 from agent.sources.nvml.calls import Call, Gpu
 from agent.sources.nvml.marker import MARKER
 
@@ -47,6 +47,7 @@ class Worker:
         self._marker = marker
         self._lock = threading.Lock()
         self._gpus: dict[str, Gpu] = {}
+        self._addresses: dict[int, str] = {}  # of the GPUs, by the pointer that is their handle
         self._driver: tuple[int, ...] = ()
         self._excluded: set[str] = set()
         self._now = ""  # the GPU that is asked about
@@ -119,6 +120,7 @@ class Worker:
                 raise pynvml.NVMLError(calls.EXCLUDED)
             handle = self.ask("nvmlDeviceGetHandleByPciBusId", address.encode())
             self._gpus[address] = Gpu(address, handle, self._driver)
+            self._addresses[_pointer(handle)] = address
         finally:
             self._now = ""
 
@@ -151,8 +153,12 @@ class Worker:
         }
 
     def _read(self, address: str, wanted: list[Call], inventory: list[str]) -> dict[str, Any]:
-        """What one GPU says. Once it is lost, nothing more is asked of it."""
+        """What one GPU says. Once it is lost, nothing more is asked of it.
+
+        `missing`: for each reading that these calls should have given and did not, why.
+        """
         values: dict[str, calls.Reading] = {}
+        missing: dict[str, str] = {}
         self._now = address
         try:
             gpu = self._gpus.get(address)
@@ -161,32 +167,22 @@ class Worker:
                 gpu = self._gpus[address]
             if address in inventory:
                 gpu.skipped.clear()
-            refused = False
+            codes: set[int] = set()
             for call in wanted:
-                name = call.__name__
-                if name in gpu.skipped:
-                    continue
-                try:
-                    values |= call(self.ask, gpu)
-                except pynvml.NVMLError as error:
-                    code = error.value
-                    refused = refused or code == calls.INVALID_ARGUMENT
-                    if code in calls.MISSING:
-                        gpu.skipped[name] = code
-                        gpu.troubles.pop(name, None)
-                    elif code not in calls.LATER:
-                        gpu.troubles[name] = (code, gpu.troubles.get(name, (0, 0))[1] + 1)
-                    if code == calls.LOST:
-                        break
-                else:
-                    gpu.troubles.pop(name, None)
-            stale = refused and not values and gpu.answered
+                code, got = (calls.LOST, {}) if calls.LOST in codes else self._call(gpu, call)
+                codes.add(code)
+                values |= got
+                for name in readings.OF[call.__name__]:
+                    # The code of the call as a whole; else that of the reading, which may be there in part.
+                    if code or name not in got or name in gpu.refused:
+                        missing[name] = _reason(code or gpu.refused.get(name, calls.NOT_SUPPORTED))
+            stale = calls.INVALID_ARGUMENT in codes and not values and gpu.answered
             gpu.answered = gpu.answered or bool(values)
             if values and gpu.unheard:  # it was lost, and with it the wait for its events
                 self._listen_to(gpu)
             return {
                 "values": values,
-                "missing": {name: calls.MISSING[code] for name, code in gpu.skipped.items()},
+                "missing": missing,
                 "faults": sorted({calls.FAULTS[code] for code, _ in gpu.troubles.values() if code in calls.FAULTS}),
                 "failing": {
                     name: code for name, (code, times) in gpu.troubles.items() if code not in calls.FAULTS and times >= calls.OFTEN
@@ -197,6 +193,26 @@ class Worker:
             return {"lookup": error.value}
         finally:
             self._now = ""
+
+    def _call(self, gpu: Gpu, call: Call) -> tuple[int, dict[str, calls.Reading]]:
+        """NVML's code, 0 where the call succeeded, and what it gave. Counts how often it failed in succession."""
+        name = call.__name__
+        gpu.refused = {}
+        if name in gpu.skipped:
+            return gpu.skipped[name], {}
+        got: dict[str, calls.Reading] = {}
+        try:
+            got, code = call(self.ask, gpu), 0
+            failed = gpu.refused.get("nvlink_active", 0)  # a link that cannot be read; the others can
+        except pynvml.NVMLError as error:
+            code = failed = error.value
+        if code in calls.MISSING:
+            gpu.skipped[name] = code
+        if not failed or failed in calls.MISSING:
+            gpu.troubles.pop(name, None)
+        elif failed not in calls.LATER:
+            gpu.troubles[name] = (failed, gpu.troubles.get(name, (0, 0))[1] + 1)
+        return code, got
 
     # --- events
 
@@ -248,13 +264,25 @@ class Worker:
                 time.sleep(pause)
                 pause = min(pause * 2, 60.0)
                 continue
-            self._say({"event": {"gpu": gpu.address, "type": int(event.eventType), "data": int(event.eventData)}})
+            # An event is about the GPU that it names, whichever set it came through.
+            address = self._addresses.get(_pointer(event.device), gpu.address)
+            self._say({"event": {"gpu": address, "type": int(event.eventType), "data": int(event.eventData)}})
 
     def _say(self, told: dict[str, Any]) -> None:
         line = json.dumps(told, separators=(",", ":"), default=_plain).encode() + b"\n"
         with self._lock:
             while line:
                 line = line[os.write(1, line) :]
+
+
+def _reason(code: int) -> str:
+    if code in calls.REASONS:
+        return calls.REASONS[code]
+    return calls.FAULTS[code].replace("_", " ") if code in calls.FAULTS else f"fails with NVML error {code}"
+
+
+def _pointer(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def _plain(value: Any) -> Any:

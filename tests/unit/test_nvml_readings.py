@@ -1,0 +1,571 @@
+"""What is known of a GPU now: readings of this look, what could not be read and why, and what is worked out beside its siblings."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from unittest import mock
+
+import pynvml
+import pytest
+from prometheus_client.core import Metric
+
+from agent.model import Event, Readings
+from agent.outputs import form, gpus
+from agent.sources.nvml import calls, readings
+from agent.sources.nvml.calls import Gpu
+from agent.sources.nvml.node import GpuNode
+from agent.sources.nvml.worker import Worker
+from tests.looking import CATALOG
+
+GPUS = [f"0000:{0x10 + number:02x}:00.0" for number in range(8)]
+OVERDUE = {"fast": 35.0, "slow": 135.0, "inventory": 1215.0}
+
+Answer = dict[str, Any]
+
+
+def failing(code: int) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise pynvml.NVMLError(code)
+
+    return fail
+
+
+class Library:
+    """Answers by the name of the call: a value, an exception's code (`Code`), or a function of what follows the handle."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+
+    def ask(self, name: str, *args: Any, raw: bool = False) -> Any:
+        answer = self.answers.get(name, failing(calls.NOT_SUPPORTED))
+        return answer(*args[1:]) if callable(answer) else answer
+
+
+class Field:
+    """One entry of what nvmlDeviceGetFieldValues answers."""
+
+    def __init__(self, value: float | None, code: int = 0) -> None:
+        self.nvmlReturn = code if value is not None else calls.NOT_SUPPORTED
+        self.valueType = 0
+        self.value = mock.Mock(dVal=value)
+
+
+def fields(known: Mapping[Any, float]) -> Callable[..., list[Field]]:
+    return lambda ids: [Field(known.get(one)) for one in ids]
+
+
+class Look:
+    """One worker with one GPU."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.library = Library(**answers)
+        self.worker = Worker("", mmap.mmap(-1, 4096))
+        self.gpu = Gpu(GPUS[0], object(), (580, 95, 5))
+        self.gpu.unheard = False
+        self.worker._gpus[GPUS[0]] = self.gpu
+        self.worker.ask = self.library.ask  # type: ignore[method-assign]
+
+    def read(self, *names: str, inventory: bool = False) -> Answer:
+        wanted = [getattr(calls, name) for name in names]
+        return self.worker._read(GPUS[0], wanted, GPUS[:1] if inventory else [])
+
+
+# --- the worker: readings, and why there are none
+
+
+def test_a_reading_belongs_to_one_call_and_each_call_is_a_function() -> None:
+    every = [name for given in readings.OF.values() for name in given]
+    assert len(every) == len(set(every))
+    assert [call.__name__ for tier in (calls.FAST, calls.SLOW, calls.INVENTORY) for call in tier] == list(readings.OF)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        *((3, "not supported"), (4, "no permission"), (13, "driver too old"), (21, "no data yet")),
+        *((27, "not ready"), (16, "reset required"), (999, "fails with NVML error 999")),
+    ],
+)
+def test_a_call_that_fails_leaves_none_of_its_readings(code: int, reason: str) -> None:
+    look = Look(nvmlDeviceGetMemoryInfo=failing(code), nvmlDeviceGetPowerUsage=95000)
+    for _ in range(2):
+        answer = look.read("memory", "power")
+        assert answer["values"] == {"power_watts": 95.0}
+        assert answer["missing"] == {"memory_used_bytes": reason, "memory_total_bytes": reason}
+
+
+def test_a_field_that_the_gpu_does_not_have_is_said_by_its_name() -> None:
+    look = Look(nvmlDeviceGetFieldValues=fields({94: 3.0, 180: 0.0}))
+    answer = look.read("pcie_errors")
+    assert answer["values"] == {"pcie_replays": 3.0, "pcie_fatal_errors": 0.0}
+    assert set(answer["missing"]) == {"pcie_correctable_errors", "pcie_nonfatal_errors", "pcie_recoveries"}
+
+
+def test_what_is_not_asked_of_a_lost_gpu_is_missing_too() -> None:
+    look = Look(nvmlDeviceGetTemperature=failing(15), nvmlDeviceGetPowerUsage=95000)
+    answer = look.read("temperature", "power")
+    assert (answer["values"], answer["missing"]) == ({}, {"temperature_celsius": "lost", "power_watts": "lost"})
+
+
+def test_a_limit_of_0_is_no_limit() -> None:
+    look = Look(nvmlDeviceGetTemperatureThreshold=lambda number: {0: 92, 1: 0, 2: 0, 3: 85}[number])
+    answer = look.read("limits")
+    assert answer["values"] == {"shutdown_celsius": 92, "gpu_max_celsius": 85}
+    assert answer["missing"] == dict.fromkeys(("slowdown_celsius", "memory_max_celsius"), "the driver gives no limit")
+
+
+def links(states: Iterable[Any], **more: Any) -> Look:
+    known = list(states)
+
+    def state(link: int) -> int:
+        if known[link] is None:
+            raise pynvml.NVMLError(999)
+        return int(known[link])
+
+    return Look(nvmlDeviceGetFieldValues=fields({91: float(len(known))}), nvmlDeviceGetNvLinkState=state, **more)
+
+
+def test_one_link_that_errs_does_not_drop_the_others() -> None:
+    look = links([1, None, 0, 1])
+    for times in range(1, 4):
+        answer = look.read("nvlinks")
+        one = answer["values"]["nvlink_active"]
+        assert (one[0], one[2], one[3], math.isnan(one[1])) == (1.0, 0.0, 1.0, True)
+        assert answer["values"]["nvlinks_active"] == 2.0
+        assert answer["missing"] == {"nvlink_active": "fails with NVML error 999"}
+        assert answer["failing"] == ({"nvlinks": 999} if times == calls.OFTEN else {})
+
+
+def test_links_that_the_driver_does_not_list_any_more_are_not_active() -> None:
+    look = links([1] * 18)
+    assert look.read("nvlinks")["values"]["nvlinks_active"] == 18.0
+    look.library.answers |= {
+        "nvmlDeviceGetFieldValues": fields({91: 0.0}),
+        "nvmlDeviceGetNvLinkState": failing(calls.INVALID_ARGUMENT),
+    }
+    values = look.read("nvlinks")["values"]
+    assert (values["nvlinks"], values["nvlinks_active"], values["nvlink_active"]) == (0.0, 0.0, [0.0] * 18)
+
+
+@pytest.mark.parametrize(
+    ("code", "version", "counter"), [(4, 3.0, "nvlink_crc_errors"), (6, 4.0, "nvlink_crc_errors"), (7, 5.0, "nvlink_symbol_errors")]
+)
+def test_the_generation_of_the_links_is_asked(code: int, version: float, counter: str) -> None:
+    """Also where a driver, or a mock of one, answers the counters of every generation."""
+    every = {(number, link): 0.0 for number in (161, 162, 163, 206, 207, 213, 214, 219, 221) for link in range(2)}
+    look = links([1, 1], nvmlDeviceGetNvLinkVersion=lambda link: code if link else 0)
+    look.library.answers["nvmlDeviceGetFieldValues"] = fields({91: 2.0, **every})
+    assert look.read("nvlink_layout", inventory=True)["values"] == {"nvlink_version": version, "nvlink_switched": 0.0}
+    answer = look.read("nvlink_errors")
+    assert counter in answer["values"]
+    other = "nvlink_symbol_errors" if counter == "nvlink_crc_errors" else "nvlink_crc_errors"
+    assert answer["missing"][other] == "not supported"
+
+
+@pytest.mark.parametrize(
+    ("former", "newer", "values", "missing"),
+    [
+        (34, failing(3), {"temperature_celsius": 34}, {}),
+        (failing(13), 36, {"temperature_celsius": 36}, {}),
+        (failing(26), 36, {"temperature_celsius": 36}, {}),
+        (failing(3), failing(13), {}, {"temperature_celsius": "not supported"}),
+        (failing(999), 36, {}, {"temperature_celsius": "fails with NVML error 999"}),
+    ],
+)
+def test_the_temperature_by_the_newer_call_where_the_former_is_gone(
+    former: Any, newer: Any, values: dict[str, Any], missing: dict[str, str]
+) -> None:
+    answer = Look(nvmlDeviceGetTemperature=former, nvmlDeviceGetTemperatureV=newer).read("temperature")
+    assert (answer["values"], answer["missing"]) == (values, missing)
+
+
+def test_links_to_the_processor() -> None:
+    look = Look(nvmlDeviceGetFieldValues=fields({170: 2.0, (171, 0): 1.0, (171, 1): 0.0, (232, 1): 7.0}))
+    answer = look.read("c2c_links")
+    assert answer["values"]["c2c_active"] == [1.0, 0.0]
+    assert math.isnan(answer["values"]["c2c_replays"][0])
+    assert set(answer["missing"]) == {"c2c_error_interrupts", "c2c_replays_back_to_back"}
+    assert not Look(nvmlDeviceGetFieldValues=fields({170: 0.0})).read("c2c_links")["values"]
+
+
+def test_where_in_a_rack_a_gpu_is() -> None:
+    """In what identifies it, also once it is lost, in the words of its events, and as a metric."""
+
+    def answer(info: Any) -> None:
+        info._obj.chassisSerialNumber = b"1820324000001"
+        info._obj.slotNumber, info._obj.trayIndex, info._obj.hostId = bytes([200]), bytes([3]), bytes([0])
+
+    values = Look(nvmlDeviceGetPlatformInfo=answer).read("platform")["values"]
+    assert values == {"chassis_serial": "1820324000001", "chassis_slot": 200.0, "tray_index": 3.0, "host_id": 0.0}
+    node = Node(1)
+    node.look(**values)
+    (lost,) = [event for event in node.answer({GPUS[0]: {"lookup": 15}}) if event.code == "nvml/gpu_lost"]
+    assert "chassis 1820324000001 chassis slot 200 tray 3" in lost.raw
+    assert values.items() <= node.read(0).values.items()
+    (sample,) = [one for metric in gpus.metrics([node.read(0)]) for one in metric.samples if one.name == "vitald_gpu_place_info"]
+    assert (sample.labels["chassis_serial"], sample.labels["tray_index"]) == ("1820324000001", "3")
+
+
+def test_an_event_is_about_the_gpu_that_it_names() -> None:
+    """Whichever set it came through: NVIDIA's mock gives any event to any set."""
+    worker, told = Worker("", mmap.mmap(-1, 4096)), []
+    handles = [pynvml.c_nvmlDevice_t(pynvml.struct_c_nvmlDevice_t()) for _ in GPUS]
+    for address, handle in zip(GPUS, handles):
+        with mock.patch.object(worker, "ask", return_value=handle):
+            worker._take(address)
+    events = [mock.Mock(device=handles[5], eventType=8, eventData=79), mock.Mock(device=None, eventType=8, eventData=48)]
+    with (
+        mock.patch.object(worker, "_say", told.append),
+        mock.patch("agent.sources.nvml.worker.pynvml.nvmlEventSetWait_v2", side_effect=[*events, pynvml.NVMLError(15)]),
+        mock.patch("agent.sources.nvml.worker.pynvml.nvmlEventSetFree"),
+    ):
+        worker._wait(worker._gpus[GPUS[2]], object())
+    assert [one["event"]["gpu"] for one in told if "event" in one] == [GPUS[5], GPUS[2]]
+
+
+# --- the node: what is current
+
+
+class Node:
+    """GPUs of one model, with a clock that is set by hand."""
+
+    def __init__(self, count: int = 8, boot: str = "boot-1", memory: str = "") -> None:
+        self.node = GpuNode(CATALOG, boot, expected=0, told=0, overdue_s=OVERDUE)
+        if memory:
+            self.node.recall(memory, "boot-1")
+        self.node.attached({"driver": "580.95.05", "nvml": "13.580"}, set(GPUS[:count]))
+        self.gpus = GPUS[:count]
+        self.now = 0.0
+        self.state: dict[str, Answer] = {
+            gpu: {"values": {"uuid": f"GPU-{number}", "name": "NVIDIA H100"}, "missing": {}} for number, gpu in enumerate(self.gpus)
+        }
+
+    def look(self, seconds: float = 10.0, **values: Any) -> list[Event]:
+        """All GPUs answer what they have, and these values."""
+        return self.answer({gpu: {**one, "values": {**one["values"], **values}} for gpu, one in self.state.items()}, seconds)
+
+    def answer(self, answers: Mapping[str, Answer], seconds: float = 10.0) -> list[Event]:
+        self.now += seconds
+        with mock.patch("time.monotonic", lambda: self.now):
+            return self.node.digest(answers, set(self.gpus))
+
+    def set(self, gpu: int, **values: Any) -> None:
+        self.state[self.gpus[gpu]]["values"] |= values
+
+    def read(self, gpu: int) -> Readings:
+        return self.node.read[self.gpus[gpu]]
+
+
+def codes(events: Iterable[Event]) -> list[tuple[str, str]]:
+    return sorted((event.component.id, event.code) for event in events if event.code.startswith("nvml/"))
+
+
+def samples(metrics: Iterable[Metric]) -> set[str]:
+    return {f"{sample.name}{sorted(sample.labels.items())}" for metric in metrics for sample in metric.samples}
+
+
+def test_a_call_that_fails_takes_its_value_away_at_once() -> None:
+    node = Node(1)
+    node.look(temperature_celsius=34.0, power_watts=95.0)
+    node.answer({GPUS[0]: {"values": {"power_watts": 95.0}, "missing": {"temperature_celsius": "fails with NVML error 999"}}})
+    one = node.read(0)
+    assert "temperature_celsius" not in one.values
+    assert one.missing == {"temperature_celsius": "fails with NVML error 999"}
+    shown = samples(gpus.metrics([one]))
+    assert not any("temperature" in sample for sample in shown)
+    assert any("power_watts" in sample for sample in shown)
+    node.look(temperature_celsius=77.0)
+    assert (node.read(0).values["temperature_celsius"], node.read(0).missing) == (77.0, {})
+
+
+def test_a_slow_reading_is_current_until_its_turn_is_overdue() -> None:
+    node = Node(1)
+    node.look(ecc_uncorrected=0.0, temperature_celsius=34.0)
+    for _ in range(12):
+        node.answer({GPUS[0]: {"values": {"temperature_celsius": 34.0}}})
+    assert node.read(0).values["ecc_uncorrected"] == 0.0
+    node.answer({GPUS[0]: {"values": {"temperature_celsius": 34.0}}}, 20.0)
+    assert "ecc_uncorrected" not in node.read(0).values
+    assert "not read for" in node.read(0).missing["ecc_uncorrected"]
+    assert node.read(0).values["uuid"] == "GPU-0"
+
+
+def test_what_is_not_observable_does_not_come_and_go_with_the_inventory() -> None:
+    """The worker asks anew after each inventory; until the turn of the slow calls nothing else is known of them."""
+    node = Node(1)
+    node.answer({GPUS[0]: {"values": {"power_watts": 1.0}, "missing": {"row_remap_pending": "not supported"}}})
+    node.answer({GPUS[0]: {"values": {"power_watts": 1.0}, "missing": {"recovery": "not supported"}}})
+    assert set(node.read(0).missing) == {"row_remap_pending", "recovery"}
+
+
+@pytest.mark.parametrize("answer", [{"lookup": 4}, {"lookup": 23}, {"values": {}, "missing": dict.fromkeys(readings.TIER_OF, "fails")}])
+def test_of_a_gpu_that_answers_nothing_only_what_stays_true_is_known(answer: Answer) -> None:
+    node = Node(2)
+    node.look(temperature_celsius=34.0, nvlinks=2.0, nvlink_active=[1.0, 1.0], ecc_uncorrected=0.0, serial="s")
+    node.answer({GPUS[0]: answer})
+    one = node.read(0)
+    assert {"uuid", "name", "serial"} <= set(one.values)
+    assert not {"temperature_celsius", "nvlinks", "nvlink_active", "nvlink_down", "ecc_uncorrected"} & set(one.values)
+    assert one.values.keys() & one.missing.keys() == set()
+    assert one.blind
+    node.look(temperature_celsius=34.0)
+    assert not node.read(0).blind
+
+
+def test_a_part_that_could_not_be_read_has_no_sample_and_is_null() -> None:
+    node = Node(1)
+    node.look(nvlinks=3.0, nvlink_active=[1.0, math.nan, 0.0], nvlink_crc_errors=[0.0, math.nan, 4.0])
+    shown = samples(gpus.metrics([node.read(0)]))
+    assert [sum(f"{name}[" in sample for sample in shown) for name in ("nvlink_up", "nvlink_crc_errors_total")] == [2, 2]
+    assert form.plain(node.read(0).values["nvlink_active"]) == [1, None, 0]
+
+
+# --- NVLinks beside their own past and their siblings
+
+
+def eight(**other: Any) -> Node:
+    node = Node(8)
+    for gpu in range(8):
+        node.set(gpu, nvlinks=18.0, nvlink_active=[1.0] * 18, nvlink_switched=1.0)
+    node.set(2, **other)
+    return node
+
+
+@pytest.mark.parametrize(
+    ("other", "down"),
+    [
+        ({"nvlinks": 17.0, "nvlink_active": [1.0] * 17}, [17]),
+        ({"nvlink_active": [1.0] * 5 + [0.0] + [1.0] * 12}, [5]),
+        ({"nvlinks": 0.0, "nvlink_active": ""}, list(range(18))),
+        ({"nvlink_active": [1.0] * 5 + [math.nan] + [1.0] * 12}, []),
+    ],
+    ids=["one less", "one down", "none", "one not known"],
+)
+def test_fewer_links_than_the_siblings_from_the_start(other: dict[str, Any], down: list[int]) -> None:
+    node = eight(**other)
+    if other.get("nvlink_active") == "":
+        del node.state[GPUS[2]]["values"]["nvlink_active"]
+    events = node.look() + node.look()
+    found = [event for event in events if event.code == "nvml/nvlink_down"]
+    assert [event.component.id for event in found] == ([GPUS[2]] if down else [])
+    assert [event.fields["links"] for event in found] == ([down] if down else [])
+    assert [CATALOG.rule(event.code).rule_on(event.fields).action.value for event in found] == (["reset_device"] if down else [])
+    assert node.read(2).values["nvlinks_expected"] == 18.0
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_fewer_links_than_it_had(restarted: bool) -> None:
+    """Alone on its node, across a restart of the daemon too."""
+    node = Node(1)
+    assert not codes(node.look(nvlinks=18.0, nvlink_active=[1.0] * 18))
+    if restarted:
+        node = Node(1, memory=node.node.memory)
+    assert codes(node.look(nvlinks=17.0, nvlink_active=[1.0] * 17)) == [(GPUS[0], "nvml/nvlink_down")]
+    assert codes(node.look(nvlinks=18.0, nvlink_active=[1.0] * 18)) == [(GPUS[0], "nvml/nvlink_down")]
+
+
+def test_links_that_cannot_be_read_are_neither_up_nor_down() -> None:
+    node = eight()
+    node.look()
+    answers = {GPUS[2]: {"values": {"power_watts": 1.0}, "missing": dict.fromkeys(("nvlinks", "nvlink_active"), "no permission")}}
+    assert not codes(node.answer(answers))
+    assert not {"nvlink_down", "nvlink_active", "nvlinks_expected"} & set(node.read(2).values)
+    assert node.read(2).missing["nvlink_down"] == "no permission"
+
+
+def test_a_bridge_between_two_of_four_is_no_fault_of_the_others() -> None:
+    node = Node(4)
+    for gpu in range(4):
+        node.set(gpu, nvlinks=6.0, nvlink_active=[float(gpu > 1)] * 6)
+    assert not codes(node.look() + node.look())
+
+
+@pytest.mark.parametrize(("switched", "active"), [(True, 0.0), (False, 0.0), (True, 1.0)])
+def test_no_link_at_all_on_a_board_with_switches(switched: bool, active: float) -> None:
+    """No GPU of this node ever had a link, as after a boot in which fabric manager failed on a new board."""
+    node = Node(4)
+    node.node.switched = switched
+    for gpu in range(4):
+        node.set(gpu, nvlinks=18.0, nvlink_active=[active] * 18)
+    node.set(3, nvlinks=0.0, nvlink_active=[active] * 18)
+    found = {code for _ in range(40) for code in codes(node.look())}
+    assert found == ({(gpu, "nvml/nvlinks_absent") for gpu in GPUS[:4]} if switched and not active else set())
+
+
+def test_a_gpu_in_mig_mode_is_not_compared() -> None:
+    """Fabric Manager's user guide: with MIG the GPU's NVLinks are disabled or not used."""
+    node = eight(nvlinks=0.0, nvlink_active=[0.0] * 18, mig_mode=1.0)
+    found = node.look() + node.look()
+    assert (GPUS[2], "nvml/nvlink_down") not in codes(found)
+    assert not {"nvlink_down", "nvlinks_expected"} & set(node.read(2).values)
+
+
+# --- the NVLink domain, pending modes, lifetime counters
+
+
+@pytest.mark.parametrize(
+    ("domains", "differ"),
+    [
+        (["aa", "aa", "aa", "aa"], []),
+        (["00", "00", "00", "00"], []),  # as on HGX nodes
+        (["aa", "aa", "aa", "00"], [3]),
+        (["aa", "aa", "bb", "bb"], [0, 1, 2, 3]),
+    ],
+)
+def test_the_nvlink_domain_of_a_node_is_one(domains: list[str], differ: list[int]) -> None:
+    node = Node(len(domains))
+    for gpu, domain in enumerate(domains):
+        node.set(gpu, fabric_state=3.0, fabric_status=0.0, fabric_cluster=domain, fabric_clique=0.0)
+    found = [event for _ in range(30) for event in node.look()]
+    assert codes(found) == [(GPUS[gpu], "nvml/fabric_differs") for gpu in differ]
+
+
+def test_another_clique_and_a_gpu_that_has_not_joined() -> None:
+    node = Node(4)
+    for gpu in range(4):
+        node.set(gpu, fabric_state=3.0, fabric_status=0.0, fabric_cluster="aa", fabric_clique=0.0)
+    node.set(1, fabric_clique=9.0)
+    node.set(2, fabric_state=2.0, fabric_cluster="00")
+    found = {code for _ in range(40) for code in codes(node.look())}
+    assert found == {(GPUS[1], "nvml/fabric_differs"), (GPUS[2], "nvml/fabric_not_ready")}
+
+
+@pytest.mark.parametrize("mode", ["ecc_mode", "mig_mode"])
+def test_a_pending_change_of_mode_is_said_and_ends(mode: str) -> None:
+    node = Node(1)
+    assert codes(node.look(**{f"{mode}_change_pending": 1.0})) == [(GPUS[0], "nvml/mode_change_pending")]
+    assert codes(node.look(**{f"{mode}_change_pending": 0.0})) == [(GPUS[0], "nvml/mode_change_pending")]
+
+
+@pytest.mark.parametrize("name", ["ecc_uncorrected_dram", "ecc_uncorrected_sram", "sram_uncorrected_parity", "sram_uncorrected_secded"])
+def test_uncorrectable_errors_are_told_wherever_they_are_counted(name: str) -> None:
+    node = Node(1)
+    node.look(ecc_uncorrected=0.0, **{name: 0.0})
+    assert codes(node.look(ecc_uncorrected=0.0, **{name: 3.0})) == [(GPUS[0], "nvml/ecc_uncorrected")]
+
+
+@pytest.mark.parametrize(
+    ("looks", "missed"),
+    [
+        ([(5, 0), (5, 0)], False),  # what it stands at first is nothing
+        ([(5, 0), (6, 1)], False),  # counted in this boot, and told as such
+        ([(5, 0), (5, 1), (6, 1)], False),  # the lifetime counter follows later
+        ([(5, 0), (6, 1), "boot", (6, 0)], False),
+        ([(5, 0), "boot", (6, 0)], True),  # after the last look of the former boot
+        ([(5, 0), (6, 1), "boot", (7, 0)], True),
+        ([(5, 0), (6, 1), "boot", (7, 1)], False),
+    ],
+    ids=str,
+)
+def test_an_error_just_before_a_reboot_leaves_a_trace(looks: list[Any], missed: bool) -> None:
+    node, found = Node(1), []
+    for look in looks:
+        if look == "boot":
+            node = Node(1, "boot-2", node.node.memory)
+            continue
+        found += codes(node.look(ecc_uncorrected_lifetime=float(look[0]), ecc_uncorrected=float(look[1])))
+    assert ((GPUS[0], "nvml/ecc_uncorrected_missed") in found) is missed
+    assert len(found) <= len(set(found)) + 1
+
+
+def test_what_is_remembered_of_lifetime_counters_may_make_no_sense() -> None:
+    memory = json.loads(Node(1).node.memory) | {"lifetime": {"GPU-0": {"ecc_uncorrected_lifetime": [1, 2]}}}
+    with pytest.raises(ValueError, match="lifetime"):
+        GpuNode(CATALOG, "boot-1", expected=0, told=0).recall(json.dumps(memory), "boot-1")
+
+
+# --- a GPU that cannot be used
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        (2, {"nvml/lookup_failed"}),
+        (4, {"nvml/lookup_failed", "nvml/no_permission"}),
+        (8, {"nvml/lookup_failed", "nvml/insufficient_power"}),
+        (9, {"nvml/lookup_failed"}),
+        (14, {"nvml/lookup_failed", "nvml/corrupted_inforom"}),
+        (18, {"nvml/lookup_failed"}),
+        (23, {"nvml/lookup_failed"}),
+        (27, {"nvml/lookup_failed"}),
+        (6, {"nvml/gpu_not_initialised"}),
+        (10, {"nvml/gpu_lost"}),
+        (11, {"nvml/irq_issue"}),
+        (15, {"nvml/gpu_lost"}),
+        (16, {"nvml/reset_required"}),
+        (999, {"nvml/gpu_lost"}),
+        (-2, {"nvml/gpu_excluded"}),
+    ],
+)
+def test_a_gpu_that_cannot_be_looked_up(code: int, found: set[str]) -> None:
+    node = Node(2)
+    node.look()
+    events: list[Event] = []
+    looks = 1 if code in (4, 8, 14, 6, 10, 11, 15, 16, 999, -2) else 3
+    for look in range(1, 4):
+        events += node.answer({GPUS[0]: {"lookup": code}, GPUS[1]: node.state[GPUS[1]]})
+        assert {event.code for event in events} == (found if look >= looks else set())
+    assert {event.component.id for event in events} == {GPUS[0]}
+    ended = node.look()
+    assert {event.code for event in ended if event.fields.get("recovered")} == found
+
+
+def test_a_look_up_that_is_ready_in_time_is_no_finding() -> None:
+    node = Node(1)
+    for _ in range(3):
+        events = [event for _ in range(2) for event in node.answer({GPUS[0]: {"lookup": 27}})]
+        assert not codes(events)
+        assert not codes(node.look())
+
+
+def test_every_call_fails() -> None:
+    """Told once no reading of the fast and slow tier is current; what one call fails for is another finding."""
+    node = Node(1)
+    failed = dict.fromkeys((*readings.FAST, *readings.SLOW), 999)
+    asked = {tier: [name for given in calls_.values() for name in given] for tier, calls_ in readings.TIERS.items()}
+    node.look(temperature_celsius=34.0, ecc_uncorrected=0.0, persistence_mode=1.0)
+    fast = {"values": {}, "missing": dict.fromkeys(asked["fast"], "fails"), "failing": dict.fromkeys(readings.FAST, 999)}
+    assert codes(node.answer({GPUS[0]: fast})) == [(GPUS[0], "nvml/failing")]
+    slow = {"values": {}, "missing": dict.fromkeys(asked["fast"] + asked["slow"], "fails"), "failing": failed}
+    assert codes(node.answer({GPUS[0]: slow})) == [(GPUS[0], "nvml/no_call_succeeds")]
+    inventory = {"values": {"uuid": "GPU-0", "name": "NVIDIA H100"}, "missing": {}, "failing": failed}
+    assert not codes(node.answer({GPUS[0]: inventory}))
+    assert codes(node.look(temperature_celsius=34.0)) == [(GPUS[0], "nvml/failing"), (GPUS[0], "nvml/no_call_succeeds")]
+
+
+@pytest.mark.parametrize(
+    ("number", "driver", "action", "words"),
+    [
+        (3, "550.90.07", "inspect", "peer traffic"),
+        (4, "570.86.15", "reset_device", "drain, then reset"),
+        (5, "580.95.05", "reset_device", "bus reset"),
+        (5, "590.48.01", "inspect", "unknown kind"),
+        (5, "550.90.07", "inspect", "unknown kind"),
+        (5, "595.44.02", "inspect", "IMEX"),
+        (5, "615.10", "inspect", "IMEX"),
+        (5, "unknown", "inspect", "unknown kind"),
+        (6, "615.10", "reset_device", "bus reset"),
+        (7, "615.10", "reboot_node", "system reboot"),
+        (8, "615.10", "inspect", "unknown kind"),
+        (99, "580.95.05", "inspect", "unknown kind"),
+    ],
+)
+def test_what_the_number_of_a_recovery_action_means(number: int, driver: str, action: str, words: str) -> None:
+    node = Node(1)
+    node.node.attached({"driver": driver, "nvml": "13"}, set(GPUS[:1]))
+    (event,) = [event for event in node.look(recovery=float(number)) if event.code == "nvml/recovery_action"]
+    ruling = CATALOG.rule(event.code).rule_on(event.fields)
+    assert (ruling.action.value, words in ruling.title) == (action, True), ruling.title
+    assert ruling.unusable is (action == "inspect")
+    node.look(recovery=float(number))
+    (still,) = [one for one in node.node.holding if one.code == "nvml/recovery_action"]
+    assert CATALOG.rule(still.code).rule_on(still.fields).title == ruling.title
+
+
+@pytest.mark.parametrize("code", ["fabric_not_ready", "lookup_failed", "no_call_succeeds", "reset_required"])
+def test_a_gpu_that_cannot_be_used_makes_the_node_unfit(code: str) -> None:
+    assert CATALOG.rule(f"nvml/{code}").rule_on({}).unusable
