@@ -169,6 +169,7 @@ class _Entry:
             ends=self.texts("ends"),
             of=self.kinds("of"),
             component=self.member("component", ComponentKind, ComponentKind.NODE),
+            at_probe=self.flag("at_probe") or False,
             fatal=self.flag("fatal"),
             match=self.match(),
             starts=self.texts("starts"),
@@ -352,7 +353,23 @@ def _scalars(value: object) -> tuple[Scalar, ...]:
 _RECOVERED = Case(where={"recovered": (True,)}, action=Action.NONE, title="no longer so")
 _KEYS = (
     *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "clears", "escalation", "cases", "also", "source"),
-    *("watch", "fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
+    *(
+        "watch",
+        "fault",
+        "state",
+        "word",
+        "context",
+        "cures",
+        "of",
+        "ends",
+        "component",
+        "at_probe",
+        "fatal",
+        "match",
+        "starts",
+        "contains",
+        "samples",
+    ),
     "diagnostic",
 )
 _CASE_KEYS = ("when", "action", "at_least", "when_to_act", "title", "advice")
