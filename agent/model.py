@@ -67,10 +67,27 @@ _WORDS = {
 
 
 class When(Enum):
-    """When the action is due: at once, or when the work that runs has ended."""
+    """When the action is due. The members' order is the order of urgency.
 
+    `maintenance` changes no fitness, no flag and no advice to jobs: it waits until the node is taken out of service anyway.
+    """
+
+    MAINTENANCE = "maintenance"
+    AFTER_JOB = "after_job"  # when the work that runs has ended
     NOW = "now"
-    AFTER_JOB = "after_job"
+
+    @property
+    def urgency(self) -> int:
+        return _URGENCY[self]
+
+    @property
+    def words(self) -> str:
+        """What follows the words of an action; empty for `now`."""
+        return _WHEN_WORDS[self]
+
+
+_URGENCY = {when: urgency for urgency, when in enumerate(When)}
+_WHEN_WORDS = {When.NOW: "", When.AFTER_JOB: " after the running job", When.MAINTENANCE: " at the next maintenance"}
 
 
 class Status(Enum):
@@ -157,14 +174,29 @@ class FindingState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked for, by when, and why it differs from the catalogue's table. `because` is for people."""
+    """What is asked for, by when, and why it differs from the catalogue's table. `because` is for people.
+
+    `unusable`: the device cannot be used, so the node is unfit for work whatever the action.
+    """
 
     action: Action
     when: When
     because: str = ""
+    unusable: bool = False
 
     def stronger(self, other: Asked) -> bool:
-        return (self.action.rank, self.when is When.NOW) > (other.action.rank, other.when is When.NOW)
+        return (self.action.rank, self.when.urgency) > (other.action.rank, other.when.urgency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """A person knows of a finding and lives with it until a moment, unless it gets worse than `asked`."""
+
+    by: str
+    reason: str
+    since: float
+    until: float
+    asked: Asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +231,7 @@ class Finding:
     remedy_at: float | None = None  # when its remedy was begun
     shadow: bool = False  # of a rule on trial: shown, without effect
     state: FindingState = FindingState.OPEN
+    accepted: Acceptance | None = None
     simulated_until: float | None = None
     cleared_at: float | None = None
     cleared_by: str | None = None
@@ -212,6 +245,8 @@ class Finding:
         if self.escalated is not None and self.escalated.action.rank > asked.action.rank:
             due = asked.when if asked.action.unfit and asked.when is When.NOW else self.escalated.when
             asked = Asked(self.escalated.action, due, self.escalated.because)
+        elif self.escalated is not None and self.escalated.stronger(asked):
+            asked = self.escalated
         return asked
 
     @property
@@ -227,6 +262,23 @@ class Finding:
     @property
     def when(self) -> When:
         return self.asked.when
+
+    @property
+    def unusable(self) -> bool:
+        """Whether its device cannot be used."""
+        return self.ruled.unusable
+
+    @property
+    def deferred(self) -> bool:
+        """Whether it is shown and counts for nothing else: somebody accepted it, or it waits for maintenance."""
+        return self.accepted is not None or (self.when is When.MAINTENANCE and not self.unusable)
+
+    def makes_unfit(self, *, between_jobs: bool) -> bool:
+        """Whether the node is unfit for work while this is open. `between_jobs`: what waits for the running job is due."""
+        if self.deferred:
+            return False
+        due = self.when is When.NOW or between_jobs
+        return self.unusable or (self.action.unfit and due)
 
     @property
     def open(self) -> bool:

@@ -25,7 +25,7 @@ import structlog
 
 from agent.board import Board
 from agent.catalog import Catalog
-from agent.judge.judge import BOOT, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, Judge
+from agent.judge.judge import ACCEPTED, BOOT, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, Judge
 from agent.keeper import Keeper
 from agent.lane import Lane
 from agent.ledger import Audit, Entry, Ledger, Remembered
@@ -62,13 +62,14 @@ class _Mark:
 
 @dataclass(slots=True)
 class _Act:
-    """A named person does something about a finding: closes it, says that its remedy has begun."""
+    """A named person does something about a finding: closes it, accepts it, says that its remedy has begun."""
 
     code: str
     finding: int
     by: str
     audit: Audit
     replaced: bool
+    fields: Fields  # what the event says beside the finding, the person and the reason
     answer: asyncio.Future[Finding | None]
 
 
@@ -201,9 +202,15 @@ class Pipeline:
         """Somebody begins what a finding asks for. Returns it, and stored; None where it is not open."""
         return await self._act(REMEDY_BEGUN, finding, by, audit)
 
-    async def _act(self, code: str, finding: int, by: str, audit: Audit, *, replaced: bool = False) -> Finding | None:
+    async def accept(self, finding: int, by: str, audit: Audit, seconds: float) -> Finding | None:
+        """A named person lives with a finding for so long; 0 ends that. Returns it, and stored; None where it is not open."""
+        return await self._act(ACCEPTED, finding, by, audit, fields={"until": audit.time + seconds if seconds else 0.0})
+
+    async def _act(
+        self, code: str, finding: int, by: str, audit: Audit, *, replaced: bool = False, fields: Fields | None = None
+    ) -> Finding | None:
         answer: asyncio.Future[Finding | None] = asyncio.get_running_loop().create_future()
-        self._enqueue(_Act(code, finding, by, audit, replaced, answer))
+        self._enqueue(_Act(code, finding, by, audit, replaced, fields or {}, answer))
         return await answer
 
     def _looked(self, batch: Batch) -> None:
@@ -318,7 +325,7 @@ class Pipeline:
         meant = next((finding for finding in self.judge.opened if finding.id == item.finding), None)
         if meant is None:
             return Entry(), None
-        fields: dict[str, Value] = {"code": meant.code, "finding": meant.id, "by": item.by, "reason": item.audit.reason}
+        fields: dict[str, Value] = {**item.fields, "code": meant.code, "finding": meant.id, "by": item.by, "reason": item.audit.reason}
         fields |= {name: True for name, said in (("drill", meant.simulated), ("shadow", meant.shadow)) if said}
         # It was done when it was asked for: what happened since is not dealt with. The clock may have been set back meanwhile.
         said, at = f"{item.by}: {item.audit.reason}", min(item.audit.time, time.time())

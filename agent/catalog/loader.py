@@ -156,6 +156,7 @@ class _Entry:
             fault_class=self.member("class", FaultClass, FaultClass.UNKNOWN, required=True),
             action=self.member("action", Action, Action.INSPECT, required=True),
             when=self.member("when", When, When.NOW),
+            unusable=self.flag("unusable") or False,
             clears=self.clears(),
             escalation=self.escalation(),
             source=self.text("source", required=True),
@@ -286,6 +287,9 @@ class _Entry:
                 if not isinstance(table.get(key, ""), str):
                     self.wrong(f"{name} #{number} {key}", f"expected text, found {table[key]!r}")
 
+            if not isinstance(table.get("unusable", False), bool):
+                self.wrong(f"{name} #{number} unusable", f"expected true or false, found {table['unusable']!r}")
+
             def word(key: str, enum: type[E], table: dict[str, object] = table, number: int = number) -> E | None:
                 return self.of_enum(f"{name} #{number} {key}", table[key], enum) if key in table else None
 
@@ -295,6 +299,7 @@ class _Entry:
                     action=word("action", Action),
                     at_least=word("at_least", Action),
                     when=word("when_to_act", When),
+                    unusable=table.get("unusable"),
                     title=table.get("title"),
                     advice=table.get("advice"),
                 )
@@ -352,24 +357,9 @@ def _scalars(value: object) -> tuple[Scalar, ...]:
 
 _RECOVERED = Case(where={"recovered": (True,)}, action=Action.NONE, title="no longer so")
 _KEYS = (
-    *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "clears", "escalation", "cases", "also", "source"),
-    *(
-        "watch",
-        "fault",
-        "state",
-        "word",
-        "context",
-        "cures",
-        "of",
-        "ends",
-        "component",
-        "at_probe",
-        "fatal",
-        "match",
-        "starts",
-        "contains",
-        "samples",
-    ),
+    *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "unusable", "clears", "escalation", "cases", "also", "source"),
+    *("watch", "fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
+    *("at_probe",),
     "diagnostic",
 )
-_CASE_KEYS = ("when", "action", "at_least", "when_to_act", "title", "advice")
+_CASE_KEYS = ("when", "action", "at_least", "when_to_act", "unusable", "title", "advice")

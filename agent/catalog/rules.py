@@ -106,6 +106,7 @@ class Case:
     action: Action | None = None  # replaces the rule's action
     at_least: Action | None = None  # only raises it
     when: When | None = None
+    unusable: bool | None = None
     title: str | None = None
     advice: str | None = None
 
@@ -140,10 +141,11 @@ class Ruling:
     title: str
     advice: str
     clears: Clears
+    unusable: bool = False
 
     @property
     def asked(self) -> Asked:
-        return Asked(self.action, self.when)
+        return Asked(self.action, self.when, unusable=self.unusable)
 
 
 # What closes a finding whose action is not its entry's own: it follows the action.
@@ -172,6 +174,7 @@ class Rule:
     escalation: str
     source: str
     when: When = When.NOW
+    unusable: bool = False  # the device cannot be used: the node is unfit for work whatever the action
     advice: str = ""
     mnemonic: str = ""
     cases: tuple[Case, ...] = ()
@@ -198,22 +201,27 @@ class Rule:
     def known(self) -> bool:
         return self.fault_class is not FaultClass.UNKNOWN
 
+    @property
+    def _makes_unusable(self) -> bool:
+        return self.unusable and self.action is not Action.NONE
+
     def rule_on(self, fields: Fields) -> Ruling:
         """The strongest matching case replaces the action; `at_least` cases then raise what stands."""
-        ruling = Ruling(self.action, self.when, self.title, self.advice, self.clears)
+        ruling = Ruling(self.action, self.when, self.title, self.advice, self.clears, self._makes_unusable)
         matching = [case for case in self.cases if case.holds(fields)]
         replacing = [case for case in matching if case.action is not None]
         if replacing:
-            ruling = _by_case(ruling, max(replacing, key=lambda case: _strength(case, self.when)))
+            ruling = _by_case(ruling, max(replacing, key=lambda case: _strength(case, self)))
         for case in matching:
             if case.at_least is not None and case.at_least.rank > ruling.action.rank:
                 ruling = _by_case(ruling, case)
         return ruling
 
 
-def _strength(case: Case, default: When) -> tuple[int, bool]:
-    """Of two cases with one action, the one that is due now is the stronger."""
-    return (case.action or Action.NONE).rank, (case.when or default) is When.NOW
+def _strength(case: Case, rule: Rule) -> tuple[int, int, bool]:
+    """Of two cases with one action, the one that is due earlier is the stronger."""
+    unusable = rule.unusable if case.unusable is None else case.unusable
+    return (case.action or Action.NONE).rank, (case.when or rule.when).urgency, unusable
 
 
 def _by_case(ruling: Ruling, case: Case) -> Ruling:
@@ -223,6 +231,7 @@ def _by_case(ruling: Ruling, case: Case) -> Ruling:
         action=action,
         clears=ruling.clears if action is ruling.action else CLEARS_OF.get(action, ruling.clears),
         when=case.when or ruling.when,
+        unusable=action is not Action.NONE and (ruling.unusable if case.unusable is None else case.unusable),
         title=case.title or ruling.title,
         advice=case.advice or ruling.advice,
     )

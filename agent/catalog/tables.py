@@ -17,6 +17,7 @@ from agent.catalog.rules import Instance
 from agent.catalog.story import Company, Reach, Stories, Story, aliases_of
 from agent.model import Action, MarkKind, When
 
+_STEPS = ("of", "processes", "survived", "waited", "times")  # what a rung of a ladder takes
 FILES = ("ladders", "stories", "lemon", "instances")
 
 
@@ -27,19 +28,21 @@ def read_ladders(tables: toml.Table, errors: list[str]) -> dict[str, Ladder]:
         steps: list[Step] = []
         try:
             for step in table["steps"]:
-                if sum(key in step for key in ("of", "processes", "survived")) != 1:
-                    raise ValueError("a step needs one of `of`, `processes` and `survived`")
-                if min(step.get("remedies", 1), step.get("processes", 1)) < 1:
-                    raise ValueError("remedies and processes count from 1")
+                if sum(key in step for key in _STEPS) != 1:
+                    raise ValueError(f"a step needs one of {', '.join(_STEPS)}")
+                if min(step.get("remedies", 1), step.get("processes", 1), step.get("times", 1)) < 1:
+                    raise ValueError("remedies, processes and times count from 1")
                 steps.append(
                     Step(
-                        within_s=toml.duration(step["within"]),
+                        within_s=0.0 if step.keys() & {"waited", "times"} else toml.duration(step["within"]),
                         action=Action(step["action"]),
                         when=When(step.get("when_to_act", "now")),
                         of=Action(step["of"]) if "of" in step else None,
                         remedies=int(step.get("remedies", 1)),
                         survived=step.get("survived", False) is True,
                         processes=int(step.get("processes", 0)),
+                        waited_s=toml.duration(step["waited"]) if "waited" in step else 0.0,
+                        times=int(step.get("times", 0)),
                         same=tuple(step.get("same", ())),
                     )
                 )

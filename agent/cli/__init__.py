@@ -36,6 +36,7 @@ VERBS = {
     "expect": ("expect", "what this node should have, who says so, and what is here", _ASK),
     "recovery": ("recovery", "who reboots or replaces this node, what is asked for, and what was decided", _ASK),
     "clear": ("clear", "close a finding, with a reason", _OPERATE),
+    "accept": ("accept", "live with a finding for a time: shown, without effect on fitness and flags", _OPERATE),
     "remedy": ("remedy", "say that a finding's remedy has begun", _OPERATE),
     "release": ("release", "let go of the GPUs for a while, for a reset, a driver reload or a MIG change", _OPERATE),
     "report": ("report", "one archive for a support case: what happened, with all the evidence", _OPERATE),

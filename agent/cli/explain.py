@@ -77,7 +77,7 @@ def _show(rule: Json, profile: str) -> None:
     for text in (rule["meaning"], rule["advice"]):
         for line in textwrap.wrap(str(text), min(96, render.width() - 2)):
             print(f"  {line}")
-    after = ", after the running job" if rule["when"] == "after_job" else ""
+    after = render.when_words(rule["when"])
     print(f"\n  class       {rule['class']}")
     render.tell(f"  action      {rule['action']}: {rule['todo']}{after}")
     for case in cast("list[Json]", rule["cases"]):

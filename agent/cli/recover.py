@@ -295,6 +295,7 @@ def standing_of(status: Json, findings: Json, jobs: Json) -> Standing:
             state=str(one["state"]),
             # Only a plain no is one.
             simulated=one["simulated"] is not False,
+            deferred=one["accepted"] is not None or (one["when"] == "maintenance" and one["unusable"] is not True),
         )
         for one in cast("list[Json]", findings["findings"])
     }

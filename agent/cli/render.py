@@ -15,6 +15,7 @@ Json = dict[str, object]
 _LABELS = 13  # columns before the text of a finding: `      hint   `
 _COLOURS = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2", "magenta": "35"}
 _STATUS = {"healthy": "green", "degraded": "yellow", "unhealthy": "red", "unknown": "magenta"}
+WHEN_WORDS = {"now": "", "after_job": " after the running job", "maintenance": " at the next maintenance"}
 _ACTION = {"replace_node": "red", "reboot_node": "red", "reset_device": "red", "restart_workload": "yellow", "inspect": "yellow"}
 
 
@@ -28,9 +29,20 @@ def status_word(status: str) -> str:
     return colour(status.upper(), "bold", _STATUS.get(status, "bold"))
 
 
+def when_words(when: object) -> str:
+    """What follows the words of an action, by when it is due; as `When.words` of the model, which is slow to import."""
+    return WHEN_WORDS[str(when)]
+
+
+def unfit(action: object) -> bool:
+    """Whether an action by itself takes the node out of service."""
+    return action in ("reset_device", "reboot_node", "replace_node")
+
+
 def action_words(finding: Json) -> str:
-    after = " after the running job" if finding["when"] == "after_job" else ""
-    return colour(f"{finding['todo']}{after}", *filter(None, [_ACTION.get(str(finding["action"]))]))
+    # As in the verdict's reasons: what cannot be used matters more than what is to be done about it.
+    unusable = "it cannot be used: " if finding["unusable"] and not unfit(finding["action"]) else ""
+    return colour(f"{unusable}{finding['todo']}{when_words(finding['when'])}", *filter(None, [_ACTION.get(str(finding["action"]))]))
 
 
 def safe(text: object) -> str:
@@ -113,6 +125,10 @@ def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:
     yield f"  {drill}{colour(safe(finding['component']), 'bold')}  {safe(finding['title'])}  {colour(str(finding['code']), 'dim')}  #{finding['id']}"
     begun = " (begun)" if finding["state"] == "in_remedy" else ""
     yield f"      do     {action_words(finding)}{begun}"
+    accepted = cast("Json | None", finding["accepted"])
+    if accepted is not None:
+        until = f"until {clock(accepted['until'])}, by {safe(accepted['by'])}: {safe(accepted['reason'])}"
+        yield from _wrapped("accept", until, columns)
     if finding["because"]:
         yield from _wrapped("why", str(finding["because"]), columns)
     if full and finding["meaning"]:

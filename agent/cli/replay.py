@@ -124,7 +124,7 @@ def _verdict(judge: Judge, device_reset: bool) -> Json:
 
 
 def _short(found: Finding) -> str:
-    when = " after the job" if found.when.value == "after_job" else ""
+    when = found.when.words
     return f"{found.code} on {found.component.name}: {found.action.value}{when}, {render.times(found.count)}"
 
 

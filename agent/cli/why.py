@@ -67,7 +67,7 @@ def lines(chain: Json) -> Iterable[str]:
     yield "  asked"
     for layer in cast("list[Json]", chain["asked"]):
         mark = "->" if layer["decides"] else "  "
-        when = " after the job" if layer["when"] == "after_job" else ""
+        when = render.when_words(layer["when"])
         yield f"    {mark} {layer['layer']!s:<10} {layer['action']}{when}: {render.safe(layer['because'])}"
     flags = [name for name, value in cast("Json", chain["flags"]).items() if value]
     yield f"  flags    {', '.join(flags) or 'none'}"

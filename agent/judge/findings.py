@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.catalog import CLEARS_OF, Catalog, Clears, Rule, Ruling
-from agent.model import Event, Fields, Finding, FindingKey, FindingState, Member, Transition, Trust
+from agent.model import Acceptance, Event, Fields, Finding, FindingKey, FindingState, Member, Transition, Trust
 
 NEVER = float("inf")
 _WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
@@ -78,10 +78,27 @@ def seen_again(current: Finding, event: Event, ruling: Ruling, *, latest: bool) 
             quiet = None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
         raw = event.raw if event.follows is None else current.raw
         fields = merged(event, current)
-        seen = replace(seen, ruled=ruling.asked, context=None, title=ruling.title, raw=raw, fields=fields, quiet_s=quiet)
+        unusable = ruling.unusable or (current.unusable and not latest)
+        asked = replace(ruling.asked, unusable=unusable)
+        seen = replace(seen, ruled=asked, context=None, title=ruling.title, raw=raw, fields=fields, quiet_s=quiet)
+    elif ruling.unusable and not current.unusable:
+        seen = replace(seen, ruled=replace(current.ruled, unusable=True))
     if seen.driver is not None and seen.driver.action.rank < seen.table.action.rank:
         seen = replace(seen, driver=None)  # the word was given before this; it no longer speaks for what stands now
     return seen
+
+
+def is_worse_than_accepted(finding: Finding) -> bool:
+    """Whether it asks for more than when a person accepted it."""
+    if finding.accepted is None:
+        return False
+    then = finding.accepted.asked
+    return finding.asked.stronger(then) or (finding.unusable and not then.unusable)
+
+
+def shifted(accepted: Acceptance | None, seconds: float) -> Acceptance | None:
+    """The same by a clock that was stepped."""
+    return accepted and replace(accepted, since=accepted.since + seconds, until=accepted.until + seconds)
 
 
 def joined(former: Finding, current: Finding) -> Finding:
@@ -125,6 +142,8 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
         asked = after.asked
         cause = f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value} ({asked.when.value})"
         cause += f": {asked.because}" if asked.because else ""
+    elif before.unusable is not after.unusable:
+        cause = f"{event.code}: the device {'cannot' if after.unusable else 'can'} be used"
     elif before.state is not after.state:
         cause = f"{event.code} seen again during the remedy"
     return Transition(time=event.time, finding=after, cause=cause, event=event.identity)

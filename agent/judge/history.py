@@ -120,19 +120,35 @@ class History:
         ]
 
     def escalated(
-        self, device: str, component: Component, fault: str, fields: Fields, now: float, steps: Iterable[Step], *, survived: bool
+        self,
+        device: str,
+        component: Component,
+        fault: str,
+        fields: Fields,
+        now: float,
+        steps: Iterable[Step],
+        *,
+        survived: bool,
+        times: int,
     ) -> Asked | None:
-        """What the ladder asks for; the strongest of the rungs that are reached. `survived`: it is seen again after a reset or a reboot."""
+        """What the ladder asks for; the strongest of the rungs that are reached.
+
+        `survived`: it is seen again after a reset or a reboot; `times`: how often its finding was seen.
+        """
         best: Asked | None = None
         for step in steps:
             if step.of is not None:
                 because = self._remedies(device, fault, now, step, step.of)
             elif step.survived:
                 because = "it was seen again after a reset or a reboot" if survived else ""
-            else:
+            elif step.times:
+                because = f"it was seen {times} times without its remedy" if times >= step.times else ""
+            elif step.processes:
                 because = self._processes(device, component, fault, fields, now, step)
-            if because and (best is None or step.action.rank > best.action.rank):
-                best = Asked(step.action, step.when, because)
+            else:
+                because = ""  # of waiting, which time alone shows
+            if because and (best is None or step.asks.stronger(best)):
+                best = replace(step.asks, because=because)
         return best
 
     def _remedies(self, device: str, fault: str, now: float, step: Step, of: Action) -> str:
@@ -156,7 +172,7 @@ class History:
         )
         if elsewhere * 2 >= len(seen):
             return ""  # the same application on its other devices: not this device's fault
-        return f"{len(seen)} different processes met it on this {kind} within {_span(step.within_s)}, and hardly any elsewhere"
+        return f"{len(seen)} different processes met it on this {kind} within {span(step.within_s)}, and hardly any elsewhere"
 
     def _seen_in(self, device: str, fault: str, place: str, now: float, window_s: float) -> set[str]:
         return {
@@ -206,7 +222,8 @@ def _day(time: float) -> str:
     return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """Hours or days, for people."""
     return f"{seconds / 86400:g} days" if seconds >= 2 * 86400 else f"{seconds / 3600:g} h"
 
 

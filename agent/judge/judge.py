@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from agent.catalog import Catalog, Clears, Cure, FaultClass, Rule, Ruling
+from agent.catalog.ladder import Step
 from agent.catalog.story import Reach, Story
 from agent.judge import findings as life
 from agent.judge.devices import Devices
-from agent.judge.history import History, ladder_places, process_of
+from agent.judge.history import History, ladder_places, process_of, span
 from agent.judge.incidents import Incidents
 from agent.model import (
     NODE,
+    Acceptance,
     Action,
     Asked,
     Changes,
@@ -38,11 +40,13 @@ from agent.model import (
     Member,
     Memory,
     Transition,
+    When,
 )
 
 BOOT = "vitald/boot"
 CLEARED = "vitald/cleared"
 REMEDY_BEGUN = "vitald/remedy_begun"
+ACCEPTED = "vitald/accepted"
 CLOCK_STEPPED = "vitald/clock_stepped"
 SOURCE_FAILED = "vitald/source_failed"
 IDENTITY = "device/identity"
@@ -134,8 +138,9 @@ class Judge:
         if rule.cures is not None:
             changes += self._cured(event, rule.cures, rule.of)
         changes += self._fault(event, rule)
+        changes += self._no_longer_accepted(changes, event.time, event.identity)
         # A finding that closed or was put off leaves this too early, which costs one look; the whole is gone through then.
-        self._due = min([self._due, *(self._due_of(change.finding) for change in changes)])
+        self._due = min([self._due, *(self._moves_at(change.finding) for change in changes)])
         return changes
 
     def adopt(self, remembered: Memory) -> list[Transition]:
@@ -157,17 +162,39 @@ class Judge:
         return changes
 
     def expire(self, now: float) -> list[Transition]:
-        """Close what has been quiet for as long as its rule asks, and the drills that are over."""
+        """Do what time alone does: end what has been quiet for long enough, drills, acceptances; raise what has waited too long."""
         if now < self._due:
             return []
         changes = []
-        for finding in sorted(self._open.values(), key=self._due_of):
-            due = self._due_of(finding)
-            if due <= now:
-                over = finding.simulated_until is not None and due == finding.simulated_until
-                changes.append(self._close(finding, due, "the drill is over" if over else "quiet for as long as its rule asks"))
+        for finding in sorted(self._open.values(), key=self._moves_at):
+            changes += self._moved_by_time(finding, now)
         self._due = self._earliest()
         return changes
+
+    def _moved_by_time(self, finding: Finding, now: float) -> list[Transition]:
+        changes = []
+        due = self._due_of(finding)
+        if finding.accepted is not None and finding.accepted.until <= min(now, due):
+            changes.append(self._end_acceptance(finding, finding.accepted.until, "its time is over", None))
+        current = changes[-1].finding if changes else finding
+        waited_at, step = self._waits_until(current)
+        if step is not None and waited_at <= min(now, due):
+            waited = f"it has waited {span(step.waited_s)} for maintenance"
+            current = replace(current, escalated=Asked(step.action, step.when, waited))
+            self._put(current)
+            changes.append(Transition(time=waited_at, finding=current, cause=waited))
+        if due <= now:
+            over = finding.simulated_until is not None and due == finding.simulated_until
+            changes.append(self._close(current, due, "the drill is over" if over else "quiet for as long as its rule asks"))
+        return changes
+
+    def _waits_until(self, finding: Finding) -> tuple[float, Step | None]:
+        """When what is left to maintenance has waited too long, and what it asks for then."""
+        if finding.when is not When.MAINTENANCE or finding.simulated or finding.shadow:
+            return life.NEVER, None
+        steps = self._catalog.ladder(self._catalog.rule(finding.code), finding.table.action).steps
+        waits = [(finding.since + step.waited_s, step) for step in steps if step.waited_s]
+        return min(waits, key=lambda one: one[0], default=(life.NEVER, None))
 
     def recatalogue(self, catalog: Catalog, now: float) -> list[Transition]:
         """Judge the open findings by other rules: the catalogue was reloaded, or changed while the daemon was down."""
@@ -187,6 +214,7 @@ class Judge:
                 cause = f"the catalogue changed: {finding.action.value} -> {changed.action.value}"
                 changes.append(Transition(time=now, finding=changed, cause=cause))
         self._faults = {self._fault_of(finding): finding.key for finding in self.opened if not finding.shadow}
+        changes += self._no_longer_accepted(changes, now, None)
         self._due = self._earliest()
         return changes
 
@@ -292,7 +320,8 @@ class Judge:
             if current.boot_id == self._devices.boot:
                 finding = replace(finding, boot_id=current.boot_id)  # this line may be an older boot's, read late
         fresh = self._remember_process(finding, rule, event)
-        if current is None or fresh or finding.ruled != current.ruled or self._survived(current, event):
+        more = current is None or finding.count > current.count
+        if current is None or fresh or more or finding.ruled != current.ruled or self._survived(current, event):
             finding = self._escalate(finding, rule, event, survived=current is not None and self._survived(current, event))
         finding = self._in_company(finding)
         self._put(finding)
@@ -359,7 +388,7 @@ class Judge:
             return True
         causes = [self._open[key].asked for key in self._in.get(incident.id, ()) if key[:2] == (cause.component, cause.code)]
         here = not asked.action.unfit or not cause.places.isdisjoint(member.places)
-        return here and any(not asked.stronger(one) for one in causes)
+        return here and any(not asked.stronger(one) and (one.action.unfit or one.unusable or not asked.unusable) for one in causes)
 
     def _told_under(self, incident: Incident, code: str, member: Member | None, asked: Asked, event: Event) -> list[Transition]:
         """A cause that covers a fault may not ask for less than that one did: not when its company or its rule would let it wait."""
@@ -453,12 +482,13 @@ class Judge:
         base = finding.driver or finding.table
         steps = self._catalog.ladder(rule, base.action).steps
         device = self.identity(finding.component)
-        highest = Action.strongest(step.action for step in steps)
-        if finding.escalated is not None and finding.escalated.action.rank >= highest.rank:
+        if finding.escalated is not None and not any(step.asks.stronger(finding.escalated) for step in steps):
             return finding
         fault = rule.fault or rule.code
-        asked = self._history.escalated(device, finding.component, fault, event.fields, event.time, steps, survived=survived)
-        if asked is None or (finding.escalated is not None and finding.escalated.action.rank >= asked.action.rank):
+        asked = self._history.escalated(
+            device, finding.component, fault, event.fields, event.time, steps, survived=survived, times=finding.count
+        )
+        if asked is None or (finding.escalated is not None and not asked.stronger(finding.escalated)):
             return finding
         return replace(finding, escalated=asked)
 
@@ -627,6 +657,32 @@ class Judge:
         cause = f"remedy begun by {event.fields.get('by')}: {event.fields.get('reason')}"
         return [Transition(time=event.time, finding=begun, cause=cause, event=event.identity)]
 
+    def _person_accepted(self, event: Event) -> list[Transition]:
+        """A person lives with a finding until a moment; one that has passed ends what was accepted before."""
+        finding, until = self._meant(event), event.fields.get("until")
+        if finding is None or not isinstance(until, (int, float)):
+            return []
+        if until <= event.time:
+            return [self._end_acceptance(finding, event.time, f"ended by {event.fields.get('by')}", event.identity)]
+        by, reason = str(event.fields.get("by")), str(event.fields.get("reason"))
+        asked = replace(finding.asked, unusable=finding.unusable)
+        accepted = Acceptance(by=by, reason=reason, since=event.time, until=float(until), asked=asked)
+        finding = replace(finding, accepted=accepted)
+        self._put(finding)
+        return [Transition(time=event.time, finding=finding, cause=f"accepted by {by}: {reason}", event=event.identity)]
+
+    def _no_longer_accepted(self, changes: Iterable[Transition], time: float, event: str | None) -> list[Transition]:
+        """What was accepted and asks for more now counts at once."""
+        touched = {change.finding.key for change in changes}
+        worse = [finding for key in touched if (finding := self._open.get(key)) is not None and life.is_worse_than_accepted(finding)]
+        return [self._end_acceptance(finding, time, "it asks for more now", event) for finding in sorted(worse, key=lambda one: one.id)]
+
+    def _end_acceptance(self, finding: Finding, time: float, why: str, event: str | None) -> Transition:
+        by = finding.accepted.by if finding.accepted is not None else "nobody"
+        counts = replace(finding, accepted=None)
+        self._put(counts)
+        return Transition(time=time, finding=counts, cause=f"no longer accepted by {by}: {why}", event=event)
+
     def _meant(self, event: Event) -> Finding | None:
         fields = event.fields
         return self._open.get((event.component, str(fields.get("code")), fields.get("drill") is True, fields.get("shadow") is True))
@@ -645,6 +701,7 @@ class Judge:
                 heard_since=finding.heard_since + seconds if finding.heard_since else 0.0,
                 remedy_at=finding.remedy_at + seconds if finding.remedy_at is not None else None,
                 simulated_until=finding.simulated_until + seconds if finding.simulated_until is not None else None,
+                accepted=life.shifted(finding.accepted, seconds),
             )
             self._put(shifted)
             changes.append(Transition(time=event.time, finding=shifted, cause="", event=event.identity))
@@ -738,8 +795,15 @@ class Judge:
             return finding.simulated_until if finding.simulated_until is not None else life.NEVER
         return due
 
+    def _moves_at(self, finding: Finding) -> float:
+        """When time alone will next change it."""
+        if not finding.open:
+            return life.NEVER
+        accepted_until = finding.accepted.until if finding.accepted is not None else life.NEVER
+        return min(self._due_of(finding), accepted_until, self._waits_until(finding)[0])
+
     def _earliest(self) -> float:
-        return min(map(self._due_of, self._open.values()), default=life.NEVER)
+        return min(map(self._moves_at, self._open.values()), default=life.NEVER)
 
 
 def _is_below(finding: Finding, port: Component) -> bool:
@@ -752,6 +816,7 @@ _OWN: dict[str, Callable[[Judge, Event], Iterable[Transition]]] = {
     BOOT: Judge._booted,
     CLEARED: Judge._person_cleared,
     REMEDY_BEGUN: Judge._remedy_begun,
+    ACCEPTED: Judge._person_accepted,
     CLOCK_STEPPED: Judge._clock_stepped,
     SOURCE_FAILED: Judge._source_changed,
     IDENTITY: Judge._identified,

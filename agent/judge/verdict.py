@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from agent.model import Action, Finding, FindingKey, Incident, SourceHealth, SourceState, Status, Verdict, When
+from agent.model import Action, Finding, FindingKey, Incident, SourceHealth, SourceState, Status, Verdict
 
 
 class Work(Enum):
@@ -43,9 +43,9 @@ def fold(
     reboot = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
     return Verdict(
         status=status,
-        action=Action.strongest(finding.action for finding in findings),
-        reboot_required=any(finding.action in reboot for finding in findings),
-        replacement_required=any(finding.action is Action.REPLACE_NODE for finding in findings),
+        action=Action.strongest(Action.OBSERVE if finding.deferred else finding.action for finding in findings),
+        reboot_required=any(finding.action in reboot for finding in findings if not finding.deferred),
+        replacement_required=any(finding.action is Action.REPLACE_NODE for finding in findings if not finding.deferred),
         simulated=any(finding.simulated for finding in findings),
         reasons=(*reasons(findings, incidents or {}), *map(_silence, stale)),
     )
@@ -53,14 +53,19 @@ def fold(
 
 def status_of(findings: Sequence[Finding], work: Work = Work.RUNNING) -> Status:
     """What findings alone say, of a node or of one component."""
-    if any(finding.action.unfit and (finding.when is When.NOW or work is not Work.RUNNING) for finding in findings):
+    if any(finding.makes_unfit(between_jobs=work is not Work.RUNNING) for finding in findings):
         return Status.UNHEALTHY
     return Status.DEGRADED if findings else Status.HEALTHY
 
 
 def by_strength(findings: Sequence[Finding]) -> list[Finding]:
     """What must be done first comes first; of equals, the older."""
-    return sorted(findings, key=lambda finding: (-finding.action.rank, finding.when is not When.NOW, finding.since, finding.id))
+    return sorted(findings, key=_order)
+
+
+def _order(finding: Finding) -> tuple[bool, bool, int, int, float, int]:
+    asked = finding.asked
+    return finding.deferred, not finding.unusable, -asked.action.rank, -asked.when.urgency, finding.since, finding.id
 
 
 def told(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[tuple[Finding, list[Finding]]]:
@@ -85,11 +90,13 @@ def reasons(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> l
 def _reason(head: Finding, own: Sequence[Finding]) -> str:
     first = own[0]  # the strongest
     drill = "SIMULATED: " if head.simulated else ""
-    when = " after the running job" if first.when is When.AFTER_JOB else ""
     asks = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
     others = [one.code if one.component == head.component else f"{one.code} on {one.component.name}" for one in own if one is not head]
     also = f"; with {', '.join(dict.fromkeys(others))}" if others else ""
-    return f"{drill}{head.component.name}: {head.title} ({head.code}): {first.action.words}{when}{asks}{also}"
+    unusable = "it cannot be used: " if first.unusable and not first.action.unfit else ""
+    accepted = "; accepted for now" if first.accepted is not None else ""
+    todo = f"{unusable}{first.action.words}{first.when.words}"
+    return f"{drill}{head.component.name}: {head.title} ({head.code}): {todo}{asks}{also}{accepted}"
 
 
 def _silence(source: SourceHealth) -> str:

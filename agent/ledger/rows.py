@@ -12,9 +12,11 @@ import json
 import sqlite3
 import zlib
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from agent.diagnostics.report import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
 from agent.model import (
+    Acceptance,
     Action,
     Asked,
     Component,
@@ -73,7 +75,7 @@ def event_of(row: sqlite3.Row) -> Event:
 
 def finding_row(finding: Finding) -> Row:
     layers = {name: getattr(finding, name) for name in _LAYERS}
-    asked = {name: [one.action.value, one.when.value, one.because] for name, one in layers.items() if one is not None}
+    asked = {name: _asked_list(one) for name, one in layers.items() if one is not None}
     return {
         "id": finding.id,
         "component": finding.component.name,
@@ -93,6 +95,7 @@ def finding_row(finding: Finding) -> Row:
         "cleared_at": finding.cleared_at,
         "cleared_by": finding.cleared_by,
         "asked": json.dumps(asked),
+        "accepted": json.dumps(_acceptance_table(finding.accepted)) if finding.accepted is not None else None,
         "source": finding.source,
         "incident": finding.incident,
         "heard_since": finding.heard_since,
@@ -103,7 +106,7 @@ def finding_row(finding: Finding) -> Row:
 
 
 def finding_of(row: sqlite3.Row) -> Finding:
-    layers = {name: Asked(Action(one[0]), When(one[1]), one[2]) for name, one in json.loads(row["asked"] or "{}").items()}
+    layers = {name: _asked(*one) for name, one in json.loads(row["asked"] or "{}").items()}
     return Finding(
         id=row["id"],
         component=Component.parse(row["component"]),
@@ -126,12 +129,30 @@ def finding_of(row: sqlite3.Row) -> Finding:
         heard_since=row["heard_since"],
         quiet_s=row["quiet_s"],
         shadow=bool(row["shadow"]),
+        accepted=_acceptance(**json.loads(row["accepted"])) if row["accepted"] else None,
         remedy_at=row["remedy_at"],
         state=FindingState(row["state"]),
         simulated_until=row["simulated_until"],
         cleared_at=row["cleared_at"],
         cleared_by=row["cleared_by"],
     )
+
+
+def _asked_list(asked: Asked) -> list[object]:
+    return [asked.action.value, asked.when.value, asked.because, asked.unusable]
+
+
+def _asked(action: str, when: str, because: str, unusable: bool = False) -> Asked:
+    """From what `_asked_list` made of it; a former version wrote three values."""
+    return Asked(Action(action), When(when), because, unusable)
+
+
+def _acceptance_table(accepted: Acceptance) -> Row:
+    return {**asdict(accepted), "asked": _asked_list(accepted.asked)}
+
+
+def _acceptance(*, asked: list[Any], **told: Any) -> Acceptance:
+    return Acceptance(asked=_asked(*asked), **told)
 
 
 @dataclass(frozen=True, slots=True)

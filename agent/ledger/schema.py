@@ -74,6 +74,9 @@ MIGRATIONS = (
     CREATE INDEX runs_ended ON runs (ended);
     CREATE INDEX runs_kind ON runs (kind, level, ended);
     """,
+    """
+    ALTER TABLE findings ADD COLUMN accepted TEXT;
+    """,
 )
 VERSION = len(MIGRATIONS)
 
@@ -118,7 +121,7 @@ def _put(otherwise: str, table: str, columns: str) -> str:
 EVENT = "identity, time, source, kind, code, component, boot_id, trust, follows, simulated_until, fields, raw"
 FINDING = (
     "id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state, simulated_until, cleared_at, cleared_by, "
-    "asked, source, incident, heard_since, quiet_s, shadow, remedy_at"
+    "asked, source, incident, heard_since, quiet_s, shadow, remedy_at, accepted"
 )
 TRANSITION = "time, finding, state, action, cause, event"
 INCIDENT = "id, since, last, closed_at, story, simulated, boot_id, usec, members"

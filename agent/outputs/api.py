@@ -61,6 +61,7 @@ _WATCHERS_RESERVED = 8
 _BODY_BYTES = 16 * 1024
 _HEARTBEAT_S, _WRITE_S = 15.0, 5.0
 _HOLD_S = 600.0
+_ACCEPTED_MOST_S = 90 * 86400.0
 _FIRST_LOOK_S = 1.5  # less than the command line waits
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Stored = TypeVar("Stored")
@@ -110,6 +111,7 @@ class Api:
         app.router.add_get("/v1/status", self.status)
         app.router.add_get("/v1/findings", self.findings)
         app.router.add_post("/v1/findings/{id}/clear", self.clear)
+        app.router.add_post("/v1/findings/{id}/accept", self.accept)
         app.router.add_post("/v1/findings/{id}/remedy", self.remedy)
         app.router.add_get("/v1/findings/{id}/why", self.why)
         app.router.add_get("/v1/incidents", self.incidents)
@@ -329,6 +331,14 @@ class Api:
         audit = _audit(peer, "clear", number, body)
         closed = await self.pipeline.clear(number, peer.name, audit, replaced=replaced)
         return self._acted(closed, audit)
+
+    async def accept(self, request: web.Request) -> web.Response:
+        """A person lives with a finding for a time: it stays open, and changes neither fitness nor flags meanwhile."""
+        peer = who_changes(request)
+        number, body = _number(request), await read_body(request, "reason", "seconds")
+        seconds = seconds_of(body, "seconds", None, least=0.0, most=_ACCEPTED_MOST_S)
+        audit = _audit(peer, "accept", number, body)
+        return self._acted(await self.pipeline.accept(number, peer.name, audit, seconds), audit)
 
     async def remedy(self, request: web.Request) -> web.Response:
         """Somebody begins what a finding asks for. It stands until the evidence says that it held."""

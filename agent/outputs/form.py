@@ -11,7 +11,7 @@ from agent.jobs import Job
 from agent.judge.findings import clears_of, rule_of
 from agent.judge.verdict import by_strength, reasons
 from agent.ledger import Past, StoredEvent
-from agent.model import Action, Event, Finding, Incident, Member, Sample, SourceHealth, SourceState, Transition, Verdict
+from agent.model import Acceptance, Action, Event, Finding, Incident, Member, Sample, SourceHealth, SourceState, Transition, Verdict
 
 Json = dict[str, object]
 
@@ -56,6 +56,7 @@ def finding(found: Finding, catalog: Catalog) -> Json:
         "title": found.title,
         "action": asked.action.value,
         "when": asked.when.value,
+        "unusable": found.unusable,
         "todo": asked.action.words,
         "because": asked.because,
         "class": entry.fault_class.value,
@@ -66,6 +67,7 @@ def finding(found: Finding, catalog: Catalog) -> Json:
         "count": found.count,
         "raw": found.raw,
         "fields": dict(found.fields),
+        "accepted": acceptance(found.accepted),
         "clears": [*clears_of(found, catalog).words(), "a named person, with a reason"],
         "simulated": found.simulated,
         "simulatedUntil": moment(found.simulated_until),
@@ -73,6 +75,18 @@ def finding(found: Finding, catalog: Catalog) -> Json:
         "clearedAt": moment(found.cleared_at),
         "clearedBy": found.cleared_by,
         "source": entry.source,
+    }
+
+
+def acceptance(accepted: Acceptance | None) -> Json | None:
+    """Who lives with a finding until when; null where nobody does."""
+    if accepted is None:
+        return None
+    return {
+        "by": accepted.by,
+        "reason": accepted.reason,
+        "since": moment(accepted.since),
+        "until": moment(accepted.until),
     }
 
 

@@ -91,10 +91,13 @@ async def read_body(request: web.Request, *known: str) -> dict[str, object]:
     return values
 
 
-def seconds_of(body: dict[str, object], name: str, default: float) -> float:
+def seconds_of(
+    body: dict[str, object], name: str, default: float | None, *, least: float = _SECONDS[0], most: float = _SECONDS[1]
+) -> float:
+    """`default`: where the body does not say; None: it must."""
     seconds = body.get(name, default)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not _SECONDS[0] <= seconds <= _SECONDS[1]:
-        raise Refused(400, f"{name}: expected a number from {_SECONDS[0]:g} to {_SECONDS[1]:g}")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= most:
+        raise Refused(400, f"{name}: expected a number from {least:.0f} to {most:.0f}")
     return float(seconds)
 
 

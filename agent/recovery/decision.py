@@ -40,6 +40,7 @@ class Told:
     action: str
     state: str
     simulated: bool
+    deferred: bool = False  # accepted by a person, or left to the next maintenance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +182,8 @@ def _findings(facts: Facts) -> str:
             wrong.append(f"finding {ground.words} is a drill's")
         elif told.state != FindingState.OPEN.value:
             wrong.append(f"somebody is at work on finding {ground.words}")
+        elif told.deferred:
+            wrong.append(f"finding {ground.words} is accepted, or waits for maintenance")
         elif _kind_of(told.action, device_reset=facts.device_reset) is not request.kind:
             wrong.append(f"finding {ground.words} asks for {told.action}")
     more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""

@@ -98,7 +98,9 @@ def wanted(
     Nothing while somebody is at work on one of them.
     """
     asking = [
-        (kind, one) for one in findings if not (one.simulated or one.shadow) and (kind := asks_for(one.action, device_reset=device_reset))
+        (kind, one)
+        for one in findings
+        if not (one.simulated or one.shadow or one.deferred) and (kind := asks_for(one.action, device_reset=device_reset))
     ]
     if not asking or any(one.state is not FindingState.OPEN for _, one in asking):
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent import toml
-from agent.judge.judge import CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SOURCE_FAILED, Judge
+from agent.judge.judge import ACCEPTED, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SOURCE_FAILED, Judge
 from agent.judge.verdict import Work, fold
 from agent.ledger import Entry, Ledger
 from agent.model import (
@@ -32,7 +32,7 @@ from agent.sources.kernel_log.lines import Line, strip
 from tests.unit.builders import booted, catalogue, interpreter
 
 VERBS = (
-    *("at", "line", "times", "old", "drill", "fact", "reboot", "restart", "clear", "replaced", "remedy", "deaf", "hears", "step"),
+    *("at", "line", "times", "old", "drill", "fact", "reboot", "restart", "clear", "replaced", "remedy", "accept", "deaf", "hears", "step"),
     *("expect", "because", "told"),
 )
 _DIFFERENT = {"running": Work.RUNNING, "prolog": Work.PROLOG, "epilog": Work.EPILOG}
@@ -121,6 +121,10 @@ class Node:
 
     def remedy(self, rest: str) -> None:
         self._act(REMEDY_BEGUN, rest)
+
+    def accept(self, rest: str) -> None:
+        name, length, reason = rest.split(" ", 2)
+        self._act(ACCEPTED, f"{name} {reason}", until=self._wall() + toml.duration(length))
 
     def deaf(self, _: str) -> None:
         self.hearing = False
@@ -211,10 +215,10 @@ class Node:
             fields=fields,
         )
 
-    def _act(self, code: str, rest: str) -> Component:
+    def _act(self, code: str, rest: str, **more: Value) -> Component:
         name, _, reason = rest.partition(" ")
         (found,) = [found for found in self.judge.opened if named(found) == name and not found.shadow]
-        fields: dict[str, Value] = {"code": found.code, "by": "alice", "reason": reason}
+        fields: dict[str, Value] = {"code": found.code, "by": "alice", "reason": reason, **more}
         self._apply(self._event(code, found.component, {**fields, **({"drill": True} if found.simulated else {})}))
         return found.component
 
@@ -235,9 +239,11 @@ def named(found: Finding) -> str:
 
 
 def shown(found: Finding) -> str:
-    later = "/after_job" if found.when is When.AFTER_JOB else ""
+    later = "" if found.when is When.NOW else f"/{found.when.value}"
     remedy = "/in_remedy" if found.state.value == "in_remedy" else ""
-    return f"{named(found)}:{found.action.value}{later}{remedy}{f'*{found.count}' if found.count > 1 else ''}"
+    accepted = "/accepted" if found.accepted is not None else ""
+    unusable = "/unusable" if found.unusable else ""
+    return f"{named(found)}:{found.action.value}{later}{unusable}{remedy}{accepted}{f'*{found.count}' if found.count > 1 else ''}"
 
 
 def story(incident: Incident) -> str:

@@ -12,12 +12,13 @@ Log in, verdict out: each `*.scenario` beside this file is a story of one node. 
     step 1h     step -1h             somebody sets the clock
     drill 10m NVRM: Xid (...         an announced drill, written by a process
     clear xid/64@0000:65:00.0 why    a named person closes a finding; `replaced`: because the board was; `remedy`: begins it
+    accept xid/79@0000:65:00.0 7d why    a named person lives with it for so long
     expect status=unhealthy action=reboot_node reboot=true replace=false findings=xid/79@0000:65:00.0:reboot_node
     because xid/79@0000:65:00.0 TEXT what it asks for has this reason
     told TEXT                        something that changed since the last `expect` had this cause
 
 `at` is the time since the beginning. A line may have any form that a rendered log has. `expect` checks what it names,
-lists exactly. `findings`: CODE@ID:ACTION, `/after_job` or `/in_remedy` behind the action, `*N` if seen N times, `~` before
+lists exactly. `findings`: CODE@ID:ACTION, `/after_job`, `/maintenance`, `/unusable`, `/in_remedy`, `/accepted` behind the action, `*N` if seen N times, `~` before
 a drill's. `incidents` (the open ones) and `over` (those without an open finding, as long as they can be joined):
 ROOT+MEMBER+..., each CODE@ID, `*N` if printed N times. `lines`: how many lines `vitald status` says it in. `running`,
 `prolog`, `epilog`: the status for that work. `trials`: what rules on trial would ask for. `scores`: DEVICE:POINTS.

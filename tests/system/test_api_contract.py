@@ -61,7 +61,7 @@ CONFIG = SchemathesisConfig.from_dict({"checks": {"unsupported_method": {"enable
 schema = schemathesis.openapi.from_dict(TIGHT, config=CONFIG)
 # Valid by their schema and refused all the same: a line that no rule recognises, a finding, drill or GPU that is not there, the 31st of
 # February, a count that has not settled, a program that is not installed.
-REFUSABLE = ("clear", "remedy", "why", "announce", "drill", "events", "release", "confirm", "runDiagnostic", "cancelDiagnostic")
+REFUSABLE = ("clear", "accept", "remedy", "why", "announce", "drill", "events", "release", "confirm", "runDiagnostic", "cancelDiagnostic")
 
 
 @schema.parametrize()

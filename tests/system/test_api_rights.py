@@ -65,7 +65,7 @@ def test_in_the_group(guarded: Node) -> None:
     assert cli_as_nobody(guarded, "check", groups=member).returncode == 20
     assert cli_as_nobody(guarded, "why", "1", groups=member).returncode == 0
     assert cli_as_nobody(guarded, "gpus", groups=member).returncode == 0
-    for verb in (("clear", "1"), ("remedy", "1"), ("release",), ("release", "--end"), ("expect", "--confirm")):
+    for verb in (("clear", "1"), ("accept", "1", "--end"), ("remedy", "1"), ("release",), ("release", "--end"), ("expect", "--confirm")):
         refused = cli_as_nobody(guarded, *verb, "--reason", "mine", groups=member)
         assert (refused.returncode, "may not change" in refused.stderr) == (69, True), verb
     assert {source["name"]: source["state"] for source in guarded.status()["sources"]}["nvml"] == "not present"  # type: ignore[attr-defined]

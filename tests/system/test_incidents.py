@@ -61,7 +61,7 @@ def test_one_story_is_one_line(told: Node) -> None:
     members = [(one["code"], one["role"], one["count"]) for one in gone["members"]]  # type: ignore[index]
     assert members[0] == ("xid/79", "root", 1)
     assert sorted(members[1:]) == [("xid/154", "consequence", 1), ("xid/45", "consequence", 40)]
-    assert (waiting["code"], waiting["action"], waiting["when"], waiting["story"]) == ("xid/63", "reset_device", "after_job", "")  # type: ignore[index]
+    assert (waiting["code"], waiting["action"], waiting["when"], waiting["story"]) == ("xid/63", "reset_device", "maintenance", "")  # type: ignore[index]
     assert [one["code"] for one in about(told.findings(), GONE)] == ["xid/79", "xid/154"], "an echo has no finding of its own"
     assert told.metric("vitald_incidents") == 2
     assert told.metric("vitald_findings_escalated") == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import require
+from tests.conftest import is_read_only, require
 from tests.harness import PYTHON, ROOT, Node
 from tests.system.lines import about, fresh_pci
 from tests.system.people import cli_as_nobody
@@ -136,7 +136,9 @@ def test_a_drill_hides_no_fault(careful: Node, kmsg: Write) -> None:
 def test_the_kernel_dropped_it(careful: Node) -> None:
     """Its rate limit says nothing to the writer; the command says so in its place."""
     pci = fresh_pci()
-    Path("/proc/sys/kernel/printk_devkmsg").write_text("ratelimit\n")  # the fixture puts back what was there
+    setting = Path("/proc/sys/kernel/printk_devkmsg")
+    require(not is_read_only(setting), f"{setting} to be writable")
+    setting.write_text("ratelimit\n")  # the fixture puts back what was there
     command = [PYTHON, "-c", _EXHAUSTED, "inject", "xid", "79", "--device", pci, "--timeout", "0.5", "--socket", str(careful.socket)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert done.returncode == 69, done.stdout

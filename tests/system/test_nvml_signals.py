@@ -137,7 +137,7 @@ SIGNALS = {
         "a100",
         [
             ({"remap": "5 511 0 0"}, ""),
-            ({"remap": "0 1 1 0"}, "nvml/row_remap_pending reset_device/after_job"),
+            ({"remap": "0 1 1 0"}, "nvml/row_remap_pending reset_device/maintenance"),
             ({"remap": "0 1 0 1"}, "nvml/row_remap_failed replace_node"),
             ({"remap": "0 512 0 0"}, SPARE),
             ({"remap": None}, ""),
@@ -383,7 +383,7 @@ async def test_every_watch_is_of_a_reading_that_there_is(tmp_path: Path) -> None
 async def test_mig_firmware_and_driver_change_without_a_finding(tmp_path: Path) -> None:
     node = SimulatedNode(tmp_path, "a100", 2)
     node.set(0, {"remap": "0 1 1 0"})
-    pending = {(f"gpu/{node.addresses[0]}", "nvml/row_remap_pending", "reset_device/after_job")}
+    pending = {(f"gpu/{node.addresses[0]}", "nvml/row_remap_pending", "reset_device/maintenance")}
     async with Looking(node, hasty(), fast_s=0.05, slow_s=0.05, inventory_s=0.3) as looking:
         await looking.until(lambda: looking.found() == pending)
         assert not looking.of("nvml/mig_changed", "nvml/vbios_changed", "nvml/driver_changed")

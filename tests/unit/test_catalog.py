@@ -134,7 +134,8 @@ def test_hyperpod_never_asks_for_less() -> None:
 
 
 def test_what_waits_for_the_job_says_so() -> None:
-    assert catalogue().rule("xid/63").when is When.AFTER_JOB
+    assert catalogue().rule("xid/63").when is When.MAINTENANCE
+    assert catalogue().rule("nvml/page_retirement_pending").when is When.AFTER_JOB
     assert catalogue().rule("xid/79").when is When.NOW
 
 

@@ -53,6 +53,8 @@ WRONG = [
     (("why", "first", *NOBODY), "argument ID: expected a finding's number"),
     *((("clear", "1", "--reason", value, *NOBODY), "argument --reason: expected one line of 1 to 500") for value in ("", " ", "a\nb", "x" * 501)),
     (("clear", "1", *NOBODY), "--reason"),
+    (("accept", "1", "--reason", "x", *NOBODY), "one of the arguments --for --end is required"),
+    *((("accept", "1", "--for", value, "--reason", "x", *NOBODY), "from 1m to 90d") for value in ("x", "5s", "91d", "")),
     (("remedy", "1", "--reason", "", *NOBODY), "argument --reason"),
     *((("findings", "--limit", value, *NOBODY), "argument --limit: expected a number from 1 to 1000") for value in ("0", "-1", "1001", "all")),
     *((("events", "--limit", value, *NOBODY), "argument --limit: expected a number from 1") for value in ("0", "-1", "many")),

@@ -168,6 +168,7 @@ ASKING = {
     "status": ["status", "--socket", "/nonexistent"],
     "events": ["events", "--socket", "/nonexistent"],
     "findings": ["findings", "--socket", "/nonexistent"],
+    "accept": ["accept", "1", "--for", "7d", "--reason", "x", "--socket", "/nonexistent"],
     "clear": ["clear", "1", "--reason", "x", "--socket", "/nonexistent"],
     "why": ["why", "1", "--socket", "/nonexistent"],
     "remedy": ["remedy", "1", "--reason", "x", "--socket", "/nonexistent"],

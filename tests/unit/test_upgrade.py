@@ -189,7 +189,8 @@ def files_of(most_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("schema", OLD[:-1])
+# The last step alone writes less than the 32 KiB that the index of SQLite's log takes, so no limit would end it half-way.
+@pytest.mark.parametrize("schema", OLD[:-2])
 def test_a_disk_that_gets_full_during_a_migration(tmp_path: Path, schema: int) -> None:
     """The old ledger stays whole, what it knows is known to the daemon all the same, and with room again it is migrated."""
     assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN  # else it would end us
