@@ -70,7 +70,7 @@ class FileSystems:
 
     def disks(self) -> frozenset[str]:
         """The names of the disks that hold them, as the kernel's lines call them."""
-        return frozenset(device.component.name for device in self.devices())
+        return frozenset(device.component.id for device in self.devices())
 
     def _mounts(self) -> list[Mount]:
         """The youngest of those on one mount point hides the others."""

@@ -105,7 +105,7 @@ class Interpreter:
             fields["reporter"] = sighting.pci
         if self.inventory is not None and component.kind in _ACCELERATION:
             fields["device_kind"] = component.kind.value
-        if self.needed is not None and component.kind is ComponentKind.DISK:
+        if self.needed is not None and component.kind is ComponentKind.DISK and self._asks_whether_needed(sighting.code):
             fields["needed"] = component.id in self.needed()
         if self.inventory is not None and component.id and named:
             fields["on_pci"] = self.inventory.present(component.id)
@@ -150,6 +150,9 @@ class Interpreter:
         if kind is ComponentKind.NIC and device is not None and self.inventory is not None:
             device = self.inventory.address(str(device)) or device
         return Component(kind, str(device)) if device else NODE
+
+    def _asks_whether_needed(self, code: str) -> bool:
+        return any("needed" in case.where for case in self.catalog.rule(code).cases)
 
     def _follows(self, sighting: Sighting, identity: str, time: float) -> str | None:
         """The identity of the SXid that this record continues."""
