@@ -19,12 +19,12 @@ PAGE = Path(__file__).resolve().parent.parent / "docs/findings.md"
 
 # Kinds in the order in which they are looked for, under the words that somebody would use.
 _CHAPTERS = {
-    "GPUs, by the kernel log": ("xid", "gpu_lost", "gpu_init_failed", "uvm", "gsp"),
+    "GPUs, by the kernel log": ("xid", "gpu_lost", "gpu_init_failed", "reset_required", "nvlink", "uvm", "gsp"),
     "NVSwitches": ("sxid",),
     "GPUs, by NVML": ("nvml",),
     "Trainium and Inferentia": ("neuron",),
-    "PCI Express": ("aer", "pci"),
-    "Network": ("ib", "efa", "net", "network"),
+    "PCI Express": ("aer", "iommu", "pci"),
+    "Network": ("ib", "efa", "nic", "net", "network"),
     "Host": ("mce", "edac", "oom", "hung_task", "lockup", "thermal", "host", "clock", "unit"),
     "Disks and file systems": ("fs", "nvme"),
     "What should be here": ("expect",),

@@ -170,6 +170,7 @@ class _Entry:
             ends=self.texts("ends"),
             of=self.kinds("of"),
             component=self.member("component", ComponentKind, ComponentKind.NODE),
+            at_probe=self.flag("at_probe") or False,
             fatal=self.flag("fatal"),
             match=self.match(),
             starts=self.texts("starts"),
@@ -358,6 +359,7 @@ _RECOVERED = Case(where={"recovered": (True,)}, action=Action.NONE, title="no lo
 _KEYS = (
     *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "unusable", "clears", "escalation", "cases", "also", "source"),
     *("watch", "fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
+    *("at_probe",),
     "diagnostic",
 )
 _CASE_KEYS = ("when", "action", "at_least", "when_to_act", "unusable", "title", "advice")

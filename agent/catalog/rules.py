@@ -99,7 +99,7 @@ class Case:
     """Context in the line that changes the action. Every field of `where` must hold one of its values.
 
     A field that is a list (status bits) holds if one of its values does. `NAME_not` holds if the field has a value that is
-    none of those listed: a bit that no table knows.
+    none of those listed: a bit that no table knows. `NAME_above` holds if the field is a number above the one given.
     """
 
     where: Mapping[str, tuple[Scalar, ...]]
@@ -112,6 +112,10 @@ class Case:
 
     def holds(self, fields: Fields) -> bool:
         for name, wanted in self.where.items():
+            if name.endswith("_above"):
+                if not _is_above(fields.get(name.removesuffix("_above")), wanted):
+                    return False
+                continue
             field = name.removesuffix("_not")
             value = fields.get(field)
             values = value if isinstance(value, list) else [] if value is None else [value]
@@ -120,6 +124,12 @@ class Case:
             if not any(listed) if field == name else all(listed):
                 return False
         return True
+
+
+def _is_above(value: object, limits: tuple[Scalar, ...]) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return any(isinstance(limit, int) and value > limit for limit in limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +188,7 @@ class Rule:
     watches: tuple[Watch, ...] = ()  # which readings mean it
     shadow: Rule | None = None  # a rule on trial: what it would ask for is shown, without effect
     component: ComponentKind = ComponentKind.NODE
+    at_probe: bool = False  # printed while the driver probes: the banner of the same load ends nothing
     fatal: bool | None = None  # for a line that says so in words
     match: tuple[str, ...] = ()  # line shapes, for the kinds whose grammar is data
     starts: tuple[str, ...] = ()

@@ -9,12 +9,14 @@ from functools import cache
 
 HEAD = 3  # letters that a fixed beginning is looked up by
 
-_DRIVER = r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31}"
+_DRIVER = r"(?P<driver>[A-Za-z0-9_][A-Za-z0-9_\-]{0,31})"
 MACROS = {
     "{bdf}": r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
     "{blamed}": r"(?P<blamed>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
     "{driver}": _DRIVER,
     "{device}": r"(?P<device>[A-Za-z0-9_.\-]{1,64})",
+    # jbd2 names a journal after its device and its inode: `dm-0-8`, `nvme0n1p1-8`; a journal on a device of its own has no inode.
+    "{journal}": r"(?P<device>dm-\d{1,5}|[A-Za-z0-9_]{1,64}?)(?:-\d{1,9})?",
     "{pid}": r"(?P<pid>\d{1,10})",
 }
 

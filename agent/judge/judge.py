@@ -62,6 +62,7 @@ _ABOUT_S = 60.0  # how far the time of a record found at the start may be off
 # Whose faults count in a device's record: not those of applications, nor what only informs.
 _OF_THE_DEVICE = (FaultClass.HARDWARE, FaultClass.DRIVER, FaultClass.FABRIC, FaultClass.THERMAL)
 _CURING = (Action.RESET_DEVICE, Action.REBOOT_NODE)
+_LOAD_S = 30.0  # a driver's load, from its first probe to its banner
 
 
 class Judge:
@@ -321,6 +322,16 @@ class Judge:
         """A state that asks for nothing any more ends its finding, and those of the codes that it speaks for."""
         ended = [current] if current is not None and rule.state and current.component == event.component else []
         ended += [found for code in rule.ends if (found := self._open.get((event.component, code, event.simulated, False))) is not None]
+        if event.component.kind is ComponentKind.PCI and rule.ends:  # a port speaks for what is below it
+            ended += [
+                found
+                for found in self.opened
+                if found.code in rule.ends
+                and found.component != event.component
+                and found.simulated == event.simulated
+                and not found.shadow
+                and _is_below(found, event.component)
+            ]
         return [
             self._close(finding, event.time, f"{event.code}: {ruling.title}", event.identity, settled=True)
             for finding in ended
@@ -408,7 +419,7 @@ class Judge:
             return True
         causes = [self._open[key].asked for key in self._in.get(incident.id, ()) if key[:2] == (cause.component, cause.code)]
         here = not asked.action.unfit or not cause.places.isdisjoint(member.places)
-        return here and any(not asked.stronger(one) and (one.action.unfit or not asked.unusable) for one in causes)
+        return here and any(not asked.stronger(one) and (one.action.unfit or one.unusable or not asked.unusable) for one in causes)
 
     def _told_under(self, incident: Incident, code: str, member: Member | None, asked: Asked, event: Event) -> list[Transition]:
         """A cause that covers a fault may not ask for less than that one did: not when its company or its rule would let it wait."""
@@ -457,7 +468,7 @@ class Judge:
                 # It came with the fault. One that comes long after does not make light of what has stood since.
                 came = any(
                     member.code in company.beside
-                    and member.component == finding.component
+                    and (member.component == finding.component or _is_below(finding, member.component))
                     and abs(member.first - finding.since) <= place.story.within_s
                     for member in incident.members
                 )
@@ -572,13 +583,20 @@ class Judge:
             return finding.boot_id != event.boot_id
         if finding.last > event.time:
             return False
+        rule = self._catalog.rule(finding.code)
+        if cure is Cure.DEVICE_RESET and rule.at_probe and event.component == NODE and event.time - finding.last < _LOAD_S:
+            return False  # the banner at the end of the load in which the probe failed
+        if cure is Cure.DEVICE_RESET and finding.component == NODE and rule.component is event.component.kind:
+            return True  # its line named no device: the first one of the kind that is reset is taken for it
         return finding.component == event.component or (event.component == NODE and finding.component.kind in of)
 
     def _remember_remedy(self, finding: Finding, cure: Cure, time: float) -> None:
         """Only what an open finding asked for: a reboot for another reason says nothing about a device."""
         if cure in (Cure.REBOOT, Cure.DEVICE_RESET) and finding.action in _CURING and not (finding.simulated or finding.shadow):
             rule = self._catalog.rule(finding.code)
-            self._history.add(self.identity(finding.component), time, MarkKind.REMEDY, rule.fault or rule.code, finding.action.value)
+            # A reset is no reboot, though it may end what asked for one: only what was done can have failed to hold.
+            done = Action.RESET_DEVICE if cure is Cure.DEVICE_RESET else finding.action
+            self._history.add(self.identity(finding.component), time, MarkKind.REMEDY, rule.fault or rule.code, done.value)
 
     def _said(self, event: Event, cure: Cure) -> str:
         if cure is Cure.REBOOT:
@@ -817,6 +835,11 @@ class Judge:
 
     def _earliest(self) -> float:
         return min(map(self._moves_at, self._open.values()), default=life.NEVER)
+
+
+def _is_below(finding: Finding, port: Component) -> bool:
+    """Whether the port is the one above the finding's device, or the one that reported it."""
+    return port.kind is ComponentKind.PCI and port.id in (finding.fields.get("port"), finding.fields.get("reporter"))
 
 
 # What an event means beyond its rule: facts about the node, its devices and its people.

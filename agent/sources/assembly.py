@@ -22,6 +22,7 @@ from agent.config import Pci as PciSettings
 from agent.lane import Lane
 from agent.model import Event
 from agent.sources.expected import Expected
+from agent.sources.host.filesystems import FileSystems
 from agent.sources.host.host import Host
 from agent.sources.kernel_log import pstore
 from agent.sources.kernel_log.announced import Announcements
@@ -66,7 +67,15 @@ class Sources:
         paths, log = config.paths, config.kernel_log
         self.inventory = PciInventory(paths.sysfs)
         self.places = Places()
-        self.interpreter = Interpreter(catalog, Announcements(), self.inventory, accept_userspace=log.accept_userspace, places=self.places)
+        needed = FileSystems(paths.sysfs, paths.procfs, (str(paths.state), *config.host.mounts))
+        self.interpreter = Interpreter(
+            catalog,
+            Announcements(),
+            self.inventory,
+            accept_userspace=log.accept_userspace,
+            places=self.places,
+            needed=needed.disks,
+        )
         self.kernel_log: Source = (
             Kmsg(str(log.path), self.interpreter, boot_id, kmsg if log.path == KMSG else None)
             if log.source == "kmsg"

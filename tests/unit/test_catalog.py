@@ -103,7 +103,7 @@ def test_a_kind_that_nobody_knows_is_not_dropped() -> None:
         (f"{WHERE} 45, Ch 00000010", Action.NONE, Action.NONE),
         (f"{WHERE} 48, An uncorrectable double bit error", Action.RESET_DEVICE, Action.REBOOT_NODE),
         (f"{WHERE} 63, Row Remapper: x", Action.RESET_DEVICE, Action.REBOOT_NODE),
-        (f"{WHERE} 64, Row Remapper Error: x", Action.REPLACE_NODE, Action.REPLACE_NODE),
+        (f"{WHERE} 64, Row Remapper Error: x", Action.RESET_DEVICE, Action.REPLACE_NODE),
         (f"{WHERE} 74, NVLink: x", Action.RESET_DEVICE, Action.REPLACE_NODE),
         (f"{WHERE} 94, Contained: SM. RST: No, D-RST: No", Action.RESTART_WORKLOAD, Action.RESTART_WORKLOAD),
         (f"{WHERE} 94, Contained: SM. RST: Yes, D-RST: No", Action.RESET_DEVICE, Action.RESET_DEVICE),

@@ -16,14 +16,14 @@ DAY = 86400.0
 
 def test_a_reboot_clears_what_its_rule_says_and_no_more() -> None:
     findings = empty()
-    for number, code in enumerate(("xid/79", "xid/64", "xid/44", "xid/31")):
+    for number, code in enumerate(("xid/79", "nvml/row_remap_failed", "xid/44", "xid/31")):
         findings.apply(event(code, gpu(number)))
     changes = findings.apply(booted("boot-b", 10.0))
-    assert {change.finding.code for change in changes} == {"xid/79", "xid/31"}  # 64 asks for a replacement, 44 for a quiet day
+    assert {change.finding.code for change in changes} == {"xid/79", "xid/31"}  # a failed remap asks for a replacement, 44 for a quiet day
     assert {(change.time, change.cause, change.finding.state) for change in changes} == {
         (10.0, "the node was rebooted (boot boot-b)", FindingState.CLEARED)
     }
-    assert [found.code for found in findings.opened] == ["xid/64", "xid/44"]
+    assert [found.code for found in findings.opened] == ["nvml/row_remap_failed", "xid/44"]
 
 
 def test_a_reboot_clears_nothing_that_was_seen_since() -> None:

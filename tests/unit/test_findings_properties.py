@@ -23,7 +23,7 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("xid/44", {}),
     ("xid/45", {}),
     ("xid/63", {}),
-    ("xid/64", {}),
+    ("nvml/retired_pages", {}),
     ("xid/999", {}),
     ("xid/94", {"rst": False, "drst": False}),
     ("xid/94", {"rst": True, "drst": False}),

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model import NODE, Component, ComponentKind, Event, Trust
+from agent.model import NODE, Action, Component, ComponentKind, Event, Trust
+from agent.sources.host.filesystems import FileSystems
 from agent.sources.kernel_log.announced import WINDOW_S, Announcements
 from agent.sources.kernel_log.interpret import Interpreter, lost_event, printable
 from agent.sources.kernel_log.record import unescape
@@ -179,6 +180,44 @@ def test_a_process_does_not_say_where_a_neuron_device_sits() -> None:
     known = interpreter()
     read(known, "neuron:neuron_pci_get_device_id_v3: ** BDF: a0:1b.0 => nd[15] (routing id: 12)", facility=1)
     assert read(known, "NEURON_HW_ERR=DMA_ERROR nd-id=15").component.name == "neuron/15"
+
+
+def test_whether_the_node_needs_a_file_system(tmp_path: Path) -> None:
+    """By the mounts of process 1: the root file system is needed, a pod's volume is not."""
+    tree = Tree(tmp_path)
+    tree.write("proc/1/mountinfo", "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw\n90 27 259:9 / /pods/a rw - ext4 /dev/nvme9n1 rw")
+    disks = FileSystems(tmp_path, tmp_path / "proc", ("/", "/var/lib/vitald")).disks
+    known = Interpreter(catalogue(), Announcements(), None, accept_userspace=False, needed=disks)
+    rule = catalogue().rule("fs/shutdown")
+    root, pod = (read(known, f"Aborting journal on device {disk}-8.") for disk in ("nvme0n1p1", "nvme9n1"))
+    assert (root.component.name, root.fields["needed"], rule.rule_on(root.fields).action) == ("disk/nvme0n1p1", True, Action.REBOOT_NODE)
+    assert (pod.component.name, pod.fields["needed"], rule.rule_on(pod.fields).action) == ("disk/nvme9n1", False, Action.INSPECT)
+
+
+def test_a_log_of_another_machine_does_not_say_what_the_node_needs() -> None:
+    event = read(interpreter(), "EXT4-fs (nvme0n1p1): Remounting filesystem read-only")
+    assert "needed" not in event.fields
+    assert catalogue().rule(event.code).rule_on(event.fields).action is Action.INSPECT
+
+
+def test_an_iommu_fault_of_an_accelerator_weighs_more(tmp_path: Path) -> None:
+    device(tmp_path, "0000:81:00.0", 0x10DE, 0x2330, 0x030200)
+    device(tmp_path, "0000:0b:00.0", 0x8086, 0x1234, 0x0C0330)
+    inventory = PciInventory(tmp_path)
+    inventory.read()
+    known = Interpreter(catalogue(), Announcements(), inventory, accept_userspace=False)
+    line = "DMAR: [DMA Read NO_PASID] Request device [{}:00.0] fault addr 0x1187a9000 [fault reason 0x06] PTE Read access is not set"
+    gpu, usb = (read(known, line.format(bus)) for bus in ("81", "0b"))
+    rule = catalogue().rule("iommu/fault")
+    assert (gpu.component.name, rule.rule_on(gpu.fields).action) == ("gpu/0000:81:00.0", Action.INSPECT)
+    assert (usb.component.name, rule.rule_on(usb.fields).action) == ("pci/0000:0b:00.0", Action.OBSERVE)
+
+
+def test_the_port_that_reported_is_kept() -> None:
+    assert (
+        read(interpreter(), "pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0").fields["reporter"]
+        == "0000:80:01.0"
+    )
 
 
 def test_without_an_inventory_nothing_is_said_about_presence() -> None:

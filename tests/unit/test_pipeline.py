@@ -252,7 +252,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(tmp_path: Path, monkeypatch: 
     async def before() -> None:
         async with running(tmp_path) as pipeline:
             await pipeline.booted()
-            faults = (event("xid/79", boot=BOOT), event("xid/64", gpu(1), boot=BOOT), event("xid/63", gpu(2), boot=BOOT))
+            faults = (event("xid/79", boot=BOOT), event("nvml/row_remap_failed", gpu(1), boot=BOOT), event("xid/63", gpu(2), boot=BOOT))
             await pipeline.put(Batch("kernel_log", faults, Position("kernel_log", BOOT, "1")))
             await idle(pipeline)
 
@@ -276,7 +276,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(tmp_path: Path, monkeypatch: 
             await idle(pipeline)
             tasks.cancel_scope.cancel()
         assert pipeline.board.ledger.ok
-        assert {found.code for found in pipeline.judge.opened if found.kind == "xid"} == {"xid/64", "xid/63"}
+        assert {found.code for found in pipeline.judge.opened if found.kind in ("xid", "nvml")} == {"nvml/row_remap_failed", "xid/63"}
         await pipeline.close()
         lane.close()
 
@@ -285,8 +285,11 @@ def test_a_boot_is_told_to_what_is_remembered_late(tmp_path: Path, monkeypatch: 
     assert codes(tmp_path).count(BOOTED) == 1
     ledger = Ledger(tmp_path)
     ledger.open()
-    standing = [(found.code, found.count, found.since) for found in ledger.remembered().memory.findings if found.kind == "xid"]
-    assert standing == [("xid/64", 1, 0.0), ("xid/63", 2, 0.0)]  # what was seen meanwhile and what is remembered go on as one
+    standing = [(found.code, found.count, found.since) for found in ledger.remembered().memory.findings if found.kind in ("xid", "nvml")]
+    assert standing == [
+        ("nvml/row_remap_failed", 1, 0.0),
+        ("xid/63", 2, 0.0),
+    ]  # what was seen meanwhile and what is remembered go on as one
 
 
 def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

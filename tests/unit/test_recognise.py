@@ -38,7 +38,9 @@ def test_shapes_are_anchored(code: str, sample: str) -> None:
         return
     for before in ("x", " ", "a: ", "python3[4021]: ", "a\n", '"'):
         sighting = recognise(before + sample)
-        expected = before == "x" and code.startswith("aer/")  # begins with any driver's name
+        expected = before == "x" and (
+            code.startswith("aer/") or ("AMD-Vi" in sample and not sample.startswith(("AMD-Vi", "iommu")))
+        )  # begins with any driver's name
         assert (sighting is not None) is expected, before
 
 
@@ -100,6 +102,67 @@ def test_the_latest_probe_counts() -> None:
     assert probed(PROBE, "NVRM: The NVIDIA GPU 0000:3b:00.0", LOST)[-1] == "gpu_lost/not_responding@0000:3b:00.0"
 
 
+BESIDE = [
+    "NVRM: The NVIDIA probe routine was not called for 1 device(s).",
+    "nvidia 0000:18:00.0: Direct firmware load for nvidia/525.125.06/gsp_tu10x.bin failed with error -2",
+    "nvidia-uvm: Loaded the UVM driver, major device number 502.",
+    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from status @ kernel_channel.c:2874",
+    "mlx5_core 0000:41:00.0: mlx5_pcie_event:294:(pid 586): PCIe slot advertised sufficient power (75W).",
+    "bnxt_en 0000:21:00.1 ens2f1np1: hwrm req_type 0x53 seq id 0x6fca error 0x2",
+    "ice 0000:b1:00.0: PTP reset successful",
+    "xhci_hcd 0000:03:00.3: Refused to change power state, currently in D3",
+    "DMAR: DRHD: handling fault status reg 2",
+    "arm-smmu-v3 arm-smmu-v3.0.auto: option mask 0x0",
+    "LustreError: Skipped 24 previous similar messages",
+    "Lustre: 2449:0:(client.c:2141:ptlrpc_expire_one_request()) Skipped 24 previous similar messages",
+    "ceph: mds0 reconnect start",
+    "libceph: mds0 (2)192.168.1.81:6814 session reset",
+    "beegfs: mount(1516568): Built without NVFS RDMA support.",
+]
+
+
+@pytest.mark.parametrize("line", BESIDE)
+def test_what_stands_beside_the_faults_is_none(line: str) -> None:
+    assert recognise(line) is None
+
+
+def test_an_unsupported_gpu_has_the_address_of_its_probe() -> None:
+    lines = ("NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1287)", "NVRM: installed in this system is not supported by the 304.131")
+    assert probed(*lines)[-1] == "gpu_init_failed/unsupported@0000:01:00.0"
+
+
+@pytest.mark.parametrize(
+    ("line", "device"),
+    [
+        ("Aborting journal on device loop0-8.", "loop0"),
+        ("Aborting journal on device nvme0n1p1-8.", "nvme0n1p1"),
+        ("Aborting journal on device dm-0-8.", "dm-0"),
+        ("Aborting journal on device dm-8.", "dm-8"),
+        ("Aborting journal on device md127-8.", "md127"),
+        ("JBD2: Detected IO errors while flushing file data on dm-2-8", "dm-2"),
+    ],
+)
+def test_a_journal_is_called_by_its_device(line: str, device: str) -> None:
+    assert seen(line).fields["device"] == device
+
+
+@pytest.mark.parametrize(
+    ("line", "address"),
+    [
+        (
+            "DMAR: [DMA Read NO_PASID] Request device [0b:00.0] fault addr 0x1187a9000 [fault reason 0x06] PTE Read access is not set",
+            "0000:0b:00.0",
+        ),
+        (
+            "arm-smmu-v3 arm-smmu-v3.5.auto: event: F_TRANSLATION client: 0001:06:00.0 sid: 0x20600 ssid: 0x0 iova: 0xff9bc000 ipa: 0x0",
+            "0001:06:00.0",
+        ),
+    ],
+)
+def test_an_iommu_fault_is_the_devices(line: str, address: str) -> None:
+    assert seen(line).pci == address
+
+
 # --- forgeries: text of an unprivileged process in a genuine record (section 2.3)
 
 
@@ -133,7 +196,7 @@ CHOSEN_WELL = [
     ("MCE: Killing x", ":1 due to hardware memory corruption fault at 0"),
     ("md/raid:a: ", "failing array"),
     ("neuron:a: x", "election failed"),
-    ("nvidia-uvm: x", "encountered global fatal error 0x1"),
+    ("NVRM: x: uvm", " encountered global fatal error 0x1, requiring os reboot to recover."),
     ("XFS (a): x", "Shutting down filesystem"),
     ("EDAC MC0: UE-", "y"),
     ("EDAC MC0: 1 UE ", "y"),

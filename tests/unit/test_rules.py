@@ -49,6 +49,15 @@ def test_the_strongest_case_wins_whatever_the_order() -> None:
         assert (said.action, said.title) == (Action.REPLACE_NODE, "strong")
 
 
+@pytest.mark.parametrize(
+    ("value", "holds"), [(119, False), (120, True), (226906, True), ("226906", False), (True, False), (None, False), ([900], False)]
+)
+def test_a_case_may_ask_for_a_number_above_a_limit(value: object, holds: bool) -> None:
+    lasting = case(Action.INSPECT, where={"a_above": (119,)})
+    assert lasting.holds({"a": value}) is holds  # type: ignore[dict-item]
+    assert not lasting.holds({})
+
+
 def test_a_case_may_ask_for_less_than_the_table() -> None:
     assert rule(case(Action.NONE), action=Action.REBOOT_NODE).rule_on({"a": 1}).action is Action.NONE
 

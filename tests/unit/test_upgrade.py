@@ -80,14 +80,19 @@ def test_an_older_ledger_is_taken_over_whole(tmp_path: Path, schema: int) -> Non
     assert content(tmp_path) == first
 
 
+# When these ledgers were taken, the catalogue replaced for Xid 64 at once.
+REPLACED_AT_ONCE = '"xid/64" = { action = "replace_node", clears = ["replaced"], escalation = "none", cases = [] }'
+
+
 @pytest.mark.parametrize("schema", OLD)
 def test_the_verdict_over_an_older_ledger_is_the_one_of_its_day(tmp_path: Path, schema: int) -> None:
     ledger = Ledger(laid_out(tmp_path, schema))
     ledger.open()
     memory = ledger.remembered().memory
     told = said(schema)
-    judge = Judge(catalogue(), memory)
-    assert judge.recatalogue(catalogue(), 0.0) == []
+    of_its_day = catalogue(overrides=REPLACED_AT_ONCE)
+    judge = Judge(of_its_day, memory)
+    assert judge.recatalogue(of_its_day, 0.0) == []
     verdict = fold(judge.opened, [], 0.0, {one.id: one for one in judge.incidents})
     assert verdict.status.value == told["status"] == "unhealthy"
     flags = {"rebootRequired": verdict.reboot_required, "replacementRequired": verdict.replacement_required, "action": verdict.action.value}

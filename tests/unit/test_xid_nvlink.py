@@ -77,6 +77,11 @@ def test_nvlink5_is_decoded(line: str, fields: dict[str, object], link: int, fat
 def test_a_line_cut_in_its_words_is_not_decoded() -> None:
     found = seen(f"{WHERE} 145, RLW_RXPIPE Fatal XC0 i0 Link 13 (0x0409a0c2 0x0000")
     assert not {"status", "subcode", "promote"} & set(found.fields)
+    assert (found.link, found.fatal, found.fields["unit"]) == (13, True, "RLW_RXPIPE")  # what stands before the cut still counts
+
+
+def test_a_line_cut_short_keeps_that_it_is_about_no_link() -> None:
+    assert seen(f"{WHERE} 149, NETIR Nonfatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000").link == -1
 
 
 # Unit and status -> action, as in the table of section 7.2. An `inspect` stands where the table has no row and the line is no Fatal.

@@ -68,6 +68,10 @@ class FileSystems:
         for component, (mount, paths) in held.items():
             yield Device(component, partial(self._look, mount, paths))
 
+    def disks(self) -> frozenset[str]:
+        """The names of the disks that hold them, as the kernel's lines call them."""
+        return frozenset(device.component.id for device in self.devices())
+
     def _mounts(self) -> list[Mount]:
         """The youngest of those on one mount point hides the others."""
         lines: list[str] = []

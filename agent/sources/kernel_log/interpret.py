@@ -6,6 +6,7 @@ Shared by both readers, so that a line means the same wherever it was read.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -22,6 +23,7 @@ from agent.sources.source import KERNEL_LOG
 NAME = KERNEL_LOG
 _FOLLOW_S = 5.0  # an SXid's follow-up records come within milliseconds of it
 _SWITCHES = 64
+_ACCELERATION = (ComponentKind.GPU, ComponentKind.NVSWITCH, ComponentKind.NEURON, ComponentKind.NIC)  # what jobs run on
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class Interpreter:
     """Holds what a line is read against: the catalogue's shapes, the drills, the devices.
 
     Without an inventory the lines are another machine's or another day's, and this node's devices say nothing about them.
+    `needed` names the disks that hold the file systems which the node cannot do without.
     """
 
     def __init__(
@@ -50,10 +53,12 @@ class Interpreter:
         *,
         accept_userspace: bool,
         places: Places | None = None,
+        needed: Callable[[], Collection[str]] | None = None,
     ) -> None:
         self.announcements = announcements
         self.inventory = inventory
         self.places = places or Places()
+        self.needed = needed
         self.counters = Counters()
         self._heads: dict[str, tuple[str, str, float]] = {}
         self.configure(catalog, accept_userspace=accept_userspace)
@@ -96,6 +101,12 @@ class Interpreter:
             self.places.said(fields)
         component = self._component(sighting)
         named = component.id in (sighting.pci, fields.get("blamed")) or (component.kind is ComponentKind.NEURON and ":" in component.id)
+        if sighting.pci is not None and "blamed" in fields:
+            fields["reporter"] = sighting.pci
+        if self.inventory is not None and component.kind in _ACCELERATION:
+            fields["device_kind"] = component.kind.value
+        if self.needed is not None and component.kind is ComponentKind.DISK and self._asks_whether_needed(sighting.code):
+            fields["needed"] = component.id in self.needed()
         if self.inventory is not None and component.id and named:
             fields["on_pci"] = self.inventory.present(component.id)
             if (port := self.inventory.port(component.id)) is not None:
@@ -139,6 +150,9 @@ class Interpreter:
         if kind is ComponentKind.NIC and device is not None and self.inventory is not None:
             device = self.inventory.address(str(device)) or device
         return Component(kind, str(device)) if device else NODE
+
+    def _asks_whether_needed(self, code: str) -> bool:
+        return any("needed" in case.where for case in self.catalog.rule(code).cases)
 
     def _follows(self, sighting: Sighting, identity: str, time: float) -> str | None:
         """The identity of the SXid that this record continues."""

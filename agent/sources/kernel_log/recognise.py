@@ -18,7 +18,9 @@ from agent.sources.kernel_log.record import unescape
 from agent.sources.kernel_log.sighting import Sighting, normal_pci
 
 _NUMBERS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
-_PROBED = re.compile(r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s*\Z")
+_PROBED = re.compile(
+    r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?: \(PCI ID: [0-9a-f:]{9}\))?\s*\Z"
+)
 _DEVICE_LINE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31} [0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 # Records that begin with a process's name, which its user chose: "XFS (a): [29118]: segfault at 0 ip ... in Shutting down
 # filesystem[...]" is a forgery, and the file's name at its end is the user's too. No fault line has these shapes. A name has 15 bytes,
@@ -34,6 +36,7 @@ _NAMED = re.compile(
 )
 _BY_NAME = {"oom/invoked", "crash/segfault"}  # the shapes that are meant to begin so
 _PROBE_WINDOW = 2  # records between the probe's address and its complaint
+_OF_A_PROBE = {"gpu_lost/not_responding", "gpu_init_failed/unsupported"}
 
 
 class _Shape:
@@ -124,7 +127,7 @@ class Recogniser:
             elif self._probed is not None:
                 pci, left = self._probed
                 self._probed = (pci, left - 1) if left > 1 else None
-        elif sighting.code == "gpu_lost/not_responding" and self._probed is not None:
+        elif sighting.code in _OF_A_PROBE and sighting.pci is None and self._probed is not None:
             sighting = _at(sighting, self._probed[0])
             self._probed = None
         return sighting
