@@ -36,6 +36,11 @@ _BY_NAME = {"oom/invoked", "crash/segfault"}  # the shapes that are meant to beg
 _PROBE_WINDOW = 2  # records between the probe's address and its complaint
 
 
+def begins_with_name(text: bytes) -> bool:
+    """Whether a process's name stands at the beginning, so that a user chose what the record begins with."""
+    return _NAMED.match(text) is not None
+
+
 class _Shape:
     """One regular expression of one rule."""
 
