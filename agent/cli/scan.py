@@ -142,7 +142,7 @@ class _Scan:
     def _show(self, seen: Seen, event: Event) -> None:
         from agent.outputs import form
 
-        shown = form.scan_event(seen.record.number, seen.record.raw.decode("utf-8", "replace"), event, seen.time)
+        shown = form.scan_event(seen.record.number, seen.record.raw.rstrip(b"\r\n").decode("utf-8", "replace"), event, seen.time)
         if self._json:
             print(json.dumps(shown))
             return

@@ -46,6 +46,7 @@ _MARKER = 12  # characters: a shorter text is in too many lines
 
 _COLOURS = re.compile(rb"\x1b(?:\[[0-9;:?]*[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\))")
 _CRI = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+\-]\d\d:\d\d)) std(?:out|err) [FP] ")
+_CENTURIES = (b"20", b"19")  # what a date of the Container Runtime Interface begins with
 _PREFIXES = {
     "grep": re.compile(rb"(?:[\w.+~/@-]{1,255}[:-])?\d{1,12}[:-]"),
     "host": re.compile(rb"(?P<host>[A-Za-z0-9][\w.-]{0,253})(?:: ?|\t)(?=\S)"),
@@ -62,7 +63,7 @@ _DRILL = re.compile(
 _DRILL_S = 86400.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there is one for every line, and freezing costs half of its making
 class Record:
     """One record of the log. `line` is None where another program wrote it."""
 
@@ -78,7 +79,6 @@ class Coverage:
     """What was read, and what could not be."""
 
     lines: int = 0
-    records: int = 0
     kernel: int = 0  # lines that have the shape of a kernel log's, or were recognised
     unread: int = 0  # lines with a text that fault lines have, which were not recognised
     shown: list[tuple[int, str]] = field(default_factory=list)  # the first of those
@@ -154,14 +154,13 @@ class SavedLog:
 
     def seen(self) -> Iterator[Seen]:
         """Every record that is recognised, context included."""
-        recognise, coverage = self._recognise, self.coverage
+        recognise, coverage, tell = self._recognise, self.coverage, self._clock.tell
         for record in self._records():
-            coverage.records += 1
             line = record.line
             if line is None:
                 continue
             coverage.kernel += line.shaped
-            boot, place = self._clock.tell(line)
+            boot, place = tell(line)
             if b"system clock to" in line.message and (anchor := anchor_in(line.message)) is not None and line.usec is not None:
                 self._booted = boot, anchor - line.usec / 1e6
             sightings = recognise(line.message)
@@ -188,7 +187,7 @@ class SavedLog:
             return
         self.coverage.unread += 1
         if len(self.coverage.shown) < _SHOWN:
-            self.coverage.shown.append((record.number, record.raw[:1024].decode("utf-8", "replace")))
+            self.coverage.shown.append((record.number, record.raw[:1024].rstrip(b"\r\n").decode("utf-8", "replace")))
 
     def _date(self, record: Record, line: Line, boot: int) -> float | None:
         if record.time is not None:
@@ -220,8 +219,14 @@ class SavedLog:
                 pass
 
     def _texts(self) -> Iterator[Record]:
+        """Lines of text, one after the other; the common kind by the shortest way."""
+        coverage = self.coverage
+        plain = self._peel is None
         for raw in self._lines():
-            yield self._text(raw, self.coverage.lines)
+            if plain and b"\x1b" not in raw and not raw.startswith(_CENTURIES):
+                yield Record(coverage.lines, raw, strip(raw))
+            else:
+                yield self._text(raw, coverage.lines)
 
     def _text(self, raw: bytes, number: int, stamp: float | None = None) -> Record:
         """One line of text: colours off, then what a container runtime or most lines of this file begin with."""
@@ -229,7 +234,7 @@ class SavedLog:
         if b"\x1b" in text:
             text = _COLOURS.sub(b"", text)
         shown = text
-        if text[:2] in (b"20", b"19") and (cri := _CRI.match(text)) is not None:
+        if text.startswith(_CENTURIES) and (cri := _CRI.match(text)) is not None:
             text, stamp = text[cri.end() :], date_in(cri[1], self._latest)
         elif self._peel is not None and (prefix := self._peel.match(text)) is not None:
             text = text[prefix.end() :]
@@ -264,19 +269,17 @@ class SavedLog:
     def _joined(records: Iterator[Record]) -> Iterator[Record]:
         """Indented lines without a stamp belong to the record before, which the kernel wrote with a newline in it."""
         held: Record | None = None
-        more: list[bytes] = []
         for record in records:
             line = record.line
-            goes_on = line is not None and not line.shaped and line.message[:1] in (b" ", b"\t") and line.facility is None
-            if goes_on and line is not None and held is not None:
-                if len(more) < _MORE:
-                    more.append(escape(line.message.strip()))
+            if held is not None and line is not None and not line.shaped and _goes_on(line):
+                if len(held.more) < _MORE:
+                    held.more += (escape(line.message.strip()),)
                 continue
             if held is not None:
-                yield _with(held, more)
-            held, more = record, []
+                yield held
+            held = record
         if held is not None:
-            yield _with(held, more)
+            yield held
 
     # --- JSON
 
@@ -391,8 +394,8 @@ def _of_journal(entry: dict[str, bytes | None], shown: bytes, number: int) -> Re
     return Record(number, shown, Line(escape(message), facility, usec, shaped=True), seconds)
 
 
-def _with(record: Record, more: list[bytes]) -> Record:
-    return Record(record.number, record.raw, record.line, record.time, tuple(more)) if more else record
+def _goes_on(line: Line) -> bool:
+    return line.message[:1] in (b" ", b"\t") and line.facility is None
 
 
 def _bytes_of(value: object) -> bytes | None:
