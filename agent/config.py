@@ -343,7 +343,7 @@ class Diagnostics:
     enabled: bool = setting(True, _flag, "Run them on their schedule, and where a finding asks for one. false: on request only.")
     idle_s: float = setting(toml.duration("5m"), toml.duration, "What needs idle devices waits until nobody has used them for so long.")
     keep_s: float = setting(toml.duration("30d"), toml.duration, "What a program printed is kept for so long.", reload=True)
-    deep_log: Path | None = setting(None, _path, "A file that gets JSON lines as HyperPod's deep health checks write them.")
+    deep_log: Path | None = setting(None, _path, "A file that gets lines as HyperPod's deep health checks write them.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

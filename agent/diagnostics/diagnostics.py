@@ -580,7 +580,14 @@ class Diagnostics:
             preempted=current.room_for if current.cut else "",
             raw=current.printed,
         )
-        self._finish(run, cut=current.cut)
+        self._finish(self._confirmed(run), cut=current.cut)
+
+    def _confirmed(self, run: Run) -> Run:
+        try:
+            return events.confirmed(run, self._node, self._seen)
+        except Exception:  # a fault of ours: rather no flag than one that nobody confirmed
+            log.exception("diagnostic_not_confirmed", id=run.id)
+            return replace(run, report=replace(run.report, reboot_required=False, replacement_required=False))
 
     async def _execute(self, current: _Current, command: Command) -> Output:
         """Run a program of the check under way, and keep what it printed."""
