@@ -10,7 +10,7 @@ Owns     the evidence, and since when there has been none. What cannot be told c
 Refuses  threads and deadlines (a look may block as long as /proc does), and what follows from it.
 
 Three kinds of evidence overlap on purpose: files show at once who came, but only to those who may look at other users' processes;
-the driver's list shows all containers' processes, but is as old as its reading; and a job may hold a node without touching a
+the driver's list shows all containers' processes, and is asked for before each look; and a job may hold a node without touching a
 device yet. Source: proc(5), cgroups(7).
 """
 
