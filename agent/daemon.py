@@ -170,7 +170,9 @@ class Daemon:
                 lambda: releases.words if releases is not None else "",
                 sources.nvml.work if sources.nvml is not None else None,
             ),
-            gate=idle.Gate(config.paths.procfs, config.paths.sysfs / "fs/cgroup", own=(os.getpid(),)),
+            gate=idle.Gate(
+                config.paths.procfs, config.paths.sysfs / "fs/cgroup", own=(os.getpid(),), ignored=config.diagnostics.ignore_processes
+            ),
             schedule=Schedule(host=_host()),
             programs=Programs(),
             lane=self.tests,
