@@ -133,6 +133,14 @@ def _link_rates(value: object) -> Mapping[str, float]:
     return rates
 
 
+def _programs(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    for item in values:
+        if not isinstance(item, str) or not item.startswith("/") or item.endswith("/") or "//" in item:
+            raise ValueError(f"expected a list of absolute paths of programs, found {item!r}")
+    return tuple(values)
+
+
 def _table(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"expected a table, found {value!r}")
@@ -362,8 +370,11 @@ class Diagnostics:
 
     enabled: bool = setting(True, _flag, "Run them on their schedule, and where a finding asks for one. false: on request only.")
     idle_s: float = setting(toml.duration("5m"), toml.duration, "What needs idle devices waits until nobody has used them for so long.")
+    ignore_processes: tuple[str, ...] = setting(
+        (), _programs, "More programs, by their absolute paths, that may have devices open and are no work. Their files must be root's."
+    )
     keep_s: float = setting(toml.duration("30d"), toml.duration, "What a program printed is kept for so long.", reload=True)
-    deep_log: Path | None = setting(None, _path, "A file that gets JSON lines as HyperPod's deep health checks write them.")
+    deep_log: Path | None = setting(None, _path, "A file that gets lines as HyperPod's deep health checks write them.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,8 +163,16 @@ class Daemon:
             checks.built(config),
             catalog=self.catalog,
             boot_id=self.boot_id,
-            node=Node(self.board, sources.inventory, self.pipeline.ledger.path, lambda: releases.words if releases is not None else ""),
-            gate=idle.Gate(config.paths.procfs, config.paths.sysfs / "fs/cgroup", own=(os.getpid(),)),
+            node=Node(
+                self.board,
+                sources.inventory,
+                self.pipeline.ledger.path,
+                lambda: releases.words if releases is not None else "",
+                sources.nvml.work if sources.nvml is not None else None,
+            ),
+            gate=idle.Gate(
+                config.paths.procfs, config.paths.sysfs / "fs/cgroup", own=(os.getpid(),), ignored=config.diagnostics.ignore_processes
+            ),
             schedule=Schedule(host=_host()),
             programs=Programs(),
             lane=self.tests,

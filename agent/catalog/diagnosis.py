@@ -29,6 +29,7 @@ class Diagnosis:
     environment: bool = False  # it says nothing of the hardware
     words: tuple[str, ...] = ()  # how its text begins where no number is printed: lower case, `#` a number, `*` anything
     instead: tuple[Instead, ...] = ()
+    xid: bool = False  # its text names an Xid, whose entry is meant where that asks for a reset or more
     severity: Mapping[int, Remedy] = field(default_factory=dict)  # of a default: the remedy by the severity that is printed
 
     @property
@@ -37,7 +38,7 @@ class Diagnosis:
 
 
 _NOT_OF_HARDWARE = (Remedy.NONE, Remedy.RETRY, Remedy.FIX_CONFIG)
-_KEYS = ("remedy", "confirm", "environment", "words", "instead", "severity")
+_KEYS = ("remedy", "confirm", "environment", "words", "instead", "severity", "xid")
 
 
 def read(table: object) -> Diagnosis:
@@ -58,6 +59,7 @@ def read(table: object) -> Diagnosis:
         environment=_flag(table, "environment"),
         words=_phrases("words", table.get("words", [])),
         instead=_instead(table.get("instead", [])),
+        xid=_flag(table, "xid"),
         severity={int(number): _remedy(f"severity.{number}", word) for number, word in severity.items()},
     )
 

@@ -234,7 +234,14 @@ def _told(report: Report, level: int) -> Iterator[str]:
     yield from _wrapped("why", report.reason, columns)
     yield from _wrapped("means", diag_views.MEANING.get(report.outcome.value, ""), columns)
     asking = [fault.confirm for fault in report.faults if fault.remedy is report.remedy]
-    yield from diag_views.todo(report.remedy.value, reboot=report.reboot_required, replace=report.replacement_required, confirm=asking)
+    from agent.diagnostics.report import Remedy
+
+    certain = {fault.remedy for fault in report.faults if fault.certain}
+    flags = {
+        "reboot": report.reboot_required and bool(certain & {Remedy.RESET_GPU, Remedy.REBOOT}),
+        "replace": report.replacement_required and Remedy.REPLACE in certain,
+    }
+    yield from diag_views.todo(report.remedy.value, **flags, confirm=asking)
 
 
 def _gpus(report: Report) -> Iterator[str]:

@@ -208,7 +208,7 @@ def _told(run: Json) -> Iterator[str]:
         yield from _wrapped("why", str(run["why"]), columns)
     if meaning:
         yield f"  means  {meaning}"
-    asking = [bool(fault["confirm"]) for fault in cast("list[Json]", run.get("faults", [])) if fault["action"] == run["action"]]
+    asking = [_waits(fault) for fault in cast("list[Json]", run.get("faults", [])) if fault["action"] == run["action"]]
     yield from todo(str(run["action"]), reboot=bool(run["rebootRequired"]), replace=bool(run["replacementRequired"]), confirm=asking)
 
 
@@ -255,6 +255,11 @@ def _by_status(kind: str, statuses: object) -> str:
     return ", ".join(f"{_status(status)} {kind} {numbers(devices)}" for status, devices in ordered)
 
 
+def _waits(fault: Json) -> bool:
+    """Whether a second run must find it first. A daemon that is older says nothing of an earlier run."""
+    return bool(fault["confirm"]) and not fault.get("confirmed")
+
+
 def _status(status: str) -> str:
     colours = {"pass": "green", "fail": "red", "warn": "yellow"}
     return render.colour(render.safe(status), *filter(None, [colours.get(status.strip().lower())]))
@@ -264,7 +269,7 @@ def _fault(fault: Json) -> Iterator[str]:
     who = f"GPU {fault['gpu']}" if fault["gpu"] is not None else render.safe(fault["device"]) or "node"
     known = [f"error {fault['errorId']}" if fault["errorId"] is not None else ""]
     known += [f"severity {fault['severity']}" if fault["severity"] is not None else ""]
-    known += ["counts once two runs have found it" if fault["confirm"] else ""]
+    known += ["counts once two runs have found it" if _waits(fault) else "found by an earlier run, too" if fault["confirm"] else ""]
     more = f"  ({', '.join(filter(None, known))})" if any(known) else ""
     yield f"  {render.colour(who, 'bold')}  {render.safe(fault['test'])}  {render.colour(render.safe(fault['code']), 'dim')}{more}"
     yield from _wrapped("", str(fault["text"]), max(40, min(render.width(), 120) - 9))

@@ -135,12 +135,7 @@ def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:
         yield from _wrapped("means", str(finding["meaning"]), columns)
     if finding["advice"]:
         yield from _wrapped("hint", str(finding["advice"]), columns)
-    seen = f"since {clock(finding['since'])} ({age(finding['since'])} ago), {times(finding['count'])}"
-    if finding["count"] != 1:
-        seen += f", last {clock(finding['last'])}"
-    if finding["simulatedUntil"]:
-        seen += f", drill ends {clock(finding['simulatedUntil'])}"
-    yield f"      when   {seen}"
+    yield f"      when   {finding.get('seen') or _seen_words(finding)}"
     if finding["clearedAt"]:
         yield f"      clear  {clock(finding['clearedAt'])}: {safe(finding['clearedBy'])}"
     elif full:
@@ -149,6 +144,16 @@ def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:
     absent = "  (no such PCI device on this node now)" if fields.get("on_pci") is False else ""
     raw = safe(finding["raw"])
     yield f"      line   {raw if full else cut(raw, columns - 13 - len(absent))}{absent}"
+
+
+def _seen_words(finding: Json) -> str:
+    """Since when, how often, and when a drill ends."""
+    seen = f"since {clock(finding['since'])} ({age(finding['since'])} ago), {times(finding['count'])}"
+    if finding["count"] != 1:
+        seen += f", last {clock(finding['last'])}"
+    if finding["simulatedUntil"]:
+        seen += f", drill ends {clock(finding['simulatedUntil'])}"
+    return seen
 
 
 def incident_lines(incident: Json, findings: dict[object, Json]) -> Iterable[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from agent.judge.judge import Judge
     from agent.ledger import Stored
     from agent.model import Event, Finding
+    from agent.sources.kernel_log.interpret import Interpreter
+    from agent.sources.kernel_log.saved import SavedLog
 
     Pair = tuple[Event | None, Event | None]  # as the rules in force see it, and as the others do
 
@@ -41,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     from agent import catalog as catalogs
     from agent import config as configs
     from agent.ledger import LedgerError
+    from agent.sources.kernel_log.unpack import CannotUnpack
 
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
@@ -54,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _replay(arguments, force, other, device_reset=config.policy.device_reset)
     except LedgerError as error:  # it names the file
         print(f"vitald: {error}", file=sys.stderr)
+    except CannotUnpack as error:
+        print(f"vitald: {arguments.file}: {error}", file=sys.stderr)
     except OSError as error:
         print(f"vitald: {arguments.file}: {error.strerror or error}", file=sys.stderr)
     return EX_NOINPUT
@@ -63,10 +68,26 @@ def _replay(arguments: argparse.Namespace, force: Catalog, other: Catalog, *, de
     from agent.ledger import is_ledger, reading
 
     if not is_ledger(arguments.file):
-        return _judge(arguments, force, other, _logged(arguments.file, force, other), None, device_reset=device_reset)
+        return _replay_log(arguments, force, other, device_reset=device_reset)
     with reading(arguments.file) as stored:
         events = ((event, event) for event in stored.events)
         return _judge(arguments, force, other, events, stored, device_reset=device_reset)
+
+
+def _replay_log(arguments: argparse.Namespace, force: Catalog, other: Catalog, *, device_reset: bool) -> int:
+    from agent.cli.check import EXIT
+    from agent.sources.kernel_log.interpret import Interpreter
+    from agent.sources.kernel_log.saved import MarkedDrills, SavedLog, opened
+
+    readers = [Interpreter(catalog, MarkedDrills(), None, accept_userspace=False) for catalog in (force, other)]
+    with opened(str(arguments.file)) as stream:
+        saved = SavedLog(stream, *readers)
+        code = _judge(arguments, force, other, _logged(saved, readers), None, device_reset=device_reset)
+    problem = saved.coverage.problem
+    if not problem:
+        return code
+    print(f"vitald: {arguments.file}: {render.safe(problem)}", file=sys.stderr)
+    return code or EXIT["unknown"]
 
 
 def _judge(
@@ -169,24 +190,16 @@ def _tell(summary: Json, *, stored: bool, agrees: bool, same: bool) -> None:
             print("(events older than the ledger keeps are not judged again; rules may have changed since)")
 
 
-def _logged(path: Path, *catalogs: Catalog) -> Iterator[Pair]:
-    """The events of a saved kernel log, as each catalogue recognises them; by the kernel's clock where the lines tell it, else a second apart."""
-    from agent.sources.kernel_log.announced import Announcements
-    from agent.sources.kernel_log.interpret import Interpreter
-    from agent.sources.kernel_log.lines import Clock, strip
+def _logged(saved: SavedLog, readers: Sequence[Interpreter]) -> Iterator[Pair]:
+    """The events of a saved kernel log, as each catalogue recognises them.
 
-    interpreters = [Interpreter(catalog, Announcements(), None, accept_userspace=False) for catalog in catalogs]
-    clock = Clock()
-    with path.open("rb") as stream:
-        for number, raw in enumerate(stream, start=1):
-            line = strip(raw)
-            if line is None:
-                continue
-            boot, time = clock.tell(line)
-            seen: list[Event | None] = []
-            for interpreter in interpreters:
-                sighting = interpreter.recognise(line.message)
-                record = {"identity": f"line:{number}", "time": time, "boot_id": f"replay {boot}", "usec": line.usec}
-                seen.append(interpreter.event(sighting, line.message, line.facility, **record) if sighting is not None else None)  # type: ignore[arg-type]
-            if any(seen):
-                yield seen[0], seen[1]
+    By the kernel's clock where the lines tell it, else a second apart.
+    """
+    for seen in saved.seen():
+        record = {"identity": f"line:{seen.record.number}", "time": seen.place, "boot_id": f"replay {seen.boot}"}
+        said = seen.line.message, seen.line.facility
+        force, other = (
+            reader.event(sighting, *said, usec=seen.line.usec, **record) if sighting is not None else None  # type: ignore[arg-type]
+            for reader, sighting in zip(readers, seen.sightings)
+        )
+        yield force, other

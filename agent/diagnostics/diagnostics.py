@@ -44,6 +44,8 @@ _TICK_S = 10.0  # between looks at what is due and what findings ask for
 _WAITING_S = 5.0  # the same while something waits for idle devices
 _WATCH_S = 0.5  # between looks whether work has come, while a run has the devices
 _ROOM_S = 1.0  # a program that must make room has so long to end by itself
+_DRIVER_S = 2.0  # the driver says within that who computes, or nobody knows
+_DRIVER_EVERY_S = 1.0  # between such questions while a run has the devices
 _GATE_S = 5.0  # for one look at who uses the devices
 _GONE_S = 1.8  # how long a job that begins waits for the devices
 _COMING_S = 60.0  # by then a job that began is on the board
@@ -127,6 +129,8 @@ class Diagnostics:
         self._current: _Current | None = None
         self._coming: dict[str, float] = {}  # jobs that began, and may not be on the board yet, with when that was
         self._letting_go = -_LETTING_GO_S
+        self._driver_asked = -_DRIVER_EVERY_S
+        self._driver_said: Mapping[str, Sequence[float]] = {}  # who computes, when it was last asked beside a run
         self._in_use = ""  # what was in the way when that was last looked at
         self._wake = asyncio.Event()
         self._waited: dict[str, asyncio.Future[Run]] = {}
@@ -529,7 +533,11 @@ class Diagnostics:
     async def _look(self, *, testing: bool) -> tuple[Use, ...]:
         """Who uses the devices; `testing`: beside our own run, which has them."""
         gate, node = self._gate, self._node
-        gate.compute, gate.memory, gate.testing = node.compute(), node.memory(), testing
+        try:
+            compute = await self._compute(testing=testing)
+        except asyncio.TimeoutError:
+            return (gate.unknown("the driver does not say in time who uses the GPUs"),)
+        gate.compute, gate.memory, gate.testing = compute, node.memory(), testing
         gate.released, gate.announced = self._released(), self._announced()
         try:
             uses = await self._looks.call(gate.look, _GATE_S)
@@ -538,6 +546,22 @@ class Diagnostics:
             return (gate.unknown(str(error)),)
         self._said.discard("idle_not_known")
         return uses
+
+    async def _compute(self, *, testing: bool) -> Mapping[str, Sequence[float]]:
+        """Who computes, asked of the driver now: before a run each time, while one has the devices once a second.
+
+        A driver that is slow to answer under a run's load says nothing of other work: its last answer stands.
+        """
+        if not testing:
+            return await self._node.compute_now(_DRIVER_S)
+        if time.monotonic() - self._driver_asked < _DRIVER_EVERY_S:
+            return self._driver_said
+        self._driver_asked = time.monotonic()
+        try:
+            self._driver_said = await self._node.compute_now(_DRIVER_EVERY_S)
+        except asyncio.TimeoutError:
+            self._driver_said = self._node.compute()
+        return self._driver_said
 
     # --- the run under way
 
@@ -580,7 +604,14 @@ class Diagnostics:
             preempted=current.room_for if current.cut else "",
             raw=current.printed,
         )
-        self._finish(run, cut=current.cut)
+        self._finish(self._confirmed(run), cut=current.cut)
+
+    def _confirmed(self, run: Run) -> Run:
+        try:
+            return events.confirmed(run, self._node, self._seen)
+        except Exception:  # a fault of ours: rather no flag than one that nobody confirmed
+            log.exception("diagnostic_not_confirmed", id=run.id)
+            return replace(run, report=replace(run.report, reboot_required=False, replacement_required=False))
 
     async def _execute(self, current: _Current, command: Command) -> Output:
         """Run a program of the check under way, and keep what it printed."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from agent.catalog import Catalog
-from agent.diagnostics.report import Fault, Outcome, Run
+from agent.diagnostics.report import Fault, Outcome, Remedy, Run
 from agent.model import NODE, Component, ComponentKind, Event, Fields, Finding, Value
 from agent.sources.facts import Facts
 
@@ -115,6 +115,29 @@ def events_of(
         events += _recovered(run, facts, catalog, common, opened, {(component, code) for component, code, _ in told})
     events += _in_vain(run, facts, common, seen, opened, cut=cut)
     return events
+
+
+def confirmed(run: Run, places: Places, seen: Seen) -> Run:
+    """The run as one of several: what must be found twice raises no flag of it before it was."""
+    report = run.report
+    if report.outcome is not Outcome.FAIL:
+        return run
+    faults = tuple(
+        replace(fault, confirmed=seen.before(fault.code, places.identity(_of(fault, report.serials, places)), fault.device))
+        if fault.confirm
+        else fault
+        for fault in report.faults
+    )
+    asked = {fault.remedy for fault in faults if fault.certain}
+    return replace(
+        run,
+        report=replace(
+            report,
+            faults=faults,
+            reboot_required=report.reboot_required and bool(asked & {Remedy.RESET_GPU, Remedy.REBOOT}),
+            replacement_required=report.replacement_required and Remedy.REPLACE in asked,
+        ),
+    )
 
 
 def ran(run: Run, facts: Facts) -> Event:

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
+from agent.diagnostics.harmless import Running
 from agent.sources.files import names, presentable, read
 
 # Device files that only those who use a device have open. /dev/nvidiactl and the two capabilities of MIG's management are everybody's.
@@ -150,6 +151,16 @@ class Table:
                 kernel=bool(int(words[6]) & _KERNEL_THREAD),
             )
         return None
+
+    def running(self, pid: int, name: str) -> Running:
+        """What program a process runs, and for whom."""
+        owner, path, of_root = None, "", False
+        with suppress(OSError):
+            owner = os.stat(f"{self._procfs}/{pid}").st_uid  # noqa: PTH116
+        with suppress(OSError):
+            path = os.readlink(f"{self._procfs}/{pid}/exe").removesuffix(" (deleted)")  # noqa: PTH115
+            of_root = os.stat(f"{self._procfs}/{pid}/exe").st_uid == 0  # noqa: PTH116
+        return Running(name, owner, path, of_root)
 
     def lineage(self, pid: int) -> Iterator[tuple[int, str]]:
         """A process, its parent, and so on, each with its name, which is empty where it has ended."""

@@ -10,7 +10,7 @@ Owns     the evidence, and since when there has been none. What cannot be told c
 Refuses  threads and deadlines (a look may block as long as /proc does), and what follows from it.
 
 Three kinds of evidence overlap on purpose: files show at once who came, but only to those who may look at other users' processes;
-the driver's list shows all containers' processes, but is as old as its reading; and a job may hold a node without touching a
+the driver's list shows all containers' processes, and is asked for before each look; and a job may hold a node without touching a
 device yet. Source: proc(5), cgroups(7).
 """
 
@@ -26,36 +26,9 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 
+from agent.diagnostics.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, TESTS, Programs
 from agent.diagnostics.holders import Table, is_device
 from agent.sources.files import names, presentable, read
-
-# Who has devices open and is no work on them. The kernel keeps 15 characters of a name.
-BESIDE = {
-    "nv-hostengine": "DCGM's host engine",
-    "dcgm-exporter": "metrics",
-    "nvidia-persistenced": "keeps the driver loaded",
-    "nv-fabricmanager": "the NVSwitch fabric",
-    "nvidia-fabricmanager": "the NVSwitch fabric",
-    "nvlsm": "the NVLink subnet manager",
-    "nvidia-imex": "memory exchange between nodes",
-    "nvidia-powerd": "power management",
-    "nvidia-smi": "looks",
-    "nvidia-device-plugin": "Kubernetes' device plugin",
-    "gpu-feature-discovery": "labels of Kubernetes nodes",
-    "nvidia-mig-manager": "Kubernetes' MIG manager",
-    "nvidia_gpu_exporter": "metrics",
-    "nvtop": "looks",
-    "nvitop": "looks",
-    "gpustat": "looks",
-    "slurmd": "reads energy counters through NVML; jobs have processes of their own",
-    "neuron-monitor": "metrics",
-    "neuron-ls": "looks",
-    "neuron-top": "looks",
-    "neuron-device-plugin": "Kubernetes' device plugin",
-}
-_COMM = 15
-_BESIDE = frozenset(name[:_COMM] for name in BESIDE)
-_DIAGNOSTIC = ("nvvs", "dcgmi")  # the host engine starts it, so neither it nor what it starts descends from us
 
 _GPU = re.compile(r"nvidia[0-9]+")
 _NEURON = re.compile(r"neuron[0-9]+")
@@ -145,11 +118,15 @@ class Gate:
         dev: Path = Path("/dev"),
         *,
         own: Collection[int] = (),
-        beside: Collection[str] = (),
+        ignored: Collection[str] = (),
+        accounts: range = SYSTEM_ACCOUNTS,
         proven: Callable[[str], bool] = is_device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`own`: processes that, with all that descend from them, do not count. `beside`: names of more that are no work."""
+        """`own`: processes that, with all that descend from them, do not count. `ignored`: paths of more programs that are no work.
+
+        `accounts`: the user ids that no ordinary user has.
+        """
         self.announced: Collection[str] = ()
         self.released = ""
         self.compute: Mapping[str, Sequence[float]] = {}
@@ -159,7 +136,9 @@ class Gate:
         self._cgroup = cgroup
         self._dev = dev
         self._own = frozenset(own)
-        self._beside = _BESIDE | {name[:_COMM] for name in beside}
+        self._harmless = Programs([*PROGRAMS, *ignored], accounts)
+        self._listed = Programs([*LISTED, *ignored], accounts)
+        self._tests = Programs(TESTS, accounts)
         self._clock = clock
         self._since: float | None = None
         self._last = float("-inf")
@@ -209,7 +188,7 @@ class Gate:
 
     def _holders(self) -> Iterator[Use]:
         for holder in self._table.holders:
-            if holder.name not in self._beside and not self._ours(holder.pid):
+            if not self._harmless.run_by(self._table.running(holder.pid, holder.name)) and not self._ours(holder.pid):
                 yield self._named(Kind.PROCESS, holder.pid, holder.words, holder.devices[0])
 
     def _by_driver(self, compute: Mapping[str, Sequence[float]]) -> Iterator[Use]:
@@ -222,6 +201,8 @@ class Gate:
                 elif not table.idle(pid) and not self._ours(pid):
                     found = table.stat(pid)
                     name = found.name if found is not None else "a process"
+                    if self._listed.run_by(table.running(pid, name)):
+                        continue
                     yield self._named(Kind.DRIVER, pid, f"{name} (pid {pid}) computes on {gpu}, as the driver says", gpu)
 
     def _by_memory(self, memory: Mapping[str, float]) -> Iterator[Use]:
@@ -243,7 +224,8 @@ class Gate:
 
     def _ours(self, pid: int) -> bool:
         lineage = self._table.lineage(pid)  # some of DCGM's tests are programs of their own, such as nvbandwidth
-        return any(one in self._own or name in _DIAGNOSTIC for one, name in lineage) or self._table.marked(pid)
+        tests, running = self._tests, self._table.running
+        return any(one in self._own or tests.run_by(running(one, name)) for one, name in lineage) or self._table.marked(pid)
 
     def _named(self, kind: Kind, pid: int, words: str, device: str) -> Use:
         """By the work that it is part of, where its cgroup says it."""

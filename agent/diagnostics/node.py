@@ -7,7 +7,7 @@ Refuses  changing anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from pathlib import Path
 
 from agent.board import Board
@@ -26,7 +26,16 @@ PAST = 10  # runs of each check and level: as many as the schedule looks back on
 class Node:
     """Reads the board and the inventory. `released`: who asked us to let go of the devices, in words."""
 
-    def __init__(self, board: Board, inventory: PciInventory, ledger: Path, released: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        board: Board,
+        inventory: PciInventory,
+        ledger: Path,
+        released: Callable[[], str],
+        work: Callable[[float], Awaitable[Mapping[str, Sequence[float]] | None]] | None = None,
+    ) -> None:
+        """`work` asks the driver who is at work, within so many seconds; None where no driver is asked."""
+        self._work = work
         self._board = board
         self._inventory = inventory
         self._ledger = ledger
@@ -72,6 +81,11 @@ class Node:
         """Process ids at work on each GPU that answered lately, as the driver says: it sees into other containers."""
         pids = ((one.component.name, one.values.get("process_pids")) for one in self._board.present(NVML))
         return {name: told for name, told in pids if isinstance(told, tuple)}
+
+    async def compute_now(self, seconds: float) -> Mapping[str, Sequence[float]]:
+        """The same, asked for now. Raises asyncio.TimeoutError where the driver does not answer in time."""
+        told = await self._work(seconds) if self._work is not None else None
+        return self.compute() if told is None else told
 
     def memory(self) -> Mapping[str, float]:
         """Bytes in use on each Neuron device that answered lately."""

@@ -62,8 +62,13 @@ class Fault:
     severity: int | None = None
     remedy: Remedy = Remedy.INVESTIGATE
     confirm: bool = False  # believed only when it is found twice
+    confirmed: bool = False  # and an earlier run had found it
     by_text: bool = False  # the GPU's number stands in its text only
     implied: bool = False  # not printed, but concluded: from a status without a reason, or an exit code
+
+    @property
+    def certain(self) -> bool:
+        return self.confirmed or not self.confirm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

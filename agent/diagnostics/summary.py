@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.diagnostics.report import Measure, Outcome, Remedy, Run
+from agent.diagnostics.report import Measure, Outcome, Run
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -54,7 +54,10 @@ def line(run: Run) -> str:
 
 
 def deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str, ...]:
-    """What a run adds to the deep health check's log: JSON objects with `level`, `ts` and `msg`, without their newlines."""
+    """What a run adds to the deep health check's log, without newlines: the moment, the level and the text, with tabs between.
+
+    The record of a faulty instance alone is a JSON object with `level`, `ts` and `msg`, as AWS documents both.
+    """
     lines = []
     if summary := line(run):
         lines.append(_record(run, "info", summary))
@@ -64,9 +67,10 @@ def deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str
     elif run.report.outcome is Outcome.FAIL:
         if _faulty(run):
             where = f"Region: {_word(region)}, InstanceType: {_word(instance_type)}."
-            lines.append(_record(run, "error", f"Encountered FaultyInstance. Replace the Instance. {where} ERROR:{_detail(run)}"))
+            lines.append(_failure(run, f"Encountered FaultyInstance. Replace the Instance. {where} ERROR:{_detail(run)}"))
         else:
-            lines.append(_record(run, "error", f"{_title(run)} failed: {_detail(run)}"))
+            waits = "" if _certain(run) else " (to be confirmed by a second run)"
+            lines.append(_record(run, "error", f"{_title(run)} failed: {_detail(run)}{waits}"))
     elif run.report.outcome is Outcome.CONFIG:
         lines.append(_record(run, "warn", f"{_title(run)} found settings that are wrong: {_why(run)}"))
     elif not lines:
@@ -133,10 +137,15 @@ def _figure(measures: Mapping[str, Measure], name: str, factor: float) -> float:
 
 
 def _faulty(run: Run) -> bool:
-    """What that log calls faulty: the node is to be replaced, or a link is slower than the site expects. It judges each run by itself."""
+    """What that log calls faulty: the node is to be replaced, or a link is slower than the site expects. What must be found twice was."""
     report = run.report
     slow = run.ask.check in _LINKS and any(map(_missed, report.measures))
-    return report.replacement_required or report.remedy is Remedy.REPLACE or slow
+    return report.replacement_required or (slow and _certain(run))
+
+
+def _certain(run: Run) -> bool:
+    """Whether something that it found needs no second run any more."""
+    return not run.report.faults or any(fault.certain for fault in run.report.faults)
 
 
 def _missed(measure: Measure) -> bool:
@@ -169,9 +178,20 @@ def _why(run: Run) -> str:
 
 
 def _record(run: Run, level: str, text: str) -> str:
-    moment = datetime.fromtimestamp(run.ended, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    said = "".join(char if char.isprintable() else " " for char in text[:_MOST])
-    return json.dumps({"level": level, "ts": moment, "msg": said}, separators=(",", ":"))
+    return f"{_moment(run)}\t{level}\t{_plain_text(text)}"
+
+
+def _failure(run: Run, text: str) -> str:
+    return json.dumps({"level": "error", "ts": _moment(run), "msg": _plain_text(text)}, separators=(",", ":"))
+
+
+def _moment(run: Run) -> str:
+    return datetime.fromtimestamp(run.ended, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _plain_text(text: str) -> str:
+    plain = "".join(char if char.isprintable() else " " for char in text[:_MOST])
+    return plain.encode("ascii", "backslashreplace").decode()
 
 
 def _word(text: str) -> str:

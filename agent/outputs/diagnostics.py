@@ -292,6 +292,7 @@ def _fault(fault: Fault) -> Json:
         "severity": fault.severity,
         "action": fault.remedy.value,
         "confirm": fault.confirm,
+        "confirmed": fault.confirmed,
     }
 
 

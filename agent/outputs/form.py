@@ -236,12 +236,14 @@ def suspects(scored: Mapping[str, tuple[float, list[tuple[str, int, float]]]], c
     ]
 
 
-def scan_event(number: int, raw: str, seen: Event) -> Json:
+def scan_event(number: int, raw: str, seen: Event, time: float | None = None) -> Json:
     """A line that `vitald scan` recognised: the line's own statements. `untrusted` where a process wrote it: no event, not judged."""
     fields = seen.fields
     return {
         "type": "event" if seen.judged else "untrusted",
         "line": number,
+        "time": moment(time),
+        "simulated": seen.simulated,
         "kind": seen.kind,
         "code": fields.get("number"),
         "pci": fields.get("pci"),

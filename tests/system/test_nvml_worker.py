@@ -404,3 +404,25 @@ def test_a_worker_does_not_outlive_a_killed_daemon(tmp_path: Path) -> None:
         assert len(workers) == 1
         running.kill()
         running.until(lambda: _gone(workers), 2, "the worker's end")
+
+
+@story
+async def test_who_is_at_work_is_told_when_asked_and_not_a_slow_look_later(tmp_path: Path) -> None:
+    """The slow look would come in an hour. A driver that hangs is waited for no longer than the asker said."""
+    node = made(tmp_path, gpus=2)
+    async with Looking(node, hasty(), fast_s=3600.0, slow_s=3600.0, inventory_s=3600.0, deadline_s=60.0) as looking:
+        await looking.until(lambda: looking.state is SourceState.OK)
+        first, second = (f"gpu/{address}" for address in node.addresses)
+        assert await looking.source.work(patient(5.0)) == {first: [], second: []}
+        node.set(1, {"procs": "4711:1000"})
+        assert await looking.source.work(patient(5.0)) == {first: [], second: [4711.0]}
+        node.set(0, {"procs": None})
+        assert await looking.source.work(patient(5.0)) == {second: [4711.0]}
+        node.hang(1, "nvmlDeviceGetComputeRunningProcesses_v3")
+        with pytest.raises(asyncio.TimeoutError):
+            await looking.source.work(0.2)
+
+
+def test_of_a_driver_that_is_not_asked_nobody_waits_for_an_answer(tmp_path: Path) -> None:
+    source = Looking(made(tmp_path), hasty()).source
+    assert asyncio.run(source.work(1.0)) is None

@@ -60,6 +60,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     **{("expect", kind): ('["1.2", "1.3"]', ("1.2", "1.3")) for kind in ("gpu_driver", "vbios", "neuron_driver", "efa_driver", "kernel")},
     ("diagnostics", "enabled"): ("false", False),
     ("diagnostics", "idle"): ('"10m"', 600.0),
+    ("diagnostics", "ignore_processes"): ('["/opt/our/exporter"]', ("/opt/our/exporter",)),
     ("diagnostics", "keep"): ('"7d"', 7 * 86400.0),
     ("diagnostics", "deep_log"): ('"/data/deep.log"', Path("/data/deep.log")),
     ("dcgm", "enabled"): ("false", False),
@@ -358,3 +359,11 @@ def test_a_service_uses_the_folders_that_systemd_made_for_it(monkeypatch: pytest
     assert (config.paths.runtime, config.paths.state) == (Path("/run/vitald"), Path("/var/lib/vitald"))
     monkeypatch.setenv("RUNTIME_DIRECTORY", "relative")
     assert read("").paths.runtime != Path("relative")
+
+
+@pytest.mark.parametrize("value", ['["nvidia-smi"]', '"gpud"', "[1]", '["/usr/bin/"]', '["/usr//bin/x"]'])
+def test_a_program_to_ignore_is_named_by_its_path(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f"[diagnostics]\nignore_processes = {value}\n")
+    with pytest.raises(ConfigError, match="absolute paths"):
+        configs.load(path)

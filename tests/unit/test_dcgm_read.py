@@ -58,7 +58,7 @@ def test_the_text_says_who_is_to_blame_for_what_and_what_to_do(tmp_path: Path, c
     text = capsys.readouterr().out
     assert text.startswith("FAIL  dcgmi diag level 2, DCGM 4.5.2, driver 580.95.05, 2 x 2330\n")
     for words in (
-        "replace the node, once a second run has found it too (replacement required)",
+        "replace the node, once a second run has found it too\n",
         "GPU 1          to blame: error 57",
         "GPU 0          not to blame",
     ):

@@ -303,6 +303,30 @@ def test_an_error_that_nobody_knows_goes_by_its_severity(severity: int | None, o
     assert (report.outcome, report.remedy, report.faults[0].code, report.faults[0].confirm) == (outcome, remedy, "dcgm/777", True)
 
 
+@pytest.mark.parametrize(
+    ("number", "code", "remedy"),
+    [
+        (79, "xid/79", Remedy.REBOOT),
+        (95, "xid/95", None),
+        (45, "dcgm/101", Remedy.INVESTIGATE),
+        (9999, "dcgm/101", Remedy.INVESTIGATE),
+    ],
+)
+def test_an_error_that_names_an_xid_is_judged_by_the_xid(number: int, code: str, remedy: Remedy | None) -> None:
+    """One that asks for less than a reset stays a failure of the test that somebody must look into."""
+    report = read(new(a_test("memory", {0: "Pass", 6: "Fail"}, {6: [warning(101, f"Detected XID {number} for GPU 6")]}), gpus=7), 205)
+    (fault,) = report.faults
+    assert (report.outcome, fault.code, fault.gpu, fault.confirm) == (FAIL, code, 6, code == "dcgm/101")
+    assert remedy is None or fault.remedy is remedy
+    assert report.reboot_required is (code != "dcgm/101")
+
+
+def test_a_narrow_link_is_hardware() -> None:
+    text = "GPU 1 is running at PCI link width 8X, which is below the minimum allowed link width of 16X"
+    report = read(new(a_test("pcie", {0: "Pass", 1: "Fail"}, {1: [warning(46, text, severity=5, category=13)]})), 226)
+    assert (report.outcome, report.remedy, report.culprits) == (FAIL, Remedy.INVESTIGATE, (1,))
+
+
 def test_the_number_outranks_the_severity() -> None:
     for number, severity, remedy in ((126, 2, Remedy.REBOOT), (80, 6, Remedy.REPLACE), (4, 2, Remedy.RESET_GPU), (132, 4, Remedy.REPLACE)):
         report = read(new(a_test("software", {0: "Fail", 1: "Pass"}, {0: [warning(number, severity=severity)]})), None, 1)

@@ -71,7 +71,8 @@ def test_every_error_is_in_the_catalogue_with_the_remedy_that_is_suggested() -> 
     for row in rows:
         rule = catalogue().rules[f"dcgm/{row['id']}"]
         assert rule.diagnostic is not None, rule.code
-        remedy = REMEDIES[row["suggested"]]
+        # The table reads a narrow link as a setting; its own category, and the review of November 2026, as hardware.
+        remedy = REMEDIES[row["suggested"]] if row["id"] != "46" else Remedy.INVESTIGATE
         confirm = row["confirm_first"] == "yes"
         assert (rule.mnemonic, rule.diagnostic.remedy, rule.diagnostic.confirm) == (row["name"], remedy, confirm), rule.code
         assert (remedy is Remedy.REPLACE, remedy in (Remedy.RESET_GPU, Remedy.REBOOT)) == (

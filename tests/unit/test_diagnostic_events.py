@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.diagnostics.events import NOT_RUN, PASSED, RAN, Seen, events_of
+from agent.diagnostics.events import NOT_RUN, PASSED, RAN, Seen, confirmed, events_of
 from agent.diagnostics.report import Ask, Fault, Outcome, Remedy, Report, Run, Test
 from agent.judge.judge import Judge
 from agent.model import NODE, Action, Component, ComponentKind, Event
@@ -63,7 +63,16 @@ class Story:
         self.now += 100.0
         said = outcome or (Outcome.FAIL if faults else Outcome.PASS)
         blamed = tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None})) if said is Outcome.FAIL else ()
-        report = Report(outcome=said, faults=faults, culprits=blamed, tests=tests, device_ids=device_ids)
+        remedies = {fault.remedy for fault in faults}
+        report = Report(
+            outcome=said,
+            faults=faults,
+            culprits=blamed,
+            tests=tests,
+            device_ids=device_ids,
+            reboot_required=said is Outcome.FAIL and bool(remedies & {Remedy.RESET_GPU, Remedy.REBOOT}),
+            replacement_required=said is Outcome.FAIL and Remedy.REPLACE in remedies,
+        )
         run = Run(
             id=f"{self.now}",
             ask=Ask(check=check, level=level, gpus=tuple(gpus), busy=busy),
@@ -73,6 +82,7 @@ class Story:
             command=check,
             preempted=preempted,
         )
+        self.told = confirmed(run, self.places, self.seen).report
         self.last = events_of(run, self.facts, catalogue(), self.places, self.seen, self.judge.opened, cut=cut)
         for one in self.last:
             self.judge.apply(one)
@@ -222,3 +232,35 @@ def test_memory_has_a_bound_and_a_strange_one_is_refused() -> None:
     for strange in ({"once": {}}, {"once": [["dcgm"]]}, {"vain": []}, {"vain": {"dcgm": "x"}}):
         with pytest.raises((TypeError, ValueError)):
             Seen.recall(strange)
+
+
+def test_the_flags_of_a_run_wait_for_the_second_one() -> None:
+    """As the finding does: two words of one daemon must not contradict each other."""
+    story = Story().run(WRONG_MEMORY)
+    assert (story.told.replacement_required, story.told.faults[0].confirmed) == (False, False)
+    assert [found.action for found in story.judge.opened if found.code == "dcgm/58"] == [Action.INSPECT]
+    story.run(WRONG_MEMORY)
+    assert (story.told.replacement_required, story.told.faults[0].confirmed) == (True, True)
+    assert [found.action for found in story.judge.opened if found.code == "dcgm/58"] == [Action.REPLACE_NODE]
+
+
+def test_another_gpu_confirms_nothing() -> None:
+    story = Story().run(WRONG_MEMORY).run(replace(WRONG_MEMORY, gpu=2))
+    assert not story.told.replacement_required
+
+
+def test_what_is_certain_at_once_raises_its_flag_at_once() -> None:
+    story = Story().run(REMAP_FAILED, WRONG_MEMORY)
+    assert story.told.replacement_required
+    reset = replace(WRONG_MEMORY, code="dcgm/999", severity=6, remedy=Remedy.RESET_GPU)
+    assert not Story().run(reset).told.reboot_required
+    assert Story().run(reset).run(reset).told.reboot_required
+
+
+def test_an_xid_that_the_diagnostic_names_is_that_xid() -> None:
+    fault = Fault(code="xid/79", test="memory", text="Detected XID 79 for GPU 1", gpu=1, error_id=101, remedy=Remedy.REBOOT)
+    story = Story().run(fault)
+    assert story.told.reboot_required
+    assert [(found.code, found.component, found.action) for found in story.judge.opened if found.kind == "xid"] == [
+        ("xid/79", gpu(1), Action.REBOOT_NODE)
+    ]

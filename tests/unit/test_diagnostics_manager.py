@@ -137,6 +137,8 @@ class Node:
         self.remembered: list[Run] = []
         self.cleared_at = Clears(diagnostic=2)
         self.on_findings: Callable[[], object] = lambda: None
+        self.driver: dict[str, Sequence[float]] | None = {}  # who computes, by the driver; None where it does not answer
+        self.asked_now: list[float] = []
 
     def findings(self) -> Sequence[Finding]:
         self.on_findings()
@@ -156,6 +158,12 @@ class Node:
 
     def compute(self) -> dict[str, Sequence[float]]:
         return {}
+
+    async def compute_now(self, seconds: float) -> dict[str, Sequence[float]]:
+        self.asked_now.append(seconds)
+        if self.driver is None:
+            raise asyncio.TimeoutError
+        return self.driver
 
     def memory(self) -> dict[str, float]:
         return {}
@@ -429,6 +437,49 @@ def test_work_that_comes_gets_the_devices_and_what_cannot_be_told_counts_as_work
 
             house.gate.on_look = fails
             assert "not known" in (await house.ended(going)).preempted
+
+    told(work)
+
+
+def test_the_driver_is_asked_afresh_right_before_a_run_and_while_it_has_the_devices() -> None:
+    """What was read a minute ago knows nothing of a pod that began since."""
+
+    async def work() -> None:
+        house = House()
+        house.programs.ends = False
+        house.node.driver = {"gpu/0": [4711.0]}
+        house.gate.on_look = lambda: setattr(house.gate, "uses", BUSY if house.gate.compute == {"gpu/0": [4711.0]} else ())
+        async with house.open():
+            going = house.manager.ask(ask(2))
+            await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
+            assert not house.programs.runs
+            house.node.driver = {}
+            house.manager.job_ends("x")  # which has it looked at once more
+            await house.until(lambda: house.programs.runs, "its program")
+            before = len(house.node.asked_now)
+            await house.until(lambda: len(house.node.asked_now) > before + 1, "two more questions")
+            house.node.driver = {"gpu/0": [4711.0]}
+            assert "python3" in (await house.ended(going)).preempted
+
+    told(work)
+
+
+def test_a_driver_that_does_not_answer_starts_nothing_and_ends_nothing() -> None:
+    async def work() -> None:
+        house = House()
+        house.programs.ends = False
+        house.node.driver = None
+        async with house.open():
+            house.manager.ask(ask(2))
+            await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
+            assert "not known: the driver does not say" in house.manager.going[0].waits_for
+            house.node.driver = {}
+            house.manager.job_ends("x")
+            await house.until(lambda: house.programs.runs, "its program")
+            house.node.driver = None
+            before = len(house.node.asked_now)
+            await house.until(lambda: len(house.node.asked_now) > before + 1, "two more questions")
+            assert house.manager.going[0].stage is Stage.RUNNING
 
     told(work)
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.diagnostics import holders
+from agent.diagnostics.harmless import PROGRAMS, Programs, Running
 from agent.diagnostics.holders import Holder, Table
-from agent.diagnostics.idle import BESIDE, Gate, Kind, Use, pod, slurm_job, slurm_jobs
+from agent.diagnostics.idle import Gate, Kind, Use, pod, slurm_job, slurm_jobs
 from tests.conftest import require
 from tests.pace import patient
 from tests.unit.builders import FUZZ
@@ -87,8 +89,19 @@ class Tree:
         folder.mkdir(parents=True)
         (folder / "cgroup.procs").write_text(processes)
 
-    def gate(self, *, own: Sequence[int] = (), beside: Sequence[str] = ()) -> Gate:
-        return Gate(self.procfs, self.cgroup, self.dev, own=own, beside=beside, proven=lambda link: True, clock=self.clock)
+    def gate(self, *, own: Sequence[int] = (), ignored: Sequence[str] = (), users: bool = False) -> Gate:
+        """`users`: who runs this test, and so owns the tree, is an ordinary user; else an account of the system's."""
+        accounts = range(0) if users else range(os.getuid() + 1)
+        return Gate(
+            self.procfs,
+            self.cgroup,
+            self.dev,
+            own=own,
+            ignored=ignored,
+            accounts=accounts,
+            proven=lambda link: True,
+            clock=self.clock,
+        )
 
     def table(self) -> Table:
         return Table(self.procfs, self.dev, lambda link: True)
@@ -161,16 +174,59 @@ def test_a_plain_file_that_is_called_like_a_device_is_none(tree: Tree) -> None:
     assert table.holders == []
 
 
-@pytest.mark.parametrize("name", sorted(BESIDE))
-def test_daemons_and_monitors_do_not_count(tree: Tree, name: str) -> None:
-    tree.process(4711, name[:15], ["/dev/nvidia0", "/dev/nvidia-uvm"])
+@pytest.mark.parametrize("path", sorted(PROGRAMS))
+def test_daemons_and_monitors_do_not_count(tree: Tree, path: str) -> None:
+    """By their names only where the account is the system's: a name is anybody's to take."""
+    tree.process(4711, path.rpartition("/")[2][:15], ["/dev/nvidia0", "/dev/nvidia-uvm"])
     assert tree.gate().look() == ()
+    assert len(tree.gate(users=True).look()) == 1
 
 
 def test_a_site_may_name_more_monitors(tree: Tree) -> None:
     tree.process(4711, "our-gpu-exporte", ["/dev/nvidia0"])
     assert len(tree.gate().look()) == 1
-    assert tree.gate(beside=["our-gpu-exporter-of-many-words"]).look() == ()
+    assert tree.gate(ignored=["/opt/our/our-gpu-exporter-of-many-words"]).look() == ()
+    gate = tree.gate(ignored=["/opt/our/our-gpu-exporter-of-many-words"])
+    gate.compute = {"gpu/0": [4711]}
+    assert gate.look() == ()
+
+
+def test_where_a_program_can_be_looked_at_its_path_counts_and_its_name_does_not() -> None:
+    monitors = Programs(["/usr/bin/nvidia-smi"])
+    there = Running("anything", 1000, "/usr/bin/nvidia-smi", of_root=True)
+    assert monitors.run_by(there)
+    assert not monitors.run_by(replace(there, of_root=False)), "a user's own file, in a mount namespace of his own"
+    assert not monitors.run_by(Running("nvidia-smi", 0, "/home/u/nvidia-smi", of_root=True))
+    assert not monitors.run_by(Running("nvidia-smi", 1000))
+    assert not monitors.run_by(Running("nvidia-smi"))
+    assert monitors.run_by(Running("nvidia-smi", 0))
+
+
+def test_the_program_of_a_process_is_looked_at(tree: Tree) -> None:
+    program = shutil.which("env")
+    assert program is not None
+    tree.process(4711, "nvidia-smi", ["/dev/nvidia0"])
+    (tree.procfs / "4711" / "exe").symlink_to(program)
+    assert len(tree.gate().look()) == 1, "so it calls itself"
+    ours = tree.gate(ignored=[program]).look()
+    assert len(ours) == (0 if Path(program).stat().st_uid == 0 else 1)
+
+
+def test_an_mps_server_is_no_work_though_the_driver_lists_it(tree: Tree) -> None:
+    tree.process(10, "nvidia-cuda-mps-server"[:15], ["/dev/nvidia0"])
+    tree.process(11, "nvidia-cuda-mps-control"[:15])
+    gate = tree.gate()
+    gate.compute = {"gpu/0": [10]}
+    assert gate.look() == ()
+    tree.process(12, "train", ["/dev/nvidia0"])
+    gate.compute = {"gpu/0": [10, 12]}
+    assert words(gate.look()) == ["train (pid 12) has nvidia0 open"]
+
+
+def test_a_user_who_calls_his_job_a_test_of_dcgms_has_a_job(tree: Tree) -> None:
+    tree.process(13, "nvvs", ["/dev/nvidia0"])
+    tree.process(14, "train", ["/dev/nvidia1"], parent=13)
+    assert [use.pid for use in tree.gate(users=True).look()] == [13, 14]
 
 
 def test_what_is_ours_does_not_count(tree: Tree) -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import json
+import lzma
+import os
 import random
+import shutil
 import subprocess
 import sys
+import time
+import zlib
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from agent.cli import answer
 from tests.unit.builders import LABELS, LINES, ROOT, labelled, reference
 
 Json = dict[str, object]
@@ -19,6 +29,20 @@ BUS = "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=x, GPU has fallen off the bus
 
 def scan(data: bytes, *arguments: str) -> tuple[int, str]:
     """Exit code and standard output; anything on standard error fails the test."""
+    out, errors = io.StringIO(), io.StringIO()
+    before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(data))
+    try:
+        with redirect_stdout(out), redirect_stderr(errors):
+            code = answer(["scan", "-", *arguments])
+    finally:
+        sys.stdin = before
+    assert errors.getvalue() == ""
+    assert isinstance(code, int)
+    return code, out.getvalue()
+
+
+def scan_by_process(data: bytes, *arguments: str) -> tuple[int, str]:
+    """The same, as a shell starts it."""
     done = subprocess.run([sys.executable, "-m", "agent", "scan", "-", *arguments], cwd=ROOT, input=data, capture_output=True, timeout=60)
     assert done.stderr == b""
     return done.returncode, done.stdout.decode()
@@ -29,7 +53,7 @@ def scan_json(data: bytes, *arguments: str) -> tuple[list[Json], Json]:
     objects = [json.loads(line) for line in out.splitlines()]
     assert {entry["type"] for entry in objects[:-1]} <= {"event", "untrusted"}
     assert objects[-1]["type"] == "verdict"
-    assert code == {"healthy": 0, "degraded": 10, "unhealthy": 20}[objects[-1]["status"]]
+    assert code == {"healthy": 0, "degraded": 10, "unhealthy": 20, "unknown": 30}[objects[-1]["status"]]
     return objects[:-1], objects[-1]
 
 
@@ -74,6 +98,8 @@ def test_an_event_and_the_verdict_have_the_promised_keys() -> None:
         {
             "type": "event",
             "line": 2,
+            "time": None,
+            "simulated": False,
             "kind": "xid",
             "code": 79,
             "pci": "0000:65:00.0",
@@ -97,10 +123,38 @@ def test_an_event_and_the_verdict_have_the_promised_keys() -> None:
     ]
 
 
-@pytest.mark.parametrize("data", [b"", b"\n\n\n", b"usb 1-1: new device\n", b"\x00\xff\n"])
-def test_a_quiet_log_is_healthy(data: bytes) -> None:
-    events, verdict = scan_json(data)
+QUIET = "[    1.0] usb 1-1: new device\n"
+
+
+@pytest.mark.parametrize("data", [QUIET, "Feb 23 16:24:18 node7 kernel: usb 1-1: x\n", "6,1,2,-;usb 1-1: x\n", f"word\n{QUIET}"])
+def test_a_quiet_log_is_healthy(data: str) -> None:
+    events, verdict = scan_json(data.encode())
     assert (events, verdict["status"], verdict["rebootRequired"], verdict["findings"]) == ([], "healthy", False, [])
+    assert (verdict["problem"], verdict["reasons"]) == (None, [])
+
+
+NO_LOG = {
+    "empty": b"",
+    "empty lines": b"\n\n\n",
+    "bare words": b"usb 1-1: new device\n",
+    "binary": b"\x7fELF\x00\xff\n\x00\x01[1\n",
+    "passwd": b"root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n",
+    "another program's": b"Feb 23 16:24:18 node7 sshd[1]: Accepted publickey\n",
+    "application": b"2026-08-11 00:36:05,551 ERROR worker: failed\n",
+    "json of an application": b'{"level":"info","msg":"started"}\n',
+    "random": bytes(random.Random(3).randrange(256) for _ in range(5000)),
+}
+
+
+@pytest.mark.parametrize("data", NO_LOG.values(), ids=NO_LOG)
+def test_what_is_no_kernel_log_is_unknown(data: bytes) -> None:
+    events, verdict = scan_json(data)
+    assert (events, verdict["status"]) == ([], "unknown")
+    assert verdict["reasons"] == [verdict["problem"]]
+    code, out = scan(data)
+    assert code == 30
+    assert "UNKNOWN" in out
+    assert ("is empty" if not data else "shape of a kernel log") in out
 
 
 def test_profile_policy_and_overrides_are_applied(tmp_path: Path) -> None:
@@ -136,6 +190,11 @@ def test_a_carriage_return_ends_no_line() -> None:
     assert [event["line"] for event in events] == [2]
 
 
+def test_it_is_the_same_as_a_process() -> None:
+    data = f"[  1.0] {BUS}\n".encode()
+    assert scan_by_process(data, "--json")[0] == scan(data, "--json")[0] == 20
+
+
 def test_for_people_it_says_what_to_do_and_drives_no_terminal() -> None:
     code, out = scan(b"NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=\x1b[31m\x07, GPU has fallen off the bus.\n")
     assert code == 20
@@ -160,3 +219,325 @@ def test_a_number_without_end_breaks_no_output() -> None:
 def test_what_cannot_be_read_is_said_in_one_line(arguments: list[str], code: int) -> None:
     done = subprocess.run([sys.executable, "-m", "agent", "scan", *arguments], cwd=ROOT, input=b"", capture_output=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (code, b"", 1)
+
+
+# --- what a log comes wrapped in
+
+STAMPED = f"[  517.250000] {BUS}"
+JOURNAL = {"_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0", "SYSLOG_IDENTIFIER": "kernel", "__REALTIME_TIMESTAMP": "1740327858250000"}
+EXPORT = "".join(f"{name}={value}\n" for name, value in JOURNAL.items())
+DMESG = """{
+   "dmesg": [
+      {
+         "pri": 6,
+         "time":     0.000000,
+         "msg": "Linux version 6.8.0"
+      },{
+         "pri": 4,
+         "time":   517.250000,
+         "msg": "%s"
+      }
+   ]
+}
+"""
+COLOURED = f"\x1b[32m[  517.250000] \x1b[0m\x1b[33mNVRM: \x1b[0m{BUS.removeprefix('NVRM: ')}\n"
+WRAPPED = {
+    "journal json": json.dumps({**JOURNAL, "MESSAGE": BUS}) + "\n",
+    "journal json, pretty": json.dumps({**JOURNAL, "MESSAGE": BUS}, indent=8) + "\n",
+    "journal json-seq": "\x1e" + json.dumps({**JOURNAL, "MESSAGE": BUS}) + "\n",
+    "journal json-sse": "data: " + json.dumps({**JOURNAL, "MESSAGE": BUS}) + "\n\n",
+    "journal json, bytes": json.dumps({**JOURNAL, "MESSAGE": list(BUS.encode())}) + "\n",
+    "journal json, message only": json.dumps({"__REALTIME_TIMESTAMP": "1740327858250000", "MESSAGE": BUS}) + "\n",
+    "journal export": f"__CURSOR=s=1;i=2\n{EXPORT}MESSAGE={BUS}\n\n",
+    "dmesg --json": DMESG % BUS,
+    "dmesg --json on one line": json.dumps(json.loads(DMESG % BUS)) + "\n",
+    "dmesg --color": COLOURED,
+    "RFC 5424": f"<4>1 2025-02-23T16:24:18.250000+00:00 node7 kernel - - - {BUS}\n",
+    "RFC 5424 with data": f'<4>1 2025-02-23T16:24:18.25Z node7 kernel - - [meta sequenceId="1"][x y="]"] [  517.250000] {BUS}\n'.replace(
+        '"]"', '"\\]"'
+    ),
+    "RFC 5424 by TCP": f"123 <4>1 2025-02-23T16:24:18.250000+00:00 node7 kernel - - - {BUS}\n",
+    "RFC 3164": f"<4>Feb 23 16:24:18 node7 kernel: {BUS}\n",
+    "pdsh": f"node7: {STAMPED}\n",
+    "pdsh, no stamps": f"node7: {BUS}\n",
+    "pdsh of syslog": f"ip-10-0-0-1: Feb 23 16:24:18 node7 kernel: {BUS}\n",
+    "CRI": f"2025-02-23T16:24:18.250000000Z stderr F {STAMPED}\n",
+    "CRI, no stamps": f"2025-02-23T16:24:18.250000000Z stdout F {BUS}\n",
+    "Docker": json.dumps({"log": f"{STAMPED}\n", "stream": "stdout", "time": "2025-02-23T16:24:18.25Z"}) + "\n",
+    "Docker with its attributes": json.dumps({"log": f"{BUS}\n", "stream": "stdout", "attrs": {"a": "b"}, "time": "x"}) + "\n",
+    "grep -n": f"12:{STAMPED}\n",
+    "grep -n, no stamps": f"12:{BUS}\n",
+    "grep -Hn": f"/var/log/kern.log:12:Feb 23 16:24:18 node7 kernel: {BUS}\n",
+    "grep -n -C1": f"11-[  517.0] x\n12:{STAMPED}\n13-[  518.0] y\n",
+    "indented": f"    {STAMPED}\n",
+    "byte order mark": f"\ufeff{STAMPED}\n",
+}
+
+
+@pytest.mark.parametrize("text", WRAPPED.values(), ids=WRAPPED)
+def test_what_a_log_comes_wrapped_in_hides_no_fault(text: str) -> None:
+    events, verdict = scan_json(text.encode())
+    assert [(event["kind"], event["code"], event["pci"]) for event in events] == [("xid", 79, "0000:65:00.0")]
+    assert (verdict["status"], verdict["rebootRequired"], verdict["problem"]) == ("unhealthy", True, None)
+
+
+@pytest.mark.parametrize("text", WRAPPED.values(), ids=WRAPPED)
+def test_a_quiet_log_is_healthy_however_it_is_wrapped(text: str) -> None:
+    """Where a line without a fault has no stamp, nothing shows that it is the kernel's."""
+    quiet = text.replace(BUS, "usb 1-1: x").replace(BUS.removeprefix("NVRM: "), "usb 1-1: x").replace(str(list(BUS.encode())), '"usb"')
+    bare = {text for name, text in WRAPPED.items() if "no stamps" in name or "only" in name or "attributes" in name}
+    assert scan_json(quiet.encode())[1]["status"] == ("unknown" if text in bare else "healthy")
+
+
+def test_a_message_with_a_newline_in_an_export() -> None:
+    data = b"NVRM: The NVIDIA GPU 0000:65:00.0\nNVRM: system has fallen off the bus and is not responding to commands."
+    field = b"MESSAGE\n" + len(data).to_bytes(8, "little") + data + b"\n"
+    events, _ = scan_json(f"__CURSOR=s=1;i=2\n{EXPORT}".encode() + field + b"\n")
+    assert [(event["kind"], event["pci"]) for event in events] == [("gpu_lost", "0000:65:00.0")]
+
+
+def packed(form: str) -> bytes:
+    data = f"{QUIET * 1000}{STAMPED}\n".encode()
+    if form == "zstd":
+        zstd = shutil.which("zstd")
+        if zstd is None:
+            pytest.skip("no program zstd")
+        return subprocess.run([zstd, "-cq"], input=data, capture_output=True, check=True).stdout
+    return {"gzip": gzip.compress, "xz": lzma.compress, "bzip2": bz2.compress}[form](data)
+
+
+PACKED = ("gzip", "xz", "bzip2", "zstd")
+
+
+@pytest.mark.parametrize("form", PACKED)
+def test_compressed_logs_are_read(form: str) -> None:
+    for data in (packed(form), packed(form) * 2):
+        events, verdict = scan_json(data)
+        assert len(events) == len(data) // len(packed(form))
+        assert (verdict["status"], verdict["problem"]) == ("unhealthy", None)
+
+
+@pytest.mark.parametrize("form", PACKED)
+def test_a_damaged_archive_is_unknown(form: str) -> None:
+    whole = packed(form)
+    for data in (whole[:-6], whole[: len(whole) // 2], whole + b"no archive"):
+        code, out = scan(data)
+        assert code == 20 if "79, pid" in out else 30
+        assert "not read" in out or "not here" in out
+
+
+def test_without_the_program_zstd_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "log.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd\x00")
+    command = [sys.executable, "-m", "agent", "scan", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, env={**os.environ, "PATH": "/nowhere"})
+    assert (done.returncode, done.stdout) == (66, b"")
+    assert b"apt-get install zstd" in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_read(encoding: str) -> None:
+    events, verdict = scan_json(f"{QUIET}{STAMPED}\r\n".encode(encoding))
+    assert ([event["line"] for event in events], verdict["status"]) == ([2], "unhealthy")
+
+
+def test_a_bomb_fills_no_memory() -> None:
+    """300 MiB of nothing in 300 KiB: the rest is not read, and that is said."""
+    packer = zlib.compressobj(9, wbits=31)
+    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(300)) + packer.flush()
+    command = [sys.executable, "-c", MEASURED, "scan", "-", "--json"]
+    done = subprocess.run(command, cwd=ROOT, input=bomb, capture_output=True, timeout=60)
+    assert done.returncode == 30
+    assert "times its size" in json.loads(done.stdout.splitlines()[-1])["problem"]
+    assert int(done.stderr) < 150_000  # KiB
+
+
+MEASURED = """
+import resource, sys
+from agent.cli import main
+code = main(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null"])
+def test_a_device_is_no_saved_log(path: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "agent", "scan", path], cwd=ROOT, capture_output=True, timeout=30)
+    assert (done.returncode, done.stderr.count(b"\n")) == (66, 1)
+
+
+# --- records over several lines
+
+LOST = (
+    "NVRM: The NVIDIA GPU 0000:65:00.0",
+    "NVRM: (PCI ID: 10de:2330) installed in this system has",
+    "NVRM: fallen off the bus and is not responding to commands.",
+)
+
+
+@pytest.mark.parametrize("head", ["[   13.868252] ", "Feb 23 16:24:18 node7 kernel: "])
+def test_indented_lines_go_on_with_their_record(head: str) -> None:
+    text = f"{head}{LOST[0]}\n{'':30}{LOST[1]}\n{'':30}{LOST[2]}\n{head}usb 1-1: x\n"
+    events, verdict = scan_json(text.encode())
+    assert [(event["line"], event["kind"], event["pci"]) for event in events] == [(1, "gpu_lost", "0000:65:00.0")]
+    assert verdict["status"] == "unhealthy"
+
+
+def test_an_indented_line_of_another_program_is_that_programs() -> None:
+    text = f"Feb 23 16:24:18 node7 app[1]: Traceback\n{'':30}{BUS}\n{QUIET}"
+    events, verdict = scan_json(text.encode())
+    assert (events, verdict["status"]) == ([], "healthy")
+
+
+def test_what_follows_a_recognised_line_takes_nothing_from_it() -> None:
+    events, _ = scan_json(f"{STAMPED}\n    at some.place\n".encode())
+    assert [event["line"] for event in events] == [1]
+
+
+# --- what could not be read
+
+
+def test_a_line_that_has_a_faults_words_and_was_not_read_is_shown() -> None:
+    text = f"{QUIET}something odd [ {BUS}\n"
+    events, verdict = scan_json(text.encode())
+    assert (events, verdict["status"], verdict["unread"]) == ([], "unknown", 1)
+    assert verdict["unreadLines"] == [{"line": 2, "raw": text.splitlines()[1]}]
+    code, out = scan(text.encode())
+    assert code == 30
+    assert BUS in out
+    assert "could not be read" in out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"Feb 23 16:24:18 node7 app[1]: {BUS}",
+        f"[  101.200110] usb 1-1: Product: {BUS}",
+        "12,7,8,-;NVRM: Xid (what",
+        "[  912.3] NVRM: Xid (PCI:[29118]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in x): 79, y.[1+1]",
+    ],
+)
+def test_what_a_program_wrote_is_not_counted_as_unread(line: str) -> None:
+    assert scan_json(f"{QUIET}{line}\n".encode())[1]["status"] == "healthy"
+
+
+def test_a_program_that_calls_itself_kernel_is_not_believed() -> None:
+    entry = {**JOURNAL, "_TRANSPORT": "syslog", "MESSAGE": BUS}
+    events, verdict = scan_json((json.dumps(entry) + "\n").encode())
+    assert (events, verdict["status"]) == ([], "unknown")
+    quoted = {"msg": "seen", "details": {"MESSAGE": BUS, "log": BUS}}
+    assert scan_json((json.dumps(quoted) + "\n").encode())[1]["status"] == "unknown"
+
+
+def test_lines_of_several_hosts_are_told_as_such() -> None:
+    code, out = scan(f"node7: {STAMPED}\nnode8: {STAMPED}\n".encode())
+    assert code == 20
+    assert "lines of 2 hosts (node7, node8)" in out
+
+
+# --- when
+
+DATED = {
+    "[Sun Feb 23 16:24:18 2025] ": "2025-02-23T16:24:18.000Z",
+    "2025-02-23T16:24:18,250000+01:00 ": "2025-02-23T15:24:18.250Z",
+    "2025-02-23T16:24:18.250Z node7 kernel: ": "2025-02-23T16:24:18.250Z",
+    "Sun 2025-02-23 16:24:18 UTC node7 kernel: ": "2025-02-23T16:24:18.000Z",
+    "1740327858.250000 node7 kernel: ": "2025-02-23T16:24:18.250Z",
+    "<4>1 2025-02-23T16:24:18.250000-08:00 node7 kernel - - - ": "2025-02-24T00:24:18.250Z",
+    "[  517.250000] ": None,
+    "": None,
+}
+
+
+@pytest.mark.parametrize(("prefix", "wanted"), DATED.items())
+def test_findings_are_dated_by_the_logs_own_stamps(prefix: str, wanted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    (event,), verdict = scan_json(f"{prefix}{BUS}\n".encode())
+    (finding,) = verdict["findings"]  # type: ignore[misc, attr-defined]
+    assert (event["time"], finding["since"], finding["last"]) == (wanted, wanted, wanted)
+    assert "0 s ago" not in scan(f"{prefix}{BUS}\n".encode())[1]
+
+
+def test_a_stamp_without_a_year_is_of_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    log = tmp_path / "kern.log"
+    log.write_text(f"Dec 30 23:00:00 node7 kernel: {BUS}\nJan  2 01:00:00 node7 kernel: {BUS}\n")
+    os.utime(log, (1735783200, 1735783200))  # 2025-01-02
+    done = subprocess.run([sys.executable, "-m", "agent", "scan", str(log), "--json"], cwd=ROOT, capture_output=True, timeout=60)
+    (finding,) = json.loads(done.stdout.splitlines()[-1])["findings"]
+    assert (finding["since"], finding["last"]) == ("2024-12-30T23:00:00.000Z", "2025-01-02T01:00:00.000Z")
+    assert (finding["firstLine"], finding["lastLine"]) == (1, 2)
+
+
+def test_the_kernels_own_clock_is_set_by_its_own_line() -> None:
+    set_at = "[    1.000000] rtc_cmos 00:02: setting system clock to 2025-02-23T16:15:41 UTC (1740327341)"
+    (event,), _ = scan_json(f"{set_at}\n{STAMPED}\n".encode())
+    assert event["time"] == "2025-02-23T16:24:17.250Z"
+    assert "516.250000 s after" not in scan(f"{set_at}\n{STAMPED}\n".encode())[1]
+    assert "517.250000 s after the start (line 1)" in scan(f"{STAMPED}\n".encode())[1]
+
+
+# --- drills and flags
+
+DRILL = "NVRM: Xid (PCI:0000:65:00): 79, pid=5, name=vitald-drill, GPU has fallen off the bus."
+SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 38 vitald drill 71"
+
+
+@pytest.mark.parametrize("drill", [f"[  1.0] {DRILL}", f"12,7,8,-;{DRILL}", f"<12>{DRILL}", f"[  1.0] {SWITCH}"])
+def test_a_drill_is_told_as_one(drill: str) -> None:
+    (event,), verdict = scan_json(f"{QUIET}{drill}\n".encode())
+    (finding,) = verdict["findings"]  # type: ignore[misc, attr-defined]
+    assert (event["simulated"], finding["simulated"], verdict["simulated"]) == (True, True, True)
+    assert (verdict["status"], verdict["rebootRequired"], verdict["drills"]) == ("healthy", False, 1)
+    assert "SIMULATED" in scan(f"{QUIET}{drill}\n".encode())[1]
+
+
+def test_a_process_that_has_a_drills_name_hides_no_fault_of_the_kernels() -> None:
+    """Where the form keeps the facility: a drill's lines are a process's."""
+    assert scan_json(f"4,7,8,-;{DRILL}\n".encode())[1]["status"] == "unhealthy"
+    both = scan_json(f"[  1.0] {DRILL}\n[  2.0] {BUS}\n".encode())[1]
+    assert [finding["simulated"] for finding in both["findings"]] == [False, True]  # type: ignore[attr-defined]
+    assert (both["status"], both["rebootRequired"], both["simulated"]) == ("unhealthy", True, True)
+
+
+def test_the_flags_are_in_the_summary() -> None:
+    assert "UNHEALTHY  reboot required" in scan(f"{STAMPED}\n".encode())[1]
+    assert "replacement required" in scan(f"{STAMPED}\n".encode(), "--profile", "hyperpod")[1]
+    assert "required" not in scan(QUIET.encode())[1]
+
+
+@pytest.mark.parametrize("data", [b"", b"root:x:0:0:root:/root:/bin/bash\n", b"\x7fELF\x00\xff\n"])
+def test_a_replay_of_what_is_no_log_is_unknown(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    done = subprocess.run([sys.executable, "-m", "agent", "replay", str(path)], cwd=ROOT, capture_output=True, timeout=60)
+    assert done.returncode == 30
+    assert b"kernel log" in done.stderr or b"is empty" in done.stderr
+
+
+def test_a_replay_reads_what_scan_reads(tmp_path: Path) -> None:
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress(f"node7: {STAMPED}\n".encode()))
+    done = subprocess.run([sys.executable, "-m", "agent", "replay", str(path), "--json"], cwd=ROOT, capture_output=True, timeout=60)
+    assert (done.returncode, json.loads(done.stdout)["events"]) == (0, 1)
+
+
+HOSTILE = {
+    "brace": b"{",
+    "name": b'{"a":',
+    "dmesg": b'{"dmesg": [',
+    "deep array": b"[" * 100_000,
+    "deep objects": b'{"a":' * 50_000,
+    "open strings": b'{"a":"\n' * 20_000,
+    "open objects": b'{"a":{\n' * 20_000,
+    "braces": b"{" * 50_000,
+}
+
+
+@pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_json_ends(head: bytes) -> None:
+    assert scan_json(head + b"\n" + f"{STAMPED}\n".encode())[1]["status"] in ("unhealthy", "unknown")
+    scan_json(b'{"MESSAGE":1}\n{"MESSAGE":[300]}\n{"log":"\\ud800"}\n{"msg":"x","pri":"y","time":{}}\n')
+    scan_json(b"__REALTIME_TIMESTAMP=1\n__MONOTONIC_TIMESTAMP=1\nMESSAGE\n" + b"\xff" * 8 + b"x")

@@ -31,14 +31,26 @@ LOOPBACK = re.compile(
     r"EFA Loopback check (passed|failed) for device: (\S+) \. Output summary is MaxBw: (\d+\.\d{6}), AvgBw: (\d+\.\d{6}), "
     r"MaxTypicalLat: (\d+\.\d{6}), MinTypicalLat: (\d+\.\d{6}), AvgLat: (\d+\.\d{6})"
 )
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 FAULTY = "Encountered FaultyInstance. Replace the Instance."
 
 
 def said(run: Run, *place: str) -> list[tuple[str, str]]:
     """Level and text of each record."""
-    records = [json.loads(one) for one in deep_lines(run, *place)]
-    assert all(set(record) == {"level", "ts", "msg"} for record in records)
-    return [(record["level"], record["msg"]) for record in records]
+    return [record(one) for one in deep_lines(run, *place)]
+
+
+def record(one: str) -> tuple[str, str]:
+    """As AWS documents them: JSON for a faulty instance, else moment, level and text."""
+    if one.startswith("{"):
+        found = json.loads(one)
+        assert set(found) == {"level", "ts", "msg"}
+        assert found["msg"].startswith(FAULTY)
+        assert MOMENT.fullmatch(found["ts"])
+        return found["level"], found["msg"]
+    moment, level, text = one.split("\t")
+    assert MOMENT.fullmatch(moment)
+    return level, text
 
 
 def test_the_summary_line() -> None:
@@ -74,9 +86,9 @@ def test_other_checks_have_none() -> None:
 
 
 def test_records() -> None:
-    """`ts` in whole seconds, as the end of the run."""
+    """In whole seconds, as the end of the run."""
     (first,) = deep_lines(run_of())
-    assert first.startswith('{"level":"info","ts":"2026-11-18T11:07:40Z","msg":"DCGM diagnostic health summary: ')
+    assert first.startswith("2026-11-18T11:07:40Z\tinfo\tDCGM diagnostic health summary: ")
     assert said(run_of(FAILED), "us-east-1", "p5.48xlarge")[1] == (
         "error",
         f"{FAULTY} Region: us-east-1, InstanceType: p5.48xlarge. ERROR:GPU 3: a row remap failed",
@@ -123,6 +135,10 @@ def test_efa_loopback() -> None:
     )
     fault = Fault(code="efa_loopback/slow", test="loopback", text="slow", device="nic/0000:00:07.0", confirm=True)
     report = Report(outcome=Outcome.FAIL, reason="rdmap0s7 is slow", tests=tests, faults=(fault,), measures=measures)
+    once = said(run_of(report, check="efa_loopback", level=0))[-1]
+    assert once[1].startswith("efa_loopback check failed: ")
+    assert once[1].endswith("measured 1000000000 (to be confirmed by a second run)")
+    report = replace(report, faults=(replace(fault, confirmed=True),))
     passed, slow, broken, faulty = said(run_of(report, check="efa_loopback", level=0))
     assert passed == (
         "info",
@@ -168,8 +184,7 @@ def test_whatever_was_printed_stays_in_its_field(version: str, driver: str, devi
     for check in ("dcgm", "efa_loopback", "nccl"):
         for one in deep_lines(run_of(report, check=check), reason, version):
             assert one.isascii()
-            assert one.isprintable()
-            assert json.loads(one)["msg"].isprintable()
+            assert all(map(str.isprintable, record(one)))
 
 
 # --- the file
@@ -189,7 +204,7 @@ def test_the_file(tmp_path: Path) -> None:
     deep.add(run_of())
     deep.add(run_of(FAILED))
     lines = path.read_text().splitlines()
-    assert [json.loads(one)["level"] for one in lines] == ["info", "info", "error"]
+    assert [record(one)[0] for one in lines] == ["info", "info", "error"]
     assert "Region: eu-west-1, InstanceType: p4d.24xlarge." in lines[2]
     assert stat.S_IMODE(path.stat().st_mode) & ~0o640 == 0
     path.rename(tmp_path / "deep.log.1")

@@ -15,6 +15,7 @@ from agent.catalog.diagnosis import Diagnosis
 from agent.catalog.rules import Rule
 from agent.diagnostics.dcgm.document import Message
 from agent.diagnostics.report import Remedy
+from agent.model import Action
 
 KIND = "dcgm"
 LOST, UNCLEAR, RESET_NEEDED, ENGINE_DOWN = f"{KIND}/gpu_lost", f"{KIND}/unclear", f"{KIND}/reset_needed", f"{KIND}/engine_down"
@@ -22,6 +23,12 @@ LOST, UNCLEAR, RESET_NEEDED, ENGINE_DOWN = f"{KIND}/gpu_lost", f"{KIND}/unclear"
 # `GPU 3 `, often twice, before the texts of tests up to 3.x.
 _PREFIX = re.compile(r"(?:gpu \d{1,4} )+")
 _NUMBER = re.compile(r"(?<![a-z0-9_])\d+(?:\.\d+)?")
+_XID = re.compile(r"\bxid (\d{1,4})\b")
+_REMEDIES = {
+    Action.RESET_DEVICE: Remedy.RESET_GPU,
+    Action.REBOOT_NODE: Remedy.REBOOT,
+    Action.REPLACE_NODE: Remedy.REPLACE,
+}
 _CAUTIOUS = Diagnosis(remedy=Remedy.INVESTIGATE, confirm=True)
 
 
@@ -39,6 +46,7 @@ class Meanings:
 
     def __init__(self, catalog: Catalog) -> None:
         self._rules = {code: rule for code, rule in catalog.rules.items() if rule.kind == KIND and rule.diagnostic is not None}
+        self._xids = {code: rule for code, rule in catalog.rules.items() if rule.kind == "xid" and rule.action.unfit}
         self._default = catalog.rule(f"{KIND}/default")
         phrases = [(words.split("*"), code) for code, rule in self._rules.items() for words in _diagnosis(rule).words]
         # Of several that fit, the one that leads the furthest.
@@ -75,6 +83,8 @@ class Meanings:
     def _instead(self, code: str, text: str) -> Meaning:
         rule = self._rules[code]
         lower = text.lower()
+        if _diagnosis(rule).xid and (named := _XID.search(lower)) is not None and (xid := self._xids.get(f"xid/{named[1]}")) is not None:
+            return Meaning(xid.code, xid.title, _REMEDIES[xid.action], False, True)
         for other in _diagnosis(rule).instead:
             if other.code in self._rules and any(words in lower for words in other.contains):
                 return _meaning(other.code, self._rules[other.code])

@@ -25,16 +25,25 @@ _STAMP = re.compile(
     rf"(?:(?P<facility>{_FACILITIES}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: )?"  # dmesg -x
     rf"(?:(?:{_SECONDS}|{_WALL}|\[\.\.\.\]|{_DATE}(?:[.,]\d+)?{_ZONE})(?: ?{_CALLER})? |{_CALLER} )?"  # dmesg, dmesg --time-format iso
 )
+_PRIO = r"(?:<(?P<prio>\d{1,3})>)?"  # a sender's RFC 3164 or RFC 5424, as it is on the wire
 _HOST = r"[A-Za-z0-9][\w.\-:]{0,253}(?<!:)"
 _TAG = r"(?P<tag>[^\s:\[\]]{1,128})(?:(?:\[\d+\])?:(?: |(?=\[)|\Z)| (?:\d+|-) \S+ - )"  # or RFC 5424: "kernel - - - "
 _SYSLOG = re.compile(
-    rf"(?:{_MONTH} +\d{{1,2}} {_CLOCK}(?:\.\d+)?"  # journalctl short, syslog
+    rf"{_PRIO}(?:{_MONTH} +\d{{1,2}} {_CLOCK}(?:\.\d+)?"  # journalctl short, syslog
     rf"|[^\W\d]{{2,4}}\.? {_DATE}{_ZONE} [A-Z]{{2,5}}"  # journalctl short-full
     rf"|{_DATE}(?:\.\d+)?{_ZONE}"  # journalctl short-iso, RFC 3339 syslog; dmesg writes a comma
     rf"|\d{{9,11}}\.\d{{6}}|{_CLOCK}"  # journalctl short-unix, a date cut off
     rf") (?:{_HOST} )?(?:[a-z0-9]+\.[a-z]+ )?{_TAG}"
 )
+_RFC5424 = re.compile(  # RFC 5424: <prio>1 date host program pid id [data] text; a length before it is RFC 6587's
+    rf"(?:\d{{1,6}} )?<(?P<prio>\d{{1,3}})>1 (?:{_DATE}(?:\.\d+)?{_ZONE}|-) \S{{1,255}} (?P<tag>\S{{1,48}}) \S{{1,128}} \S{{1,32}} "
+    r"(?:-|(?:\[(?:[^\]\\]|\\.){0,1024}\])+)(?: (?:\ufeff)?|\Z)"
+)
 _TALOS = re.compile(rf"\S{{1,255}}: +kern: +[a-z]+: \[{_DATE}(?:\.\d+)?Z\]: ")
+# Of the stamps, those that hardly anything but dmesg writes: its bracket, its names of facility and level, or its date with a comma.
+_KERNELS = re.compile(
+    rf"(?:<\d{{1,3}}>)?(?:(?:{_FACILITIES}) *:\w+ *: )?(?:\[ *\d+\.\d+|\[ *\+\d+\.\d+|{_WALL}|{_DATE.replace('[T ]', 'T')},\d{{6}}[+\-Z]|\[\.\.\.\])"
+)
 _KERNEL = re.compile(rf"(?:{_HOST} )?kernel:(?: |(?=\[))")
 _LONGEST = 8192  # the kernel cuts a record at about 1 KiB, escapes make it four times that; more is nobody's record
 _RAW = re.compile(rb"\d{1,4},\d+,\d+,[^;]{1,256};")
@@ -42,13 +51,14 @@ _DIGITS = 12  # of seconds; a longer one is nobody's uptime
 _JITTER_USEC = 2_000_000  # stamps of two processors differ by less
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every line of a log, in half the time
 class Line:
     """A kernel message out of a text. `facility` is None where the form keeps none."""
 
     message: bytes  # still escaped, where the form escapes
     facility: int | None = None
     usec: int | None = field(default=None, compare=False)  # on the kernel's own clock, where the form has that
+    shaped: bool = field(default=False, compare=False)  # the form alone says that it is a line of a kernel log
 
 
 class Clock:
@@ -80,22 +90,27 @@ def strip(raw: bytes) -> Line | None:
             record = KernelRecord.parse(raw)
         except TornRecord:
             return None
-        return Line(record.text, record.facility, record.usec)
+        return Line(record.text, record.facility, record.usec, shaped=True)
     text = raw.decode("utf-8", "surrogateescape")
     facility: int | None = None
     usec: int | None = None
-    if (syslog := _SYSLOG.match(text) or _TALOS.match(text)) is not None:
-        if syslog.re is _SYSLOG and syslog["tag"] != "kernel":
-            return None
-        text = text[syslog.end() :]
+    shaped = False
+    if (syslog := _SYSLOG.match(text) or _RFC5424.match(text) or _TALOS.match(text)) is not None:
+        if syslog.re is not _TALOS:
+            if syslog["tag"] != "kernel":
+                return None
+            facility = int(prio) >> 3 if (prio := syslog["prio"]) else None
+        text, shaped = text[syslog.end() :], True
     elif (stamp := _STAMP.match(text)) is not None and stamp.end():
         facility, usec = _facility(stamp["prio"], stamp["facility"]), _usec(stamp)
+        shaped = _KERNELS.match(text, 0, stamp.end()) is not None
         text = text[stamp.end() :]
     if (tagged := _KERNEL.match(text)) is not None:
-        text = text[tagged.end() :]
+        text, shaped = text[tagged.end() :], shaped or tagged.end() > len("kernel: ")
     if (stamp := _STAMP.match(text)) is not None:  # syslog keeps the kernel's own bracket where printk.time is on
+        shaped = shaped or _KERNELS.match(text, 0, stamp.end()) is not None
         text, usec = text[stamp.end() :], _usec(stamp) if usec is None else usec
-    return Line(text.encode("utf-8", "surrogateescape"), facility, usec)
+    return Line(text.encode("utf-8", "surrogateescape"), facility, usec, shaped)
 
 
 def _usec(stamp: re.Match[str]) -> int | None:

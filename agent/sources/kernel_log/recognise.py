@@ -39,6 +39,11 @@ _PROBE_WINDOW = 2  # records between the probe's address and its complaint
 _OF_A_PROBE = {"gpu_lost/not_responding", "gpu_init_failed/unsupported"}
 
 
+def begins_with_name(text: bytes) -> bool:
+    """Whether a process's name stands at the beginning, so that a user chose what the record begins with."""
+    return _NAMED.match(text) is not None
+
+
 class _Shape:
     """One regular expression of one rule."""
 

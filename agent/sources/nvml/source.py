@@ -98,11 +98,25 @@ class Nvml:
         self._walked = -math.inf  # when PCI was looked at
         self._announced = False  # something came or went since
         self._urgent: set[str] = set()  # GPUs that an event told of: looked at out of turn
+        self._asked_for_work: asyncio.Future[Mapping[str, Sequence[float]]] | None = None
+        self._serving = False  # a worker is attached and looks, round after round
 
     def look_now(self) -> None:
         """The kernel announced a device: a node without a GPU may have one."""
         self._announced = True
         self._wake_up()
+
+    async def work(self, seconds: float) -> Mapping[str, Sequence[float]] | None:
+        """The processes at work on each GPU, asked for now and not as old as the last look. Raises asyncio.TimeoutError.
+
+        By component's name, of those GPUs that answer. None where nothing is asked of the driver at all.
+        """
+        if not self._serving or self.releases.asked:
+            return None
+        if self._asked_for_work is None:
+            self._asked_for_work = asyncio.get_running_loop().create_future()
+        self._wake_up()
+        return await asyncio.wait_for(asyncio.shield(self._asked_for_work), seconds)
 
     def configure(self, catalog: Catalog) -> None:
         """The catalogue was reloaded."""
@@ -195,8 +209,13 @@ class Nvml:
         log.info(
             "nvml_attached", driver=self._answer["driver"], gpus=len(gpus), failed=failed, events=heard, simulated=self._node.simulated
         )
-        async for batch in self._rounds(worker, gpus):
-            yield batch
+        self._serving = True
+        try:
+            async for batch in self._rounds(worker, gpus):
+                yield batch
+        finally:
+            self._serving = False
+            self._tell_work({})
 
     async def _rounds(self, worker: Worker, gpus: list[str]) -> AsyncIterator[Batch]:
         """Look, again and again. The first look is a whole one; `_answer` is None where there was none."""
@@ -208,6 +227,17 @@ class Nvml:
         due = time.monotonic() + settings.fast_s * (crc32(self.boot_id.encode()) % 1000 / 1000)  # nodes that boot together part ways
         whole, turn = True, 0
         while True:
+            if self._asked_for_work is not None and not whole:
+                async for batch in self._converse(worker, {"do": "work", "gpus": gpus}):
+                    yield batch
+                if self._answer is None:
+                    return
+                self._tell_work(self._answer["gpus"])
+                if not self._urgent and time.monotonic() < due:
+                    await self._pause_until(due)
+                    if self.releases.asked or self._asked() != gpus:
+                        return
+                    continue
             urgent, self._urgent = sorted(self._urgent & set(gpus)), set()
             if whole:  # one after the other, each with its own deadline
                 commands = [{tier: [gpu] for tier in ("fast", "slow", "inventory")} for gpu in gpus]
@@ -239,6 +269,13 @@ class Nvml:
             await self._pause_until(due)
             if self.releases.asked or self._asked() != gpus:
                 return
+
+    def _tell_work(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
+        asked, self._asked_for_work = self._asked_for_work, None
+        if asked is None or asked.done():
+            return
+        said = ((f"gpu/{gpu}", answer.get("values", {}).get("process_pids")) for gpu, answer in answers.items())
+        asked.set_result({name: pids for name, pids in said if pids is not None})
 
     async def _converse(self, worker: Worker, command: Mapping[str, Any]) -> AsyncIterator[Batch]:
         """Ask, and wait. Yields what is to be said meanwhile; the answer is in `_answer`, None where there is none.
@@ -454,7 +491,7 @@ class Nvml:
 
     async def _pause_until(self, due: float) -> None:
         """Until the next round, an event, an Xid whose turn it is to speak, or somebody who asks."""
-        if not self._urgent:
+        if not self._urgent and self._asked_for_work is None:
             await self._pause(min([due, *(speaks for speaks, _ in self._heard.values())]) - time.monotonic())
         if self._urgent:
             await asyncio.sleep(_SWARM_S)

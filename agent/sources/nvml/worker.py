@@ -56,10 +56,17 @@ class Worker:
         for line in sys.stdin:
             command = json.loads(line)
             try:
-                answer = self._attach(command["gpus"]) if command["do"] == "attach" else self._look(command)
+                answer = self._do(command)
             except pynvml.NVMLError as error:
                 answer = {"error": error.value}
             self._say({"answer": answer})
+
+    def _do(self, command: dict[str, Any]) -> dict[str, Any]:
+        if command["do"] == "attach":
+            return self._attach(command["gpus"])
+        if command["do"] == "work":
+            return {"gpus": {address: self._work(address) for address in command["gpus"]}}
+        return self._look(command)
 
     def ask(self, name: str, *args: Any, raw: bool = False) -> Any:
         """One call, marked while it is in flight. `raw`: past the binding, where that gets it wrong."""
@@ -151,6 +158,19 @@ class Worker:
                 for address in sorted({address for tier, _ in tiers for address in command[tier]})
             }
         }
+
+    def _work(self, address: str) -> dict[str, Any]:
+        """Who is at work on one GPU, and nothing else: what fails here is told by the next look."""
+        gpu = self._gpus.get(address)
+        if gpu is None:
+            return {}
+        self._now = address
+        try:
+            return {"values": calls.processes(self.ask, gpu)}
+        except pynvml.NVMLError:
+            return {}
+        finally:
+            self._now = ""
 
     def _read(self, address: str, wanted: list[Call], inventory: list[str]) -> dict[str, Any]:
         """What one GPU says. Once it is lost, nothing more is asked of it.
