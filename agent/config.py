@@ -123,6 +123,16 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(str(item).strip() for item in values)
 
 
+def _link_rates(value: object) -> Mapping[str, float]:
+    """Bits per second by patterns of names, from Gb/s."""
+    rates = {}
+    for pattern, rate in _table(value).items():
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= 1e6:
+            raise ValueError(f"{pattern}: expected a rate in Gb/s, such as 400, found {rate!r}")
+        rates[pattern] = float(rate) * 1e9
+    return rates
+
+
 def _table(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"expected a table, found {value!r}")
@@ -293,6 +303,11 @@ class Network:
     exclude: tuple[str, ...] = setting(
         (), _names, 'Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * stands for anything ("mlx5_bond_*").'
     )
+    port_down_replace_after_s: float = setting(
+        toml.duration("24h"),
+        _period,
+        "A port that was observed down for so long, while others of the node are up, asks for a replacement. off: a person decides.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +343,11 @@ class Expect:
     efa: int = setting(0, _count, "EFA adapters.")
     nics: int = setting(0, _count, "InfiniBand and RoCE adapters.")
     nvme: int = setting(0, _count, "NVMe drives.")
+    link_rate: Mapping[str, float] = setting(
+        dict,
+        _link_rates,
+        "Gb/s at which ports in use must run, by names of RDMA devices, interfaces or PCI addresses; the first match counts.",
+    )
     boots: int = setting(3, _count, "What was the same at so many healthy boots is expected from then on. 0: nothing is learned.")
     gpu_driver: tuple[str, ...] = setting((), _names, "Versions of the NVIDIA driver that this node may run.")
     vbios: tuple[str, ...] = setting((), _names, "VBIOS versions that its GPUs may have.")
@@ -656,6 +676,7 @@ _EXAMPLES = {
     ("paths", "state"): 'state = "/var/lib/vitald"',
     ("paths", "runtime"): 'runtime = "/run/vitald"',
     ("diagnostics", "deep_log"): '#deep_log = "/var/log/aws/clusters/sagemaker-deep-health-check.log"',
+    ("expect", "link_rate"): '#link_rate = { "mlx5_bond_*" = 100, "mlx5_*" = 400 }',
     ("nvml", "library"): '#library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"',
     ("recovery", "reboot"): 'reboot = ["systemctl", "reboot"]',
     ("recovery", "node"): '#node = "ip-10-0-0-1.ec2.internal"',

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ import structlog
 
 from agent.board import Board
 from agent.catalog import Catalog
-from agent.judge.judge import ACCEPTED, BOOT, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, Judge
+from agent.judge.judge import ACCEPTED, BOOT, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SETTLED, Judge
 from agent.keeper import Keeper
 from agent.lane import Lane
 from agent.ledger import Audit, Entry, Ledger, Remembered
@@ -95,6 +95,8 @@ class Pipeline:
         self._begun = False  # what earlier boots left has been handed in
         self._caught_up = False  # what happened while nobody watched has been judged: only then may anything end by quiet
         self._former_boots: set[str] = set()
+        self._ended: dict[tuple[Component, str, bool], str] = {}  # how the last finding of each fault ended
+        self._not_opened: set[str] = set()  # codes that are observed, and of which no finding could be opened
 
     async def open(self, catalog: Catalog) -> None:
         """Read what is remembered and fold in that the node may have booted since. Raises only LedgerNewer."""
@@ -105,6 +107,7 @@ class Pipeline:
             was = self._positions.get(_OWN)
             self._orderly = was is not None and was.cursor == _STOPPED
             self._former_boots = self._boots_in(remembered)
+            self._ended = dict(remembered.ended)
         else:
             # Far from the ids of findings that may stand in the ledger after all.
             far = int(time.time())
@@ -154,7 +157,7 @@ class Pipeline:
             self._positions[batch.position.source] = batch.position
         if batch.again and batch.events:
             batch = replace(batch, events=await self.keeper.unknown(batch.events))
-        if not (batch.events or batch.runs or self._queue or self._busy):
+        if not (batch.events or batch.runs or self._queue or self._busy or self._is_contradicted(batch)):
             # Nothing to judge and nothing before it: most batches are such, and need not wake the judge.
             self._looked(batch)
             self._reached(batch.position)
@@ -212,6 +215,31 @@ class Pipeline:
         answer: asyncio.Future[Finding | None] = asyncio.get_running_loop().create_future()
         self._enqueue(_Act(code, finding, by, audit, replaced, fields or {}, answer))
         return await answer
+
+    def _is_contradicted(self, batch: Batch) -> bool:
+        """Whether a look tells of something else than the open findings do."""
+        unknown = any(not self.judge.accounts_for(event) for event in batch.holding)
+        return unknown or bool(batch.calm and self.judge.contradicted_by(batch.source, batch.calm))
+
+    def _reconcile(self, entry: Entry, batch: Batch) -> Entry:
+        """Make one event of each difference between what a look observed and what is open: a replay does the same."""
+        for event in batch.holding:
+            if not self.judge.accounts_for(event) and event.code not in self._not_opened:
+                entry = self._judge(entry, self._observed_still(event))
+                if not self.judge.accounts_for(event):  # else there would be one in every round
+                    log.error("observed_and_not_opened", code=event.code, component=event.component.name, raw=event.raw)
+                    self._not_opened.add(event.code)
+        for finding in self.judge.contradicted_by(batch.source, batch.calm) if batch.calm else ():
+            raw = f"{batch.source}: {finding.title}: not observed any more"
+            over = self._own_event(finding.code, {"recovered": True}, finding.component, raw)
+            over = replace(over, source=batch.source, kind=finding.kind, simulated_until=finding.simulated_until)
+            entry = self._judge(entry, over)
+        return entry
+
+    def _observed_still(self, event: Event) -> Event:
+        """The same fact, told again because the finding of it was closed."""
+        again = self._ended.get((event.component, event.code, event.simulated), "it is not open")
+        return replace(event, fields={**event.fields, "again": again}, raw=f"{event.raw} ({again}; still observed)")
 
     def _looked(self, batch: Batch) -> None:
         """Show what a source saw, now that all before it has been judged."""
@@ -275,6 +303,7 @@ class Pipeline:
                     part = item.events[begin : begin + _SLICE]
                     taken += len(part)
                     entry = self._judge(entry, *part)
+                entry = self._reconcile(entry, item)
                 self._reached(item.position)
             entries.append(self._whole(entry))
         if not self._queue:  # what is queued happened before now
@@ -351,9 +380,21 @@ class Pipeline:
         await self.keeper.store(entries)
         events = [event for entry in entries for event in entry.events]
         transitions = [transition for entry in entries for transition in entry.transitions]
+        self._remember_ends(transitions)
         if events or transitions:
             self.board.publish(self.judge, events, transitions, [one for entry in entries for one in entry.changes.incidents])
             _say(transitions)
+
+    def _remember_ends(self, transitions: Iterable[Transition]) -> None:
+        for transition in transitions:
+            finding = transition.finding
+            if finding.open or finding.shadow:
+                continue
+            key = (finding.component, finding.code, finding.simulated)
+            self._ended.pop(key, None)  # the latest stands last
+            self._ended[key] = transition.cause
+            if len(self._ended) > SETTLED:
+                del self._ended[next(iter(self._ended))]
 
     def adopt(self, remembered: Remembered) -> Entry:
         """Take up what the ledger remembers after all: it was out of reach at the start. Returns what that changed."""

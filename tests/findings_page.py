@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent.catalog import Catalog, load
 from agent.catalog.rules import FaultClass, Rule
-from agent.model import Action, When
+from agent.model import Action
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/findings.md"
 
@@ -72,7 +72,7 @@ def _others(rule: Rule) -> list[Action]:
 def _table(rules: Iterable[Rule]) -> str:
     rows = ["| code | what is wrong | do | ends with | and |", "|---|---|---|---|---|"]
     for rule in rules:
-        after = " after the job" if rule.when is When.AFTER_JOB else ""
+        after = rule.when.words
         first = [f"`{rule.action.value}`{after}"] if rule.action is not Action.NONE else []
         asked = " or ".join([*first, *(f"`{action.value}`" for action in _others(rule))])
         cells = (rule.code, rule.title, asked, ", ".join(rule.clears.words()) or "a person's word", rule.advice)

@@ -36,6 +36,7 @@ _MLX5_PORT = {
     **dict.fromkeys(["symbol_error", "link_error_recovery", "link_downed", "local_link_integrity_errors", "port_xmit_discards"], 0),
 }
 _MLX5_HW = {"out_of_buffer": 5, **dict.fromkeys(["local_ack_timeout_err", "roce_slow_restart", "out_of_sequence", "rnr_nak_retry_err"], 0)}
+_MLX5_HW |= {"packet_seq_err": 3, "rx_icrc_encapsulated": 0}
 
 
 class NetworkTree(Tree):

@@ -11,6 +11,7 @@ _STATUS = [
     *("hw_collectives_error", "hw_repairable_hbm_ue_error", "exec_bad_input"),
 ]
 _FAMILIES = {  # PCI id, cores, device, whether its firmware reports health
+    "Inf1": (0x7064, 4, "Inferentia", False),
     "Trn1": (0x7164, 2, "Trainium1", False),
     "Inf2": (0x7264, 2, "Inferentia2", False),
     "Trn2": (0x7364, 8, "Trainium2", True),
@@ -63,6 +64,8 @@ class NeuronTree(Tree):
             "stats/power/utilization": "POWER_STATUS_VALID,1763635200,5.00,60.00,32.50",
             **{f"stats/hardware/{kind}": 0 for kind in ("sram_ecc_uncorrected", "mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected")},
         }
+        if self.family == "Inf1":  # v1 of the driver adds neither a serial number nor stats/hardware
+            files = {file: content for file, content in files.items() if not file.startswith(("stats/hardware", "info/serial"))}
         if new:
             files |= {"fw_api_version": 6, "stats/hardware/sram_ecc_corrected": 0, "stats/hardware/mem_ecc_corrected": 0}
         if new and health:
@@ -84,9 +87,17 @@ class NeuronTree(Tree):
     def ecc(self, index: int, kind: str, count: int) -> None:
         self.put(index, f"stats/hardware/{kind}", count)
 
+    def lose_link(self, index: int) -> None:
+        """Its PCI function reads all ones."""
+        self.write(f"devices/pci{self.addresses[index][:7]}/{self.addresses[index]}/config", b"\xff" * 64)
+
+    def add_counters(self, index: int) -> None:
+        for kind in ("sram_ecc_uncorrected", "mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected"):
+            self.ecc(index, kind, 0)
+
     def lose(self, index: int) -> None:
         """It falls off the bus: every register reads all ones."""
-        self.write(f"devices/pci{self.addresses[index][:7]}/{self.addresses[index]}/config", b"\xff" * 64)
+        self.lose_link(index)
         self.ecc(index, "sram_ecc_uncorrected", 0xFFFF)
         self.ecc(index, "mem_ecc_uncorrected", 60)
         self.put(index, "info/serial_number", "f" * 16)
@@ -102,6 +113,11 @@ class NeuronTree(Tree):
                 self.ecc(index, kind, 0)
         else:
             self.put(index, "info/serial_number", self.serial(index))
+
+    def reorganise(self, index: int, version: str = "2.31.7.0") -> None:
+        """A driver that has the error counters somewhere else. Where, is made up here: the new places are not known."""
+        self.module("neuron", version)
+        (self.root / self.path(index, "stats/hardware")).rename(self.root / self.path(index, "stats/elsewhere"))
 
     def unprobe(self, index: int) -> None:
         """The function is there, and the driver has no entry for it."""

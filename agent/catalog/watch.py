@@ -26,6 +26,8 @@ class Test(Enum):
     BELOW = "below"  # less than it
     IS = "is"  # one of these values
     HAS = "has"  # one of these bits set
+    LISTS = "lists"  # a text that lists words, parted by commas: one of these is among them
+    LISTS_OTHER = "lists_other"  # the same: one that is none of these
     PEERS_ABOVE = "peers_above"  # so many deviations above the median of its siblings
     PEERS_BELOW = "peers_below"
     RISES = "rises"  # a counter is at least so much higher than when this was last said: an event each time
@@ -48,13 +50,19 @@ class Watch:
     lifetime: bool = False  # a counter that no reset begins anew
     baseline: bool = False  # what a counter stands at when it is first seen is nothing: only what comes after it counts
     returns: bool = False  # a counter that may read less for a while, and then what it was: only what is more than ever counts
-    for_s: float = 0.0  # it must hold, and then not hold, for so long
+    for_s: float = 0.0  # it must hold for so long
+    clear_for_s: float | None = None  # it must then not hold for so long; None: as long as it had to hold
     only: Mapping[str, tuple[Plain, ...]] = field(default_factory=dict)  # only while these readings have these values
 
     @property
     def lasting(self) -> bool:
         """Whether it is a state that begins and ends, and not something that happens."""
         return self.test not in (Test.RISES, Test.CHANGES)
+
+    @property
+    def clears_after_s(self) -> float:
+        """How long it must not hold to be over. Growth in a window is over once the window has passed."""
+        return max(self.for_s, self.over_s) if self.clear_for_s is None else self.clear_for_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +80,7 @@ class Watched:
 
 
 _TESTS = {test.value: test for test in Test}
-_KEYS = ("of", "over", "per", "times", "least", "lifetime", "baseline", "returns", "for", "only", *_TESTS)
+_KEYS = ("of", "over", "per", "times", "least", "lifetime", "baseline", "returns", "for", "clear_for", "only", *_TESTS)
 
 
 def read(table: Mapping[str, Any]) -> Watch:
@@ -86,7 +94,7 @@ def read(table: Mapping[str, Any]) -> Watch:
     if not isinstance(table.get("of"), str):
         raise ValueError("of: expected the name of a reading")
     test, given = _TESTS[tests[0]], table[tests[0]]
-    if test in (Test.IS, Test.HAS):
+    if test in (Test.IS, Test.HAS, Test.LISTS, Test.LISTS_OTHER):
         values = _plain(tests[0], given)
         limit: Limit = 0.0
     elif test is Test.DIFFERS:
@@ -103,8 +111,8 @@ def read(table: Mapping[str, Any]) -> Watch:
     over_s = toml.duration(table["over"]) if "over" in table else 0.0
     if "per" in table and not over_s:
         raise ValueError("per: needs `over`, the window in which it grows")
-    if test in (Test.RISES, Test.CHANGES) and ("for" in table or over_s):
-        raise ValueError(f"{tests[0]}: what only happens has neither `for` nor `over`")
+    if test in (Test.RISES, Test.CHANGES) and ("for" in table or "clear_for" in table or over_s):
+        raise ValueError(f"{tests[0]}: what only happens has neither `for`, `clear_for` nor `over`")
     for key in ("baseline", "returns"):
         if key in table and test is not Test.RISES:
             raise ValueError(f"{key}: belongs to `rises`")
@@ -124,6 +132,7 @@ def read(table: Mapping[str, Any]) -> Watch:
         baseline=table.get("baseline") is True,
         returns=table.get("returns") is True,
         for_s=toml.duration(table["for"]) if "for" in table else 0.0,
+        clear_for_s=toml.duration(table["clear_for"]) if "clear_for" in table else None,
         only={name: _plain(f"only.{name}", value) for name, value in only.items()},
     )
 

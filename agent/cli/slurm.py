@@ -31,6 +31,8 @@ from agent.cli.render import Json
 T = TypeVar("T")
 
 _CONFIG = Path("/etc/vitald/config.toml")
+RECORD = Path("/var/lib/vitald-recover/slurm-reason")  # root's own folder: the reason that we gave the node last
+_RECORD_VARIABLE = "VITALD_SLURM_RECORD"  # where it is instead
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin"  # slurmd gives its scripts none
 _REFUSED = 20
 _SCONTROL_S = 5.0
@@ -74,6 +76,7 @@ class Settings(NamedTuple):
     reason: str = "vitald"
     hyperpod: bool = False
     socket: Path | None = None
+    record: Path | None = None  # where the reason that we gave last is kept; None: nowhere, and the prefix alone decides
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings()
     edge = arguments.edge
     try:
-        settings = read_settings(arguments.config)
+        settings = read_settings(arguments.config)._replace(record=Path(os.environ.get(_RECORD_VARIABLE) or RECORD))
         asking = Asking(arguments.socket or settings.socket, begun + (settings.budget_s - _STARTING_S if edge == "prolog" else _ANSWER_S))
         return _EDGES[edge](settings, asking)
     except Exception as error:  # whatever is wrong with us is no reason to stop the cluster, nor to say that all is well
@@ -246,13 +249,19 @@ def _fitness(settings: Settings, asking: Asking) -> int:
     if status == "unhealthy":
         return withdraw(settings, verdict, node, known, _SCONTROL_S)
     prefix = _prefix(settings)
-    if known.held and known.reason.startswith(prefix):
+    if not known.held:
+        _forget_reason(settings)
+    elif known.reason.startswith(prefix) and not is_ours(settings, known):
+        _tell(f"{node}: not resumed: somebody changed our reason, so the node is theirs: {known.reason}")
+    elif is_ours(settings, known):
         # Once more: a prolog may have drained it since we asked.
         status = asking.verdict()["status"]
         if status not in ("healthy", "degraded"):
             return _tell(f"{node}: not resumed: {status}")
         trouble = _scontrol(["update", f"nodename={node}", "state=resume"], _SCONTROL_S)[1]
         _tell(f"{node}: not resumed: {trouble}" if trouble else f"{node}: resumed: {status}; it was drained for: {known.reason}")
+        if not trouble:
+            _forget_reason(settings)
     if known.comment.startswith(prefix) and not known.reason.startswith(_ACTION):
         _scontrol(["update", f"nodename={node}", "comment="], _SCONTROL_S)
     return 0
@@ -339,7 +348,7 @@ class Known(NamedTuple):
 
 def withdraw(settings: Settings, verdict: Json, node: str, known: Known, seconds: float) -> int:
     """Take a node out of service with our reason. One that somebody else took out, or that HyperPod acts on, is left as it is."""
-    ours = known.reason.startswith(_prefix(settings))
+    ours = is_ours(settings, known)
     state = "+".join(sorted(known.states))
     if known.reason.startswith(_ACTION):
         return _tell(f"{node}: left alone: {known.reason} is under way")
@@ -359,12 +368,57 @@ def withdraw(settings: Settings, verdict: Json, node: str, known: Known, seconds
         change = [f"reason={why}"]
     else:
         return 0
+    if not action:
+        _keep_reasons(settings, known.reason, why)  # both, until Slurm has taken the new one
     # One call, and at once: between a look and this nothing keeps others from changing the node.
     trouble = _scontrol(["update", f"nodename={node}", *change, *comment], seconds / 2 if comment else seconds)[1]
     if trouble and comment:
         _tell(f"{node}: not with a comment: {trouble}")
         trouble = _scontrol(["update", f"nodename={node}", *change], end - time.monotonic())[1]
+    if not trouble and not action:
+        _keep_reasons(settings, why)
     return _tell(f"{node}: not drained: {trouble}" if trouble else f"{node}: {' '.join(change)}" + (f" ({why})" if action else ""))
+
+
+def is_ours(settings: Settings, known: Known) -> bool:
+    """Whether a node's reason is the one that we gave it. Where a person added a note to it, or put another behind our prefix, it is theirs.
+
+    Where nothing was recorded, as after a boot without a disk, the prefix decides.
+    """
+    if not known.reason.startswith(_prefix(settings)):
+        return False
+    recorded = _recorded_reasons(settings)
+    return not recorded or known.reason in recorded
+
+
+def _recorded_reasons(settings: Settings) -> list[str]:
+    if settings.record is None:
+        return []
+    try:
+        return settings.record.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        _tell(f"{settings.record}: not read, going by the prefix: {error}")
+        return []
+
+
+def _keep_reasons(settings: Settings, *reasons: str) -> None:
+    if settings.record is None:
+        return
+    try:
+        settings.record.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        spare = settings.record.with_suffix(f".{os.getpid()}")
+        spare.write_text("".join(f"{reason}\n" for reason in reasons if reason), encoding="utf-8")
+        spare.replace(settings.record)
+    except OSError as error:
+        _tell(f"{settings.record}: not kept, so a note that somebody adds to our reason will not be noticed: {error}")
+
+
+def _forget_reason(settings: Settings) -> None:
+    if settings.record is not None:
+        with suppress(OSError):
+            settings.record.unlink(missing_ok=True)
 
 
 def hyperpod_action(verdict: Json) -> str:

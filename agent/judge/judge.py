@@ -12,7 +12,7 @@ was due. What an event costs grows with the open findings, never with the histor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from agent.catalog import Catalog, Clears, Cure, FaultClass, Rule, Ruling
@@ -142,6 +142,35 @@ class Judge:
         # A finding that closed or was put off leaves this too early, which costs one look; the whole is gone through then.
         self._due = min([self._due, *(self._moves_at(change.finding) for change in changes)])
         return changes
+
+    def accounts_for(self, event: Event) -> bool:
+        """Whether what is observed to hold is open, or told under its cause, or asks for nothing."""
+        rule = self._catalog.rule(event.code)
+        if (event.component, event.code, event.simulated, False) in self._open or len(self._open) >= MOST:
+            return True
+        ruling = rule.rule_on(event.fields)
+        if ruling.action is Action.NONE or self._is_history(event, ruling):
+            return True
+        if rule.word and self._has_word(event):
+            return True
+        return any(
+            self._is_told(incident, incident.member(event.component, event.code), ruling.asked)
+            for number in self._in
+            if (incident := self._incidents.get(number)) is not None and incident.simulated is event.simulated
+        )
+
+    def _has_word(self, event: Event) -> bool:
+        """Whether the driver's word on the device stands: it holds one value, whoever told it."""
+        own = (self._open[key] for key in self._of.get(event.component, ()))
+        return any(one.simulated is event.simulated and life.rule_of(one, self._catalog).word for one in own)
+
+    def contradicted_by(self, source: str, calm: Collection[tuple[Component, str]]) -> list[Finding]:
+        """Open findings of a source which says that it does not observe them."""
+        return [
+            finding
+            for finding in self._open.values()
+            if finding.source == source and not finding.shadow and (finding.component, finding.code) in calm
+        ]
 
     def adopt(self, remembered: Memory) -> list[Transition]:
         """Take up what was remembered elsewhere. Where the same fault is open already, the two go on as one, and the stronger stands."""
@@ -328,7 +357,9 @@ class Judge:
         if current is not None:
             return life.moved(current, finding, event)
         self._remember_fault(finding, rule, event)
-        cause = f"{event.code} seen" + (f"; {finding.asked.because}" if finding.asked.because else "")
+        again = event.fields.get("again")
+        cause = f"{again}; still observed" if isinstance(again, str) else f"{event.code} seen"
+        cause += f"; {finding.asked.because}" if finding.asked.because else ""
         return Transition(time=event.time, finding=finding, cause=cause, event=event.identity, opened=True)
 
     def _is_history(self, event: Event, ruling: Ruling) -> bool:

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ import agent.ledger.rows as rows
 import agent.ledger.schema as schema
 from agent import __version__
 from agent.diagnostics.report import Run
-from agent.model import Changes, Event, Memory, Transition
+from agent.model import Changes, Component, Event, Memory, Transition
 from agent.sources.source import Position
 
 T = TypeVar("T")
@@ -37,6 +37,7 @@ T = TypeVar("T")
 FILE = "ledger.db"
 _CACHE_KIB = 2048
 _TRIM_ROWS = 5000
+_ENDED = 1000  # closed findings of which a start remembers how they ended
 _JOINABLE_S = 600.0  # an incident that is over may be joined for so long at most
 _SETTLED = 4096  # faults that were dealt with: as many as the judge remembers
 _MARKS_S = 90 * 86400.0  # longer than any ladder's window or the score's
@@ -96,6 +97,7 @@ class Remembered:
 
     memory: Memory
     positions: dict[str, Position]
+    ended: dict[tuple[Component, str, bool], str] = field(default_factory=dict)  # how the last finding of each fault, drill or not, ended
 
 
 def unsaved(entries: Iterable[Entry]) -> int:
@@ -210,8 +212,11 @@ class Ledger:
             next_finding=int(max((*highest[0], *(finding.id for finding in findings)), default=0)) + 1,
             next_incident=int(max((*highest[1], *(finding.incident for finding in findings)), default=0)) + 1,
         )
+        latest = f"SELECT {schema.FINDING} FROM findings WHERE state = 'cleared' AND NOT shadow ORDER BY id DESC LIMIT {_ENDED}"
+        cleared = reversed(read(db, latest, rows.finding_of))
+        ended = {(one.component, one.code, one.simulated): one.cleared_by or "" for one in cleared}
         read_up_to = read(db, f"SELECT {schema.POSITION} FROM positions", rows.position_of)
-        return Remembered(memory, {position.source: position for position in read_up_to})
+        return Remembered(memory, {position.source: position for position in read_up_to}, ended)
 
     def commit(self, entries: Sequence[Entry]) -> None:
         """Store entries in one transaction, on disk when it returns. An event stored before is not stored again."""

@@ -82,12 +82,8 @@ _NEURON = Table(
         gauge("resetting", "1 while the device is being reset."),
         gauge("reset_state", "The driver's word: 0 resetting, 1 ready, 2 the reset failed."),
         gauge("unreachable", "1 while the driver's health check cannot reach the device."),
-        gauges(
-            "unhealthy",
-            "1 while the firmware calls a part unhealthy: of the device, or of what joins it to other nodes.",
-            "where",
-            {"inside": "unhealthy_inside", "outside": "unhealthy_outside"},
-        ),
+        gauge("unhealthy_parts", "Parts that the firmware calls unhealthy."),
+        gauge("ecc_observable", "0 while the files that count ECC errors are not where they are known to be."),
         gauge("cores", "Neuron cores."),
         gauge("memory_used_bytes", "Device memory in use."),
         gauge("host_memory_used_bytes", "Host memory in use for the device."),
@@ -120,6 +116,7 @@ _NEURON_DRIVER = Table(
         gauge("devices", "Neuron devices that the driver shows."),
         gauge("functions", "Neuron devices on PCI."),
         gauge("driver_loaded", "1 while the Neuron driver is loaded."),
+        gauge("devices_without_ecc", "Devices whose ECC counters cannot be observed."),
     ),
     not_shown=frozenset({"unplaced_missing"}),  # the difference of the two
 )
@@ -141,6 +138,7 @@ _NIC = Table(
             scale=1 / 8,
         ),
         gauge("rate_expected_bytes_per_second", "Speed that this link should have.", "bits_per_second_expected", scale=1 / 8),
+        gauge("link_down_seconds", "How long a port was observed down while other ports of the node were up."),
         gauge("lanes", "Lanes of the same link."),
         gauge("lanes_expected", "Lanes that it should have."),
         gauge("counters_unreadable", "Counters that could be read before and cannot be read now."),
@@ -149,6 +147,7 @@ _NIC = Table(
         gauge("keep_alive_rhythm_seconds", "EFA: time from one beat to the next, as it was until now."),
         counter("carrier_down_changes", "Times that the interface lost its link.", "carrier_down_count", each="port", first=1),
     ),
+    not_shown=frozenset({"link_down_overdue"}),  # the seconds, compared with the configuration
 )
 # The kernel's own names, as node_exporter has them.
 _INFINIBAND = Table(
@@ -168,6 +167,9 @@ _INFINIBAND = Table(
             ("excessive_buffer_overrun_errors", "excessive_buffer_overrun_errors", "buffer overruns in a row"),
             ("local_ack_timeout_err", "local_ack_timeout_err", "acknowledgements that did not come"),
             ("roce_slow_restart", "roce_slow_restart", "slow restarts of RoCE"),
+            ("packet_seq_err", "packet_seq_err", "negative acknowledgements of packets out of sequence"),
+            ("rx_icrc_encapsulated", "rx_icrc_encapsulated", "RoCE packets received with a wrong checksum"),
+            ("unrecoverable_err", "unrecoverable_err", "errors that the adapter could not recover from"),
         )
     ),
 )

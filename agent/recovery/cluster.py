@@ -125,6 +125,8 @@ class Slurm:
         self._node = config.recovery.node or socket.gethostname().partition(".")[0]
         self._reason = config.slurm.reason
         self._hyperpod = config.slurm.hyperpod
+        record = slurm.RECORD if slurm.RECORD.parent.is_dir() else None  # systemd makes the folder
+        self._settings = slurm.Settings(reason=self._reason, record=record)
 
     def look(self, wish: Wish) -> Node:  # noqa: ARG002
         known = slurm.look(self._node, _SCONTROL_S)
@@ -132,7 +134,7 @@ class Slurm:
 
     def _read(self, known: slurm.Known) -> Node:
         state = "+".join(sorted(known.states))
-        ours = known.held and known.reason.startswith(f"{self._reason}: ")
+        ours = known.held and slurm.is_ours(self._settings, known)
         others = sorted(known.states & _OTHERS)
         held = ""
         if others:
@@ -160,7 +162,7 @@ class Slurm:
     def _withdraw(self, wish: Wish, *, hyperpod: bool) -> None:
         known = slurm.look(self._node, _SCONTROL_S)
         if not isinstance(known, str):
-            slurm.withdraw(slurm.Settings(reason=self._reason, hyperpod=hyperpod), wish.verdict, self._node, known, _SCONTROL_S)
+            slurm.withdraw(self._settings._replace(hyperpod=hyperpod), wish.verdict, self._node, known, _SCONTROL_S)
 
 
 class Kubernetes:

@@ -141,8 +141,8 @@ class Sources:
         sysfs = config.paths.sysfs
         subjects: list[tuple[Subject, _Settings]] = [
             (Neuron(sysfs, self.inventory, self.places, partial(self.expected.enough_of, "neuron")), config.neuron),
-            (Network(sysfs, config.network), config.network),
-            (Pci(sysfs, self.inventory, config.pci, lambda: self.uevents.error), config.pci),
+            (Network(sysfs, config.network, config.expect.link_rate), config.network),
+            (Pci(sysfs, self.inventory, config.pci, lambda: self.uevents.error, nvml=config.nvml.enabled), config.pci),
             (Host(sysfs, config.paths.procfs, config.paths.state, config.host), config.host),
         ]
         enabled = [(subject, settings.every_s, settings.deadline_s) for subject, settings in subjects if settings.enabled]

@@ -55,16 +55,20 @@ class Pci:
 
     name = "pci"
 
-    def __init__(self, sysfs: Path, inventory: PciInventory, settings: Settings, deaf: Callable[[], str] = lambda: "") -> None:
+    def __init__(
+        self, sysfs: Path, inventory: PciInventory, settings: Settings, deaf: Callable[[], str] = lambda: "", *, nvml: bool = True
+    ) -> None:
         """The inventory is others' too: it is read anew at each look. Remembered is who has had a driver: it may not load after a boot.
 
-        `deaf` says why the kernel's announcements are not heard; empty while they are.
+        `deaf` says why the kernel's announcements are not heard; empty while they are. `nvml`: NVML is asked for the links of GPUs, so they
+        are not judged here.
         """
         self.memory: dict[str, Any] = {}
         self._root = sysfs / "bus/pci/devices"
         self._inventory = inventory
         self._exclude = settings.exclude
         self._deaf = deaf
+        self._gpu_link_by = "nvml" if nvml else "sysfs"
         self._files = Files()
         self._found = _Functions()
         self._fabric: set[str] = set()  # addresses of adapters that were seen to carry RDMA
@@ -142,6 +146,8 @@ class Pci:
         if not folder.exists():
             return look  # gone since the devices were listed: the next look says so
         look.values |= {"present": 1.0, "part": part}
+        if part == ComponentKind.GPU.value:
+            look.values["link_judged_by"] = self._gpu_link_by
         self._driver(look, device, part)
         if not self._answers(look, folder):
             return look

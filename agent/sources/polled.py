@@ -125,6 +125,7 @@ class Polled:
         self._roster = Roster(memory)
         self.subject.memory = dict(memory.get("subject", {}))
         self._hung: set[str] = {key for key in memory.get("hung", ()) if key == _FIND or is_name(key)}
+        self._holding: list[Event] = []  # what the last round found to hold still
         self._broken: dict[str, str] = {}
         self.read = {}
 
@@ -284,6 +285,7 @@ class Polled:
         fresh += [*together, *self._missing(here, timely=timely)]
         events += self._hangs(set(here))
         events += [self._signed(sign) for sign in self._watcher.look(fresh, time.monotonic(), tuple(self.read.values()))]
+        self._holding = [self._signed(sign) for sign in self._watcher.holding]
         return self._batch(events, [one for one in together if one.component not in self.read])
 
     def _readings(self, component: Component, look: Look) -> Readings:
@@ -347,11 +349,7 @@ class Polled:
             if key in self._hung:
                 continue  # said before a restart, or of the look before this one
             self._hung.add(key)
-            seconds = time.monotonic() - under_way[key]
-            what = f"a look at {self._roster.words(component)}" if key else "the look for devices"
-            events.append(
-                self.event(f"{self.name}/hung", component, {"seconds": round(seconds, 1)}, f"{what} has not come back for {seconds:.0f} s")
-            )
+            events.append(self._hangs_still(key))
         gone = set() if not self._listed or _FIND in self._broken else self._hung - here - set(under_way) - {_FIND}
         for key in sorted(self._hung & self._answered | gone):
             self._hung.discard(key)
@@ -361,6 +359,13 @@ class Polled:
             events.append(self.event(f"{self.name}/hung", component, {"recovered": True}, f"{words} {what}"))
         self._answered.clear()
         return events
+
+    def _hangs_still(self, key: str) -> Event:
+        component = Component.parse(key) if key else NODE
+        seconds = time.monotonic() - self._readers.under_way[key]
+        what = f"a look at {self._roster.words(component)}" if key else "the look for devices"
+        fields: dict[str, Value] = {"seconds": round(seconds, 1)}
+        return self.event(f"{self.name}/hung", component, fields, f"{what} has not come back for {seconds:.0f} s")
 
     def _signed(self, sign: Sign) -> Event:
         known = self._roster.entry(sign.identity)
@@ -386,7 +391,20 @@ class Polled:
         if events or memory != self._noted:
             position, self._noted = Position(self.name, self.boot_id, memory), memory
         state, detail = self._standing()
-        return Batch(self.name, tuple(events), position, caught_up=True, state=state, detail=detail, readings=(*self.read.values(), *whole))
+        said = {(event.component, event.code) for event in events}
+        hanging = [self._hangs_still(key) for key in sorted(self._hung & set(self._readers.under_way))]
+        holding, self._holding = [*self._holding, *hanging], []
+        return Batch(
+            self.name,
+            tuple(events),
+            position,
+            caught_up=True,
+            state=state,
+            detail=detail,
+            readings=(*self.read.values(), *whole),
+            holding=tuple(event for event in holding if (event.component, event.code) not in said),
+            calm=frozenset(self._watcher.calm),
+        )
 
     def _standing(self) -> tuple[SourceState, str]:
         """A device that nobody can look at makes what is known of this node incomplete."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.diagnostics.report import Run
-from agent.model import Event, Readings, SourceState
+from agent.model import Component, Event, Readings, SourceState
 
 KERNEL_LOG = "kernel_log"
 
@@ -49,6 +49,8 @@ class Batch:
     readings: tuple[Readings, ...] = ()  # everything that is known now of the components it reads
     simulated: bool = False  # what it reads is not real
     runs: tuple[Run, ...] = ()  # of diagnostics, which the events come from
+    holding: tuple[Event, ...] = ()  # what was told before and is observed still: the judge must know of it
+    calm: frozenset[tuple[Component, str]] = frozenset()  # codes of states that are not observed: nothing of ours may say that they are
 
 
 class Source(Protocol):

@@ -1,7 +1,8 @@
 """
 From readings to signs: which of the catalogue's watches hold, and since when.
 
-Owns     what was said last of each component, so that a thing is said once: counters' baselines, and what lasts.
+Owns     what was said last of each component, so that a thing is said once: counters' baselines, and what lasts; and what the
+         last look found to hold still, so that the judge can be held against it.
 Refuses  reading (a source does), and judging: a sign becomes an event, and what that means is the catalogue's.
 
 A value that cannot be observed neither begins nor ends anything. What is remembered goes by the component's identity, and
@@ -26,7 +27,8 @@ _SHOWN = 6
 _PARTS = {ComponentKind.GPU: "link", ComponentKind.NEURON: "core"}  # what a reading with several values has one of for each
 _MOST = 16_384  # components remembered of which there is nothing to remember: drives and functions may come and go for ever
 _SAMPLES = 256  # of a counter in a window of more than an hour: a day's is then told to within some minutes
-_KEPT_S = 3600.0  # what grew in windows as long as this is remembered across a restart of the daemon, not of the node
+_KEPT_S = 3600.0  # counters with windows as long as this are remembered across a restart of the daemon, not of the node
+_READ_STEP_S = 600.0  # when they were last read is remembered to within this, so that it is not stored with every round
 
 # What a watch says of a component: fields and text where it holds, empty where it does not, None where that cannot be told.
 _Held = Union["tuple[dict[str, Value], str]", "tuple[()]", None]
@@ -52,6 +54,8 @@ class _Known:
     said: dict[str, Sample] = field(default_factory=dict)  # code:reading -> the value that was said last
     turning: dict[str, float] = field(default_factory=dict)  # code -> since when a state is about to begin or to end
     grown: dict[str, deque[tuple[float, tuple[float, ...]]]] = field(default_factory=dict)  # counters with a window, where they changed
+    read_at: float = 0.0  # when counters with a window were last read; after a restart, within _READ_STEP_S of it
+    resumed: set[str] = field(default_factory=set)  # counters with a window that were not read since a restart of the daemon
     booted: set[str] = field(default_factory=set)  # code:reading of counters that were not read since a boot or a reset
 
 
@@ -64,6 +68,9 @@ class Watcher:
             of: max(watch.over_s for one in self._watched for watch in one.watches if watch.of == of)
             for of in {watch.of for one in self._watched for watch in one.watches if watch.over_s}
         }
+        self._window_sizes = {
+            of: {watch.over_s for one in self._watched for watch in one.watches if watch.of == of and watch.over_s} for of in self._windows
+        }
         every = [(one, watch, f"{one.code}:{watch.of}") for one in self._watched for watch in one.watches]
         self._words = {key for one, watch, key in every if watch.test is Test.CHANGES and one.state}
         self._counters = {key for _, watch, key in every if watch.test is Test.RISES and not watch.lifetime}
@@ -72,6 +79,8 @@ class Watcher:
         self._about = {
             kind: tuple((one, of) for one, of in looked_at if one.component in (kind, ComponentKind.PCI)) for kind in ComponentKind
         }  # entries with the readings that they look at
+        self.holding: list[Sign] = []  # what was said before, and held at the last look
+        self.calm: set[tuple[Component, str]] = set()  # codes of states that did not hold at the last look, and that nobody said
         self._known: dict[str, _Known] = {}
         for identity, stored in (memory or {}).items():
             said = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.get("said", {}).items()}
@@ -80,7 +89,14 @@ class Watcher:
                 for of, samples in stored.get("grown", {}).items()
                 if of in self._windows
             }
-            self._known[identity] = _Known(on=dict(stored.get("on", {})), stood=dict(stored.get("stood", {})), said=said, grown=grown)
+            self._known[identity] = _Known(
+                on=dict(stored.get("on", {})),
+                stood=dict(stored.get("stood", {})),
+                said=said,
+                grown=grown,
+                read_at=float(stored.get("read_at", 0.0)),
+                resumed=set(grown),
+            )
 
     def configure(self, watched: Iterable[Watched]) -> None:
         """Other watches, the same memory: the catalogue was reloaded."""
@@ -93,9 +109,10 @@ class Watcher:
         """What is to be remembered, for JSON."""
         kept = {}
         for name, one in self._known.items():
-            grown = {of: list(samples) for of, samples in one.grown.items() if self._windows.get(of, 0.0) >= _KEPT_S and len(samples) > 1}
+            grown = {of: list(samples) for of, samples in one.grown.items() if self._windows.get(of, 0.0) >= _KEPT_S and samples}
             if one.on or one.stood or one.said or grown:
-                more = {**({"stood": one.stood} if one.stood else {}), **({"grown": grown} if grown else {})}
+                read_at = one.read_at // _READ_STEP_S * _READ_STEP_S
+                more = {**({"stood": one.stood} if one.stood else {}), **({"grown": grown, "read_at": read_at} if grown else {})}
                 kept[name] = {"on": one.on, "said": one.said, **more}
         return kept
 
@@ -129,6 +146,7 @@ class Watcher:
 
         `siblings`: all components that one of them may be compared with, as they were last read.
         """
+        self.holding, self.calm = [], set()
         for one in readings:
             self._note(one, now)
         signs: list[Sign] = []
@@ -149,12 +167,10 @@ class Watcher:
 
     def _lasting(self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float) -> list[Sign]:
         known = self._known[one.identity]
-        held, seen = None, False
+        held, seen, unseen = None, False, False
         for watch in watched.watches:
-            if watch.of not in one.fresh:
-                continue
-            found = self._holds(watch, one, all_, now)
-            seen = seen or found is not None
+            found = self._holds(watch, one, all_, now) if watch.of in one.fresh else None
+            seen, unseen = seen or found is not None, unseen or found is None
             if found:
                 held = watch, found
                 break
@@ -164,11 +180,15 @@ class Watcher:
             return []  # what it was said of has not been read again
         if not seen or (was if held is not None else said_of is None):
             known.turning.pop(watched.code, None)
+            if held is not None and self._is_present(held[0], known, now):
+                self.holding.append(_sign(one, watched.code, *held[1]))
+            elif held is None and not unseen:
+                self.calm.add((one.component, watched.code))
             return []
         if held is not None:
             wait = held[0].for_s
         else:  # what was seen in a window is over when that has passed; else what is near its limit would come and go
-            wait = max((max(watch.for_s, watch.over_s) for watch in watched.watches if watch.of == said_of), default=0.0)
+            wait = max((watch.clears_after_s for watch in watched.watches if watch.of == said_of), default=0.0)
         if now - known.turning.setdefault(watched.code, now) < wait:
             return []
         del known.turning[watched.code]
@@ -181,6 +201,11 @@ class Watcher:
         known.stood.pop(watched.code, None)
         known.on[watched.code] = watch.of
         return [_sign(one, watched.code, fields, text + (f" for {watch.for_s:g} s" if watch.for_s else ""))]
+
+    def _is_present(self, watch: Watch, known: _Known, now: float) -> bool:
+        """Whether what holds is so now. What grew in a window may have been dealt with since; it grows still where it grew in this look."""
+        samples = known.grown.get(watch.of) if watch.over_s else None
+        return not watch.over_s or bool(samples and len(samples) > 1 and samples[-1][0] == now)
 
     def _holds(self, watch: Watch, one: Readings, all_: Sequence[Readings], now: float) -> tuple[dict[str, Value], str] | tuple[()] | None:
         """The event's fields and text where it holds, empty where it does not, None where that cannot be told."""
@@ -261,6 +286,8 @@ class Watcher:
                 continue
             key = f"{watched.code}:{watch.of}"
             before = known.said.get(key)
+            if watched.state and value == before:
+                self.holding.append(_sign(one, watched.code, {watch.of: _plain(value)}, f"{watch.of} is {_said(value)}"))
             if before == (value if watch.test is Test.CHANGES else _numbers(value)) and key not in known.booted:
                 continue  # as it was: nearly always
             if any(one.values.get(name) not in wanted for name, wanted in watch.only.items()):
@@ -299,6 +326,7 @@ class Watcher:
 
     def _note(self, one: Readings, now: float) -> None:
         known = self._known.setdefault(one.identity, _Known())
+        stopped_s = now - known.read_at
         for of, window in self._windows.items():
             value = one.values.get(of)
             if value is None or isinstance(value, str) or of not in one.fresh:
@@ -306,6 +334,10 @@ class Watcher:
             samples, numbers = known.grown.setdefault(of, deque()), _numbers(value)
             if samples and len(samples[-1][1]) != len(numbers):
                 samples.clear()
+            if of in known.resumed:
+                known.resumed.discard(of)
+                self._spread_growth(of, samples, numbers, stopped_s=stopped_s, now=now)
+            known.read_at = now
             if samples and samples[-1][1] == numbers:
                 continue  # only what changed tells of growth, and a day's window would be long
             samples.append((now, numbers))
@@ -313,6 +345,21 @@ class Watcher:
                 samples.popleft()
             if len(samples) > _SAMPLES and window > _KEPT_S:
                 known.grown[of] = _thinned(samples)
+
+    def _spread_growth(
+        self, of: str, samples: deque[tuple[float, tuple[float, ...]]], numbers: tuple[float, ...], *, stopped_s: float, now: float
+    ) -> None:
+        """Distribute what a counter grew by while the daemon was stopped evenly over that time.
+
+        Else the growth of days would count as that of the last minute. A stop that fits into a window needs no samples in between.
+        """
+        if not samples or samples[-1][1] == numbers or any(was > at for was, at in zip(samples[-1][1], numbers)):
+            return
+        last = samples[-1][1]
+        for window in sorted(self._window_sizes[of], reverse=True):
+            if window < stopped_s and now - window > samples[-1][0]:
+                share = 1.0 - window / stopped_s
+                samples.append((now - window, tuple(was + (at - was) * share for was, at in zip(last, numbers))))
 
     def _values(self, watch: Watch, one: Readings, now: float) -> tuple[float | str, ...] | None:
         """The value, or one for each part; with a window, how much it grew per unit of time. None: not observed."""
@@ -354,6 +401,9 @@ def _thinned(samples: Iterable[tuple[float, tuple[float, ...]]]) -> deque[tuple[
 def _against(watch: Watch, value: float | str, limit: float) -> bool:
     if watch.test is Test.IS:
         return value in watch.values
+    if watch.test in (Test.LISTS, Test.LISTS_OTHER):
+        words = {word.strip() for word in str(value).split(",")} - {""}
+        return bool(words & set(watch.values) if watch.test is Test.LISTS else words - set(watch.values))
     if isinstance(value, str):
         return False
     if watch.test is Test.HAS:
@@ -387,5 +437,11 @@ def _plain(value: Sample | None) -> Value:
 
 def _said(value: Sample | None) -> str:
     return (
-        value if isinstance(value, str) else "not known" if value is None else f"{value:g}" if not isinstance(value, tuple) else str(value)
+        (value or "empty")
+        if isinstance(value, str)
+        else "not known"
+        if value is None
+        else f"{value:g}"
+        if not isinstance(value, tuple)
+        else str(value)
     )

@@ -246,6 +246,37 @@ def test_a_gpu_comes_back(make_pair: Callable[..., Pair]) -> None:
     assert cast("Json", listed(node)[0]["readings"])["lost"] == 0
 
 
+def test_a_lost_gpu_stays_lost_whoever_clears_it(make_pair: Callable[..., Pair]) -> None:
+    """At the next look it is open again, and says who cleared it; after a restart too. Accepted, it is shown and counts for nothing."""
+    gpus, node = make_pair()
+    gpus.lose(5)
+    node.wait(lambda status: status["status"] == "unhealthy", 10.0)
+    for again in range(2):
+        (finding,) = node.findings()
+        assert node.cli("clear", str(finding["id"]), "--reason", f"ticket {again}").returncode == 0
+        if again:
+            node.restart()
+        node.wait(lambda status: status["status"] == "unhealthy", 10.0)
+        (found,) = node.findings()
+        assert found["id"] != finding["id"] and found["code"] == "nvml/gpu_lost"
+        assert f"ticket {again}; still observed)" in cast("str", found["raw"])
+        assert any(line.startswith("vitald_gpu_lost{") and line.endswith(" 1.0") for line in samples(node, gpus.addresses[5]))
+    told = len(node.events("&code=nvml/gpu_lost"))
+    assert told == 3, "one for each difference, not one a round"
+    done = node.cli("accept", str(found["id"]), "--for", "1h", "--reason", "seven suffice")
+    assert done.returncode == 0 and "it stays open and shown" in done.stdout
+    assert node.status()["status"] == "degraded"
+    assert node.cli("check", "--for", "prolog").returncode == 0
+    (accepted,) = node.findings()
+    conforms("Finding", accepted)
+    assert cast("Json", accepted["accepted"])["reason"] == "seven suffice"
+    assert "seven suffice" in node.cli("status").stdout
+    node.restart()
+    assert node.status()["status"] == "degraded", "an acceptance outlives a restart"
+    assert node.cli("accept", str(found["id"]), "--end", "--reason", "it does not").returncode == 0
+    assert node.status()["status"] == "unhealthy"
+
+
 # --- metrics
 
 

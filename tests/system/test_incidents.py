@@ -374,11 +374,11 @@ def test_a_drill_replaces_no_board(node: Node) -> None:
 
 
 def test_what_the_answer_is_for(make_node: Make) -> None:
-    """A remap that waits: fit while the job runs, due before the next one and after this one; and each part says the same."""
+    """A reset that waits: fit while the job runs, due before the next one and after this one; and each part says the same."""
     node = make_node()
     node.start()
-    node.write(remap(1))
-    wait_for_pid(node, 1)
+    node.write(dbe(1), remap(2))
+    wait_for_pid(node, 2)
     for work, status, code in (("running", "degraded", 0), ("prolog", "unhealthy", 20), ("epilog", "unhealthy", 20)):
         answer = node.get(f"/v1/status?for={work}")
         assert (answer["status"], node.cli("check", "--for", work).returncode) == (status, code), work
@@ -399,8 +399,8 @@ def test_what_the_answer_is_for(make_node: Make) -> None:
 
 def test_a_component_is_judged_for_the_same_work(node: Node) -> None:
     """Before a job the node is unfit for this GPU's sake: the GPU cannot be merely degraded in the same answer."""
-    node.write(remap(1))
-    wait_for_pid(node, 1)
+    node.write(dbe(1), remap(2))
+    wait_for_pid(node, 2)
     listed = {one["name"]: one["status"] for one in node.get("/v1/status?for=prolog")["components"]}  # type: ignore[union-attr]
     assert listed["node"] == listed["gpu/0000:65:00.0"] == "unhealthy"
 

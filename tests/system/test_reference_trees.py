@@ -190,7 +190,7 @@ NEURON = [
     Case("resetting:{nd}", "", gaps=(0, 31, 31)),
     Case("stuck:{nd}", "neuron/reset_invalid neuron/reset_failures neuron/reset_failed"),
     Case("unhealthy:{nd}:sram", "neuron/unhealthy neuron/unhealthy_confirmed", only="health"),
-    Case("unhealthy:{nd}:hbm+link_efa", "neuron/unhealthy neuron/unhealthy_confirmed", only="health"),
+    Case("unhealthy:{nd}:hbm+link_efa", "neuron/unhealthy neuron/unhealthy_confirmed neuron/unhealthy_outside", only="health"),
     Case("unhealthy:{nd}:link_switch", "neuron/unhealthy_outside", only="health"),
     Case("unreachable:{nd}", "neuron/unreachable", only="health"),
     Case("hw_err:{nd}:{nc}:SRAM_UNCORRECTABLE_ERROR", "neuron/sram_uncorrectable_error"),

@@ -70,7 +70,10 @@ def test_it_agrees_with_the_daemon(told: Node) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{len(told.events())} events judged, the verdict differs at 0 of them" in done.stdout
     assert "the ledger remembers the same" in done.stdout
-    for part in ("xid/79 on gpu/0000:65:00.0: reboot_node, seen once", "xid/63 on gpu/0000:66:00.0: reset_device after the job, seen once"):
+    for part in (
+        "xid/79 on gpu/0000:65:00.0: reboot_node, seen once",
+        "xid/63 on gpu/0000:66:00.0: reset_device at the next maintenance, seen once",
+    ):
         assert part in done.stdout
     differences, last = summary(replay(told, "--json"))
     assert (differences, last["differences"], last["events"], last["trials"]) == ([], 0, len(told.events()), [])

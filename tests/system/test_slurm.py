@@ -68,6 +68,7 @@ class Slurm:
         self.folder = folder
         self.config = folder / "config.toml"  # a link to that of the node that a test runs
         self.said = folder / "said"
+        self.record = folder / "record/reason"
         self._healthy = folder / "health check wanted"
         self._processes: list[subprocess.Popen[bytes]] = []
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
@@ -80,7 +81,7 @@ class Slurm:
         self._script("vitald", f'cd {ROOT} && exec {PYTHON} -m agent "$@"')
         for name in ("prolog", "epilog", "healthcheck"):
             only = f'[ -e "{self._healthy}" ] || exit 0\n' if name == "healthcheck" else ""
-            where = f"VITALD={folder}/vitald VITALD_CONFIG={self.config} SLURM_CONF={folder}/slurm.conf"
+            where = f"VITALD={folder}/vitald VITALD_CONFIG={self.config} SLURM_CONF={folder}/slurm.conf VITALD_SLURM_RECORD={self.record}"
             self._script(name, f"{only}export {where}\nexec {self.script(name)} 2>>{self.said}")
 
     @staticmethod
@@ -161,7 +162,7 @@ class Slurm:
     def by_hand(self, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """A script as slurmd calls it: without a search path."""
         own = {"SLURM_CONF": self.environment["SLURM_CONF"], "SLURMD_NODENAME": HOST, **environment}
-        own |= {"VITALD": str(self.folder / "vitald"), "VITALD_CONFIG": str(self.config)}
+        own |= {"VITALD": str(self.folder / "vitald"), "VITALD_CONFIG": str(self.config), "VITALD_SLURM_RECORD": str(self.record)}
         return subprocess.run([self.script(name)], env=own, capture_output=True, text=True, timeout=30.0, check=False)
 
     def clean(self) -> None:
@@ -175,6 +176,7 @@ class Slurm:
         self.update("comment=")
         self.wait(lambda node: node.states == {"IDLE"}, "the node to be idle again")
         self.config.unlink(missing_ok=True)
+        self.record.unlink(missing_ok=True)
         self.said.write_text("")
 
 
@@ -304,6 +306,32 @@ def test_the_health_check_drains_and_resumes_only_its_own(slurm: Slurm, on: Call
         assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
     assert slurm.wait(lambda known: known.states == {"IDLE"}, "the node to be resumed").reason == ""
     assert "resumed: healthy" in slurm.said.read_text()
+
+
+@pytest.mark.parametrize("note", [f"{FALLEN}; bob: RMA 4711", "vitald: seen by bob, RMA 123"])
+def test_a_note_that_a_person_added_is_kept_and_the_node_is_theirs(slurm: Slurm, on: Callable[..., Node], note: str) -> None:
+    node = on()
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    assert slurm.by_hand("healthcheck").returncode == 0
+    assert slurm.known().reason == FALLEN
+    slurm.update(f"reason={note}")
+    assert "left alone" in slurm.by_hand("healthcheck").stderr  # unfit
+    for finding in node.findings():
+        assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
+    assert "the node is theirs" in slurm.by_hand("healthcheck").stderr  # fit again
+    assert (slurm.known().held, slurm.known().reason) == (True, note)
+    # They give it back: then it is ours to drain and to resume again.
+    slurm.update("state=resume")
+    assert slurm.by_hand("healthcheck").returncode == 0
+    node.write(xid(2))
+    wait_for_pid(node, 2)
+    slurm.by_hand("healthcheck")
+    assert slurm.known().reason == FALLEN
+    for finding in node.findings():
+        assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
+    slurm.by_hand("healthcheck")
+    assert not slurm.known().held
 
 
 @pytest.mark.parametrize("reason", ["ticket 4711", "vitald is suspected", "Action:Replace", "a [note] of bob@example: vitald: "])

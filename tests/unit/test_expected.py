@@ -12,9 +12,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from agent.catalog import load
 from agent.catalog.rules import Instance
 from agent.catalog.tables import read_instances
 from agent.config import Expect
+from agent.model import Action
 from agent.outputs.api import Handler
 from agent.outputs.expect import ExpectRoutes
 from agent.outputs.peer import Peer
@@ -186,6 +188,27 @@ def test_the_instance_type_says_so(machine: Machine) -> None:
     assert wanted is not None and wanted.because == "instance type trn2.48xlarge"
     machine.neuron(1, first=15)
     assert machine.boots("boot-1") == set()
+
+
+@pytest.mark.parametrize(("profile", "action"), [("nvidia", Action.OBSERVE), ("hyperpod", Action.INSPECT)])
+def test_an_adapter_less_than_the_type_has_is_shown_until_somebody_says_that_it_is_right(
+    machine: Machine, profile: str, action: Action
+) -> None:
+    machine.tree.machine("p5.48xlarge")
+    machine.efa(31)
+    assert machine.boots("boot-1") == {("expect/efa_not_all", "node")}
+    assert machine.boots("boot-2", efa=31) == set()
+    assert load(profile).rule("expect/efa_not_all").action is action
+
+
+@pytest.mark.parametrize(("kind", "gpus"), [("g7e.24xlarge", 4), ("g7.12xlarge", 2), ("gr6.8xlarge", 1), ("g5g.metal", 2)])
+def test_a_gpu_less_than_the_instance_type_has(machine: Machine, kind: str, gpus: int) -> None:
+    machine.tree.machine(kind)
+    for number in range(gpus):
+        machine.tree.pci(f"0000:{number + 0x10:02x}:00.0", NVIDIA, 0x2BB5, 0x030200, "nvidia")
+    assert machine.boots("boot-1", nvml=False) == set()
+    machine.unplug(0x10)
+    assert machine.boots("boot-2", nvml=False) == {("expect/gpus", "node")}
 
 
 def test_how_many_efa_adapters_an_instance_has_was_said_at_its_launch(machine: Machine) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -50,12 +51,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Node:
     """A tree that is looked at every half minute, while work goes on."""
 
-    def __init__(self, tree: NetworkTree, clock: Clock, *, exclude: tuple[str, ...] = ()) -> None:
-        self.tree, self.clock, self.exclude = tree, clock, exclude
+    def __init__(self, tree: NetworkTree, clock: Clock, *, rates: dict[str, float] | None = None, **settings: Any) -> None:
+        self.tree, self.clock, self.settings, self.rates = tree, clock, Settings(**settings), rates
         self.looking = self._begin(None, "boot-1")
 
     def _begin(self, after: Position | None, boot_id: str) -> Looking:
-        subject = Network(self.tree.root, Settings(exclude=self.exclude))
+        subject = Network(self.tree.root, self.settings, self.rates)
         return Looking(polled(subject, *KINDS, boot_id=boot_id), after)
 
     def restart(self, *, boot_id: str = "boot-1") -> None:
@@ -92,7 +93,7 @@ def tree(tmp_path: Path) -> NetworkTree:
 def make_node(clock: Clock) -> Iterator[Callable[..., Node]]:
     made: list[Node] = []
 
-    def make(tree: NetworkTree, **settings: tuple[str, ...]) -> Node:
+    def make(tree: NetworkTree, **settings: Any) -> Node:
         made.append(Node(tree, clock, **settings))
         return made[-1]
 
@@ -102,6 +103,7 @@ def make_node(clock: Clock) -> Iterator[Callable[..., Node]]:
 
 
 MakeNode = Callable[..., Node]
+_NIC_3 = f"nic/{MLX5[3]}"
 
 
 def listen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -201,6 +203,10 @@ IB_FAULTS = [
     ("overruns", counter("ports/1/counters/excessive_buffer_overrun_errors", 5), {"ib/buffer_overruns"}),
     ("discards", counter("ports/1/counters/port_xmit_discards", 6100), {"ib/path"}),
     ("timeouts", counter("ports/1/hw_counters/local_ack_timeout_err", 61), {"ib/path"}),
+    ("sequence errors", counter("ports/1/hw_counters/packet_seq_err", 700), {"ib/path"}),
+    ("few sequence errors", counter("ports/1/hw_counters/packet_seq_err", 500), set()),
+    ("damaged packets", counter("ports/1/hw_counters/rx_icrc_encapsulated", 11), {"ib/packets_corrupted"}),
+    ("few damaged packets", counter("ports/1/hw_counters/rx_icrc_encapsulated", 10), set()),
     ("peers that die", counter("ports/1/hw_counters/rnr_nak_retry_err", 500), set()),
     ("others' errors", counter("ports/1/counters/port_rcv_switch_relay_errors", 500), set()),
     ("two falls", counter("ports/1/counters/link_downed", 2), set()),
@@ -265,9 +271,72 @@ def test_a_port_that_falls_is_told_at_once_and_fails_after_five_minutes(tree: Ne
     assert node.told(9) == set()  # four and a half minutes
     assert node.told(1) == {("ib/port_failed", f"nic/{MLX5[3]}")}
     tree.up("mlx5_3")
-    (over,) = node.rounds()
-    assert (over.code, over.fields["recovered"]) == ("ib/port_down", True)
-    assert {event.code for event in node.rounds(12)} == {"ib/port_failed"}  # well for as long as it was ill
+    over = node.rounds()
+    assert {(event.code, event.fields["recovered"]) for event in over} == {("ib/port_down", True), ("ib/port_failed", True)}
+    assert node.rounds(12) == []
+
+
+def test_a_port_that_stays_down_for_a_day_is_lost(tree: NetworkTree, make_node: MakeNode) -> None:
+    infiniband(tree)
+    node = make_node(tree)
+    node.rounds(3)
+    tree.down("mlx5_3")
+    node.rounds(12)
+    assert node.told(1200, every_s=60.0) == set()  # 20 hours
+    node.restart()
+    node.clock.ahead += 10 * 3600.0  # nobody looked: this time does not count
+    assert node.told(180, every_s=60.0) == set()  # 3 hours
+    node.restart(boot_id="boot-2")
+    assert node.told(75, every_s=60.0) == {("ib/port_down", _NIC_3), ("ib/port_failed", _NIC_3), ("ib/port_lost", _NIC_3)}
+    tree.up("mlx5_3")
+    over = {event.code for event in node.rounds() if event.fields.get("recovered")}
+    assert over == {"ib/port_down", "ib/port_failed", "ib/port_lost"}
+    assert node.values(MLX5[3])["link_down_seconds"] == 0.0
+    tree.down("mlx5_3")
+    assert node.told(60, every_s=60.0) == {("ib/port_down", _NIC_3), ("ib/port_failed", _NIC_3)}  # it counts from anew
+
+
+def test_a_day_without_any_port_condemns_none(tree: NetworkTree, make_node: MakeNode) -> None:
+    infiniband(tree)
+    node = make_node(tree)
+    node.rounds(3)
+    for name in tree.rdma:
+        tree.down(name)
+    assert "ib/port_lost" not in {code for code, _ in node.told(1500, every_s=60.0)}
+    for name in tree.rdma:
+        if name != "mlx5_3":
+            tree.up(name)
+    assert node.told(60, every_s=60.0) == {("ib/port_failed", _NIC_3)}
+
+
+@pytest.mark.parametrize(("setting", "lost"), [(0.0, False), (3600.0, True)])
+def test_after_how_long_a_port_is_lost_is_configured(tree: NetworkTree, make_node: MakeNode, setting: float, lost: bool) -> None:
+    infiniband(tree)
+    node = make_node(tree, port_down_replace_after_s=setting)
+    node.rounds(3)
+    tree.down("mlx5_3")
+    assert (("ib/port_lost", _NIC_3) in node.told(1600, every_s=60.0)) is lost
+
+
+def test_the_configured_rate_counts_from_the_first_look(tree: NetworkTree, make_node: MakeNode) -> None:
+    """All eight ports train at half their rate: no sibling and no past says so."""
+    infiniband(tree)
+    for name in tree.rdma:
+        tree.port(name, rate="200 Gb/sec (4X HDR)")
+    node = make_node(tree)
+    assert node.told(4) == set()
+    node = make_node(tree, rates={"mlx5_0": 200e9, "ib1": 100e9, "mlx5_*": 400e9})
+    assert node.told(4) == {("ib/rate_low", f"nic/{address}") for address in MLX5[2:]}
+    tree.up("mlx5_3")
+    assert {event.component.id for event in node.rounds(4)} == {MLX5[3]}
+
+
+def test_a_rate_below_its_best_is_right_where_the_configuration_says_so(tree: NetworkTree, make_node: MakeNode) -> None:
+    infiniband(tree)
+    node = make_node(tree, rates={"*": 200e9})
+    node.rounds(3)
+    tree.port("mlx5_3", rate="200 Gb/sec (2X NDR)")
+    assert node.told(4) == set()
 
 
 def test_all_ports_down_is_the_fabric(tree: NetworkTree, make_node: MakeNode) -> None:
@@ -602,6 +671,42 @@ def test_falls_are_remembered_over_a_restart_but_not_over_a_boot(tree: NetworkTr
     assert node.told(2) == set()
 
 
+def test_falls_while_nobody_looked_are_counted(tree: NetworkTree, make_node: MakeNode) -> None:
+    infiniband(tree)
+    node = make_node(tree)
+    node.rounds(3)
+    node.restart()
+    tree.count("infiniband/mlx5_3/ports/1/counters/link_downed", 5)
+    assert node.told(2) == {("ib/flapping", _NIC_3)}
+
+
+@pytest.mark.parametrize(
+    ("hours", "falls", "expected"), [(5, 4, set()), (5, 5, {"ib/flapping"}), (72, 9, set()), (72, 16, {"ib/flapping"})]
+)
+def test_falls_of_a_long_stop_are_spread_over_it(
+    tree: NetworkTree, make_node: MakeNode, hours: int, falls: int, expected: set[str]
+) -> None:
+    """Four falls in five hours are not three in one."""
+    infiniband(tree)
+    node = make_node(tree)
+    node.rounds(3)
+    node.restart()
+    node.clock.ahead += hours * 3600.0
+    tree.count("infiniband/mlx5_3/ports/1/counters/link_downed", falls)
+    tree.count("infiniband/mlx5_4/ports/1/counters/symbol_error", 100 * hours)
+    assert node.told(2) == {(code, _NIC_3) for code in expected}
+
+
+def test_unrecoverable_errors_of_a_broadcom_adapter(tree: NetworkTree, make_node: MakeNode) -> None:
+    roce(tree)
+    name = next(iter(tree.rdma))
+    tree.put(name, {"ports/1/hw_counters/unrecoverable_err": 7})
+    node = make_node(tree)
+    assert node.rounds(3) == []
+    tree.count(f"infiniband/{name}/ports/1/hw_counters/unrecoverable_err", 11)
+    assert node.told(2) == {("ib/unrecoverable_errors", f"nic/{tree.rdma[name]}")}
+
+
 def test_five_falls_in_a_day(tree: NetworkTree, make_node: MakeNode) -> None:
     infiniband(tree)
     node = make_node(tree)
@@ -686,7 +791,7 @@ def test_an_adapter_that_is_excluded_later_is_not_missing(tree: NetworkTree, mak
     infiniband(tree)
     node = make_node(tree)
     node.rounds(3)
-    node.exclude = ("mlx5_3",)
+    node.settings = Settings(exclude=("mlx5_3",))
     node.restart()
     tree.without_rdma("mlx5_3")
     assert node.rounds(10) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.model import SourceState
+from agent.sources import polled as polled_module
 from agent.sources.neuron.neuron import Neuron
 from agent.sources.neuron.places import Places
 from agent.sources.pci import PciInventory
@@ -17,6 +18,19 @@ from agent.sources.source import Position
 from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.pace import patient
+
+
+class Ahead:
+    """A clock that is so many seconds ahead."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def time(self) -> float:
+        return time.time() + self.seconds
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.seconds
 
 
 def watching(
@@ -63,7 +77,19 @@ FAULTS: list[tuple[str, Callable[[NeuronTree], None], set[str]]] = [
     ("timeout", lambda tree: tree.count(3, 5, "timeout", 1), {"neuron/timeout"}),
     ("program's own", lambda tree: tree.count(3, 5, "exec_bad_input", 9), set()),
     ("health", lambda tree: tree.put(3, "stats/hardware/health_status/unhealthy_components", "hbm,axi_fabric"), {"neuron/unhealthy"}),
-    ("switch", lambda tree: tree.put(3, "stats/hardware/health_status/unhealthy_components", "link_switch"), {"neuron/unhealthy_outside"}),
+    *(
+        (word, lambda tree, word=word: tree.put(3, "stats/hardware/health_status/unhealthy_components", word), {f"neuron/{code}"})
+        for code, words in {
+            "unhealthy": ("sram", "axi_fabric", "link_host", "link_intraserver", "firmware_service_api", "firmware_service_processor"),
+            "unhealthy_outside": ("link_switch", "link_efa", "link_interserver", "link_efa, link_switch"),
+            "unhealthy_unlisted": ("something_new", "no faults"),
+        }.items()
+        for word in words
+    ),
+    *(
+        (f"health {word}", lambda tree, word=word: tree.put(3, "stats/hardware/health_status/unhealthy_components", word), set())
+        for word in ("none", "OK", "None\n", " ")
+    ),
     (
         "unreachable",
         lambda tree: tree.put(3, "stats/hardware/health_status/unhealthy_components", "device_unreachable"),
@@ -101,6 +127,87 @@ def test_every_family_is_healthy_when_it_is(tmp_path: Path, family: str, driver:
         assert told(node.look(4)) == set()
         assert node.last.state is SourceState.OK, node.last.detail
         assert len(node.last.readings) == count + 1  # and the node's
+
+
+@pytest.mark.parametrize(("word", "expected"), [
+    ("hbm", "neuron/unhealthy_confirmed"),
+    ("axi_fabric,link_efa", "neuron/unhealthy_confirmed"),
+    ("firmware_service_api", "neuron/unhealthy_restart"),
+    ("link_host", "neuron/unhealthy_restart"),
+    ("link_efa", None),
+    ("something_new", None),
+])  # fmt: skip
+def test_what_is_asked_for_where_the_firmware_goes_on_naming_a_part(
+    tree: NeuronTree, monkeypatch: pytest.MonkeyPatch, word: str, expected: str | None
+) -> None:
+    with watching(tree) as node:
+        node.look()
+        tree.put(3, "stats/hardware/health_status/unhealthy_components", word)
+        node.look()
+        monkeypatch.setattr(polled_module, "time", Ahead(61.0))
+        assert told(node.look()) == ({(expected, f"neuron/{TRN2[3]}")} if expected else set())
+        rules = (
+            CATALOG.rule("neuron/unhealthy_confirmed"),
+            CATALOG.rule("neuron/unhealthy_restart"),
+            CATALOG.rule("neuron/unhealthy_unlisted"),
+        )
+        assert [rule.action.value for rule in rules] == ["replace_node", "reboot_node", "inspect"]
+
+
+@pytest.mark.parametrize("driver", ["2.14.5.0", "2.21.37.0", "2.24.13.0", ""])
+def test_inferentia_1_has_no_error_counters_and_is_well(tmp_path: Path, driver: str) -> None:
+    addresses = [f"0000:00:{0x1C + index:02x}.0" for index in range(4)]
+    tree = NeuronTree(tmp_path / "sys", addresses, family="Inf1", driver=driver, machine="inf1.6xlarge")
+    with watching(tree) as node:
+        assert told(node.look(4)) == set()
+        assert node.last.state is SourceState.OK, node.last.detail
+        assert "no such file" in node.readings("neuron/2").missing["sram_ecc_uncorrected"]
+        tree.count(2, 3, "hw_nc_ue_error", 1)
+        assert told(node.look()) == {("neuron/runtime_sram", "neuron/2")}
+
+
+def test_a_driver_that_moved_the_error_counters_leaves_the_other_checks_alive(tree: NeuronTree) -> None:
+    with watching(tree) as node:
+        node.look(2)
+    for index in range(len(TRN2)):
+        tree.reorganise(index)
+    with watching(tree, node.position, boot_id="boot-2") as node:
+        assert told(node.look(2)) == {("neuron/ecc_not_observable", "node")}
+        assert node.last.state is SourceState.OK, node.last.detail
+        one = node.readings(f"neuron/{TRN2[0]}")
+        assert "stats/elsewhere/sram_ecc_uncorrected" in one.missing["sram_ecc_uncorrected"]
+        assert (one.values["ecc_observable"], node.readings("node").values["devices_without_ecc"]) == (0.0, 16.0)
+        tree.count(3, 5, "hw_nc_ue_error", 1)
+        tree.reset(5, 2)
+        assert told(node.look()) == {("neuron/runtime_sram", f"neuron/{TRN2[3]}"), ("neuron/reset_invalid", f"neuron/{TRN2[5]}")}
+        tree.lose_link(7)
+        assert told(node.look()) == {("neuron/lost", f"neuron/{TRN2[7]}")}
+    for index in range(len(TRN2)):
+        tree.remove(tree.path(index, "stats/elsewhere"))
+        tree.add_counters(index)
+    with watching(tree, node.position, boot_id="boot-2") as node:
+        recovered = [event.code for event in node.look(2) if event.fields.get("recovered")]
+        assert "neuron/ecc_not_observable" in recovered
+
+
+def test_a_driver_that_moved_the_serial_number_too_makes_no_device_missing(tree: NeuronTree) -> None:
+    with watching(tree) as node:
+        node.look(2)
+    for index in range(len(TRN2)):
+        tree.reorganise(index)
+        tree.remove(tree.path(index, "info/serial_number"))
+    with watching(tree, node.position, boot_id="boot-2") as node:
+        assert told(node.look(5)) == {("neuron/ecc_not_observable", "node")}
+
+
+@pytest.mark.parametrize("content", ["", "many"])
+def test_a_counter_that_is_in_its_place_and_holds_no_number_is_no_moved_file(tree: NeuronTree, content: str) -> None:
+    tree.module("neuron", "2.31.7.0")
+    tree.put(0, "stats/hardware/sram_ecc_uncorrected", content)
+    with watching(tree) as node:
+        node.look(2)
+        assert node.readings(f"neuron/{TRN2[0]}").blind
+        assert node.last.state is SourceState.FAILED
 
 
 def test_a_reset_is_no_error_and_no_repair(tree: NeuronTree) -> None:

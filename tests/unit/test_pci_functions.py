@@ -39,7 +39,7 @@ class Clock:
 class Bus:
     """A node with one of each, and its source."""
 
-    def __init__(self, root: Path, exclude: tuple[str, ...] = ()) -> None:
+    def __init__(self, root: Path, exclude: tuple[str, ...] = (), *, nvml: bool = True) -> None:
         self.tree = Tree(root)
         self.folders = {
             GPU: self.tree.pci(GPU, NVIDIA, 0x2330, 0x030200, "nvidia"),
@@ -49,7 +49,7 @@ class Bus:
             ENA: self.tree.pci(ENA, AMAZON, 0xEC20, 0x020000, "ena"),
         }
         self.inventory = PciInventory(root)
-        self.subject = Pci(root, self.inventory, Settings(exclude=exclude))
+        self.subject = Pci(root, self.inventory, Settings(exclude=exclude), nvml=nvml)
         self.looking = Looking(polled(self.subject))
 
     def path(self, address: str, name: str) -> str:
@@ -343,6 +343,24 @@ def behind_a_port(bus: Bus, **port: str | int) -> str:
     bus.tree.link(f"bus/pci/devices/{address}", f"{above}/{address}")
     bus.folders[address] = f"{above}/{address}"
     return address
+
+
+@pytest.mark.parametrize(("nvml", "expected"), [(False, {("pci/link_width", f"gpu/{GPU}")}), (True, set())])
+def test_a_narrow_gpu_is_told_here_where_nvml_is_not_asked(
+    tmp_path: Path, clock: Clock, nvml: bool, expected: set[tuple[str, str]]
+) -> None:
+    bus = Bus(tmp_path, nvml=nvml)
+    with bus.looking:
+        bus.tree.write(bus.path(GPU, "current_link_width"), 8)
+        bus.tree.write(bus.path(GPU, "current_link_speed"), "2.5 GT/s PCIe")  # an idle one
+        bus.looking.look()
+        clock.ahead += 310
+        assert told(bus.looking.look()) == expected
+        bus.tree.write(bus.path(GPU, "current_link_width"), 16)
+        bus.looking.look()
+        clock.ahead += 310
+        over = {event.code for event in bus.looking.look() if event.fields.get("recovered")}
+        assert over == {code for code, _ in expected}
 
 
 def test_a_card_in_a_narrow_slot_is_as_it_was_built(bus: Bus, clock: Clock) -> None:

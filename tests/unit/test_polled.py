@@ -381,12 +381,12 @@ def test_nobody_is_missing_where_nobody_could_look() -> None:
 
 
 def test_what_held_before_a_boot_and_no_longer_does_is_over() -> None:
-    part = Part("A", {"unhealthy_inside": 1.0, "lost": 1.0})
+    part = Part("A", {"unhealthy_components": "hbm", "lost": 1.0})
     things = Things(a=part)
     with watching(things) as node:
         assert ("lost", "a") in begun(node.look())
         position = node.position
-    part.values = {"unhealthy_inside": 0.0, "lost": 0.0}
+    part.values = {"unhealthy_components": "", "lost": 0.0}
     with watching(things, position, boot_id="boot-2") as node:
         assert over(node.look()) == {("lost", "a"), ("unhealthy", "a")}
 

@@ -150,6 +150,45 @@ def test_a_node_in_service_is_drained(known: Known, said: list[list[str]]) -> No
     assert withdrawn(said, known) == [["state=drain", "reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]]
 
 
+def test_a_reason_that_a_person_changed_is_theirs(said: list[list[str]], tmp_path: Path) -> None:
+    settings = Settings(record=tmp_path / "new folder" / "reason")
+    ours, held = slurm.reason_of(settings, verdict()), frozenset({"IDLE", "DRAIN"})
+    assert withdrawn(said, Known(frozenset({"IDLE"}), ""), settings) == [["state=drain", f"reason={ours}"]]
+    for note in (f"{ours}; bob: RMA 4711", "vitald: seen by bob, RMA 123", f"{ours} "):
+        assert not slurm.is_ours(settings, Known(held, note))
+        said.clear()
+        assert withdrawn(said, Known(held, note), settings) == []
+    said.clear()
+    worse = verdict(reason="gpu/0000:9b:00.0: worse (xid/64): replace the node")
+    slurm.withdraw(settings, worse, "gpu01", Known(held, ours), 1.0)
+    assert not slurm.is_ours(settings, Known(held, ours))
+    assert slurm.is_ours(settings, Known(held, slurm.reason_of(settings, worse)))
+
+
+def test_a_reason_that_slurm_did_not_take_leaves_the_former_one_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = Settings(record=tmp_path / "reason")
+    ours, held = slurm.reason_of(settings, verdict()), frozenset({"IDLE", "DRAIN"})
+    for trouble in ("", "slurmctld does not answer"):
+        monkeypatch.setattr(slurm, "_scontrol", lambda arguments, seconds, trouble=trouble: ("", trouble))
+        known = Known(held, ours) if trouble else Known(frozenset({"IDLE"}), "")
+        reason = "gpu/0000:9b:00.0: worse (xid/64): replace the node" if trouble else "gpu/0000:65:00.0: broken (xid/79): reboot the node"
+        slurm.withdraw(settings, verdict(reason=reason), "gpu01", known, 1.0)
+    assert slurm.is_ours(settings, Known(held, ours))
+
+
+def test_where_nothing_was_recorded_the_prefix_decides(tmp_path: Path) -> None:
+    held = frozenset({"IDLE", "DRAIN"})
+    assert slurm.is_ours(Settings(record=tmp_path / "nothing"), Known(held, "vitald: of an older vitald"))
+    (tmp_path / "record").mkdir()
+    assert slurm.is_ours(Settings(record=tmp_path / "record"), Known(held, "vitald: the record is a folder"))
+    assert not slurm.is_ours(Settings(), Known(held, "ticket 4711"))
+
+
+@pytest.mark.parametrize("file", ["docs/slurm.md", "packaging/slurm/README.md", "packaging/install"])
+def test_who_sets_up_slurm_is_told_of_jobs_that_would_stay_held(file: str) -> None:
+    assert "SchedulerParameters=nohold_on_prolog_fail" in (ROOT / file).read_text(encoding="utf-8")
+
+
 def test_our_own_reason_is_kept_up_to_date(said: list[list[str]]) -> None:
     assert withdrawn(said, Known(frozenset({"IDLE", "DRAIN"}), "vitald: something milder")) == [
         ["reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
@@ -221,7 +260,7 @@ def test_a_reason_is_one_short_line(reason: str, prefix: str) -> None:
 def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
     """Read twice, for speed: keys, defaults and values agree."""
     own = config.Slurm()
-    assert {name: getattr(Settings(), name) for name in Settings._fields if name != "socket"} == {
+    assert {name: getattr(Settings(), name) for name in Settings._fields if name not in ("socket", "record")} == {
         name: getattr(own, name) for name, _ in config.settings_of("slurm").values()
     }
     path = tmp_path / "config.toml"

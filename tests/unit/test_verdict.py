@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.judge.verdict import by_strength, fold
-from agent.model import NODE, Action, SourceHealth, SourceState, Status, When
+from agent.judge.verdict import Work, by_strength, fold
+from agent.model import NODE, Acceptance, Action, Asked, SourceHealth, SourceState, Status, When
 from tests.unit.builders import FUZZ, finding, source
 
 NOW = 100.0
@@ -84,13 +84,26 @@ def test_the_action_is_the_strongest_open_one() -> None:
         (Action.REPLACE_NODE, False, False, True),
     ],
 )
-@pytest.mark.parametrize("when", When)
+@pytest.mark.parametrize("when", [When.NOW, When.AFTER_JOB])
 def test_the_flags(action: Action, reboot: bool, reboot_by_site: bool, replacement: bool, when: When) -> None:
     """A replacement implies no reboot; a site that resets devices itself needs none for a reset alone."""
     ours, sites = fold([finding(action, when)], [], NOW), fold([finding(action, when)], [], NOW, device_reset=True)
     assert (ours.reboot_required, ours.replacement_required) == (reboot, replacement)
     assert (sites.reboot_required, sites.replacement_required) == (reboot_by_site, replacement)
     assert (sites.status, sites.action) == (ours.status, ours.action)
+
+
+@pytest.mark.parametrize("action", Action)
+@pytest.mark.parametrize("work", Work)
+def test_what_waits_for_maintenance_or_is_accepted_changes_nothing_but_the_text(action: Action, work: Work) -> None:
+    """Shown as degraded, at any time; a device that cannot be used waits for nothing, unless somebody accepted it."""
+    accepted = Acceptance(by="alice", reason="why", since=0.0, until=9.0, asked=Asked(action, When.NOW))
+    unusable = Asked(action, When.MAINTENANCE, unusable=True)
+    for one in (finding(action, When.MAINTENANCE), finding(action, accepted=accepted), finding(ruled=unusable, accepted=accepted)):
+        verdict = fold([one], [], NOW, work=work)
+        assert (verdict.status, verdict.reboot_required, verdict.replacement_required) == (Status.DEGRADED, False, False)
+        assert verdict.action is Action.OBSERVE
+    assert fold([finding(ruled=unusable)], [], NOW, work=work).status is Status.UNHEALTHY
 
 
 def test_the_flags_are_of_all_findings_not_of_the_strongest() -> None:

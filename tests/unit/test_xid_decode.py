@@ -98,10 +98,15 @@ def test_without_the_words_the_code_decides(line: str, action: Action) -> None:
         (
             f"{WHERE} 63, Row Remapper: New row (0x0000000012c4ea00) marked for remapping, reset gpu to activate.",
             RESET,
-            When.AFTER_JOB,
+            When.MAINTENANCE,
             "row",
         ),
-        (f"{WHERE} 63, Dynamic Page Retirement: New page retired, reload the driver to activate. (0x0000)", RESET, When.AFTER_JOB, "page"),
+        (
+            f"{WHERE} 63, Dynamic Page Retirement: New page retired, reload the driver to activate. (0x0000)",
+            RESET,
+            When.MAINTENANCE,
+            "page",
+        ),
         (f"{WHERE} 64, Row Remapper Error: (0x00000001d07b2300) - All reserved rows for bank are remapped", RESET, When.NOW, "spare"),
         (f"{WHERE} 64, Dynamic Page Retirement: Fatal error, unable to retire page (0x000000000012a4f3)", RESET, When.NOW, "page"),
     ],

@@ -60,6 +60,8 @@ class Adapter:
     model: str = ""  # maker and device number
     virtual: bool = False  # a function that another one made
     lent: bool = False  # RDMA devices of this node may be moved into a container
+    rate: float = 0.0  # bits per second that the configuration expects of each of its ports; 0: not said
+    replace_after_s: float = 0.0  # a port that was down for so long asks for a replacement; 0: never
     heart: Heart = field(default_factory=Heart)
     _serial: str = ""
     _completed: float = -1.0
@@ -225,9 +227,12 @@ class Adapter:
         else:
             look.values["link"] = worst.value if worst is not None else "unused"
         look.values["others"] = self.learned.others(set(seen))
+        down_s = max((self.learned.down_s(key) for key, port in should.items() if port.link is Link.DOWN), default=0.0)
+        look.values["link_down_seconds"] = down_s
+        look.values["link_down_overdue"] = float(0.0 < self.replace_after_s <= down_s)
         unused = [key for key, port in seen.items() if key not in should and port.link is Link.DOWN and not self.virtual]
         look.values["never_up"] = float(any(self.learned.alone(key, model) for key in unused))
-        running = [(port, self.learned.expected(key, model)) for key, port in should.items() if port.link is Link.UP and port.rate]
+        running = [(port, self._expected_of(port, key, model)) for key, port in should.items() if port.link is Link.UP and port.rate]
         if not running:
             look.missing |= dict.fromkeys(("bits_per_second", "lanes"), "no port is up")
             return
@@ -235,6 +240,10 @@ class Adapter:
         look.values |= {"bits_per_second": port.rate, "bits_per_second_expected": max(rate, port.rate)}
         if port.lanes:
             look.values |= {"lanes": port.lanes, "lanes_expected": max(lanes, port.lanes)}
+
+    def _expected_of(self, port: Port, key: str, model: str) -> tuple[float, float]:
+        """The rate and the lanes that a port should have. What the configuration says outranks what was learned."""
+        return (self.rate, port.lanes) if self.rate else self.learned.expected(key, model)
 
     # --- EFA
 

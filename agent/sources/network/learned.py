@@ -18,6 +18,7 @@ from agent.sources.network.port import Carrier, Link, Port
 _MOST = 1024  # of each thing remembered; virtual functions come with a new name each time
 _RUNNING = (Link.UP, Link.RETRAINING)
 _SIBLINGS = 3  # so many others of the model must agree on a rate
+_DOWN_STEP_S = 300.0  # for how long a port was down is remembered in steps of this, so that it is not stored with every round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +36,14 @@ class Seen:
 
 
 class Learned:
-    """`memory` is the subject's: `ports` with their best rate and lanes, `interfaces`, `rdma` devices by PCI address, `counted`."""
+    """`memory` is the subject's: `ports` with their best rate and lanes, `interfaces`, `rdma` devices by PCI address, `counted`, `down`."""
 
     def __init__(self, lasts_s: float) -> None:
         """`lasts_s`: for how long it is taken that an adapter is still as it was seen."""
         self.memory: dict[str, Any] = {}
         self._lasts_s = lasts_s
         self._seen: dict[str, Seen] = {}  # by PCI address
+        self._down: dict[str, tuple[float, float]] = {}  # by port: for how long it was seen down, and when last
 
     def saw(self, address: str, seen: Seen) -> None:
         self._seen[address] = seen
@@ -62,9 +64,26 @@ class Learned:
                 if port.link is Link.UP:
                     rate, lanes = self._best(key)
                     self._note("ports", key, [max(rate, port.rate), max(lanes, port.lanes)])
+                self._count_down_time(key, port.link, seen)
             for key, carrier in seen.carriers.items():
                 if carrier is Carrier.UP:
                     self._note("interfaces", key, True)
+
+    def _count_down_time(self, key: str, link: Link, seen: Seen) -> None:
+        """Add up for how long a port was observed down while another port of the node was up, across restarts and boots.
+
+        Observed time only, on the monotonic clock: neither a stepped clock nor a time in which nobody looked condemns a port.
+        """
+        if link not in (Link.DOWN, Link.UNKNOWN):
+            self._down.pop(key, None)
+            self.memory.get("down", {}).pop(key, None)
+            return
+        seconds, last = self._down.get(key, (self.down_s(key), seen.at))
+        if link is Link.DOWN and self.others(set(seen.ports)) == "up":
+            seconds += min(max(0.0, seen.at - last), self._lasts_s)
+        self._down[key] = seconds, seen.at
+        if seconds >= _DOWN_STEP_S:
+            self._note("down", key, seconds // _DOWN_STEP_S * _DOWN_STEP_S)
 
     def _note(self, table: str, key: str, value: object) -> None:
         noted = self.memory.setdefault(table, {})
@@ -89,6 +108,11 @@ class Learned:
     def used(self, key: str) -> bool:
         """Whether a port or an interface was ever up."""
         return key in self.memory.get("ports", {}) or key in self.memory.get("interfaces", {})
+
+    def down_s(self, key: str) -> float:
+        """For how long a port was observed down while another one of the node was up."""
+        seconds = self._down[key][0] if key in self._down else self.memory.get("down", {}).get(key, 0.0)
+        return float(seconds)
 
     def expected(self, key: str, model: str) -> tuple[float, float]:
         """The rate and the lanes that a port should have: its best so far, and what all others of its model have, if they agree."""

@@ -38,9 +38,12 @@ class Network:
 
     name = NAME
 
-    def __init__(self, sysfs: Path, settings: Settings) -> None:
+    def __init__(self, sysfs: Path, settings: Settings, rates: Mapping[str, float] | None = None) -> None:
+        """`rates`: the link rate in bits per second that the configuration expects, by patterns of adapters' names."""
         self._root = str(sysfs)
         self._exclude = settings.exclude
+        self._replace_after_s = settings.port_down_replace_after_s
+        self._rates = rates or {}
         self._files = Files()
         self._learned = Learned(lasts_s=2 * settings.every_s + settings.deadline_s)
         self._adapters: dict[str, Adapter] = {}
@@ -73,6 +76,7 @@ class Network:
             adapter.rdma, adapter.interfaces = rdma.get(address, ""), tuple(interfaces.get(address, ()))
             adapter.driver = Path(_link(f"{adapter.folder}/driver")).name
             adapter.lent = lent
+            adapter.rate = self._expected_rate(adapter)
         devices = [self._device(adapter) for adapter in self._adapters.values()]
         self._learned.keep({address for address, adapter in self._adapters.items() if not self._excluded(adapter)})
         absent = "" if devices else "no RDMA device, and no network interface on PCI"
@@ -96,8 +100,20 @@ class Network:
         folder = f"{self._root}/bus/pci/devices/{address}"
         ids = [self._files.text(Look(), name, f"{folder}/{name}") or "" for name in ("vendor", "device")]
         return Adapter(
-            address, folder, self._root, self._files, self._learned, model=":".join(ids), virtual=bool(_link(f"{folder}/physfn"))
+            address,
+            folder,
+            self._root,
+            self._files,
+            self._learned,
+            model=":".join(ids),
+            virtual=bool(_link(f"{folder}/physfn")),
+            replace_after_s=self._replace_after_s,
         )
+
+    def _expected_rate(self, adapter: Adapter) -> float:
+        """In bits per second, of the first pattern that matches; 0 where none does."""
+        matching = (rate for pattern, rate in self._rates.items() if any(fnmatch(name, pattern) for name in adapter.names))
+        return next(matching, 0.0)
 
     def _lent(self) -> bool:
         """Whether the kernel lets RDMA devices be moved into a container's network namespace, and out of sight."""

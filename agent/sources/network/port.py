@@ -31,7 +31,8 @@ _TOPS = {
     "excessive_buffer_overrun_errors": 15,
 }
 _STANDARD = tuple(_TOPS)
-_OF_DRIVER = ("local_ack_timeout_err", "roce_slow_restart")
+# mlx5: infiniband/hw/mlx5/counters.c; the last one is bnxt_re's (infiniband/hw/bnxt_re/hw_counters.c).
+_OF_DRIVER = ("local_ack_timeout_err", "roce_slow_restart", "packet_seq_err", "rx_icrc_encapsulated", "unrecoverable_err")
 EFA = (
     *("rx_drops", "rdma_read_wr_err", "rdma_write_wr_err", "retrans_pkts", "retrans_bytes"),
     *("retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"),

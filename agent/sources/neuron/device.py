@@ -26,14 +26,14 @@ _READY, _RESETTING = 1, 0
 _BUSY = "busy"
 _AGAIN_S = 0.1
 _HEADER = 4  # vendor and device: the first bytes of a function's configuration
-_OUTSIDE = {"link_interserver", "link_switch"}  # parts that may lie beyond this node
+_NO_PARTS = {"", "none", "ok"}  # no fault, in whatever words a newer driver says it
 _TOLD_APART = (2, 28)  # earlier drivers mix repairable with unrepairable errors when the firmware is newer
 _MIXED = 4096  # then what they read is a multiple of this
 _RESETTING_SAID = "the device is being reset"
 # What the card itself says, and not the driver's memory.
 _OF_THE_CARD = (
     *(attribute.reading for attribute in (*layout.ECC, layout.UNHEALTHY, layout.HEARTBEAT, layout.ERROR_EVENTS)),
-    *("hbm_ecc_unclear", "unreachable", "unhealthy_inside", "unhealthy_outside"),
+    *("hbm_ecc_unclear", "unreachable", "unhealthy_parts"),
 )
 
 
@@ -187,17 +187,30 @@ class NeuronDevice:
             look.values["hbm_ecc_unclear"] = 0.0
 
     def _judge_sight(self, look: Look) -> None:
-        """Files that are not where they are known to be mean that nobody knows: not that all is well."""
-        gone = [one for one in layout.ESSENTIAL if one.reading in look.missing and one.reading not in look.values]
+        """Files that are not where they are known to be mean that nobody knows: not that all is well.
+
+        A driver that is known to have moved files makes this a limit of what can be observed, which has a finding of its own: every other
+        check goes on, and a node that is unknown for ever would help nobody.
+        """
+        due = [one for one in layout.ESSENTIAL if one.there(self.version, self.known.family)]
+        gone = [one for one in due if one.reading in look.missing and one.reading not in look.values]
         if "hbm_ecc_unclear" in look.values:
             gone = [one for one in gone if one.reading != "hbm_ecc_uncorrected"]
-        if not gone:
+        moved = self.version >= layout.REORGANISED and bool(gone) and not any(self._there(one.path) for one in gone)
+        if due:
+            look.values["ecc_observable"] = float(not gone)
+        if not gone or moved:
             self.known.read = True
+        if not gone:
             return
         why = look.missing[gone[0].reading]
         at = layout.elsewhere(self.folder, gone[0].path.rpartition("/")[2])
         known = f"; a file of that name is at {at}, a layout that is not known here" if at and at != gone[0].path else ""
-        look.blind = f"{gone[0].path}: {why}{known}"
+        if not moved:
+            look.blind = f"{gone[0].path}: {why}{known}"
+            return
+        for attribute in gone:
+            look.missing[attribute.reading] = f"driver 2.31 moved files, and where this one is now is not known here{known}"
 
     def _firmware_health(self, look: Look) -> None:
         """What the card's firmware says of its parts: a list, empty when all are well."""
@@ -207,11 +220,12 @@ class NeuronDevice:
         if layout.UNHEALTHY.reading not in look.missing:
             said = self.files.value(look, layout.UNHEALTHY.reading, f"{self.folder}/{layout.UNHEALTHY.path}", str)
             if said is not None:
-                parts = {part.strip() for part in said.split(",")} - {""}
+                parts = {part.strip().lower() for part in said.split(",")} - _NO_PARTS
                 look.values["unreachable"] = float(UNREACHABLE in parts)
+                look.values.pop(layout.UNHEALTHY.reading, None)
                 if UNREACHABLE not in parts:
-                    look.values["unhealthy_inside"] = float(bool(parts - _OUTSIDE))
-                    look.values["unhealthy_outside"] = float(bool(parts & _OUTSIDE))
+                    look.values[layout.UNHEALTHY.reading] = ",".join(sorted(parts))
+                    look.values["unhealthy_parts"] = float(len(parts))
         if look.values.get("unreachable") == 1.0:
             look.missing[layout.HEARTBEAT.reading] = UNREACHABLE
         elif layout.HEARTBEAT.reading not in look.missing:

@@ -185,6 +185,9 @@ class Neuron:
             values["driver_loaded"] = float(bool(self._version) or entries > 0)
             if self._version:
                 values["driver_version"] = self._version
+            observable = [one.values["ecc_observable"] for one in read.values() if "ecc_observable" in one.values and not one.blind]
+            if observable:
+                values["devices_without_ecc"] = float(observable.count(0.0))
             unplaced = any(self._places.address(index) is None for index in self._known)
             if unplaced and entries:
                 values["unplaced_missing"] = float(max(0, functions - entries))

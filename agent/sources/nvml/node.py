@@ -64,7 +64,9 @@ class GpuNode:
         self._devices, self._watcher = Devices(), Watcher(catalog.watched(NAME))
         self._counted: dict[str, dict[str, float]] = {}  # by UUID: what began when the driver was loaded
         self._links: dict[str, list[int]] = {}  # by UUID: the NVLinks that were ever active
-        self._hung: set[str] = set()  # components at which a call hangs
+        self._hung: dict[str, Fields] = {}  # components at which a call hangs, and what was said of it
+        self.holding: tuple[Event, ...] = ()
+        self.calm: frozenset[tuple[Component, str]] = frozenset()
         self._missed: dict[str, str] = {}  # by UUID: GPUs that were said to be missing, and from which slot
         self._driver: dict[str, Sample] = {}
 
@@ -83,7 +85,7 @@ class GpuNode:
             "watch": self._watcher.memory,
             "counted": self._counted,
             "links": self._links,
-            "hung": sorted(self._hung),
+            "hung": self._hung,
             "missed": self._missed,
             "simulated": self.simulated,
         }
@@ -95,7 +97,9 @@ class GpuNode:
             stored = json.loads(memory)
             devices, links, missed = Devices(stored["gpus"]), dict(stored["links"]), dict(stored["missed"])
             watcher = Watcher(self._catalog.watched(NAME), stored["watch"])
-            counted, hung, simulated = dict(stored["counted"]), set(stored["hung"]), bool(stored["simulated"])
+            counted, simulated = dict(stored["counted"]), bool(stored["simulated"])
+            said = stored["hung"]  # a former version stored the names alone
+            hung: dict[str, Fields] = {str(name): {} for name in said} if isinstance(said, list) else dict(said)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
         self._devices, self._watcher, self._links, self._missed, self._hung = devices, watcher, links, missed, hung
@@ -144,21 +148,21 @@ class GpuNode:
                 events.append(self.event(RESET, component, {}, text, now))
                 self._watcher.forget(identity, counters=True)
             if values and component.name in self._hung:
-                self._hung.discard(component.name)
+                del self._hung[component.name]
                 events.append(self.event(HUNG, component, {"recovered": True}, f"{self._who(address)} answers again"))
             self.read[address] = self._readings(component, identity, values, answer, now)
         if self._driver.get("unavailable") == 0 and NODE.name in self._hung:
-            self._hung.discard(NODE.name)
+            del self._hung[NODE.name]
             events.append(self.event(HUNG, NODE, {"recovered": True}, "the driver answers again"))
         return [*events, *self._signs(answers, on_pci)]
 
     def hangs(self, gpu: str, call: str, seconds: float, state: str, *, unkillable: bool = False) -> Event:
         """A call does not return. `gpu` may be empty: a call into the driver that is about no GPU."""
         component = Component(ComponentKind.GPU, gpu) if gpu else NODE
-        self._hung.add(component.name)
         fields: dict[str, Value] = {"call": call, "seconds": round(seconds, 1), "state": state}
         if unkillable:
             fields["unkillable"] = True
+        self._hung[component.name] = fields
         about = f": {self._who(gpu)}" if gpu else ""
         return self.event(HUNG, component, fields, f"{call} has not answered for {seconds:.1f} s [{state}]{about}")
 
@@ -280,7 +284,20 @@ class GpuNode:
         if versions := self._firmware():
             whole["vbios_versions"] = float(max(map(len, versions.values())))
         readings.append(plain(NODE, whole, simulated=self.simulated))
-        return [self._signed(sign) for sign in self._watcher.look(readings, time.monotonic(), tuple(self.read.values()))]
+        told = [self._signed(sign) for sign in self._watcher.look(readings, time.monotonic(), tuple(self.read.values()))]
+        self.holding = tuple(self._signed(sign) for sign in self._watcher.holding)
+        self.calm = frozenset(self._watcher.calm)
+        return told
+
+    def take_holding(self, on_pci: set[str]) -> tuple[Event, ...]:
+        """What the last look found to hold still, once, and what hangs still. What is not on PCI any more hangs no more."""
+        holding, self.holding = self.holding, ()
+        hanging = [Component.parse(name) for name in sorted(self._hung)]
+        return *holding, *(self._hangs_still(one) for one in hanging if one == NODE or one.id in on_pci)
+
+    def _hangs_still(self, component: Component) -> Event:
+        about = self._who(component.id) if component != NODE else "the driver"
+        return self.event(HUNG, component, dict(self._hung[component.name]), f"{about} has not answered again")
 
     def _firmware(self) -> dict[str, set[str]]:
         """The VBIOS versions of each model."""

@@ -348,6 +348,8 @@ class Nvml:
 
     def _batch(self, events: Iterable[Event], state: SourceState, detail: str) -> Batch:
         events = (*self._released(), *events)
+        said = {(event.component, event.code) for event in events}
+        holding = tuple(event for event in self._node.take_holding(self._on_pci()) if (event.component, event.code) not in said)
         position = None
         memory = self._node.memory
         if events or memory != self._noted:
@@ -363,6 +365,8 @@ class Nvml:
             detail=detail,
             readings=readings,
             simulated=self._node.simulated,
+            holding=holding,
+            calm=self._node.calm,
         )
 
     def _unavailable(self, code: int, detail: str) -> Batch:

@@ -1,0 +1,288 @@
+"""What is observed and what is open agree: whatever closed a finding, the next look opens it again while its fault is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.catalog.watch import Test as Kind
+from agent.catalog.watch import Watch, Watched, read
+from agent.judge.judge import CLEARED, REPLACED, Judge
+from agent.ledger import Audit, Entry, Query, read_events
+from agent.model import Action, Component, ComponentKind, Event, Finding, Readings, Sample
+from agent.pipeline import Pipeline
+from agent.sources.facts import Facts
+from agent.sources.source import Batch
+from agent.sources.watch import Sign, Watcher
+from tests.unit.builders import EXAMPLES, act, booted, catalogue, event
+from tests.unit.test_pipeline import idle, running
+
+DAY = 86400.0
+KINDS = sorted(catalogue().kinds())
+# What grew in a window is no present state: see the last test.
+STATES = [
+    one
+    for kind in KINDS
+    for one in catalogue().watched(kind)
+    if (one.lasting or one.state) and not any(watch.over_s for watch in one.watches)
+]
+ASKING = [one for one in STATES if catalogue().rule(one.code).action is not Action.NONE]
+SIBLINGS = 4
+BOOT_A = "boot-a"
+
+
+def told(watch: Watch, *, holds: bool) -> dict[str, Sample]:
+    """Readings for which a watch holds, or does not."""
+    values: dict[str, Sample] = {name: wanted[0] for name, wanted in watch.only.items()}
+    values["name"] = "model"
+    if watch.times:
+        values[watch.times] = 1.0
+    if watch.test is Kind.DIFFERS:
+        return {**values, str(watch.limit): "right", watch.of: "wrong" if holds else "right"}
+    if watch.test is Kind.CHANGES:
+        return {**values, watch.of: 2.0 if holds else 0.0}
+    if watch.test is Kind.HAS:
+        return {**values, watch.of: float(watch.values[0]) if holds else 0.0}
+    if watch.test is Kind.IS and holds:
+        return {**values, watch.of: watch.values[0]}
+    if watch.test is Kind.IS:
+        others = ("none of these", *map(float, range(100)))
+        like = [one for one in others if isinstance(one, str) is isinstance(watch.values[0], str)]
+        return {**values, watch.of: next(one for one in like if one not in watch.values)}
+    limit = 50.0 if isinstance(watch.limit, str) else float(watch.limit)
+    if isinstance(watch.limit, str):
+        values[watch.limit] = limit
+    by = 1.0 + abs(limit) + watch.least
+    if watch.test in (Kind.PEERS_ABOVE, Kind.PEERS_BELOW):
+        limit, by = 1000.0, 1000.0 if watch.test is Kind.PEERS_BELOW else by * 100.0
+    up = watch.test in (Kind.ABOVE, Kind.PEERS_ABOVE)
+    return {
+        **values,
+        watch.of: limit + (by if up is holds else -by) if watch.test not in (Kind.PEERS_ABOVE, Kind.PEERS_BELOW) or holds else limit,
+    }
+
+
+@dataclass
+class Story:
+    """One fault of one component, looked at by its source and judged, with all that may come in between."""
+
+    watched: Watched
+    holds: bool = False
+    now: float = 1000.0  # on both clocks
+    boots: int = 0
+    source: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.catalog = catalogue()
+        self.component = Component(self.watched.component, "0000:65:00.0")
+        self.source = self.watched.code.partition("/")[0]
+        self.watcher = Watcher([self.watched])
+        self.facts = Facts(self.source, BOOT_A)
+        self.pipeline = Pipeline.__new__(Pipeline)
+        self.pipeline.boot_id, self.pipeline._serial = BOOT_A, 0
+        self.pipeline._ended, self.pipeline._not_opened = {}, set()
+        self.pipeline.judge = Judge(self.catalog)
+        self.pipeline.judge.apply(booted(BOOT_A, self.now))
+        self.unread = False
+
+    @property
+    def opened(self) -> list[Finding]:
+        return [found for found in self.pipeline.judge.opened if found.code == self.watched.code]
+
+    def judge(self, *events: Event) -> None:
+        entry = self.pipeline._judge(Entry(), *events)
+        self.pipeline._remember_ends(entry.transitions)
+
+    def look(self) -> list[Event]:
+        """One look; what was made of what it contradicted."""
+        values: dict[str, Sample] = {}
+        for watch in reversed(self.watched.watches):
+            values |= told(watch, holds=False)
+        values |= told(self.watched.watches[0], holds=self.holds)
+        own = self.reading(self.component, values)
+        others = [self.reading(Component(self.component.kind, f"other-{number}"), {**values, **self.usual()}) for number in range(SIBLINGS)]
+        said = [self.event(sign) for sign in self.watcher.look([own], self.now, [own, *others])]
+        holding = tuple(self.event(sign) for sign in self.watcher.holding)
+        batch = Batch(self.source, tuple(said), holding=holding, calm=frozenset(self.watcher.calm))
+        entry = self.pipeline._reconcile(self.pipeline._judge(Entry(), *said), batch)
+        self.pipeline._remember_ends(entry.transitions)
+        return list(entry.events)[len(said) :]
+
+    def usual(self) -> dict[str, Sample]:
+        watch = self.watched.watches[0]
+        return told(watch, holds=False)
+
+    def reading(self, component: Component, values: dict[str, Sample]) -> Readings:
+        fresh = frozenset[str]() if self.unread else frozenset(values)
+        return Readings(component=component, identity=component.id, time=self.now, looked=self.now, values=values, fresh=fresh)
+
+    def event(self, sign: Sign) -> Event:
+        return replace(self.facts.event(sign.code, sign.component, sign.fields, sign.text), time=self.now, source=self.source)
+
+    def settle(self) -> list[Event]:
+        """Look until what holds has held for as long as it must; and once more."""
+        made = []
+        wait = max(watch.for_s for watch in self.watched.watches) + 1.0
+        for seconds in (0.0, 1.0, wait, 1.0):
+            self.now += seconds
+            made += self.look()
+        return made
+
+    # What may come in between.
+
+    def clear(self) -> None:
+        self.now += 1.0
+        for found in self.opened:
+            self.judge(act(CLEARED, found, self.now))
+
+    def replaced(self) -> None:
+        self.clear()
+        self.judge(event(REPLACED, self.component, self.now, fields={"by": "alice"}))
+
+    def device_reset(self) -> None:
+        """Told by another source, which this one does not hear of."""
+        self.now += 1.0
+        self.judge(event("device/reset", self.component, self.now, boot=self.pipeline.boot_id))
+
+    def reboot(self) -> None:
+        self.now += 60.0
+        self.boots += 1
+        boot = f"boot-{self.boots}"
+        self.pipeline.boot_id, self.facts = boot, Facts(self.source, boot)
+        self.restart()
+        self.watcher.forget_all()
+        self.judge(booted(boot, self.now))
+
+    def restart(self) -> None:
+        self.watcher = Watcher([self.watched], json.loads(json.dumps(self.watcher.memory)))
+        self.pipeline.judge = Judge(self.catalog, self.pipeline.judge.memory)
+
+    def begin(self) -> None:
+        self.holds = True
+
+    def end(self) -> None:
+        self.holds = False
+
+    def forget(self) -> None:
+        """What the source remembers is lost."""
+        self.watcher = Watcher([self.watched])
+
+    def wait(self) -> None:
+        """Long enough for any quiet time to be over, and for nothing else."""
+        self.now += 2 * DAY
+        self.pipeline.judge.expire(self.now)
+
+    def hide(self) -> None:
+        """It cannot be read for one look: nobody may say anything new."""
+        before = [(found.id, found.open) for found in self.opened]
+        self.unread = True
+        self.look()
+        self.unread = False
+        assert [(found.id, found.open) for found in self.opened] == before
+
+    def check(self) -> None:
+        """After enough looks, what is open is what is observed."""
+        self.settle()
+        asks = catalogue().rule(self.watched.code).rule_on(dict(self.values_told())).action is not Action.NONE
+        assert len(self.opened) == (self.holds and asks), self.watched.code
+        assert self.settle() == [], "one event for a difference, not one a round"
+
+    def values_told(self) -> dict[str, Sample]:
+        watch = self.watched.watches[0]
+        return {watch.of: told(watch, holds=True)[watch.of]} if self.holds else {"recovered": 1.0}
+
+
+BETWEEN = ("clear", "replaced", "device_reset", "reboot", "restart", "begin", "end", "forget", "wait", "hide")
+
+
+@pytest.mark.parametrize("watched", ASKING, ids=lambda one: one.code)
+def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(watched: Watched) -> None:
+    story = Story(watched, holds=True)
+    story.check()
+    (first,) = story.opened
+    story.clear()
+    assert story.opened == []
+    story.now += 1.0
+    (again,) = story.look()
+    (found,) = story.opened
+    assert found.id != first.id and found.action is first.action
+    assert again.fields["again"] == "cleared by alice: why" and again.raw.endswith("(cleared by alice: why; still observed)")
+    assert story.look() == []
+    story.end()
+    story.check()
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.sampled_from(STATES), st.lists(st.sampled_from(BETWEEN), max_size=8))
+def test_what_is_open_is_what_is_observed(watched: Watched, between: list[str]) -> None:
+    """Whatever a person, another source, a boot, a restart or a loss of memory did in between."""
+    story = Story(watched)
+    for name in between:
+        getattr(story, name)()
+        story.check()
+
+
+def test_an_observation_of_before_the_clear_opens_nothing() -> None:
+    """The look was under way when the person cleared it."""
+    story = Story(next(one for one in STATES if one.code == "nvml/row_remap_pending"), holds=True)
+    story.check()
+    story.look()
+    late = tuple(story.event(sign) for sign in story.watcher.holding)
+    story.clear()
+    batch = Batch("nvml", holding=late)
+    assert not story.pipeline._is_contradicted(batch)
+    assert story.pipeline._reconcile(Entry(), batch).events == ()
+
+
+def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
+    """Cleared, observed again, restarted: each difference is one event of the ledger, and says how the finding had ended."""
+    gpu = Component(ComponentKind.GPU, "0000:65:00.0")
+    facts = Facts("nvml", BOOT_A)
+
+    def look() -> Batch:
+        """Everything is as it was."""
+        return Batch("nvml", holding=(facts.event("nvml/gpu_lost", gpu, {"lost": 1}, "NVML: lost is 1"),))
+
+    async def work() -> list[str]:
+        async with running(tmp_path) as pipeline:
+            await pipeline.put(Batch("nvml", (facts.event("nvml/gpu_lost", gpu, {"lost": 1}, "NVML: lost is 1"),)))
+            await idle(pipeline)
+            for _ in range(3):
+                await pipeline.put(look())
+                await idle(pipeline)
+            (found,) = pipeline.judge.opened
+            audit = Audit(time=found.last + 0.01, uid=0, pid=1, verb="clear", target=str(found.id), reason="reseated")
+            await asyncio.sleep(0.02)
+            assert await pipeline.clear(found.id, "root (uid 0)", audit) is not None
+        async with running(tmp_path) as pipeline:
+            assert pipeline.judge.opened == ()
+            for _ in range(3):
+                await pipeline.put(look())
+                await idle(pipeline)
+            (found,) = pipeline.judge.opened
+            assert pipeline.board.verdict().status.value == "unhealthy"
+        return [stored.event.raw for stored in read_events(tmp_path / "ledger.db", Query()) if stored.event.code == "nvml/gpu_lost"]
+
+    assert asyncio.run(work()) == ["NVML: lost is 1", "NVML: lost is 1 (cleared by root (uid 0): reseated; still observed)"]
+
+
+def test_what_grew_in_a_window_is_told_again_only_if_it_goes_on() -> None:
+    """A person dealt with it; the window still looks back on what was before."""
+    watcher = Watcher(
+        [Watched(code="nvml/test", component=ComponentKind.GPU, watches=(read({"of": "n", "above": 1, "over": "1h", "per": "1h"}),))]
+    )
+
+    def look(now: float, value: float) -> tuple[int, int]:
+        own = Readings(
+            component=Component(ComponentKind.GPU, "a"), identity="a", time=now, looked=now, values={"n": value}, fresh=frozenset({"n"})
+        )
+        said = watcher.look([own], now)
+        return len(said), len(watcher.holding)
+
+    assert [look(0, 0), look(10, 5), look(20, 5), look(30, 6), look(40, 6)] == [(0, 0), (1, 0), (0, 0), (0, 1), (0, 0)]
