@@ -87,7 +87,7 @@ class Schedule:
         since = -math.inf if plan.needs_idle else moment.boot
         until = moment.now + plan.every_s / 4  # later ones are from before the clock was put back, and would hold up the schedule
         known = [run for run in runs if run.ask.check == plan.check and not run.ask.gpus and since <= run.began <= until]
-        last = max((run for run in known if fills(run, plan.level)), key=lambda run: run.began, default=None)
+        last = max((run for run in known if fills(run, plan.level)), key=lambda run: (run.began, run.ended), default=None)
         tries = [run for run in known if run.ask.level == plan.level and again(run) and (last is None or run.began > last.began)]
         if tries:
             at = _next_try(tries, slots, until)
@@ -142,7 +142,7 @@ def fills(run: Run, level: int) -> bool:
 
 def _next_try(tries: list[Run], slots: Slots, until: float) -> float:
     """After what could not run. The count begins anew with each slot."""
-    newest = max(tries, key=lambda run: run.began)
+    newest = max(tries, key=lambda run: (run.began, run.ended))
     ended = _end(newest, until)
     count = sum(slots.index(run.began) == slots.index(newest.began) for run in tries)
     slot = slots.first_from(ended + min(AGAIN_S, slots.every_s / 2))
