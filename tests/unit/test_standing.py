@@ -49,6 +49,10 @@ def told(watch: Watch, *, holds: bool) -> dict[str, Sample]:
         return {**values, watch.of: 2.0 if holds else 0.0}
     if watch.test is Kind.HAS:
         return {**values, watch.of: float(watch.values[0]) if holds else 0.0}
+    if watch.test is Kind.LISTS:
+        return {**values, watch.of: f"{watch.values[0]},x" if holds else ""}
+    if watch.test is Kind.LISTS_OTHER:
+        return {**values, watch.of: "none of these" if holds else str(watch.values[0])}
     if watch.test is Kind.IS and holds:
         return {**values, watch.of: watch.values[0]}
     if watch.test is Kind.IS:
