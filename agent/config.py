@@ -341,6 +341,9 @@ class Host:
     units: tuple[str, ...] = setting(
         (), _names, 'systemd units that must be running here, such as "kubelet.service", "slurmd.service", "nvidia-fabricmanager.service".'
     )
+    units_if_enabled: tuple[str, ...] = setting(
+        ("nvidia-fabricmanager.service", "nvidia-imex.service"), _names, "systemd units that must be running where they are enabled."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,15 @@ def status_word(status: str) -> str:
     return colour(status.upper(), "bold", _STATUS.get(status, "bold"))
 
 
+def flag_words(findings: Iterable[Json], *, reboot: object, replacement: object) -> list[str]:
+    """The flags that are up; and why a reboot is required where no finding asks for one."""
+    words = []
+    if reboot:
+        asked = any(one["action"] == "reboot_node" and one["accepted"] is None and one["when"] != "maintenance" for one in findings)
+        words.append("reboot required" if asked else "reboot required (for a device reset: [policy] device_reset is false)")
+    return words + ["replacement required"] * bool(replacement)
+
+
 def when_words(when: object) -> str:
     """What follows the words of an action, by when it is due; as `When.words` of the model, which is slow to import."""
     return WHEN_WORDS[str(when)]

@@ -203,8 +203,9 @@ class _Scan:
                 print(f"{number:>8}  {render.cut(render.safe(raw), render.width() - 10)}")
         if len(coverage.hosts) > 1:
             print(f"lines of {len(coverage.hosts)} hosts ({render.safe(', '.join(coverage.hosts))}), judged as if of one node")
-        flags = [("reboot required", verdict.reboot_required), ("replacement required", verdict.replacement_required)]
-        print("  ".join([render.status_word(verdict.status.value), *(render.colour(word, "bold", "red") for word, up in flags if up)]))
+        up = render.flag_words(findings, reboot=verdict.reboot_required, replacement=verdict.replacement_required)
+        flags = [render.colour(word, "bold", "red") for word in up]
+        print("  ".join([render.status_word(verdict.status.value), *flags]))
         if coverage.problem:
             render.tell(f"  {render.safe(coverage.problem)}")
         for finding in findings:

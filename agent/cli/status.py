@@ -35,7 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(status: Json) -> None:
-    flags = [word for key, word in (("rebootRequired", "reboot required"), ("replacementRequired", "replacement required")) if status[key]]
+    flags = render.flag_words(
+        cast("list[Json]", status["findings"]), reboot=status["rebootRequired"], replacement=status["replacementRequired"]
+    )
     drill = "simulated" if status["simulated"] else ""
     head = [render.colour(render.safe(status["host"]), "bold"), render.status_word(str(status["status"]))]
     render.tell("  ".join([*head, render.colour(", ".join(filter(None, [*flags, drill])), "bold")]).rstrip())

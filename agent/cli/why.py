@@ -69,7 +69,8 @@ def lines(chain: Json) -> Iterable[str]:
         mark = "->" if layer["decides"] else "  "
         when = render.when_words(layer["when"])
         yield f"    {mark} {layer['layer']!s:<10} {layer['action']}{when}: {render.safe(layer['because'])}"
-    flags = [name for name, value in cast("Json", chain["flags"]).items() if value]
+    up = cast("Json", chain["flags"])
+    flags = render.flag_words([finding], reboot=up["rebootRequired"], replacement=up["replacementRequired"])
     yield f"  flags    {', '.join(flags) or 'none'}"
     yield "  history"
     for change in cast("list[Json]", chain["transitions"]):

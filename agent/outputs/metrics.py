@@ -120,6 +120,10 @@ class BoardCollector(Collector):
         yield _gauge("vitald_incidents", "Open incidents: each one physical story, however many findings it has.", len(open_ones))
         escalated = sum(1 for found in self.board.findings if found.escalated is not None)
         yield _gauge("vitald_findings_escalated", "Open findings that ask for more than their rule, as they came back.", escalated)
+        accepted = sum(1 for found in self.board.findings if found.accepted is not None)
+        yield _gauge(
+            "vitald_findings_accepted", "Open findings that a person accepted for a time: no effect on fitness and flags.", accepted
+        )
         yield _counter("vitald_transitions", "Findings opened, changed or cleared.", self.board.transitions)
 
     def _suspects(self) -> Iterator[Metric]:

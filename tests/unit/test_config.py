@@ -56,6 +56,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     **{(section, "exclude"): ('["mlx5_bond_*", " 0000:c4:00.0"]', ("mlx5_bond_*", "0000:c4:00.0")) for section in ("network", "pci")},
     ("host", "mounts"): ('"/data"', ("/data",)),
     ("host", "units"): ('["slurmd.service"]', ("slurmd.service",)),
+    ("host", "units_if_enabled"): ("[]", ()),
     **{("expect", kind): ("16", 16) for kind in ("neuron", "efa", "nics", "nvme", "boots")},
     **{("expect", kind): ('["1.2", "1.3"]', ("1.2", "1.3")) for kind in ("gpu_driver", "vbios", "neuron_driver", "efa_driver", "kernel")},
     ("diagnostics", "enabled"): ("false", False),

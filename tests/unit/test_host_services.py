@@ -263,7 +263,12 @@ def systemd() -> Systemd:
 
 
 def served(tree: Tree, systemd: Systemd) -> Host:
-    subject = Host(tree.root / "sys", tree.root / "proc", Path("/"), config.Host(mounts=("/",), units=("kubelet", "slurmd.service")))
+    subject = Host(
+        tree.root / "sys",
+        tree.root / "proc",
+        Path("/"),
+        config.Host(mounts=("/",), units=("kubelet", "slurmd.service"), units_if_enabled=()),
+    )
     subject.clock.adjtimex = lambda: Timex(maxerror=1000)
     subject.units.show = systemd.show
     return subject
@@ -292,6 +297,29 @@ def test_a_service_that_does_not_run(tree: Tree, clock: Clock, systemd: Systemd,
         looking.look()
         clock.pass_(seconds)
         assert [event.fields["recovered"] for event in looking.look()] == [True]
+
+
+@pytest.mark.parametrize(("enabled", "watched"), [("enabled", True), ("disabled", False), ("", False)])
+def test_a_service_that_must_run_where_it_is_enabled(tree: Tree, clock: Clock, systemd: Systemd, enabled: str, watched: bool) -> None:
+    """Nobody had to say that a node with NVSwitches needs its Fabric Manager; one that was turned off on purpose is not missed."""
+    imex = {"load": "loaded" if enabled else "not-found", "active": "inactive"}
+    systemd.unit("nvidia-fabricmanager.service", UnitFileState=enabled)
+    systemd.unit("nvidia-imex.service", **imex, UnitFileState="disabled")
+    subject = Host(tree.root / "sys", tree.root / "proc", Path("/"), config.Host(mounts=("/",)))
+    subject.clock.adjtimex = lambda: Timex(maxerror=1000)
+    subject.units.show = systemd.show
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        clock.pass_(60)
+        systemd.unit("nvidia-fabricmanager.service", "failed", UnitFileState=enabled)
+        looking.look()
+        clock.pass_(60)
+        found = {("unit/not_running", "node/nvidia-fabricmanager.service")} if watched else set()
+        assert told(looking.look()) == found
+    systemd.error = "systemctl: System has not been booted with systemd as init system"
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        assert looking.last.state is SourceState.OK, "nobody asked for these"
 
 
 def test_a_service_that_is_restarted_again_and_again(tree: Tree, clock: Clock, systemd: Systemd) -> None:

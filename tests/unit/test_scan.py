@@ -506,6 +506,8 @@ def test_a_process_that_has_a_drills_name_hides_no_fault_of_the_kernels() -> Non
 
 def test_the_flags_are_in_the_summary() -> None:
     assert "UNHEALTHY  reboot required" in scan(f"{STAMPED}\n".encode())[1]
+    reset = scan(b"[    1.0] NVRM: Xid (PCI:0000:9b:00): 95, pid=7, name=train, Uncontained: L1D (0,0). RST: No, D-RST: Yes\n")[1]
+    assert "reboot required (for a device reset: [policy] device_reset is false)" in reset and "do     reset the device" in reset
     assert "replacement required" in scan(f"{STAMPED}\n".encode(), "--profile", "hyperpod")[1]
     assert "required" not in scan(QUIET.encode())[1]
 

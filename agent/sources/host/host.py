@@ -42,7 +42,7 @@ class Host:
         self.filesystems = FileSystems(sysfs, procfs, (str(state), *settings.mounts))
         self.processes = Processes(procfs, files)
         self.clock = Clock()
-        self.units = Units(settings.units)
+        self.units = Units(settings.units, settings.units_if_enabled)
         memory, processors = Memory(sysfs, procfs, files), Processors(sysfs, files)
         self._parts: tuple[Part, ...] = (memory, processors, self.filesystems, self.drives, self.processes, self.clock, self.units)
 

@@ -1,5 +1,5 @@
 """
-The services that this site says must be running, as systemd shows them.
+The services that this site says must be running, as systemd shows them; and some that must where they are enabled.
 
 One call of systemctl serves all of them. Where systemd is not the one in charge (a container), or does not answer in time, nothing
 is observed. Source: systemctl(1), org.freedesktop.systemd1(5).
@@ -17,7 +17,7 @@ from agent.model import Component, ComponentKind
 from agent.sources.files import Look
 from agent.sources.polled import Device
 
-_PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "NRestarts", "Result")
+_PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "NRestarts", "Result")
 _ANSWER_S = 5.0
 _SERVES_S = 2.0  # an answer serves the looks of one round
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
@@ -56,8 +56,12 @@ def show(units: Sequence[str]) -> str:
 class Units:
     """The units that were configured."""
 
-    def __init__(self, units: Sequence[str]) -> None:
-        self._units = tuple(dict.fromkeys(unit if "." in unit else f"{unit}.service" for unit in units))
+    def __init__(self, units: Sequence[str], if_enabled: Sequence[str] = ()) -> None:
+        """`if_enabled`: those that are looked at only where somebody enabled them."""
+        required = tuple(dict.fromkeys(unit if "." in unit else f"{unit}.service" for unit in units))
+        optional = tuple(dict.fromkeys(unit if "." in unit else f"{unit}.service" for unit in if_enabled))
+        self._units = tuple(dict.fromkeys((*required, *optional)))
+        self._required = frozenset(required)
         self.show: Callable[[Sequence[str]], str] = show
         self._lock = threading.Lock()
         self._answer: list[dict[str, str]] | Unanswered = []
@@ -65,7 +69,13 @@ class Units:
 
     def devices(self) -> Iterator[Device]:
         for number, unit in enumerate(self._units):
-            yield Device(Component(ComponentKind.NODE, unit), partial(self._look, number, unit))
+            if unit in self._required or self._is_enabled(number):
+                yield Device(Component(ComponentKind.NODE, unit), partial(self._look, number, unit))
+
+    def _is_enabled(self, number: int) -> bool:
+        """Where systemd does not answer, nobody enabled anything as far as is known."""
+        answer = self._ask()
+        return not isinstance(answer, Unanswered) and answer[number].get("UnitFileState") in ("enabled", "enabled-runtime")
 
     def _look(self, number: int, unit: str) -> Look:
         look = Look(words=unit, fields={"unit": unit})
