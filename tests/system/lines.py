@@ -24,6 +24,16 @@ def remap(pid: int, pci: str = "0000:65:00") -> str:
     return xid(pid, code=63, pci=pci, message="Row Remapper: New row (0x0000000001aa5555) marked for remapping, reset gpu to activate.")
 
 
+# What asks for a replacement at once: the catalogue wants a second occurrence first.
+REPLACE_FOR_64 = """
+[catalog.overrides."xid/64"]
+action = "replace_node"
+clears = ["replaced"]
+escalation = "none"
+cases = []
+"""
+
+
 def fallen_with_company(pid: int, pci: str = "0000:65:00", echoes: int = 3) -> list[str]:
     """One story: a GPU falls off the bus, its channels are cleaned up, and the driver says what it needs."""
     said = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"

@@ -44,7 +44,7 @@ CALLS = {
     "components": Call(f"components {ASKS}"),
     "expect": Call(f"expect {ASKS}"),
     "recovery": Call("recovery --config /nonexistent"),
-    "accept": Call(f"accept #NUMBER --for 7d --reason x {ASKS}"),
+    "accept": Call(f"accept 2 --for 7d --reason x {ASKS}"),
     "clear": Call(f"clear #NUMBER --reason x {ASKS}"),
     "remedy": Call(f"remedy 1 --reason x {ASKS}"),
     "release": Call(f"release --reason x {ASKS}", UNAVAILABLE, heard=False),

@@ -71,7 +71,7 @@ def test_the_command_line(gpus: tuple[SimulatedNode, Node]) -> None:
     assert simulated.uuids[2] in row
     assert "nvml " in row
     assert row.endswith("healthy")
-    assert any("retired_pages" in line and line.endswith(": not supported") for line in lines[lines.index("") :])
+    assert any("c2c_links" in line and line.endswith(": not supported") for line in lines[lines.index("") :])
     only = json.loads(node.cli("components", "--kind", "gpu", "--json").stdout)
     assert [one["id"] for one in only["components"]] == simulated.addresses
     assert {one["kind"] for one in only["coverage"]} == {"gpu"}

@@ -215,7 +215,7 @@ def test_why_escalated(make_node: Make) -> None:
     assert node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') == suspect["score"] > 1  # type: ignore[index]
     shown = node.cli("why", "2").stdout
     assert "-> escalation replace_node: it came back although" in shown
-    assert "replacementRequired" in shown
+    assert "replacement required" in shown
 
 
 def test_why_shows_only_its_own_events(node: Node) -> None:
@@ -442,23 +442,23 @@ def test_a_rule_on_trial(make_node: Make) -> None:
 def test_a_code_that_only_a_trial_knows(make_node: Make) -> None:
     """A new line shape on trial: seen, shown as a trial, and asks for nothing."""
     node = make_node(
-        extra="""[catalog.overrides."fs/lustre_evicted"]
+        extra="""[catalog.overrides."fs/ours_evicted"]
 shadow = true
-title = "Lustre client was evicted"
+title = "Our client was evicted"
 meaning = "The file server dropped this client."
 class = "fabric"
 action = "reboot_node"
 clears = ["reboot"]
 escalation = "none"
 source = "our storage team"
-match = ['LustreError: .*This client was evicted by (?P<device>[\\w\\-]+)']
+match = ['OurStorage: .*This client was thrown out by (?P<device>[\\w\\-]+)']
 """
     )
     node.start()
-    node.write("LustreError: 167-0: fs-MDT0000: This client was evicted by fs-MDT0000; in progress operations will fail.")
+    node.write("OurStorage: node ours-1: This client was thrown out by ours-1")
     status = node.wait(lambda status: status["trials"])
     assert (status["status"], status["reasons"], status["incidents"]) == ("healthy", [], [])
-    assert [one["code"] for one in status["trials"]] == ["fs/lustre_evicted"]  # type: ignore[attr-defined]
+    assert [one["code"] for one in status["trials"]] == ["fs/ours_evicted"]  # type: ignore[attr-defined]
 
 
 # --- metrics

@@ -21,7 +21,7 @@ from agent.recovery.request import FILE, Ground, Kind, Request, parse, render
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
-from tests.system.lines import wait_for_pid, xid
+from tests.system.lines import REPLACE_FOR_64, wait_for_pid, xid
 from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
 
@@ -189,7 +189,7 @@ def test_a_reboot_that_fails_is_said_and_counted(site: Callable[..., Site], make
 def test_replacement(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
     """It outranks the reboot, and a reboot's budget is not spent for it."""
     here = site()
-    node = quiet(make_node(extra=here.settings), here)
+    node = quiet(make_node(extra=here.settings + REPLACE_FOR_64), here)
     node.start()
     node.write(xid(2, pci="0000:9b:00"), xid(1, code=64, message=REMAP_FAILED))
     node.wait(lambda status: (status["recovery"]["request"] or {}).get("action") == "replace")  # type: ignore[index]

@@ -21,6 +21,7 @@ from agent.cli import client
 from agent.ledger import FILE
 from agent.ledger.schema import VERSION
 from tests.harness import PYTHON, ROOT, Json, Node
+from tests.system.lines import REPLACE_FOR_64
 from tests.unit.test_upgrade import OLD, laid_out, said
 from tests.whole_tree import Proc
 
@@ -41,7 +42,7 @@ def read_again(node: Node, raws: list[str]) -> None:
 @pytest.mark.parametrize("schema", OLD)
 def test_a_daemon_goes_on_from_an_older_ledger(make_node: Make, tmp_path: Path, schema: int) -> None:
     """The verdict, the findings and the events of its last day, the node not having been booted; and new ones come after them."""
-    node = make_node()
+    node = make_node(extra=REPLACE_FOR_64)  # as the catalogue had it when these ledgers were taken
     proc = Proc(tmp_path / "proc")
     proc.write("sys/kernel/random/boot_id", BOOT)
     node.configure("[paths]", f'[paths]\nprocfs = "{proc.root}"')

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.cli import slurm
 from agent.cli.slurm import Known
 from agent.config import Config, Means, Paths, Recovery
 from agent.recovery import cluster
@@ -22,6 +23,12 @@ from tests.conftest import require
 
 WISH = Wish(action="reboot", request="r" * 8, verdict={"reasons": ["gpu/0000:65:00.0: fell \x1b[2J off"]}, boot_id="boot-b")
 OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
+
+
+@pytest.fixture(autouse=True)
+def _no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this machine's own vitald told its Slurm last is not ours."""
+    monkeypatch.setattr(slurm, "RECORD", tmp_path / "slurm-reason")
 
 
 def config(**changes: object) -> Config:
