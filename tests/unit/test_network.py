@@ -287,7 +287,7 @@ def test_a_port_that_stays_down_for_a_day_is_lost(tree: NetworkTree, make_node: 
     node.clock.ahead += 10 * 3600.0  # nobody looked: this time does not count
     assert node.told(36, every_s=300.0) == set()  # 3 hours
     node.restart(boot_id="boot-2")
-    assert node.told(15, every_s=300.0) == {("ib/port_down", _NIC_3), ("ib/port_failed", _NIC_3), ("ib/port_lost", _NIC_3)}
+    assert node.told(20, every_s=300.0) == {("ib/port_down", _NIC_3), ("ib/port_failed", _NIC_3), ("ib/port_lost", _NIC_3)}
     tree.up("mlx5_3")
     over = {event.code for event in node.rounds() if event.fields.get("recovered")}
     assert over == {"ib/port_down", "ib/port_failed", "ib/port_lost"}
