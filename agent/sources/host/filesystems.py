@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from agent.sources.polled import Device
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _GAVE_UP = frozenset({"emergency_ro", "shutdown"})
 _UNKNOWN_MOUNT = "no mount is known that holds it"
+_KNOWN_S = 5.0  # for so long the disks of the mounts are taken to be the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class FileSystems:
         self._sysfs, self._procfs = sysfs, procfs
         self._paths = tuple(dict.fromkeys(str(Path(path).absolute()) for path in paths))
         self.statvfs: Callable[[str], os.statvfs_result] = os.statvfs
+        self._disks, self._disks_at = frozenset[str](), -_KNOWN_S
 
     def devices(self) -> Iterator[Device]:
         mounts = self._mounts()
@@ -69,8 +72,14 @@ class FileSystems:
             yield Device(component, partial(self._look, mount, paths))
 
     def disks(self) -> frozenset[str]:
-        """The names of the disks that hold them, as the kernel's lines call them."""
-        return frozenset(device.component.id for device in self.devices())
+        """The names of the disks that hold them, as the kernel's lines call them. Read anew after some seconds: such lines come in storms.
+
+        Raises OSError where the mounts cannot be read.
+        """
+        if time.monotonic() - self._disks_at >= _KNOWN_S:
+            self._disks = frozenset(device.component.id for device in self.devices())
+            self._disks_at = time.monotonic()
+        return self._disks
 
     def _mounts(self) -> list[Mount]:
         """The youngest of those on one mount point hides the others."""

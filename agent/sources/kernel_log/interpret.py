@@ -7,6 +7,7 @@ Shared by both readers, so that a line means the same wherever it was read.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -106,7 +107,8 @@ class Interpreter:
         if self.inventory is not None and component.kind in _ACCELERATION:
             fields["device_kind"] = component.kind.value
         if self.needed is not None and component.kind is ComponentKind.DISK and self._asks_whether_needed(sighting.code):
-            fields["needed"] = component.id in self.needed()
+            with suppress(OSError):  # then nobody knows, and the line asks for less
+                fields["needed"] = component.id in self.needed()
         if self.inventory is not None and component.id and named:
             fields["on_pci"] = self.inventory.present(component.id)
             if (port := self.inventory.port(component.id)) is not None:
