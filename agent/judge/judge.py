@@ -526,6 +526,8 @@ class Judge:
     def _remember_fault(self, finding: Finding, rule: Rule, event: Event) -> None:
         if finding.simulated or finding.shadow or rule.fault_class not in _OF_THE_DEVICE:
             return
+        if "again" in event.fields:
+            return  # the same fault, which somebody had cleared while it stood: no second one in the device's record
         device, fault = self.identity(finding.component), rule.fault or rule.code
         window = max((step.within_s for step in self._catalog.ladder(rule, finding.ruled.action).steps), default=0.0)
         one = f"incident {finding.incident}"

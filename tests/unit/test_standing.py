@@ -210,6 +210,7 @@ def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(watched: W
     story = Story(watched, holds=True)
     story.check()
     (first,) = story.opened
+    record = story.pipeline.judge.memory.marks
     story.clear()
     assert story.opened == []
     story.now += 1.0
@@ -217,6 +218,7 @@ def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(watched: W
     (found,) = story.opened
     assert found.id != first.id and found.action is first.action
     assert again.fields["again"] == "cleared by alice: why" and again.raw.endswith("(cleared by alice: why; still observed)")
+    assert story.pipeline.judge.memory.marks == record, "one fault in the device's record, however often it is cleared"
     assert story.look() == []
     story.end()
     story.check()
