@@ -718,7 +718,13 @@ def whole_machine() -> None:
     require(str(Path("/proc/self/ns/pid").readlink()) == holders._HOST_PIDS, "a machine whose processes are all seen")
 
 
-def real(folder: Path, own: Sequence[int] = (), proven: Callable[[str], bool] = os.path.isfile) -> Gate:
+def real(folder: Path, own: Sequence[int] = (), proven: Callable[[str], bool] | None = None) -> Gate:
+    """Over this machine's real processes; devices are this test's own files: other tests have some of the same names open."""
+
+    def is_ours(path: str) -> bool:
+        return Path(path).is_file() and os.path.realpath(path).startswith(f"{folder}/")
+
+    proven = proven or is_ours
     return Gate(cgroup=folder / "no cgroups", dev=folder, own=own, proven=proven)
 
 
