@@ -96,7 +96,7 @@ class Pipeline:
         self._caught_up = False  # what happened while nobody watched has been judged: only then may anything end by quiet
         self._former_boots: set[str] = set()
         self._ended: dict[tuple[Component, str, bool], str] = {}  # how the last finding of each fault ended
-        self._not_opened: set[str] = set()  # codes that are observed, and of which no finding could be opened
+        self._not_opened: set[tuple[Component, str, bool]] = set()  # faults that are observed, and of which no finding could be opened
 
     async def open(self, catalog: Catalog) -> None:
         """Read what is remembered and fold in that the node may have booted since. Raises only LedgerNewer."""
@@ -224,11 +224,15 @@ class Pipeline:
     def _reconcile(self, entry: Entry, batch: Batch) -> Entry:
         """Make one event of each difference between what a look observed and what is open: a replay does the same."""
         for event in batch.holding:
-            if not self.judge.accounts_for(event) and event.code not in self._not_opened:
+            fault = (event.component, event.code, event.simulated)
+            if self.judge.accounts_for(event):
+                self._not_opened.discard(fault)
+            elif fault not in self._not_opened:
                 entry = self._judge(entry, self._observed_still(event))
                 if not self.judge.accounts_for(event):  # else there would be one in every round
-                    log.error("observed_and_not_opened", code=event.code, component=event.component.name, raw=event.raw)
-                    self._not_opened.add(event.code)
+                    self._not_opened.add(fault)
+                    said = f"observed, and no finding could be opened: {event.code} of {event.component.name}: {event.raw}"
+                    entry = self._judge(entry, self._own_event("vitald/not_judged", {}, NODE, said))
         for finding in self.judge.contradicted_by(batch.source, batch.calm) if batch.calm else ():
             raw = f"{batch.source}: {finding.title}: not observed any more"
             over = self._own_event(finding.code, {"recovered": True}, finding.component, raw)

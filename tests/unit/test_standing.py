@@ -15,7 +15,7 @@ from agent.catalog.watch import Test as Kind
 from agent.catalog.watch import Watch, Watched, read
 from agent.judge.judge import CLEARED, REPLACED, Judge
 from agent.ledger import Audit, Entry, Query, read_events
-from agent.model import Action, Component, ComponentKind, Event, Finding, Readings, Sample
+from agent.model import Action, Component, ComponentKind, Event, Finding, Readings, Sample, Transition
 from agent.pipeline import Pipeline
 from agent.sources.facts import Facts
 from agent.sources.source import Batch
@@ -244,6 +244,28 @@ def test_an_observation_of_before_the_clear_opens_nothing() -> None:
     batch = Batch("nvml", holding=late)
     assert not story.pipeline._is_contradicted(batch)
     assert story.pipeline._reconcile(Entry(), batch).events == ()
+
+
+def test_what_cannot_be_opened_is_a_finding_of_its_own_once_and_hides_no_other_device() -> None:
+    story = Story(next(one for one in STATES if one.code == "nvml/row_remap_pending"), holds=True)
+    story.check()
+    story.clear()
+    story.now += 1.0
+    pipeline = story.pipeline
+    apply, other = pipeline.judge.apply, Component(story.component.kind, "0000:66:00.0")
+
+    def refuse(event: Event) -> list[Transition]:
+        return [] if event.component == story.component else apply(event)
+
+    pipeline.judge.apply = refuse  # type: ignore[method-assign]  # a fault of ours
+    held = story.facts.event("nvml/row_remap_pending", story.component, {"row_remap_pending": 1}, "pending")
+    held = replace(held, time=story.now)
+    batch = Batch("nvml", holding=(held, replace(held, component=other, identity="other")))
+    codes = [event.code for event in pipeline._reconcile(Entry(), batch).events]
+    assert codes == ["nvml/row_remap_pending", "vitald/not_judged", "nvml/row_remap_pending"]
+    assert {found.component for found in story.opened} == {other}
+    assert "vitald/not_judged" in {found.code for found in pipeline.judge.opened}
+    assert pipeline._reconcile(Entry(), batch).events == ()
 
 
 def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
