@@ -63,9 +63,10 @@ def by_strength(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=_order)
 
 
-def _order(finding: Finding) -> tuple[bool, bool, int, int, float, int]:
+def _order(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
+    """A remedy comes before a device that cannot be used and asks for none; of equal actions, such a device comes first."""
     asked = finding.asked
-    return finding.deferred, not finding.unusable, -asked.action.rank, -asked.when.urgency, finding.since, finding.id
+    return finding.deferred, -asked.action.rank, not finding.unusable, -asked.when.urgency, finding.since, finding.id
 
 
 def told(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[tuple[Finding, list[Finding]]]:

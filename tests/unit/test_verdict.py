@@ -106,6 +106,16 @@ def test_what_waits_for_maintenance_or_is_accepted_changes_nothing_but_the_text(
     assert fold([finding(ruled=unusable)], [], NOW, work=work).status is Status.UNHEALTHY
 
 
+def test_the_remedy_is_told_before_the_device_that_cannot_be_used() -> None:
+    """A line that asks a person to look beside a flag that asks for a reboot would be read as no reboot."""
+    look = finding(ruled=Asked(Action.INSPECT, When.NOW, unusable=True), number=1)
+    idle = finding(Action.INSPECT, number=2)
+    reboot = finding(Action.REBOOT_NODE, number=3)
+    waits = finding(Action.REPLACE_NODE, When.MAINTENANCE, number=4)
+    assert by_strength([waits, idle, look, reboot]) == [reboot, look, idle, waits]
+    assert fold([waits, idle, look, reboot], [], NOW).reasons[0].endswith(": reboot the node")
+
+
 def test_the_flags_are_of_all_findings_not_of_the_strongest() -> None:
     verdict = fold(
         [finding(Action.REPLACE_NODE, number=1), finding(Action.REBOOT_NODE, number=2), finding(Action.OBSERVE, number=3)], [], NOW
