@@ -29,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
         workers: int | None = getattr(config.option, "numprocesses", None)
         measure_slowness(workers or 1)
     config.option.timeout = patient(_TEST_S)
+    Node.warm = True
     # Where no test says otherwise: this machine's own vitald may have told its Slurm something.
     os.environ["VITALD_SLURM_RECORD"] = str(Path(tempfile.gettempdir()) / "vitald-tests-slurm-reason")
 

@@ -20,17 +20,21 @@ import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
 from agent.config import POLLED
 from agent.simulator.node import SimulatedNode
 from tests.pace import patient
+from tests.warm import Process, Starter
 
 Json = dict[str, object]
 # What the daemon and the command line run with: their libraries, as a node has them, without those of the tests (tests/run).
 _LEAN = Path(sys.prefix) / "daemon/bin/python"
 PYTHON = str(_LEAN) if _LEAN.exists() else sys.executable
+_VITALD = (PYTHON, "-m", "agent")
+_BEFORE_PYTHON = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "TZ")  # variables that are read as a program starts
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -60,8 +64,15 @@ def free_port() -> int:
     raise AssertionError("no free port")
 
 
+@cache
+def _starter() -> Starter:
+    return Starter(PYTHON)
+
+
 class Node:
     """A node. `kernel_log` is "file" (a file in the folder) or "kmsg" (this machine's own, records of users accepted)."""
+
+    warm = False  # whether it is forked from a process that has loaded its modules: in tests, where they do not say otherwise (conftest.py)
 
     def __init__(
         self,
@@ -82,9 +93,9 @@ class Node:
         self.port = free_port()
         self.socket = self.runtime / "vitald.sock"
         self.config = folder / "config.toml"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.environment: dict[str, str] = dict(gpus.environment) if gpus is not None else {}
-        self.command = [PYTHON, "-m", "agent", "run", "--config", str(self.config)]
+        self.command = [*_VITALD, "run", "--config", str(self.config)]
         self.fds: tuple[int, ...] = ()  # that it is started with
         folder.mkdir(parents=True, exist_ok=True)
         self.log.touch()
@@ -120,15 +131,14 @@ listen = "127.0.0.1:{self.port}"
             print(self.errors.read_text()[-8000:])
 
     def start(self, wait: bool = True) -> None:
+        environment = {**os.environ, **self.environment}
+        program, words = tuple(self.command[:3]), self.command[3:]
+        forked = self.warm and program == _VITALD and not self.fds and not any(name.startswith(_BEFORE_PYTHON) for name in self.environment)
         with self.errors.open("ab") as errors:
-            self.process = subprocess.Popen(
-                self.command,
-                stdout=errors,
-                stderr=errors,
-                cwd=ROOT,
-                env={**os.environ, **self.environment},
-                pass_fds=self.fds,
-            )
+            if forked:
+                self.process = _starter().start(words, environment, errors.fileno())
+            else:
+                self.process = subprocess.Popen(self.command, stdout=errors, stderr=errors, cwd=ROOT, env=environment, pass_fds=self.fds)
         if wait:
             self.until(lambda: self.answers("/healthz"), 15.0, "the daemon to answer")
             self.until(self._looked, 15.0, "the first look")

@@ -55,7 +55,7 @@ def test_the_command_that_the_documents_name() -> None:
     assert done.returncode in (0, 1), done.stderr
     figures: Json = json.loads(done.stdout)["benchmarks"]["soak"]
     assert "error" not in figures, done.stderr
-    assert figures["hours"] == soak.SHORTEST
+    assert float(str(figures["hours"])) >= soak.SHORTEST
     assert done.returncode == bool(figures["exceeded"])
     assert min(figures["happened"].values()) >= 1  # type: ignore[attr-defined]
 
