@@ -3,9 +3,9 @@ Daemons from a process that has loaded their modules already: half of what a sta
 
 Owns     the process that forks them, and the handle by which a test knows the one that it started.
 
-What is forked runs `agent.cli.main` with its own words, environment, folder and outputs, as `python -m agent` does; it has loaded no
-catalogue and read no configuration. Tests of how a process is started (test_service, test_packages) and of its memory start one of its
-own, as everything outside the tests does.
+What is forked runs `agent.cli.main` with its own words, environment, folder and outputs, as `python -m agent` does: it reads its
+configuration and the catalogue, whose patterns are compiled already. Tests of how a process is started (test_service, test_packages)
+start one of their own, as everything outside the tests does.
 
     python -m tests.warm FD    what a test process runs: forks for whom the socket FD connects it with, and ends with it
 """
@@ -169,12 +169,13 @@ def _become(request: dict[str, object], output: int) -> list[str]:
 
 
 def main() -> int:
-    from agent import cli
+    from agent import catalog, cli
     from agent.cli import run  # noqa: F401  what `vitald run` loads by name
 
     gc.disable()
     import agent.daemon  # noqa: F401  and this is what takes long
 
+    catalog.load()
     gc.collect()
     gc.freeze()  # what is shared is not to be written to
     words = serve(socket.socket(fileno=int(sys.argv[1])))
