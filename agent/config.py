@@ -243,6 +243,7 @@ class Paths:
 
     sysfs: Path = setting(Path("/sys"), _path, "Root of sysfs.")
     procfs: Path = setting(Path("/proc"), _path, "Root of procfs.")
+    fstab: Path = setting(Path("/etc/fstab"), _path, "The node's fstab: the node needs the local disks in it.")
     state: Path = setting(default_state, _path, "Folder of the ledger. Must survive a reboot.")
     runtime: Path = setting(default_runtime, _path, "Folder of the socket. Need not survive a reboot.")
 
@@ -336,7 +337,9 @@ class Host:
     every_s: float = setting(toml.duration("60s"), toml.duration, "How often to look.")
     deadline_s: float = setting(toml.duration("10s"), toml.duration, "A look at one part that takes longer hangs.")
     mounts: tuple[str, ...] = setting(
-        ("/", "/var/log"), _names, "File systems to watch for space, inodes and being read-only, beside that of the state folder."
+        ("/", "/var/log"),
+        _names,
+        "File systems to watch for space, inodes and being read-only, beside that of the state folder.",
     )
     units: tuple[str, ...] = setting(
         (), _names, 'systemd units that must be running here, such as "kubelet.service", "slurmd.service", "nvidia-fabricmanager.service".'

@@ -23,6 +23,7 @@ from agent.lane import Lane
 from agent.model import Event
 from agent.sources.expected import Expected
 from agent.sources.host.filesystems import FileSystems
+from agent.sources.host.fstab import Fstab
 from agent.sources.host.host import Host
 from agent.sources.kernel_log import pstore
 from agent.sources.kernel_log.announced import Announcements
@@ -67,7 +68,10 @@ class Sources:
         paths, log = config.paths, config.kernel_log
         self.inventory = PciInventory(paths.sysfs)
         self.places = Places()
-        needed = FileSystems(paths.sysfs, paths.procfs, (str(paths.state), *config.host.mounts))
+        self._fstab = Fstab(paths.fstab)
+        self._fstab.read()  # once before lines are read; from then on the host source does it
+        mounts = (str(paths.state), *config.host.mounts)
+        needed = FileSystems(paths.sysfs, paths.procfs, mounts, self._fstab)
         self.interpreter = Interpreter(
             catalog,
             Announcements(),
@@ -143,7 +147,7 @@ class Sources:
             (Neuron(sysfs, self.inventory, self.places, partial(self.expected.enough_of, "neuron")), config.neuron),
             (Network(sysfs, config.network, config.expect.link_rate), config.network),
             (Pci(sysfs, self.inventory, config.pci, lambda: self.uevents.error, nvml=config.nvml.enabled), config.pci),
-            (Host(sysfs, config.paths.procfs, config.paths.state, config.host), config.host),
+            (Host(sysfs, config.paths.procfs, config.paths.state, config.host, self._fstab), config.host),
         ]
         enabled = [(subject, settings.every_s, settings.deadline_s) for subject, settings in subjects if settings.enabled]
         return [*enabled, (self.expected, _EXPECT_EVERY_S, _EXPECT_LOOK_S)]

@@ -34,6 +34,7 @@ EXAMPLE = ROOT / "config.example.toml"
 KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("paths", "sysfs"): ('"/host/sys"', Path("/host/sys")),
     ("paths", "procfs"): ('"/host/proc"', Path("/host/proc")),
+    ("paths", "fstab"): ('"/host/etc/fstab"', Path("/host/etc/fstab")),
     ("paths", "state"): ('"/data/vitald"', Path("/data/vitald")),
     ("paths", "runtime"): ('"/data/run"', Path("/data/run")),
     ("kernel_log", "source"): ('"kmsg"', "kmsg"),

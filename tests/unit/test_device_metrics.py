@@ -20,6 +20,7 @@ from agent.outputs import devices
 from agent.outputs.families import read_by
 from agent.sources.expected import Expected
 from agent.sources.host.clock import Timex
+from agent.sources.host.fstab import Fstab
 from agent.sources.host.host import Host
 from agent.sources.network.network import Network
 from agent.sources.network.port import EFA
@@ -131,7 +132,8 @@ def subjects(tree: Tree, folder: Path) -> Iterator[Subject]:
     yield Network(tree.root, config.Network())
     yield Pci(tree.root, inventory, config.Pci())
     yield Expected(tree.root, proc, inventory, CATALOG.instances, "boot-1", config.Expect(nvme=1, kernel=("6.8.0-aws",)), 0, lambda: True)
-    host = Host(tree.root, proc, folder, config.Host(mounts=("/",), units=("kubelet.service",), units_if_enabled=()))
+    settings = config.Host(mounts=("/",), units=("kubelet.service",), units_if_enabled=())
+    host = Host(tree.root, proc, folder, settings, Fstab(folder / "fstab"))
     host.units.show = lambda _: "Id=kubelet.service\nLoadState=loaded\nActiveState=active\nSubState=running\nNRestarts=2\nResult=success"
     host.clock.adjtimex = lambda: Timex(maxerror=250_000, offset=100)
     host.filesystems.statvfs = lambda _: os.statvfs_result((4096, 4096, 1000, 600, 500, 100, 90, 80, 0, 255))

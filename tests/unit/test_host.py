@@ -11,6 +11,7 @@ import pytest
 from agent import config
 from agent.model import SourceState
 from agent.sources.host.clock import Timex
+from agent.sources.host.fstab import Fstab
 from agent.sources.host.host import Host
 from agent.sources.source import Position
 from tests.looking import Looking, polled, told
@@ -71,7 +72,8 @@ def statvfs(*, free: float = 0.5, inodes: float = 0.5, files: int = 1000) -> os.
 
 
 def host(tree: Tree, *mounts: str) -> Host:
-    subject = Host(tree.root / "sys", tree.root / "proc", Path("/var/lib/vitald"), config.Host(mounts=mounts or ("/",)))
+    settings, fstab = config.Host(mounts=mounts or ("/",)), Fstab(tree.root / "etc/fstab")
+    subject = Host(tree.root / "sys", tree.root / "proc", Path("/var/lib/vitald"), settings, fstab)
     subject.filesystems.statvfs = lambda _: statvfs()
     subject.clock.adjtimex = lambda: Timex(maxerror=1000)
     return subject

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
 from agent.sources.host.filesystems import Mount, _mount
+from agent.sources.host.fstab import Fstab, parse
 from tests.looking import Looking, polled, told
 from tests.trees import Tree
 from tests.unit.test_host import KINDS, ROOT, Clock, clock, drive, host, statvfs, tree
@@ -123,6 +125,106 @@ def test_a_line_of_mountinfo() -> None:
     assert found == Mount("/mnt2", "98:0", "ext3", "/dev/root", frozenset({"rw", "noatime"}), frozenset({"rw", "errors=continue"}))
     assert found.holds("/mnt2/log")
     assert not found.holds("/mnt22")
+
+
+# --- the local disks of fstab
+
+FSTAB = """\
+# /etc/fstab: static file system information.
+UUID=0a1f  /               ext4  errors=remount-ro  0 1
+UUID=77-AB /boot/efi       vfat  umask=0077         0 1
+LABEL=b    /boot           ext4  defaults           0 2
+/dev/md127 /scratch        xfs   defaults,noatime   0 2
+/dev/disk/by-id/nvme-a /local\\040data  auto
+LABEL=c    /cache          ext4  defaults,nofail    0 2
+LABEL=d    /archive        ext4  noauto,user        0 0
+/dev/sdz   /san            xfs   _netdev            0 0
+files:/a   /home           nfs4  defaults           0 0
+tmpfs      /run/x          tmpfs size=1g            0 0
+/swapfile  none            swap  sw                 0 0
+/dev/vg/s  swap            swap  sw                 0 0
+/img/a.img /mnt/image      ext4  loop               0 0
+/scratch   /srv            none  bind               0 0
+/dev/sr0   /media/cdrom    iso9660 ro               0 0
+UUID=9 relative ext4 defaults 0 0
+UUID=8
+"""
+
+
+def test_which_local_disks_fstab_says_the_node_needs() -> None:
+    assert parse(FSTAB) == {"/", "/scratch", "/local data"}
+
+
+@pytest.mark.parametrize("text", ["", "\0" * 300, "UUID=1", "\n" * 70000, "/dev/a /\\000 ext4", "\\777 \\777 ext4"])
+def test_an_fstab_of_nonsense_names_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / "fstab").write_text(text)
+    fstab = Fstab(tmp_path / "fstab")
+    fstab.read()
+    assert fstab.points == frozenset()
+
+
+def test_an_fstab_without_end_is_bounded(tmp_path: Path) -> None:
+    lines = [f"/dev/sd{number} /disk{number:05} ext4 defaults 0 2" for number in range(100000)]
+    (tmp_path / "fstab").write_text("\n".join(lines))
+    fstab = Fstab(tmp_path / "fstab")
+    fstab.read()
+    assert len(fstab.points) == 64
+    filler = "#" * 65500 + "\n"
+    (tmp_path / "fstab").write_text(filler + "/dev/sda /data/of/somebody ext4 defaults 0 2\n")
+    fstab.read()
+    fstab.read()
+    assert fstab.points == frozenset()  # and not the half of a path
+
+
+def test_a_torn_fstab_forgets_nothing_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "fstab"
+    fstab = Fstab(path)
+    fstab.read()
+    assert fstab.points == frozenset()
+    path.write_text(FSTAB)
+    fstab.read()
+    path.write_text(FSTAB[:90])
+    fstab.read()
+    assert "/scratch" in fstab.points
+    fstab.read()
+    assert fstab.points == {"/"}
+    path.unlink()
+    os.mkfifo(path)
+    fstab.read()  # and does not wait for somebody to write
+    fstab.read()
+    assert fstab.points == {"/"}
+    path.unlink()
+    fstab.read()
+    fstab.read()
+    assert fstab.points == frozenset()
+
+
+def test_a_local_disk_of_fstab_is_watched_for_being_read_only(tree: Tree) -> None:
+    """Not for space: jobs may fill it."""
+    scratch = "40 27 9:127 / /scratch rw,noatime - xfs /dev/md127 rw"
+    image = "41 27 7:3 / /local\\040data rw - ext4 /dev/loop3 rw"
+    tree.write("etc/fstab", FSTAB)
+    tree.write("proc/1/mountinfo", f"{ROOT}\n{scratch}\n{image}")
+    subject = host(tree)
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        assert subject.filesystems.disks() == {"nvme0n1p1", "md127"}
+        assert looking.readings("disk/md127").values == {"read_only": 0.0}
+        assert "may fill it" in looking.readings("disk/md127").missing["free_ratio"]
+        tree.write("proc/1/mountinfo", f"{ROOT}\n{scratch.removesuffix('rw')}rw,shutdown\n{image}")
+        assert told(looking.look()) == {("fs/remounted_readonly", "disk/md127")}
+
+
+def test_what_can_be_pulled_out_is_not_the_nodes(tree: Tree) -> None:
+    tree.write("etc/fstab", "LABEL=stick /scratch ext4 defaults 0 2")
+    tree.write("proc/1/mountinfo", f"{ROOT}\n40 27 8:17 / /scratch rw - ext4 /dev/sdb1 rw")
+    tree.link("sys/dev/block/8:17", "sys/devices/usb/block/sdb/sdb1")
+    tree.write("sys/devices/usb/block/sdb/removable", 1)
+    subject = host(tree)
+    subject.find()
+    assert subject.filesystems.disks() == {"nvme0n1p1"}
+    tree.write("sys/devices/usb/block/sdb/removable", 0)
+    assert {one.component.name for one in subject.filesystems.devices()} == {"disk/nvme0n1p1", "disk/sdb1"}
 
 
 # --- drives

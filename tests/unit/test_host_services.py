@@ -14,6 +14,7 @@ from agent import config
 from agent.model import SourceState
 from agent.sources.host import units
 from agent.sources.host.clock import Timex, adjtimex
+from agent.sources.host.fstab import Fstab
 from agent.sources.host.host import Host
 from agent.sources.host.units import Unanswered
 from tests.looking import Looking, polled, told
@@ -268,6 +269,7 @@ def served(tree: Tree, systemd: Systemd) -> Host:
         tree.root / "proc",
         Path("/"),
         config.Host(mounts=("/",), units=("kubelet", "slurmd.service"), units_if_enabled=()),
+        Fstab(tree.root / "etc/fstab"),
     )
     subject.clock.adjtimex = lambda: Timex(maxerror=1000)
     subject.units.show = systemd.show
@@ -305,7 +307,8 @@ def test_a_service_that_must_run_where_it_is_enabled(tree: Tree, clock: Clock, s
     imex = {"load": "loaded" if enabled else "not-found", "active": "inactive"}
     systemd.unit("nvidia-fabricmanager.service", UnitFileState=enabled)
     systemd.unit("nvidia-imex.service", **imex, UnitFileState="disabled")
-    subject = Host(tree.root / "sys", tree.root / "proc", Path("/"), config.Host(mounts=("/",)))
+    fstab = Fstab(tree.root / "etc/fstab")
+    subject = Host(tree.root / "sys", tree.root / "proc", Path("/"), config.Host(mounts=("/",)), fstab)
     subject.clock.adjtimex = lambda: Timex(maxerror=1000)
     subject.units.show = systemd.show
     with Looking(polled(subject, *KINDS)) as looking:
@@ -382,7 +385,7 @@ def test_without_systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_this_machine_is_read_without_surprise(tmp_path: Path) -> None:
-    subject = Host(Path("/sys"), Path("/proc"), tmp_path, config.Host())
+    subject = Host(Path("/sys"), Path("/proc"), tmp_path, config.Host(), Fstab(tmp_path / "fstab"))
     with Looking(polled(subject, *KINDS, look_s=10.0)) as looking:
         assert {code for code, _ in told(looking.look(2))} <= {"host/memory_corrupted"}
         assert looking.last.state is SourceState.OK, looking.last.detail

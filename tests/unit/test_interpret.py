@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agent.model import NODE, Action, Component, ComponentKind, Event, Trust
 from agent.sources.host.filesystems import FileSystems
+from agent.sources.host.fstab import Fstab
 from agent.sources.kernel_log.announced import WINDOW_S, Announcements
 from agent.sources.kernel_log.interpret import Interpreter, lost_event, printable
 from agent.sources.kernel_log.record import unescape
@@ -186,12 +187,27 @@ def test_whether_the_node_needs_a_file_system(tmp_path: Path) -> None:
     """By the mounts of process 1: the root file system is needed, a pod's volume is not."""
     tree = Tree(tmp_path)
     tree.write("proc/1/mountinfo", "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw\n90 27 259:9 / /pods/a rw - ext4 /dev/nvme9n1 rw")
-    disks = FileSystems(tmp_path, tmp_path / "proc", ("/", "/var/lib/vitald")).disks
+    fstab = Fstab(tree.root / "etc/fstab")
+    disks = FileSystems(tmp_path, tmp_path / "proc", ("/", "/var/lib/vitald"), fstab).disks
     known = Interpreter(catalogue(), Announcements(), None, accept_userspace=False, needed=disks)
     rule = catalogue().rule("fs/shutdown")
     root, pod = (read(known, f"Aborting journal on device {disk}-8.") for disk in ("nvme0n1p1", "nvme9n1"))
     assert (root.component.name, root.fields["needed"], rule.rule_on(root.fields).action) == ("disk/nvme0n1p1", True, Action.REBOOT_NODE)
     assert (pod.component.name, pod.fields["needed"], rule.rule_on(pod.fields).action) == ("disk/nvme9n1", False, Action.INSPECT)
+
+
+def test_the_node_needs_the_local_disks_of_fstab(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.write("etc/fstab", "LABEL=scratch /scratch xfs defaults 0 2\n")
+    mounted = "91 27 9:127 / /scratch rw,noatime - xfs /dev/md127 rw"
+    tree.write("proc/1/mountinfo", f"27 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n{mounted}")
+    fstab = Fstab(tree.root / "etc/fstab")
+    fstab.read()
+    disks = FileSystems(tmp_path, tmp_path / "proc", ("/",), fstab).disks
+    known = Interpreter(catalogue(), Announcements(), None, accept_userspace=False, needed=disks)
+    event = read(known, "XFS (md127): Filesystem has been shut down due to log error (0x2).")
+    assert (event.component.name, event.fields["needed"]) == ("disk/md127", True)
+    assert catalogue().rule(event.code).rule_on(event.fields).action is Action.REBOOT_NODE
 
 
 def test_a_log_of_another_machine_does_not_say_what_the_node_needs() -> None:

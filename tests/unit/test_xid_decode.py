@@ -144,3 +144,24 @@ def test_an_unknown_code_asks_for_a_person_and_keeps_its_number() -> None:
     assert said.action is INSPECT
     assert "999" in said.title
     assert not catalogue().rule("xid/999").known
+
+
+@pytest.mark.parametrize(
+    ("message", "flag", "value"),
+    [
+        ("Row Remapper Error: (0x0000000000abcdef) - Row Remapping table is full", "exhausted", True),
+        ("DRAM Retirement failed due to no spare for retirement at 0x0000000000001234", "exhausted", True),
+        ("DRAM Retirement failed due to internal error at 0x0000000000001234", "exhausted", False),
+        ("DRAM Retirement failed due to pending bank remap at 0x0000000000001234", "already_pending", True),
+        ("Row Remapper Error: (0x0000000000abcdef) - Attempting to remap a reserved row", "already_pending", False),
+    ],
+)
+def test_why_a_row_could_not_be_remapped(message: str, flag: str, value: bool) -> None:
+    assert seen(f"NVRM: Xid (PCI:0000:9b:00): 64, {message}").fields[flag] is value
+
+
+def test_a_name_does_not_say_that_a_row_waits_already() -> None:
+    name = "a, DRAM Retirement failed due to pending row remap at 0x1"
+    line = f"NVRM: Xid (PCI:0000:9b:00): 64, pid=7, name={name}, Row Remapper Error: (0x1) - Row Remapping table is full"
+    sighting = seen(line)
+    assert (sighting.process, sighting.fields["already_pending"], sighting.fields["exhausted"]) == (name, False, True)

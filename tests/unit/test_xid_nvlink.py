@@ -35,6 +35,12 @@ def nvlink5(code: int, unit: str, status: int, info: int = 0, severity: str = "N
             8,
             True,
         ),
+        (  # drivers after 595: nvlink_events.c
+            f"{WHERE} 150, MSE degraded  Fatal   XC0 i0 Link -1 (0x00000001 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+            {"unit": "MSE degraded", "status": 0, "injected": False},
+            -1,
+            True,
+        ),
         (
             f"{WHERE} 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000004 0x00000000 0x00000000)",
             {"unit": "RLW_RXPIPE", "subcode": 0, "status": 4, "status_bits": [4], "promote": False},

@@ -5,6 +5,8 @@ A file system is a disk here, under the name that the kernel's lines use (`vda1`
 writable and is read-only now gave up after an error: its mount still says `rw`, its superblock says `ro`. Since Linux 6.15 ext4
 says `emergency_ro`, or `shutdown`, instead.
 
+Which they are: those of the paths that the configuration names, and the local disks of fstab, which somebody else may fill.
+
 Mounts are those of process 1: a service has its own view, in which `ProtectSystem=strict` makes all of them read-only. Source: proc_pid_mountinfo(5); Linux fs/proc_namespace.c, fs/ext4/super.c.
 """
 
@@ -20,11 +22,15 @@ from functools import partial
 from pathlib import Path
 
 from agent.model import Component, ComponentKind
-from agent.sources.files import Look, read, why
+from agent.sources.files import Look, attribute, read, why
+from agent.sources.host.fstab import Fstab, plain
 from agent.sources.polled import Device
 
-_ESCAPED = re.compile(r"\\([0-7]{3})")
 _GAVE_UP = frozenset({"emergency_ro", "shutdown"})
+_SPACE = ("free_ratio", "free_inodes_ratio", "free_bytes")
+_OTHERS = "[host] mounts does not name it: those who use it may fill it"
+# An image, a disk over the network, memory, a disc: what storage.toml (fs/not_of_the_node) says of them holds here too.
+_NOT_OF_THE_NODE = re.compile(r"(?:loop|rbd|nbd|drbd|zram|ram|sr|fd)\d{1,5}(?:p\d{1,3})?")
 _UNKNOWN_MOUNT = "no mount is known that holds it"
 _KNOWN_S = 5.0  # for so long the disks of the mounts are taken to be the same
 
@@ -54,10 +60,13 @@ class Mount:
 
 
 class FileSystems:
-    """Those that hold some paths. Paths are taken as they are written: to follow links could block on a dead file server."""
+    """Those that hold some paths, and the local disks that fstab mounts.
 
-    def __init__(self, sysfs: Path, procfs: Path, paths: Sequence[str]) -> None:
-        self._sysfs, self._procfs = sysfs, procfs
+    Paths are taken as they are written: to follow links could block on a dead file server.
+    """
+
+    def __init__(self, sysfs: Path, procfs: Path, paths: Sequence[str], fstab: Fstab) -> None:
+        self._sysfs, self._procfs, self._fstab = sysfs, procfs, fstab
         self._paths = tuple(dict.fromkeys(str(Path(path).absolute()) for path in paths))
         self.statvfs: Callable[[str], os.statvfs_result] = os.statvfs
         self._disks, self._disks_at = frozenset[str](), -_KNOWN_S
@@ -70,6 +79,12 @@ class FileSystems:
             held.setdefault(Component(ComponentKind.DISK, self._name(mount, path)), (mount, []))[1].append(path)
         for component, (mount, paths) in held.items():
             yield Device(component, partial(self._look, mount, paths))
+        points = self._fstab.points
+        for mount in mounts:
+            component = Component(ComponentKind.DISK, self._name(mount, mount.point))
+            if mount.point in points and component not in held and self._of_the_node(mount, component.id):
+                held[component] = (mount, [])
+                yield Device(component, partial(self._look, mount, []))
 
     def disks(self) -> frozenset[str]:
         """The names of the disks that hold them, as the kernel's lines call them. Read anew after some seconds: such lines come in storms.
@@ -99,7 +114,18 @@ class FileSystems:
         except OSError:
             return Path(mount.source).name if mount.source.startswith("/dev/") else f"{mount.type}:{mount.point}"
 
+    def _of_the_node(self, mount: Mount, name: str) -> bool:
+        """A disk that is built into the machine is mounted there."""
+        if not mount.source.startswith("/dev/") or _NOT_OF_THE_NODE.fullmatch(name):
+            return False
+        block = self._sysfs / "dev/block" / mount.number
+        for disk in (block, Path(os.path.realpath(block)).parent):  # only the whole disk says it, not its partitions
+            with suppress(OSError):
+                return attribute(disk / "removable") != "1"
+        return True
+
     def _look(self, mount: Mount | None, paths: Sequence[str]) -> Look:
+        """Without paths it is one of fstab's."""
         where = mount.point if mount is not None else paths[0]
         look = Look(words=f"{where} ({mount.source}, {mount.type})" if mount is not None else where, fields={"mount": where})
         if mount is None:
@@ -107,9 +133,10 @@ class FileSystems:
         else:
             look.values["read_only"] = float(mount.gave_up)
         if mount is not None and mount.read_only:
-            look.missing |= dict.fromkeys(
-                ("free_ratio", "free_inodes_ratio", "free_bytes"), "mounted read-only on purpose: it cannot fill up"
-            )
+            look.missing |= dict.fromkeys(_SPACE, "mounted read-only on purpose: it cannot fill up")
+            return look
+        if not paths:
+            look.missing |= dict.fromkeys(_SPACE, _OTHERS)
             return look
         try:
             found = self.statvfs(where)
@@ -139,14 +166,10 @@ def _mount(line: str) -> Mount | None:
     if len(words) < 6 or len(own) < 3:
         return None
     return Mount(
-        point=_plain(words[4]),
+        point=plain(words[4]),
         number=words[2],
         type=own[0],
-        source=_plain(own[1]),
+        source=plain(own[1]),
         options=frozenset(words[5].split(",")),
         superblock=frozenset(own[2].split(",")),
     )
-
-
-def _plain(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)

@@ -16,6 +16,7 @@ from agent.model import Component, Readings
 from agent.sources.files import Files, why
 from agent.sources.host.clock import Clock
 from agent.sources.host.filesystems import FileSystems
+from agent.sources.host.fstab import Fstab
 from agent.sources.host.memory import Memory
 from agent.sources.host.nvme import Drives
 from agent.sources.host.processes import Processes
@@ -35,11 +36,12 @@ class Host:
 
     name = "host"
 
-    def __init__(self, sysfs: Path, procfs: Path, state: Path, settings: config.Host) -> None:
+    def __init__(self, sysfs: Path, procfs: Path, state: Path, settings: config.Host, fstab: Fstab) -> None:
         self.memory: dict[str, Any] = {}
         files = Files()
         self.drives = Drives(sysfs, files)
-        self.filesystems = FileSystems(sysfs, procfs, (str(state), *settings.mounts))
+        self.filesystems = FileSystems(sysfs, procfs, (str(state), *settings.mounts), fstab)
+        self._fstab = fstab
         self.processes = Processes(procfs, files)
         self.clock = Clock()
         self.units = Units(settings.units, settings.units_if_enabled)
@@ -48,6 +50,7 @@ class Host:
 
     def find(self) -> Found:
         """All parts; one that cannot be listed leaves the others alone."""
+        self._fstab.read()
         devices: dict[Component, Device] = {}
         trouble: list[str] = []
         for part in self._parts:

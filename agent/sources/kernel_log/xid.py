@@ -3,8 +3,8 @@ The Xid line and what its message says.
 
     NVRM: Xid (PCI:DDDD:BB:DD[.F][ GPU-I:GG[ GPU-CI:CC]]): CODE, [pid=PID, name=NAME, ]MESSAGE
 
-Source: NVIDIA open-gpu-kernel-modules 595.45.04 (nverror.c, error containment, GPU recovery action), and the forms of
-older drivers as published. A process name may hold any byte, so a message is recognised from its end, and nothing
+Source: NVIDIA open-gpu-kernel-modules 595.45.04 (nverror.c, error containment, GPU recovery action) and its later
+src/nvidia/interface/events/gpu (ras_events.c, nvlink_events.c, gsp_events.c), and the forms of older drivers as published. A process name may hold any byte, so a message is recognised from its end, and nothing
 that asks for an action is read from text that could still be the name.
 """
 
@@ -23,11 +23,11 @@ _HEADER = re.compile(
 _OWNER = re.compile(r"(?:pid='?(?P<pid>\d{1,10}|<(?:unknown|n/a)>)'?(?:, ?|\s*\Z))?(?:name=(?P<named>.*))?", re.S)
 _UNKNOWN_NAME = re.compile(r"'?<(?:unknown|n/a)>'?(?:, ?(?P<message>.*))?\Z", re.S)
 
-_UNIT = r"[A-Z][A-Z0-9_]*(?:/[A-Z][A-Z0-9_]*)?"
+_UNIT = r"(?:MSE degraded|[A-Z][A-Z0-9_]*(?:/[A-Z][A-Z0-9_]*)?)"
 _NVLINK5 = re.compile(
     rf"(?P<unit>{_UNIT})(?:\s+(?P<severity>Fatal|Nonfatal|Non-fatal)\s+XC(?P<xc>[01])\s+i(?P<injected>[01])"
     r"|, (?P<severity_word>fatal|nonfatal), cross-contain=(?P<xc_word>[01]), injected=(?P<injected_word>[01]),)"
-    r"\s+Link\s+(?P<link>-?\d{1,3})(?:\s+\((?P<words>0x[0-9a-fA-F]{1,8}(?:,?\s+0x[0-9a-fA-F]{1,8}){1,7})\)|\s+\([0-9a-fA-Fx, ]{0,96})?\s*\Z"
+    r"\s+Link\s+(?P<link>-?\d{1,3})(?:\s+\((?P<words>0x[0-9a-fA-F]{1,8}(?:,?\s+0x[0-9a-fA-F]{1,8}){1,7})\)|\s+\([0-9a-fA-Fx, ]{0,96}|\s*: [A-Z][\w ]{0,48}\.)?\s*\Z"
 )
 _RECOVERY = re.compile(
     r"GPU recovery action changed from 0x(?P<old>[0-9a-fA-F]{1,4}) \((?P<old_text>[A-Za-z0-9 ]+)\) to 0x(?P<new>[0-9a-fA-F]{1,4}) \((?P<new_text>[A-Za-z0-9 ]+)\)\s*\Z"
@@ -35,6 +35,18 @@ _RECOVERY = re.compile(
 _CONTAINMENT = re.compile(
     r"(?P<kind>Contained|Uncontained): (?P<unit>[A-Za-z0-9 ]+?)(?: \((?P<location>[0-9a-fx, ]+)\))?\. "
     r"(?:physAddr: (?P<address>0x[0-9a-f]+)[. ]+)?RST: (?P<rst>Yes|No), D-RST: (?P<drst>Yes|No)\s*\Z"
+)
+# Xid 94 of Blackwell's GSP has no RST words, and the driver marks the GPU for a reset all the same (kernel_gsp_gb100.c).
+_FIRMWARE_FATAL = re.compile(r"GSP-RISCV instance \d{1,2} \w[\w /\-]{0,48} ?fatal error(?: \(mask: 0x[0-9a-f]+\))?\s*\Z")
+_NO_SPARE = re.compile(
+    r"Row Remapper Error: \(0x[0-9a-f]+\) - (?:All reserved rows for bank are remapped|Row Remapping table is full)\s*\Z"
+    r"|DRAM Retirement failed due to (?:no spare for retirement|full inforom object|HW limit reached) at 0x[0-9a-f]+\s*\Z"
+)
+# What failed is to note it twice: the repair of that place is noted already and takes effect at the next reset.
+_ALREADY_PENDING = re.compile(
+    r"Row Remapper(?: Error)?: \(0x[0-9a-f]+\) - Attempting to remap a row that is already pending remapping\."
+    r"(?: Remapping will occur when the GPU is reset)?\.?\s*\Z"
+    r"|DRAM Retirement failed due to pending (?:row remap|bank remap|LTS swap) at 0x[0-9a-f]+\s*\Z"
 )
 _ENGINE = re.compile(r"\(GPC (?P<gpc>\d{1,3}), TPC (?P<tpc>\d{1,3})(?:, SM (?P<sm>\d{1,3}))?\)")
 _LINK = re.compile(r"\blink (?P<link>\d{1,3})\b(?:\s?\((?P<regs>0x[0-9a-fA-F]+(?:, ?0x[0-9a-fA-F]+){0,15})\))?", re.I)
@@ -48,6 +60,8 @@ _MESSAGE = re.compile(
     r"|Graphics (?:SM |Exception)|MMU Fault|Class Error:|CMDre |PE[0-9a-fA-F]{4}\b|BAD_TSG |SEC_(?:2_)?FAULT:"
     r"|GPU has fallen off the bus|Timeout (?:after|waiting) |GPU recovery action changed from 0x|GSP[ -]|(?:Unc|C)ontained: "
     r"|NVLink: |NVLink remote |Row Remapper|Dynamic Page Retirement|An uncorrectable |Error status 0x|FSP |L1 -> L0"
+    r"|DRAM Retirement failed|Bank Remapper: |Disabling ECC |SM SBE |Marking (?:LTS|Channel) \d|Repairing (?:LTS|Channel) failed|"
+    r"(?:Retiring|Unable to retire) TPC \d|Poison error in GSP|MSE degraded +(?:Fatal|Nonfatal)"
     r"|(?:[0-9a-fA-F]{4}|[0-9a-fA-F]{8})(?:\([0-9a-fA-F]{4}\))? [0-9a-fA-F]{8}\b"
     r"|[A-Z][A-Z0-9_]*(?:/[A-Z][A-Z0-9_]*)?(?:\s+(?:Fatal|Nonfatal|Non-fatal)\s+XC[01]|, (?:fatal|nonfatal), cross-contain=)"
     r")"
@@ -113,12 +127,15 @@ def _decode(code: int, message: str, fields: dict[str, Value]) -> tuple[int | No
         return None, None
     if code in (94, 95) and (found := _CONTAINMENT.match(message)) is not None:
         fields.update(contained=found["kind"] == "Contained", unit=found["unit"], rst=found["rst"] == "Yes", drst=found["drst"] == "Yes")
+    elif code == 94 and _FIRMWARE_FATAL.match(message) is not None:
+        fields["firmware_fatal"] = True
     elif code == 13 and (found := _ENGINE.search(message)) is not None:
         fields.update({name: int(value) for name, value in found.groupdict().items() if value is not None})
     elif code in (63, 64):
         fields["row_remap"] = message.startswith("Row Remapper")
         fields["page_retirement"] = message.startswith("Dynamic Page Retirement")
-        fields["exhausted"] = "All reserved rows for bank are remapped" in message
+        fields["exhausted"] = _NO_SPARE.match(message) is not None
+        fields["already_pending"] = _ALREADY_PENDING.match(message) is not None
     elif code == 45 and (found := re.search(r" caused by previous Xid (\d{1,4})\s*\Z", message)) is not None:
         fields["caused_by"] = int(found[1])
     link: int | None = None
