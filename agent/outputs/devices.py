@@ -304,6 +304,7 @@ _UNIT = Table(
         state("active_state", "1 for the state that systemd says the unit is in."),
         counter("restarts", "Times that systemd restarted the unit."),
     ),
+    not_shown=frozenset({"required"}),  # the configuration, and whether it is enabled
 )
 
 TABLES = (_NEURON, _NEURON_DRIVER, _NIC, _INFINIBAND, _EFA, _PORTS, _PCI, _EXPECT, _DIMM, _CPU, _FILESYSTEM, _NVME, _HOST, _UNIT)
