@@ -270,6 +270,7 @@ _NVME = Table(
         gauge("temperature_celsius", "Temperature of the drive."),
         gauge("temperature_alarm", "1 while the drive says that it is too warm.", "temperature_alarm"),
     ),
+    not_shown=frozenset({"volume", "needed"}),  # what the drive is to the node
 )
 _HOST = Table(
     source="host",

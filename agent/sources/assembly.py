@@ -67,6 +67,7 @@ class Sources:
         paths, log = config.paths, config.kernel_log
         self.inventory = PciInventory(paths.sysfs)
         self.places = Places()
+        self._host = Host(paths.sysfs, paths.procfs, paths.state, config.host)
         needed = FileSystems(paths.sysfs, paths.procfs, (str(paths.state), *config.host.mounts))
         self.interpreter = Interpreter(
             catalog,
@@ -75,6 +76,7 @@ class Sources:
             accept_userspace=log.accept_userspace,
             places=self.places,
             needed=needed.disks,
+            drive=self._host.drives.about,
         )
         self.kernel_log: Source = (
             Kmsg(str(log.path), self.interpreter, boot_id, kmsg if log.path == KMSG else None)
@@ -143,7 +145,7 @@ class Sources:
             (Neuron(sysfs, self.inventory, self.places, partial(self.expected.enough_of, "neuron")), config.neuron),
             (Network(sysfs, config.network, config.expect.link_rate), config.network),
             (Pci(sysfs, self.inventory, config.pci, lambda: self.uevents.error, nvml=config.nvml.enabled), config.pci),
-            (Host(sysfs, config.paths.procfs, config.paths.state, config.host), config.host),
+            (self._host, config.host),
         ]
         enabled = [(subject, settings.every_s, settings.deadline_s) for subject, settings in subjects if settings.enabled]
         return [*enabled, (self.expected, _EXPECT_EVERY_S, _EXPECT_LOOK_S)]

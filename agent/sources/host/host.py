@@ -38,8 +38,8 @@ class Host:
     def __init__(self, sysfs: Path, procfs: Path, state: Path, settings: config.Host) -> None:
         self.memory: dict[str, Any] = {}
         files = Files()
-        self.drives = Drives(sysfs, files)
         self.filesystems = FileSystems(sysfs, procfs, (str(state), *settings.mounts))
+        self.drives = Drives(sysfs, files, self.filesystems.drives)
         self.processes = Processes(procfs, files)
         self.clock = Clock()
         self.units = Units(settings.units, settings.units_if_enabled)
