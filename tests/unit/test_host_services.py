@@ -378,6 +378,15 @@ def test_what_was_said_of_a_unit_ends_when_it_need_not_run_any_more(
             ended(looking, clock, code)
 
 
+def test_without_units_nobody_is_asked(tree: Tree, systemd: Systemd) -> None:
+    subject = Host(tree.root / "sys", tree.root / "proc", Path("/"), config.Host(mounts=("/",), units_if_enabled=()))
+    subject.clock.adjtimex = lambda: Timex(maxerror=1000)
+    subject.units.show = systemd.show
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look(2)
+    assert systemd.asked == 0
+
+
 def test_what_was_said_of_a_unit_ends_when_it_is_taken_off_the_configuration(tree: Tree, clock: Clock, systemd: Systemd) -> None:
     with Looking(polled(served(tree, systemd), *KINDS)) as looking:
         systemd.unit("slurmd.service", "failed")

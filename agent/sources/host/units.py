@@ -84,6 +84,8 @@ class Units:
         self._units = tuple(dict.fromkeys((*self._configured, *watched)))
 
     def devices(self) -> Iterator[Device]:
+        if not self._units:
+            return  # systemctl would tell of itself
         answer = self._ask()
         if not isinstance(answer, Unanswered):
             enabled = {unit for unit, said in zip(self._units, answer) if said.get("UnitFileState") in ("enabled", "enabled-runtime")}
