@@ -63,9 +63,8 @@ _ABOUT_S = 60.0  # how far the time of a record found at the start may be off
 # Whose faults count in a device's record: not those of applications, nor what only informs.
 _OF_THE_DEVICE = (FaultClass.HARDWARE, FaultClass.DRIVER, FaultClass.FABRIC, FaultClass.THERMAL)
 _CURING = (Action.RESET_DEVICE, Action.REBOOT_NODE)
-_FOUND_AGAIN_S = (
-    3600.0  # so long after a boot a line of the kernel's tells of the fault from before it; what a source looks at has no such end
-)
+# So long after a boot a fault is the one from before it: a line of the kernel's, and a state, whose source may begin to look later.
+_LINE_AGAIN_S, _STATE_AGAIN_S = 3600.0, 86400.0
 _LOAD_S = 30.0  # a driver's load, from its first probe to its banner
 
 
@@ -730,7 +729,7 @@ class Judge:
     def _still_accepted(self, finding: Finding, now: float, *, state: bool) -> tuple[Finding, str]:
         """A finding that was just opened, as a person accepted it before the boot; and what is to be said of that."""
         mark = self._take_acceptance(finding.component, finding.code)
-        if mark is None or (not state and now - mark.time > _FOUND_AGAIN_S):
+        if mark is None or now - mark.time > (_STATE_AGAIN_S if state else _LINE_AGAIN_S):
             return finding, ""
         accepted = life.accepted_of(mark.detail, mark.time)
         again = replace(finding, accepted=accepted)
