@@ -11,6 +11,8 @@ and `-v`. Exit codes:
 from __future__ import annotations
 
 import argparse
+import io
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,10 +29,11 @@ EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive
 _HEALTH_EXIT = {"Healthy": 0, "Warning": 10, "Failure": 20}
 _MOST_BYTES = 64 * 1024 * 1024
 _WIDEST = 120
+_COLOURS = re.compile(rb"\x1b\[[0-9;]{0,32}m")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="what it printed on standard output, or - for standard input")
+    parser.add_argument("file", metavar="FILE", help="what it printed on standard output, may be packed; - is standard input")
     parser.add_argument("--exit-code", type=words.number(-64, 255), default=None, metavar="N", help="how it ended; below 0: the signal")
     parser.add_argument(
         "--level",
@@ -51,6 +54,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from agent import catalog as catalogs
     from agent import config as configs
+    from agent.sources.kernel_log.unpack import CannotUnpack
 
     try:
         path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
@@ -65,6 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         print(f"vitald: {render.safe(error.filename or arguments.file)}: {error.strerror}", file=sys.stderr)
         return EX_NOINPUT
+    except CannotUnpack as error:
+        print(f"vitald: {render.safe(arguments.file)}: {error}", file=sys.stderr)
+        return EX_NOINPUT
     kind = arguments.of or _kind(printed, arguments)
     if kind != "diag":
         return _short(kind, printed.decode("utf-8", "replace"), arguments)
@@ -72,10 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _content(file: str) -> bytes:
-    if file == "-":
-        return sys.stdin.buffer.read(_MOST_BYTES)
-    with Path(file).open("rb") as stream:
-        return stream.read(_MOST_BYTES)
+    """As it was printed: unpacked, from UTF-16 where another system saved it, without a viewer's colours."""
+    from agent.sources.kernel_log.unpack import Unpacked
+
+    with sys.stdin.buffer if file == "-" else Path(file).open("rb") as stream, io.BufferedReader(Unpacked(stream)) as unpacked:
+        return _COLOURS.sub(b"", unpacked.read(_MOST_BYTES))
 
 
 def _kind(printed: bytes, arguments: argparse.Namespace) -> str:

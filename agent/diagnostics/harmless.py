@@ -10,7 +10,7 @@ an account of the system's: a user can name a process as he likes, but not run i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _COMM = 15  # the kernel keeps so many characters of a name
@@ -24,41 +24,58 @@ class Running:
     name: str
     owner: int | None = None
     path: str = ""
-    of_root: bool = False  # the file belongs to root, so that no user has put his own there
+    file_owner: int | None = None  # of the program's file: a user may put his own in that place, in a mount namespace of his own
 
 
-# Of packages and images as their vendors make them.
-PROGRAMS: Mapping[str, str] = {
-    "/usr/bin/nv-hostengine": "DCGM's host engine",
-    "/usr/bin/dcgm-exporter": "metrics",
-    "/usr/bin/nvidia-cuda-mps-control": "CUDA's Multi-Process Service: its clients are told by themselves",
-    "/usr/bin/nvidia-cuda-mps-server": "CUDA's Multi-Process Service: its clients are told by themselves",
-    "/usr/bin/nvidia-persistenced": "keeps the driver loaded",
-    "/usr/bin/nv-fabricmanager": "the NVSwitch fabric",
-    "/opt/nvidia/nvlsm/sbin/nvlsm": "the NVLink subnet manager",
-    "/usr/bin/nvidia-imex": "memory exchange between nodes",
-    "/usr/bin/nvidia-powerd": "power management",
-    "/usr/bin/nvidia-smi": "looks",
-    "/usr/bin/nvtop": "looks",
-    "/usr/bin/nvidia-device-plugin": "Kubernetes' device plugin",
-    "/usr/bin/gpu-feature-discovery": "labels of Kubernetes nodes",
-    "/usr/bin/nvidia-mig-manager": "Kubernetes' MIG manager",
-    "/usr/bin/nvidia_gpu_exporter": "metrics",
-    "/usr/sbin/slurmd": "reads energy counters through NVML; jobs have processes of their own",
-    "/opt/aws/neuron/bin/neuron-monitor": "metrics",
-    "/opt/aws/neuron/bin/neuron-ls": "looks",
-    "/opt/aws/neuron/bin/neuron-top": "looks",
-    "/usr/bin/neuron-device-plugin": "Kubernetes' device plugin",
-    "/usr/local/bin/gpud": "monitoring",
-    "/usr/sbin/netdata": "monitoring",
-    "/usr/bin/telegraf": "monitoring",
-    "/usr/bin/otelcol-contrib": "monitoring",
-    "/opt/datadog-agent/bin/agent/agent": "monitoring",
-    "/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent": "monitoring",
-}
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`path`: as a package or image has it, by `source`. What lies in /usr/sbin counts in /usr/bin too, and the other way round."""
+
+    path: str
+    what: str
+    source: str
+
+
+PROGRAMS = (
+    Program("/usr/bin/nv-hostengine", "DCGM's host engine", "NVIDIA/DCGM, config-files/systemd/nvidia-dcgm.service.in"),
+    Program("/usr/bin/dcgm-exporter", "metrics", "NVIDIA/dcgm-exporter, docker/Dockerfile and Makefile"),
+    Program("/usr/bin/nvidia-cuda-mps-control", "Multi-Process Service: its clients are told by themselves", "Debian nvidia-cuda-mps"),
+    Program("/usr/bin/nvidia-cuda-mps-server", "Multi-Process Service", "NVIDIA's driver installer; in Debian's nvidia-cuda-mps /usr/sbin"),
+    Program("/usr/bin/mps-control-daemon", "starts MPS in Kubernetes", "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile"),
+    Program("/usr/bin/nvidia-persistenced", "keeps the driver loaded", "Debian nvidia-persistenced"),
+    Program("/usr/bin/nv-fabricmanager", "the NVSwitch fabric", "NVIDIA's nvidia-fabricmanager.service"),
+    Program("/opt/nvidia/nvlsm/sbin/nvlsm", "the NVLink subnet manager", "named by nv-fabricmanager where it is not installed"),
+    Program("/usr/bin/nvidia-imex", "memory exchange between nodes", "aws-parallelcluster-cookbook, nvidia-imex.service"),
+    Program("/usr/bin/nvidia-powerd", "power management", "Fedora xorg-x11-drv-nvidia-power; in Debian's nvidia-powerd /usr/sbin"),
+    Program("/usr/bin/nvidia-smi", "looks", "NVIDIA's driver installer"),
+    Program("/usr/lib/nvidia/current/nvidia-smi", "looks", "Debian nvidia-smi"),
+    Program("/usr/bin/nvtop", "looks", "Debian nvtop"),
+    Program("/usr/bin/nvidia-device-plugin", "Kubernetes' device plugin", "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile"),
+    Program("/usr/bin/gpu-feature-discovery", "labels of Kubernetes nodes", "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile"),
+    Program("/usr/bin/gpu-kubelet-plugin", "Kubernetes' DRA driver", "NVIDIA/k8s-dra-driver-gpu, its image"),
+    Program("/usr/bin/compute-domain-kubelet-plugin", "Kubernetes' DRA driver", "NVIDIA/k8s-dra-driver-gpu, its image"),
+    Program("/usr/bin/nvidia-mig-manager", "Kubernetes' MIG manager", "NVIDIA/mig-parted, deployments/container/Dockerfile"),
+    Program("/usr/bin/nvidia_gpu_exporter", "metrics", "utkuozdemir/nvidia_gpu_exporter, Dockerfile"),
+    Program("/usr/sbin/slurmd", "reads energy counters through NVML; jobs have processes of their own", "Slurm's own packages"),
+    Program("/usr/sbin/slurmd-wlm", "the same", "Debian slurmd"),
+    Program("/opt/slurm/sbin/slurmd", "the same", "AWS ParallelCluster and SageMaker HyperPod, slurmd.service"),
+    Program("/opt/aws/neuron/bin/neuron-monitor", "metrics", "AWS Neuron documentation, aws-neuronx-tools"),
+    Program("/opt/aws/neuron/bin/neuron-ls", "looks", "AWS Neuron documentation, aws-neuronx-tools"),
+    Program("/opt/aws/neuron/bin/neuron-top", "looks", "AWS Neuron documentation, aws-neuronx-tools"),
+    Program("/usr/local/bin/gpud", "monitoring", "leptonai/gpud, pkg/gpud-manager/systemd, since 0.5"),
+    Program("/usr/sbin/gpud", "monitoring", "leptonai/gpud, pkg/gpud-manager/systemd, before 0.5"),
+    Program("/usr/sbin/netdata", "monitoring", "Debian netdata-core"),
+    Program("/usr/bin/telegraf", "monitoring", "influxdata/telegraf, telegraf.service"),
+    Program("/usr/bin/otelcol-contrib", "monitoring", "OpenTelemetry documentation, the Debian package"),
+    Program("/otelcol-contrib", "monitoring", "the image otel/opentelemetry-collector-contrib"),
+    Program("/opt/datadog-agent/bin/agent/agent", "monitoring", "DataDog/datadog-agent, omnibus/package-scripts: its files are dd-agent's"),
+    Program("/opt/datadog-agent/embedded/bin/system-probe", "monitoring", "DataDog/datadog-agent, omnibus/package-scripts"),
+    Program("/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent", "monitoring", "aws/amazon-cloudwatch-agent, its RPM"),
+)
 # The driver lists them as if they computed. Whatever else it lists is work, though it were a monitor.
 LISTED = ("/usr/bin/nvidia-cuda-mps-control", "/usr/bin/nvidia-cuda-mps-server")
 # The host engine starts it, so neither it nor what it starts descends from us.
+# Source: NVIDIA/DCGM, modules/diag/DcgmDiagManager.cpp of 4.x and 3.x; dcgmi: the package datacenter-gpu-manager.
 TESTS = ("/usr/libexec/datacenter-gpu-manager-4/nvvs", "/usr/share/nvidia-validation-suite/nvvs", "/usr/bin/dcgmi")
 
 
@@ -66,11 +83,16 @@ class Programs:
     """Some programs, and whether a process runs one of them."""
 
     def __init__(self, known: Iterable[str], system: range = SYSTEM_ACCOUNTS) -> None:
-        self._paths = frozenset(known)
+        self._paths = frozenset(map(_merged, known))
         self._names = frozenset(path.rpartition("/")[2][:_COMM] for path in self._paths)
         self._system = system
 
     def run_by(self, process: Running) -> bool:
         if process.path:
-            return process.path in self._paths and process.of_root
+            return _merged(process.path) in self._paths and process.file_owner in self._system
         return process.name in self._names and process.owner in self._system
+
+
+def _merged(path: str) -> str:
+    """Systems that have one folder for both lead the one to the other."""
+    return f"/usr/bin/{path.removeprefix('/usr/sbin/')}" if path.startswith("/usr/sbin/") else path

@@ -154,13 +154,13 @@ class Table:
 
     def running(self, pid: int, name: str) -> Running:
         """What program a process runs, and for whom."""
-        owner, path, of_root = None, "", False
+        owner, path, file_owner = None, "", None
         with suppress(OSError):
             owner = os.stat(f"{self._procfs}/{pid}").st_uid  # noqa: PTH116
         with suppress(OSError):
             path = os.readlink(f"{self._procfs}/{pid}/exe").removesuffix(" (deleted)")  # noqa: PTH115
-            of_root = os.stat(f"{self._procfs}/{pid}/exe").st_uid == 0  # noqa: PTH116
-        return Running(name, owner, path, of_root)
+            file_owner = os.stat(f"{self._procfs}/{pid}/exe").st_uid  # noqa: PTH116
+        return Running(name, owner, path, file_owner)
 
     def lineage(self, pid: int) -> Iterator[tuple[int, str]]:
         """A process, its parent, and so on, each with its name, which is empty where it has ended."""

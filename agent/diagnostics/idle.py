@@ -136,7 +136,7 @@ class Gate:
         self._cgroup = cgroup
         self._dev = dev
         self._own = frozenset(own)
-        self._harmless = Programs([*PROGRAMS, *ignored], accounts)
+        self._harmless = Programs([*(one.path for one in PROGRAMS), *ignored], accounts)
         self._listed = Programs([*LISTED, *ignored], accounts)
         self._tests = Programs(TESTS, accounts)
         self._clock = clock

@@ -47,8 +47,8 @@ class Devices:
             self._in[device.component] = self._changed[device.component] = device
 
     def identity(self, component: Component) -> str:
-        """What survives a move to another slot: UUID or serial, else the slot's own name."""
-        return self.get(component).identity or component.name
+        """What survives a move to another slot: UUID or serial, else the slot's own name. The node stays itself over its boots."""
+        return component.name if component == NODE else self.get(component).identity or component.name
 
     def reset(self, component: Component, time: float) -> None:
         """`component` without an id stands for every one of its kind."""

@@ -9,10 +9,11 @@ may the company of its incident, each with its reason in the finding. Nothing en
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from agent.catalog import CLEARS_OF, Catalog, Clears, Rule, Ruling
-from agent.model import Acceptance, Event, Fields, Finding, FindingKey, FindingState, Member, Transition, Trust
+from agent.model import Acceptance, Action, Asked, Event, Fields, Finding, FindingKey, FindingState, Member, Transition, Trust, When
 
 NEVER = float("inf")
 _WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
@@ -99,6 +100,20 @@ def is_worse_than_accepted(finding: Finding) -> bool:
 def shifted(accepted: Acceptance | None, seconds: float) -> Acceptance | None:
     """The same by a clock that was stepped."""
     return accepted and replace(accepted, since=accepted.since + seconds, until=accepted.until + seconds)
+
+
+def noted(accepted: Acceptance, now: float) -> str:
+    """An acceptance as the detail of a mark that was made now. Moments are told from there, so that a stepped clock moves them along."""
+    asked = accepted.asked
+    said = [asked.action.value, asked.when.value, asked.unusable]
+    return json.dumps([accepted.since - now, accepted.until - now, said, accepted.by, accepted.reason])
+
+
+def accepted_of(detail: str, time: float) -> Acceptance:
+    """What `noted` noted at that time."""
+    since, until, (action, when, unusable), by, reason = json.loads(detail)
+    asked = Asked(Action(action), When(when), unusable=unusable)
+    return Acceptance(by=by, reason=reason, since=time + since, until=time + until, asked=asked)
 
 
 def joined(former: Finding, current: Finding) -> Finding:

@@ -75,6 +75,11 @@ class History:
         self._changes = replace(self._changes, marks=(*self._changes.marks, mark), forgotten=forgotten)
         return True
 
+    def forget(self, mark: Mark) -> None:
+        """It says nothing any more."""
+        if self._of.get(mark.device, {}).pop(_key(mark), None) is not None:
+            self._changes = replace(self._changes, forgotten=(*self._changes.forgotten, mark))
+
     def adopt(self, marks: Iterable[Mark]) -> None:
         """Take up what was remembered elsewhere."""
         for mark in marks:
@@ -202,7 +207,7 @@ class History:
 
 def _key(mark: Mark) -> MarkKey:
     """One incident is one fault, one death of work, one remedy that did not hold; remedies differ by their time."""
-    timed = mark.kind in (MarkKind.REMEDY, MarkKind.REMOVED, MarkKind.DIAGNOSTIC_FAILED)
+    timed = mark.kind in (MarkKind.REMEDY, MarkKind.REMOVED, MarkKind.DIAGNOSTIC_FAILED, MarkKind.ACCEPTED)
     detail = mark.fault if timed else f"{mark.fault} {mark.detail}" if mark.kind is MarkKind.PROCESS else mark.detail
     return mark.kind, detail, mark.time if timed else 0.0
 

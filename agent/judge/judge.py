@@ -36,6 +36,7 @@ from agent.model import (
     FindingKey,
     FindingState,
     Incident,
+    Mark,
     MarkKind,
     Member,
     Memory,
@@ -62,6 +63,8 @@ _ABOUT_S = 60.0  # how far the time of a record found at the start may be off
 # Whose faults count in a device's record: not those of applications, nor what only informs.
 _OF_THE_DEVICE = (FaultClass.HARDWARE, FaultClass.DRIVER, FaultClass.FABRIC, FaultClass.THERMAL)
 _CURING = (Action.RESET_DEVICE, Action.REBOOT_NODE)
+# So long after a boot a fault is the one from before it: a line of the kernel's, and a state, whose source may begin to look later.
+_LINE_AGAIN_S, _STATE_AGAIN_S = 3600.0, 86400.0
 _LOAD_S = 30.0  # a driver's load, from its first probe to its banner
 
 
@@ -320,6 +323,9 @@ class Judge:
 
     def _recovered(self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None) -> list[Transition]:
         """A state that asks for nothing any more ends its finding, and those of the codes that it speaks for."""
+        if not event.simulated:
+            for code in (event.code, *rule.ends):
+                self._take_acceptance(event.component, code)
         ended = [current] if current is not None and rule.state and current.component == event.component else []
         ended += [found for code in rule.ends if (found := self._open.get((event.component, code, event.simulated, False))) is not None]
         if event.component.kind is ComponentKind.PCI and rule.ends:  # a port speaks for what is below it
@@ -353,13 +359,17 @@ class Judge:
         if current is None or fresh or more or finding.ruled != current.ruled or self._survived(current, event):
             finding = self._escalate(finding, rule, event, survived=current is not None and self._survived(current, event))
         finding = self._in_company(finding)
-        self._put(finding)
         if current is not None:
+            self._put(finding)
             return life.moved(current, finding, event)
-        self._remember_fault(finding, rule, event)
         again = event.fields.get("again")
         cause = f"{again}; still observed" if isinstance(again, str) else f"{event.code} seen"
         cause += f"; {finding.asked.because}" if finding.asked.because else ""
+        if not (finding.simulated or finding.shadow):
+            finding, still = self._still_accepted(finding, event.time, state=rule.state)
+            cause += still
+        self._put(finding)
+        self._remember_fault(finding, rule, event)
         return Transition(time=event.time, finding=finding, cause=cause, event=event.identity, opened=True)
 
     def _is_history(self, event: Event, ruling: Ruling) -> bool:
@@ -373,9 +383,9 @@ class Judge:
         return bool(placed_at and written < placed_at) or bool(ruling.clears.device_reset and reset_at and written < reset_at)
 
     def _survived(self, current: Finding, event: Event) -> bool:
-        """Whether a finding that stands is seen again after a reset of its device or a boot."""
+        """Whether a finding that stands is seen again after a reset of its device or a boot, which nobody made for another reason."""
         reset_at = self._devices.reset_at(event.component)
-        booted = current.boot_id != event.boot_id and event.boot_id == self._devices.boot
+        booted = current.boot_id != event.boot_id and event.boot_id == self._devices.boot and not _is_lived_with(current)
         return booted or (reset_at is not None and current.last < reset_at <= event.time)
 
     # --- its incident
@@ -575,6 +585,8 @@ class Judge:
                 continue
             if self.clears(finding).by(cure, level if isinstance(level, int) else 0):
                 self._remember_remedy(finding, cure, event.time)
+                if cure is Cure.REBOOT:
+                    self._keep_acceptance(finding, event.time)
                 # Of a reboot, lines of the former boot are known by its id; those of this one may be older than we are.
                 settled = cure is not Cure.REBOOT
                 changes.append(self._close(finding, event.time, self._said(event, cure), event.identity, settled=settled))
@@ -593,7 +605,9 @@ class Judge:
         return finding.component == event.component or (event.component == NODE and finding.component.kind in of)
 
     def _remember_remedy(self, finding: Finding, cure: Cure, time: float) -> None:
-        """Only what an open finding asked for: a reboot for another reason says nothing about a device."""
+        """Only what an open finding asked for: a reboot for another reason says nothing about a device. So does one while a fault is accepted."""
+        if cure is Cure.REBOOT and _is_lived_with(finding):
+            return
         if cure in (Cure.REBOOT, Cure.DEVICE_RESET) and finding.action in _CURING and not (finding.simulated or finding.shadow):
             rule = self._catalog.rule(finding.code)
             # A reset is no reboot, though it may end what asked for one: only what was done can have failed to hold.
@@ -703,6 +717,34 @@ class Judge:
         finding = replace(finding, accepted=accepted)
         self._put(finding)
         return [Transition(time=event.time, finding=finding, cause=f"accepted by {by}: {reason}", event=event.identity)]
+
+    def _keep_acceptance(self, finding: Finding, time: float) -> None:
+        """A boot ends the finding, and not what a person said of the fault: that holds where the same fault is found again."""
+        accepted = finding.accepted
+        if accepted is None or accepted.until <= time or not _is_lived_with(finding) or finding.simulated or finding.shadow:
+            return
+        self._take_acceptance(finding.component, finding.code)
+        self._history.add(self.identity(finding.component), time, MarkKind.ACCEPTED, finding.code, life.noted(accepted, time))
+
+    def _still_accepted(self, finding: Finding, now: float, *, state: bool) -> tuple[Finding, str]:
+        """A finding that was just opened, as a person accepted it before the boot; and what is to be said of that."""
+        mark = self._take_acceptance(finding.component, finding.code)
+        if mark is None or now - mark.time > (_STATE_AGAIN_S if state else _LINE_AGAIN_S):
+            return finding, ""
+        accepted = life.accepted_of(mark.detail, mark.time)
+        again = replace(finding, accepted=accepted)
+        if accepted.until <= now:
+            return finding, ""
+        if life.is_worse_than_accepted(again):
+            return finding, f"; no longer accepted by {accepted.by}: it asks for more now"
+        return again, f"; still accepted by {accepted.by}: {accepted.reason}"
+
+    def _take_acceptance(self, component: Component, code: str) -> Mark | None:
+        """What a person said of this fault before the boot. It is said of one finding, and not of the next."""
+        kept = [mark for mark in self._history.of(self.identity(component)) if mark.kind is MarkKind.ACCEPTED and mark.fault == code]
+        for mark in kept:
+            self._history.forget(mark)
+        return kept[-1] if kept else None
 
     def _no_longer_accepted(self, changes: Iterable[Transition], time: float, event: str | None) -> list[Transition]:
         """What was accepted and asks for more now counts at once."""
@@ -837,6 +879,11 @@ class Judge:
 
     def _earliest(self) -> float:
         return min(map(self._moves_at, self._open.values()), default=life.NEVER)
+
+
+def _is_lived_with(finding: Finding) -> bool:
+    """Whether a person accepted it and has not begun its remedy: what is done meanwhile is done for another reason."""
+    return finding.accepted is not None and finding.state is FindingState.OPEN
 
 
 def _is_below(finding: Finding, port: Component) -> bool:

@@ -270,6 +270,7 @@ _NVME = Table(
         gauge("temperature_celsius", "Temperature of the drive."),
         gauge("temperature_alarm", "1 while the drive says that it is too warm.", "temperature_alarm"),
     ),
+    not_shown=frozenset({"volume", "needed"}),  # what the drive is to the node
 )
 _HOST = Table(
     source="host",
@@ -304,6 +305,7 @@ _UNIT = Table(
         state("active_state", "1 for the state that systemd says the unit is in."),
         counter("restarts", "Times that systemd restarted the unit."),
     ),
+    not_shown=frozenset({"required"}),  # the configuration, and whether it is enabled
 )
 
 TABLES = (_NEURON, _NEURON_DRIVER, _NIC, _INFINIBAND, _EFA, _PORTS, _PCI, _EXPECT, _DIMM, _CPU, _FILESYSTEM, _NVME, _HOST, _UNIT)

@@ -70,6 +70,7 @@ class Sources:
         self.places = Places()
         self._fstab = Fstab(paths.fstab)
         self._fstab.read()  # once before lines are read; from then on the host source does it
+        self._host = Host(paths.sysfs, paths.procfs, paths.state, config.host, self._fstab)
         mounts = (str(paths.state), *config.host.mounts)
         needed = FileSystems(paths.sysfs, paths.procfs, mounts, self._fstab)
         self.interpreter = Interpreter(
@@ -79,6 +80,7 @@ class Sources:
             accept_userspace=log.accept_userspace,
             places=self.places,
             needed=needed.disks,
+            drive=self._host.drives.about,
         )
         self.kernel_log: Source = (
             Kmsg(str(log.path), self.interpreter, boot_id, kmsg if log.path == KMSG else None)
@@ -147,7 +149,7 @@ class Sources:
             (Neuron(sysfs, self.inventory, self.places, partial(self.expected.enough_of, "neuron")), config.neuron),
             (Network(sysfs, config.network, config.expect.link_rate), config.network),
             (Pci(sysfs, self.inventory, config.pci, lambda: self.uevents.error, nvml=config.nvml.enabled), config.pci),
-            (Host(sysfs, config.paths.procfs, config.paths.state, config.host, self._fstab), config.host),
+            (self._host, config.host),
         ]
         enabled = [(subject, settings.every_s, settings.deadline_s) for subject, settings in subjects if settings.enabled]
         return [*enabled, (self.expected, _EXPECT_EVERY_S, _EXPECT_LOOK_S)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import lzma
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +84,31 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(FAILED).encode())))
     assert main(["diag", "read", "-"]) == 20
     assert "GPU 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        lambda text: text.encode("utf-16"),
+        lambda text: b"\xef\xbb\xbf" + text.encode(),
+        lambda text: gzip.compress(text.encode()),
+        lambda text: lzma.compress(text.encode()),
+        lambda text: text.replace('"Fail"', '"\x1b[0;32mFail\x1b[0m"').encode(),
+        lambda text: text.replace("\n", "\r\n").encode(),
+    ],
+    ids=["utf-16", "byte order mark", "gzip", "xz", "colours", "crlf"],
+)
+def test_however_it_was_saved(saved: Callable[[str], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "diag.json"
+    file.write_bytes(saved(json.dumps(FAILED, indent=2)))
+    assert main(["diag", "read", str(file)]) == 20
+    assert "GPU 1" in capsys.readouterr().out
+
+
+def test_a_packed_document_that_is_cut_off_is_no_pass(tmp_path: Path) -> None:
+    file = tmp_path / "diag.json.gz"
+    file.write_bytes(gzip.compress(json.dumps(new()).encode())[:-40])
+    assert main(["diag", "read", str(file)]) == 30
 
 
 def test_a_run_in_a_private_engine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

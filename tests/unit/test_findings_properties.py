@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.judge.judge import BOOT, Judge
+from agent.judge.judge import ACCEPTED, BOOT, CLOCK_STEPPED, Judge
 from agent.judge.verdict import fold
-from agent.model import Action, Event, Finding, Transition, Trust
+from agent.model import NODE, Action, Event, Finding, Transition, Trust
 from tests.unit.builders import FUZZ, booted, catalogue, event, gpu
 
 DEVICES = 3
@@ -35,6 +35,14 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("aer/correctable", {}),
 ]
 STATE = [("xid/154", {"recovery": value}) for value in range(7)]
+
+LASTING: list[tuple[str, dict[str, object]]] = [
+    ("xid/79", {}),
+    ("xid/63", {}),
+    ("nvml/gpu_missing", {"missing": 1}),
+    ("nvml/gpu_missing", {"recovered": True}),
+    ("neuron/unhealthy", {}),
+]
 
 
 def steps(kinds: list[tuple[str, dict[str, object]]]) -> st.SearchStrategy[tuple[int, tuple[str, dict[str, object]], bool, bool]]:
@@ -215,6 +223,36 @@ def test_what_nobody_believes_changes_nothing(stream: list[Event]) -> None:
     if stream:
         believed.expire(stream[-1].time)
     assert standing(folded(stream)[0]) == standing(believed)
+
+
+@st.composite
+def lived_with(draw: st.DrawFn) -> list[Event]:
+    """Such a stream, in which a person accepts each fault as it is seen, and the clock may be stepped before a boot."""
+    told: list[Event] = []
+    for number, one in enumerate(draw(streams(LASTING))):
+        if one.code == BOOT and draw(st.booleans()):
+            told.append(event(CLOCK_STEPPED, NODE, one.time, identity=f"step {number}", boot=one.boot_id, fields={"seconds": 0.5}))
+        told.append(one)
+        if one.code != BOOT and one.judged and not one.simulated and draw(st.booleans()):
+            fields = {"code": one.code, "by": "alice", "reason": "known", "until": one.time + draw(st.sampled_from([HOUR, 100 * HOUR]))}
+            told.append(event(ACCEPTED, one.component, one.time, identity=f"accept {number}", boot=one.boot_id, fields=fields))
+    return told
+
+
+@FUZZ
+@given(lived_with(), st.integers(0, 30))
+def test_what_is_accepted_is_so_after_a_restart_and_a_replay(stream: list[Event], cut: int) -> None:
+    """Over boots and steps of the clock; and none outlasts its time, or counts while it asks for more than when it was accepted."""
+    whole, changes = folded(stream)
+    before, first = folded(stream[:cut])
+    after = Judge(catalogue(), before.memory)
+    second = [change for one in stream[cut:] for change in after.apply(one)]
+    assert (after.opened, after.memory.marks, first + second) == (whole.opened, whole.memory.marks, changes)
+    for change in changes:
+        accepted = change.finding.accepted
+        if accepted is not None and change.finding.open:
+            assert change.time < accepted.until
+            assert not change.finding.asked.stronger(accepted.asked)
 
 
 def test_every_strength_occurs_in_these_streams() -> None:

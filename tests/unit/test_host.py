@@ -101,7 +101,13 @@ def test_a_healthy_host_is_read_and_says_nothing(tree: Tree) -> None:
         assert looking.last.state is SourceState.OK
         names = {one.component.name for one in looking.last.readings}
         assert names >= {"dimm/MC0", "dimm/MC1.dimm1", "cpu/package0", "cpu/package1", "disk/nvme0", "disk/nvme0n1p1", "node/memory"}
-        assert looking.readings("disk/nvme0").values == {"state": "live", "temperature_celsius": 38.85, "temperature_alarm": 0.0}
+        assert looking.readings("disk/nvme0").values == {
+            "state": "live",
+            "temperature_celsius": 38.85,
+            "temperature_alarm": 0.0,
+            "needed": 1,
+            "volume": 0,
+        }
         assert "root" in looking.readings("disk/nvme0").missing["wear"]
         assert looking.readings("disk/nvme0n1p1").values["free_ratio"] == 0.5
         assert looking.readings("node/memory").values["memory_available_bytes"] == 1048576000 * 1024

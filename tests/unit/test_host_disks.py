@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from agent.model import Action, Event
 from agent.sources.host.filesystems import Mount, _mount
 from agent.sources.host.fstab import Fstab, parse
-from tests.looking import Looking, polled, told
+from agent.sources.kernel_log.announced import Announcements
+from agent.sources.kernel_log.interpret import Interpreter
+from tests.looking import CATALOG, Looking, polled, told
 from tests.trees import Tree
 from tests.unit.test_host import KINDS, ROOT, Clock, clock, drive, host, statvfs, tree
 
@@ -237,6 +240,77 @@ def test_a_drive_that_died(tree: Tree) -> None:
         (event,) = looking.look()
         assert (event.code, event.component.name, event.fields["pci"]) == ("nvme/lost", "disk/nvme0", "0000:00:1f.0")
         assert "dead" in looking.readings("disk/nvme0").missing["temperature_celsius"]
+
+
+def mounted(tree: Tree, *disks: str, kind: str = "ext4", beneath: dict[str, list[str]] | None = None) -> None:
+    """The root file system, and further ones under /data0, /data1, ...; which disks lie beneath which."""
+    points = ["/", *(f"/data{number}" for number in range(len(disks)))]
+    lines = [f"{30 + n} 1 0:{50 + n} / {p} rw - {kind} /dev/{d} rw" for n, (p, d) in enumerate(zip(points, disks))]
+    tree.write("proc/1/mountinfo", "\n".join(lines))
+    for disk, slaves in (beneath or {}).items():
+        for slave in slaves:
+            (tree.root / f"sys/class/block/{disk}/slaves/{slave}").mkdir(parents=True)
+
+
+LINES = {
+    "name": "nvme nvme1: Disabling device after reset failure: -19",
+    "address": "nvme 0000:00:1f.1: Removing after probe failure status: -19",
+}
+
+
+@pytest.mark.parametrize("seen", ["state", *LINES])
+@pytest.mark.parametrize(
+    ("model", "disks", "kind", "beneath", "action"),
+    [
+        ("Amazon Elastic Block Store", ["nvme0n1p1", "nvme1n1"], "ext4", {}, Action.OBSERVE),
+        ("Amazon EC2 NVMe Instance Storage", ["nvme0n1p1", "nvme1n1"], "ext4", {}, Action.REBOOT_NODE),
+        ("Amazon Elastic Block Store", ["nvme1n1p1"], "ext4", {}, Action.REBOOT_NODE),
+        ("Amazon Elastic Block Store", ["dm-0"], "xfs", {"dm-0": ["md127"], "md127": ["nvme2n1", "nvme1n1p3"]}, Action.REBOOT_NODE),
+        ("Amazon Elastic Block Store", ["dm-0"], "xfs", {"dm-0": ["nvme2n1"]}, Action.OBSERVE),
+        ("Amazon Elastic Block Store", ["root"], "zfs", {}, Action.REBOOT_NODE),  # nobody knows
+        ("nvme_card-pd", ["vda1", "nvme1n1"], "ext4", {}, Action.OBSERVE),
+    ],
+)
+def test_what_is_asked_for_where_a_drive_is_lost(
+    tree: Tree, model: str, disks: list[str], kind: str, beneath: dict[str, list[str]], action: Action, seen: str
+) -> None:
+    """A volume of a storage service may be detached by force: that is a fault of the node's where it needs a file system on it."""
+    drive(tree, "nvme1", model, "vol0123456789abcdef0")
+    tree.write("sys/class/nvme/nvme1/address", "0000:00:1f.1")
+    mounted(tree, *disks, kind=kind, beneath=beneath)
+    subject = host(tree)
+    rule = CATALOG.rule("nvme/lost")
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look()
+        if seen == "state":
+            tree.write("sys/class/nvme/nvme1/state", "dead")
+            (fields,) = [event.fields for event in looking.look() if event.code == "nvme/lost"]
+        else:
+            tree.remove("sys/class/nvme/nvme1")
+            known = Interpreter(CATALOG, Announcements(), None, accept_userspace=False, drive=subject.drives.about)
+            event = read_line(known, LINES[seen])
+            assert event.code == "nvme/lost"
+            fields = event.fields
+    assert rule.rule_on(fields).action is action
+
+
+def test_a_btrfs_file_system_over_two_drives(tree: Tree) -> None:
+    mounted(tree, "nvme0n1", kind="btrfs")
+    for disk in ("nvme0n1", "nvme1n1"):
+        tree.write(f"sys/fs/btrfs/0123-4567/devices/{disk}", "")
+    assert host(tree).filesystems.drives() == {"nvme0", "nvme1"}
+
+
+def test_a_drive_that_was_never_seen_is_taken_for_the_machines_own(tree: Tree) -> None:
+    known = Interpreter(CATALOG, Announcements(), None, accept_userspace=False, drive=host(tree).drives.about)
+    event = read_line(known, "nvme nvme7: Disabling device after reset failure: -19")
+    assert CATALOG.rule(event.code).rule_on(event.fields).action is Action.REBOOT_NODE
+
+
+def read_line(known: Interpreter, text: str) -> Event:
+    sighting = known.recognise(text.encode())
+    assert sighting is not None
+    return known.event(sighting, text.encode(), 0, identity="1", time=1.0, boot_id="b", usec=1)
 
 
 def test_a_reset_that_does_not_end(tree: Tree, clock: Clock) -> None:

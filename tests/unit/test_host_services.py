@@ -263,14 +263,11 @@ def systemd() -> Systemd:
     return systemd
 
 
-def served(tree: Tree, systemd: Systemd) -> Host:
-    subject = Host(
-        tree.root / "sys",
-        tree.root / "proc",
-        Path("/"),
-        config.Host(mounts=("/",), units=("kubelet", "slurmd.service"), units_if_enabled=()),
-        Fstab(tree.root / "etc/fstab"),
-    )
+_SERVED = config.Host(mounts=("/",), units=("kubelet", "slurmd.service"), units_if_enabled=())
+
+
+def served(tree: Tree, systemd: Systemd, settings: config.Host = _SERVED) -> Host:
+    subject = Host(tree.root / "sys", tree.root / "proc", Path("/"), settings, Fstab(tree.root / "etc/fstab"))
     subject.clock.adjtimex = lambda: Timex(maxerror=1000)
     subject.units.show = systemd.show
     return subject
@@ -307,10 +304,7 @@ def test_a_service_that_must_run_where_it_is_enabled(tree: Tree, clock: Clock, s
     imex = {"load": "loaded" if enabled else "not-found", "active": "inactive"}
     systemd.unit("nvidia-fabricmanager.service", UnitFileState=enabled)
     systemd.unit("nvidia-imex.service", **imex, UnitFileState="disabled")
-    fstab = Fstab(tree.root / "etc/fstab")
-    subject = Host(tree.root / "sys", tree.root / "proc", Path("/"), config.Host(mounts=("/",)), fstab)
-    subject.clock.adjtimex = lambda: Timex(maxerror=1000)
-    subject.units.show = systemd.show
+    subject = served(tree, systemd, config.Host(mounts=("/",)))
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
         clock.pass_(60)
@@ -319,10 +313,97 @@ def test_a_service_that_must_run_where_it_is_enabled(tree: Tree, clock: Clock, s
         clock.pass_(60)
         found = {("unit/not_running", "node/nvidia-fabricmanager.service")} if watched else set()
         assert told(looking.look()) == found
-    systemd.error = "systemctl: System has not been booted with systemd as init system"
+    systemd.error = "systemctl: Failed to connect to bus"
+    clock.pass_(60)
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
-        assert looking.last.state is SourceState.OK, "nobody asked for these"
+        assert looking.last.state is (SourceState.FAILED if watched else SourceState.OK), "it was enabled when systemd last answered"
+
+
+def by_default(tree: Tree, systemd: Systemd) -> Host:
+    return served(tree, systemd, config.Host(mounts=("/",)))
+
+
+def test_units_that_may_have_to_run_are_not_observable_where_systemd_cannot_be_asked(tree: Tree, systemd: Systemd) -> None:
+    """Nobody knows whether they are enabled. That is said, and does not make the node unknown: it may be a container."""
+    systemd.error = "there is no systemctl here"
+    with Looking(polled(by_default(tree, systemd), *KINDS)) as looking:
+        assert told(looking.look()) == set()
+        assert looking.last.state is SourceState.OK
+        for unit in ("nvidia-fabricmanager.service", "nvidia-imex.service"):
+            read = looking.readings(f"node/{unit}")
+            assert (read.missing["active_state"], read.values, read.blind) == ("there is no systemctl here", {}, "")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(
+    ("failed", "seconds", "code"),
+    [
+        ({"active": "failed"}, 60, "unit/not_running"),
+        ({"active": "activating"}, 600, "unit/not_ready"),
+        ({"active": "inactive", "load": "error"}, 60, "unit/not_loaded"),
+        ({"restarts": "9"}, 0, "unit/restarting"),
+    ],
+)
+@pytest.mark.parametrize(
+    "afterwards", [{"UnitFileState": "disabled"}, {"load": "masked", "UnitFileState": "masked"}, {"load": "not-found"}]
+)
+def test_what_was_said_of_a_unit_ends_when_it_need_not_run_any_more(
+    tree: Tree, clock: Clock, systemd: Systemd, failed: dict[str, str], seconds: int, code: str, afterwards: dict[str, str], restarted: bool
+) -> None:
+    unit = "nvidia-fabricmanager.service"
+    systemd.unit(unit, UnitFileState="enabled")
+    systemd.unit("nvidia-imex.service", "inactive", "not-found")
+    with Looking(polled(by_default(tree, systemd), *KINDS)) as looking:
+        looking.look()
+        systemd.unit(unit, **failed, UnitFileState="enabled")
+        clock.pass_(60)
+        looking.look()
+        clock.pass_(seconds)
+        looking.look()
+        assert told(looking.events) == {(code, f"node/{unit}")}
+        position = looking.position
+        if not restarted:
+            systemd.unit(unit, **{"active": "failed"} | failed | afterwards)
+            ended(looking, clock, code)
+    if restarted:
+        systemd.unit(unit, **{"active": "failed"} | failed | afterwards)
+        with Looking(polled(by_default(tree, systemd), *KINDS), position) as looking:
+            ended(looking, clock, code)
+
+
+def test_without_units_nobody_is_asked(tree: Tree, systemd: Systemd) -> None:
+    subject = served(tree, systemd, config.Host(mounts=("/",), units_if_enabled=()))
+    with Looking(polled(subject, *KINDS)) as looking:
+        looking.look(2)
+    assert systemd.asked == 0
+
+
+def test_what_was_said_of_a_unit_ends_when_it_is_taken_off_the_configuration(tree: Tree, clock: Clock, systemd: Systemd) -> None:
+    with Looking(polled(served(tree, systemd), *KINDS)) as looking:
+        systemd.unit("slurmd.service", "failed")
+        looking.look()
+        clock.pass_(60)
+        assert told(looking.look()) == {("unit/not_running", "node/slurmd.service")}
+        position = looking.position
+    for name in ("nvidia-fabricmanager.service", "nvidia-imex.service"):
+        systemd.unit(name, "inactive", "not-found")
+    with Looking(polled(by_default(tree, systemd), *KINDS), position) as looking:
+        ended(looking, clock, "unit/not_running")
+
+
+def ended(looking: Looking, clock: Clock, code: str) -> None:
+    """It is over, and after an hour nobody looks at the unit any more."""
+    over = []
+    for _ in range(20):
+        over += looking.look()
+        clock.pass_(60)
+    assert [(event.code, event.fields.get("recovered")) for event in over] == [(code, True)]
+    clock.pass_(3600)
+    looking.look()
+    looking.look()
+    assert not [one for one in looking.last.readings if one.component.id.endswith(".service")]
+    assert looking.memory["subject"]["units"] == []
 
 
 def test_a_service_that_is_restarted_again_and_again(tree: Tree, clock: Clock, systemd: Systemd) -> None:

@@ -174,7 +174,7 @@ def test_a_plain_file_that_is_called_like_a_device_is_none(tree: Tree) -> None:
     assert table.holders == []
 
 
-@pytest.mark.parametrize("path", sorted(PROGRAMS))
+@pytest.mark.parametrize("path", [one.path for one in PROGRAMS])
 def test_daemons_and_monitors_do_not_count(tree: Tree, path: str) -> None:
     """By their names only where the account is the system's: a name is anybody's to take."""
     tree.process(4711, path.rpartition("/")[2][:15], ["/dev/nvidia0", "/dev/nvidia-uvm"])
@@ -193,13 +193,28 @@ def test_a_site_may_name_more_monitors(tree: Tree) -> None:
 
 def test_where_a_program_can_be_looked_at_its_path_counts_and_its_name_does_not() -> None:
     monitors = Programs(["/usr/bin/nvidia-smi"])
-    there = Running("anything", 1000, "/usr/bin/nvidia-smi", of_root=True)
+    there = Running("anything", 1000, "/usr/bin/nvidia-smi", file_owner=0)
     assert monitors.run_by(there)
-    assert not monitors.run_by(replace(there, of_root=False)), "a user's own file, in a mount namespace of his own"
-    assert not monitors.run_by(Running("nvidia-smi", 0, "/home/u/nvidia-smi", of_root=True))
+    assert monitors.run_by(replace(there, file_owner=998)), "some packages give their files to their own account"
+    assert not monitors.run_by(replace(there, file_owner=1000)), "a user's own file, in a mount namespace of his own"
+    assert not monitors.run_by(replace(there, file_owner=100000)), "root's, in a user namespace"
+    assert not monitors.run_by(replace(there, file_owner=None))
+    assert not monitors.run_by(Running("nvidia-smi", 0, "/home/u/nvidia-smi", file_owner=0))
     assert not monitors.run_by(Running("nvidia-smi", 1000))
     assert not monitors.run_by(Running("nvidia-smi"))
     assert monitors.run_by(Running("nvidia-smi", 0))
+
+
+@pytest.mark.parametrize(
+    "path", ["/usr/sbin/nvidia-cuda-mps-server", "/usr/bin/slurmd", "/usr/lib/nvidia/current/nvidia-smi", "/usr/sbin/slurmd-wlm"]
+)
+def test_where_distributions_put_them(path: str) -> None:
+    assert Programs(one.path for one in PROGRAMS).run_by(Running("anything", 0, path, file_owner=0))
+
+
+def test_each_program_says_who_puts_it_there() -> None:
+    assert len({one.path for one in PROGRAMS}) == len(PROGRAMS)
+    assert all(one.what and one.source and one.path.startswith("/") for one in PROGRAMS)
 
 
 def test_the_program_of_a_process_is_looked_at(tree: Tree) -> None:

@@ -276,6 +276,39 @@ def test_a_port_that_falls_is_told_at_once_and_fails_after_five_minutes(tree: Ne
     assert node.rounds(12) == []
 
 
+@pytest.mark.parametrize("number", [0, 3, 7])
+@pytest.mark.parametrize("boot_id", ["boot-1", "boot-2"])
+def test_a_failed_port_is_no_other_after_a_restart_whichever_is_looked_at_first(
+    tree: NetworkTree, make_node: MakeNode, number: int, boot_id: str
+) -> None:
+    """At the first look nobody knows yet how the other ports are: that ends nothing, so a port that outlives a boot is seen to."""
+    infiniband(tree)
+    node = make_node(tree)
+    node.rounds(2)
+    tree.down(f"mlx5_{number}")
+    assert ("ib/port_failed", f"nic/{MLX5[number]}") in node.told(13)
+    node.restart(boot_id=boot_id)
+    assert [event for event in node.rounds(13) if event.fields.get("recovered")] == []
+    tree.up(f"mlx5_{number}")
+    ended = {event.code for event in node.rounds(13) if event.fields.get("recovered")}
+    assert ended == {"ib/port_down", "ib/port_failed"}
+
+
+def test_while_an_adapter_was_never_looked_at_nobody_knows_whether_a_port_is_the_only_one(tree: NetworkTree, make_node: MakeNode) -> None:
+    infiniband(tree)
+    node = make_node(tree)
+    node.rounds(2)
+    for number in range(7):
+        tree.down(f"mlx5_{number}")
+    node.rounds(1)
+    node.restart()
+    tree.hang(f"{tree.path('mlx5_7')}/ports/1/state")
+    node.looking.look()
+    assert "others" not in node.values(MLX5[0])
+    with (tree.root / tree.path("mlx5_7") / "ports/1/state").open("w") as file:
+        file.write("4: ACTIVE\n")
+
+
 def test_a_port_that_stays_down_for_a_day_is_lost(tree: NetworkTree, make_node: MakeNode) -> None:
     infiniband(tree)
     node = make_node(tree, every_s=900.0)

@@ -166,6 +166,18 @@ def test_inferentia_1_has_no_error_counters_and_is_well(tmp_path: Path, driver: 
         assert told(node.look()) == {("neuron/runtime_sram", "neuron/2")}
 
 
+def test_inferentia_1_whose_counters_cannot_be_read_is_not_well(tmp_path: Path) -> None:
+    """It has no error counters of its own, so those of the runtime are all that there is."""
+    tree = NeuronTree(tmp_path / "sys", TRN2[:4], family="Inf1", driver="2.21.40.0", machine="inf1.24xlarge")
+    for core in range(4):
+        tree.remove(tree.path(2, f"neuron_core{core}"))
+    with watching(tree) as node:
+        assert told(node.look()) == set()
+        assert node.last.state is SourceState.FAILED
+        assert node.readings("neuron/2").blind == "hw_error: the driver shows no cores"
+        assert not node.readings("neuron/1").blind
+
+
 def test_a_driver_that_moved_the_error_counters_leaves_the_other_checks_alive(tree: NeuronTree) -> None:
     with watching(tree) as node:
         node.look(2)

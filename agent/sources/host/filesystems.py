@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from agent.model import Component, ComponentKind
-from agent.sources.files import Look, attribute, read, why
+from agent.sources.files import Look, attribute, names, read, why
 from agent.sources.host.fstab import Fstab, plain
 from agent.sources.polled import Device
 
@@ -32,6 +32,9 @@ _OTHERS = "[host] mounts does not name it: those who use it may fill it"
 # An image, a disk over the network, memory, a disc: what storage.toml (fs/not_of_the_node) says of them holds here too.
 _NOT_OF_THE_NODE = re.compile(r"(?:loop|rbd|nbd|drbd|zram|ram|sr|fd)\d{1,5}(?:p\d{1,3})?")
 _UNKNOWN_MOUNT = "no mount is known that holds it"
+_UNTRACEABLE = frozenset({"zfs", "bcachefs", "overlay"})  # what they lie on is not to be read from the mount
+_NAMESPACE = re.compile(r"(nvme\d{1,4})(?:c\d{1,4})?n\d{1,4}(?:p\d{1,4})?")
+_DEEP = 8  # a partition on a volume on an array on a partition
 _KNOWN_S = 5.0  # for so long the disks of the mounts are taken to be the same
 
 
@@ -70,6 +73,9 @@ class FileSystems:
         self._paths = tuple(dict.fromkeys(str(Path(path).absolute()) for path in paths))
         self.statvfs: Callable[[str], os.statvfs_result] = os.statvfs
         self._disks, self._disks_at = frozenset[str](), -_KNOWN_S
+        self._drives: frozenset[str] | None = None
+        self._drives_at = -_KNOWN_S
+        self._beneath: dict[str, frozenset[str]] = {}  # of each disk, when something was last seen there
 
     def devices(self) -> Iterator[Device]:
         mounts = self._mounts()
@@ -95,6 +101,42 @@ class FileSystems:
             self._disks = frozenset(device.component.id for device in self.devices())
             self._disks_at = time.monotonic()
         return self._disks
+
+    def drives(self) -> frozenset[str] | None:
+        """The NVMe controllers beneath them (`nvme0`); None where that cannot be told. Read anew as `disks` is, and raises OSError as it does."""
+        if time.monotonic() - self._drives_at >= _KNOWN_S:
+            self._drives, self._drives_at = self._traced(), time.monotonic()
+        return self._drives
+
+    def _traced(self) -> frozenset[str] | None:
+        mounts = self._mounts()
+        held = [max((one for one in mounts if one.holds(path)), key=lambda one: len(one.point), default=None) for path in self._paths]
+        if any(mount is None or mount.type in _UNTRACEABLE for mount in held):
+            return None
+        disks = {self._name(mount, mount.point): mount for mount in held if mount is not None}
+        return frozenset(drive for disk, mount in disks.items() for drive in self._carriers(disk, mount))
+
+    def _carriers(self, disk: str, mount: Mount) -> frozenset[str]:
+        """What was beneath it stays known when the kernel has taken it away."""
+        disks = {disk, *(self._members(disk) if mount.type == "btrfs" else ())}
+        found = frozenset(drive for one in disks for drive in self._below(one, _DEEP))
+        self._beneath[disk] = found or self._beneath.get(disk, found)
+        return self._beneath[disk]
+
+    def _members(self, disk: str) -> list[str]:
+        """The disks of a btrfs file system that lies on several."""
+        groups = [names(self._sysfs / "fs/btrfs" / uuid / "devices") for uuid in names(self._sysfs / "fs/btrfs")]
+        return next((group for group in groups if disk in group), [])
+
+    def _below(self, disk: str, depth: int) -> Iterator[str]:
+        namespace = _NAMESPACE.fullmatch(disk)
+        if namespace is not None:
+            yield namespace[1]
+        folder = self._sysfs / "class/block" / disk
+        whole = folder.resolve().parent.name if (folder / "partition").exists() else disk
+        for slave in names(folder / "slaves") + names(self._sysfs / "class/block" / whole / "slaves"):
+            if depth:
+                yield from self._below(slave, depth - 1)
 
     def _mounts(self) -> list[Mount]:
         """The youngest of those on one mount point hides the others."""

@@ -39,18 +39,23 @@ class Host:
     def __init__(self, sysfs: Path, procfs: Path, state: Path, settings: config.Host, fstab: Fstab) -> None:
         self.memory: dict[str, Any] = {}
         files = Files()
-        self.drives = Drives(sysfs, files)
         self.filesystems = FileSystems(sysfs, procfs, (str(state), *settings.mounts), fstab)
+        self.drives = Drives(sysfs, files, self.filesystems.drives)
         self._fstab = fstab
         self.processes = Processes(procfs, files)
         self.clock = Clock()
         self.units = Units(settings.units, settings.units_if_enabled)
         memory, processors = Memory(sysfs, procfs, files), Processors(sysfs, files)
+        self._recalled = False
         self._parts: tuple[Part, ...] = (memory, processors, self.filesystems, self.drives, self.processes, self.clock, self.units)
 
     def find(self) -> Found:
         """All parts; one that cannot be listed leaves the others alone."""
         self._fstab.read()
+        if not self._recalled:
+            stored = self.memory.get("units")
+            self.units.remember([unit for unit in stored if isinstance(unit, str)] if isinstance(stored, list) else [])
+            self._recalled = True
         devices: dict[Component, Device] = {}
         trouble: list[str] = []
         for part in self._parts:
@@ -58,6 +63,7 @@ class Host:
                 devices.update({one.component: one for one in part.devices()})
             except OSError as error:
                 trouble.append(f"{error.filename or type(part).__name__}: {why(error)}")
+        self.memory["units"] = self.units.watched
         return Found(tuple(devices.values()), trouble="; ".join(trouble))
 
     def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:  # noqa: ARG002

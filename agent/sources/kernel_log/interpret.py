@@ -6,7 +6,7 @@ Shared by both readers, so that a line means the same wherever it was read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -43,7 +43,7 @@ class Interpreter:
     """Holds what a line is read against: the catalogue's shapes, the drills, the devices.
 
     Without an inventory the lines are another machine's or another day's, and this node's devices say nothing about them.
-    `needed` names the disks that hold the file systems which the node cannot do without.
+    `needed` names the disks that hold the file systems which the node cannot do without; `drive` tells what an NVMe drive is to the node.
     """
 
     def __init__(
@@ -55,11 +55,13 @@ class Interpreter:
         accept_userspace: bool,
         places: Places | None = None,
         needed: Callable[[], Collection[str]] | None = None,
+        drive: Callable[[str], Mapping[str, Value]] | None = None,
     ) -> None:
         self.announcements = announcements
         self.inventory = inventory
         self.places = places or Places()
         self.needed = needed
+        self.drive = drive
         self.counters = Counters()
         self._heads: dict[str, tuple[str, str, float]] = {}
         self.configure(catalog, accept_userspace=accept_userspace)
@@ -106,7 +108,9 @@ class Interpreter:
             fields["reporter"] = sighting.pci
         if self.inventory is not None and component.kind in _ACCELERATION:
             fields["device_kind"] = component.kind.value
-        if self.needed is not None and component.kind is ComponentKind.DISK and self._asks_whether_needed(sighting.code):
+        if self.drive is not None and component.kind is ComponentKind.DISK and self._asks(sighting.code, "volume"):
+            fields |= self.drive(component.id)
+        elif self.needed is not None and component.kind is ComponentKind.DISK and self._asks(sighting.code, "needed"):
             with suppress(OSError):  # then nobody knows, and the line asks for less
                 fields["needed"] = component.id in self.needed()
         if self.inventory is not None and component.id and named:
@@ -153,8 +157,8 @@ class Interpreter:
             device = self.inventory.address(str(device)) or device
         return Component(kind, str(device)) if device else NODE
 
-    def _asks_whether_needed(self, code: str) -> bool:
-        return any("needed" in case.where for case in self.catalog.rule(code).cases)
+    def _asks(self, code: str, field: str) -> bool:
+        return any(field in case.where for case in self.catalog.rule(code).cases)
 
     def _follows(self, sighting: Sighting, identity: str, time: float) -> str | None:
         """The identity of the SXid that this record continues."""

@@ -226,7 +226,8 @@ class Adapter:
             look.needs("link")
         else:
             look.values["link"] = worst.value if worst is not None else "unused"
-        look.values["others"] = self.learned.others(set(seen))
+        if others := self.learned.others(set(seen)):
+            look.values["others"] = others
         down_s = max((self.learned.down_s(key) for key, port in should.items() if port.link is Link.DOWN), default=0.0)
         look.values["link_down_seconds"] = down_s
         look.values["link_down_overdue"] = float(0.0 < self.replace_after_s <= down_s)

@@ -43,6 +43,7 @@ class Learned:
         self.memory: dict[str, Any] = {}
         self._lasts_s = lasts_s
         self._seen: dict[str, Seen] = {}  # by PCI address
+        self._here: set[str] = set()  # those that there are, looked at or not
         self._down: dict[str, tuple[float, float]] = {}  # by port: for how long it was seen down, and when last
 
     def saw(self, address: str, seen: Seen) -> None:
@@ -50,6 +51,7 @@ class Learned:
 
     def keep(self, addresses: set[str]) -> None:
         """Those that are here now."""
+        self._here = addresses
         for gone in set(self._seen) - addresses:
             del self._seen[gone]
 
@@ -128,9 +130,16 @@ class Learned:
         return len(others) >= _SIBLINGS and all(link is Link.UP for link in others)
 
     def others(self, keys: set[str]) -> str:
-        """How the node's other ports are, of those that should be up: `up` if one is, `down` if none is, `none` if there are none."""
+        """How the node's other ports are, of those that should be up: `up` if one is, `down` if none is, `none` if there are none.
+
+        Empty while that cannot be told: one that is up says it for all, and else each adapter must have been looked at since the start.
+        """
         links = [port.link for key, port, _ in self._current() if key not in keys and self._should(key, port)]
-        return "none" if not links else "up" if any(one in _RUNNING for one in links) else "down"
+        if any(one in _RUNNING for one in links):
+            return "up"
+        if not self._here <= self._seen.keys():
+            return ""
+        return "down" if links else "none"
 
     def count(self) -> tuple[int, int, int]:
         """Ports that should be up: how many there are, are up, and are down."""

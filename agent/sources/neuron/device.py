@@ -201,6 +201,8 @@ class NeuronDevice:
             look.values["ecc_observable"] = float(not gone)
         if not gone or moved:
             self.known.read = True
+        if not due:  # a device that counts no memory errors: what the runtime counted is all that tells a sick one
+            look.needs("hw_error")
         if not gone:
             return
         why = look.missing[gone[0].reading]
