@@ -2,7 +2,7 @@
 A saved kernel log, whatever has wrapped it: the records that are in it, and what of it could not be read.
 
 Owns     what stands around a kernel line in a file: journalctl -o json and export, dmesg --json, Docker's json-file, the
-         Container Runtime Interface's prefix, pdsh, `grep -n`, colours, indented lines that go on with a record.
+         Container Runtime Interface's prefix, pdsh, `grep -n`, `cat -n`, colours, indented lines that go on with a record.
 Refuses  compression (unpack.py), what a line means (recognise.py).
 
 What begins every line alike is a prefix only where most lines of the file's beginning have it: a single program that
@@ -52,14 +52,15 @@ _COLOURS = re.compile(rb"\x1b(?:\[[0-9;:?]*[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x07|
 _CRI = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+\-]\d\d:\d\d)) std(?:out|err) [FP] ")
 _CENTURIES = (b"20", b"19")  # what a date of the Container Runtime Interface begins with
 _PREFIXES = {
-    "grep": re.compile(rb"(?:[\w.+~/@-]{1,255}[:-])?\d{1,12}[:-]"),
-    "host": re.compile(rb"(?P<host>[A-Za-z0-9][\w.-]{0,253})(?:: ?|\t)(?=\S)"),
+    "number": re.compile(rb"(?:[\w.+~/@-]{1,255}[:-])? {0,12}\d{1,12}(?: {0,8}[:-]\t?|\t)"),  # grep -n, cat -n
+    "host": re.compile(rb"(?P<host>[A-Za-z0-9][\w.-]{0,253})(?:: ?|\t)(?=\s*\S)"),
     "indent": re.compile(rb"[ \t]+(?=\S)"),
 }
 _NAMES_A_HOST = re.compile(rb"[\w.-]*\d")
 _JSON = re.compile(rb"\s*(?:\x1e|data: )?(?:\{\s*\"|\[\s*\{)")
 _BETWEEN = re.compile(r"(?:[\s,\[\]}\x1e]|data: (?=\{)|\{\s*\"dmesg\"\s*:\s*(?=\[))*")
 _EXPORT = re.compile(rb"\s*[A-Z_][A-Z0-9_]{1,63}=[^\n]*\n(?:.*\n)?__(?:REALTIME|MONOTONIC)_TIMESTAMP=", re.S)
+_MORE_RECORDS = re.compile(r"\n<\d{1,3}>\[")  # dmesg --file --json of util-linux 2.38 puts all that follows into each message
 _FIELD_NAME = re.compile(rb"[A-Z_][A-Z0-9_]{0,63}")
 _DRILL = re.compile(
     r"NVRM: Xid \([^)]{1,64}\): \d{1,4}, pid=\d{1,10}, name=vitald-drill, |.{1,80}SXid \(.{1,80} vitald drill \d{1,10}\s*\Z"
@@ -203,11 +204,11 @@ class SavedLog:
                 anchored = b"system clock to" in line.message
                 if place is None or anchored:
                     yield from self._pass(record, line, clock)
-                elif place >= self._top[0]:
+                elif line.shaped and place >= self._top[0]:
                     self._top = place, record
                 continue
             coverage.kernel += not line.shaped
-            boot, place, time = self._tell(record, line, clock)
+            boot, place, time = self._tell(record, line, clock, recognised=True)
             yield from self._boots(clock)
             yield Told(
                 place,
@@ -236,12 +237,12 @@ class SavedLog:
             self._booted = boot, anchor - line.usec / 1e6
         yield from self._boots(clock)
 
-    def _tell(self, record: Record, line: Line, clock: Clock) -> tuple[str, float, float | None]:
+    def _tell(self, record: Record, line: Line, clock: Clock, *, recognised: bool = False) -> tuple[str, float, float | None]:
         date = self._date(record, line)
         boot, place = clock.tell(line, date, record.boot_id)
         if date is None and line.usec is not None and self._booted is not None and self._booted[0] == boot:
             date = self._booted[1] + line.usec / 1e6
-        if place >= self._top[0]:
+        if place >= self._top[0] and (line.shaped or recognised):
             self._top = place, record
         return boot, place, date
 
@@ -289,7 +290,11 @@ class SavedLog:
 
     def _miss(self, record: Record, line: Line) -> None:
         found = self._marked.search(line.message)
-        if found is None or line.facility or (line.shaped and (found.start() > 0 or begins_with_name(line.message))):
+        if found is None or line.facility:
+            return
+        # A program's words inside a record. But none has a carriage return in it: then these are lines, and not one.
+        inside = found.start() > 0 and b"\r" not in line.message
+        if line.shaped and (inside or begins_with_name(line.message)):
             return
         self.coverage.unread += 1
         if len(self.coverage.shown) < _SHOWN:
@@ -432,6 +437,7 @@ class SavedLog:
             fields = {name: _bytes_of(text) for name, text in entry.items() if name in _JOURNAL}
             return _of_journal(fields, shown, number)
         if isinstance(text := entry.get("msg"), str) and "pri" in entry and "time" in entry:
+            text = _MORE_RECORDS.split(text, 1)[0]
             facility, usec = _facility(entry), _usec(str(entry["time"]))
             return Record(number, shown, Line(escape(_utf8(text)), facility, usec, shaped=True))
         if isinstance(text := entry.get("log"), str):

@@ -123,10 +123,13 @@ class Unpacked(io.RawIOBase):
         try:
             while True:
                 if decoder.eof:  # another one may follow: rotated logs are put together like that
-                    data = decoder.unused_data or next(packed, b"")
-                    if not data.startswith(magic[: len(data)]) or not data:
-                        if data.strip(b"\0"):
-                            self.trouble = f"bytes that are not {form} follow: they were not read"
+                    data = decoder.unused_data
+                    while not (data := data.lstrip(b"\0")):  # streams may be filled up with zeros
+                        data = next(packed, b"")
+                        if not data:
+                            return
+                    if not data.startswith(magic[: len(data)]):
+                        self.trouble = f"bytes that are not {form} follow: they were not read"
                         return
                     decoder = made[form]()
                 elif decoder.needs_input:
