@@ -39,17 +39,17 @@ def told(*lines: str) -> list[tuple[str, float]]:
 
 
 def test_lines_are_told_by_their_own_clock() -> None:
-    assert told("[  10.0] a", "[  12.5] b", "4,1,13000000,-;c") == [("boot-1", 10.0), ("boot-1", 12.5), ("boot-1", 13.0)]
+    assert told("[  10.0] a", "[  12.5] b", "4,1,13000000,-;c") == [("log-1", 10.0), ("log-1", 12.5), ("log-1", 13.0)]
 
 
 def test_between_lines_without_a_clock_no_time_passes() -> None:
-    assert told("a", "kernel: b", "[  +0.000844] c") == [("boot-1", 0.0)] * 3
-    assert told("[  10.0] a", "b", "[  10.5] c") == [("boot-1", 10.0), ("boot-1", 10.0), ("boot-1", 10.5)]
+    assert told("a", "kernel: b", "[  +0.000844] c") == [("log-1", 0.0)] * 3
+    assert told("[  10.0] a", "b", "[  10.5] c") == [("log-1", 10.0), ("log-1", 10.0), ("log-1", 10.5)]
 
 
 def test_a_clock_that_begins_anew_is_another_boot() -> None:
     """Records of two processors may change places by less than a second; that is none."""
-    places = [("boot-1", 500.0), ("boot-1", 499.9), ("boot-2", 500.9), ("boot-2", 505.9)]
+    places = [("log-1", 500.0), ("log-1", 499.9), ("log-2", 500.9), ("log-2", 505.9)]
     assert told("[ 500.0] a", "[ 499.9] b", "[   0.0] c", "[   5.0] d") == places
 
 
@@ -166,6 +166,17 @@ def test_a_fault_that_comes_back_after_its_reboot_climbs(name: str) -> None:
         assert (said["replacementRequired"], codes(said), codes(said, "ended")) == (True, ["xid/79"], ["xid/79"])
         assert said["findings"][0]["since"] == "2025-02-20T00:40:00.000Z"  # type: ignore[index]
     assert verdicts[0]["asOf"]["time"] == verdicts[1]["asOf"]["time"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("words", ["-- Boot 0123456789abcdef0123456789abcdef --", "-- Reboot --"])
+@pytest.mark.parametrize("form", [FORMS["dates alone"], lambda at, usec, text: f"[{usec:12.6f}] node7 kernel: {text}"])
+def test_a_boot_that_journalctl_tells_of(form: Form, words: str) -> None:
+    """Its first lines may be gone."""
+    lines = [form(5000.0, 5000.0, BUS), words, form(9000.0, 600.0, "usb 1-1: x"), form(9100.0, 700.0, "usb 1-1: y")]  # type: ignore[operator]
+    said = scan_json("\n".join(lines).encode())[1]
+    assert (said["status"], codes(said, "ended")) == ("healthy", ["xid/79"])
+    quoted = [form(5000.0, 5000.0, BUS), form(9000.0, 9000.0, words), form(9100.0, 9100.0, "usb 1-1: y")]  # type: ignore[operator]
+    assert scan_json("\n".join(quoted).encode())[1]["status"] == "unhealthy"
 
 
 def test_what_no_date_tells_of_ends_nothing() -> None:

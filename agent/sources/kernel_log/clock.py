@@ -11,6 +11,7 @@ order. A line that has neither stands where the line before it stands: nobody kn
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -18,6 +19,7 @@ from typing import Protocol, TypeVar
 from agent.sources.kernel_log.lines import Line
 
 BANNER = b"Linux version "  # the first line of every boot
+_NEXT_BOOT = re.compile(rb"-- (?:Boot [0-9a-f]{32}|Reboot) --\s*\Z")  # journalctl, between two of them
 _JITTER_USEC = 2_000_000  # stamps of two processors differ by less
 _DRIFT_S, _DRIFT_RATE = 60.0, 2e-4  # of the kernel's clock from the wall clock, and by how much it grows
 _STEPPED_S = 3600.0  # the wall clock is seldom set by more within a boot, but for its beginning:
@@ -41,18 +43,23 @@ class Clock:
 
     def __init__(self, host: str = "") -> None:
         self.begun: list[Boot] = []  # boots that are certain and that nobody has taken from here yet
-        self._name = f"{host}-boot" if host else "boot"  # one word: it stands in the names of processes
+        self._name = f"{host}-log" if host else "log"  # one word: it stands in the names of processes
         self._count = 1
         self._boot = Boot(f"{self._name}-1", 0.0)
         self._by_id: dict[str, Boot] = {}
         self._known: dict[str, Boot] = {}  # those that have a date
         self._place: float | None = None  # of the line before
+        self._anew = False  # journalctl has said that another boot begins
         self._usec = 0
         self._offset: float | None = None  # from a date to a place
 
     def passed(self, line: Line) -> float | None:
         """The place of a line that reports nothing; None where its date must be read to know it."""
         usec = line.usec
+        if not line.shaped and line.message.startswith(b"-- ") and _NEXT_BOOT.match(line.message):
+            self._anew = self._place is not None
+        elif self._anew:
+            return None
         if usec is None:
             return None if line.message.startswith(BANNER) else self._place
         if usec < self._usec - _JITTER_USEC or self._place is None:
@@ -66,6 +73,10 @@ class Clock:
         seconds = line.usec / 1e6 if line.usec is not None else None
         if boot_id:
             self._boot = self._of_id(boot_id, date, seconds)
+        elif self._anew and line.shaped:
+            self._anew = False
+            self._boot = self._another(date - (seconds or 0.0) if date is not None else None, certain=False)
+            self.begun.append(self._boot)
         elif seconds is None:
             self._by_date(line, date)
         else:
