@@ -54,6 +54,7 @@ REPLACED = "device/replaced"
 JOB_DIED = "job/died"
 DIAGNOSTIC_FAILED = "diagnostic/failed"
 TOO_MANY = "vitald/too_many"
+BY_PERSON = "cleared by"  # how the cause of an end begins that a named person is
 TOLD = "told as a consequence of"  # how the cause of an end begins that is none: the fault is told with what explains it
 
 _NO_KEY: FindingKey = (NODE, "", False, False)
@@ -679,7 +680,7 @@ class Judge:
         finding = self._meant(event)
         if finding is None:
             return []
-        cause = f"cleared by {event.fields.get('by')}: {event.fields.get('reason')}"
+        cause = f"{BY_PERSON} {event.fields.get('by')}: {event.fields.get('reason')}"
         return [self._close(finding, event.time, cause, event.identity, settled=True)]
 
     def _remedy_begun(self, event: Event) -> list[Transition]:

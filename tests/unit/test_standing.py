@@ -321,6 +321,20 @@ def test_an_observation_of_before_the_clear_opens_nothing() -> None:
     assert story.pipeline._reconcile(Entry(), batch).events == ()
 
 
+def test_what_was_told_under_a_cause_says_who_cleared_that() -> None:
+    story = Story(next(one for one in STATES if one.code == "nvml/gpu_lost"), holds=True)
+    story.judge(event("xid/79", story.component, story.now, boot=BOOT_A))
+    story.settle()
+    (cause,) = story.pipeline.judge.opened
+    assert cause.code == "xid/79", "the loss is told under it"
+    story.now += 1.0
+    story.judge(act(CLEARED, cause, story.now))
+    story.now += 1.0
+    (again,) = story.look()
+    assert again.fields["again"] == "xid/79 cleared by alice: why"
+    assert [found.code for found in story.opened] == ["nvml/gpu_lost"]
+
+
 def test_what_cannot_be_opened_is_a_finding_of_its_own_once_and_hides_no_other_device() -> None:
     story = Story(next(one for one in STATES if one.code == "nvml/row_remap_pending"), holds=True)
     story.check()
