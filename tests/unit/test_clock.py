@@ -243,3 +243,31 @@ def test_a_replay_and_a_scan_agree(tmp_path: Path) -> None:
         said = scan_json("\n".join(lines).encode())[1]
         assert [(one["code"], one["action"], one["count"]) for one in said["findings"]] == [("xid/79", "replace_node", 1)]  # type: ignore[attr-defined]
         assert summary["events"] == said["events"] == 3
+
+
+@pytest.mark.parametrize("name", DATED)
+@pytest.mark.parametrize("seed", range(12))
+def test_rotated_files_may_come_in_any_order(name: str, seed: int) -> None:
+    """Boots of hours to weeks, cut into files anywhere."""
+    chance = random.Random(seed)
+    texts = (BUS, xid(31, 5), xid(94, 7, words="Contained: SM (0x1). RST: No, D-RST: No"), "usb 1-1: x", "usb 1-2: y")
+    at, parts = 0.0, []
+    for _ in range(chance.randrange(1, 5)):
+        own, up = [], 1.0
+        for _ in range(chance.randrange(1, 8)):
+            up += chance.choice([5.0, 900.0, 2 * HOUR, 3 * DAY])
+            own.append((up, chance.choice(texts)))
+        parts.append((at, own))
+        at += up + chance.choice([120.0, HOUR, 10 * DAY])
+    lines = boots(name, *parts)
+    cuts = sorted(chance.sample(range(len(lines) + 1), min(3, len(lines))))
+    files = [lines[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(lines)])]
+    chance.shuffle(files)
+    straight, mixed = (scan_json("\n".join(each).encode())[1] for each in (lines, [line for file in files for line in file]))
+
+    def told(verdict: Json) -> list[object]:
+        both = (*verdict["findings"], *verdict["ended"])  # type: ignore[misc]
+        shown = [(one["code"], one["action"], one["count"], one["since"], one["last"]) for one in both]  # type: ignore[index]
+        return [verdict["status"], verdict["rebootRequired"], verdict["replacementRequired"], sorted(shown)]
+
+    assert told(mixed) == told(straight)

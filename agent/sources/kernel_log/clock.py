@@ -106,15 +106,10 @@ class Clock:
             self._remember(boot, zero, certain=True)
 
     def _by_date(self, line: Line, date: float | None) -> None:
-        if date is None:
-            return
-        place = self._at(date)
-        if line.message.startswith(BANNER):
-            self._boot = self._new(place)
+        """Of other lines than the first of a boot only their order says which boot they are of."""
+        if date is not None and line.message.startswith(BANNER):
+            self._boot = self._new(self._at(date))
             self._remember(self._boot, date, certain=True)
-        elif self._place is not None and place < self._place:
-            earlier = [boot for boot in self._known.values() if boot.place <= place]
-            self._boot = max(earlier, key=lambda one: one.place, default=self._boot)
 
     def _of_id(self, boot_id: str, date: float | None, seconds: float | None) -> Boot:
         known = self._by_id.get(boot_id)

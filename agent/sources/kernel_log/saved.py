@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
 
@@ -134,6 +134,7 @@ class Told:
     stamp: Stamp | None = None  # of a boot there is none
     raw: bytes = b""
     context: bool = False  # no fault: it only explains others
+    dated: bool = False  # by the wall clock alone: it is of the boot that stands before it in time
 
 
 @contextmanager
@@ -180,7 +181,16 @@ class SavedLog:
 
         Of several hosts nobody can say whose findings a boot ends.
         """
-        return (one for one in in_time_order(told) if one.stamp is not None or len(self.coverage.hosts) < 2)
+        boot = ""
+        for one in in_time_order(told):
+            if one.stamp is None:
+                if len(self.coverage.hosts) < 2:
+                    boot = next(event.boot_id for event in one.events if event is not None)
+                    yield one
+            elif boot and one.dated:
+                yield replace(one, events=tuple(event and replace(event, boot_id=boot) for event in one.events))
+            else:
+                yield one
 
     def told(self) -> Iterator[Told]:
         """Every record that is recognised, context included, and the boots, in the order in which they are read."""
@@ -216,6 +226,7 @@ class SavedLog:
                 Stamp(record.number, time, line.usec),
                 record.raw,
                 _is_context(sightings),
+                dated=line.usec is None and not record.boot_id,
             )
         self._end()
         coverage.trouble = coverage.trouble or self._unpacked.trouble
