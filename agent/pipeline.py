@@ -25,7 +25,7 @@ import structlog
 
 from agent.board import Board
 from agent.catalog import Catalog
-from agent.judge.judge import ACCEPTED, BOOT, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SETTLED, Judge
+from agent.judge.judge import ACCEPTED, BOOT, BY_PERSON, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SETTLED, TOLD, Judge
 from agent.keeper import Keeper
 from agent.lane import Lane
 from agent.ledger import Audit, Entry, Ledger, Remembered
@@ -242,7 +242,14 @@ class Pipeline:
 
     def _observed_still(self, event: Event) -> Event:
         """The same fact, told again because the finding of it was closed."""
-        again = self._ended.get((event.component, event.code, event.simulated), "it is not open")
+        again = self._ended.get((event.component, event.code, event.simulated), "")
+        if not again or again.startswith(TOLD):  # it was told under another fault of its device, which somebody cleared
+            ends = (
+                f"{code} {cause}"
+                for (where, code, drill), cause in reversed(self._ended.items())
+                if (where, drill) == (event.component, event.simulated) and cause.startswith(BY_PERSON)
+            )
+            again = next(ends, again or "it is not open")
         return replace(event, fields={**event.fields, "again": again}, raw=f"{event.raw} ({again}; still observed)")
 
     def _looked(self, batch: Batch) -> None:

@@ -129,7 +129,7 @@ class _Story:
         self._ask("inject", "xid", "63", "--device", gpus[remapped])
         self._until(_found("nvml/row_remap_pending"))
         self._ask("status")
-        print("\n    A job may go on; the next one should wait:")
+        print("\n    Jobs may go on and begin; the reset waits for the next maintenance:")
         self._ask("check", "--for", "running")
         self._ask("check", "--for", "prolog")
 

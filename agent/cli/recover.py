@@ -160,7 +160,10 @@ class Recover:
     def run(self) -> int:
         request, trouble = request_of(self._config)
         if request is None and not trouble:
-            say("info", "recovery_idle", why="there is no request")
+            if self._dry:
+                print("would do nothing: there is no request", flush=True)
+            else:
+                say("info", "recovery_idle", why="there is no request")
             return 0
         with ExitStack() as stack:
             if not self._dry:
@@ -268,17 +271,16 @@ class Recover:
     def _tell(self, decision: Decision, request: Request | None, now: Clock, outcome: str = "") -> None:
         """In the log, and where `vitald recovery` finds it."""
         told = record.told(decision, request, now.boot_id, now.wall, outcome)
+        if self._dry:  # for a person, who reads no log
+            print(in_words(told, would=True), flush=True)
+            return
         level = "error" if outcome.startswith("failed") else "info" if decision.step is Step.REFUSED else "warning"
         say(
             level,
             "recovery_decided",
-            dry_run=self._dry,
             **{key: told[key] for key in ("action", "step", "why", "outcome", "checks", "request")},
             **_about(request),
         )
-        if self._dry:
-            print(in_words(told, would=True), flush=True)
-            return
         try:
             record.add(self._settings.state, told, readers())
         except OSError as error:

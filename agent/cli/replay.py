@@ -2,7 +2,8 @@
 `vitald replay LEDGER|FILE`: judge what has happened once more, under the same rules or others, and say what would change.
 
 Of a ledger its stored events are judged in their order, with everything that people did; of a saved kernel log its
-lines. Without other rules a ledger is checked: the fold over its events must give the findings that it remembers.
+lines, at the times that they have, as `vitald scan` judges them. Without other rules a ledger is checked: the fold over
+its events must give the findings that it remembers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from agent.judge.judge import Judge
     from agent.ledger import Stored
     from agent.model import Event, Finding
-    from agent.sources.kernel_log.interpret import Interpreter
-    from agent.sources.kernel_log.saved import SavedLog
 
     Pair = tuple[Event | None, Event | None]  # as the rules in force see it, and as the others do
 
@@ -71,7 +70,7 @@ def _replay(arguments: argparse.Namespace, force: Catalog, other: Catalog, *, de
         return _replay_log(arguments, force, other, device_reset=device_reset)
     with reading(arguments.file) as stored:
         events = ((event, event) for event in stored.events)
-        return _judge(arguments, force, other, events, stored, device_reset=device_reset)
+        return _judge(arguments, force, other, events, stored, device_reset=device_reset, until=lambda: stored.until)
 
 
 def _replay_log(arguments: argparse.Namespace, force: Catalog, other: Catalog, *, device_reset: bool) -> int:
@@ -82,7 +81,8 @@ def _replay_log(arguments: argparse.Namespace, force: Catalog, other: Catalog, *
     readers = [Interpreter(catalog, MarkedDrills(), None, accept_userspace=False) for catalog in (force, other)]
     with opened(str(arguments.file)) as stream:
         saved = SavedLog(stream, *readers)
-        code = _judge(arguments, force, other, _logged(saved, readers), None, device_reset=device_reset)
+        pairs = ((told.events[0], told.events[1]) for told in saved.lived(saved.told()))
+        code = _judge(arguments, force, other, pairs, None, device_reset=device_reset, until=lambda: saved.until)
     problem = saved.coverage.problem
     if not problem:
         return code
@@ -91,14 +91,21 @@ def _replay_log(arguments: argparse.Namespace, force: Catalog, other: Catalog, *
 
 
 def _judge(
-    arguments: argparse.Namespace, force: Catalog, other: Catalog, events: Iterator[Pair], stored: Stored | None, *, device_reset: bool
+    arguments: argparse.Namespace,
+    force: Catalog,
+    other: Catalog,
+    events: Iterator[Pair],
+    stored: Stored | None,
+    *,
+    device_reset: bool,
+    until: Callable[[], float],
 ) -> int:
-    from agent.judge.judge import Judge
+    from agent.judge.judge import BOOT, Judge
 
     judges = Judge(force), Judge(other)
     differences, shown, count = 0, None, 0
     for pair in events:
-        count += 1
+        count += stored is not None or any(event is not None and event.code != BOOT for event in pair)  # a log has lines
         for judge, event in zip(judges, pair):
             if event is not None:
                 judge.apply(event)
@@ -109,9 +116,8 @@ def _judge(
             if differences <= _SHOWN:
                 _say(arguments, pair[1] or pair[0], said)
         shown = said
-    if stored is not None:
-        for judge in judges:
-            judge.expire(stored.until)
+    for judge in judges:
+        judge.expire(until())
     now, then = (sorted(_short(found) for found in judge.opened if not found.shadow) for judge in judges)
     remembered = sorted(map(_short, stored.opened)) if stored is not None else now
     summary: Json = {
@@ -188,18 +194,3 @@ def _tell(summary: Json, *, stored: bool, agrees: bool, same: bool) -> None:
             print(f"  {render.safe(line)}")
         if not agrees:
             print("(events older than the ledger keeps are not judged again; rules may have changed since)")
-
-
-def _logged(saved: SavedLog, readers: Sequence[Interpreter]) -> Iterator[Pair]:
-    """The events of a saved kernel log, as each catalogue recognises them.
-
-    By the kernel's clock where the lines tell it, else a second apart.
-    """
-    for seen in saved.seen():
-        record = {"identity": f"line:{seen.record.number}", "time": seen.place, "boot_id": f"replay {seen.boot}"}
-        said = seen.line.message, seen.line.facility
-        force, other = (
-            reader.event(sighting, *said, usec=seen.line.usec, **record) if sighting is not None else None  # type: ignore[arg-type]
-            for reader, sighting in zip(readers, seen.sightings)
-        )
-        yield force, other

@@ -1,9 +1,10 @@
 """
-`vitald scan FILE|-`: judge a saved kernel log of any form, as if it were this boot's.
+`vitald scan FILE|-`: judge a saved kernel log of any form, as a daemon that had lived through it.
 
-Constant memory: lines are read one at a time, and the open findings are bounded. Lines that a process wrote (a raw
-record or a `<prio>` with facility 1 or more) are shown as untrusted and not judged, as in the daemon. Findings are
-dated by the log's own stamps. A drill is shown and marked, and is no part of the verdict: it was over long ago.
+The lines are judged at their own times, so that quiet times, windows and boots are the log's; the verdict is of its last
+line, and what ended before is told as history. Constant memory: lines are read one at a time, and what is remembered of
+them is bounded. Lines that a process wrote (a raw record or a `<prio>` with facility 1 or more) are shown as untrusted
+and not judged, as in the daemon. A drill is shown and marked, and is no part of the verdict: it was over long ago.
 
 A log that could not be read is `unknown`, never healthy.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from agent.catalog import Catalog
     from agent.config import Config
     from agent.model import Event, Finding, FindingKey, Transition, Verdict
-    from agent.sources.kernel_log.interpret import Interpreter
-    from agent.sources.kernel_log.saved import Coverage, SavedLog, Seen
+    from agent.sources.kernel_log.saved import Coverage, SavedLog, Stamp, Told
 
 from agent.cli import EX_CONFIG, EX_NOINPUT, render, words
 from agent.cli.check import EXIT
 from agent.cli.render import Json
+
+_ENDED, _LISTED = 4096, 20  # faults remembered that ended within the log, and how many a person is shown
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -58,25 +60,15 @@ def run(arguments: argparse.Namespace) -> int:
     return EX_NOINPUT
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a line stands in the log, and when it was written, as exactly as the log tells."""
+@dataclass(slots=True)
+class _Ended:
+    """What the log tells the end of: a fault of a device, however often it came and went."""
 
-    number: int
-    time: float | None
-    usec: int | None
-
-    @property
-    def words(self) -> str:
-        from agent.outputs import form
-
-        where = f"line {self.number}"
-        if self.time is not None:
-            moment = form.moment(self.time)
-            return f"{render.clock(moment)} ({render.age(moment)} ago, {where})"
-        if self.usec is not None:
-            return f"{self.usec / 1e6:.6f} s after the start ({where})"
-        return f"{where}, which has no date"
+    finding: Finding  # the latest
+    first: Stamp
+    last: Stamp
+    count: int
+    cause: str
 
 
 def _scan(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> int:
@@ -84,7 +76,7 @@ def _scan(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> in
     from agent.sources.kernel_log.saved import MarkedDrills, SavedLog, opened
 
     reader = Interpreter(catalog, MarkedDrills(), None, accept_userspace=arguments.accept_userspace)
-    scan = _Scan(arguments, catalog, reader)
+    scan = _Scan(arguments, catalog)
     with opened(arguments.file) as stream:
         saved = SavedLog(stream, reader)
         scan.read(saved)
@@ -94,61 +86,73 @@ def _scan(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> in
 class _Scan:
     """The events of a log, judged; and what is said of them."""
 
-    def __init__(self, arguments: argparse.Namespace, catalog: Catalog, reader: Interpreter) -> None:
+    def __init__(self, arguments: argparse.Namespace, catalog: Catalog) -> None:
         from agent.judge.judge import Judge
 
         self._json: bool = arguments.json
         self._catalog = catalog
-        self._reader = reader
         self._judge = Judge(catalog)
-        self._now = time.time()
-        self._stamps: dict[FindingKey, tuple[_Place, _Place]] = {}  # of its first line and its last
+        self._stamps: dict[FindingKey, tuple[Stamp, Stamp]] = {}  # of its first line and its last
+        self._ended: dict[FindingKey, _Ended] = {}
+        self._forgotten = 0  # ends beyond those
+        self._until = 0.0
         self._events = self._untrusted = self._drills = 0
 
     def read(self, saved: SavedLog) -> None:
+        """Lines are shown as they are read, and judged in the order in which they were written."""
+        for told in saved.lived(self._shown(saved.told())):
+            (event,) = told.events
+            if event is not None:
+                self._note(self._judge.apply(event), event.time, told.stamp)
+                self._judge.take_changes()
+        self._until = saved.until
+        self._note(self._judge.expire(self._until), self._until, None)
+
+    def _shown(self, told: Iterator[Told]) -> Iterator[Told]:
         from agent.model import Trust
 
-        for seen in saved.seen():
-            (sighting,) = seen.sightings
-            if sighting is None:
-                continue
-            # All of it stands, however old: only stories are told by the lines' own clock.
-            event = self._reader.event(
-                sighting,
-                seen.line.message,
-                seen.line.facility,
-                identity=f"line:{seen.record.number}",
-                time=self._now,
-                boot_id=f"scan {seen.boot}",
-                usec=seen.line.usec,
-            )
-            if event.trust is not Trust.UNTRUSTED:
-                self._place(self._judge.apply(event), _Place(seen.record.number, seen.time, seen.line.usec))
-            if sighting.context:
-                continue  # no fault: it only explains others
-            self._untrusted += event.trust is Trust.UNTRUSTED
-            self._events += event.trust is not Trust.UNTRUSTED
-            self._drills += event.simulated
-            self._show(seen, event)
+        for one in told:
+            (event,) = one.events
+            if event is not None and one.stamp is not None and not one.context:  # context only explains others
+                self._untrusted += event.trust is Trust.UNTRUSTED
+                self._events += event.trust is not Trust.UNTRUSTED
+                self._drills += event.simulated
+                self._show(one.stamp, one.raw, event)
+            yield one
 
-    def _place(self, changes: list[Transition], here: _Place) -> None:
+    def _note(self, changes: list[Transition], time: float, here: Stamp | None) -> None:
+        """Which lines each finding had: its first and its last."""
         for change in changes:
-            key = change.finding.key
-            if not change.finding.open:
-                self._stamps.pop(key, None)
-            else:
+            found, key = change.finding, change.finding.key
+            if not found.open:
+                self._end(change)
+            elif here is not None and (key not in self._stamps or found.last >= time):
                 self._stamps[key] = self._stamps.get(key, (here, here))[0], here
 
-    def _show(self, seen: Seen, event: Event) -> None:
+    def _end(self, change: Transition) -> None:
+        from agent.judge.judge import TOLD
+
+        found, key = change.finding, change.finding.key
+        stamps = self._stamps.pop(key, None)
+        if stamps is None or found.shadow or found.simulated or change.cause.startswith(TOLD):
+            return  # what its cause explains is told with that
+        before = self._ended.pop(key, None)  # the latest stands last
+        first, count = (before.first, before.count) if before is not None else (stamps[0], 0)
+        self._ended[key] = _Ended(found, first, stamps[1], count + found.count, change.cause)
+        if len(self._ended) > _ENDED:
+            del self._ended[next(iter(self._ended))]
+            self._forgotten += 1
+
+    def _show(self, stamp: Stamp, line: bytes, event: Event) -> None:
         from agent.outputs import form
 
-        shown = form.scan_event(seen.record.number, seen.record.raw.rstrip(b"\r\n").decode("utf-8", "replace"), event, seen.time)
+        shown = form.scan_event(stamp.number, line.rstrip(b"\r\n").decode("utf-8", "replace"), event, stamp.time)
         if self._json:
             print(json.dumps(shown))
             return
         mark = "" if event.judged else render.colour("UNTRUSTED (written by a process, not judged) ", "magenta")
         mark = render.colour("SIMULATED (a drill) ", "magenta") if event.simulated else mark
-        print(f"{seen.record.number:>8}  {event.code:<24} {mark}{render.cut(event.raw, render.width() - 36)}")
+        print(f"{stamp.number:>8}  {event.code:<24} {mark}{render.cut(event.raw, render.width() - 36)}")
 
     def tell(self, coverage: Coverage, *, device_reset: bool) -> int:
         """The verdict, and what could not be read. The exit code."""
@@ -157,7 +161,7 @@ class _Scan:
         standing = [found for found in self._judge.opened if not found.shadow]
         told = {incident.id: incident for incident in self._judge.incidents}
         real = [found for found in standing if not found.simulated]
-        verdict = fold(real, [], self._now, told, device_reset=device_reset)
+        verdict = fold(real, [], self._until, told, device_reset=device_reset)
         verdict = _with_problem(replace(verdict, simulated=len(real) < len(standing)), coverage.problem)
         findings = [self._dated(found) for found in [*by_strength(real), *by_strength([one for one in standing if one.simulated])]]
         if self._json:
@@ -171,15 +175,36 @@ class _Scan:
 
         shown = form.finding(found, self._catalog)
         first, last = self._stamps[found.key]
-        until = f", last {last.words}" if last != first else ""
+        until = f", last {_words(last)}" if last != first else ""
         return shown | {
             "since": form.moment(first.time),
             "last": form.moment(last.time),
             "firstLine": first.number,
             "lastLine": last.number,
             "simulatedUntil": None,
-            "seen": f"{first.words}, {render.times(found.count)}{until}",
+            "seen": f"{_words(first)}, {render.times(found.count)}{until}",
         }
+
+    def _history(self) -> list[Json]:
+        """What ended within the log, the strongest first; what came back after its end is among what stands, too."""
+        from agent.outputs import form
+
+        return [
+            {
+                "component": one.finding.component.name,
+                "code": one.finding.code,
+                "title": one.finding.title,
+                "action": one.finding.action.value,
+                "count": one.count,
+                "since": form.moment(one.first.time),
+                "last": form.moment(one.last.time),
+                "firstLine": one.first.number,
+                "lastLine": one.last.number,
+                "ended": one.cause,
+                "seen": f"{render.times(one.count)}, last {_words(one.last)}",
+            }
+            for one in sorted(self._ended.values(), key=lambda one: (-one.finding.action.rank, one.first.number))
+        ]
 
     def _print_json(self, verdict: Verdict, coverage: Coverage, findings: list[Json]) -> None:
         from agent.outputs import form
@@ -192,7 +217,10 @@ class _Scan:
             "problem": coverage.problem or None,
             "hosts": list(coverage.hosts),
         }
-        print(json.dumps({"type": "verdict", **form.verdict(verdict), **counts, **unread, "findings": findings}))
+        latest = coverage.latest
+        as_of = {"line": latest.number, "time": form.moment(latest.time)} if latest is not None else None
+        told = {"asOf": as_of, "findings": findings, "ended": self._history(), "endedNotListed": self._forgotten}
+        print(json.dumps({"type": "verdict", **form.verdict(verdict), **counts, **unread, **told}))
 
     def _print(self, verdict: Verdict, coverage: Coverage, findings: list[Json]) -> None:
         drills = f" ({self._drills} of a drill)" if self._drills else ""
@@ -205,12 +233,35 @@ class _Scan:
             print(f"lines of {len(coverage.hosts)} hosts ({render.safe(', '.join(coverage.hosts))}), judged as if of one node")
         up = render.flag_words(findings, reboot=verdict.reboot_required, replacement=verdict.replacement_required)
         flags = [render.colour(word, "bold", "red") for word in up]
-        print("  ".join([render.status_word(verdict.status.value), *flags]))
+        as_of = f"as of its latest line: {_words(coverage.latest)}" if coverage.latest is not None else ""
+        print("  ".join([render.status_word(verdict.status.value), *flags, *([as_of] if as_of else [])]))
         if coverage.problem:
             render.tell(f"  {render.safe(coverage.problem)}")
         for finding in findings:
             for text in render.finding_lines(finding):
                 render.tell(text)
+        history = self._history()
+        if history:
+            render.tell("  ended within the log:")
+        for one in history[:_LISTED]:
+            what = f"{render.safe(one['component'])}  {render.safe(one['title'])}  {one['code']}"
+            render.tell(f"    {what}: {one['seen']}; {render.safe(one['ended'])}")
+        more = len(history) - _LISTED + self._forgotten
+        if more > 0:
+            render.tell(f"    and {more} more{'' if self._forgotten else ': --json lists them'}")
+
+
+def _words(stamp: Stamp) -> str:
+    """When a line was written, and which it is."""
+    from agent.outputs import form
+
+    where = f"line {stamp.number}"
+    if stamp.time is not None:
+        moment = form.moment(stamp.time)
+        return f"{render.clock(moment)} ({render.age(moment)} ago, {where})"
+    if stamp.usec is not None:
+        return f"{stamp.usec / 1e6:.6f} s after the start ({where})"
+    return f"{where}, which has no date"
 
 
 def _with_problem(verdict: Verdict, problem: str) -> Verdict:

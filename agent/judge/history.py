@@ -22,6 +22,7 @@ from agent.model import Action, Asked, Changes, Component, Fields, Mark, MarkKin
 _MOST = 256
 _DEVICES = 4096  # names without end come from forged lines
 _ABOUT_S = 600.0  # a boot's time is reckoned from a clock that was not set yet: the fault may seem to come before its remedy
+_NO_DATE = 315_360_000.0  # ten years: of a saved log without dates
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +225,8 @@ def process_of(fields: Fields, boot_id: str, names: Iterable[str]) -> str:
 
 
 def _day(time: float) -> str:
+    if time < _NO_DATE:
+        return f"{time:.0f} s after the start"
     return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 

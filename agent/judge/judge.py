@@ -55,6 +55,8 @@ REPLACED = "device/replaced"
 JOB_DIED = "job/died"
 DIAGNOSTIC_FAILED = "diagnostic/failed"
 TOO_MANY = "vitald/too_many"
+BY_PERSON = "cleared by"  # how the cause of an end begins that a named person is
+TOLD = "told as a consequence of"  # how the cause of an end begins that is none: the fault is told with what explains it
 
 _NO_KEY: FindingKey = (NODE, "", False, False)
 MOST = 4096  # open findings; hostile input may name devices and codes without end
@@ -458,7 +460,7 @@ class Judge:
                 continue
             causes = self._incidents.causes_of(incident, own)
             if any(cause is member and self._covers(cause, story, own, incident, finding.asked) for cause, story in causes):
-                told = f"told as a consequence of {incident.root.code} on {incident.root.component.name}"
+                told = f"{TOLD} {incident.root.code} on {incident.root.component.name}"
                 changes += self._told_under(incident, finding.code, own, finding.asked, event)
                 changes.append(self._close(finding, event.time, told, event.identity))
                 continue
@@ -692,7 +694,7 @@ class Judge:
         finding = self._meant(event)
         if finding is None:
             return []
-        cause = f"cleared by {event.fields.get('by')}: {event.fields.get('reason')}"
+        cause = f"{BY_PERSON} {event.fields.get('by')}: {event.fields.get('reason')}"
         return [self._close(finding, event.time, cause, event.identity, settled=True)]
 
     def _remedy_begun(self, event: Event) -> list[Transition]:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from agent.cli import VERBS, client, demo, main, parser, render, words
+from agent.cli.recover import Recover
+from agent.config import load
 from agent.simulator.node import profiles
 
 NOBODY = ("--socket", "/nonexistent/vitald.sock")  # whoever asks it is told so, and exits with 30
@@ -227,3 +229,13 @@ def test_a_terminal_gets_them_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pipe_gets_them_whole(capsys: pytest.CaptureFixture[str]) -> None:
     render.tell("word " * 100)
     assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_a_dry_recovery_speaks_to_a_person(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where nothing is asked for: lines of log are for the unit's journal."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'[paths]\nruntime = "{tmp_path}/run"\nstate = "{tmp_path}/state"\n')
+    (tmp_path / "run").mkdir()
+    assert Recover(load(config), dry=True).run() == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("would do nothing: there is no request\n", "")

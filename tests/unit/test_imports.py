@@ -18,7 +18,7 @@ from tests.unit.builders import ROOT
 AGENT = ROOT / "agent"
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in sorted(AGENT.rglob("*.py"))}
 # What of Python's own reads neither clock nor machine. Anything else is refused in the pure parts.
-CALM = {"__future__", "collections", "dataclasses", "enum", "functools", "itertools", "json", "math", "re", "string", "typing"}
+CALM = {"__future__", "collections", "dataclasses", "enum", "functools", "heapq", "itertools", "json", "math", "re", "string", "typing"}
 READER = "agent.catalog.loader"  # of the catalogue's files; the package names it, and is the way to it
 CALENDAR = "agent.judge.history"  # puts a time that it is given into words, and needs `datetime` for that
 ROOTS_RULES = [f"agent.recovery.{name}" for name in ("book", "decision", "request")]
@@ -46,7 +46,7 @@ def named(prefix: str) -> list[str]:
     return [name for name in MODULES if name == prefix or name.startswith(f"{prefix}.")]
 
 
-GRAMMARS = [f"agent.sources.kernel_log.{name}" for name in ("lines", "recognise", "record", "sighting", "sxid", "xid")]
+GRAMMARS = [f"agent.sources.kernel_log.{name}" for name in ("clock", "lines", "recognise", "record", "sighting", "sxid", "xid")]
 RULES = [name for name in named("agent.catalog") if name != READER]
 PURE = ["agent.model", *RULES, *named("agent.judge"), "agent.diagnostics.report", *GRAMMARS, *ROOTS_RULES]
 

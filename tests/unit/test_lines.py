@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.kernel_log.lines import Clock, Line, strip
+from agent.sources.kernel_log.lines import Line, strip
 from tests.unit.builders import FUZZ, read_line, recogniser
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, GPU has fallen off the bus."
@@ -92,25 +92,6 @@ def test_a_raw_record_has_its_stamp() -> None:
     line = strip(f"3,812,5123456,-;{XID}".encode())
     assert line is not None
     assert line.usec == 5_123_456
-
-
-def told(*lines: str) -> list[tuple[int, float]]:
-    clock = Clock()
-    return [clock.tell(line) for text in lines if (line := strip(text.encode())) is not None]
-
-
-def test_lines_are_told_by_their_own_clock() -> None:
-    assert told("[  10.0] a", "[  12.5] b", "4,1,13000000,-;c") == [(1, 10.0), (1, 12.5), (1, 13.0)]
-
-
-def test_lines_without_a_clock_are_a_second_apart() -> None:
-    assert told("a", "kernel: b", "[  +0.000844] c") == [(1, 1.0), (1, 2.0), (1, 3.0)]
-    assert told("[  10.0] a", "b", "[  10.5] c") == [(1, 10.0), (1, 11.0), (1, 11.0)]
-
-
-def test_a_clock_that_begins_anew_is_another_boot() -> None:
-    """Records of two processors may change places by less than a second; that is none."""
-    assert told("[ 500.0] a", "[ 499.9] b", "[   0.0] c", "[   5.0] d") == [(1, 500.0), (1, 500.0), (2, 501.0), (2, 506.0)]
 
 
 @pytest.mark.parametrize(

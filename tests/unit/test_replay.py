@@ -15,6 +15,14 @@ BUS = "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=x, GPU has fallen off the bus
 AFTER = "NVRM: Xid (PCI:0000:65:00): 31, pid=1896, name=train, Ch 00000010, intr 00000000. MMU Fault: x"
 
 
+def summary_of(log: Path) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-m", "agent", "replay", str(log), "--json"], cwd=ROOT, capture_output=True, timeout=60, check=True
+    )
+    summary: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return summary
+
+
 @pytest.mark.parametrize(
     ("lines", "wanted"),
     [
@@ -29,8 +37,5 @@ AFTER = "NVRM: Xid (PCI:0000:65:00): 31, pid=1896, name=train, Ch 00000010, intr
 def test_a_saved_log_is_judged_by_its_own_clock(lines: tuple[str, ...], wanted: list[str], tmp_path: Path) -> None:
     log = tmp_path / "kernel.log"
     log.write_text("".join(f"{line}\n" for line in lines))
-    done = subprocess.run(
-        [sys.executable, "-m", "agent", "replay", str(log), "--json"], cwd=ROOT, capture_output=True, timeout=60, check=True
-    )
-    summary = json.loads(done.stdout.splitlines()[-1])
-    assert sorted(one.partition(" ")[0] for one in summary["inForce"]) == wanted
+    summary = summary_of(log)
+    assert sorted(one.partition(" ")[0] for one in summary["inForce"]) == wanted  # type: ignore[attr-defined]

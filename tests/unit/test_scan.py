@@ -269,6 +269,11 @@ WRAPPED = {
     "grep -n, no stamps": f"12:{BUS}\n",
     "grep -Hn": f"/var/log/kern.log:12:Feb 23 16:24:18 node7 kernel: {BUS}\n",
     "grep -n -C1": f"11-[  517.0] x\n12:{STAMPED}\n13-[  518.0] y\n",
+    "grep -Tn": f"  12:\t{STAMPED}\n",
+    "cat -n": f"     1\t{STAMPED}\n",
+    "journalctl short-delta": f"[  517.250000 <    1.200000 >] node7 kernel: {BUS}\n",
+    "journalctl short-delta, first": f"[  517.250000                ] node7 kernel: {BUS}\n",
+    "dmesg --file --json": DMESG % f"{BUS}\\n<6>[  518.000000] usb 1-1: x\\n",  # util-linux 2.38
     "indented": f"    {STAMPED}\n",
     "byte order mark": f"\ufeff{STAMPED}\n",
 }
@@ -315,6 +320,12 @@ def test_compressed_logs_are_read(form: str) -> None:
         events, verdict = scan_json(data)
         assert len(events) == len(data) // len(packed(form))
         assert (verdict["status"], verdict["problem"]) == ("unhealthy", None)
+
+
+def test_streams_with_zeros_between_them_are_read() -> None:
+    """xz may fill up its streams."""
+    events, verdict = scan_json(packed("xz") + bytes(8) + packed("xz"))
+    assert (len(events), verdict["problem"]) == (2, None)
 
 
 @pytest.mark.parametrize("form", PACKED)
@@ -386,6 +397,13 @@ def test_indented_lines_go_on_with_their_record(head: str) -> None:
     assert verdict["status"] == "unhealthy"
 
 
+def test_pdsh_keeps_lines_together_that_go_on() -> None:
+    text = "".join(f"node-a: {line}\n" for line in (f"Feb 23 16:24:18 node7 kernel: {LOST[0]}", *(f"{'':30}{one}" for one in LOST[1:])))
+    events, verdict = scan_json(text.encode())
+    assert [(event["line"], event["kind"], event["pci"]) for event in events] == [(1, "gpu_lost", "0000:65:00.0")]
+    assert verdict["hosts"] == ["node-a"]
+
+
 def test_an_indented_line_of_another_program_is_that_programs() -> None:
     text = f"Feb 23 16:24:18 node7 app[1]: Traceback\n{'':30}{BUS}\n{QUIET}"
     events, verdict = scan_json(text.encode())
@@ -408,6 +426,12 @@ def test_a_line_that_has_a_faults_words_and_was_not_read_is_shown() -> None:
     code, out = scan(text.encode())
     assert code == 30
     assert BUS in out
+    assert "could not be read" in out
+
+
+def test_lines_that_end_in_carriage_returns_are_not_read_and_not_healthy() -> None:
+    code, out = scan(f"[  1.0] usb 1-1: x\r{STAMPED}\r[  600.0] usb 1-1: y\r".encode())
+    assert code == 30
     assert "could not be read" in out
 
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from agent.catalog.watch import Test as Kind
 from agent.catalog.watch import Watch, Watched, read
-from agent.judge.judge import CLEARED, REPLACED, Judge
+from agent.judge.judge import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED, Judge
+from agent.judge.verdict import fold
 from agent.ledger import Audit, Entry, Query, read_events
-from agent.model import Action, Component, ComponentKind, Event, Finding, Readings, Sample, Transition
+from agent.model import NODE, Action, Component, ComponentKind, Event, Finding, Readings, Sample, Status, Transition, Trust
 from agent.pipeline import Pipeline
 from agent.sources.facts import Facts
 from agent.sources.source import Batch
@@ -92,14 +93,16 @@ class Story:
         self.pipeline.boot_id, self.pipeline._serial = BOOT_A, 0
         self.pipeline._ended, self.pipeline._not_opened = {}, set()
         self.pipeline.judge = Judge(self.catalog)
-        self.pipeline.judge.apply(booted(BOOT_A, self.now))
+        self.ledger: list[Event] = []
+        self.judge(booted(BOOT_A, self.now))
         self.unread = False
 
     @property
     def opened(self) -> list[Finding]:
-        return [found for found in self.pipeline.judge.opened if found.code == self.watched.code]
+        return [found for found in self.pipeline.judge.opened if found.code == self.watched.code and not found.simulated]
 
     def judge(self, *events: Event) -> None:
+        self.ledger += events
         entry = self.pipeline._judge(Entry(), *events)
         self.pipeline._remember_ends(entry.transitions)
 
@@ -116,6 +119,7 @@ class Story:
         batch = Batch(self.source, tuple(said), holding=holding, calm=frozenset(self.watcher.calm))
         entry = self.pipeline._reconcile(self.pipeline._judge(Entry(), *said), batch)
         self.pipeline._remember_ends(entry.transitions)
+        self.ledger += entry.events
         return list(entry.events)[len(said) :]
 
     def usual(self) -> dict[str, Sample]:
@@ -182,6 +186,48 @@ class Story:
         self.now += 2 * DAY
         self.pipeline.judge.expire(self.now)
 
+    def accept(self) -> None:
+        """Somebody lives with it for two hours."""
+        self.now += 1.0
+        for found in self.opened:
+            accepted = act(ACCEPTED, found, self.now)
+            self.judge(replace(accepted, fields={**accepted.fields, "until": self.now + 7200.0}))
+            assert all(one.deferred for one in self.opened)
+
+    def not_accepted(self) -> None:
+        self.now += 1.0
+        for found in self.opened:
+            ended = act(ACCEPTED, found, self.now)
+            self.judge(replace(ended, fields={**ended.fields, "until": self.now}))
+            assert not any(one.accepted for one in self.opened)
+
+    def drill(self) -> None:
+        """Of the same fault of the same device, over it or before it; it ends while the fault goes on as it was."""
+        self.now += 1.0
+        before = self.opened
+        watch = self.watched.watches[0]
+        held = {watch.of: told(watch, holds=True)[watch.of]}
+        drill = event(self.watched.code, self.component, self.now, trust=Trust.ANNOUNCED, fields=held, simulated_until=self.now + DAY)
+        self.judge(replace(drill, identity=f"drill {self.now}", boot_id=self.pipeline.boot_id))
+        assert self.opened == before
+
+    def diagnostic(self) -> None:
+        """It passes at every level: what is still observed is not over."""
+        self.now += 1.0
+        self.judge(event("diagnostic/passed", self.component, self.now, boot=self.pipeline.boot_id, fields={"level": 4}))
+
+    def deaf(self) -> None:
+        """The source could not be read for a while."""
+        own = Component(ComponentKind.NODE, self.source)
+        for recovered in (None, True):
+            self.now += 300.0
+            self.judge(event(SOURCE_FAILED, own, self.now, trust=Trust.DAEMON, fields={"recovered": recovered} if recovered else {}))
+
+    def clock(self) -> None:
+        """The wall clock is set forward; what was looked at before is told by the new one."""
+        self.now += 5000.0
+        self.judge(event(CLOCK_STEPPED, NODE, self.now, trust=Trust.DAEMON, fields={"seconds": 5000.0}))
+
     def hide(self) -> None:
         """It cannot be read for one look: nobody may say anything new."""
         before = [(found.id, found.open) for found in self.opened]
@@ -196,6 +242,16 @@ class Story:
         asks = catalogue().rule(self.watched.code).rule_on(dict(self.values_told())).action is not Action.NONE
         assert len(self.opened) == (self.holds and asks), self.watched.code
         assert self.settle() == [], "one event for a difference, not one a round"
+        accepted = any(found.accepted for found in self.opened)
+        status = fold(self.opened, [], self.now).status
+        assert (status is Status.HEALTHY) == (not (self.holds and asks)), "what is read and what is said agree"
+        assert status is not Status.UNHEALTHY or not accepted
+        again = Judge(self.catalog)
+        for one in self.ledger:
+            again.apply(one)
+        again.expire(self.now)
+        self.pipeline.judge.expire(self.now)
+        assert again.opened == self.pipeline.judge.opened, "a replay of the ledger gives the same"
 
     def values_told(self) -> dict[str, Sample]:
         watch = self.watched.watches[0]
@@ -203,6 +259,7 @@ class Story:
 
 
 BETWEEN = ("clear", "replaced", "device_reset", "reboot", "restart", "begin", "end", "forget", "wait", "hide")
+BETWEEN += ("accept", "not_accepted", "drill", "diagnostic", "deaf", "clock")
 
 
 @pytest.mark.parametrize("watched", ASKING, ids=lambda one: one.code)
@@ -221,6 +278,24 @@ def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(watched: W
     assert story.pipeline.judge.memory.marks == record, "one fault in the device's record, however often it is cleared"
     assert story.look() == []
     story.end()
+    story.check()
+
+
+@pytest.mark.parametrize("watched", ASKING, ids=lambda one: one.code)
+def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: Watched) -> None:
+    story = Story(watched, holds=True)
+    story.check()
+    story.drill()
+    (drill,) = [found for found in story.pipeline.judge.opened if found.simulated]
+    story.clear()
+    assert story.opened == []
+    story.now += 1.0
+    assert [one.fields["again"] for one in story.look()] == ["cleared by alice: why"]
+    assert len(story.opened) == 1
+    story.now += 1.0
+    cleared = act(CLEARED, drill, story.now)
+    story.judge(replace(cleared, fields={**cleared.fields, "drill": True}))
+    assert not any(found.simulated for found in story.pipeline.judge.opened)
     story.check()
 
 
@@ -244,6 +319,20 @@ def test_an_observation_of_before_the_clear_opens_nothing() -> None:
     batch = Batch("nvml", holding=late)
     assert not story.pipeline._is_contradicted(batch)
     assert story.pipeline._reconcile(Entry(), batch).events == ()
+
+
+def test_what_was_told_under_a_cause_says_who_cleared_that() -> None:
+    story = Story(next(one for one in STATES if one.code == "nvml/gpu_lost"), holds=True)
+    story.judge(event("xid/79", story.component, story.now, boot=BOOT_A))
+    story.settle()
+    (cause,) = story.pipeline.judge.opened
+    assert cause.code == "xid/79", "the loss is told under it"
+    story.now += 1.0
+    story.judge(act(CLEARED, cause, story.now))
+    story.now += 1.0
+    (again,) = story.look()
+    assert again.fields["again"] == "xid/79 cleared by alice: why"
+    assert [found.code for found in story.opened] == ["nvml/gpu_lost"]
 
 
 def test_what_cannot_be_opened_is_a_finding_of_its_own_once_and_hides_no_other_device() -> None:

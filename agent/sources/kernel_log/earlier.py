@@ -26,9 +26,9 @@ from pathlib import Path
 import structlog
 
 from agent.lane import Lane, LaneStuck
-from agent.model import NODE, Event, Trust, Value
+from agent.model import Event, Value
 from agent.sources.kernel_log import pstore
-from agent.sources.kernel_log.interpret import NAME, Interpreter, lost_event
+from agent.sources.kernel_log.interpret import NAME, Interpreter, boot_event, lost_event
 from agent.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
 from agent.sources.kernel_log.kmsg import wall_time
 from agent.sources.kernel_log.lines import strip
@@ -195,7 +195,7 @@ class Earlier:
             last, begin, former = records[-1], part.place, part.boot_id != self.boot_id
             events = self._events(records)
             if former and begin.seq < 0:
-                events.insert(0, booted(part.boot_id, records[0].time))
+                events.insert(0, boot_event(part.boot_id, records[0].time))
             if former and (missed or not found):  # of this boot the ring's numbers tell
                 at = begin.time or records[0].time
                 events.insert(0, self._unknown(part.boot_id, begin, at, missed or None, orderly=part.orderly))
@@ -361,21 +361,6 @@ def _stamp_of(line: bytes) -> int | None:
     """Microseconds on the kernel's clock."""
     stamp = _LINE.match(line)
     return int(stamp["seconds"]) * 1_000_000 + int(stamp["micros"]) if stamp is not None else None
-
-
-def booted(boot_id: str, time: float) -> Event:
-    """A boot that this daemon did not see: what was done by it must be known before what came after it."""
-    return Event(
-        identity=f"vitald:boot:{boot_id}",
-        time=time,
-        source=NAME,
-        kind="vitald",
-        code="vitald/boot",
-        component=NODE,
-        boot_id=boot_id,
-        raw="the node was booted",
-        trust=Trust.DAEMON,
-    )
 
 
 def look(path: str, place: Place) -> Ring | None:

@@ -1,8 +1,9 @@
 """
 A plain file that grows, is rotated, or is truncated: the kernel log of machines without /dev/kmsg, and of tests.
 
-The lines may have any of the forms of `lines.py`. A position is inode, offset and a checksum of the bytes before it,
-so that a file which was truncated and has grown again is not taken for the old one.
+The lines may have any of the forms of `lines.py`. A record may go on in indented lines: what reports nothing by itself is
+kept until the line after it is there, or none has come for one look. A position is inode, offset and a checksum of the
+bytes before it, so that a file which was truncated and has grown again is not taken for the old one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import time
 import zlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -21,7 +22,7 @@ import anyio.lowlevel
 
 from agent.model import Event
 from agent.sources.kernel_log.interpret import NAME, Interpreter, lost_event
-from agent.sources.kernel_log.lines import strip
+from agent.sources.kernel_log.lines import MORE, Line, joined, strip
 from agent.sources.source import Batch, Position, SourceFailed
 
 _POLL_S, _HEARTBEAT_S = 0.25, 1.0
@@ -40,6 +41,16 @@ class _Place:
 
     def cursor(self) -> str:
         return json.dumps([self.inode, self.offset, self.tail, self.inside])
+
+
+@dataclass(slots=True)
+class _Held:
+    """A record that reports nothing yet and may go on."""
+
+    line: Line
+    raw: bytes
+    offset: int
+    more: list[bytes] = field(default_factory=list)
 
 
 class LogFile:
@@ -66,20 +77,23 @@ class LogFile:
                 else:
                     fd = _swap(fd, self._open(rotated))
             here = place if place is not None else _Place(os.fstat(fd).st_ino)
-            said = -1.0
+            said, seen = -1.0, -1
             while True:
                 if not _same(fd, here):  # truncated, and perhaps grown again
                     here = _Place(here.inode)
                 before = here.offset
-                events, more = self._read(fd, here)
+                events, until, more = self._read(fd, here, seen)
                 if here.offset != before or time.monotonic() - said >= _HEARTBEAT_S:
                     said = time.monotonic()
                     yield Batch(NAME, tuple(events), Position(NAME, self.boot_id, here.cursor()), caught_up=not more)
+                seen = -1 if more else until
                 if more:
                     await anyio.lowlevel.checkpoint()
+                elif until > here.offset:
+                    await anyio.sleep(_POLL_S)  # whether the last record goes on
                 elif (newer := self._newer(fd, here)) is not None:
                     fd = _swap(fd, self._open(newer))
-                    here = _Place(os.fstat(fd).st_ino)
+                    here, seen = _Place(os.fstat(fd).st_ino), -1
                 else:
                     await anyio.sleep(_POLL_S)
         finally:
@@ -136,35 +150,54 @@ class LogFile:
             fields={"file": self.path.name, "offset": place.offset},
         )
 
-    def _read(self, fd: int, here: _Place) -> tuple[list[Event], bool]:
-        """The complete lines of one chunk; the second value says that there is more."""
+    def _read(self, fd: int, here: _Place, seen: int) -> tuple[list[Event], int, bool]:
+        """The events of the whole records of one chunk, where its whole lines end, and whether there is more.
+
+        `seen`: where they ended at the look before; a record that ends there does not go on.
+        """
         try:
             data = os.pread(fd, _CHUNK, here.offset)
         except OSError as error:
             raise SourceFailed(f"{self.path}: {error.strerror}") from error
-        end = data.rfind(b"\n") + 1
+        end, full = data.rfind(b"\n") + 1, len(data) == _CHUNK
         if not end and len(data) <= _LONGEST and not here.inside:
-            return [], False
-        events = []
-        offset = here.offset
-        for line in _lines(data[: end or len(data)]):
-            if here.inside:
-                here.inside = not line.endswith(b"\n")
-            elif len(line) > _LONGEST:
-                self.interpreter.counters.torn += 1
-                here.inside = not line.endswith(b"\n")
-            elif (event := self._event(line, here.inode, offset)) is not None:
-                events.append(event)
-            offset += len(line)
+            return [], here.offset, False
+        events: list[Event | None] = []
+        began = offset = here.offset
+        held: _Held | None = None
+        for raw in _lines(data[: end or len(data)]):
+            line = None
+            if here.inside or len(raw) > _LONGEST:
+                self.interpreter.counters.torn += not here.inside
+                here.inside = not raw.endswith(b"\n")
+            else:
+                self.interpreter.counters.read += 1
+                line = strip(raw)
+            if held is not None and line is not None and line.goes_on:
+                held.more.append(line.message)
+            else:
+                events.append(self._joined(held, here.inode))
+                held = None
+                if line is not None:
+                    self.interpreter.counters.userspace += bool(line.facility)
+                    events.append(event := self._event(line, raw, here.inode, offset))
+                    held = _Held(line, raw, offset) if event is None and not line.facility else None
+            offset += len(raw)
+        until = offset
+        if held is not None and until != seen and (held.offset > began or not full):
+            self.interpreter.counters.read -= 1 + len(held.more)  # they are read again
+            offset = held.offset
+        else:
+            events.append(self._joined(held, here.inode))
         here.offset, here.tail = offset, _checksum(fd, offset)
-        return events, len(data) == _CHUNK
+        return [event for event in events if event is not None], until, full
 
-    def _event(self, raw: bytes, inode: int, offset: int) -> Event | None:
-        self.interpreter.counters.read += 1
-        line = strip(raw)
-        if line is None:
+    def _joined(self, held: _Held | None, inode: int) -> Event | None:
+        if held is None or not held.more:
             return None
-        self.interpreter.counters.userspace += bool(line.facility)
+        return self._event(joined(held.line, held.more[:MORE]), held.raw, inode, held.offset)
+
+    def _event(self, line: Line, raw: bytes, inode: int, offset: int) -> Event | None:
         sighting = self.interpreter.recognise(line.message)
         if sighting is None:
             return None

@@ -208,5 +208,20 @@ def lost_event(
     )
 
 
+def boot_event(boot_id: str, time: float) -> Event:
+    """A boot that nobody saw but the log: what was done by it must be known before what came after it."""
+    return Event(
+        identity=f"vitald:boot:{boot_id}",
+        time=time,
+        source=NAME,
+        kind="vitald",
+        code="vitald/boot",
+        component=NODE,
+        boot_id=boot_id,
+        raw="the node was booted",
+        trust=Trust.DAEMON,
+    )
+
+
 def _stamp(moment: float) -> str:
     return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")

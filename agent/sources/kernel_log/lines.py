@@ -8,13 +8,14 @@ program than `kernel` is that program's, whatever it quotes.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agent.sources.kernel_log.record import KernelRecord, TornRecord
+from agent.sources.kernel_log.record import KernelRecord, TornRecord, escape
 
 _MONTH = r"(?:\d{1,2}[^\W\d]|[^\W\d]{3,5}\.?)"  # localised: "Mär", "Okt", "févr.", "8月"
 _CLOCK = r"\d\d:\d\d:\d\d"
-_DELTA = r"(?: *< *\d+\.\d+>)?"  # dmesg -d
+_DELTA = r"(?: *< *\d+\.\d+ ?>| {16})?"  # dmesg -d, journalctl -o short-delta
 _SECONDS = rf"\[(?: *(?:\+\d+\.\d+|(?P<seconds>\d+)\.(?P<micros>\d+)))?{_DELTA} ?\]"  # also dmesg -e: "[  +0.000844]"
 _WALL = rf"\[(?:[^\W\d]{{1,4}}\.? )?{_MONTH} *\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?{_DELTA}\]"  # dmesg -T, dmesg -H
 _DATE, _ZONE = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}", r"(?:Z| ?[+\-]\d\d:?\d\d)?"
@@ -33,10 +34,10 @@ _SYSLOG = re.compile(
     rf"|[^\W\d]{{2,4}}\.? {_DATE}{_ZONE} [A-Z]{{2,5}}"  # journalctl short-full
     rf"|{_DATE}(?:\.\d+)?{_ZONE}"  # journalctl short-iso, RFC 3339 syslog; dmesg writes a comma
     rf"|\d{{9,11}}\.\d{{6}}|{_CLOCK}"  # journalctl short-unix, a date cut off
-    rf") (?:{_HOST} )?(?:[a-z0-9]+\.[a-z]+ )?{_TAG}"
+    rf") (?:(?P<host>{_HOST}) )?(?:[a-z0-9]+\.[a-z]+ )?{_TAG}"
 )
 _RFC5424 = re.compile(  # RFC 5424: <prio>1 date host program pid id [data] text; a length before it is RFC 6587's
-    rf"(?:\d{{1,6}} )?<(?P<prio>\d{{1,3}})>1 (?:{_DATE}(?:\.\d+)?{_ZONE}|-) \S{{1,255}} (?P<tag>\S{{1,48}}) \S{{1,128}} \S{{1,32}} "
+    rf"(?:\d{{1,6}} )?<(?P<prio>\d{{1,3}})>1 (?:{_DATE}(?:\.\d+)?{_ZONE}|-) (?P<host>\S{{1,255}}) (?P<tag>\S{{1,48}}) \S{{1,128}} \S{{1,32}} "
     r"(?:-|(?:\[(?:[^\]\\]|\\.){0,1024}\])+)(?: (?:\ufeff)?|\Z)"
 )
 _TALOS = re.compile(rf"\S{{1,255}}: +kern: +[a-z]+: \[{_DATE}(?:\.\d+)?Z\]: ")
@@ -48,7 +49,7 @@ _KERNEL = re.compile(rf"(?:{_HOST} )?kernel:(?: |(?=\[))")
 _LONGEST = 8192  # the kernel cuts a record at about 1 KiB, escapes make it four times that; more is nobody's record
 _RAW = re.compile(rb"\d{1,4},\d+,\d+,[^;]{1,256};")
 _DIGITS = 12  # of seconds; a longer one is nobody's uptime
-_JITTER_USEC = 2_000_000  # stamps of two processors differ by less
+MORE = 16  # lines that go on with one record
 
 
 @dataclass(slots=True)  # not frozen: one is made for every line of a log, in half the time
@@ -59,27 +60,18 @@ class Line:
     facility: int | None = None
     usec: int | None = field(default=None, compare=False)  # on the kernel's own clock, where the form has that
     shaped: bool = field(default=False, compare=False)  # the form alone says that it is a line of a kernel log
+    host: str = field(default="", compare=False)  # that the form names
+
+    @property
+    def goes_on(self) -> bool:
+        """Indented and without a stamp: of the record before, which the kernel wrote with a newline in it."""
+        return not self.shaped and self.facility is None and self.message[:1] in (b" ", b"\t")
 
 
-class Clock:
-    """When the lines of a saved log were written, in order: by the kernel's clock, else a second after the one before."""
-
-    def __init__(self) -> None:
-        self._boot = 1
-        self._began = 0.0  # of the boot, on the clock that goes through all of the log
-        self._time = 0.0
-        self._usec = 0
-
-    def tell(self, line: Line) -> tuple[int, float]:
-        """The number of its boot in the log, and the time."""
-        if line.usec is None:
-            self._time += 1.0
-        else:
-            if line.usec < self._usec - _JITTER_USEC:
-                self._boot, self._began = self._boot + 1, self._time + 1.0
-            self._time = max(self._time, self._began + line.usec / 1e6)
-            self._usec = line.usec
-        return self._boot, self._time
+def joined(line: Line, more: Iterable[bytes]) -> Line:
+    """A record of several lines as /dev/kmsg has it: one, with escaped newlines."""
+    message = rb"\x0a".join([line.message, *(escape(one.strip()) for one in more)])
+    return Line(message, line.facility, line.usec, line.shaped, line.host)
 
 
 def strip(raw: bytes) -> Line | None:
@@ -94,12 +86,12 @@ def strip(raw: bytes) -> Line | None:
     text = raw.decode("utf-8", "surrogateescape")
     facility: int | None = None
     usec: int | None = None
-    shaped = False
+    shaped, host = False, ""
     if (syslog := _SYSLOG.match(text) or _RFC5424.match(text) or _TALOS.match(text)) is not None:
         if syslog.re is not _TALOS:
             if syslog["tag"] != "kernel":
                 return None
-            facility = int(prio) >> 3 if (prio := syslog["prio"]) else None
+            facility, host = int(prio) >> 3 if (prio := syslog["prio"]) else None, syslog["host"] or ""
         text, shaped = text[syslog.end() :], True
     elif (stamp := _STAMP.match(text)) is not None and stamp.end():
         facility, usec = _facility(stamp["prio"], stamp["facility"]), _usec(stamp)
@@ -110,7 +102,7 @@ def strip(raw: bytes) -> Line | None:
     if (stamp := _STAMP.match(text)) is not None:  # syslog keeps the kernel's own bracket where printk.time is on
         shaped = shaped or _KERNELS.match(text, 0, stamp.end()) is not None
         text, usec = text[stamp.end() :], _usec(stamp) if usec is None else usec
-    return Line(text.encode("utf-8", "surrogateescape"), facility, usec, shaped)
+    return Line(text.encode("utf-8", "surrogateescape"), facility, usec, shaped, host)
 
 
 def _usec(stamp: re.Match[str]) -> int | None:

@@ -2,7 +2,7 @@
 A saved kernel log, whatever has wrapped it: the records that are in it, and what of it could not be read.
 
 Owns     what stands around a kernel line in a file: journalctl -o json and export, dmesg --json, Docker's json-file, the
-         Container Runtime Interface's prefix, pdsh, `grep -n`, colours, indented lines that go on with a record.
+         Container Runtime Interface's prefix, pdsh, `grep -n`, `cat -n`, colours, indented lines that go on with a record.
 Refuses  compression (unpack.py), what a line means (recognise.py).
 
 What begins every line alike is a prefix only where most lines of the file's beginning have it: a single program that
@@ -14,20 +14,23 @@ from __future__ import annotations
 import errno
 import io
 import json
+import math
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
 
+from agent.model import Event
 from agent.sources.kernel_log.announced import Announcement, Announcements
+from agent.sources.kernel_log.clock import Clock, in_time_order
 from agent.sources.kernel_log.dates import anchor_in, date_in
-from agent.sources.kernel_log.interpret import Interpreter
-from agent.sources.kernel_log.lines import Clock, Line, strip
+from agent.sources.kernel_log.interpret import Interpreter, boot_event
+from agent.sources.kernel_log.lines import MORE, Line, joined, strip
 from agent.sources.kernel_log.recognise import begins_with_name
 from agent.sources.kernel_log.record import escape
 from agent.sources.kernel_log.sighting import Sighting
@@ -37,25 +40,27 @@ LONGEST = 1 << 16  # of a longer line only the beginning is looked at
 _OBJECT = 1 << 20  # a longer JSON object is nobody's record
 _FIELD = 1 << 24  # of a journal export
 _TRIES = 64  # lines that one JSON object may go on over
-_MORE = 16  # lines that go on with one record
 _SAMPLE = 1 << 16
 _BUFFER = 1 << 18
 _MOST_LINES = 4 / 5
 _SHOWN, _HOSTS = 5, 64
+_NAMELESS = ("localhost", "localhost.localdomain", "(none)", "-")  # what a host is called before it knows its name
+_DATED_EVERY = 256  # of ordinary lines without the kernel's stamp; so many are read for their date
 _MARKER = 12  # characters: a shorter text is in too many lines
 
 _COLOURS = re.compile(rb"\x1b(?:\[[0-9;:?]*[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\))")
 _CRI = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+\-]\d\d:\d\d)) std(?:out|err) [FP] ")
 _CENTURIES = (b"20", b"19")  # what a date of the Container Runtime Interface begins with
 _PREFIXES = {
-    "grep": re.compile(rb"(?:[\w.+~/@-]{1,255}[:-])?\d{1,12}[:-]"),
-    "host": re.compile(rb"(?P<host>[A-Za-z0-9][\w.-]{0,253})(?:: ?|\t)(?=\S)"),
+    "number": re.compile(rb"(?:[\w.+~/@-]{1,255}[:-])? {0,12}\d{1,12}(?: {0,8}[:-]\t?|\t)"),  # grep -n, cat -n
+    "host": re.compile(rb"(?P<host>[A-Za-z0-9][\w.-]{0,253})(?:: ?|\t)(?=\s*\S)"),
     "indent": re.compile(rb"[ \t]+(?=\S)"),
 }
 _NAMES_A_HOST = re.compile(rb"[\w.-]*\d")
 _JSON = re.compile(rb"\s*(?:\x1e|data: )?(?:\{\s*\"|\[\s*\{)")
 _BETWEEN = re.compile(r"(?:[\s,\[\]}\x1e]|data: (?=\{)|\{\s*\"dmesg\"\s*:\s*(?=\[))*")
 _EXPORT = re.compile(rb"\s*[A-Z_][A-Z0-9_]{1,63}=[^\n]*\n(?:.*\n)?__(?:REALTIME|MONOTONIC)_TIMESTAMP=", re.S)
+_MORE_RECORDS = re.compile(r"\n<\d{1,3}>\[")  # dmesg --file --json of util-linux 2.38 puts all that follows into each message
 _FIELD_NAME = re.compile(rb"[A-Z_][A-Z0-9_]{0,63}")
 _DRILL = re.compile(
     r"NVRM: Xid \([^)]{1,64}\): \d{1,4}, pid=\d{1,10}, name=vitald-drill, |.{1,80}SXid \(.{1,80} vitald drill \d{1,10}\s*\Z"
@@ -71,6 +76,8 @@ class Record:
     raw: bytes
     line: Line | None
     time: float | None = None  # that the form keeps beside the line
+    host: str = ""  # that stands before the line, or beside it
+    boot_id: str = ""  # that the form keeps beside the line
     more: tuple[bytes, ...] = ()  # indented lines that follow: of the same record, if it is the kernel's
 
 
@@ -83,6 +90,7 @@ class Coverage:
     unread: int = 0  # lines with a text that fault lines have, which were not recognised
     shown: list[tuple[int, str]] = field(default_factory=list)  # the first of those
     hosts: dict[str, None] = field(default_factory=dict)
+    latest: Stamp | None = None  # of the line that was written last, where that is a kernel log's
     trouble: str = ""
 
     @property
@@ -109,15 +117,24 @@ class MarkedDrills(Announcements):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A record that reports something, to one reader at least."""
+class Stamp:
+    """Where a line stands in the log, and when it was written, as exactly as the log tells."""
 
-    record: Record
-    line: Line
-    sightings: tuple[Sighting | None, ...]  # by reader
-    boot: int
-    place: float  # on the clock that goes through all of the log
-    time: float | None  # seconds since the epoch, where the log tells
+    number: int
+    time: float | None  # seconds since the epoch
+    usec: int | None  # on the kernel's own clock
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a record reports, to each reader, or a boot that the log tells of. `place`: see clock.py."""
+
+    place: float
+    events: tuple[Event | None, ...]
+    stamp: Stamp | None = None  # of a boot there is none
+    raw: bytes = b""
+    context: bool = False  # no fault: it only explains others
+    dated: bool = False  # by the wall clock alone: it is of the boot that stands before it in time
 
 
 @contextmanager
@@ -144,35 +161,136 @@ class SavedLog:
         self._stream, self._unpacked, latest = opened
         self._readers = readers
         self._latest = time.time() if latest is None else latest  # stamps that leave the year out are before it
-        self._clock = Clock()
-        self._booted: tuple[int, float] | None = None  # which boot, and what the wall clock was at the kernel's zero
+        self._clocks: dict[str, Clock] = {}
+        self._clock = Clock()  # of the line before
+        self._booted: tuple[str, float] | None = None  # which boot, and what the wall clock was at the kernel's zero
+        self._top: tuple[float, Record | None] = (-math.inf, None)
         rules = [rule for reader in readers for rule in reader.catalog.rules.values() if rule.action.unfit]
         texts = {text for rule in rules for text in rule.contains if len(text) >= _MARKER}
         self._markers = (b"NVRM: Xid", b"SXid (", *(text.encode() for text in sorted(texts)))
         self._marked = re.compile(b"|".join(map(re.escape, self._markers)))
         self._peel: re.Pattern[bytes] | None = None
 
-    def seen(self) -> Iterator[Seen]:
-        """Every record that is recognised, context included."""
-        recognise, coverage, tell = self._recognise, self.coverage, self._clock.tell
-        for record in self._records():
+    @property
+    def until(self) -> float:
+        """The place of the latest line, once all have been read."""
+        return max(self._top[0], 0.0)
+
+    def lived(self, told: Iterable[Told]) -> Iterator[Told]:
+        """What `told` gave, as a daemon that lived through the log had met it.
+
+        Of several hosts nobody can say whose findings a boot ends.
+        """
+        boot = ""
+        for one in in_time_order(told):
+            if one.stamp is None:
+                if len(self.coverage.hosts) < 2:
+                    boot = next(event.boot_id for event in one.events if event is not None)
+                    yield one
+            elif boot and one.dated:
+                yield replace(one, events=tuple(event and replace(event, boot_id=boot) for event in one.events))
+            else:
+                yield one
+
+    def told(self) -> Iterator[Told]:
+        """Every record that is recognised, context included, and the boots, in the order in which they are read."""
+        recognise, coverage = self._recognise, self.coverage
+        for number, record in enumerate(self._records()):
             line = record.line
             if line is None:
                 continue
             coverage.kernel += line.shaped
-            boot, place = tell(line)
-            if b"system clock to" in line.message and (anchor := anchor_in(line.message)) is not None and line.usec is not None:
-                self._booted = boot, anchor - line.usec / 1e6
+            host = record.host or line.host
+            if host and host not in coverage.hosts:
+                self._meet(host)
+            clock = self._clock_of(host)
             sightings = recognise(line.message)
             if sightings is None and record.more:
-                line = Line(rb"\x0a".join([line.message, *record.more]), line.facility, line.usec, line.shaped)
+                line = joined(line, record.more)
                 sightings = recognise(line.message)
             if sightings is None:
                 self._miss(record, line)
+                place = clock.passed(line) if not record.boot_id and number % _DATED_EVERY else None
+                anchored = b"system clock to" in line.message
+                if place is None or anchored:
+                    yield from self._pass(record, line, clock)
+                elif line.shaped and place >= self._top[0]:
+                    self._top = place, record
                 continue
             coverage.kernel += not line.shaped
-            yield Seen(record, line, sightings, boot, place, self._date(record, line, boot))
+            boot, place, time = self._tell(record, line, clock, recognised=True)
+            yield from self._boots(clock)
+            yield Told(
+                place,
+                self._events(record, line, sightings, boot, place),
+                Stamp(record.number, time, line.usec),
+                record.raw,
+                _is_context(sightings),
+                dated=line.usec is None and not record.boot_id,
+            )
+        self._end()
         coverage.trouble = coverage.trouble or self._unpacked.trouble
+
+    def _events(
+        self, record: Record, line: Line, sightings: tuple[Sighting | None, ...], boot: str, place: float
+    ) -> tuple[Event | None, ...]:
+        return tuple(
+            reader.event(sighting, line.message, line.facility, identity=f"line:{record.number}", time=place, boot_id=boot, usec=line.usec)
+            if sighting is not None
+            else None
+            for reader, sighting in zip(self._readers, sightings)
+        )
+
+    def _pass(self, record: Record, line: Line, clock: Clock) -> Iterator[Told]:
+        """A line that reports nothing, of which the date may say more than its stamp."""
+        boot, _, _ = self._tell(record, line, clock)
+        if (anchor := anchor_in(line.message)) is not None and line.usec is not None:
+            self._booted = boot, anchor - line.usec / 1e6
+        yield from self._boots(clock)
+
+    def _tell(self, record: Record, line: Line, clock: Clock, *, recognised: bool = False) -> tuple[str, float, float | None]:
+        date = self._date(record, line)
+        boot, place = clock.tell(line, date, record.boot_id)
+        if date is None and line.usec is not None and self._booted is not None and self._booted[0] == boot:
+            date = self._booted[1] + line.usec / 1e6
+        if place >= self._top[0] and (line.shaped or recognised):
+            self._top = place, record
+        return boot, place, date
+
+    def _boots(self, clock: Clock) -> Iterator[Told]:
+        for boot in clock.begun:
+            yield Told(boot.place, tuple(boot_event(boot.name, boot.place) for _ in self._readers))
+        clock.begun.clear()
+
+    def _end(self) -> None:
+        """The log is as old as its latest line."""
+        _, record = self._top
+        if record is None or record.line is None:
+            return
+        line = record.line
+        time = self._date(record, line)
+        if line.usec is None and time is not None:
+            _, place = self._clock_of(record.host or line.host).tell(line, time, record.boot_id)
+            self._top = max(place, self._top[0]), record
+        elif time is None and self._booted is not None and line.usec is not None:
+            time = self._booted[1] + line.usec / 1e6
+        self.coverage.latest = Stamp(record.number, time, line.usec)
+
+    def _meet(self, host: str) -> None:
+        if host not in _NAMELESS and len(self.coverage.hosts) < _HOSTS:
+            self.coverage.hosts[host] = None
+
+    def _clock_of(self, host: str) -> Clock:
+        """Each host has its own. Early in a boot it may not know its name yet."""
+        if not host or host in _NAMELESS:
+            return self._clock
+        clock = self._clocks.get(host)
+        if clock is None:
+            clock = Clock(host) if self._clocks else self._clock
+            if len(self._clocks) < _HOSTS:
+                self._clocks[host] = clock
+        self._clock = clock
+        return clock
 
     def _recognise(self, text: bytes) -> tuple[Sighting | None, ...] | None:
         if len(self._readers) == 1:
@@ -183,20 +301,21 @@ class SavedLog:
 
     def _miss(self, record: Record, line: Line) -> None:
         found = self._marked.search(line.message)
-        if found is None or line.facility or (line.shaped and (found.start() > 0 or begins_with_name(line.message))):
+        if found is None or line.facility:
+            return
+        # A program's words inside a record. But none has a carriage return in it: then these are lines, and not one.
+        inside = found.start() > 0 and b"\r" not in line.message
+        if line.shaped and (inside or begins_with_name(line.message)):
             return
         self.coverage.unread += 1
         if len(self.coverage.shown) < _SHOWN:
             self.coverage.shown.append((record.number, record.raw[:1024].rstrip(b"\r\n").decode("utf-8", "replace")))
 
-    def _date(self, record: Record, line: Line, boot: int) -> float | None:
+    def _date(self, record: Record, line: Line) -> float | None:
         if record.time is not None:
             return record.time
         prefix = record.raw[: record.raw.find(line.message[:64])] if line.message else record.raw
-        dated = date_in(prefix, self._latest)
-        if dated is None and line.usec is not None and self._booted is not None and self._booted[0] == boot:
-            return self._booted[1] + line.usec / 1e6
-        return dated
+        return date_in(prefix, self._latest)
 
     # --- records
 
@@ -233,15 +352,14 @@ class SavedLog:
         text = raw.rstrip(b"\r\n")
         if b"\x1b" in text:
             text = _COLOURS.sub(b"", text)
-        shown = text
+        shown, host = text, ""
         if text.startswith(_CENTURIES) and (cri := _CRI.match(text)) is not None:
             text, stamp = text[cri.end() :], date_in(cri[1], self._latest)
         elif self._peel is not None and (prefix := self._peel.match(text)) is not None:
             text = text[prefix.end() :]
-            host = prefix.groupdict().get("host")
-            if host is not None and len(self.coverage.hosts) < _HOSTS:
-                self.coverage.hosts[host.decode("utf-8", "replace")] = None
-        return Record(number, shown, strip(text), stamp)
+            named = prefix.groupdict().get("host")
+            host = named.decode("utf-8", "replace") if named is not None else ""
+        return Record(number, shown, strip(text), stamp, host)
 
     def _prefix(self, head: bytes) -> re.Pattern[bytes] | None:
         """What most lines of the beginning have before their own stamp or message, if that is so."""
@@ -271,9 +389,9 @@ class SavedLog:
         held: Record | None = None
         for record in records:
             line = record.line
-            if held is not None and line is not None and not line.shaped and _goes_on(line):
-                if len(held.more) < _MORE:
-                    held.more += (escape(line.message.strip()),)
+            if held is not None and line is not None and line.goes_on:
+                if len(held.more) < MORE:
+                    held.more += (line.message,)
                 continue
             if held is not None:
                 yield held
@@ -288,6 +406,8 @@ class SavedLog:
         decode = json.JSONDecoder().raw_decode
         buffer, began, tries = "", 1, 0
         for raw in self._pieces():
+            here = self.coverage.lines + (not raw.endswith(b"\n"))
+            began = began if buffer else here
             buffer += raw.decode("utf-8", "surrogateescape")
             at = 0
             while True:
@@ -306,12 +426,12 @@ class SavedLog:
                             break
                     else:
                         yield self._of_object(value, began)
-                        began, tries = self.coverage.lines, 0
+                        began, tries = here, 0
                         continue
                 line, _, buffer = buffer[at:].partition("\n")
                 at, tries = 0, 0
                 yield self._text(line.encode("utf-8", "surrogateescape"), began)
-                began = self.coverage.lines
+                began = here
         for line in buffer.splitlines()[:_TRIES]:
             yield self._text(line.encode("utf-8", "surrogateescape"), began)
 
@@ -328,6 +448,7 @@ class SavedLog:
             fields = {name: _bytes_of(text) for name, text in entry.items() if name in _JOURNAL}
             return _of_journal(fields, shown, number)
         if isinstance(text := entry.get("msg"), str) and "pri" in entry and "time" in entry:
+            text = _MORE_RECORDS.split(text, 1)[0]
             facility, usec = _facility(entry), _usec(str(entry["time"]))
             return Record(number, shown, Line(escape(_utf8(text)), facility, usec, shaped=True))
         if isinstance(text := entry.get("log"), str):
@@ -369,7 +490,7 @@ class SavedLog:
 
 _JOURNAL = {
     *("MESSAGE", "_TRANSPORT", "SYSLOG_IDENTIFIER", "SYSLOG_FACILITY", "SYSLOG_PID"),
-    *("__REALTIME_TIMESTAMP", "_SOURCE_MONOTONIC_TIMESTAMP", "__MONOTONIC_TIMESTAMP"),
+    *("__REALTIME_TIMESTAMP", "_SOURCE_MONOTONIC_TIMESTAMP", "__MONOTONIC_TIMESTAMP", "_HOSTNAME", "_BOOT_ID"),
 }
 _NUMBER = re.compile(rb"\d{1,18}")
 
@@ -380,8 +501,9 @@ def _of_journal(entry: dict[str, bytes | None], shown: bytes, number: int) -> Re
     message = entry.get("MESSAGE") or b""
     stamp = _count(entry.get("__REALTIME_TIMESTAMP"))
     seconds = stamp / 1e6 if stamp is not None else None
+    host, boot_id = ((entry.get(one) or b"").decode("utf-8", "replace") for one in ("_HOSTNAME", "_BOOT_ID"))
     if transport is None and name is None:
-        return Record(number, shown, strip(message), seconds)  # only some fields were asked for
+        return Record(number, shown, strip(message), seconds, host, boot_id)  # only some fields were asked for
     if transport not in (None, b"kernel") or (transport is None and name != b"kernel"):
         return Record(number, shown, None, seconds)
     facility = _count(entry.get("SYSLOG_FACILITY"))
@@ -390,12 +512,14 @@ def _of_journal(entry: dict[str, bytes | None], shown: bytes, number: int) -> Re
     if facility and name is not None:  # journald took it off a line that a process wrote to /dev/kmsg
         pid = entry.get("SYSLOG_PID")
         message = name + (b"[" + pid + b"]" if pid else b"") + b": " + message
-    usec = _count(entry.get("_SOURCE_MONOTONIC_TIMESTAMP")) or _count(entry.get("__MONOTONIC_TIMESTAMP"))
-    return Record(number, shown, Line(escape(message), facility, usec, shaped=True), seconds)
+    usec = _count(entry.get("_SOURCE_MONOTONIC_TIMESTAMP"))
+    if usec is None:
+        usec = _count(entry.get("__MONOTONIC_TIMESTAMP"))
+    return Record(number, shown, Line(escape(message), facility, usec, shaped=True), seconds, host, boot_id)
 
 
-def _goes_on(line: Line) -> bool:
-    return line.message[:1] in (b" ", b"\t") and line.facility is None
+def _is_context(sightings: tuple[Sighting | None, ...]) -> bool:
+    return all(one is None or one.context for one in sightings)
 
 
 def _bytes_of(value: object) -> bytes | None:

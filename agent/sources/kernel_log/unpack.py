@@ -37,13 +37,15 @@ class CannotUnpack(Exception):
 
 
 class _Decoder(Protocol):
-    """What zlib, lzma and bz2 have in common, of one compressed stream."""
+    """Of one compressed stream: what bz2, lzma and (wrapped) zlib have in common."""
 
     @property
     def eof(self) -> bool: ...
-    def feed(self, data: bytes) -> bytes: ...
-    def rest(self) -> bytes: ...
-    def hungry(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
 class Unpacked(io.RawIOBase):
@@ -111,9 +113,9 @@ class Unpacked(io.RawIOBase):
         import zlib
 
         made: dict[str, Callable[[], _Decoder]] = {
-            "gzip": lambda: _Zlib(zlib.decompressobj(wbits=31)),
-            "xz": lambda: _Lzma(lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)),
-            "bzip2": lambda: _Lzma(bz2.BZ2Decompressor()),
+            "gzip": _Gzip,
+            "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY),
+            "bzip2": bz2.BZ2Decompressor,
         }
         magic = next(one for one, name in _MAGIC.items() if name == form)
         decoder = made[form]()
@@ -121,20 +123,23 @@ class Unpacked(io.RawIOBase):
         try:
             while True:
                 if decoder.eof:  # another one may follow: rotated logs are put together like that
-                    data = decoder.rest() or next(packed, b"")
-                    if not data.startswith(magic[: len(data)]) or not data:
-                        if data.strip(b"\0"):
-                            self.trouble = f"bytes that are not {form} follow: they were not read"
+                    data = decoder.unused_data
+                    while not (data := data.lstrip(b"\0")):  # streams may be filled up with zeros
+                        data = next(packed, b"")
+                        if not data:
+                            return
+                    if not data.startswith(magic[: len(data)]):
+                        self.trouble = f"bytes that are not {form} follow: they were not read"
                         return
                     decoder = made[form]()
-                elif decoder.hungry():
+                elif decoder.needs_input:
                     data = next(packed, b"")
                     if not data:
                         self.trouble = f"the {form} file is cut short: what followed is not here"
                         return
                 else:
                     data = b""
-                if piece := decoder.feed(data):
+                if piece := decoder.decompress(data, _CHUNK):
                     yield piece
         except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
             self.trouble = f"the {form} file is damaged ({error}): what follows was not read"
@@ -181,48 +186,27 @@ class Unpacked(io.RawIOBase):
             yield decoder.decode(piece).encode("utf-8", "replace")
 
 
-class _Zlib:
-    def __init__(self, decoder: object) -> None:
-        self._decoder = decoder
+class _Gzip:
+    """zlib's decoder, which hands back what it was given and had no room for, as one of bz2's kind that keeps it."""
+
+    def __init__(self) -> None:
+        import zlib
+
+        self._decoder = zlib.decompressobj(wbits=31)
+        self.needs_input = True
 
     @property
     def eof(self) -> bool:
-        return bool(self._decoder.eof)  # type: ignore[attr-defined]
-
-    def feed(self, data: bytes) -> bytes:
-        left: bytes = self._decoder.unconsumed_tail  # type: ignore[attr-defined]
-        out: bytes = self._decoder.decompress(left + data, _CHUNK)  # type: ignore[attr-defined]
-        self._full = len(out) == _CHUNK
-        return out
-
-    def rest(self) -> bytes:
-        left: bytes = self._decoder.unused_data  # type: ignore[attr-defined]
-        return left
-
-    def hungry(self) -> bool:
-        return not self._decoder.unconsumed_tail and not getattr(self, "_full", False)  # type: ignore[attr-defined]
-
-
-class _Lzma:
-    """xz's and bzip2's, which keep what they were given."""
-
-    def __init__(self, decoder: object) -> None:
-        self._decoder = decoder
+        return self._decoder.eof
 
     @property
-    def eof(self) -> bool:
-        return bool(self._decoder.eof)  # type: ignore[attr-defined]
+    def unused_data(self) -> bytes:
+        return self._decoder.unused_data
 
-    def feed(self, data: bytes) -> bytes:
-        out: bytes = self._decoder.decompress(data, _CHUNK)  # type: ignore[attr-defined]
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        out = self._decoder.decompress(self._decoder.unconsumed_tail + data, max_length)
+        self.needs_input = not self._decoder.unconsumed_tail and len(out) < max_length
         return out
-
-    def rest(self) -> bytes:
-        left: bytes = self._decoder.unused_data  # type: ignore[attr-defined]
-        return left
-
-    def hungry(self) -> bool:
-        return bool(self._decoder.needs_input)  # type: ignore[attr-defined]
 
 
 def _feed(into: io.BufferedWriter | BinaryIO, pieces: Iterator[bytes]) -> None:

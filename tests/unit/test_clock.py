@@ -1,0 +1,273 @@
+"""The times of a saved log's lines: windows, quiet ends and boots are the log's, whatever forms its stamps have."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from agent.sources.kernel_log.clock import _HELD, Clock, in_time_order
+from agent.sources.kernel_log.dates import date_in
+from agent.sources.kernel_log.lines import strip
+from agent.sources.kernel_log.saved import Told
+from tests.unit.test_scan import BUS, JOURNAL, Json, scan, scan_json
+
+HOUR, DAY = 3600.0, 86400.0
+START = 1_740_000_000.0  # 2025-02-19T21:20:00Z
+LATEST = START + 365 * DAY
+
+
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def told(*lines: str) -> list[tuple[str, float]]:
+    clock = Clock()
+    found = []
+    for text in lines:
+        line = strip(text.encode())
+        assert line is not None
+        found.append(clock.tell(line, date_in(text.encode(), LATEST)))
+    return found
+
+
+def test_lines_are_told_by_their_own_clock() -> None:
+    assert told("[  10.0] a", "[  12.5] b", "4,1,13000000,-;c") == [("log-1", 10.0), ("log-1", 12.5), ("log-1", 13.0)]
+
+
+def test_between_lines_without_a_clock_no_time_passes() -> None:
+    assert told("a", "kernel: b", "[  +0.000844] c") == [("log-1", 0.0)] * 3
+    assert told("[  10.0] a", "b", "[  10.5] c") == [("log-1", 10.0), ("log-1", 10.0), ("log-1", 10.5)]
+
+
+def test_a_clock_that_begins_anew_is_another_boot() -> None:
+    """Records of two processors may change places by less than a second; that is none."""
+    places = [("log-1", 500.0), ("log-1", 499.9), ("log-2", 500.9), ("log-2", 505.9)]
+    assert told("[ 500.0] a", "[ 499.9] b", "[   0.0] c", "[   5.0] d") == places
+
+
+def stamped(at: float, usec: float | None, text: str, host: str = "node7") -> str:
+    """A line of rsyslog's, with the kernel's stamp where printk.time is on."""
+    date = datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
+    return f"{date} {host} kernel: {'' if usec is None else f'[{usec:12.6f}] '}{text}"
+
+
+def xid(number: int, pid: int, pci: str = "0000:65:00", words: str = "Ch 00000010") -> str:
+    return f"NVRM: Xid (PCI:{pci}): {number}, pid={pid}, name=train, {words}"
+
+
+def test_a_wall_clock_that_is_set_moves_nothing() -> None:
+    """Firmware that keeps local time, or none: the clock is right once the network is up."""
+    for wrong in (START + 8 * HOUR, START - 11 * HOUR, 5.0):
+        places = [place for _, place in told(stamped(wrong, 5.0, "a"), stamped(START + 60, 65.0, "b"), stamped(START + 70, 75.0, "c"))]
+        assert [place - places[0] for place in places] == [0.0, 60.0, 70.0]
+
+
+FORMS = {
+    "with the kernel's stamp": lambda at, usec, text: stamped(START + at, usec, text),
+    "dates alone": lambda at, usec, text: stamped(START + at, None, text),
+    "the kernel's stamp alone": lambda at, usec, text: f"[{usec:12.6f}] {text}",
+    "dmesg -T": lambda at, usec, text: datetime.fromtimestamp(START + at, timezone.utc).strftime("[%a %b %d %H:%M:%S %Y] ") + text,
+    "journalctl -o json": lambda at, usec, text: json.dumps(
+        {
+            **JOURNAL,
+            "MESSAGE": text,
+            "__REALTIME_TIMESTAMP": str(int((START + at) * 1e6)),
+            "_SOURCE_MONOTONIC_TIMESTAMP": str(int(usec * 1e6)),
+            "_BOOT_ID": "a" * 32,
+            "_HOSTNAME": "node7",
+        }
+    ),
+}
+Form = object
+
+
+@pytest.fixture(params=FORMS.values(), ids=FORMS)
+def form(request: pytest.FixtureRequest) -> Form:
+    return request.param
+
+
+def verdict(form: Form, *lines: tuple[float, str]) -> Json:
+    """Of lines at these seconds after the boot."""
+    return scan_json("\n".join(form(at, at, text) for at, text in lines).encode())[1]  # type: ignore[operator]
+
+
+def codes(verdict: Json, what: str = "findings") -> list[str]:
+    return [str(one["code"]) for one in verdict[what]]  # type: ignore[attr-defined]
+
+
+def test_what_silence_ends_has_ended_by_the_last_line(form: Form) -> None:
+    """Until then an application's fault stands."""
+    said = verdict(form, (100.0, xid(31, 5)), (100.0 + 2 * DAY, "usb 1-1: x"))
+    assert (said["status"], codes(said), codes(said, "ended")) == ("healthy", [], ["xid/31"])
+    (one,) = said["ended"]  # type: ignore[misc, attr-defined]
+    assert (one["count"], one["lastLine"], one["ended"]) == (1, 1, "quiet for as long as its rule asks")
+    assert said["asOf"]["line"] == 2  # type: ignore[index]
+    said = verdict(form, (100.0, xid(31, 5)), (400.0, "usb 1-1: x"))
+    assert (said["status"], codes(said), codes(said, "ended")) == ("degraded", ["xid/31"], [])
+
+
+def test_silence_ends_no_fault_of_a_device(form: Form) -> None:
+    said = verdict(form, (100.0, BUS), (100.0 + 90 * DAY, "usb 1-1: x"))
+    assert (said["status"], said["rebootRequired"], codes(said)) == ("unhealthy", True, ["xid/79"])
+
+
+def test_three_in_a_day_are_three_in_a_day(form: Form) -> None:
+    """Xid 94 of three processes: within 24 h the device is reset, over three days each is an application's."""
+    lines = [xid(94, pid, words="Contained: SM (0x1). RST: No, D-RST: No") for pid in (1, 2, 3)]
+    near = verdict(form, *((100.0 + number * HOUR, line) for number, line in enumerate(lines)))
+    far = verdict(form, *((100.0 + number * 1.1 * DAY, line) for number, line in enumerate(lines)))
+    assert near["findings"][0]["action"] == "reset_device"  # type: ignore[index]
+    assert far["findings"][0]["action"] == "restart_workload"  # type: ignore[index]
+
+
+def test_follow_ups_go_with_their_cause_by_the_logs_times(form: Form) -> None:
+    assert codes(verdict(form, (100.0, BUS), (101.0, xid(31, 5)))) == ["xid/79"]
+    assert codes(verdict(form, (100.0, BUS), (3700.0, xid(31, 5)))) == ["xid/79", "xid/31"]
+
+
+DATED = {name: FORMS[name] for name in ("with the kernel's stamp", "dates alone", "journalctl -o json")}
+BANNER = "Linux version 6.8.0-45-generic (buildd@lcy02-amd64-115) #45-Ubuntu SMP"
+
+
+def boots(name: str, *parts: tuple[float, list[tuple[float, str]]]) -> list[str]:
+    """Lines of several boots, each a time and its lines by the kernel's clock."""
+    lines = []
+    for number, (began, own) in enumerate(parts):
+        for at, text in [(0.0, BANNER), *own]:
+            line = DATED[name](began + at, at, text)  # type: ignore[no-untyped-call]
+            lines.append(line.replace("a" * 32, f"{number:032x}"))
+    return lines
+
+
+@pytest.mark.parametrize("name", DATED)
+def test_a_boot_in_the_log_ends_what_a_boot_ends(name: str) -> None:
+    lines = boots(name, (0.0, [(5000.0, BUS)]), (6000.0, [(10.0, "usb 1-1: x")]))
+    code, out = scan("\n".join(lines).encode())
+    assert code == 0
+    assert "ended within the log" in out and "rebooted" in out and "xid/79" in out
+    assert "as of its latest line: 2025-02-19 23:00:10" in out
+
+
+@pytest.mark.parametrize("name", DATED)
+def test_a_fault_that_comes_back_after_its_reboot_climbs(name: str) -> None:
+    """In whatever order the files were put together: `zcat -f kern.log*` has the newest first."""
+    first, second = (boots(name, (at, [(5000.0, BUS), (5001.0, "usb 1-1: x")])) for at in (0.0, 7000.0))
+    second = [line.replace(f"{0:032x}", f"{1:032x}") for line in second]
+    verdicts = [scan_json("\n".join(lines).encode())[1] for lines in (first + second, second + first)]
+    for said in verdicts:
+        assert (said["replacementRequired"], codes(said), codes(said, "ended")) == (True, ["xid/79"], ["xid/79"])
+        assert said["findings"][0]["since"] == "2025-02-20T00:40:00.000Z"  # type: ignore[index]
+    assert verdicts[0]["asOf"]["time"] == verdicts[1]["asOf"]["time"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("words", ["-- Boot 0123456789abcdef0123456789abcdef --", "-- Reboot --"])
+@pytest.mark.parametrize("form", [FORMS["dates alone"], lambda at, usec, text: f"[{usec:12.6f}] node7 kernel: {text}"])
+def test_a_boot_that_journalctl_tells_of(form: Form, words: str) -> None:
+    """Its first lines may be gone."""
+    lines = [form(5000.0, 5000.0, BUS), words, form(9000.0, 600.0, "usb 1-1: x"), form(9100.0, 700.0, "usb 1-1: y")]  # type: ignore[operator]
+    said = scan_json("\n".join(lines).encode())[1]
+    assert (said["status"], codes(said, "ended")) == ("healthy", ["xid/79"])
+    quoted = [form(5000.0, 5000.0, BUS), form(9000.0, 9000.0, words), form(9100.0, 9100.0, "usb 1-1: y")]  # type: ignore[operator]
+    assert scan_json("\n".join(quoted).encode())[1]["status"] == "unhealthy"
+
+
+def test_what_no_date_tells_of_ends_nothing() -> None:
+    """Two logs of two nodes may have been put together: their stamps do not say."""
+    lines = [f"[    0.000000] {BANNER}", f"[ 5000.000000] {BUS}", f"[    0.000000] {BANNER}", "[   10.000000] usb 1-1: x"]
+    said = scan_json("\n".join(lines).encode())[1]
+    assert (said["status"], codes(said)) == ("unhealthy", ["xid/79"])
+
+
+def test_a_boot_of_another_host_ends_nothing() -> None:
+    lines = [stamped(START, 0.0, BANNER, "node7"), stamped(START + 500, 500.0, BUS, "node7")]
+    lines += [stamped(START + 600, 0.0, BANNER, "node8"), stamped(START + 700, 100.0, "usb 1-1: x", "node8")]
+    said = scan_json("\n".join(lines).encode())[1]
+    assert (said["status"], codes(said), said["hosts"]) == ("unhealthy", ["xid/79"], ["node7", "node8"])
+
+
+def test_a_host_that_does_not_know_its_name_yet_is_the_same() -> None:
+    lines = [stamped(START, 0.0, BANNER, "localhost"), stamped(START + 5, 5.0, BUS, "localhost"), stamped(START + 9, 9.0, "x", "node7")]
+    said = scan_json("\n".join(lines).encode())[1]
+    assert (said["status"], said["hosts"]) == ("unhealthy", ["node7"])
+
+
+def test_a_clock_that_was_set_is_no_boot() -> None:
+    """Nothing shows that the node was started anew."""
+    lines = [stamped(START + 8 * HOUR, 5.0, BUS), stamped(START + 60, 65.0, "x"), stamped(START + 70, 75.0, xid(31, 5))]
+    said = scan_json("\n".join(lines).encode())[1]
+    assert (said["status"], codes(said, "ended")) == ("unhealthy", [])
+    lines = [stamped(0.0, 5.0, BUS), stamped(START, 65.0, xid(31, 5)), stamped(START + 10, 75.0, "x")]
+    said = scan_json("\n".join(lines).encode())[1]
+    assert (said["status"], codes(said, "ended")) == ("unhealthy", [])
+
+
+def test_without_a_clock_nothing_ends() -> None:
+    said = scan_json("\n".join([xid(31, 5), *["kernel: usb 1-1: x"] * 5000]).encode())[1]
+    assert codes(said) == ["xid/31"]
+
+
+def test_order_is_restored_within_bounds() -> None:
+    chance = random.Random(5)
+    places = [float(number) for number in range(5000)]
+    mixed = sorted(places, key=lambda place: place + chance.uniform(0, _HELD / 4))
+    assert [one.place for one in in_time_order(Told(place, ()) for place in mixed)] == places
+    taken = 0
+
+    def endless():  # type: ignore[no-untyped-def]
+        nonlocal taken
+        while True:
+            taken += 1
+            yield Told(0.0, ())
+
+    next(in_time_order(endless()))
+    assert taken == _HELD + 1
+
+
+def test_a_replay_and_a_scan_agree(tmp_path: Path) -> None:
+    from tests.unit.test_replay import summary_of
+
+    for name in DATED:
+        lines = boots(name, (0.0, [(5000.0, BUS), (5001.0, xid(31, 5))]), (7000.0, [(20.0, BUS), (9000.0, "usb 1-1: x")]))
+        path = tmp_path / "log"
+        path.write_text("\n".join(lines))
+        summary = summary_of(path)
+        assert summary["inForce"] == ["xid/79 on gpu/0000:65:00.0: replace_node, seen once"]
+        said = scan_json("\n".join(lines).encode())[1]
+        assert [(one["code"], one["action"], one["count"]) for one in said["findings"]] == [("xid/79", "replace_node", 1)]  # type: ignore[attr-defined]
+        assert summary["events"] == said["events"] == 3
+
+
+@pytest.mark.parametrize("name", DATED)
+@pytest.mark.parametrize("seed", range(12))
+def test_rotated_files_may_come_in_any_order(name: str, seed: int) -> None:
+    """Boots of hours to weeks, cut into files anywhere."""
+    chance = random.Random(seed)
+    texts = (BUS, xid(31, 5), xid(94, 7, words="Contained: SM (0x1). RST: No, D-RST: No"), "usb 1-1: x", "usb 1-2: y")
+    at, parts = 0.0, []
+    for _ in range(chance.randrange(1, 5)):
+        own, up = [], 1.0
+        for _ in range(chance.randrange(1, 8)):
+            up += chance.choice([5.0, 900.0, 2 * HOUR, 3 * DAY])
+            own.append((up, chance.choice(texts)))
+        parts.append((at, own))
+        at += up + chance.choice([120.0, HOUR, 10 * DAY])
+    lines = boots(name, *parts)
+    cuts = sorted(chance.sample(range(len(lines) + 1), min(3, len(lines))))
+    files = [lines[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(lines)])]
+    chance.shuffle(files)
+    straight, mixed = (scan_json("\n".join(each).encode())[1] for each in (lines, [line for file in files for line in file]))
+
+    def told(verdict: Json) -> list[object]:
+        both = (*verdict["findings"], *verdict["ended"])  # type: ignore[misc]
+        shown = [(one["code"], one["action"], one["count"], one["since"], one["last"]) for one in both]  # type: ignore[index]
+        return [verdict["status"], verdict["rebootRequired"], verdict["replacementRequired"], sorted(shown)]
+
+    assert told(mixed) == told(straight)

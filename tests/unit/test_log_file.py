@@ -1,0 +1,164 @@
+"""A log that is followed as text: records of several lines, wherever a look ends; positions; rotation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from agent.sources.kernel_log import file as log_file
+from agent.sources.kernel_log.announced import Announcements
+from agent.sources.kernel_log.file import LogFile
+from agent.sources.kernel_log.interpret import Interpreter
+from agent.sources.source import Position
+from tests.pace import patient
+from tests.unit.builders import catalogue
+from tests.unit.test_scan import LOST, STAMPED, scan_json
+
+HEAD = "[   13.868252] "
+RECORD = f"{HEAD}{LOST[0]}\n{'':15}{LOST[1]}\n{'':15}{LOST[2]}\n"
+ORDINARY = "[   14.0] usb 1-1: x\n"
+
+
+@dataclass
+class Following:
+    """What was said so far."""
+
+    reader: Interpreter
+    codes: list[str] = field(default_factory=list)
+    identities: set[str] = field(default_factory=set)
+    position: Position | None = None
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async def wait() -> None:
+            while not holds():
+                await asyncio.sleep(0.01)
+
+        await asyncio.wait_for(wait(), patient(10))
+
+    def read(self, path: Path, offset: int) -> bool:
+        cursor = self.position.cursor if self.position is not None else "[0, 0]"
+        return f"[{path.stat().st_ino}, {offset}, " in cursor
+
+
+@asynccontextmanager
+async def following(path: Path, after: Position | None = None) -> AsyncIterator[Following]:
+    reader = Interpreter(catalogue(), Announcements(), None, accept_userspace=False)
+    told = Following(reader)
+
+    async def follow() -> None:
+        async for batch in LogFile(str(path), reader, "boot-a").batches(after):
+            for event in batch.events:
+                assert event.identity not in told.identities
+                told.identities.add(event.identity)
+                told.codes.append(event.code)
+            told.position = batch.position
+
+    task = asyncio.create_task(follow())
+    try:
+        yield told
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+CODE = "gpu_lost"
+
+
+def is_lost(told: Following) -> bool:
+    return [code.partition("/")[0] for code in told.codes] == [CODE]
+
+
+@pytest.mark.parametrize("after", [ORDINARY, "", f"{STAMPED}\n"], ids=["an ordinary line", "nothing", "a fault"])
+def test_a_record_of_several_lines_is_one_as_for_scan(after: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(ORDINARY + RECORD + after)
+
+    async def work() -> list[str]:
+        async with following(path) as told:
+            await told.until(lambda: told.read(path, path.stat().st_size))
+            assert told.reader.counters.read == len(path.read_text().splitlines())
+            return told.codes
+
+    events, _ = scan_json(path.read_bytes())
+    assert [code.partition("/")[0] for code in asyncio.run(work())] == [event["kind"] for event in events]
+
+
+@pytest.mark.parametrize("cut", range(1, 3))
+def test_a_record_that_comes_in_parts(cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look between two of its lines."""
+    monkeypatch.setattr(log_file, "_POLL_S", 0.5)
+    path, lines = tmp_path / "log", RECORD.splitlines(keepends=True)
+    path.write_text(ORDINARY + "".join(lines[:cut]))
+
+    async def work() -> None:
+        async with following(path) as told:
+            await told.until(lambda: told.read(path, len(ORDINARY)))
+            append(path, "".join(lines[cut:]))
+            await told.until(lambda: is_lost(told))
+
+    asyncio.run(work())
+
+
+def test_a_restart_between_two_lines_of_a_record_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_file, "_POLL_S", 0.5)
+    path, lines = tmp_path / "log", RECORD.splitlines(keepends=True)
+    path.write_text(ORDINARY + lines[0])
+
+    async def work() -> None:
+        async with following(path) as told:
+            await told.until(lambda: told.read(path, len(ORDINARY)))
+        append(path, "".join(lines[1:]))
+        async with following(path, told.position) as again:
+            await again.until(lambda: is_lost(again))
+
+    asyncio.run(work())
+
+
+def test_a_fault_of_one_line_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what follows it in indented lines takes nothing from it, nor is it a record of its own."""
+    monkeypatch.setattr(log_file, "_POLL_S", 60.0)
+    path = tmp_path / "log"
+    path.write_text(f"{STAMPED}\n")
+
+    async def work() -> None:
+        async with following(path) as told:
+            await told.until(lambda: told.codes == ["xid/79"])
+
+    asyncio.run(work())
+
+
+def test_the_last_record_of_a_rotated_file_is_read_first(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(ORDINARY)
+
+    async def work() -> None:
+        async with following(path) as told:
+            await told.until(lambda: told.read(path, len(ORDINARY)))
+            append(path, RECORD)
+            path.rename(tmp_path / "log.1")
+            path.write_text(f"{STAMPED}\n")
+            await told.until(lambda: [code.partition("/")[0] for code in told.codes] == [CODE, "xid"])
+
+    asyncio.run(work())
+
+
+def test_lines_that_go_on_without_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_file, "_CHUNK", 4096)
+    path = tmp_path / "log"
+    path.write_text(f"{ORDINARY}{' x' * 100}\n" * 200 + f"{ORDINARY}" + f"{' x' * 100}\n" * 2000 + f"{STAMPED}\n")
+
+    async def work() -> None:
+        async with following(path) as told:
+            await told.until(lambda: told.codes == ["xid/79"])
+
+    asyncio.run(work())
