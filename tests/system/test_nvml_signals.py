@@ -95,7 +95,7 @@ SIGNALS = {
         [
             ({"lost": 1}, "nvml/gpu_lost reboot_node"),
             ({"ret.nvmlDeviceGetTemperature": 15}, "nvml/gpu_lost reboot_node"),
-            ({"ret.nvmlDeviceGetMemoryInfo": 16}, "nvml/reset_required reset_device"),
+            ({"ret.nvmlDeviceGetMemoryInfo_v2": 16}, "nvml/reset_required reset_device"),
             ({"fi.94.0": "ret:16"}, "nvml/reset_required reset_device"),
             ({"ret.nvmlDeviceGetRemappedRows": 14}, "nvml/corrupted_inforom inspect"),
             ({"ret.nvmlDeviceGetPowerUsage": 8}, "nvml/insufficient_power inspect"),

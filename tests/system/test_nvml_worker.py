@@ -365,7 +365,7 @@ def host(folder: Path, kind: str) -> Iterator[GpuHost]:
     gpus = made(folder / "gpus", ("h100", {}), gpus=2)
     with GpuHost(folder / "host", gpus) as running:
         running.wait(lambda status: status["status"] == "healthy", 10)
-        gpus.hang(1, "nvmlDeviceGetMemoryInfo", kind)
+        gpus.hang(1, "nvmlDeviceGetMemoryInfo_v2", kind)
         running.until(lambda: HUNG in running.codes(), 10, "the finding")
         yield running
 

@@ -299,22 +299,26 @@ def test_a_service_that_does_not_run(tree: Tree, clock: Clock, systemd: Systemd,
         assert [event.fields["recovered"] for event in looking.look()] == [True]
 
 
+@pytest.mark.parametrize("unit", ["nvidia-fabricmanager.service", "nvlsm.service", "nvidia-imex.service"])
 @pytest.mark.parametrize(("enabled", "watched"), [("enabled", True), ("disabled", False), ("", False)])
-def test_a_service_that_must_run_where_it_is_enabled(tree: Tree, clock: Clock, systemd: Systemd, enabled: str, watched: bool) -> None:
+def test_a_service_that_must_run_where_it_is_enabled(
+    tree: Tree, clock: Clock, systemd: Systemd, enabled: str, watched: bool, unit: str
+) -> None:
     """Nobody had to say that a node with NVSwitches needs its Fabric Manager; one that was turned off on purpose is not missed."""
-    imex = {"load": "loaded" if enabled else "not-found", "active": "inactive"}
-    systemd.unit("nvidia-fabricmanager.service", UnitFileState=enabled)
-    systemd.unit("nvidia-imex.service", **imex, UnitFileState="disabled")
+    others = {"load": "loaded" if enabled else "not-found", "active": "inactive"}
+    for one in config.Host().units_if_enabled:
+        systemd.unit(one, **others, UnitFileState="disabled")
+    systemd.unit(unit, UnitFileState=enabled)
     subject = Host(tree.root / "sys", tree.root / "proc", Path("/"), config.Host(mounts=("/",)))
     subject.clock.adjtimex = lambda: Timex(maxerror=1000)
     subject.units.show = systemd.show
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
         clock.pass_(60)
-        systemd.unit("nvidia-fabricmanager.service", "failed", UnitFileState=enabled)
+        systemd.unit(unit, "failed", UnitFileState=enabled)
         looking.look()
         clock.pass_(60)
-        found = {("unit/not_running", "node/nvidia-fabricmanager.service")} if watched else set()
+        found = {("unit/not_running", f"node/{unit}")} if watched else set()
         assert told(looking.look()) == found
     systemd.error = "systemctl: System has not been booted with systemd as init system"
     with Looking(polled(subject, *KINDS)) as looking:

@@ -95,7 +95,7 @@ def test_a_call_that_fails_leaves_none_of_its_readings(code: int, reason: str) -
     for _ in range(2):
         answer = look.read("memory", "power")
         assert answer["values"] == {"power_watts": 95.0}
-        assert answer["missing"] == {"memory_used_bytes": reason, "memory_total_bytes": reason}
+        assert answer["missing"] == dict.fromkeys(readings.SLOW["memory"], reason)
 
 
 def test_a_field_that_the_gpu_does_not_have_is_said_by_its_name() -> None:
@@ -208,6 +208,122 @@ def test_where_in_a_rack_a_gpu_is() -> None:
     assert values.items() <= node.read(0).values.items()
     (sample,) = [one for metric in gpus.metrics([node.read(0)]) for one in metric.samples if one.name == "vitald_gpu_place_info"]
     assert (sample.labels["chassis_serial"], sample.labels["tray_index"]) == ("1820324000001", "3")
+
+
+@pytest.mark.parametrize("code", [25, 2])
+def test_where_in_a_rack_a_gpu_is_by_a_former_driver(code: int) -> None:
+    """It knows the first struct alone, and calls the same places rack GUID, slots and node."""
+
+    def answer(info: Any) -> None:
+        if info._obj.version != pynvml.nvmlPlatformInfo_v1:
+            raise pynvml.NVMLError(code)
+        info._obj.rackGuid = b"\x18\x20\x32\xff"
+        info._obj.chassisPhysicalSlotNumber, info._obj.computeSlotIndex, info._obj.nodeIndex = bytes([9]), bytes([4]), bytes([1])
+
+    values = Look(nvmlDeviceGetPlatformInfo=answer).read("platform")["values"]
+    assert values == {"chassis_serial": "182032ff", "chassis_slot": 9.0, "tray_index": 4.0, "host_id": 1.0}
+
+
+def nvlink5(driver: tuple[int, ...], known: Mapping[Any, float]) -> Look:
+    look = Look(nvmlDeviceGetFieldValues=fields(known))
+    look.gpu.links, look.gpu.nvlink5, look.gpu.driver = 2, True, driver
+    return look
+
+
+def test_recoveries_are_counted_whatever_came_of_them() -> None:
+    look = nvlink5((580, 95, 5), {(213, 0): 3.0, (214, 0): 1.0, (215, 0): 4.0})
+    values = look.read("nvlink_errors")["values"]
+    said = {name: values[f"nvlink_{name}"][0] for name in ("recoveries", "recovery_failures", "recovery_attempts")}
+    assert said == {"recoveries": 3.0, "recovery_failures": 1.0, "recovery_attempts": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("packed", "rate"),
+    [(4095, 15e-255), (1 << 8 | 12, 1e-12), (0xF << 8, 15.0), (0, 0.0), (7 << 12 | 2 << 8 | 9, 2e-9)],
+)
+def test_a_bit_error_rate_is_unpacked(packed: int, rate: float) -> None:
+    look = nvlink5((580, 95, 5), {(220, 1): float(packed), (222, 0): 4095.0, (222, 1): float(packed)})
+    values = look.read("nvlink_quality")["values"]
+    assert math.isnan(values["nvlink_effective_ber"][0])
+    assert (values["nvlink_effective_ber"][1], values["nvlink_symbol_ber"]) == (rate, [15e-255, rate])
+
+
+@pytest.mark.parametrize(("driver", "asked"), [((580, 95, 5), False), ((595, 44, 2), True)])
+def test_what_is_below_the_correction_only_of_a_driver_that_has_it(driver: tuple[int, ...], asked: bool) -> None:
+    """The numbers may have meant something else before."""
+    known = {(number, link): 7.0 for number in (289, 290, 294, 295) for link in range(2)}
+    answer = nvlink5(driver, {**known, (220, 0): 4095.0}).read("nvlink_quality")
+    names = {"nvlink_raw_errors_lane0", "nvlink_raw_errors_lane1", "nvlink_blocks", "nvlink_retried_blocks"}
+    assert (names <= answer["values"].keys()) is asked
+    assert {answer["missing"].get(name) for name in names} == {None if asked else "driver too old"}
+
+
+def test_the_history_of_corrections() -> None:
+    """By bin over all links, by link the highest bin; a link of which a part is not known counts for nothing."""
+    known = {(235 + at, link): 0.0 for at in range(16) for link in range(2)}
+    look = nvlink5((580, 95, 5), {**known, (235, 0): 1000.0, (235, 1): 500.0, (238, 1): 2.0})
+    values = look.read("nvlink_corrections")["values"]
+    assert values["nvlink_fec_history"] == [1500.0, 0.0, 0.0, 2.0, *[0.0] * 12]
+    assert values["nvlink_fec_highest_bin"] == [0.0, 3.0]
+    del known[240, 1]
+    values = nvlink5((580, 95, 5), {**known, (235, 0): 9.0}).read("nvlink_corrections")["values"]
+    assert values["nvlink_fec_history"][0] == 9.0
+    assert (values["nvlink_fec_highest_bin"][0], math.isnan(values["nvlink_fec_highest_bin"][1])) == (0.0, True)
+    former = nvlink5((580, 95, 5), known)
+    former.gpu.nvlink5 = False
+    assert former.read("nvlink_quality", "nvlink_corrections")["values"] == {}
+
+
+def test_why_no_link_says_a_counter() -> None:
+    """Not "not supported" where each of them fails."""
+    look = nvlink5((580, 95, 5), {})
+    look.library.answers["nvmlDeviceGetFieldValues"] = lambda ids: [
+        Field(1.0 if one[0] == 206 else 0.0, 0 if one[0] == 206 else 999) for one in ids
+    ]
+    answer = look.read("nvlink_errors")
+    assert answer["values"] == {"nvlink_malformed_packets": [1.0, 1.0]}
+    assert answer["missing"]["nvlink_recoveries"] == "fails with NVML error 999"
+
+
+@pytest.mark.parametrize(
+    ("mask", "reasons"),
+    [
+        (0x0, set()),
+        (0x102, {"application_clocks", "display_clocks"}),
+        (0x200, {"board_limit"}),
+        (0x400, {"reliability"}),
+        (0x8000, set()),
+    ],
+)
+def test_the_reasons_that_clocks_are_held_down_for(mask: int, reasons: set[str]) -> None:
+    values = Look(nvmlDeviceGetCurrentClocksEventReasons=mask).read("clock_events")["values"]
+    assert {name for name, value in values.items() if value and name != "clock_event_reasons"} == reasons
+    assert values["clock_event_reasons"] == mask
+
+
+def test_the_margin_of_the_memory_may_be_below_0() -> None:
+    answer = Look(nvmlDeviceGetFieldValues=fields({193: -8.0, 195: -4.0})).read("t_limits")
+    assert answer["values"] == {"shutdown_margin_celsius": -8.0, "memory_max_margin_celsius": -4.0}
+
+
+@pytest.mark.parametrize(("code", "used", "reserved"), [(0, 5.0, 2.0), (13, 7.0, None), (25, 7.0, None)])
+def test_what_the_driver_keeps_for_itself_is_not_used(code: int, used: float, reserved: float | None) -> None:
+    def info(version: int | None = None) -> Any:
+        if version is None:
+            return mock.Mock(used=7.0, free=93.0, total=100.0)
+        if code:
+            raise pynvml.NVMLError(code)
+        return mock.Mock(used=5.0, reserved=2.0, free=93.0, total=100.0)
+
+    answer = Look(nvmlDeviceGetMemoryInfo=info).read("memory")
+    assert (answer["values"]["memory_used_bytes"], answer["values"].get("memory_reserved_bytes")) == (used, reserved)
+    assert answer["missing"] == ({"memory_reserved_bytes": "driver too old"} if code else {})
+
+
+def test_every_number_that_is_read_and_shown_is_a_metric_that_exists() -> None:
+    """Each reading of a metric is one that some call gives, or that is worked out."""
+    known = {*readings.TIER_OF, "lost", "nvlink_down", "nvlinks_expected", "fabric_differs"}
+    assert {reading for family in gpus.FAMILIES for reading in family.parts.values()} <= known
 
 
 def test_an_event_is_about_the_gpu_that_it_names() -> None:

@@ -46,7 +46,21 @@ _NVLINK5_MORE = {
     210: "nvlink_general_errors",
     211: "nvlink_integrity_errors",
     212: "nvlink_transmit_discards",
+    215: "nvlink_recovery_attempts",
 }
+# The layer below: errors of each lane, and blocks that were sent (again). Numbers of before R595 mean nothing there.
+_RAW_ERRORS = (595,)
+_NVLINK5_RAW = {
+    289: "nvlink_raw_errors_lane0",
+    290: "nvlink_raw_errors_lane1",
+    294: "nvlink_blocks",
+    295: "nvlink_retried_blocks",
+}
+# Effective and symbol bit error rate are packed: nvml.h, NVML_NVLINK_ERROR_COUNTER_BER_GET. The raw ones (291 to 293) are
+# left out: no header says how they are written.
+_BER = {220: "nvlink_effective_ber", 222: "nvlink_symbol_ber"}
+_FEC_BINS = range(235, 251)
+_SPEED = 164
 _C2C_COUNT, _C2C_STATUS = 170, 171
 _C2C_ERRORS = {231: "c2c_error_interrupts", 232: "c2c_replays", 233: "c2c_replays_back_to_back"}
 _MAX_C2C_LINKS = 16
@@ -57,16 +71,34 @@ _PCIE = {
     180: "pcie_fatal_errors",
     169: "pcie_recoveries",
 }
-_T_LIMITS = {193: "shutdown_margin_celsius", 194: "slowdown_margin_celsius", 196: "gpu_max_margin_celsius"}
+_T_LIMITS = {
+    193: "shutdown_margin_celsius",
+    194: "slowdown_margin_celsius",
+    195: "memory_max_margin_celsius",
+    196: "gpu_max_margin_celsius",
+}
+_LIMIT_TIMES = {
+    76: "sync_boost_seconds",
+    77: "board_limit_seconds",
+    78: "low_utilization_seconds",
+    79: "reliability_seconds",
+}
+# Bits of nvml.h up to 13.3 and, from 0x200 on, of nvidia-ml-py 13.615. What none of them names is in clock_event_reasons.
 _REASONS = {
     0x1: "idle",
+    0x2: "application_clocks",
     0x4: "power_capped",
     0x8: "hw_slowdown",
     0x10: "sync_boost",
     0x20: "sw_thermal_slowdown",
     0x40: "hw_thermal_slowdown",
     0x80: "power_brake",
+    0x100: "display_clocks",
+    0x200: "board_limit",
+    0x400: "reliability",
 }
+# A call or a struct of this version is not there; a former one may be.
+_OTHER_VERSION = {FUNCTION_NOT_FOUND, 25, NOT_SUPPORTED, INVALID_ARGUMENT}
 _VOLATILE, _AGGREGATE, _CORRECTED, _UNCORRECTED = 0, 1, 0, 1
 _DRAM, _SRAM = 2, 7
 _SWITCH = 2
@@ -177,7 +209,8 @@ def power(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def load(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return {"utilization_ratio": ask("nvmlDeviceGetUtilizationRates", gpu.handle).gpu / 100}
+    rates = ask("nvmlDeviceGetUtilizationRates", gpu.handle)
+    return {"utilization_ratio": rates.gpu / 100, "memory_utilization_ratio": rates.memory / 100}
 
 
 # --- slow: every minute or so
@@ -199,8 +232,28 @@ def energy(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def memory(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    info = ask("nvmlDeviceGetMemoryInfo", gpu.handle)
-    return {"memory_used_bytes": info.used, "memory_total_bytes": info.total}
+    """Before R510 what the driver keeps for itself counted as used."""
+    try:
+        info = ask("nvmlDeviceGetMemoryInfo", gpu.handle, pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError as error:
+        if error.value not in _OTHER_VERSION:
+            raise
+        info = ask("nvmlDeviceGetMemoryInfo", gpu.handle)
+        gpu.refused["memory_reserved_bytes"] = error.value
+        reserved: dict[str, Reading] = {}
+    else:
+        reserved = {"memory_reserved_bytes": info.reserved}
+    return {
+        "memory_used_bytes": info.used,
+        "memory_free_bytes": info.free,
+        "memory_total_bytes": info.total,
+        **reserved,
+    }
+
+
+def limit_times(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """How long other limits than power and heat held the clocks down."""
+    return _some(_fields(ask, gpu, _LIMIT_TIMES, 1e-9))
 
 
 def ecc(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -490,17 +543,71 @@ def identity(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     return got
 
 
+def nvlink_quality(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """What NVLink 5 corrects before anybody notices, by link."""
+    links = _nvlink5(gpu)
+    names = {**_BER, **(_NVLINK5_RAW if gpu.driver >= _RAW_ERRORS else {})}
+    if gpu.driver < _RAW_ERRORS:
+        gpu.refused |= dict.fromkeys(_NVLINK5_RAW.values(), FUNCTION_NOT_FOUND)
+    every = {(field, link): f"{name}/{link}" for field, name in names.items() for link in range(links)}
+    got = _some(_by_link(_fields(ask, gpu, every), names.values(), links))
+    for name in _BER.values():
+        if isinstance(packed := got.get(name), list):
+            got[name] = [_error_rate(one) for one in packed]
+    return got
+
+
+def _nvlink5(gpu: Gpu) -> int:
+    if not gpu.links or not gpu.nvlink5:
+        raise pynvml.NVMLError(NOT_SUPPORTED)
+    return gpu.links
+
+
+def _error_rate(packed: float) -> float:
+    """Mantissa in bits 8 to 11, the negative exponent of ten in those below. The least, and usual on a sound link, is 15e-255."""
+    return packed if math.isnan(packed) else float(f"{int(packed) >> 8 & 0xF}e-{int(packed) & 0xFF}")
+
+
+def nvlink_corrections(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """The history of forward error correction: symbol errors that were corrected, by bin. Of all links together, and for each link
+    the highest bin that counted."""
+    links = _nvlink5(gpu)
+    got = _fields(ask, gpu, {(field, link): f"{field}/{link}" for field in _FEC_BINS for link in range(links)})
+    table = [[got.get(f"{field}/{link}") for field in _FEC_BINS] for link in range(links)]
+    read = [[count for count in bins if isinstance(count, float)] for bins in table]
+    whole = [bins for bins in read if len(bins) == len(_FEC_BINS)]
+    if not whole:
+        raise pynvml.NVMLError(gpu.refused.get(f"{_FEC_BINS[0]}/0", NOT_SUPPORTED))
+    highest = [float(max((at for at, count in enumerate(bins) if count), default=0)) for bins in read]
+    return {
+        "nvlink_fec_history": [sum(counts) for counts in zip(*whole)],
+        "nvlink_fec_highest_bin": [one if len(bins) == len(_FEC_BINS) else math.nan for one, bins in zip(highest, read)],
+    }
+
+
 def platform(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     """Where the GPU stands in a rack: chassis, slot and tray. Only boards of such racks say it."""
-    info = pynvml.c_nvmlPlatformInfo_v2_t()
-    ask("nvmlDeviceGetPlatformInfo", gpu.handle, ctypes.byref(info))
-    raw, where = bytes(info), type(info)  # the binding decodes each member as UTF-8, which a number need not be
+    info: Any = pynvml.c_nvmlPlatformInfo_v2_t()
+    try:
+        ask("nvmlDeviceGetPlatformInfo", gpu.handle, ctypes.byref(info))
+    except pynvml.NVMLError as error:
+        if error.value not in (25, INVALID_ARGUMENT):
+            raise
+        info = pynvml.c_nvmlPlatformInfo_v1_t()  # what a former driver knows: rack GUID, slots and node in the same places
+        ask("nvmlDeviceGetPlatformInfo", gpu.handle, ctypes.byref(info))
+    raw, where = bytes(info), pynvml.c_nvmlPlatformInfo_v2_t  # the binding decodes each member as UTF-8, which a number need not be
     start = where.chassisSerialNumber.offset
-    serial = raw[start : start + where.chassisSerialNumber.size].partition(b"\0")[0].decode("ascii", "replace").strip()
+    serial = _printable(raw[start : start + where.chassisSerialNumber.size])
     got: dict[str, Reading] = {"chassis_serial": serial} if serial else {}
     for name, member in (("chassis_slot", where.slotNumber), ("tray_index", where.trayIndex), ("host_id", where.hostId)):
         got[name] = float(raw[member.offset])
     return got
+
+
+def _printable(raw: bytes) -> str:
+    """A serial number as it is, another identity in hexadecimal digits."""
+    text = raw.rstrip(b"\0")
+    return text.decode("ascii").strip() if text.isascii() and text.decode("ascii").isprintable() else text.hex()
 
 
 def nvlink_layout(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -516,7 +623,12 @@ def nvlink_layout(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
         got["nvlink_version"] = _LINK_VERSIONS.get(int(code), code)
     else:  # no link says it: NVLink 5 has a counter that others do not have
         gpu.nvlink5 = bool(_fields(ask, gpu, {(_RECOVERY_FAILED, 0): "failed"}))
-    return {**got, "nvlink_switched": float(_first(ask, gpu, "nvmlDeviceGetNvLinkRemoteDeviceType", _SWITCH) == _SWITCH)}
+    speeds = _fields(ask, gpu, {(_SPEED, link): f"nvlink_bytes_per_second/{link}" for link in range(gpu.links)}, 1e6)
+    return {
+        **got,
+        **_by_link(speeds, ["nvlink_bytes_per_second"], gpu.links),
+        "nvlink_switched": float(_first(ask, gpu, "nvmlDeviceGetNvLinkRemoteDeviceType", _SWITCH) == _SWITCH),
+    }
 
 
 def _first(ask: Ask, gpu: Gpu, call: str, wanted: float = 0) -> float:

@@ -18,19 +18,27 @@ FAST: Calls = {
     "clock_events": (
         *("clock_event_reasons", "idle", "power_capped", "hw_slowdown", "sync_boost"),
         *("sw_thermal_slowdown", "hw_thermal_slowdown", "power_brake"),
+        *("application_clocks", "display_clocks", "board_limit", "reliability"),
     ),
     "throttle_times": (
         *("power_capped_seconds", "thermal_slowdown_seconds", "sw_thermal_seconds"),
         *("hw_thermal_seconds", "power_brake_seconds", "throttled_seconds"),
     ),
     "power": ("power_watts",),
-    "load": ("utilization_ratio",),
+    "load": ("utilization_ratio", "memory_utilization_ratio"),
 }
 SLOW: Calls = {
     "performance_state": ("performance_state",),
     "clocks": ("sm_clock_hertz", "memory_clock_hertz"),
     "energy": ("energy_joules",),
-    "memory": ("memory_used_bytes", "memory_total_bytes"),
+    "memory": (
+        *("memory_used_bytes", "memory_free_bytes"),
+        *("memory_reserved_bytes", "memory_total_bytes"),
+    ),
+    "limit_times": (
+        *("sync_boost_seconds", "board_limit_seconds"),
+        *("low_utilization_seconds", "reliability_seconds"),
+    ),
     "ecc": (
         *("ecc_corrected", "ecc_uncorrected"),
         *("ecc_corrected_lifetime", "ecc_uncorrected_lifetime"),
@@ -65,6 +73,7 @@ SLOW: Calls = {
         *("nvlink_effective_errors", "nvlink_malformed_packets", "nvlink_buffer_overruns"),
         *("nvlink_symbol_errors", "nvlink_receive_errors", "nvlink_remote_errors"),
         *("nvlink_general_errors", "nvlink_integrity_errors", "nvlink_transmit_discards"),
+        *("nvlink_recovery_attempts",),
     ),
     "c2c_links": (*("c2c_links", "c2c_active", "c2c_error_interrupts", "c2c_replays", "c2c_replays_back_to_back"),),
     "fabric": (
@@ -81,9 +90,18 @@ INVENTORY: Calls = {
         *("module_id", "minor", "board_id"),
     ),
     "platform": ("chassis_serial", "chassis_slot", "tray_index", "host_id"),
-    "nvlink_layout": ("nvlink_version", "nvlink_switched"),
+    "nvlink_layout": ("nvlink_version", "nvlink_switched", "nvlink_bytes_per_second"),
+    "nvlink_quality": (
+        *("nvlink_effective_ber", "nvlink_symbol_ber"),
+        *("nvlink_raw_errors_lane0", "nvlink_raw_errors_lane1"),
+        *("nvlink_blocks", "nvlink_retried_blocks"),
+    ),
+    "nvlink_corrections": ("nvlink_fec_history", "nvlink_fec_highest_bin"),
     "limits": ("shutdown_celsius", "slowdown_celsius", "memory_max_celsius", "gpu_max_celsius"),
-    "t_limits": ("shutdown_margin_celsius", "slowdown_margin_celsius", "gpu_max_margin_celsius"),
+    "t_limits": (
+        *("shutdown_margin_celsius", "slowdown_margin_celsius"),
+        *("memory_max_margin_celsius", "gpu_max_margin_celsius"),
+    ),
     "power_limit": ("power_limit_watts",),
     "persistence": ("persistence_mode",),
     "ecc_mode": ("ecc_mode", "ecc_mode_pending", "ecc_mode_change_pending"),

@@ -195,7 +195,7 @@ class Worker:
                 for name in readings.OF[call.__name__]:
                     # The code of the call as a whole; else that of the reading, which may be there in part.
                     if code or name not in got or name in gpu.refused:
-                        missing[name] = _reason(code or gpu.refused.get(name, calls.NOT_SUPPORTED))
+                        missing[name] = _reason(code or _refused(gpu, name))
             stale = calls.INVALID_ARGUMENT in codes and not values and gpu.answered
             gpu.answered = gpu.answered or bool(values)
             if values and gpu.unheard:  # it was lost, and with it the wait for its events
@@ -293,6 +293,11 @@ class Worker:
         with self._lock:
             while line:
                 line = line[os.write(1, line) :]
+
+
+def _refused(gpu: Gpu, name: str) -> int:
+    """Why the call in progress did not give this reading; one that has a value for each link, by the first link."""
+    return gpu.refused.get(name) or gpu.refused.get(f"{name}/0", calls.NOT_SUPPORTED)
 
 
 def _reason(code: int) -> str:
