@@ -892,6 +892,33 @@ async def test_a_gpu_whose_look_up_fails_is_never_healthy(code: int, tmp_path: P
         assert looking.found() or looking.state is not SourceState.OK
 
 
+@pytest.mark.parametrize("code", [4, 27])
+@story
+async def test_a_gpu_that_answers_nothing_without_a_fault_is_not_known(code: int, tmp_path: Path) -> None:
+    """No permission, or not ready: neither says anything of its health."""
+    node = SimulatedNode(tmp_path, "h100", 2)
+    async with Looking(node, hasty(), fast_s=0.05) as looking:
+        await looking.until(lambda: looking.state is SourceState.OK)
+        node.set(1, {"ret.*": code})
+        await looking.until(lambda: looking.state is SourceState.FAILED)
+        assert f"gpu/{node.addresses[1]}: NVML answers nothing about it" in looking.last.detail
+        assert looking.found() == set()
+        node.set(1, {"ret.*": None})
+        await looking.until(lambda: looking.state is SourceState.OK)
+
+
+@story
+async def test_mig_that_takes_links_away_is_no_fault_of_them(tmp_path: Path) -> None:
+    """The mode is read with the links, not minutes after them."""
+    node = SimulatedNode(tmp_path, "h100", 3)
+    async with Looking(node, hasty(), inventory_s=60) as looking:
+        await looking.looks(3)
+        node.set(1, {"mig_mode": "1 1", "mig.0": "1 0", "nvlink.3.state": 0, "nvlink.4.state": 0})
+        await looking.until(lambda: (one := looking.read(1)) is not None and one.values.get("nvlinks_active") == 16)
+        await looking.looks(3)
+        assert looking.found() == set()
+
+
 @story
 async def test_what_a_call_said_before_it_was_no_longer_supported_can_end(tmp_path: Path) -> None:
     """A call that failed, and is then not supported (MIG was switched on): there is nothing left that fails."""

@@ -326,6 +326,128 @@ def test_every_number_that_is_read_and_shown_is_a_metric_that_exists() -> None:
     assert {reading for family in gpus.FAMILIES for reading in family.parts.values()} <= known
 
 
+@pytest.mark.parametrize(
+    ("codes_", "said"),
+    [
+        ({230: 3, 226: 0, 227: 0}, 0.0),  # before R565
+        ({230: 2, 226: 1, 227: 0}, 1.0),
+        ({230: 999, 226: 0, 227: 0}, "fails with NVML error 999"),
+        ({230: 27, 226: 0, 227: 0}, "not ready"),
+        ({230: 3, 226: 3, 227: 3}, "not supported"),
+    ],
+    ids=str,
+)
+def test_the_flags_of_old_stand_for_no_advice_that_cannot_be_read(codes_: dict[int, int], said: float | str) -> None:
+    def answer(ids: list[int]) -> list[Field]:
+        return [Field(codes_[one], codes_[one] if one == 230 or codes_[one] > 1 else 0) for one in ids]
+
+    got = Look(nvmlDeviceGetFieldValues=answer).read("recovery_action")
+    assert got["values"].get("recovery", got["missing"].get("recovery")) == said
+    assert not got["values"].keys() & got["missing"].keys()
+
+
+def test_one_counter_that_cannot_be_read_does_not_take_the_others_away() -> None:
+    def count(kind: int, since: int) -> int:
+        if since:
+            raise pynvml.NVMLError(3)
+        return 3 if kind else 0
+
+    answer = Look(nvmlDeviceGetTotalEccErrors=count).read("ecc")
+    assert answer["values"] == {"ecc_corrected": 0, "ecc_uncorrected": 3}
+    assert answer["missing"] == dict.fromkeys(("ecc_corrected_lifetime", "ecc_uncorrected_lifetime"), "not supported")
+
+
+@pytest.mark.parametrize(("code", "faults", "failing_"), [(999, [], {"identity": 999}), (14, ["corrupted_inforom"], {}), (3, [], {})])
+def test_who_a_gpu_is_though_it_does_not_say_all_of_it(code: int, faults: list[str], failing_: dict[str, int]) -> None:
+    look = Look(nvmlDeviceGetUUID="GPU-0", nvmlDeviceGetName="NVIDIA H100", nvmlDeviceGetInforomImageVersion=failing(code))
+    for _ in range(calls.OFTEN):
+        answer = look.read("identity", inventory=True)
+        assert (answer["values"], answer["faults"]) == ({"uuid": "GPU-0", "name": "NVIDIA H100"}, faults)
+    assert answer["failing"] == failing_
+
+
+@pytest.mark.parametrize(("codes_", "reason"), [({999}, "fails with NVML error 999"), ({2}, "not supported"), ({3, 999}, "not supported")])
+def test_why_none_of_several_fields_is_there(codes_: set[int], reason: str) -> None:
+    known = [*codes_, *codes_]
+    look = Look(nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, known[at % 2]) for at, _ in enumerate(ids)])
+    answers = [look.read("pcie_errors") for _ in range(calls.OFTEN)]
+    assert {answer["missing"]["pcie_replays"] for answer in answers} == {reason}
+    assert answers[-1]["failing"] == ({"pcie_errors": 999} if codes_ == {999} else {})
+
+
+def test_what_is_not_judged_is_no_reason_for_a_finding() -> None:
+    look = Look(nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, 999) for _ in ids])
+    look.gpu.links, look.gpu.nvlink5 = 2, True
+    for _ in range(calls.OFTEN):
+        answer = look.read("limit_times", "nvlink_quality", "nvlink_corrections")
+    assert (answer["failing"], answer["missing"]["board_limit_seconds"]) == ({}, "fails with NVML error 999")
+
+
+@pytest.mark.parametrize(
+    ("call", "values"),
+    [
+        ("nvmlDeviceGetTemperature", 2**32 - 1),
+        ("nvmlDeviceGetTotalEnergyConsumption", 2**64 - 1),
+        ("nvmlDeviceGetRemappedRows", (0, 2**32 - 1, 0, 0)),
+    ],
+)
+def test_all_ones_stand_for_no_value(call: str, values: Any) -> None:
+    look = Look()
+    with mock.patch.object(pynvml, call, lambda *_: values):
+        worker = Worker("", mmap.mmap(-1, 4096))
+        with pytest.raises(pynvml.NVMLError) as refused:
+            worker.ask(call, look.gpu.handle)
+    assert (refused.value.value, calls.REASONS[refused.value.value]) == (calls.NO_VALUE, "the driver gives no value")
+    field = Look(nvmlDeviceGetFieldValues=fields({82: 2.0**32 - 1})).read("memory_temperature")
+    assert (field["values"], field["missing"]) == ({}, {"memory_temperature_celsius": "the driver gives no value"})
+
+
+def test_all_ones_in_a_struct_are_no_verdict_on_a_board() -> None:
+    """A threshold that is exceeded, or memory that cannot be repaired, is a replacement."""
+
+    def sram(info: Any) -> None:
+        info._obj.bThresholdExceeded, info._obj.volatileUncParity, info._obj.aggregateUncParity = 2**32 - 1, 2**64 - 1, 3
+
+    look = Look(nvmlDeviceGetSramEccErrorStatus=sram)
+    answer = look.read("sram_status")
+    none = {"sram_threshold_exceeded", "sram_uncorrected_parity"}
+    assert answer["missing"] == dict.fromkeys(none, "the driver gives no value")
+    assert answer["values"]["sram_uncorrected_parity_lifetime"] == 3
+
+    def flag(words: Any) -> None:
+        words[0] = 2**32 - 1
+
+    look.library.answers["nvmlDeviceGetUnrepairableMemoryFlag_v1"] = flag
+    assert look.read("unrepairable")["missing"] == {"memory_unrepairable": "the driver gives no value"}
+    counter = Look(nvmlDeviceGetFieldValues=fields({179: float(2**64 - 1), 180: 0.0})).read("pcie_errors")
+    assert counter["missing"]["pcie_nonfatal_errors"] == "the driver gives no value"
+    assert counter["values"] == {"pcie_fatal_errors": 0.0}
+
+
+def test_the_reason_of_each_reading_stays_while_its_call_is_not_asked_again() -> None:
+    """A call that this GPU does not have is left out until the next inventory."""
+    asked: list[int] = []
+
+    def answer(ids: list[int]) -> list[Field]:
+        asked.append(len(ids))
+        return [Field(0.0, 13 if one == 180 else 3) for one in ids]
+
+    look = Look(nvmlDeviceGetFieldValues=answer)
+    first, second = look.read("pcie_errors"), look.read("pcie_errors")
+    assert first["missing"] == second["missing"]
+    assert (second["missing"]["pcie_fatal_errors"], len(asked)) == ("driver too old", 1)
+
+
+def test_no_lanes_are_no_value() -> None:
+    answer = Look(nvmlDeviceGetCurrPcieLinkWidth=0, nvmlDeviceGetMaxPcieLinkWidth=16).read("pcie_link")
+    assert answer["values"] == {"pcie_width_max": 16}
+    assert answer["missing"]["pcie_width"] == "the driver gives no value"
+
+
+def test_a_flag_is_0_or_1() -> None:
+    assert Look(nvmlDeviceGetRemappedRows=(0, 0, 2, 3)).read("remapped_rows")["values"]["row_remap_pending"] == 1.0
+
+
 def test_an_event_is_about_the_gpu_that_it_names() -> None:
     """Whichever set it came through: NVIDIA's mock gives any event to any set."""
     worker, told = Worker("", mmap.mmap(-1, 4096)), []
@@ -432,6 +554,26 @@ def test_of_a_gpu_that_answers_nothing_only_what_stays_true_is_known(answer: Ans
     assert not node.read(0).blind
 
 
+@pytest.mark.parametrize("reason", ["not ready", "no permission", "not supported"])
+def test_a_gpu_that_answers_nothing_and_has_no_finding_makes_the_look_incomplete(reason: str) -> None:
+    """Silence is not health, whatever the reason is."""
+    node = Node(2)
+    node.look(temperature_celsius=34.0)
+    assert node.node.unreadable(GPUS[:2]) == []
+    silent = {"values": {"uuid": "GPU-0", "name": "NVIDIA H100"}, "missing": dict.fromkeys(readings.TIER_OF, reason)}
+    assert not codes(node.answer({GPUS[0]: silent, GPUS[1]: node.state[GPUS[1]]}))
+    assert node.node.unreadable(GPUS[:1]) == [f"gpu/{GPUS[0]}: NVML answers nothing about it: temperature_celsius: {reason}"]
+    node.look(temperature_celsius=34.0)
+    assert node.node.unreadable(GPUS[:2]) == []
+
+
+def test_a_fast_look_that_fails_says_nothing_of_slow_readings_that_are_current() -> None:
+    node = Node(1)
+    node.look(temperature_celsius=34.0, ecc_uncorrected=0.0)
+    node.answer({GPUS[0]: {"values": {}, "missing": {name: "not ready" for given in readings.FAST.values() for name in given}}})
+    assert not node.read(0).blind
+
+
 def test_a_part_that_could_not_be_read_has_no_sample_and_is_null() -> None:
     node = Node(1)
     node.look(nvlinks=3.0, nvlink_active=[1.0, math.nan, 0.0], nvlink_crc_errors=[0.0, math.nan, 4.0])
@@ -517,7 +659,33 @@ def test_a_gpu_in_mig_mode_is_not_compared() -> None:
     node = eight(nvlinks=0.0, nvlink_active=[0.0] * 18, mig_mode=1.0)
     found = node.look() + node.look()
     assert (GPUS[2], "nvml/nvlink_down") not in codes(found)
-    assert not {"nvlink_down", "nvlinks_expected"} & set(node.read(2).values)
+    assert "nvlinks_expected" not in node.read(2).values
+
+
+def test_what_was_said_of_links_ends_when_mig_is_turned_on() -> None:
+    node = eight(nvlinks=17.0, nvlink_active=[1.0] * 17, mig_mode=0.0)
+    assert codes(node.look() + node.look()) == [(GPUS[2], "nvml/nvlink_down")]
+    node.set(2, mig_mode=1.0)
+    (event,) = [event for event in node.look() if event.code == "nvml/nvlink_down"]
+    assert event.fields["recovered"] is True
+
+
+def test_links_are_not_compared_where_nobody_knows_whether_mig_is_on() -> None:
+    node = eight(mig_mode=0.0)
+    node.look()
+    values = {"nvlinks": 18.0, "nvlink_active": [0.0] * 18, "power_watts": 1.0}
+    assert not codes(node.answer({GPUS[2]: {"values": values, "missing": {"mig_mode": "fails with NVML error 999"}}}))
+    assert codes(node.answer({GPUS[2]: {"values": values, "missing": {"mig_mode": "not supported"}}})) == [(GPUS[2], "nvml/nvlink_down")]
+
+
+@pytest.mark.parametrize(("switched", "found"), [(1.0, [0, 1]), (0.0, [])])
+def test_half_of_the_gpus_with_a_link_less(switched: float, found: list[int]) -> None:
+    """On a board with switches all are wired alike; bridges may join some of the GPUs."""
+    node = Node(4)
+    for gpu in range(4):
+        count = 17 if gpu < 2 else 18
+        node.set(gpu, nvlinks=float(count), nvlink_active=[1.0] * count, nvlink_switched=switched)
+    assert codes(node.look() + node.look()) == [(GPUS[gpu], "nvml/nvlink_down") for gpu in found]
 
 
 # --- the NVLink domain, pending modes, lifetime counters
@@ -548,6 +716,26 @@ def test_another_clique_and_a_gpu_that_has_not_joined() -> None:
     node.set(2, fabric_state=2.0, fabric_cluster="00")
     found = {code for _ in range(40) for code in codes(node.look())}
     assert found == {(GPUS[1], "nvml/fabric_differs"), (GPUS[2], "nvml/fabric_not_ready")}
+
+
+def test_a_gpu_without_a_fabric_beside_others_that_have_one() -> None:
+    node = Node(4)
+    for gpu in range(4):
+        node.set(gpu, fabric_state=3.0, fabric_status=0.0, fabric_cluster="aa", fabric_clique=0.0)
+    del node.state[GPUS[1]]["values"]["fabric_state"]
+    node.state[GPUS[1]]["missing"] = {"fabric_state": "not supported"}
+    found = [code for _ in range(40) for code in codes(node.look())]
+    assert found == [(GPUS[1], "nvml/fabric_differs")]
+    del node.state[GPUS[1]]["missing"]["fabric_state"]
+    found = [code for _ in range(40) for code in codes(node.look(fabric_state=3.0))]
+    assert found == [(GPUS[1], "nvml/fabric_differs")]  # it has ended
+
+
+@pytest.mark.parametrize("values", [{"fabric_state": 4.0}, {"fabric_state": 3.0, "fabric_health_summary": 4.0}])
+def test_a_fabric_that_says_something_unknown(values: dict[str, float]) -> None:
+    node = Node(1)
+    assert not codes(node.look(fabric_state=3.0, fabric_health_summary=1.0))
+    assert codes(node.look(**values)) == [(GPUS[0], "nvml/fabric_unknown")]
 
 
 @pytest.mark.parametrize("mode", ["ecc_mode", "mig_mode"])

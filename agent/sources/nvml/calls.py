@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Union
 
 import pynvml
@@ -24,15 +25,20 @@ Ask = Callable[..., Any]  # ask("nvmlDeviceGetName", handle): the call by its C 
 NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, INVALID_ARGUMENT = 3, 6, 13, 2
 LOST, TIMEOUT, UNKNOWN = 15, 10, 999
 EXCLUDED = -2  # besides NVML's own codes: the driver was told to leave this GPU alone
-# What says that something cannot be observed, and nothing about health.
-MISSING = {3: "not supported", 4: "no permission", 13: "driver too old", 25: "driver too old", 26: "deprecated", 6: "not found"}
+MISSING = readings.MISSING
 LATER = {21: "no data yet", 27: "not ready"}  # the next look will tell
 # What is a fault of the GPU by itself, whichever call says it.
 FAULTS = {8: "insufficient_power", 11: "irq_issue", 14: "corrupted_inforom", 15: "lost", 16: "reset_required"}
 
 NO_LIMIT = -3  # besides NVML's own codes: a limit of 0 is none
-REASONS = {**MISSING, **LATER, NO_LIMIT: "the driver gives no limit"}
+NO_VALUE = -4  # the same: the call succeeds, and what it gives is none
+# NVML_VALUE_NOT_AVAILABLE is -1, and registers of what is not there read as ones; as a float, 64 of them are rounded up.
+NOT_AVAILABLE = frozenset({2**32 - 1, 2**64 - 1, 2**64})
+UNSAID = {**LATER, NO_LIMIT: "the driver gives no limit", NO_VALUE: "the driver gives no value"}
+REASONS = {**MISSING, **UNSAID}
 
+# What these give is shown and not judged, so that they fail is no finding.
+UNJUDGED = frozenset({"limit_times", "nvlink_quality", "nvlink_corrections"})
 OFTEN = 3  # a call that failed for no known reason so many times in succession is a fault
 
 _RENUMBERED = (580, 82)
@@ -119,7 +125,9 @@ class Gpu:
         self.links: int | None = None  # the most that it had since we attached; None where it does not say
         self.nvlink5 = False
         self.refused: dict[str, int] = {}  # readings that the call in progress cannot give: code
-        self.skipped: dict[str, int] = {}  # calls that this GPU or driver does not have, until the next inventory: code
+        self.failed = 0  # what a part of the call in progress failed with, 0 where none did; what the others gave counts
+        # Calls that this GPU or driver does not have, until the next inventory: code, and those of its readings.
+        self.skipped: dict[str, tuple[int, dict[str, int]]] = {}
         self.answered = False  # since we attached
         self.unheard = True  # its events are to be listened to, and are not yet
         self.troubles: dict[str, tuple[int, int]] = {}  # calls that failed: code, and how many times in succession
@@ -134,10 +142,29 @@ def _fields(ask: Ask, gpu: Gpu, ids: dict[Any, str], scale: float = 1.0) -> dict
     for (_, name), value in zip(ids.items(), ask("nvmlDeviceGetFieldValues", gpu.handle, list(ids))):
         if value.nvmlReturn in (LOST, 16):
             raise pynvml.NVMLError(value.nvmlReturn)
-        if value.nvmlReturn == 0:
-            got[name] = _number(value) * scale if scale != 1.0 else _number(value)
+        number = _number(value) if value.nvmlReturn == 0 else 0.0
+        if value.nvmlReturn or number in NOT_AVAILABLE:
+            # A driver that does not know the field by its number: INVALID_ARGUMENT.
+            gpu.refused[name] = NOT_SUPPORTED if value.nvmlReturn == INVALID_ARGUMENT else value.nvmlReturn or NO_VALUE
         else:
-            gpu.refused[name] = value.nvmlReturn
+            got[name] = number * scale if scale != 1.0 else number
+    return got
+
+
+def _each(gpu: Gpu, asked: Mapping[str, Callable[[], Reading]]) -> dict[str, Reading]:
+    """Values that are asked for one by one: one that cannot be read does not take the others away."""
+    got: dict[str, Reading] = {}
+    for name, call in asked.items():
+        try:
+            got[name] = call()
+        except pynvml.NVMLError as error:
+            if error.value in (LOST, 16):
+                raise
+            gpu.refused[name] = error.value
+            if error.value not in (*MISSING, *UNSAID, INVALID_ARGUMENT) and gpu.failed not in FAULTS:
+                gpu.failed = error.value
+    if not got:  # each of them failed: so did the call
+        raise pynvml.NVMLError(gpu.failed or next(iter(gpu.refused.values()), NOT_SUPPORTED))
     return got
 
 
@@ -156,8 +183,12 @@ def recovery_action(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     got = _fields(ask, gpu, {_RECOVERY: "recovery", _RESET: "reset", _DRAIN_RESET: "drain_reset"})
     reset, drain = got.pop("reset", None), got.pop("drain_reset", None)
     if "recovery" not in got:
+        code = gpu.refused["recovery"]
+        if code not in MISSING:  # this driver has it: the flags of old say less
+            raise pynvml.NVMLError(code)
         if reset is None and drain is None:
             raise pynvml.NVMLError(NOT_SUPPORTED)
+        del gpu.refused["recovery"]
         got["recovery"] = 1.0 if reset else 4.0 if drain else 0.0
     return got
 
@@ -179,7 +210,7 @@ def margin(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def memory_temperature(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return _some(_fields(ask, gpu, {_MEMORY_TEMPERATURE: "memory_temperature_celsius"}))
+    return _some(gpu, _fields(ask, gpu, {_MEMORY_TEMPERATURE: "memory_temperature_celsius"}))
 
 
 def clock_events(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -198,7 +229,7 @@ def throttle_times(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
         ids |= {_SW_THERMAL: "sw_thermal_seconds", _HW_THERMAL: "hw_thermal_seconds", _POWER_BRAKE: "power_brake_seconds"}
     else:
         gpu.refused |= dict.fromkeys(("sw_thermal_seconds", "hw_thermal_seconds", "power_brake_seconds"), FUNCTION_NOT_FOUND)
-    got = _some(_fields(ask, gpu, ids, 1e-9))
+    got = _some(gpu, _fields(ask, gpu, ids, 1e-9))
     parts = [value for name in ("sw_thermal_seconds", "hw_thermal_seconds", "power_brake_seconds") if (value := got.get(name)) is not None]
     total = sum(part for part in parts if isinstance(part, float)) if parts else got.get("thermal_slowdown_seconds")
     return got if total is None else {**got, "throttled_seconds": total}
@@ -210,6 +241,8 @@ def power(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 def load(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     rates = ask("nvmlDeviceGetUtilizationRates", gpu.handle)
+    if rates.gpu in NOT_AVAILABLE or rates.memory in NOT_AVAILABLE:
+        raise pynvml.NVMLError(NO_VALUE)
     return {"utilization_ratio": rates.gpu / 100, "memory_utilization_ratio": rates.memory / 100}
 
 
@@ -221,10 +254,12 @@ def performance_state(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def clocks(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return {
-        "sm_clock_hertz": ask("nvmlDeviceGetClockInfo", gpu.handle, 1) * 1e6,
-        "memory_clock_hertz": ask("nvmlDeviceGetClockInfo", gpu.handle, 2) * 1e6,
-    }
+    domains = {"sm_clock_hertz": 1, "memory_clock_hertz": 2}
+    return _each(gpu, {name: partial(_clock, ask, gpu, domain) for name, domain in domains.items()})
+
+
+def _clock(ask: Ask, gpu: Gpu, domain: int) -> float:
+    return float(ask("nvmlDeviceGetClockInfo", gpu.handle, domain)) * 1e6
 
 
 def energy(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -253,37 +288,38 @@ def memory(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 def limit_times(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     """How long other limits than power and heat held the clocks down."""
-    return _some(_fields(ask, gpu, _LIMIT_TIMES, 1e-9))
+    return _some(gpu, _fields(ask, gpu, _LIMIT_TIMES, 1e-9))
 
 
 def ecc(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return {
-        "ecc_corrected": ask("nvmlDeviceGetTotalEccErrors", gpu.handle, _CORRECTED, _VOLATILE),
-        "ecc_uncorrected": ask("nvmlDeviceGetTotalEccErrors", gpu.handle, _UNCORRECTED, _VOLATILE),
-        "ecc_corrected_lifetime": ask("nvmlDeviceGetTotalEccErrors", gpu.handle, _CORRECTED, _AGGREGATE),
-        "ecc_uncorrected_lifetime": ask("nvmlDeviceGetTotalEccErrors", gpu.handle, _UNCORRECTED, _AGGREGATE),
+    counters = {
+        "ecc_corrected": (_CORRECTED, _VOLATILE),
+        "ecc_uncorrected": (_UNCORRECTED, _VOLATILE),
+        "ecc_corrected_lifetime": (_CORRECTED, _AGGREGATE),
+        "ecc_uncorrected_lifetime": (_UNCORRECTED, _AGGREGATE),
     }
+    return _each(gpu, {name: partial(ask, "nvmlDeviceGetTotalEccErrors", gpu.handle, *which) for name, which in counters.items()})
 
 
 def ecc_dram(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return {
-        "ecc_corrected_dram": ask("nvmlDeviceGetMemoryErrorCounter", gpu.handle, _CORRECTED, _VOLATILE, _DRAM),
-        "ecc_uncorrected_dram": ask("nvmlDeviceGetMemoryErrorCounter", gpu.handle, _UNCORRECTED, _VOLATILE, _DRAM),
-    }
+    return _ecc_in(ask, gpu, "dram", _DRAM)
 
 
 def ecc_sram(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return {
-        "ecc_corrected_sram": ask("nvmlDeviceGetMemoryErrorCounter", gpu.handle, _CORRECTED, _VOLATILE, _SRAM),
-        "ecc_uncorrected_sram": ask("nvmlDeviceGetMemoryErrorCounter", gpu.handle, _UNCORRECTED, _VOLATILE, _SRAM),
-    }
+    return _ecc_in(ask, gpu, "sram", _SRAM)
+
+
+def _ecc_in(ask: Ask, gpu: Gpu, memory: str, place: int) -> dict[str, Reading]:
+    kinds = {f"ecc_corrected_{memory}": _CORRECTED, f"ecc_uncorrected_{memory}": _UNCORRECTED}
+    counter = "nvmlDeviceGetMemoryErrorCounter"
+    return _each(gpu, {name: partial(ask, counter, gpu.handle, kind, _VOLATILE, place) for name, kind in kinds.items()})
 
 
 def sram_status(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     """Needs root. Without, the threshold is not observed, which is not the same as not exceeded."""
     status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
     ask("nvmlDeviceGetSramEccErrorStatus", gpu.handle, ctypes.byref(status))
-    return {
+    members = {
         "sram_threshold_exceeded": status.bThresholdExceeded,
         "sram_uncorrected_parity_lifetime": status.aggregateUncParity,
         "sram_uncorrected_secded_lifetime": status.aggregateUncSecDed,
@@ -291,6 +327,16 @@ def sram_status(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
         "sram_uncorrected_parity": status.volatileUncParity,
         "sram_uncorrected_secded": status.volatileUncSecDed,
     }
+    got = _each(gpu, {name: partial(_said, value) for name, value in members.items()})
+    if "sram_threshold_exceeded" in got:
+        got["sram_threshold_exceeded"] = float(bool(got["sram_threshold_exceeded"]))
+    return got
+
+
+def _said(value: int) -> Reading:
+    if value in NOT_AVAILABLE:
+        raise pynvml.NVMLError(NO_VALUE)
+    return value
 
 
 def remapped_rows(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -298,20 +344,15 @@ def remapped_rows(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     return {
         "remapped_rows_corrected": corrected,
         "remapped_rows_uncorrected": uncorrected,
-        "row_remap_pending": pending,
-        "row_remap_failed": failed,
+        "row_remap_pending": float(bool(pending)),
+        "row_remap_failed": float(bool(failed)),
     }
 
 
 def spare_rows(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     banks = ask("nvmlDeviceGetRowRemapperHistogram", gpu.handle)
-    return {
-        "remap_banks_max": banks.max,
-        "remap_banks_high": banks.high,
-        "remap_banks_partial": banks.partial,
-        "remap_banks_low": banks.low,
-        "remap_banks_none": banks.none,
-    }
+    spare = ("max", "high", "partial", "low", "none")
+    return _each(gpu, {f"remap_banks_{name}": partial(_said, getattr(banks, name)) for name in spare})
 
 
 def retired_pages(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -321,12 +362,12 @@ def retired_pages(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def retirement_pending(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return {"page_retirement_pending": ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu.handle)}
+    return {"page_retirement_pending": float(bool(ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu.handle)))}
 
 
 def repair(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     channel, tpc = ask("nvmlDeviceGetRepairStatus", gpu.handle)
-    return {"channel_repair_pending": channel, "tpc_repair_pending": tpc}
+    return {"channel_repair_pending": float(bool(channel)), "tpc_repair_pending": float(bool(tpc))}
 
 
 def unrepairable(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -334,32 +375,61 @@ def unrepairable(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     version = 0x1000008
     words = (ctypes.c_uint * 2)(version, 0)
     ask("nvmlDeviceGetUnrepairableMemoryFlag_v1", gpu.handle, words, raw=True)
-    return {"memory_unrepairable": words[0] if words[0] != version else words[1]}
+    return {"memory_unrepairable": float(bool(_said(words[0] if words[0] != version else words[1])))}
 
 
 def pcie_link(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return {
-        "pcie_generation": ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu.handle),
-        "pcie_width": ask("nvmlDeviceGetCurrPcieLinkWidth", gpu.handle),
-        "pcie_generation_max": ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu.handle),
-        "pcie_width_max": ask("nvmlDeviceGetMaxPcieLinkWidth", gpu.handle),
+    calls = {
+        "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+        "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
+        "pcie_generation_max": "nvmlDeviceGetMaxPcieLinkGeneration",
+        "pcie_width_max": "nvmlDeviceGetMaxPcieLinkWidth",
     }
+    return _each(gpu, {name: partial(_above_0, ask, gpu, call) for name, call in calls.items()})
+
+
+def _above_0(ask: Ask, gpu: Gpu, call: str) -> Reading:
+    """A GPU that answers has a link: 0 is no value of it."""
+    if not (value := ask(call, gpu.handle)):
+        raise pynvml.NVMLError(NO_VALUE)
+    return float(value)
 
 
 def pcie_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return _some(_fields(ask, gpu, _PCIE))
+    return _some(gpu, _fields(ask, gpu, _PCIE))
+
+
+def mig(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+    """Mode and number of instances. The index space has holes."""
+    current, pending = ask("nvmlDeviceGetMigMode", gpu.handle)
+    instances = 0
+    if current:
+        for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", gpu.handle)):
+            try:
+                ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu.handle, index)
+                instances += 1
+            except pynvml.NVMLError as error:
+                if error.value != NOT_FOUND:
+                    raise
+    return {
+        "mig_mode": current,
+        "mig_mode_pending": pending,
+        "mig_mode_change_pending": float(current != pending),
+        "mig_instances": instances,
+    }
 
 
 def nvlinks(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     """Each link by itself. One that the GPU had and does not know any more is not active; one that cannot be read is NaN."""
     got = _fields(ask, gpu, {_LINKS: "nvlinks"})
-    count = _some(got)["nvlinks"]
+    count = _some(gpu, got)["nvlinks"]
     assert isinstance(count, float)
     gpu.links = max(gpu.links or 0, min(int(count), _MOST_LINKS))
     if not gpu.links:
         return got
     states = [_link_state(ask, gpu, link) for link in range(gpu.links)]
     if all(math.isnan(state) for state in states):
+        gpu.refused["nvlinks_active"] = gpu.refused["nvlink_active"]
         return got
     return {**got, "nvlink_active": states, "nvlinks_active": float(sum(state == 1.0 for state in states))}
 
@@ -372,7 +442,7 @@ def _link_state(ask: Ask, gpu: Gpu, link: int) -> float:
             raise
         if error.value in _NO_SUCH_LINK:
             return 0.0
-        gpu.refused["nvlink_active"] = error.value
+        gpu.refused["nvlink_active"] = gpu.failed = error.value
         return math.nan
 
 
@@ -401,7 +471,7 @@ def nvlink_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
             name: [float(ask("nvmlDeviceGetNvLinkErrorCounter", gpu.handle, link, counter)) for link in range(links)]
             for counter, name in counters.items()
         }
-    return _some(_by_link(got, names.values(), links))
+    return _some(gpu, _by_link(got, names.values(), links))
 
 
 def _by_link(got: Mapping[str, Reading], names: Iterable[str], links: int) -> dict[str, Reading]:
@@ -416,7 +486,7 @@ def _by_link(got: Mapping[str, Reading], names: Iterable[str], links: int) -> di
 
 def c2c_links(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     """The links between the GPU and a Grace processor."""
-    count = _some(_fields(ask, gpu, {_C2C_COUNT: "c2c_links"}))["c2c_links"]
+    count = _some(gpu, _fields(ask, gpu, {_C2C_COUNT: "c2c_links"}))["c2c_links"]
     assert isinstance(count, float)
     links = min(int(count), _MAX_C2C_LINKS)
     if not links:
@@ -468,24 +538,22 @@ def processes(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 def limits(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     """A limit of 0 is none: drivers answer it where the call is deprecated."""
-    got: dict[str, Reading] = {}
-    for number, name in ((0, "shutdown_celsius"), (1, "slowdown_celsius"), (2, "memory_max_celsius"), (3, "gpu_max_celsius")):
-        try:
-            limit = ask("nvmlDeviceGetTemperatureThreshold", gpu.handle, number)
-        except pynvml.NVMLError as error:
-            if error.value not in MISSING and error.value != INVALID_ARGUMENT:
-                raise
-            gpu.refused[name] = error.value
-            continue
-        if limit > 0:
-            got[name] = limit
-        else:
-            gpu.refused[name] = NO_LIMIT
-    return got
+    numbers = {"shutdown_celsius": 0, "slowdown_celsius": 1, "memory_max_celsius": 2, "gpu_max_celsius": 3}
+    return _each(gpu, {name: partial(_limit, ask, gpu, number) for name, number in numbers.items()})
+
+
+def _limit(ask: Ask, gpu: Gpu, number: int) -> Reading:
+    try:
+        limit = ask("nvmlDeviceGetTemperatureThreshold", gpu.handle, number)
+    except pynvml.NVMLError as error:  # it does not know the number of this limit
+        raise pynvml.NVMLError(NOT_SUPPORTED if error.value == INVALID_ARGUMENT else error.value) from error
+    if limit <= 0:
+        raise pynvml.NVMLError(NO_LIMIT)
+    return float(limit)
 
 
 def t_limits(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return _some(_fields(ask, gpu, _T_LIMITS))
+    return _some(gpu, _fields(ask, gpu, _T_LIMITS))
 
 
 def power_limit(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -501,46 +569,20 @@ def ecc_mode(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     return {"ecc_mode": current, "ecc_mode_pending": pending, "ecc_mode_change_pending": float(current != pending)}
 
 
-def mig(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    """Mode and number of instances. The index space has holes."""
-    current, pending = ask("nvmlDeviceGetMigMode", gpu.handle)
-    instances = 0
-    if current:
-        for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", gpu.handle)):
-            try:
-                ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu.handle, index)
-                instances += 1
-            except pynvml.NVMLError as error:
-                if error.value != NOT_FOUND:
-                    raise
-    return {
-        "mig_mode": current,
-        "mig_mode_pending": pending,
-        "mig_mode_change_pending": float(current != pending),
-        "mig_instances": instances,
-    }
-
-
 def identity(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     """Who it is. Some of it cannot be read any more once the GPU is lost, so it is remembered."""
-    got: dict[str, Reading] = {"uuid": ask("nvmlDeviceGetUUID", gpu.handle)}
-    for name, call in (
-        ("name", "nvmlDeviceGetName"),
-        ("serial", "nvmlDeviceGetSerial"),
-        ("part_number", "nvmlDeviceGetBoardPartNumber"),
-        ("vbios", "nvmlDeviceGetVbiosVersion"),
-        ("inforom", "nvmlDeviceGetInforomImageVersion"),
-        ("module_id", "nvmlDeviceGetModuleId"),
-        ("minor", "nvmlDeviceGetMinorNumber"),
-        ("board_id", "nvmlDeviceGetBoardId"),
-    ):
-        try:
-            got[name] = ask(call, gpu.handle)
-        except pynvml.NVMLError as error:
-            if error.value not in MISSING:
-                raise
-            gpu.refused[name] = error.value
-    return got
+    calls = {
+        "uuid": "nvmlDeviceGetUUID",
+        "name": "nvmlDeviceGetName",
+        "serial": "nvmlDeviceGetSerial",
+        "part_number": "nvmlDeviceGetBoardPartNumber",
+        "vbios": "nvmlDeviceGetVbiosVersion",
+        "inforom": "nvmlDeviceGetInforomImageVersion",
+        "module_id": "nvmlDeviceGetModuleId",
+        "minor": "nvmlDeviceGetMinorNumber",
+        "board_id": "nvmlDeviceGetBoardId",
+    }
+    return _each(gpu, {name: partial(ask, call, gpu.handle) for name, call in calls.items()})
 
 
 def nvlink_quality(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -550,7 +592,7 @@ def nvlink_quality(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     if gpu.driver < _RAW_ERRORS:
         gpu.refused |= dict.fromkeys(_NVLINK5_RAW.values(), FUNCTION_NOT_FOUND)
     every = {(field, link): f"{name}/{link}" for field, name in names.items() for link in range(links)}
-    got = _some(_by_link(_fields(ask, gpu, every), names.values(), links))
+    got = _some(gpu, _by_link(_fields(ask, gpu, every), names.values(), links))
     for name in _BER.values():
         if isinstance(packed := got.get(name), list):
             got[name] = [_error_rate(one) for one in packed]
@@ -645,9 +687,11 @@ def _first(ask: Ask, gpu: Gpu, call: str, wanted: float = 0) -> float:
     return 0.0
 
 
-def _some(got: dict[str, Reading]) -> dict[str, Reading]:
+def _some(gpu: Gpu, got: dict[str, Reading]) -> dict[str, Reading]:
+    """Raises where there is nothing: with the one code that all of them failed with, if that says more than "not supported"."""
     if not got:
-        raise pynvml.NVMLError(NOT_SUPPORTED)
+        codes = set(gpu.refused.values()) - {FUNCTION_NOT_FOUND}
+        raise pynvml.NVMLError(codes.pop() if len(codes) == 1 else NOT_SUPPORTED)
     return got
 
 

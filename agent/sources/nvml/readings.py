@@ -8,6 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# NVML's codes that say that something cannot be observed, and nothing about health.
+NOT_SUPPORTED = "not supported"
+MISSING: Mapping[int, str] = {
+    3: NOT_SUPPORTED,
+    4: "no permission",
+    6: "not found",
+    13: "driver too old",
+    25: "driver too old",
+    26: "deprecated",
+}
+
 Calls = Mapping[str, tuple[str, ...]]  # the call, by the name of its function in `calls`, and its readings
 
 FAST: Calls = {
@@ -67,6 +78,7 @@ SLOW: Calls = {
         *("pcie_replays", "pcie_correctable_errors", "pcie_nonfatal_errors"),
         *("pcie_fatal_errors", "pcie_recoveries"),
     ),
+    "mig": ("mig_mode", "mig_mode_pending", "mig_instances", "mig_mode_change_pending"),
     "nvlinks": ("nvlinks", "nvlink_active", "nvlinks_active"),
     "nvlink_errors": (
         *("nvlink_replays", "nvlink_recoveries", "nvlink_crc_errors", "nvlink_recovery_failures"),
@@ -105,7 +117,6 @@ INVENTORY: Calls = {
     "power_limit": ("power_limit_watts",),
     "persistence": ("persistence_mode",),
     "ecc_mode": ("ecc_mode", "ecc_mode_pending", "ecc_mode_change_pending"),
-    "mig": ("mig_mode", "mig_mode_pending", "mig_instances", "mig_mode_change_pending"),
 }
 TIERS: Mapping[str, Calls] = {"fast": FAST, "slow": SLOW, "inventory": INVENTORY}
 OF: Mapping[str, tuple[str, ...]] = {**FAST, **SLOW, **INVENTORY}
