@@ -151,6 +151,18 @@ def test_links_that_the_driver_does_not_list_any_more_are_not_active() -> None:
     assert (values["nvlinks"], values["nvlinks_active"], values["nvlink_active"]) == (0.0, 0.0, [0.0] * 18)
 
 
+@pytest.mark.parametrize(("count", "inactive", "active"), [(17.0, None, 17), (17.0, 5, 17), (0.0, None, 0), (18.0, 5, 17)])
+def test_no_more_links_are_active_than_the_driver_lists(count: float, inactive: int | None, active: int) -> None:
+    """Also where it goes on saying of each that it is."""
+    look = links([1] * 18)
+    look.read("nvlinks")
+    look.library.answers["nvmlDeviceGetNvLinkState"] = lambda link: int(link != inactive)
+    look.library.answers["nvmlDeviceGetFieldValues"] = fields({91: count})
+    values = look.read("nvlinks")["values"]
+    assert (values["nvlinks"], values["nvlinks_active"], len(values["nvlink_active"])) == (count, active, 18)
+    assert inactive is None or values["nvlink_active"][inactive] == 0.0
+
+
 @pytest.mark.parametrize(
     ("code", "version", "counter"), [(4, 3.0, "nvlink_crc_errors"), (6, 4.0, "nvlink_crc_errors"), (7, 5.0, "nvlink_symbol_errors")]
 )
@@ -624,6 +636,18 @@ def test_fewer_links_than_it_had(restarted: bool) -> None:
         node = Node(1, memory=node.node.memory)
     assert codes(node.look(nvlinks=17.0, nvlink_active=[1.0] * 17)) == [(GPUS[0], "nvml/nvlink_down")]
     assert codes(node.look(nvlinks=18.0, nvlink_active=[1.0] * 18)) == [(GPUS[0], "nvml/nvlink_down")]
+
+
+def test_no_links_where_the_others_have_them_is_said_between_slow_looks_too() -> None:
+    node = eight(nvlinks=0.0)
+    del node.state[GPUS[2]]["values"]["nvlink_active"]
+    node.state[GPUS[2]]["missing"] = dict.fromkeys(("nvlink_active", "nvlinks_active"), "not supported")
+    node.look()
+    node.look()
+    fast = {"values": {"power_watts": 1.0}, "missing": {}}
+    node.answer({GPUS[2]: fast})
+    one = node.read(2)
+    assert (one.values["nvlinks_active"], one.values["nvlinks_expected"], "nvlinks_active" in one.missing) == (0.0, 18.0, False)
 
 
 def test_links_that_cannot_be_read_are_neither_up_nor_down() -> None:

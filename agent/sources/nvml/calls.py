@@ -428,6 +428,8 @@ def nvlinks(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     if not gpu.links:
         return got
     states = [_link_state(ask, gpu, link) for link in range(gpu.links)]
+    for link in [link for link, state in enumerate(states) if state == 1.0][int(count) :]:
+        states[link] = 0.0  # more than there are, whichever they are
     if all(math.isnan(state) for state in states):
         gpu.refused["nvlinks_active"] = gpu.refused["nvlink_active"]
         return got

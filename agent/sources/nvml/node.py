@@ -260,10 +260,9 @@ class GpuNode:
         fresh |= self._lookup_failed(component.id, values, faults, lookup)
         derived = self._lifetime.look(identity, values)
         derived |= self._compared({**known, **fresh}, component.id, identity, values, answer.get("missing", {}))
+        missing = {name: why for name, why in missing.items() if name not in derived}
         for name, of in _DERIVED.items():
-            if name in derived:
-                missing.pop(name, None)
-            elif (of in values or of in missing) and known.pop(name, None) is not None:
+            if name not in derived and (of in values or of in missing) and known.pop(name, None) is not None:
                 missing[name] = missing.get(of, "not comparable now")
         fresh |= derived
         return Readings(
