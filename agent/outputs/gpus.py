@@ -113,7 +113,7 @@ FAMILIES: tuple[Family, ...] = (
     gauge("nvlink_fec_highest_bin", "NVLink 5: highest bin of corrected symbol errors that counted.", each="link"),
     gauge("c2c_link_up", "1 for a link to the processor (NVLink-C2C) that is active.", "c2c_active", each="link"),
     gauge("fabric_state", "NVLink fabric: 1 not started, 2 in progress, 3 completed."),
-    gauge("fabric_health_summary", "Health of the NVLink fabric (NVML): 0 not said, 1 healthy, 2 unhealthy, 3 limited."),
+    gauge("fabric_health", "Health of the NVLink fabric (NVML): 1 healthy, 2 unhealthy, 3 limited.", "fabric_health_summary"),
     gauges(
         "fabric_fault",
         "1 (incorrect configuration: NVML's number for it) for what is wrong with the NVLink fabric of the GPU.",
