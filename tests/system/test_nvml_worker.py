@@ -168,7 +168,7 @@ GIVEN_UP = {
     f"{function}: {kind}": (kind, f"nvml{function}", gpu)
     for kind, function, gpu in (
         ("fork", "DeviceGetTemperature", 1),
-        ("spin", "DeviceGetMemoryInfo", 1),
+        ("spin", "DeviceGetMemoryInfo_v2", 1),
         ("sleep", "DeviceGetHandleByPciBusId_v2", 1),
         ("sleep", "DeviceRegisterEvents", 1),
         ("sleep", "InitWithFlags", None),
