@@ -907,6 +907,27 @@ async def test_a_gpu_that_answers_nothing_without_a_fault_is_not_known(code: int
         await looking.until(lambda: looking.state is SourceState.OK)
 
 
+@pytest.mark.parametrize(
+    ("profile", "driver", "older"),
+    [
+        ("v100", "470.256.02", ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons")),
+        ("h100", "550.90.07", ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetPlatformInfo")),
+        ("gb200", "595.44.02", ()),
+    ],
+)
+@story
+async def test_what_is_observable_is_the_same_at_each_look(profile: str, driver: str, older: tuple[str, ...], tmp_path: Path) -> None:
+    """Whichever tier was asked: each reading is there or not observable, and never both."""
+    node = SimulatedNode(tmp_path, profile, 2)
+    node.set_global({"driver.version": driver, **{f"ret.{name}": 13 for name in older}})
+    async with Looking(node, hasty(), fast_s=0.05, slow_s=0.15, inventory_s=0.5) as looking:
+        await looking.looks(6)
+        await looking.looks(24)
+        seen = [one for batch in looking.batches[6:] for one in batch.readings if one.component.id == node.addresses[0]]
+        assert len({(frozenset(one.values), frozenset(one.missing.items())) for one in seen}) == 1
+        assert not seen[-1].values.keys() & seen[-1].missing.keys()
+
+
 @story
 async def test_mig_that_takes_links_away_is_no_fault_of_them(tmp_path: Path) -> None:
     """The mode is read with the links, not minutes after them."""

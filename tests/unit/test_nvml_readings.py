@@ -594,6 +594,15 @@ def test_a_part_that_could_not_be_read_has_no_sample_and_is_null() -> None:
     assert form.plain(node.read(0).values["nvlink_active"]) == [1, None, 0]
 
 
+def test_a_serial_number_that_is_not_said_once_is_no_other_board() -> None:
+    node = Node(1)
+    node.look(serial="S1", module_id=3.0, chassis_serial="C")
+    events = node.answer({GPUS[0]: {"values": {"uuid": "GPU-0", "power_watts": 1.0}, "missing": {"serial": "fails with NVML error 999"}}})
+    assert not [event for event in events if event.code == "device/identity"]
+    (lost,) = [event for event in node.answer({GPUS[0]: {"lookup": 15}}) if event.code == "nvml/gpu_lost"]
+    assert all(words in lost.raw for words in ("NVIDIA H100", "serial S1", "module 3", "chassis C"))
+
+
 # --- NVLinks beside their own past and their siblings
 
 

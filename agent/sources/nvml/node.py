@@ -333,15 +333,17 @@ class GpuNode:
         return f"NVML answers nothing about it: {said[0]}" if said else "NVML answers nothing about it"
 
     def _met(self, address: str, values: Mapping[str, Sample]) -> list[Event]:
-        module = values.get("module_id")
+        module, uuid = values.get("module_id"), str(values["uuid"])
+        former = self._devices.known(uuid) or Known(address=address, uuid=uuid)  # for what it does not say this time
+        simulated = " (simulated)" if self.simulated else ""
         known = Known(
             address=address,
-            uuid=str(values["uuid"]),
-            name=str(values.get("name", "")) + (" (simulated)" if self.simulated else ""),
-            serial=str(values.get("serial", "")),
-            module=str(int(module)) if isinstance(module, (int, float)) else "",
+            uuid=uuid,
+            name=f"{values['name']}{simulated}" if "name" in values else former.name or simulated,
+            serial=str(values.get("serial", former.serial)),
+            module=str(int(module)) if isinstance(module, (int, float)) else former.module,
             slot=self.slots.get(address.rpartition(".")[0], ""),
-            place=_place(values),
+            place=_place(values) or former.place,
         )
         if self._devices.at(address) is None:  # until now it went by its address
             self._watcher.rename(address, known.uuid)
