@@ -778,6 +778,15 @@ def test_a_pending_change_of_mode_is_said_and_ends(mode: str) -> None:
     assert codes(node.look(**{f"{mode}_change_pending": 0.0})) == [(GPUS[0], "nvml/mode_change_pending")]
 
 
+def test_a_pending_change_of_one_mode_outlasts_that_of_the_other() -> None:
+    """The two are read at different looks."""
+    node = Node(1)
+    node.look(ecc_mode_change_pending=0.0, mig_mode_change_pending=1.0)
+    node.look(ecc_mode_change_pending=1.0, mig_mode_change_pending=1.0)
+    assert not codes(node.look(mig_mode_change_pending=0.0))
+    assert codes(node.look(ecc_mode_change_pending=0.0)) == [(GPUS[0], "nvml/mode_change_pending")]
+
+
 @pytest.mark.parametrize("name", ["ecc_uncorrected_dram", "ecc_uncorrected_sram", "sram_uncorrected_parity", "sram_uncorrected_secded"])
 def test_uncorrectable_errors_are_told_wherever_they_are_counted(name: str) -> None:
     node = Node(1)
