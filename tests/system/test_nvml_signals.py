@@ -31,6 +31,7 @@ OF_A_GPU |= {
     "nvlink_down",
     "nvlink_to_switch",
     "fabric_differs",
+    "c2c_links_expected",
 }
 
 

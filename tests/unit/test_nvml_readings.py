@@ -201,7 +201,28 @@ def test_links_to_the_processor() -> None:
     assert answer["values"]["c2c_active"] == [1.0, 0.0]
     assert math.isnan(answer["values"]["c2c_replays"][0])
     assert set(answer["missing"]) == {"c2c_error_interrupts", "c2c_replays_back_to_back"}
-    assert not Look(nvmlDeviceGetFieldValues=fields({170: 0.0})).read("c2c_links")["values"]
+    assert Look(nvmlDeviceGetFieldValues=fields({170: 0.0})).read("c2c_links")["values"] == {"c2c_links": 0.0}
+
+
+@pytest.mark.parametrize(("count", "found"), [(2.0, []), (1.0, [1]), (0.0, [1])])
+def test_fewer_links_to_the_processor_than_the_others_have(count: float, found: list[int]) -> None:
+    node = Node(2)
+    for gpu in range(2):
+        node.set(gpu, c2c_links=2.0 if gpu != 1 else count)
+    assert codes([event for _ in range(40) for event in node.look()]) == [(GPUS[gpu], "nvml/c2c_link_down") for gpu in found]
+
+
+def test_every_kind_of_event_may_be_supported() -> None:
+    worker = Worker("", mmap.mmap(-1, 4096))
+    with mock.patch.object(pynvml, "nvmlDeviceGetSupportedEventTypes", lambda _: 2**64 - 1):
+        assert worker.ask("nvmlDeviceGetSupportedEventTypes", object()) == 2**64 - 1
+
+
+@pytest.mark.parametrize("celsius", [255, 2**32 - 6])
+def test_a_temperature_that_no_board_has_is_no_value(celsius: int) -> None:
+    look = Look(nvmlDeviceGetTemperature=celsius, nvmlDeviceGetFieldValues=fields({82: float(celsius)}))
+    answer = look.read("temperature", "memory_temperature")
+    assert (answer["values"], set(answer["missing"].values())) == ({}, {"the driver gives no value"})
 
 
 def test_where_in_a_rack_a_gpu_is() -> None:

@@ -105,6 +105,7 @@ _REASONS = {
 }
 # A call or a struct of this version is not there; a former one may be.
 _OTHER_VERSION = {FUNCTION_NOT_FOUND, 25, NOT_SUPPORTED, INVALID_ARGUMENT}
+_HOTTEST = 200.0  # °C
 _VOLATILE, _AGGREGATE, _CORRECTED, _UNCORRECTED = 0, 1, 0, 1
 _DRAM, _SRAM = 2, 7
 _SWITCH = 2
@@ -195,14 +196,22 @@ def recovery_action(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 def temperature(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     try:
-        return {"temperature_celsius": ask("nvmlDeviceGetTemperature", gpu.handle, 0)}
+        celsius = ask("nvmlDeviceGetTemperature", gpu.handle, 0)
     except pynvml.NVMLError as error:  # deprecated by NVML 13; its successor is there from R565 on
         if error.value not in MISSING:
             raise
         try:
-            return {"temperature_celsius": ask("nvmlDeviceGetTemperatureV", gpu.handle, 0)}
+            celsius = ask("nvmlDeviceGetTemperatureV", gpu.handle, 0)
         except pynvml.NVMLError as newer:
             raise (error if newer.value in MISSING else newer) from newer
+    return {"temperature_celsius": _possible(celsius)}
+
+
+def _possible(celsius: float) -> float:
+    """A dead sensor reads as 255, and what is below 0 as a very large number: no board is so hot and answers."""
+    if not celsius < _HOTTEST:
+        raise pynvml.NVMLError(NO_VALUE)
+    return celsius
 
 
 def margin(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -210,7 +219,8 @@ def margin(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def memory_temperature(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    return _some(gpu, _fields(ask, gpu, {_MEMORY_TEMPERATURE: "memory_temperature_celsius"}))
+    got = _some(gpu, _fields(ask, gpu, {_MEMORY_TEMPERATURE: "memory_temperature_celsius"}))
+    return {name: _possible(celsius) for name, celsius in got.items() if isinstance(celsius, (int, float))}
 
 
 def clock_events(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
@@ -492,7 +502,7 @@ def c2c_links(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     assert isinstance(count, float)
     links = min(int(count), _MAX_C2C_LINKS)
     if not links:
-        raise pynvml.NVMLError(NOT_SUPPORTED)
+        return {"c2c_links": 0.0}
     names = {_C2C_STATUS: "c2c_active", **_C2C_ERRORS}
     got = _fields(ask, gpu, {(field, link): f"{name}/{link}" for field, name in names.items() for link in range(links)})
     return {"c2c_links": count, **_by_link(got, names.values(), links)}

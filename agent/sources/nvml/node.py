@@ -55,6 +55,7 @@ _DERIVED = {
     "nvlink_to_switch": "nvlinks",
     "nvlinks_absent": "nvlinks",
     "fabric_differs": "fabric_state",
+    "c2c_links_expected": "c2c_links",
     "ecc_uncorrected_missed": "ecc_uncorrected_lifetime",
     "sram_uncorrected_parity_missed": "sram_uncorrected_parity_lifetime",
     "sram_uncorrected_secded_missed": "sram_uncorrected_secded_lifetime",
@@ -316,6 +317,9 @@ class GpuNode:
         """What a reading of this look comes to beside the same of other GPUs of this model, and of this GPU's own past."""
         siblings = [one.values for other, one in self.read.items() if other != address and one.values.get("name") == known.get("name")]
         found: dict[str, Sample] = {}
+        if "c2c_links" in values:
+            counts = [one["c2c_links"] for one in (known, *siblings) if "c2c_links" in one]
+            found["c2c_links_expected"] = max(float(count) for count in counts if isinstance(count, (int, float)))
         if missing.get("mig_mode") not in (None, *MISSING.values()):
             return found  # it failed: with MIG on, the links may be off
         if "nvlinks" in values:

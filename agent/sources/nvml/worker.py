@@ -35,6 +35,7 @@ SIMULATED = "vitald_simulated_nvml"  # the symbol by which the simulated library
 _NO_GPUS = 1  # nvmlInitWithFlags: succeed as long as the driver answers
 _WAIT_MS = 60_000
 _EVENTS = 0x1 | 0x2 | 0x8 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
+_MASK = "nvmlDeviceGetSupportedEventTypes"  # of which all may be set
 _STACK_BYTES = 256 * 1024
 _PR_SET_PDEATHSIG = 1
 
@@ -73,7 +74,8 @@ class Worker:
         MARKER.pack_into(self._marker, 0, time.monotonic(), name.encode(), self._now.encode())
         try:
             if not raw:
-                return _available(getattr(pynvml, name)(*args))
+                answer = getattr(pynvml, name)(*args)
+                return answer if name == _MASK else _available(answer)
             code = pynvml._nvmlGetFunctionPointer(name)(*args)
             if code:
                 raise pynvml.NVMLError(code)
