@@ -345,7 +345,9 @@ class Host:
         (), _names, 'systemd units that must be running here, such as "kubelet.service", "slurmd.service", "nvidia-fabricmanager.service".'
     )
     units_if_enabled: tuple[str, ...] = setting(
-        ("nvidia-fabricmanager.service", "nvidia-imex.service"), _names, "systemd units that must be running where they are enabled."
+        ("nvidia-fabricmanager.service", "nvlsm.service", "nvidia-imex.service"),
+        _names,
+        "systemd units that must be running where they are enabled.",
     )
 
 

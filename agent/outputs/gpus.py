@@ -32,8 +32,18 @@ FAMILIES: tuple[Family, ...] = (
     gauge("temperature_margin_celsius", "Degrees left until the GPU slows down.", "margin_celsius"),
     gauge("power_watts", "Power draw."),
     gauge("power_limit_watts", "Enforced power limit."),
+    gauges(
+        "temperature_limit_margin_celsius",
+        "Margin at which the driver acts on the temperature.",
+        "limit",
+        {name: f"{name}_margin_celsius" for name in ("shutdown", "slowdown", "memory_max", "gpu_max")},
+    ),
+    gauge("performance_state", "0 is the fastest."),
     gauge("utilization_ratio", "Share of time in which a kernel ran."),
+    gauge("memory_utilization_ratio", "Share of time in which memory was read or written."),
     gauge("memory_used_bytes", "Memory in use."),
+    gauge("memory_free_bytes", "Memory that is free."),
+    gauge("memory_reserved_bytes", "Memory that the driver keeps for itself."),
     gauge("memory_total_bytes", "Memory."),
     gauges("clock_hertz", "Clock rate.", "domain", {"sm": "sm_clock_hertz", "memory": "memory_clock_hertz"}),
     gauge("processes", "Compute processes on the GPU."),
@@ -43,7 +53,10 @@ FAMILIES: tuple[Family, ...] = (
         "reason",
         {
             name: name
-            for name in ("idle", "power_capped", "hw_slowdown", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "power_brake")
+            for name in (
+                *("idle", "power_capped", "hw_slowdown", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "power_brake"),
+                *("application_clocks", "display_clocks", "board_limit", "reliability"),
+            )
         },
     ),
     gauges(
@@ -73,18 +86,51 @@ FAMILIES: tuple[Family, ...] = (
         "cause",
         {"single_bit": "retired_pages_single", "double_bit": "retired_pages_double"},
     ),
+    gauge("page_retirement_pending", "1 while pages wait to be retired."),
+    gauges(
+        "repair_pending",
+        "1 while a repair waits for a reset.",
+        "part",
+        {"channel": "channel_repair_pending", "tpc": "tpc_repair_pending"},
+    ),
+    gauge("memory_unrepairable", "1 if the memory cannot be repaired."),
     gauge("pcie_generation", "Generation of the PCIe link now."),
     gauge("pcie_width", "Lanes of the PCIe link now."),
+    gauge("pcie_generation_max", "Generation that the GPU and its slot have."),
+    gauge("pcie_width_max", "Lanes that the GPU and its slot have."),
     gauge("nvlink_up", "1 for an NVLink that is active.", "nvlink_active", each="link"),
     gauge("nvlinks_active", "NVLinks that are active."),
     gauge("nvlinks_expected", "NVLinks that were ever active, or are on most GPUs of this model here."),
     gauge("nvlink_version", "NVLink version, such as 4 or 5."),
+    gauge("nvlink_speed_bytes_per_second", "Speed of the link.", "nvlink_bytes_per_second", each="link"),
+    gauges(
+        "nvlink_bit_error_ratio",
+        "NVLink 5: bit error rate as the driver works it out; 15e-255 is the least.",
+        "errors",
+        {"effective": "nvlink_effective_ber", "symbol": "nvlink_symbol_ber"},
+        each="link",
+    ),
+    gauge("nvlink_fec_highest_bin", "NVLink 5: highest bin of corrected symbol errors that counted.", each="link"),
     gauge("c2c_link_up", "1 for a link to the processor (NVLink-C2C) that is active.", "c2c_active", each="link"),
     gauge("fabric_state", "NVLink fabric: 1 not started, 2 in progress, 3 completed."),
+    gauge("fabric_health", "Health of the NVLink fabric (NVML): 1 healthy, 2 unhealthy, 3 limited.", "fabric_health_summary"),
+    gauges(
+        "fabric_fault",
+        "1 (incorrect configuration: NVML's number for it) for what is wrong with the NVLink fabric of the GPU.",
+        "fault",
+        {
+            name: f"fabric_{name}"
+            for name in (
+                *("degraded_bandwidth", "route_recovery", "route_unhealthy", "access_timeout"),
+                *("incorrect_configuration", "manager_lost"),
+            )
+        },
+    ),
     gauge("fabric_clique", "Clique of the NVLink domain that the GPU belongs to."),
     gauge("fabric_differs", "1 where the GPU is in another NVLink domain than most GPUs of this node."),
     gauge("persistence_mode", "1 if persistence mode is on."),
     gauge("ecc_mode", "1 if ECC is on."),
+    gauge("mig_mode", "1 if the GPU is in MIG mode."),
     gauge("mig_instances", "MIG instances."),
     counter("energy_joules", "Energy since the driver was loaded."),
     counters(
@@ -97,6 +143,7 @@ FAMILIES: tuple[Family, ...] = (
             "sw_thermal": "sw_thermal_seconds",
             "hw_thermal": "hw_thermal_seconds",
             "power_brake": "power_brake_seconds",
+            **{name: f"{name}_seconds" for name in ("sync_boost", "board_limit", "low_utilization", "reliability")},
         },
     ),
     counters(
@@ -122,6 +169,7 @@ FAMILIES: tuple[Family, ...] = (
             ("replays", "replays"),
             ("recoveries", "recoveries"),
             ("recovery_failures", "recoveries that failed"),
+            ("recovery_attempts", "recoveries, whatever came of them"),
             ("effective_errors", "errors after correction"),
             ("symbol_errors", "symbol errors"),
             ("receive_errors", "packets received with errors"),
@@ -129,7 +177,21 @@ FAMILIES: tuple[Family, ...] = (
             ("general_errors", "other errors"),
             ("integrity_errors", "times that local errors passed their threshold"),
             ("transmit_discards", "packets that were discarded and not sent"),
+            ("malformed_packets", "packets received that were malformed"),
+            ("buffer_overruns", "packets received that found no buffer"),
+            ("blocks", "blocks sent"),
+            ("retried_blocks", "blocks sent again"),
         )
+    ),
+    counters(
+        "nvlink_raw_errors",
+        "NVLink 5: errors of a lane before correction.",
+        "lane",
+        {lane: f"nvlink_raw_errors_lane{lane}" for lane in ("0", "1")},
+        each="link",
+    ),
+    counter(
+        "nvlink_fec_corrected", "NVLink 5: corrected symbol errors of all links, by bin of their history.", "nvlink_fec_history", each="bin"
     ),
     *(
         counter(f"c2c_{name}", f"NVLink-C2C: {text}.", each="link")

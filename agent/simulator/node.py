@@ -42,7 +42,7 @@ _MOST_GPUS = 64
 _INJECTIONS = ("ret", "after", "delay_us", "hang", "crash")
 _HANGS = ("sleep", "fork", "spin")
 _GLOBAL = re.compile(
-    r"driver\.(?:version|nvml|cuda|epoch)|count|abi\.(?:unrepairable|fabric_max|any_set)|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
+    r"driver\.(?:version|nvml|cuda|epoch)|count|abi\.(?:unrepairable|fabric_max|platform_max|any_set)|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
 )
 _KEY = re.compile(
     r"name|uuid|serial|part|vbios|inforom|busid|module|minor|board_id|arch|brand|cc|pci_device_id"
@@ -142,6 +142,7 @@ def _profile(table: toml.Table) -> Profile:
         keys |= {f"nvlink.{link}.remote": str(number("link_remote"))}
         keys |= {f"nvlink.{link}.err.{counter}": "0" for counter in _ids(table.get("link_errors"))}
         keys |= {f"fi.{at}.{link}": "0" for at in _ids(table.get("link_fields"))}
+        keys |= {f"fi.{at}.{link}": str(value) for at, value in _dict(table.get("link_values", {})).items()}
     keys |= {key: _text(key, value) for key, value in _dict(table["gpu"]).items()}
     keys |= {"fi.91.0": f"u32:{number('links')}", "pci_device_id": f"0x{number('device') << 16 | _NVIDIA:08x}"}
     return Profile(

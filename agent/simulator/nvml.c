@@ -552,7 +552,8 @@ EXPORT int nvmlDeviceGetPlatformInfo(Handle *handle, Platform *out) {
     DEVICE_CALL(handle);
     char value[VALUE];
     unsigned slot, tray, host;
-    if (out->version != 0x0200002C) ANSWER(VERSION);
+    int newest = (int)number_or(NO_GPU, "abi.platform_max", 2), version = (int)(out->version >> 24);
+    if ((out->version != 0x0100002C && out->version != 0x0200002C) || version > newest) ANSWER(VERSION);
     if (!find(handle->gpu, "platform", value)) ANSWER(NOT_SUPPORTED);
     memset(out->chassis, 0, sizeof out->chassis);
     if (sscanf(value, "%15s %u %u %u", out->chassis, &slot, &tray, &host) != 4) ANSWER(999);
@@ -567,18 +568,18 @@ EXPORT int nvmlDeviceGetUtilizationRates(Handle *handle, Utilization *out) {
 
 EXPORT int nvmlDeviceGetMemoryInfo(Handle *handle, Memory *out) {
     DEVICE_CALL(handle);
-    u64 both[2];
-    if (numbers(handle->gpu, "memory", both, 2) != 2) ANSWER(NOT_SUPPORTED);
-    *out = (Memory){both[0], both[0] - both[1], both[1]};
+    u64 all[3] = {0, 0, 0};
+    if (numbers(handle->gpu, "memory", all, 3) < 2) ANSWER(NOT_SUPPORTED);
+    *out = (Memory){all[0], all[0] - all[1] - all[2], all[1] + all[2]};
     ANSWER(OK);
 }
 
 EXPORT int nvmlDeviceGetMemoryInfo_v2(Handle *handle, MemoryV2 *out) {
     DEVICE_CALL(handle);
-    u64 both[2];
+    u64 all[3] = {0, 0, 0};
     if (out->version != 0x02000028) ANSWER(VERSION);
-    if (numbers(handle->gpu, "memory", both, 2) != 2) ANSWER(NOT_SUPPORTED);
-    *out = (MemoryV2){out->version, both[0], 0, both[0] - both[1], both[1]};
+    if (numbers(handle->gpu, "memory", all, 3) < 2) ANSWER(NOT_SUPPORTED);
+    *out = (MemoryV2){out->version, all[0], all[2], all[0] - all[1] - all[2], all[1]};
     ANSWER(OK);
 }
 

@@ -177,8 +177,13 @@ class Watcher:
                 break
         was = watched.code in known.on
         said_of = known.on.get(watched.code) or known.stood.get(watched.code)
-        if held is None and said_of is not None and said_of not in one.fresh:
-            return []  # what it was said of has not been read again
+        if held is None and said_of is not None:
+            if said_of not in one.fresh:
+                return []  # what it was said of has not been read again
+            if (other := self._holds_still(watched, one, all_, now)) is not None:
+                (known.on if was else known.stood)[watched.code] = other.of
+                known.turning.pop(watched.code, None)
+                return []
         if not seen or (was if held is not None else said_of is None):
             known.turning.pop(watched.code, None)
             if held is not None and self._is_present(held[0], known, now):
@@ -202,6 +207,11 @@ class Watcher:
         known.stood.pop(watched.code, None)
         known.on[watched.code] = watch.of
         return [_sign(one, watched.code, fields, text + (f" for {watch.for_s:g} s" if watch.for_s else ""))]
+
+    def _holds_still(self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float) -> Watch | None:
+        """Another watch of the entry whose reading was not read in this look, is current, and holds."""
+        others = (watch for watch in watched.watches if watch.of not in one.fresh and not watch.over_s)
+        return next((watch for watch in others if self._holds(watch, one, all_, now)), None)
 
     def _is_present(self, watch: Watch, known: _Known, now: float) -> bool:
         """Whether what holds is so now. What grew in a window may have been dealt with since; it grows still where it grew in this look."""

@@ -31,6 +31,7 @@ OF_A_GPU |= {
     "nvlink_down",
     "nvlink_to_switch",
     "fabric_differs",
+    "c2c_links_expected",
 }
 
 
@@ -95,7 +96,7 @@ SIGNALS = {
         [
             ({"lost": 1}, "nvml/gpu_lost reboot_node"),
             ({"ret.nvmlDeviceGetTemperature": 15}, "nvml/gpu_lost reboot_node"),
-            ({"ret.nvmlDeviceGetMemoryInfo": 16}, "nvml/reset_required reset_device"),
+            ({"ret.nvmlDeviceGetMemoryInfo_v2": 16}, "nvml/reset_required reset_device"),
             ({"fi.94.0": "ret:16"}, "nvml/reset_required reset_device"),
             ({"ret.nvmlDeviceGetRemappedRows": 14}, "nvml/corrupted_inforom inspect"),
             ({"ret.nvmlDeviceGetPowerUsage": 8}, "nvml/insufficient_power inspect"),
@@ -890,6 +891,54 @@ async def test_a_gpu_whose_look_up_fails_is_never_healthy(code: int, tmp_path: P
     async with Looking(node, hasty(), fast_s=0.05) as looking:
         await looking.looks(6)
         assert looking.found() or looking.state is not SourceState.OK
+
+
+@pytest.mark.parametrize("code", [4, 27])
+@story
+async def test_a_gpu_that_answers_nothing_without_a_fault_is_not_known(code: int, tmp_path: Path) -> None:
+    """No permission, or not ready: neither says anything of its health."""
+    node = SimulatedNode(tmp_path, "h100", 2)
+    async with Looking(node, hasty(), fast_s=0.05) as looking:
+        await looking.until(lambda: looking.state is SourceState.OK)
+        node.set(1, {"ret.*": code})
+        await looking.until(lambda: looking.state is SourceState.FAILED)
+        assert f"gpu/{node.addresses[1]}: NVML answers nothing about it" in looking.last.detail
+        assert looking.found() == set()
+        node.set(1, {"ret.*": None})
+        await looking.until(lambda: looking.state is SourceState.OK)
+
+
+@pytest.mark.parametrize(
+    ("profile", "driver", "older"),
+    [
+        ("v100", "470.256.02", ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons")),
+        ("h100", "550.90.07", ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetPlatformInfo")),
+        ("gb200", "595.44.02", ()),
+    ],
+)
+@story
+async def test_what_is_observable_is_the_same_at_each_look(profile: str, driver: str, older: tuple[str, ...], tmp_path: Path) -> None:
+    """Whichever tier was asked: each reading is there or not observable, and never both."""
+    node = SimulatedNode(tmp_path, profile, 2)
+    node.set_global({"driver.version": driver, **{f"ret.{name}": 13 for name in older}})
+    async with Looking(node, hasty(), fast_s=0.05, slow_s=0.15, inventory_s=0.5) as looking:
+        await looking.looks(6)
+        await looking.looks(24)
+        seen = [one for batch in looking.batches[6:] for one in batch.readings if one.component.id == node.addresses[0]]
+        assert len({(frozenset(one.values), frozenset(one.missing.items())) for one in seen}) == 1
+        assert not seen[-1].values.keys() & seen[-1].missing.keys()
+
+
+@story
+async def test_mig_that_takes_links_away_is_no_fault_of_them(tmp_path: Path) -> None:
+    """The mode is read with the links, not minutes after them."""
+    node = SimulatedNode(tmp_path, "h100", 3)
+    async with Looking(node, hasty(), inventory_s=60) as looking:
+        await looking.looks(3)
+        node.set(1, {"mig_mode": "1 1", "mig.0": "1 0", "nvlink.3.state": 0, "nvlink.4.state": 0})
+        await looking.until(lambda: (one := looking.read(1)) is not None and one.values.get("nvlinks_active") == 16)
+        await looking.looks(3)
+        assert looking.found() == set()
 
 
 @story

@@ -32,7 +32,10 @@ NAMED_S = 1.0  # a worker that a busy machine starts slowly is no call that hang
 HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
 
 # Every C function that the worker calls, by what makes it do so: a model, and what is particular about its GPU.
-OLDER = "h100", {"ret.nvmlDeviceGetCurrentClocksEventReasons": 13, "ret.nvmlDeviceGetTemperature": 13}
+OLDER = (
+    "h100",
+    dict.fromkeys(("ret.nvmlDeviceGetCurrentClocksEventReasons", "ret.nvmlDeviceGetTemperature", "ret.nvmlDeviceGetMemoryInfo_v2"), 13),
+)
 H100, A100 = ("h100", {"mig_mode": "1 1", "mig.0": "1 0"}), ("a100", {})
 OF_NO_GPU = ["InitWithFlags", "SystemGetDriverVersion", "DeviceGetCount_v2", "SystemGetNVMLVersion", "SystemGetCudaDriverVersion_v2"]
 OF_NO_GPU += ["GetExcludedDeviceCount"]
@@ -42,14 +45,15 @@ OF_A_GPU = """
     DeviceGetFieldValues DeviceGetNvLinkRemoteDeviceType DeviceGetTemperatureThreshold DeviceGetEnforcedPowerLimit
     DeviceGetPersistenceMode DeviceGetEccMode DeviceGetMigMode DeviceGetMaxMigDeviceCount DeviceGetMigDeviceHandleByIndex
     DeviceGetTemperature DeviceGetMarginTemperature DeviceGetCurrentClocksEventReasons DeviceGetPowerUsage DeviceGetUtilizationRates
-    DeviceGetPerformanceState DeviceGetClockInfo DeviceGetTotalEnergyConsumption DeviceGetMemoryInfo DeviceGetTotalEccErrors
+    DeviceGetPerformanceState DeviceGetClockInfo DeviceGetTotalEnergyConsumption DeviceGetMemoryInfo_v2 DeviceGetTotalEccErrors
     DeviceGetMemoryErrorCounter DeviceGetSramEccErrorStatus DeviceGetRemappedRows DeviceGetRowRemapperHistogram
     DeviceGetRetiredPages_v2 DeviceGetRetiredPagesPendingStatus DeviceGetRepairStatus DeviceGetUnrepairableMemoryFlag_v1
     DeviceGetCurrPcieLinkGeneration DeviceGetCurrPcieLinkWidth DeviceGetMaxPcieLinkGeneration DeviceGetMaxPcieLinkWidth
     DeviceGetNvLinkState DeviceGetNvLinkVersion DeviceGetPlatformInfo DeviceGetGpuFabricInfoV DeviceGetComputeRunningProcesses_v3 DeviceGetNvLinkErrorCounter
-    DeviceGetCurrentClocksThrottleReasons DeviceGetTemperatureV
+    DeviceGetCurrentClocksThrottleReasons DeviceGetTemperatureV DeviceGetMemoryInfo
 """.split()  # noqa: SIM905  # a list would be fifty lines
 WHERE = {"DeviceGetNvLinkErrorCounter": A100, "DeviceGetCurrentClocksThrottleReasons": OLDER, "DeviceGetTemperatureV": OLDER}
+WHERE |= {"DeviceGetMemoryInfo": OLDER}
 WAITS = "nvmlEventSetWait_v2"  # in threads of its own, where it may take as long as it likes
 
 
@@ -164,7 +168,7 @@ GIVEN_UP = {
     f"{function}: {kind}": (kind, f"nvml{function}", gpu)
     for kind, function, gpu in (
         ("fork", "DeviceGetTemperature", 1),
-        ("spin", "DeviceGetMemoryInfo", 1),
+        ("spin", "DeviceGetMemoryInfo_v2", 1),
         ("sleep", "DeviceGetHandleByPciBusId_v2", 1),
         ("sleep", "DeviceRegisterEvents", 1),
         ("sleep", "InitWithFlags", None),
@@ -365,7 +369,7 @@ def host(folder: Path, kind: str) -> Iterator[GpuHost]:
     gpus = made(folder / "gpus", ("h100", {}), gpus=2)
     with GpuHost(folder / "host", gpus) as running:
         running.wait(lambda status: status["status"] == "healthy", 10)
-        gpus.hang(1, "nvmlDeviceGetMemoryInfo", kind)
+        gpus.hang(1, "nvmlDeviceGetMemoryInfo_v2", kind)
         running.until(lambda: HUNG in running.codes(), 10, "the finding")
         yield running
 

@@ -20,7 +20,7 @@ FAULTS = [str(one["line"]).encode() for one in labelled(LINES) if one["kind"] !=
 # How a fault line may begin, written down independently of the catalogue.
 _BDF = rb"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 HEADS = re.compile(
-    rb"NVRM: (?:Xid \(|GPU |The NVIDIA GPU |\(PCI ID|system has |fallen off|RmInit|rm_init)|nvidia-nvswitch\d+: SXid \(PCI:|nvidia[-_]uvm: |nvidia: probe of "
+    rb"NVRM: (?:Xid \(|GPU |The NVIDIA GPU |\(PCI ID|system has |fallen off|installed in this |RmInit|rm_init)|nvidia-nvswitch\d+: SXid \(PCI:|nvidia[-_]uvm: |nvidia: probe of "
     rb"|[A-Za-z0-9_][\w\-]* " + _BDF + rb"|mlx[45]_\w+: |NETDEV WATCHDOG: |infiniband (?:rdmap|efa_)|block \S+: no available|nvme"
     rb"|EXT[234]-fs|BTRFS|XFS \(|FAT-fs|JBD2?: |Aborting journal|(?:blk_update_request: |print_req_error: |end_request: )?(?:critical \w|I/O error, dev)"
     rb"|Buffer I/O error on|lost page write|md/|nfs: server "

@@ -298,20 +298,24 @@ def test_a_service_that_does_not_run(tree: Tree, clock: Clock, systemd: Systemd,
         assert [event.fields["recovered"] for event in looking.look()] == [True]
 
 
+@pytest.mark.parametrize("unit", ["nvidia-fabricmanager.service", "nvlsm.service", "nvidia-imex.service"])
 @pytest.mark.parametrize(("enabled", "watched"), [("enabled", True), ("disabled", False), ("", False)])
-def test_a_service_that_must_run_where_it_is_enabled(tree: Tree, clock: Clock, systemd: Systemd, enabled: str, watched: bool) -> None:
+def test_a_service_that_must_run_where_it_is_enabled(
+    tree: Tree, clock: Clock, systemd: Systemd, enabled: str, watched: bool, unit: str
+) -> None:
     """Nobody had to say that a node with NVSwitches needs its Fabric Manager; one that was turned off on purpose is not missed."""
-    imex = {"load": "loaded" if enabled else "not-found", "active": "inactive"}
-    systemd.unit("nvidia-fabricmanager.service", UnitFileState=enabled)
-    systemd.unit("nvidia-imex.service", **imex, UnitFileState="disabled")
+    others = {"load": "loaded" if enabled else "not-found", "active": "inactive"}
+    for one in config.Host().units_if_enabled:
+        systemd.unit(one, **others, UnitFileState="disabled")
+    systemd.unit(unit, UnitFileState=enabled)
     subject = served(tree, systemd, config.Host(mounts=("/",)))
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
         clock.pass_(60)
-        systemd.unit("nvidia-fabricmanager.service", "failed", UnitFileState=enabled)
+        systemd.unit(unit, "failed", UnitFileState=enabled)
         looking.look()
         clock.pass_(60)
-        found = {("unit/not_running", "node/nvidia-fabricmanager.service")} if watched else set()
+        found = {("unit/not_running", f"node/{unit}")} if watched else set()
         assert told(looking.look()) == found
     systemd.error = "systemctl: Failed to connect to bus"
     clock.pass_(60)
@@ -321,6 +325,9 @@ def test_a_service_that_must_run_where_it_is_enabled(tree: Tree, clock: Clock, s
 
 
 def by_default(tree: Tree, systemd: Systemd) -> Host:
+    """None of the units that are watched unless somebody says otherwise is there, but those that a test has put there."""
+    for name in {*config.Host().units_if_enabled} - {*systemd.units}:
+        systemd.unit(name, "inactive", "not-found")
     return served(tree, systemd, config.Host(mounts=("/",)))
 
 
@@ -330,7 +337,7 @@ def test_units_that_may_have_to_run_are_not_observable_where_systemd_cannot_be_a
     with Looking(polled(by_default(tree, systemd), *KINDS)) as looking:
         assert told(looking.look()) == set()
         assert looking.last.state is SourceState.OK
-        for unit in ("nvidia-fabricmanager.service", "nvidia-imex.service"):
+        for unit in config.Host().units_if_enabled:
             read = looking.readings(f"node/{unit}")
             assert (read.missing["active_state"], read.values, read.blind) == ("there is no systemctl here", {}, "")
 
@@ -353,7 +360,6 @@ def test_what_was_said_of_a_unit_ends_when_it_need_not_run_any_more(
 ) -> None:
     unit = "nvidia-fabricmanager.service"
     systemd.unit(unit, UnitFileState="enabled")
-    systemd.unit("nvidia-imex.service", "inactive", "not-found")
     with Looking(polled(by_default(tree, systemd), *KINDS)) as looking:
         looking.look()
         systemd.unit(unit, **failed, UnitFileState="enabled")
@@ -386,8 +392,6 @@ def test_what_was_said_of_a_unit_ends_when_it_is_taken_off_the_configuration(tre
         clock.pass_(60)
         assert told(looking.look()) == {("unit/not_running", "node/slurmd.service")}
         position = looking.position
-    for name in ("nvidia-fabricmanager.service", "nvidia-imex.service"):
-        systemd.unit(name, "inactive", "not-found")
     with Looking(polled(by_default(tree, systemd), *KINDS), position) as looking:
         ended(looking, clock, "unit/not_running")
 

@@ -95,7 +95,7 @@ def test_a_call_that_fails_leaves_none_of_its_readings(code: int, reason: str) -
     for _ in range(2):
         answer = look.read("memory", "power")
         assert answer["values"] == {"power_watts": 95.0}
-        assert answer["missing"] == {"memory_used_bytes": reason, "memory_total_bytes": reason}
+        assert answer["missing"] == dict.fromkeys(readings.SLOW["memory"], reason)
 
 
 def test_a_field_that_the_gpu_does_not_have_is_said_by_its_name() -> None:
@@ -151,6 +151,18 @@ def test_links_that_the_driver_does_not_list_any_more_are_not_active() -> None:
     assert (values["nvlinks"], values["nvlinks_active"], values["nvlink_active"]) == (0.0, 0.0, [0.0] * 18)
 
 
+@pytest.mark.parametrize(("count", "inactive", "active"), [(17.0, None, 17), (17.0, 5, 17), (0.0, None, 0), (18.0, 5, 17)])
+def test_no_more_links_are_active_than_the_driver_lists(count: float, inactive: int | None, active: int) -> None:
+    """Also where it goes on saying of each that it is."""
+    look = links([1] * 18)
+    look.read("nvlinks")
+    look.library.answers["nvmlDeviceGetNvLinkState"] = lambda link: int(link != inactive)
+    look.library.answers["nvmlDeviceGetFieldValues"] = fields({91: count})
+    values = look.read("nvlinks")["values"]
+    assert (values["nvlinks"], values["nvlinks_active"], len(values["nvlink_active"])) == (count, active, 18)
+    assert inactive is None or values["nvlink_active"][inactive] == 0.0
+
+
 @pytest.mark.parametrize(
     ("code", "version", "counter"), [(4, 3.0, "nvlink_crc_errors"), (6, 4.0, "nvlink_crc_errors"), (7, 5.0, "nvlink_symbol_errors")]
 )
@@ -189,7 +201,28 @@ def test_links_to_the_processor() -> None:
     assert answer["values"]["c2c_active"] == [1.0, 0.0]
     assert math.isnan(answer["values"]["c2c_replays"][0])
     assert set(answer["missing"]) == {"c2c_error_interrupts", "c2c_replays_back_to_back"}
-    assert not Look(nvmlDeviceGetFieldValues=fields({170: 0.0})).read("c2c_links")["values"]
+    assert Look(nvmlDeviceGetFieldValues=fields({170: 0.0})).read("c2c_links")["values"] == {"c2c_links": 0.0}
+
+
+@pytest.mark.parametrize(("count", "found"), [(2.0, []), (1.0, [1]), (0.0, [1])])
+def test_fewer_links_to_the_processor_than_the_others_have(count: float, found: list[int]) -> None:
+    node = Node(2)
+    for gpu in range(2):
+        node.set(gpu, c2c_links=2.0 if gpu != 1 else count)
+    assert codes([event for _ in range(40) for event in node.look()]) == [(GPUS[gpu], "nvml/c2c_link_down") for gpu in found]
+
+
+def test_every_kind_of_event_may_be_supported() -> None:
+    worker = Worker("", mmap.mmap(-1, 4096))
+    with mock.patch.object(pynvml, "nvmlDeviceGetSupportedEventTypes", lambda _: 2**64 - 1):
+        assert worker.ask("nvmlDeviceGetSupportedEventTypes", object()) == 2**64 - 1
+
+
+@pytest.mark.parametrize("celsius", [255, 2**32 - 6])
+def test_a_temperature_that_no_board_has_is_no_value(celsius: int) -> None:
+    look = Look(nvmlDeviceGetTemperature=celsius, nvmlDeviceGetFieldValues=fields({82: float(celsius)}))
+    answer = look.read("temperature", "memory_temperature")
+    assert (answer["values"], set(answer["missing"].values())) == ({}, {"the driver gives no value"})
 
 
 def test_where_in_a_rack_a_gpu_is() -> None:
@@ -208,6 +241,244 @@ def test_where_in_a_rack_a_gpu_is() -> None:
     assert values.items() <= node.read(0).values.items()
     (sample,) = [one for metric in gpus.metrics([node.read(0)]) for one in metric.samples if one.name == "vitald_gpu_place_info"]
     assert (sample.labels["chassis_serial"], sample.labels["tray_index"]) == ("1820324000001", "3")
+
+
+@pytest.mark.parametrize("code", [25, 2])
+def test_where_in_a_rack_a_gpu_is_by_a_former_driver(code: int) -> None:
+    """It knows the first struct alone, and calls the same places rack GUID, slots and node."""
+
+    def answer(info: Any) -> None:
+        if info._obj.version != pynvml.nvmlPlatformInfo_v1:
+            raise pynvml.NVMLError(code)
+        info._obj.rackGuid = b"\x18\x20\x32\xff"
+        info._obj.chassisPhysicalSlotNumber, info._obj.computeSlotIndex, info._obj.nodeIndex = bytes([9]), bytes([4]), bytes([1])
+
+    values = Look(nvmlDeviceGetPlatformInfo=answer).read("platform")["values"]
+    assert values == {"chassis_serial": "182032ff", "chassis_slot": 9.0, "tray_index": 4.0, "host_id": 1.0}
+
+
+def nvlink5(driver: tuple[int, ...], known: Mapping[Any, float]) -> Look:
+    look = Look(nvmlDeviceGetFieldValues=fields(known))
+    look.gpu.links, look.gpu.nvlink5, look.gpu.driver = 2, True, driver
+    return look
+
+
+def test_recoveries_are_counted_whatever_came_of_them() -> None:
+    look = nvlink5((580, 95, 5), {(213, 0): 3.0, (214, 0): 1.0, (215, 0): 4.0})
+    values = look.read("nvlink_errors")["values"]
+    said = {name: values[f"nvlink_{name}"][0] for name in ("recoveries", "recovery_failures", "recovery_attempts")}
+    assert said == {"recoveries": 3.0, "recovery_failures": 1.0, "recovery_attempts": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("packed", "rate"),
+    [(4095, 15e-255), (1 << 8 | 12, 1e-12), (0xF << 8, 15.0), (0, 0.0), (7 << 12 | 2 << 8 | 9, 2e-9)],
+)
+def test_a_bit_error_rate_is_unpacked(packed: int, rate: float) -> None:
+    look = nvlink5((580, 95, 5), {(220, 1): float(packed), (222, 0): 4095.0, (222, 1): float(packed)})
+    values = look.read("nvlink_quality")["values"]
+    assert math.isnan(values["nvlink_effective_ber"][0])
+    assert (values["nvlink_effective_ber"][1], values["nvlink_symbol_ber"]) == (rate, [15e-255, rate])
+
+
+@pytest.mark.parametrize(("driver", "asked"), [((580, 95, 5), False), ((595, 44, 2), True)])
+def test_what_is_below_the_correction_only_of_a_driver_that_has_it(driver: tuple[int, ...], asked: bool) -> None:
+    """The numbers may have meant something else before."""
+    known = {(number, link): 7.0 for number in (289, 290, 294, 295) for link in range(2)}
+    answer = nvlink5(driver, {**known, (220, 0): 4095.0}).read("nvlink_quality")
+    names = {"nvlink_raw_errors_lane0", "nvlink_raw_errors_lane1", "nvlink_blocks", "nvlink_retried_blocks"}
+    assert (names <= answer["values"].keys()) is asked
+    assert {answer["missing"].get(name) for name in names} == {None if asked else "driver too old"}
+
+
+def test_the_history_of_corrections() -> None:
+    """By bin over all links, by link the highest bin; a link of which a part is not known counts for nothing."""
+    known = {(235 + at, link): 0.0 for at in range(16) for link in range(2)}
+    look = nvlink5((580, 95, 5), {**known, (235, 0): 1000.0, (235, 1): 500.0, (238, 1): 2.0})
+    values = look.read("nvlink_corrections")["values"]
+    assert values["nvlink_fec_history"] == [1500.0, 0.0, 0.0, 2.0, *[0.0] * 12]
+    assert values["nvlink_fec_highest_bin"] == [0.0, 3.0]
+    del known[240, 1]
+    values = nvlink5((580, 95, 5), {**known, (235, 0): 9.0}).read("nvlink_corrections")["values"]
+    assert values["nvlink_fec_history"][0] == 9.0
+    assert (values["nvlink_fec_highest_bin"][0], math.isnan(values["nvlink_fec_highest_bin"][1])) == (0.0, True)
+    former = nvlink5((580, 95, 5), known)
+    former.gpu.nvlink5 = False
+    assert former.read("nvlink_quality", "nvlink_corrections")["values"] == {}
+
+
+def test_why_no_link_says_a_counter() -> None:
+    """Not "not supported" where each of them fails."""
+    look = nvlink5((580, 95, 5), {})
+    look.library.answers["nvmlDeviceGetFieldValues"] = lambda ids: [
+        Field(1.0 if one[0] == 206 else 0.0, 0 if one[0] == 206 else 999) for one in ids
+    ]
+    answer = look.read("nvlink_errors")
+    assert answer["values"] == {"nvlink_malformed_packets": [1.0, 1.0]}
+    assert answer["missing"]["nvlink_recoveries"] == "fails with NVML error 999"
+
+
+@pytest.mark.parametrize(
+    ("mask", "reasons"),
+    [
+        (0x0, set()),
+        (0x102, {"application_clocks", "display_clocks"}),
+        (0x200, {"board_limit"}),
+        (0x400, {"reliability"}),
+        (0x8000, set()),
+    ],
+)
+def test_the_reasons_that_clocks_are_held_down_for(mask: int, reasons: set[str]) -> None:
+    values = Look(nvmlDeviceGetCurrentClocksEventReasons=mask).read("clock_events")["values"]
+    assert {name for name, value in values.items() if value and name != "clock_event_reasons"} == reasons
+    assert values["clock_event_reasons"] == mask
+
+
+def test_the_margin_of_the_memory_may_be_below_0() -> None:
+    answer = Look(nvmlDeviceGetFieldValues=fields({193: -8.0, 195: -4.0})).read("t_limits")
+    assert answer["values"] == {"shutdown_margin_celsius": -8.0, "memory_max_margin_celsius": -4.0}
+
+
+@pytest.mark.parametrize(("code", "used", "reserved"), [(0, 5.0, 2.0), (13, 7.0, None), (25, 7.0, None)])
+def test_what_the_driver_keeps_for_itself_is_not_used(code: int, used: float, reserved: float | None) -> None:
+    def info(version: int | None = None) -> Any:
+        if version is None:
+            return mock.Mock(used=7.0, free=93.0, total=100.0)
+        if code:
+            raise pynvml.NVMLError(code)
+        return mock.Mock(used=5.0, reserved=2.0, free=93.0, total=100.0)
+
+    answer = Look(nvmlDeviceGetMemoryInfo=info).read("memory")
+    assert (answer["values"]["memory_used_bytes"], answer["values"].get("memory_reserved_bytes")) == (used, reserved)
+    assert answer["missing"] == ({"memory_reserved_bytes": "driver too old"} if code else {})
+
+
+def test_every_number_that_is_read_and_shown_is_a_metric_that_exists() -> None:
+    """Each reading of a metric is one that some call gives, or that is worked out."""
+    known = {*readings.TIER_OF, "lost", "nvlink_down", "nvlinks_expected", "fabric_differs"}
+    assert {reading for family in gpus.FAMILIES for reading in family.parts.values()} <= known
+
+
+@pytest.mark.parametrize(
+    ("codes_", "said"),
+    [
+        ({230: 3, 226: 0, 227: 0}, 0.0),  # before R565
+        ({230: 2, 226: 1, 227: 0}, 1.0),
+        ({230: 999, 226: 0, 227: 0}, "fails with NVML error 999"),
+        ({230: 27, 226: 0, 227: 0}, "not ready"),
+        ({230: 3, 226: 3, 227: 3}, "not supported"),
+    ],
+    ids=str,
+)
+def test_the_flags_of_old_stand_for_no_advice_that_cannot_be_read(codes_: dict[int, int], said: float | str) -> None:
+    def answer(ids: list[int]) -> list[Field]:
+        return [Field(codes_[one], codes_[one] if one == 230 or codes_[one] > 1 else 0) for one in ids]
+
+    got = Look(nvmlDeviceGetFieldValues=answer).read("recovery_action")
+    assert got["values"].get("recovery", got["missing"].get("recovery")) == said
+    assert not got["values"].keys() & got["missing"].keys()
+
+
+def test_one_counter_that_cannot_be_read_does_not_take_the_others_away() -> None:
+    def count(kind: int, since: int) -> int:
+        if since:
+            raise pynvml.NVMLError(3)
+        return 3 if kind else 0
+
+    answer = Look(nvmlDeviceGetTotalEccErrors=count).read("ecc")
+    assert answer["values"] == {"ecc_corrected": 0, "ecc_uncorrected": 3}
+    assert answer["missing"] == dict.fromkeys(("ecc_corrected_lifetime", "ecc_uncorrected_lifetime"), "not supported")
+
+
+@pytest.mark.parametrize(("code", "faults", "failing_"), [(999, [], {"identity": 999}), (14, ["corrupted_inforom"], {}), (3, [], {})])
+def test_who_a_gpu_is_though_it_does_not_say_all_of_it(code: int, faults: list[str], failing_: dict[str, int]) -> None:
+    look = Look(nvmlDeviceGetUUID="GPU-0", nvmlDeviceGetName="NVIDIA H100", nvmlDeviceGetInforomImageVersion=failing(code))
+    for _ in range(calls.OFTEN):
+        answer = look.read("identity", inventory=True)
+        assert (answer["values"], answer["faults"]) == ({"uuid": "GPU-0", "name": "NVIDIA H100"}, faults)
+    assert answer["failing"] == failing_
+
+
+@pytest.mark.parametrize(("codes_", "reason"), [({999}, "fails with NVML error 999"), ({2}, "not supported"), ({3, 999}, "not supported")])
+def test_why_none_of_several_fields_is_there(codes_: set[int], reason: str) -> None:
+    known = [*codes_, *codes_]
+    look = Look(nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, known[at % 2]) for at, _ in enumerate(ids)])
+    answers = [look.read("pcie_errors") for _ in range(calls.OFTEN)]
+    assert {answer["missing"]["pcie_replays"] for answer in answers} == {reason}
+    assert answers[-1]["failing"] == ({"pcie_errors": 999} if codes_ == {999} else {})
+
+
+def test_what_is_not_judged_is_no_reason_for_a_finding() -> None:
+    look = Look(nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, 999) for _ in ids])
+    look.gpu.links, look.gpu.nvlink5 = 2, True
+    for _ in range(calls.OFTEN):
+        answer = look.read("limit_times", "nvlink_quality", "nvlink_corrections")
+    assert (answer["failing"], answer["missing"]["board_limit_seconds"]) == ({}, "fails with NVML error 999")
+
+
+@pytest.mark.parametrize(
+    ("call", "values"),
+    [
+        ("nvmlDeviceGetTemperature", 2**32 - 1),
+        ("nvmlDeviceGetTotalEnergyConsumption", 2**64 - 1),
+        ("nvmlDeviceGetRemappedRows", (0, 2**32 - 1, 0, 0)),
+    ],
+)
+def test_all_ones_stand_for_no_value(call: str, values: Any) -> None:
+    look = Look()
+    with mock.patch.object(pynvml, call, lambda *_: values):
+        worker = Worker("", mmap.mmap(-1, 4096))
+        with pytest.raises(pynvml.NVMLError) as refused:
+            worker.ask(call, look.gpu.handle)
+    assert (refused.value.value, calls.REASONS[refused.value.value]) == (calls.NO_VALUE, "the driver gives no value")
+    field = Look(nvmlDeviceGetFieldValues=fields({82: 2.0**32 - 1})).read("memory_temperature")
+    assert (field["values"], field["missing"]) == ({}, {"memory_temperature_celsius": "the driver gives no value"})
+
+
+def test_all_ones_in_a_struct_are_no_verdict_on_a_board() -> None:
+    """A threshold that is exceeded, or memory that cannot be repaired, is a replacement."""
+
+    def sram(info: Any) -> None:
+        info._obj.bThresholdExceeded, info._obj.volatileUncParity, info._obj.aggregateUncParity = 2**32 - 1, 2**64 - 1, 3
+
+    look = Look(nvmlDeviceGetSramEccErrorStatus=sram)
+    answer = look.read("sram_status")
+    none = {"sram_threshold_exceeded", "sram_uncorrected_parity"}
+    assert answer["missing"] == dict.fromkeys(none, "the driver gives no value")
+    assert answer["values"]["sram_uncorrected_parity_lifetime"] == 3
+
+    def flag(words: Any) -> None:
+        words[0] = 2**32 - 1
+
+    look.library.answers["nvmlDeviceGetUnrepairableMemoryFlag_v1"] = flag
+    assert look.read("unrepairable")["missing"] == {"memory_unrepairable": "the driver gives no value"}
+    counter = Look(nvmlDeviceGetFieldValues=fields({179: float(2**64 - 1), 180: 0.0})).read("pcie_errors")
+    assert counter["missing"]["pcie_nonfatal_errors"] == "the driver gives no value"
+    assert counter["values"] == {"pcie_fatal_errors": 0.0}
+
+
+def test_the_reason_of_each_reading_stays_while_its_call_is_not_asked_again() -> None:
+    """A call that this GPU does not have is left out until the next inventory."""
+    asked: list[int] = []
+
+    def answer(ids: list[int]) -> list[Field]:
+        asked.append(len(ids))
+        return [Field(0.0, 13 if one == 180 else 3) for one in ids]
+
+    look = Look(nvmlDeviceGetFieldValues=answer)
+    first, second = look.read("pcie_errors"), look.read("pcie_errors")
+    assert first["missing"] == second["missing"]
+    assert (second["missing"]["pcie_fatal_errors"], len(asked)) == ("driver too old", 1)
+
+
+def test_no_lanes_are_no_value() -> None:
+    answer = Look(nvmlDeviceGetCurrPcieLinkWidth=0, nvmlDeviceGetMaxPcieLinkWidth=16).read("pcie_link")
+    assert answer["values"] == {"pcie_width_max": 16}
+    assert answer["missing"]["pcie_width"] == "the driver gives no value"
+
+
+def test_a_flag_is_0_or_1() -> None:
+    assert Look(nvmlDeviceGetRemappedRows=(0, 0, 2, 3)).read("remapped_rows")["values"]["row_remap_pending"] == 1.0
 
 
 def test_an_event_is_about_the_gpu_that_it_names() -> None:
@@ -316,12 +587,41 @@ def test_of_a_gpu_that_answers_nothing_only_what_stays_true_is_known(answer: Ans
     assert not node.read(0).blind
 
 
+@pytest.mark.parametrize("reason", ["not ready", "no permission", "not supported"])
+def test_a_gpu_that_answers_nothing_and_has_no_finding_makes_the_look_incomplete(reason: str) -> None:
+    """Silence is not health, whatever the reason is."""
+    node = Node(2)
+    node.look(temperature_celsius=34.0)
+    assert node.node.unreadable(GPUS[:2]) == []
+    silent = {"values": {"uuid": "GPU-0", "name": "NVIDIA H100"}, "missing": dict.fromkeys(readings.TIER_OF, reason)}
+    assert not codes(node.answer({GPUS[0]: silent, GPUS[1]: node.state[GPUS[1]]}))
+    assert node.node.unreadable(GPUS[:1]) == [f"gpu/{GPUS[0]}: NVML answers nothing about it: temperature_celsius: {reason}"]
+    node.look(temperature_celsius=34.0)
+    assert node.node.unreadable(GPUS[:2]) == []
+
+
+def test_a_fast_look_that_fails_says_nothing_of_slow_readings_that_are_current() -> None:
+    node = Node(1)
+    node.look(temperature_celsius=34.0, ecc_uncorrected=0.0)
+    node.answer({GPUS[0]: {"values": {}, "missing": {name: "not ready" for given in readings.FAST.values() for name in given}}})
+    assert not node.read(0).blind
+
+
 def test_a_part_that_could_not_be_read_has_no_sample_and_is_null() -> None:
     node = Node(1)
     node.look(nvlinks=3.0, nvlink_active=[1.0, math.nan, 0.0], nvlink_crc_errors=[0.0, math.nan, 4.0])
     shown = samples(gpus.metrics([node.read(0)]))
     assert [sum(f"{name}[" in sample for sample in shown) for name in ("nvlink_up", "nvlink_crc_errors_total")] == [2, 2]
     assert form.plain(node.read(0).values["nvlink_active"]) == [1, None, 0]
+
+
+def test_a_serial_number_that_is_not_said_once_is_no_other_board() -> None:
+    node = Node(1)
+    node.look(serial="S1", module_id=3.0, chassis_serial="C")
+    events = node.answer({GPUS[0]: {"values": {"uuid": "GPU-0", "power_watts": 1.0}, "missing": {"serial": "fails with NVML error 999"}}})
+    assert not [event for event in events if event.code == "device/identity"]
+    (lost,) = [event for event in node.answer({GPUS[0]: {"lookup": 15}}) if event.code == "nvml/gpu_lost"]
+    assert all(words in lost.raw for words in ("NVIDIA H100", "serial S1", "module 3", "chassis C"))
 
 
 # --- NVLinks beside their own past and their siblings
@@ -368,6 +668,18 @@ def test_fewer_links_than_it_had(restarted: bool) -> None:
     assert codes(node.look(nvlinks=18.0, nvlink_active=[1.0] * 18)) == [(GPUS[0], "nvml/nvlink_down")]
 
 
+def test_no_links_where_the_others_have_them_is_said_between_slow_looks_too() -> None:
+    node = eight(nvlinks=0.0)
+    del node.state[GPUS[2]]["values"]["nvlink_active"]
+    node.state[GPUS[2]]["missing"] = dict.fromkeys(("nvlink_active", "nvlinks_active"), "not supported")
+    node.look()
+    node.look()
+    fast = {"values": {"power_watts": 1.0}, "missing": {}}
+    node.answer({GPUS[2]: fast})
+    one = node.read(2)
+    assert (one.values["nvlinks_active"], one.values["nvlinks_expected"], "nvlinks_active" in one.missing) == (0.0, 18.0, False)
+
+
 def test_links_that_cannot_be_read_are_neither_up_nor_down() -> None:
     node = eight()
     node.look()
@@ -401,7 +713,33 @@ def test_a_gpu_in_mig_mode_is_not_compared() -> None:
     node = eight(nvlinks=0.0, nvlink_active=[0.0] * 18, mig_mode=1.0)
     found = node.look() + node.look()
     assert (GPUS[2], "nvml/nvlink_down") not in codes(found)
-    assert not {"nvlink_down", "nvlinks_expected"} & set(node.read(2).values)
+    assert "nvlinks_expected" not in node.read(2).values
+
+
+def test_what_was_said_of_links_ends_when_mig_is_turned_on() -> None:
+    node = eight(nvlinks=17.0, nvlink_active=[1.0] * 17, mig_mode=0.0)
+    assert codes(node.look() + node.look()) == [(GPUS[2], "nvml/nvlink_down")]
+    node.set(2, mig_mode=1.0)
+    (event,) = [event for event in node.look() if event.code == "nvml/nvlink_down"]
+    assert event.fields["recovered"] is True
+
+
+def test_links_are_not_compared_where_nobody_knows_whether_mig_is_on() -> None:
+    node = eight(mig_mode=0.0)
+    node.look()
+    values = {"nvlinks": 18.0, "nvlink_active": [0.0] * 18, "power_watts": 1.0}
+    assert not codes(node.answer({GPUS[2]: {"values": values, "missing": {"mig_mode": "fails with NVML error 999"}}}))
+    assert codes(node.answer({GPUS[2]: {"values": values, "missing": {"mig_mode": "not supported"}}})) == [(GPUS[2], "nvml/nvlink_down")]
+
+
+@pytest.mark.parametrize(("switched", "found"), [(1.0, [0, 1]), (0.0, [])])
+def test_half_of_the_gpus_with_a_link_less(switched: float, found: list[int]) -> None:
+    """On a board with switches all are wired alike; bridges may join some of the GPUs."""
+    node = Node(4)
+    for gpu in range(4):
+        count = 17 if gpu < 2 else 18
+        node.set(gpu, nvlinks=float(count), nvlink_active=[1.0] * count, nvlink_switched=switched)
+    assert codes(node.look() + node.look()) == [(GPUS[gpu], "nvml/nvlink_down") for gpu in found]
 
 
 # --- the NVLink domain, pending modes, lifetime counters
@@ -434,11 +772,40 @@ def test_another_clique_and_a_gpu_that_has_not_joined() -> None:
     assert found == {(GPUS[1], "nvml/fabric_differs"), (GPUS[2], "nvml/fabric_not_ready")}
 
 
+def test_a_gpu_without_a_fabric_beside_others_that_have_one() -> None:
+    node = Node(4)
+    for gpu in range(4):
+        node.set(gpu, fabric_state=3.0, fabric_status=0.0, fabric_cluster="aa", fabric_clique=0.0)
+    del node.state[GPUS[1]]["values"]["fabric_state"]
+    node.state[GPUS[1]]["missing"] = {"fabric_state": "not supported"}
+    found = [code for _ in range(40) for code in codes(node.look())]
+    assert found == [(GPUS[1], "nvml/fabric_differs")]
+    del node.state[GPUS[1]]["missing"]["fabric_state"]
+    found = [code for _ in range(40) for code in codes(node.look(fabric_state=3.0))]
+    assert found == [(GPUS[1], "nvml/fabric_differs")]  # it has ended
+
+
+@pytest.mark.parametrize("values", [{"fabric_state": 4.0}, {"fabric_state": 3.0, "fabric_health_summary": 4.0}])
+def test_a_fabric_that_says_something_unknown(values: dict[str, float]) -> None:
+    node = Node(1)
+    assert not codes(node.look(fabric_state=3.0, fabric_health_summary=1.0))
+    assert codes(node.look(**values)) == [(GPUS[0], "nvml/fabric_unknown")]
+
+
 @pytest.mark.parametrize("mode", ["ecc_mode", "mig_mode"])
 def test_a_pending_change_of_mode_is_said_and_ends(mode: str) -> None:
     node = Node(1)
     assert codes(node.look(**{f"{mode}_change_pending": 1.0})) == [(GPUS[0], "nvml/mode_change_pending")]
     assert codes(node.look(**{f"{mode}_change_pending": 0.0})) == [(GPUS[0], "nvml/mode_change_pending")]
+
+
+def test_a_pending_change_of_one_mode_outlasts_that_of_the_other() -> None:
+    """The two are read at different looks."""
+    node = Node(1)
+    node.look(ecc_mode_change_pending=0.0, mig_mode_change_pending=1.0)
+    node.look(ecc_mode_change_pending=1.0, mig_mode_change_pending=1.0)
+    assert not codes(node.look(mig_mode_change_pending=0.0))
+    assert codes(node.look(ecc_mode_change_pending=0.0)) == [(GPUS[0], "nvml/mode_change_pending")]
 
 
 @pytest.mark.parametrize("name", ["ecc_uncorrected_dram", "ecc_uncorrected_sram", "sram_uncorrected_parity", "sram_uncorrected_secded"])

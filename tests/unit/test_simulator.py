@@ -346,6 +346,19 @@ def test_a_struct_of_an_unknown_version_is_refused(node: SimulatedNode, client: 
     assert client.ask(f"fill(lambda s: {older}, 'state', 'healthMask')") == [3, 0x1AA]
     node.set_global({"abi.fabric_max": None})
     assert client.code(f"fill(lambda s: {older.replace('p.nvmlGpuFabricInfo_v2', '0x09000024')})") == VERSION
+    node.set(0, {"platform": "RACK 5 3 0"})
+    place = "fill(lambda s: p.nvmlDeviceGetPlatformInfo(h(0), s), p.c_nvmlPlatformInfo_v{0}_t, p.nvmlPlatformInfo_v{0}, '{1}')"
+    assert client.ask(place.format(2, "chassisSerialNumber")) == client.ask(place.format(1, "rackGuid"))
+    node.set_global({"abi.platform_max": 1})
+    assert client.code(place.format(2, "chassisSerialNumber")) == VERSION
+    assert client.code(place.format(1, "rackGuid")) == 0
+
+
+def test_reserved_memory(node: SimulatedNode, client: Client) -> None:
+    """The former struct has no place for it: it is in use there."""
+    node.set(0, {"memory": "1000 400 50"})
+    assert client.ask("(lambda m: [m.total, m.free, m.used])(p.nvmlDeviceGetMemoryInfo(h(0)))") == [1000, 550, 450]
+    assert client.ask("(lambda m: [m.free, m.reserved, m.used])(p.nvmlDeviceGetMemoryInfo(h(0), p.nvmlMemory_v2))") == [550, 50, 400]
 
 
 def test_the_unrepairable_flag_of_older_and_newer_drivers(node: SimulatedNode, client: Client) -> None:

@@ -81,6 +81,17 @@ def test_of_several_watches_one_is_enough_and_each_may_end_only_what_it_said() -
     assert len(look(watcher, 2, reading(slow=0.0, fast=0.0))) == 1
 
 
+def test_what_another_watch_saw_at_an_earlier_look_keeps_it_open() -> None:
+    """Its reading is of another tier, and current: only a look that reads it may end what it says."""
+    watcher = Watcher([watched({"of": "rare", "is": 1}, {"of": "often", "is": 1})])
+    assert len(look(watcher, 0, reading(rare=0.0, often=1.0))) == 1
+    assert look(watcher, 10, reading(rare=1.0, often=1.0)) == []
+    assert look(watcher, 20, reading(fresh={"often"}, rare=1.0, often=0.0)) == []
+    assert look(watcher, 30, reading(fresh={"often"}, rare=1.0, often=0.0)) == []
+    (ended,) = look(watcher, 40, reading(rare=0.0, often=0.0))
+    assert ended.fields == {"recovered": True, "rare": 0}
+
+
 def test_only_while_other_readings_allow() -> None:
     watcher = Watcher([watched({"of": "generation", "below": "most", "only": {"idle": 0}})])
     assert look(watcher, 0, reading(generation=1.0, most=5.0, idle=1.0)) == []

@@ -1,7 +1,7 @@
 """
 NVLinks and the fabric of a GPU beside its own past and its siblings: GPUs of the same model on this node.
 
-A GPU in MIG mode is not compared, and nobody with it: fabric manager may switch its links off.
+A GPU in MIG mode is not compared, and nobody with it: fabric manager may switch its links off. What was said of it before ends.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ class Links:
     def compare(self, identity: str, known: Values, siblings: Sequence[Values], *, switched: bool) -> dict[str, Sample]:
         """How many links there should be, and of each whether it should be active and is not. `known`: this GPU's readings; `switched`:
         there are NVSwitches on PCI, so there should be links even where no GPU ever had any."""
-        if known.get("mig_mode"):
-            return {}
         states = _states(known)
+        if known.get("mig_mode"):
+            return {"nvlink_down": (0.0,) * max(1, len(states)), "nvlinks_absent": 0.0}
         ever = self._ever.setdefault(identity, set())
         ever |= {link for link, state in enumerate(states) if state == 1.0}
-        others = [_states(one) for one in siblings if "nvlinks" in one and not one.get("mig_mode")]
-        expected = ever | _usual(others)
+        beside = [one for one in siblings if "nvlinks" in one and not one.get("mig_mode")]
+        to_switch = any(one.get("nvlink_switched") == 1.0 for one in (known, *siblings))
+        expected = ever | _usual([_states(one) for one in beside], alike=to_switch)
         absent: dict[str, Sample] = {"nvlinks_absent": float(switched and not expected and not any(states))}
         if not expected and not states:
             return absent
@@ -53,7 +54,7 @@ class Links:
         if not states:
             found["nvlinks_active"] = 0.0
         # A link that is down may not say what is at its other end; the siblings' are wired alike.
-        return {**found, "nvlink_to_switch": float(any(one.get("nvlink_switched") == 1.0 for one in (known, *siblings)))}
+        return {**found, "nvlink_to_switch": float(to_switch)}
 
 
 def _states(known: Values) -> tuple[float, ...]:
@@ -65,14 +66,23 @@ def _states(known: Values) -> tuple[float, ...]:
     return (math.nan,) * int(count) if isinstance(count, (int, float)) else ()
 
 
-def _usual(others: Sequence[tuple[float, ...]]) -> set[int]:
-    """The links that most GPUs of the node have active, with one that has none of them."""
+def _usual(others: Sequence[tuple[float, ...]], *, alike: bool) -> set[int]:
+    """The links that most GPUs of the node have active, with one that has none of them. `alike`: GPUs on switches are all wired
+    alike, so half of them are enough."""
     active = Counter(link for states in others for link, state in enumerate(states) if state == 1.0)
-    return {link for link, count in active.items() if count * 2 > len(others) + 1}
+    return {link for link, count in active.items() if count * 2 > len(others) + (0 if alike else 1)}
 
 
-def fabric_differs(known: Values, siblings: Sequence[Values]) -> dict[str, Sample]:
-    """Whether this GPU is in another NVLink domain than most GPUs of the node. Where no most agree, each of them differs."""
+def fabric_differs(known: Values, siblings: Sequence[Values], *, outside: bool = False) -> dict[str, Sample]:
+    """Whether this GPU is in another NVLink domain than most GPUs of the node. Where no most agree, each of them differs.
+
+    `outside`: NVML says that it has nothing to do with a fabric.
+    """
+    if known.get("mig_mode"):
+        return {"fabric_differs": 0.0}
+    if outside:
+        states = [one["fabric_state"] for one in siblings if "fabric_state" in one]
+        return {"fabric_differs": float(states.count(_COMPLETED) * 2 > len(siblings) + 1)} if states else {}
     own = _domain(known)
     if own is None:
         return {}

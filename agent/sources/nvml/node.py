@@ -20,7 +20,7 @@ from agent.sources.facts import Facts, plain
 from agent.sources.nvml.devices import Devices, Known
 from agent.sources.nvml.links import Links, fabric_differs
 from agent.sources.nvml.memory_errors import LifetimeErrors
-from agent.sources.nvml.readings import TIER_OF
+from agent.sources.nvml.readings import MISSING, NOT_SUPPORTED, TIER_OF
 from agent.sources.roster import MISSED
 from agent.sources.watch import Sign, Watcher
 
@@ -45,6 +45,7 @@ _FAULTS = ("lost", "reset_required", "corrupted_inforom", "irq_issue", "insuffic
 _OUT_OF_REACH = {"lost", "not_initialised", "irq_issue", "reset_required", "excluded"}  # that a GPU answers nothing is known of these
 _RETRIES = 3
 _REACH = ("failing_calls", "no_call_succeeds", "lookup_failed", "lookup_code")
+_UNUSABLE = ("lookup_failed", "no_call_succeeds")
 _ASKED_OFTEN = ("fast", "slow")
 _SINCE_LOAD = ("energy_joules", "power_capped_seconds")  # begin at zero when the GPU was reset or the driver loaded
 # What is worked out from readings, and from which.
@@ -54,6 +55,7 @@ _DERIVED = {
     "nvlink_to_switch": "nvlinks",
     "nvlinks_absent": "nvlinks",
     "fabric_differs": "fabric_state",
+    "c2c_links_expected": "c2c_links",
     "ecc_uncorrected_missed": "ecc_uncorrected_lifetime",
     "sram_uncorrected_parity_missed": "sram_uncorrected_parity_lifetime",
     "sram_uncorrected_secded_missed": "sram_uncorrected_secded_lifetime",
@@ -111,6 +113,11 @@ class GpuNode:
         self._watcher.configure(catalog.watched(NAME))
 
     # --- what is remembered
+
+    def unreadable(self, gpus: Iterable[str]) -> list[str]:
+        """Those of these GPUs of which nothing can be said, and why. Not where that is a finding."""
+        read = [self.read[gpu] for gpu in gpus if gpu in self.read]
+        return [f"{one.component.name}: {one.blind}" for one in read if one.blind and not any(one.values.get(name) for name in _UNUSABLE)]
 
     @property
     def memory(self) -> str:
@@ -252,11 +259,11 @@ class GpuNode:
             fresh["failing_calls"] = float(len(failing))
             fresh |= _no_call_succeeds(known, values, failing)
         fresh |= self._lookup_failed(component.id, values, faults, lookup)
-        derived = self._lifetime.look(identity, values) | self._compared({**known, **fresh}, component.id, identity, values)
+        derived = self._lifetime.look(identity, values)
+        derived |= self._compared({**known, **fresh}, component.id, identity, values, answer.get("missing", {}))
+        missing = {name: why for name, why in missing.items() if name not in derived}
         for name, of in _DERIVED.items():
-            if name in derived:
-                missing.pop(name, None)
-            elif (of in values or of in missing) and known.pop(name, None) is not None:
+            if name not in derived and (of in values or of in missing) and known.pop(name, None) is not None:
                 missing[name] = missing.get(of, "not comparable now")
         fresh |= derived
         return Readings(
@@ -268,7 +275,7 @@ class GpuNode:
             fresh=frozenset(fresh),
             missing=missing,
             simulated=self.simulated,
-            blind="" if values or faults & _OUT_OF_REACH else self._unreadable(faults, failing, lookup),
+            blind="" if _often({**known, **values}) or faults & _OUT_OF_REACH else self._unreadable(faults, failing, lookup, missing),
         )
 
     def _missing_readings(
@@ -304,33 +311,43 @@ class GpuNode:
         self._refused[address] = self._refused.get(address, 0) + 1
         return {"lookup_failed": 1.0, "lookup_code": float(lookup)} if faults or self._refused[address] >= _RETRIES else {}
 
-    def _compared(self, known: Mapping[str, Sample], address: str, identity: str, values: Mapping[str, Sample]) -> dict[str, Sample]:
+    def _compared(
+        self, known: Mapping[str, Sample], address: str, identity: str, values: Mapping[str, Sample], missing: Mapping[str, str]
+    ) -> dict[str, Sample]:
         """What a reading of this look comes to beside the same of other GPUs of this model, and of this GPU's own past."""
-        siblings = [one for other, one in self.read.items() if other != address and one.values.get("name") == known.get("name")]
+        siblings = [one.values for other, one in self.read.items() if other != address and one.values.get("name") == known.get("name")]
         found: dict[str, Sample] = {}
+        if "c2c_links" in values:
+            counts = [one["c2c_links"] for one in (known, *siblings) if "c2c_links" in one]
+            found["c2c_links_expected"] = max(float(count) for count in counts if isinstance(count, (int, float)))
+        if missing.get("mig_mode") not in (None, *MISSING.values()):
+            return found  # it failed: with MIG on, the links may be off
         if "nvlinks" in values:
-            found |= self._links.compare(identity, known, [one.values for one in siblings], switched=self.switched)
-        if "fabric_state" in values:
-            found |= fabric_differs(known, [one.values for one in siblings])
+            found |= self._links.compare(identity, known, siblings, switched=self.switched)
+        if "fabric_state" in values or missing.get("fabric_state") == NOT_SUPPORTED:
+            found |= fabric_differs(known, siblings, outside="fabric_state" not in values)
         return found
 
-    def _unreadable(self, faults: Iterable[str], failing: Mapping[str, int], lookup: int | None) -> str:
-        """Why nothing can be said of a GPU that answered nothing."""
+    def _unreadable(self, faults: Iterable[str], failing: Mapping[str, int], lookup: int | None, missing: Mapping[str, str]) -> str:
+        """Why nothing can be said of a GPU of which no reading is current but who it is."""
         said = [fault.replace("_", " ") for fault in sorted(faults)]
         said += [f"the look-up fails with NVML error {lookup}"] if lookup is not None and not said else []
         said += [f"{call} fails with NVML error {code}" for call, code in sorted(failing.items())][:1]
+        said += [f"{name}: {missing[name]}" for name in ("temperature_celsius", "power_watts") if name in missing]
         return f"NVML answers nothing about it: {said[0]}" if said else "NVML answers nothing about it"
 
     def _met(self, address: str, values: Mapping[str, Sample]) -> list[Event]:
-        module = values.get("module_id")
+        module, uuid = values.get("module_id"), str(values["uuid"])
+        former = self._devices.known(uuid) or Known(address=address, uuid=uuid)  # for what it does not say this time
+        simulated = " (simulated)" if self.simulated else ""
         known = Known(
             address=address,
-            uuid=str(values["uuid"]),
-            name=str(values.get("name", "")) + (" (simulated)" if self.simulated else ""),
-            serial=str(values.get("serial", "")),
-            module=str(int(module)) if isinstance(module, (int, float)) else "",
+            uuid=uuid,
+            name=f"{values['name']}{simulated}" if "name" in values else former.name or simulated,
+            serial=str(values.get("serial", former.serial)),
+            module=str(int(module)) if isinstance(module, (int, float)) else former.module,
             slot=self.slots.get(address.rpartition(".")[0], ""),
-            place=_place(values),
+            place=_place(values) or former.place,
         )
         if self._devices.at(address) is None:  # until now it went by its address
             self._watcher.rename(address, known.uuid)
@@ -415,10 +432,14 @@ class GpuNode:
 
 def _no_call_succeeds(known: Mapping[str, Sample], values: Mapping[str, Sample], failing: Mapping[str, int]) -> dict[str, Sample]:
     """Whether none of the calls succeeds that are made every minute. Empty while a slow one may, whose turn it was not."""
-    if any(TIER_OF.get(name) in _ASKED_OFTEN for name in values):
+    if _often(values):
         return {"no_call_succeeds": 0.0}
-    current = any(TIER_OF.get(name) in _ASKED_OFTEN for name in known)
-    return {"no_call_succeeds": 1.0} if failing and not current else {}
+    return {"no_call_succeeds": 1.0} if failing and not _often(known) else {}
+
+
+def _often(names: Iterable[str]) -> bool:
+    """Whether one of these is read every minute or more often."""
+    return any(TIER_OF.get(name) in _ASKED_OFTEN for name in names)
 
 
 def _place(values: Mapping[str, Sample]) -> str:

@@ -8,6 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# NVML's codes that say that something cannot be observed, and nothing about health.
+NOT_SUPPORTED = "not supported"
+MISSING: Mapping[int, str] = {
+    3: NOT_SUPPORTED,
+    4: "no permission",
+    6: "not found",
+    13: "driver too old",
+    25: "driver too old",
+    26: "deprecated",
+}
+
 Calls = Mapping[str, tuple[str, ...]]  # the call, by the name of its function in `calls`, and its readings
 
 FAST: Calls = {
@@ -18,19 +29,27 @@ FAST: Calls = {
     "clock_events": (
         *("clock_event_reasons", "idle", "power_capped", "hw_slowdown", "sync_boost"),
         *("sw_thermal_slowdown", "hw_thermal_slowdown", "power_brake"),
+        *("application_clocks", "display_clocks", "board_limit", "reliability"),
     ),
     "throttle_times": (
         *("power_capped_seconds", "thermal_slowdown_seconds", "sw_thermal_seconds"),
         *("hw_thermal_seconds", "power_brake_seconds", "throttled_seconds"),
     ),
     "power": ("power_watts",),
-    "load": ("utilization_ratio",),
+    "load": ("utilization_ratio", "memory_utilization_ratio"),
 }
 SLOW: Calls = {
     "performance_state": ("performance_state",),
     "clocks": ("sm_clock_hertz", "memory_clock_hertz"),
     "energy": ("energy_joules",),
-    "memory": ("memory_used_bytes", "memory_total_bytes"),
+    "memory": (
+        *("memory_used_bytes", "memory_free_bytes"),
+        *("memory_reserved_bytes", "memory_total_bytes"),
+    ),
+    "limit_times": (
+        *("sync_boost_seconds", "board_limit_seconds"),
+        *("low_utilization_seconds", "reliability_seconds"),
+    ),
     "ecc": (
         *("ecc_corrected", "ecc_uncorrected"),
         *("ecc_corrected_lifetime", "ecc_uncorrected_lifetime"),
@@ -59,12 +78,14 @@ SLOW: Calls = {
         *("pcie_replays", "pcie_correctable_errors", "pcie_nonfatal_errors"),
         *("pcie_fatal_errors", "pcie_recoveries"),
     ),
+    "mig": ("mig_mode", "mig_mode_pending", "mig_instances", "mig_mode_change_pending"),
     "nvlinks": ("nvlinks", "nvlink_active", "nvlinks_active"),
     "nvlink_errors": (
         *("nvlink_replays", "nvlink_recoveries", "nvlink_crc_errors", "nvlink_recovery_failures"),
         *("nvlink_effective_errors", "nvlink_malformed_packets", "nvlink_buffer_overruns"),
         *("nvlink_symbol_errors", "nvlink_receive_errors", "nvlink_remote_errors"),
         *("nvlink_general_errors", "nvlink_integrity_errors", "nvlink_transmit_discards"),
+        *("nvlink_recovery_attempts",),
     ),
     "c2c_links": (*("c2c_links", "c2c_active", "c2c_error_interrupts", "c2c_replays", "c2c_replays_back_to_back"),),
     "fabric": (
@@ -81,13 +102,21 @@ INVENTORY: Calls = {
         *("module_id", "minor", "board_id"),
     ),
     "platform": ("chassis_serial", "chassis_slot", "tray_index", "host_id"),
-    "nvlink_layout": ("nvlink_version", "nvlink_switched"),
+    "nvlink_layout": ("nvlink_version", "nvlink_switched", "nvlink_bytes_per_second"),
+    "nvlink_quality": (
+        *("nvlink_effective_ber", "nvlink_symbol_ber"),
+        *("nvlink_raw_errors_lane0", "nvlink_raw_errors_lane1"),
+        *("nvlink_blocks", "nvlink_retried_blocks"),
+    ),
+    "nvlink_corrections": ("nvlink_fec_history", "nvlink_fec_highest_bin"),
     "limits": ("shutdown_celsius", "slowdown_celsius", "memory_max_celsius", "gpu_max_celsius"),
-    "t_limits": ("shutdown_margin_celsius", "slowdown_margin_celsius", "gpu_max_margin_celsius"),
+    "t_limits": (
+        *("shutdown_margin_celsius", "slowdown_margin_celsius"),
+        *("memory_max_margin_celsius", "gpu_max_margin_celsius"),
+    ),
     "power_limit": ("power_limit_watts",),
     "persistence": ("persistence_mode",),
     "ecc_mode": ("ecc_mode", "ecc_mode_pending", "ecc_mode_change_pending"),
-    "mig": ("mig_mode", "mig_mode_pending", "mig_instances", "mig_mode_change_pending"),
 }
 TIERS: Mapping[str, Calls] = {"fast": FAST, "slow": SLOW, "inventory": INVENTORY}
 OF: Mapping[str, tuple[str, ...]] = {**FAST, **SLOW, **INVENTORY}

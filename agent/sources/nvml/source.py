@@ -261,7 +261,7 @@ class Nvml:
             self._left_out = {gpu: out for gpu, out in self._left_out.items() if not answers.get(gpu, {}).get("values")}
             if whole:
                 told += self._returned(told)
-            yield self._batch([*told, *self._corroborated()], *self._standing())
+            yield self._batch([*told, *self._corroborated()], *self._standing(gpus))
             if any(answer.get("stale") for answer in answers.values()):
                 log.warning("nvml_handles_stale", effect="a new process takes hold of the driver")
                 return
@@ -424,11 +424,12 @@ class Nvml:
         told = self._node.hangs(where.gpu, where.call, where.seconds, state, unkillable=unkillable)
         return self._batch([told], SourceState.FAILED, f"{where} has not answered for {where.seconds:.0f} s")
 
-    def _standing(self) -> tuple[SourceState, str]:
-        """A GPU that is not asked makes what is known of this node incomplete."""
+    def _standing(self, asked: Iterable[str]) -> tuple[SourceState, str]:
+        """A GPU that is not asked, or answers nothing, makes what is known of this node incomplete."""
         if self.releases.gpus:
             return SourceState.RELEASED, self.releases.words
         out = [f"gpu/{gpu} is not being looked at: {one.why}" for gpu, one in self._left_out.items()]  # until it has answered
+        out += self._node.unreadable(asked)
         if self._inventory.error:
             out.append(self._blind())
         if out:

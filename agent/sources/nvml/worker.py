@@ -35,6 +35,7 @@ SIMULATED = "vitald_simulated_nvml"  # the symbol by which the simulated library
 _NO_GPUS = 1  # nvmlInitWithFlags: succeed as long as the driver answers
 _WAIT_MS = 60_000
 _EVENTS = 0x1 | 0x2 | 0x8 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
+_MASK = "nvmlDeviceGetSupportedEventTypes"  # of which all may be set
 _STACK_BYTES = 256 * 1024
 _PR_SET_PDEATHSIG = 1
 
@@ -73,7 +74,8 @@ class Worker:
         MARKER.pack_into(self._marker, 0, time.monotonic(), name.encode(), self._now.encode())
         try:
             if not raw:
-                return getattr(pynvml, name)(*args)
+                answer = getattr(pynvml, name)(*args)
+                return answer if name == _MASK else _available(answer)
             code = pynvml._nvmlGetFunctionPointer(name)(*args)
             if code:
                 raise pynvml.NVMLError(code)
@@ -193,9 +195,9 @@ class Worker:
                 codes.add(code)
                 values |= got
                 for name in readings.OF[call.__name__]:
-                    # The code of the call as a whole; else that of the reading, which may be there in part.
+                    # The code of the reading, which may be there in part; else that of the call as a whole.
                     if code or name not in got or name in gpu.refused:
-                        missing[name] = _reason(code or gpu.refused.get(name, calls.NOT_SUPPORTED))
+                        missing[name] = _reason(_refused(gpu, name) or code or calls.NOT_SUPPORTED)
             stale = calls.INVALID_ARGUMENT in codes and not values and gpu.answered
             gpu.answered = gpu.answered or bool(values)
             if values and gpu.unheard:  # it was lost, and with it the wait for its events
@@ -217,20 +219,21 @@ class Worker:
     def _call(self, gpu: Gpu, call: Call) -> tuple[int, dict[str, calls.Reading]]:
         """NVML's code, 0 where the call succeeded, and what it gave. Counts how often it failed in succession."""
         name = call.__name__
-        gpu.refused = {}
         if name in gpu.skipped:
-            return gpu.skipped[name], {}
+            code, gpu.refused = gpu.skipped[name]
+            return code, {}
+        gpu.refused, gpu.failed = {}, 0
         got: dict[str, calls.Reading] = {}
         try:
             got, code = call(self.ask, gpu), 0
-            failed = gpu.refused.get("nvlink_active", 0)  # a link that cannot be read; the others can
+            failed = gpu.failed
         except pynvml.NVMLError as error:
             code = failed = error.value
-        if code in calls.MISSING:
-            gpu.skipped[name] = code
+        if code in calls.MISSING and set(gpu.refused.values()) <= calls.MISSING.keys():
+            gpu.skipped[name] = code, gpu.refused
         if not failed or failed in calls.MISSING:
             gpu.troubles.pop(name, None)
-        elif failed not in calls.LATER:
+        elif failed in calls.FAULTS or (failed not in calls.UNSAID and name not in calls.UNJUDGED):
             gpu.troubles[name] = (failed, gpu.troubles.get(name, (0, 0))[1] + 1)
         return code, got
 
@@ -293,6 +296,19 @@ class Worker:
         with self._lock:
             while line:
                 line = line[os.write(1, line) :]
+
+
+def _available(answer: Any) -> Any:
+    """What a call gave, unless that stands for no value: then it failed."""
+    parts = answer if isinstance(answer, (list, tuple)) else (answer,)
+    if any(isinstance(part, int) and part in calls.NOT_AVAILABLE for part in parts):
+        raise pynvml.NVMLError(calls.NO_VALUE)
+    return answer
+
+
+def _refused(gpu: Gpu, name: str) -> int:
+    """Why the call in progress did not give this reading; one that has a value for each link, by the first link."""
+    return gpu.refused.get(name) or gpu.refused.get(f"{name}/0", 0)
 
 
 def _reason(code: int) -> str:
