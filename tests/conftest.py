@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -113,6 +113,22 @@ def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
     return load()
+
+
+@pytest.fixture
+def catalog_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that call a verb in this process dozens of times: the same catalogue is loaded for all of them."""
+    monkeypatch.setattr("agent.catalog.load", _load_once)
+
+
+_loaded: dict[str, Catalog] = {}
+
+
+def _load_once(profile: str = "nvidia", overrides: Mapping[str, object] | None = None) -> Catalog:
+    key = repr((profile, overrides))
+    if key not in _loaded:
+        _loaded[key] = load(profile, overrides)
+    return _loaded[key]
 
 
 @pytest.fixture(scope="session")

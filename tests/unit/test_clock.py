@@ -15,6 +15,8 @@ from agent.sources.kernel_log.lines import strip
 from agent.sources.kernel_log.saved import Told
 from tests.unit.test_scan import BUS, JOURNAL, Json, scan, scan_json
 
+pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
+
 HOUR, DAY = 3600.0, 86400.0
 START = 1_740_000_000.0  # 2025-02-19T21:20:00Z
 LATEST = START + 365 * DAY

@@ -23,6 +23,8 @@ import pytest
 from agent.cli import answer
 from tests.unit.builders import LABELS, LINES, ROOT, labelled, reference
 
+pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
+
 Json = dict[str, object]
 BUS = "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=x, GPU has fallen off the bus."
 
