@@ -420,6 +420,7 @@ def _unix_socket(path: Path, group: int) -> socket.socket:
             os.umask(before)
         if path.stat().st_gid != group:
             os.chown(path, -1, group)
+        made.listen(_BACKLOG)  # at once: who finds the file may connect
     except OSError as error:
         made.close()
         raise CannotStart(f"{path}: {error.strerror}: cannot listen there ([socket] path)") from error

@@ -12,6 +12,7 @@ start one of their own, as everything outside the tests does.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -81,6 +82,7 @@ class Starter:
         self._socket = own
         self._lock = threading.RLock()
         self._running: dict[int, Forked] = {}
+        atexit.register(self._end)
 
     def start(self, words: Sequence[str], environment: Mapping[str, str], output: int) -> Forked:
         """`vitald WORDS`; `output` is its standard output and its standard error."""
@@ -100,6 +102,14 @@ class Starter:
                 if not select.select([self._socket], [], [], left)[0]:
                     return
                 self._hear()
+
+    def _end(self) -> None:
+        """Nobody is forked any more; what still runs was let go by its test."""
+        self._socket.close()
+        try:
+            self._server.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
 
     def _hear(self) -> Forked | None:
         """Takes a message in: that one has ended, or the one that was started, which is returned."""

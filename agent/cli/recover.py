@@ -161,7 +161,7 @@ class Recover:
         request, trouble = request_of(self._config)
         if request is None and not trouble:
             if self._dry:
-                print("would do nothing: there is no request", flush=True)
+                print("would do nothing: there is no request")
             else:
                 say("info", "recovery_idle", why="there is no request")
             return 0
@@ -272,7 +272,7 @@ class Recover:
         """In the log, and where `vitald recovery` finds it."""
         told = record.told(decision, request, now.boot_id, now.wall, outcome)
         if self._dry:  # for a person, who reads no log
-            print(in_words(told, would=True), flush=True)
+            print(in_words(told, would=True))
             return
         level = "error" if outcome.startswith("failed") else "info" if decision.step is Step.REFUSED else "warning"
         say(

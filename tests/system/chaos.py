@@ -173,7 +173,7 @@ class Writer:
         self.domain = domain
         self.chance = random.Random(seed)
         self.known = Written()
-        self._serial = 0
+        self._serial = self._marks = 0
         self._last = -1
         self._pending = 0
         self._out = os.open("/dev/kmsg", os.O_WRONLY | os.O_CLOEXEC)
@@ -199,15 +199,16 @@ class Writer:
         self.read_back()
 
     def mark(self) -> str:
-        """A fault of its own that the kernel has certainly taken: its component."""
+        """A fault of its own that the kernel has certainly taken: its component, which no other mark has."""
+        self._marks += 1
         end = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end:
             self._serial += 1
             before = len(self.known.faults)
-            self._fault(f"NVRM: Xid (PCI:{self.domain}:ff:{self._serial % 32:02x}): 79, pid={self._serial}, name=chaos-mark, Ch 00000000")
+            self._fault(f"NVRM: Xid (PCI:{self.domain}:ff:{self._marks:02x}): 79, pid={self._serial}, name=chaos-mark, Ch 00000000")
             self.read_back()
             if len(self.known.faults) > before:
-                return f"gpu/{self.domain}:ff:{self._serial % 32:02x}.0"
+                return f"gpu/{self.domain}:ff:{self._marks:02x}.0"
             ring.lift()
         raise TimeoutError("the kernel drops what is written")
 

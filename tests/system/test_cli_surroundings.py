@@ -57,7 +57,7 @@ CALLS = {
     "replay": Call("replay LOG"),
     "explain": Call("explain xid 79"),
     "slurm": Call("slurm epilog --config /nonexistent", heard=False),
-    "recover": Call("recover --dry-run --config /nonexistent", heard=False),
+    "recover": Call("recover --dry-run --config /nonexistent"),
     "config": Call("config check --json CONFIG"),
     "run": Call("run --config /nonexistent", CONFIG, heard=False),
     "version": Call("version"),

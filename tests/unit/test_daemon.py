@@ -1,14 +1,17 @@
-"""In which order the past and the present are handed in, and what a fault of ours in reading the past costs."""
+"""In which order the past and the present are handed in, what a fault of ours in reading the past costs, and who may connect when."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from agent.daemon import Daemon
+from agent.daemon import Daemon, _unix_socket
 from agent.sources.source import Batch
 from agent.supervisor import Supervisor
 
@@ -66,3 +69,10 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
     daemon = SimpleNamespace(sources=sources, pipeline=pipeline, past_told=asyncio.Event(), supervisor=Supervised(pipeline))  # type: ignore[arg-type]
     asyncio.run(Daemon._read_kernel_log(daemon))  # type: ignore[arg-type]
     assert said == wanted
+
+
+def test_who_finds_the_socket_may_connect(tmp_path: Path) -> None:
+    """Also while the daemon is not serving yet: refused, a client would say that the daemon has stopped."""
+    path = tmp_path / "vitald.sock"
+    with _unix_socket(path, os.getegid()), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))

@@ -299,7 +299,9 @@ class Worker:
 
 
 def _available(answer: Any) -> Any:
-    """What a call gave, unless that stands for no value: then it failed."""
+    """What a call gave, unless that stands for no value: then it failed. Text is for one line of a terminal or a page."""
+    if isinstance(answer, str):
+        return "".join(char if char.isprintable() else "?" for char in answer)
     parts = answer if isinstance(answer, (list, tuple)) else (answer,)
     if any(isinstance(part, int) and part in calls.NOT_AVAILABLE for part in parts):
         raise pynvml.NVMLError(calls.NO_VALUE)
