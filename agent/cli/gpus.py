@@ -1,13 +1,18 @@
-"""`vitald gpus`: the GPUs at a glance, one line each. What nobody knows is a dash, never a zero."""
+"""`vitald gpus`: the GPUs at a glance, one line each. What nobody knows is a dash, never a zero.
+
+`minor` is N of /dev/nvidiaN, as in the label `gpu` of the metrics.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from agent.cli import client, render
 from agent.cli.render import Json
+
+Show = Callable[[Json], str]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -21,19 +26,20 @@ def run(arguments: argparse.Namespace) -> int:
         render.emit_json(answer)
         return 0
     gpus = cast("list[Json]", answer["gpus"])
-    rows = [[title for title, _ in _COLUMNS], *([show(gpu) for _, show in _COLUMNS] for gpu in gpus)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     mixed = len({gpu["simulated"] for gpu in gpus}) > 1
     if gpus and gpus[0]["simulated"] and not mixed:
         print(render.colour("SIMULATED: none of these GPUs is real", "bold", "magenta"))
-    for number, row in enumerate(rows):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
-        text = "  ".join(cells).rstrip()
-        if number and row[-1] != "healthy":
-            text = text[: len(text) - len(row[-1])] + render.status_word(row[-1])
-        if number and mixed and gpus[number - 1]["simulated"]:
-            text += "  " + render.colour("SIMULATED", "bold", "magenta")
-        render.tell(render.colour(text, "dim") if not number else text)
+    wrong = _wrong(arguments, gpus)
+    shown = _fitting(gpus, max((len(codes) for codes in wrong), default=0))
+    if gpus:
+        print(render.colour("  ".join([*(title.ljust(wide) for title, _, wide in shown), "status"]), "dim"))
+    for gpu, codes in zip(gpus, wrong):
+        status = str(gpu["status"])
+        words = [show(gpu).ljust(wide) for _, show, wide in shown]
+        words.append(status if status == "healthy" else f"{render.status_word(status)} {codes}".rstrip())
+        if mixed and gpu["simulated"]:
+            words.append(render.colour("SIMULATED", "bold", "magenta"))
+        render.tell("  ".join(words))
     source = cast("Json | None", answer["source"])
     if not gpus:
         print("no GPU on PCI" if source is not None else "NVML is not asked on this node: [nvml] enabled = false")
@@ -47,6 +53,25 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _wrong(arguments: argparse.Namespace, gpus: Sequence[Json]) -> list[str]:
+    """The codes of what is wrong with each GPU."""
+    found: list[Json] = []
+    if any(gpu["findings"] for gpu in gpus):
+        found = cast("list[Json]", client.ask(arguments, "/v1/findings", limit=1000)["findings"])
+    return [" ".join(render.safe(one["code"]) for one in found if one["component"] == gpu["component"]) for gpu in gpus]
+
+
+def _fitting(gpus: Sequence[Json], codes: int) -> list[tuple[str, Show, int]]:
+    """The columns for which this terminal has room beside a status and so many characters of codes, and how wide each is."""
+    shown = [(title, show, max([len(title), *(len(show(gpu)) for gpu in gpus)])) for title, show in _COLUMNS]
+    room = render.width() - len("UNHEALTHY ") - codes
+    for title in _LESS:
+        if sum(wide + 2 for _, _, wide in shown) <= room:
+            break
+        shown = [one for one in shown if one[0] != title]
+    return shown
+
+
 def _of(gpu: Json, name: str) -> float | None:
     value = cast("Json", gpu["readings"]).get(name)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
@@ -57,7 +82,7 @@ def _who(gpu: Json, name: str) -> str:
     return render.safe(value) if value not in (None, "") else "-"
 
 
-def _number(name: str, unit: str = "", scale: float = 1.0) -> Callable[[Json], str]:
+def _number(name: str, unit: str = "", scale: float = 1.0) -> Show:
     def show(gpu: Json) -> str:
         value = _of(gpu, name)
         return "-" if value is None else f"{value * scale:.0f}{unit}"
@@ -91,8 +116,9 @@ def _pcie(gpu: Json) -> str:
     return "-" if generation is None or width is None else f"{generation:.0f}x{width:.0f}"
 
 
-_COLUMNS: tuple[tuple[str, Callable[[Json], str]], ...] = (
+_COLUMNS: tuple[tuple[str, Show], ...] = (
     ("gpu", lambda gpu: render.safe(gpu["pci"])),
+    ("minor", lambda gpu: _who(gpu, "minor")),
     ("model", lambda gpu: _who(gpu, "name").removeprefix("NVIDIA ")),
     ("serial", lambda gpu: _who(gpu, "serial")),
     ("temp", _number("temperature_celsius", "C")),
@@ -103,5 +129,5 @@ _COLUMNS: tuple[tuple[str, Callable[[Json], str]], ...] = (
     ("remap", _remap),
     ("nvlink", _links),
     ("pcie", _pcie),
-    ("status", lambda gpu: str(gpu["status"])),
 )
+_LESS = ("model", "serial", "pcie", "util", "remap", "power", "nvlink", "minor")  # columns that a narrow terminal leaves out, one by one

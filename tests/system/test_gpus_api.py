@@ -21,6 +21,7 @@ from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
 from tests.system.document import conforms
 from tests.system.people import cli_as_nobody, request_as_nobody
+from tests.system.test_cli import on_terminal
 from tests.system.test_cli_waits import pretender, saying
 from tests.system.test_metrics import complaints
 
@@ -136,14 +137,24 @@ def test_the_command_line(shared: Pair) -> None:
     done = node.cli("gpus")
     first, titles, *rows = done.stdout.splitlines()
     assert (done.returncode, done.stderr, first) == (0, "", "SIMULATED: none of these GPUs is real")
-    assert titles.split()[:4] == ["gpu", "model", "serial", "temp"]
+    assert titles.split()[:5] == ["gpu", "minor", "model", "serial", "temp"]
     assert [row.split()[0] for row in rows] == gpus.addresses
-    for row, serial in zip(rows, gpus.serials):
+    for number, (row, serial) in enumerate(zip(rows, gpus.serials)):
         assert re.sub(r"  +", "|", row).split("|")[1:] == [
-            *(MODEL.removeprefix("NVIDIA "), serial, "35C", "70W", "0%", "0/80G", "0", "0", "18/18", "5x16", "healthy")
+            *(str(number), MODEL.removeprefix("NVIDIA "), serial, "35C", "70W", "0%", "0/80G", "0", "0", "18/18", "5x16", "healthy")
         ]
     asked = json.loads(node.cli("gpus", "--json").stdout)
     assert [one["identity"] for one in asked["gpus"]] == [one["identity"] for one in listed(node)]
+
+
+def test_a_row_a_gpu_on_a_narrow_terminal(shared: Pair) -> None:
+    """What it is, how hot, how full and how it is stays, whatever the width."""
+    gpus, node = shared
+    for columns in (60, 80, 100):
+        _, titles, *rows = on_terminal(node, "gpus", COLUMNS=str(columns), NO_COLOR="1").splitlines()
+        assert [row.split()[0] for row in rows] == gpus.addresses, columns
+        assert max(len(line) for line in (titles, *rows)) <= columns
+        assert {"gpu", "temp", "memory", "ecc", "status"} <= {*titles.split()}
 
 
 def test_one_drill_makes_no_gpu_simulated(tmp_path: Path, shared: Pair, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +243,7 @@ def test_a_lost_gpu(make_pair: Callable[..., Pair]) -> None:
     (said,) = [line for line in samples(node, gpus.addresses[5]) if line.startswith("vitald_gpu_lost")]
     assert said.endswith(" 1.0")
     (row,) = [row for row in node.cli("gpus").stdout.splitlines() if row.startswith(gpus.addresses[5])]
-    assert row.split()[-9:] == ["-"] * 8 + ["UNHEALTHY"]
+    assert row.split()[-10:] == ["-"] * 8 + ["UNHEALTHY", "nvml/gpu_lost"]
     assert gpus.serials[5] in row
 
 

@@ -551,12 +551,15 @@ def changed(generator: ModuleType, machine: Any, fault: str, path: str) -> Itera
     content, mode = file.read_bytes(), file.stat().st_mode
     generator.apply_fault(machine, fault)
     yield
-    if file.is_fifo():  # whoever waits for it reads an end of file
-        os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
+    # Whoever waits for a FIFO reads an end of file, once there is a file to be read again.
+    writing = os.open(file, os.O_WRONLY | os.O_NONBLOCK) if file.is_fifo() else None
+    if writing is not None:
         file.unlink()
     generator.drop(file)
     file.write_bytes(content)
     file.chmod(mode)
+    if writing is not None:
+        os.close(writing)
 
 
 @pytest.mark.parametrize("kind", KINDS)
