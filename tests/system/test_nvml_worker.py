@@ -27,8 +27,8 @@ from tests.pace import patient
 from tests.system.nvml import Looking, Outcomes, beside, hasty, outcome, story
 
 # The driver hangs or answers at once; but the worker must be given its turn within the deadline.
-DEADLINE_S, GIVE_UP_S = patient(0.4), patient(1.0)
-NAMED_S = 1.0  # a worker that a busy machine starts slowly is no call that hangs
+# A worker that a busy machine starts slowly is no call that hangs: several start at a time here.
+DEADLINE_S, GIVE_UP_S, NAMED_S = patient(1.0), patient(2.0), patient(1.0)
 HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
 
 # Every C function that the worker calls, by what makes it do so: a model, and what is particular about its GPU.
@@ -125,7 +125,7 @@ async def hang(name: str, folder: Path) -> float:
     gpu = None if name in OF_NO_GPU else 0
     node = made(folder, WHERE.get(name, H100))
     node.hang(None, f"nvml{name}")
-    async with Looking(node, hasty(), deadline_s=NAMED_S, give_up_s=8.0) as looking:
+    async with Looking(node, hasty(), deadline_s=NAMED_S, give_up_s=patient(8.0)) as looking:
         await looking.until(lambda: looking.of(HUNG))
         (event,) = looking.of(HUNG)
         assert event.component == of(node, gpu)
