@@ -223,11 +223,12 @@ def test_why_shows_only_its_own_events(node: Node) -> None:
     drill = xid(4001)
     node.write(xid(1))
     wait_for_pid(node, 1)
-    node.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 60})
+    announced = node.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 60})
+    assert announced[0] == 201, announced
     node.write(drill, f"<12>{xid(2, pci='0000:66:00')}", xid(3))
     wait_for_pid(node, 3)
     by_drill = {finding["simulated"]: finding["id"] for finding in about(node.findings(), GONE)}
-    assert len(by_drill) == 2
+    assert len(by_drill) == 2, node.events()
     for simulated, number in by_drill.items():
         chain = why(node, number)
         assert [event["simulated"] for event in chain["events"]] == [simulated] * chain["finding"]["count"]  # type: ignore[index, operator, attr-defined]
