@@ -82,6 +82,7 @@ def test_a_drill_takes_the_very_text_once_and_soon() -> None:
     assert kept is not None
     assert kept.seen == "mine"
     assert read(known, XID, 1, time=102.0).trust is Trust.UNTRUSTED
+    assert read(known, XID, 1, time=900.0, identity="mine").trust is Trust.ANNOUNCED, "a record that is read again is the same drill"
 
 
 @pytest.mark.parametrize(
@@ -293,7 +294,7 @@ def test_a_reload_keeps_drills_and_takes_new_rules() -> None:
     known.announcements.announce(XID, 100.0, 60.0)
     known.configure(catalogue("hyperpod"), accept_userspace=True)
     assert read(known, XID, 1).trust is Trust.ANNOUNCED
-    assert read(known, XID, 1).trust is Trust.ACCEPTED
+    assert read(known, XID, 1, identity="another").trust is Trust.ACCEPTED
 
 
 # --- what is shown

@@ -41,9 +41,10 @@ class Announcements:
         return self._by_id.get(id_)
 
     def claim(self, text: str, identity: str, now: float) -> Announcement | None:
-        """The announcement of exactly this text, once."""
+        """The announcement of exactly this text, for one record; that record may be read again."""
         for made in self._by_id.values():
-            if made.text == text and made.seen is None and 0 <= now - made.announced_at <= WINDOW_S:
+            in_time = 0 <= now - made.announced_at <= WINDOW_S
+            if made.text == text and (made.seen == identity or (made.seen is None and in_time)):
                 self._by_id[made.id] = seen = replace(made, seen=identity)
                 return seen
         return None
