@@ -42,6 +42,7 @@ _QUEUED = 4_000  # events waiting to be judged; beyond it the readers wait, and 
 _BATCH = 512  # events in one transaction
 _SLICE = 8  # events judged before others get their turn
 _WEDGED_S = 20.0
+_SHOWN_S = 0.5
 _STEP_S = 2.0  # slewing is slower than that between two looks
 
 
@@ -95,6 +96,8 @@ class Pipeline:
         self._begun = False  # what earlier boots left has been handed in
         self._caught_up = False  # what happened while nobody watched has been judged: only then may anything end by quiet
         self._former_boots: set[str] = set()
+        self._shown = asyncio.Event()  # what is committed is on the board too
+        self._shown.set()
         self._ended: dict[tuple[Component, str, bool], str] = {}  # how the last finding of each fault ended
         self._not_opened: set[tuple[Component, str, bool]] = set()  # faults that are observed, and of which no finding could be opened
 
@@ -388,13 +391,22 @@ class Pipeline:
 
     async def _store(self, entries: Sequence[Entry]) -> None:
         """Commit, then show."""
-        await self.keeper.store(entries)
-        events = [event for entry in entries for event in entry.events]
-        transitions = [transition for entry in entries for transition in entry.transitions]
-        self._remember_ends(transitions)
-        if events or transitions:
-            self.board.publish(self.judge, events, transitions, [one for entry in entries for one in entry.changes.incidents])
-            _say(transitions)
+        self._shown.clear()
+        try:
+            await self.keeper.store(entries)
+            events = [event for entry in entries for event in entry.events]
+            transitions = [transition for entry in entries for transition in entry.transitions]
+            self._remember_ends(transitions)
+            if events or transitions:
+                self.board.publish(self.judge, events, transitions, [one for entry in entries for one in entry.changes.incidents])
+                _say(transitions)
+        finally:
+            self._shown.set()
+
+    async def show_committed(self) -> None:
+        """Returns once all that can be read of the ledger is on the board too; where the disk hangs, after half a second."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._shown.wait(), _SHOWN_S)
 
     def _remember_ends(self, transitions: Iterable[Transition]) -> None:
         for transition in transitions:

@@ -397,9 +397,11 @@ class Api:
     async def _read(self, work: Callable[[], Stored]) -> Stored:
         """Read the ledger in the readers' lane: a slow disk delays whoever asks, and nobody else."""
         try:
-            return await self.reader.call(work, 5.0)
+            stored = await self.reader.call(work, 5.0)
         except (LedgerError, LaneStuck) as error:
             raise Refused(503, f"the ledger cannot be read: {error}", "vitald status says more") from error
+        await self.pipeline.show_committed()  # else an event could be told before its finding
+        return stored
 
     def _from_memory(self, wanted: Query) -> list[StoredEvent]:
         """The most recent events, numbered as they came, when the ledger cannot be read."""

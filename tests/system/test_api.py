@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 
@@ -114,6 +114,32 @@ def test_events_since_a_time(known: Node) -> None:
     for since in ("1ms", f"{later:%Y-%m-%dT%H:%M:%SZ}", f"{ahead:%Y-%m-%dT%H:%M:%S}%2B05:30"):
         time.sleep(0.002)
         assert page(known, f"since={since}")["events"] == [], since
+
+
+SLOW_TO_SHOW = """
+import asyncio, sys
+from agent.cli import main
+from agent.keeper import Keeper
+
+store = Keeper.store
+
+async def slow(keeper, entries):
+    await store(keeper, entries)
+    await asyncio.sleep(0.2)
+
+Keeper.store = slow
+sys.exit(main())
+"""
+
+
+def test_an_event_is_not_told_before_its_finding(make_node: Callable[[], Node]) -> None:
+    """Between its commit and its show there is a moment, here a long one."""
+    node = make_node()
+    node.command[1:3] = ["-c", SLOW_TO_SHOW]
+    node.start()
+    node.write(LINE)
+    wait_for_pid(node, 1234)
+    assert [finding["code"] for finding in node.findings()] == ["xid/79"]
 
 
 def test_components(known: Node) -> None:

@@ -383,7 +383,7 @@ def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
             took.append(time.perf_counter() - began)
         took.sort()
         print(f"GET /v1/status during a hang: median {statistics.median(took) * 1e3:.1f} ms, p99 {took[-1] * 1e3:.1f} ms")
-        assert took[-1] < 0.1
+        assert took[-1] < patient(0.1)
         assert status["status"] == "unknown"  # a source that does not look at all of its GPUs
         (finding,) = [one for one in running.findings() if one["code"] == HUNG]
         assert "nvmlDeviceGetMemoryInfo" in str(finding)
@@ -397,7 +397,7 @@ def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
         assert len(workers) == 1
         stop_s = running.stop()
         print(f"a kernel line became a finding in {line_s * 1e3:.0f} ms; SIGTERM ended the daemon in {stop_s:.2f} s")
-        assert line_s < 1.0
+        assert line_s < patient(1.0)
         assert stop_s <= 2.0
         running.until(lambda: _gone(workers), 2, "the worker's end")
 

@@ -72,7 +72,7 @@ def test_an_announcement_wakes_within_a_moment(bell: Callable[[str], object]) ->
             bell("change")
             while not woken:
                 await asyncio.sleep(0.001)
-            assert woken[0] - began < 0.5
+            assert woken[0] - began < patient(0.5)
 
     run(story())
 
