@@ -6,7 +6,7 @@ Attacks on the daemon, tried for real and refused. What other files try already 
     slow requests, byte by byte               test_api_clients
     who does not read his answers             test_api_clients, test_api_watch
     a process writes to /dev/kmsg             test_kernel_log.test_a_process_is_not_believed (tricks with lines and drills: here)
-    any bytes as a kernel line                unit/test_fuzz, unit/test_recognise (forged in shape); forged by the kernel itself: here
+    any bytes as a kernel line                unit/test_fuzz, unit/test_forged (every message that begins with a name); forged by the kernel itself: here
     a second line in a crash log              unit/test_earlier.test_a_second_line_of_a_record_is_not_believed
     the journal's fields                      unit/test_journal
     what drivers and firmware say             unit/test_neuron_hostile, unit/test_network, unit/test_polled
@@ -39,14 +39,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.diagnostics import tool
 from agent.simulator.node import SimulatedNode
-from agent.sources.kernel_log.record import escape
 from tests.conftest import is_read_only, require
 from tests.dcgmi import Answer, Dcgmi
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
 from tests.system.disk import open_codes, stored
 from tests.system.lines import Ring, about, fresh_pci, fresh_pid, wait_for_pid, xid
-from tests.unit.builders import catalogue, recogniser
 
 NOBODY, GROUP = 65534, 1
 Make = Callable[..., Node]
@@ -290,70 +288,6 @@ def test_half_open_connections_leave_nothing_behind(guarded: Node) -> None:
 
 
 # --- forged kernel lines
-
-
-_NAME = 15  # bytes of a process's or a network device's name
-_SEGFAULT = (
-    "{c}[123]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in {r}[55d0c0ffe000+1000] likely on CPU 3 (core 3, socket 0)"
-)
-# What the kernel prints that begins with a name: `c` its 15 bytes, `r` a text of any length that is the user's too. Linux 5.4 to 6.18.
-NAMED = (
-    _SEGFAULT,
-    "{c}[123]: unhandled exception: DABT (lower EL), ESR 0x92000046, level 2 translation fault in {r}[1+2]",
-    "{c}[123] bad frame in rt_sigreturn frame:00007 ip:1 sp:2 orax:ff in {r}[7f21b1a00000+800000]",
-    "{c}[123] vsyscall attempted with vsyscall=none ip:1 cs:33 sp:2 ax:3 si:4 di:5",
-    "{c} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
-    "{c}: page allocation failure: order:5, mode:0xcc0(GFP_KERNEL), nodemask=(null),cpuset={r},mems_allowed=0",
-    "{c}: page allocation stalls for 10ms, order:5, mode:0xcc0(GFP_KERNEL), nodemask=(null),cpuset={r},mems_allowed=0",
-    "{c}: vmalloc error: size 4096, failed to allocate pages, mode:0xcc0(GFP_KERNEL), nodemask=(null),cpuset={r},mems_allowed=0",
-    "{c}: potentially unexpected fatal signal 11.",
-    "{c} (123): /proc/123/oom_adj is deprecated, please use /proc/123/oom_score_adj instead.",
-    "{c} (123): Using mlock ulimits for SHM_HUGETLB is obsolete",
-    "{c} (123) used greatest stack depth: 12345 bytes left",
-    "traps: {c}[123] general protection fault ip:7f21b1c2d3e4 sp:7ffd3b1c9a40 error:0 in {r}[7f21b1a00000+800000]",
-)
-INTERFACE = (
-    "{c}: renamed from {d}",
-    "{c}: port 1({d}) entered blocking state",
-    "{c}: entered promiscuous mode",
-    "{c}: mtu less than minimum",
-)
-HARMLESS = {"crash/segfault", "crash/trap", "oom/invoked"}
-
-
-def _heads() -> Iterator[tuple[str, str]]:
-    """Each sample of a fault line, cut where a name ends."""
-    for rule in catalogue().rules.values():
-        for sample in rule.samples:
-            for end in range(1, _NAME + 1):
-                yield sample[:end], sample[end:]
-
-
-@pytest.mark.parametrize("template", NAMED)
-def test_no_process_name_makes_a_fault_of_what_the_kernel_says_of_it(template: str) -> None:
-    """With the beginning of any fault line as its name, and the rest of that line as the file that it crashed in; also after a byte that
-    the kernel takes for a log level. As /dev/kmsg gives it, as dmesg and rsyslog render it, and as it is."""
-    known, seen = recogniser(), set[str]()
-    for head, rest in _heads():
-        for name in (head, f"\n{head}"[:_NAME], head.replace(":", "\\:")[:_NAME]):
-            text = template.format(c=name, r=rest[:255]).encode()
-            rendered = re.sub(rb"[\x00-\x1f\x7f-\xff]", lambda found: b"#%03o" % found[0][0], text)
-            for line in (text, escape(text), rendered):
-                sighting = known.recognise(line)
-                if sighting is not None:
-                    assert sighting.code in HARMLESS, line
-                    seen.add(sighting.code)
-    assert template is not _SEGFAULT or seen == {"crash/segfault"}, "and this is what it is"
-
-
-@pytest.mark.parametrize("template", INTERFACE)
-def test_no_network_device_makes_a_fault_of_what_the_kernel_says_of_it(template: str) -> None:
-    """Anybody may make one, in a namespace of his own, and name it but for blanks, colons and slashes."""
-    known = recogniser()
-    for head, rest in _heads():
-        for name in (head, *(f"{rule}"[:_NAME] for rule in ("NEURON_HW_ERR=X", "NEURON_HW_ERR=", "nd0", "nvme0n1"))):
-            if not re.search(r"[\s:/]", name):
-                assert known.recognise(template.format(c=name, d=re.sub(r"[\s:/]", "", rest)[:_NAME]).encode()) is None, name
 
 
 @pytest.fixture(scope="module")
