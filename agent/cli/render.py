@@ -223,7 +223,8 @@ def event_line(event: Json) -> str:
     if event["simulated"]:
         marks.append("SIMULATED")
     if event["trust"] == "untrusted":
-        marks.append("UNTRUSTED (written by a process, not judged)")
+        why = safe(str(cast("Json", event.get("fields") or {}).get("untrusted") or "written by a process"))
+        marks.append(f"UNTRUSTED ({why}, not judged)")
     elif event["trust"] == "accepted":
         marks.append("from user space")
     mark = colour(f"[{', '.join(marks)}] ", "magenta") if marks else ""
