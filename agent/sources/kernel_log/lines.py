@@ -107,7 +107,7 @@ class Sequel:
 
     def doubt(self, line: Line) -> str:
         """Why the line may not be what it seems; empty where nothing speaks against it. To be asked of every line, in order."""
-        if line.whole or line.usec is None or line.usec != self._usec:
+        if line.whole or not line.usec or line.usec != self._usec:  # the clock stands at 0 early in a boot
             self._usec = line.usec
             self._believed = line.message.startswith(_OF_HARDWARE) and not begins_with_name(line.message)
             return ""
