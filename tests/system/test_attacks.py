@@ -21,12 +21,14 @@ import ctypes
 import faulthandler
 import json
 import os
+import platform
 import pty
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -43,6 +45,7 @@ from tests.conftest import is_read_only, require
 from tests.dcgmi import Answer, Dcgmi
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
+from tests.system import forging
 from tests.system.disk import open_codes, stored
 from tests.system.lines import Ring, about, fresh_pci, fresh_pid, wait_for_pid, xid
 
@@ -442,6 +445,107 @@ def test_the_kernels_own_words_about_a_process_are_no_fault(strict: Node, kmsg: 
     assert {(event["code"], event["trust"], event["component"]) for event in events} == {("crash/segfault", "kernel", "node")}
     for verb in ("events", "status", "findings"):
         assert "\x1b" not in strict.cli(verb).stdout
+
+
+# Beginnings of shapes that asked for something, each with room for no more than a name.
+BEGINNINGS = (
+    b"EDAC MC7: UE - ",
+    b"EDAC MC0: 1 UE ",
+    b"NVRM: Xid (PCI:",
+    b"JBD2: I/O error",
+    b"NMI: IOCK error",
+    b"NEURON_HW_ERR=X",
+    b"XFS (sda): xxxx",
+    b"md/raid0:md0: x",
+    b"Oops: 0002 [#1]",
+    b"mce: [Hardware ",
+    b"MCE: Killing x:",
+    b"neuron:x: nd0: ",
+)
+
+
+@pytest.mark.kmsg
+def test_no_name_makes_a_fault_of_what_the_kernel_says(strict: Node, kmsg: Write) -> None:
+    """Twenty messages of the real kernel's, each with names that shapes begin with, as an ordinary user. Half of them come once a boot only."""
+    require(platform.machine() == "x86_64", "x86-64")
+    before, limit = strict.status(), Path("/proc/sys/kernel/printk_ratelimit")
+    require(not is_read_only(limit), f"{limit} to be writable")
+    usual, heard = limit.read_text(), set[str]()
+    for name in BEGINNINGS:
+        try:
+            with Told(strict, kmsg) as told:
+                limit.write_text("0\n")
+                for way in forging.WAYS:
+                    _as_nobody(name, way)
+        finally:
+            limit.write_text(usual)
+        heard |= {said for said in forging.WAYS.values() if any(said in record for record in told.records)}
+        assert {event["code"] for event in told.events} <= {"crash/segfault", "crash/trap"}, told.events
+        assert told.findings == []
+    require(len(heard) >= 8, f"a kernel that prints more than {sorted(heard)}")
+    after = strict.status()
+    assert [after[key] for key in ("status", "rebootRequired", "replacementRequired")] == [
+        before[key] for key in ("status", "rebootRequired", "replacementRequired")
+    ]
+
+
+@pytest.fixture
+def image() -> Iterator[Callable[[], Path]]:
+    """An ordinary user's file system, mounted from a file, as udisks and Apptainer do for him. Where it is, after it was made or mounted again."""
+    place = Path(tempfile.mkdtemp())  # not pytest's, which only root may enter
+    place.chmod(0o755)
+    file, folder = place / "image", place / "mounted"
+    folder.mkdir()
+    commands = [
+        ["truncate", "-s", "8M", str(file)],
+        ["mkfs.ext4", "-q", "-F", "-b", "1024", "-O", "^metadata_csum", "-e", "remount-ro", str(file)],
+    ]
+
+    def mounted() -> Path:
+        subprocess.run(["umount", str(folder)], capture_output=True, timeout=30)
+        for command in commands:
+            require(shutil.which(command[0]), command[0])
+            subprocess.run(command, check=True, capture_output=True, timeout=30)
+        commands.clear()
+        done = subprocess.run(["mount", "-o", "loop", str(file), str(folder)], capture_output=True, timeout=30)
+        require(done.returncode == 0, f"loop devices: {done.stderr!r}")
+        return folder
+
+    yield mounted
+    subprocess.run(["umount", str(folder)], capture_output=True, timeout=30)
+    shutil.rmtree(place)
+
+
+@pytest.mark.kmsg
+def test_a_users_image_is_no_disk_of_the_node(strict: Node, kmsg: Write, image: Callable[[], Path]) -> None:
+    """Cut short: the kernel says whose access went beyond its end, name first. And with a directory overwritten: its file system gives up."""
+    folder = image()
+    file = folder.parent / "image"
+    (folder / "data").write_bytes(os.urandom(4 << 20))
+    (folder / "inner").mkdir()
+    (folder / "inner" / "x").touch()
+    folder.chmod(0o755)
+    shape = (folder / "inner").stat().st_ino
+    subprocess.run(["umount", str(folder)], check=True, timeout=30)
+    found = subprocess.run(["debugfs", "-R", f"blocks <{shape}>", str(file)], capture_output=True, text=True, timeout=30)
+    block = int(found.stdout.split()[0])
+    with file.open("r+b") as opened:
+        opened.seek(block * 1024)
+        opened.write(b"\xff" * 1024)
+    with Told(strict, kmsg) as told:
+        folder = image()
+        with file.open("r+b") as opened:
+            opened.truncate(3 << 20)
+        device = subprocess.run(["losetup", "-n", "-O", "NAME", "-j", str(file)], capture_output=True, text=True, timeout=30).stdout.strip()
+        subprocess.run(["losetup", "-c", device], check=True, timeout=30)
+        for name in (b"EDAC MC7: UE - ", b"EDAC MC0: 1 UE "):
+            _as_nobody(name, lambda: (folder / "data").read_bytes())
+            _as_nobody(name, lambda: list((folder / "inner").iterdir()))
+    require(any("error (device loop" in record for record in told.records), f"a kernel that mounts it: {told.records}")
+    assert any("attempt to access beyond end of device" in record for record in told.records)
+    assert {(event["code"], str(event["component"]).rstrip("0123456789")) for event in told.events} <= {("fs/not_of_the_node", "disk/loop")}
+    assert {finding["action"] for finding in told.findings} <= {"observe"}
+    assert not strict.status()["rebootRequired"]
 
 
 @pytest.mark.kmsg
