@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from agent.catalog.rules import Among
+from agent.cli import render
 from agent.model import Action, Event, Trust
 from agent.sources.kernel_log.announced import Announcements
 from agent.sources.kernel_log.interpret import Interpreter
 from agent.sources.listed import Listed
-from tests.trees import Tree
+from agent.sources.pci import PciInventory
+from tests.trees import NVIDIA, Tree
 from tests.unit.builders import catalogue
 
 UE = "EDAC {}: 1 UE memory scrubbing error on CPU_SrcID#1_MC#0_Chan#0_DIMM#1 (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
@@ -130,3 +133,42 @@ def test_what_is_remembered_is_bounded(tree: Tree, monkeypatch: pytest.MonkeyPat
     for name in ("nvme0n1", "sda", "dm-0"):
         (tree.root / "class/block" / name).rmdir()
     assert [listed.has(Among.DISKS, name) for name in ("dm-0", "nvme0n1", "sda")] == [False, True, True]
+
+
+# --- PCI functions: one that is not here makes the line no less, and is said
+
+
+def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tree) -> None:
+    tree.pci("0000:65:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
+    inventory = PciInventory(tree.root)
+    xid = "NVRM: Xid (PCI:0000:{}:00): 79, pid=7, name=x, GPU has fallen off the bus."
+
+    def seen(bus: str) -> Event:
+        known = Interpreter(catalogue(), Announcements(), inventory, accept_userspace=False)
+        sighting = known.recognise(xid.format(bus).encode())
+        assert sighting is not None
+        return known.event(sighting, xid.format(bus).encode(), 0, identity="i", time=1.0, boot_id="b", usec=None, live=True)
+
+    assert "on_node" not in seen("99").fields, "nobody has looked yet"
+    inventory.read()
+    shutil.rmtree(tree.root / "bus/pci/devices")
+    (tree.root / "bus/pci/devices").mkdir()
+    inventory.read()
+    gone, never = seen("65"), seen("99")
+    assert (gone.fields["on_pci"], gone.fields["on_node"]) == (False, True)
+    assert (never.fields["on_pci"], never.fields["on_node"], never.trust) == (False, False, Trust.KERNEL)
+    assert catalogue().rule(never.code).rule_on(never.fields).action is Action.REBOOT_NODE
+
+
+@pytest.mark.parametrize(
+    ("fields", "trust", "mark"),
+    [
+        ({"on_node": False}, "kernel", "[no such device here] "),
+        ({"on_node": True}, "kernel", ""),
+        ({"on_node": False, "untrusted": "no disk sdz on this node"}, "untrusted", "[UNTRUSTED (no disk sdz on this node, not judged)] "),
+        ({}, "untrusted", "[UNTRUSTED (written by a process, not judged)] "),
+    ],
+)
+def test_a_person_is_told(fields: dict[str, object], trust: str, mark: str) -> None:
+    event = {"simulated": False, "trust": trust, "fields": fields, "time": None, "code": "a/b", "component": "node", "raw": "line"}
+    assert render.event_line(event).endswith(f"a/b  node  {mark}line")

@@ -125,6 +125,8 @@ class Interpreter:
                 fields["needed"] = component.id in self.needed()
         if self.inventory is not None and component.id and named:
             fields["on_pci"] = self.inventory.present(component.id)
+            if (had := self.inventory.had(component.id)) is not None:
+                fields["on_node"] = had
             if (port := self.inventory.port(component.id)) is not None:
                 fields["port"] = port
         on_node, stranger = self._whereabouts(sighting)
