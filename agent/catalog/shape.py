@@ -26,7 +26,7 @@ MACROS = {
     # What EDAC prints of an error after `1 CE ` or `1 UE `; a label has no parentheses, and comes after the first `on`.
     "{memory}": (
         r"(?:(?!on )[^\s\[\]]{1,64} ){0,32}on (?P<label>[^()\[\]]{1,256}) \([\w :.#/\-]{0,160}?page:0x[0-9a-f]{1,16} offset:0x[0-9a-f]{1,16} grain:\d{1,12}"
-        r"(?: syndrome:0x[0-9a-f]{1,16})?(?: - [\w :.,;()/#+\-]{0,512})?\)\s*\Z"
+        r"(?: syndrome:0x[0-9a-f]{1,16})?(?: - (?:[\w :.,;()/#+\-]|\[[0-9a-f ]{1,400}\]){0,900})?\)\s*\Z"
     ),
     "{words}": _WORDS,
     "{pid}": r"(?P<pid>\d{1,10})",
