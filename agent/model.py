@@ -136,7 +136,7 @@ class Trust(Enum):
     KERNEL = "kernel"  # facility 0, or a file that the operator named as the kernel's log
     ACCEPTED = "accepted"  # written from user space, taken because the configuration says so
     ANNOUNCED = "announced"  # written from user space by a drill that announced itself
-    UNTRUSTED = "untrusted"  # written from user space: shown and counted, never judged
+    UNTRUSTED = "untrusted"  # written from user space, or about a device that is not here: shown and counted, never judged
     DAEMON = "daemon"  # vitald's own observation
 
 

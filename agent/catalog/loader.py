@@ -17,7 +17,7 @@ from typing import TypeVar, overload
 from agent import toml
 from agent.catalog.diagnosis import Diagnosis
 from agent.catalog.diagnosis import read as read_diagnosis
-from agent.catalog.rules import Case, Catalog, Clears, Cure, FaultClass, Rule, Scalar
+from agent.catalog.rules import Among, Case, Catalog, Clears, Cure, FaultClass, Rule, Scalar
 from agent.catalog.shape import HEAD, begins_with_driver, expand, first_letters
 from agent.catalog.tables import FILES, read_instances, read_ladders, read_lemon, read_stories
 from agent.catalog.watch import Watch
@@ -172,6 +172,7 @@ class _Entry:
             component=self.member("component", ComponentKind, ComponentKind.NODE),
             at_probe=self.flag("at_probe") or False,
             fatal=self.flag("fatal"),
+            among=self.member("among", Among, None),
             match=self.match(),
             starts=self.texts("starts"),
             contains=self.texts("contains"),
@@ -359,7 +360,7 @@ _RECOVERED = Case(where={"recovered": (True,)}, action=Action.NONE, title="no lo
 _KEYS = (
     *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "unusable", "clears", "escalation", "cases", "also", "source"),
     *("watch", "fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
-    *("at_probe",),
+    *("at_probe", "among"),
     "diagnostic",
 )
 _CASE_KEYS = ("when", "action", "at_least", "when_to_act", "unusable", "title", "advice")

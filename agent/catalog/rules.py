@@ -82,6 +82,20 @@ class Clears:
         return said
 
 
+class Among(Enum):
+    """Devices that a node lists: one that a line names must be one of them, on the node that the line is from."""
+
+    MEMORY_CONTROLLERS = "memory_controllers"
+    DISKS = "disks"
+    DRIVES = "drives"
+    NETWORK_DEVICES = "network_devices"
+
+    @property
+    def word(self) -> str:
+        """One of them, for people."""
+        return self.value.replace("_", " ").removesuffix("s")
+
+
 class Cure(Enum):
     """What an event is evidence of: that something was done which ends findings."""
 
@@ -190,6 +204,7 @@ class Rule:
     component: ComponentKind = ComponentKind.NODE
     at_probe: bool = False  # printed while the driver probes: the banner of the same load ends nothing
     fatal: bool | None = None  # for a line that says so in words
+    among: Among | None = None  # what the device is one of that the line names
     match: tuple[str, ...] = ()  # line shapes, for the kinds whose grammar is data
     starts: tuple[str, ...] = ()
     contains: tuple[str, ...] = ()

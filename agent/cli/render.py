@@ -219,13 +219,16 @@ def _wrapped(label: str, text: str, columns: int) -> Iterable[str]:
 
 
 def event_line(event: Json) -> str:
+    fields = cast("Json", event.get("fields") or {})
     marks = []
     if event["simulated"]:
         marks.append("SIMULATED")
     if event["trust"] == "untrusted":
-        marks.append("UNTRUSTED (written by a process, not judged)")
+        marks.append(f"UNTRUSTED ({safe(fields.get('untrusted') or 'written by a process')}, not judged)")
     elif event["trust"] == "accepted":
         marks.append("from user space")
+    if "untrusted" not in fields and fields.get("on_node") is False:
+        marks.append("no such device here")
     mark = colour(f"[{', '.join(marks)}] ", "magenta") if marks else ""
     more = cast("list[str]", event.get("followedBy") or [])
     tail = f"  (+{len(more)} records)" if more else ""

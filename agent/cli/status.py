@@ -151,4 +151,6 @@ def _troubles(status: Json) -> None:
     if kernel["recordsLost"]:
         render.tell(f"  kernel log: {kernel['recordsLost']} records were lost since the start; look at journalctl -k")
     if kernel["untrusted"]:
-        render.tell(f"  kernel log: {kernel['untrusted']} fault lines written by processes were not believed; vitald events shows them")
+        render.tell(
+            f"  kernel log: {kernel['untrusted']} fault lines were not believed (written by processes, or about what this node does not have); vitald events shows them"
+        )

@@ -156,7 +156,11 @@ class BoardCollector(Collector):
         yield _counter("vitald_kernel_records_lost", "Records overwritten before they were read, by sequence number.", counters.lost)
         yield _counter("vitald_kernel_records_torn", "Records that did not follow the grammar.", counters.torn)
         yield _counter("vitald_kernel_records_userspace", "Records written by processes and not by the kernel.", counters.userspace)
-        yield _counter("vitald_kernel_records_untrusted", "Faults reported by processes, and therefore not judged.", counters.untrusted)
+        yield _counter(
+            "vitald_kernel_records_untrusted",
+            "Faults reported by processes, or of devices that are not here, and therefore not judged.",
+            counters.untrusted,
+        )
         yield _counter("vitald_kernel_overruns", "Times that the kernel's ring overtook the reader.", counters.overruns)
 
     def _ledger(self) -> Iterator[Metric]:

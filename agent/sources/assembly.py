@@ -32,6 +32,7 @@ from agent.sources.kernel_log.file import LogFile
 from agent.sources.kernel_log.interpret import Interpreter
 from agent.sources.kernel_log.journal import Journal
 from agent.sources.kernel_log.kmsg import KMSG, Kmsg
+from agent.sources.listed import Listed
 from agent.sources.network.network import Network
 from agent.sources.neuron.neuron import Neuron
 from agent.sources.neuron.places import Places
@@ -70,9 +71,11 @@ class Sources:
         self.places = Places()
         self._fstab = Fstab(paths.fstab)
         self._fstab.read()  # once before lines are read; from then on the host source does it
-        self._host = Host(paths.sysfs, paths.procfs, paths.state, config.host, self._fstab)
         mounts = (str(paths.state), *config.host.mounts)
         needed = FileSystems(paths.sysfs, paths.procfs, mounts, self._fstab)
+        self._listed = Listed(paths.sysfs, needed.mounted)
+        self._listed.look()
+        self._host = Host(paths.sysfs, paths.procfs, paths.state, config.host, self._fstab, self._listed.look)
         self.interpreter = Interpreter(
             catalog,
             Announcements(),
@@ -81,6 +84,7 @@ class Sources:
             places=self.places,
             needed=needed.disks,
             drive=self._host.drives.about,
+            listed=self._listed,
         )
         self.kernel_log: Source = (
             Kmsg(str(log.path), self.interpreter, boot_id, kmsg if log.path == KMSG else None)
@@ -156,7 +160,8 @@ class Sources:
 
     def _uevents(self) -> Uevents:
         wake = {one.name: one.look_now for one in self.present}
-        return Uevents({subsystem: [wake[name] for name in names if name in wake] for subsystem, names in _WOKEN.items()})
+        listeners = {subsystem: [wake[name] for name in names if name in wake] for subsystem, names in _WOKEN.items()}
+        return Uevents({**listeners, "block": [self._listed.look]})
 
     def _earlier(self, config: Config, boot_id: str, reader: Lane) -> Earlier | None:
         """Only the ring forgets; a file is its own history."""

@@ -106,6 +106,12 @@ class PciInventory:
                 return place
         return None
 
+    def had(self, address: str) -> bool | None:
+        """Whether the node has the device, or had it when somebody looked; None where nobody has looked yet, or could."""
+        if self.known(address) is not None or self.present(address):
+            return True
+        return False if (self.devices or self.departed) and not self.error else None
+
     def component(self, address: str, kind: ComponentKind) -> Component:
         """The component at an address: what PCI says it is, else what the line's grammar implies."""
         device = self.known(address)

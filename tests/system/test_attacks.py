@@ -6,7 +6,7 @@ Attacks on the daemon, tried for real and refused. What other files try already 
     slow requests, byte by byte               test_api_clients
     who does not read his answers             test_api_clients, test_api_watch
     a process writes to /dev/kmsg             test_kernel_log.test_a_process_is_not_believed (tricks with lines and drills: here)
-    any bytes as a kernel line                unit/test_fuzz, unit/test_recognise (forged in shape); forged by the kernel itself: here
+    any bytes as a kernel line                unit/test_fuzz, unit/test_forged (every message that begins with a name); forged by the kernel itself: here
     a second line in a crash log              unit/test_earlier.test_a_second_line_of_a_record_is_not_believed
     the journal's fields                      unit/test_journal
     what drivers and firmware say             unit/test_neuron_hostile, unit/test_network, unit/test_polled
@@ -21,12 +21,14 @@ import ctypes
 import faulthandler
 import json
 import os
+import platform
 import pty
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -39,14 +41,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.diagnostics import tool
 from agent.simulator.node import SimulatedNode
-from agent.sources.kernel_log.record import escape
 from tests.conftest import is_read_only, require
 from tests.dcgmi import Answer, Dcgmi
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
+from tests.system import forging
 from tests.system.disk import open_codes, stored
 from tests.system.lines import Ring, about, fresh_pci, fresh_pid, wait_for_pid, xid
-from tests.unit.builders import catalogue, recogniser
 
 NOBODY, GROUP = 65534, 1
 Make = Callable[..., Node]
@@ -292,70 +293,6 @@ def test_half_open_connections_leave_nothing_behind(guarded: Node) -> None:
 # --- forged kernel lines
 
 
-_NAME = 15  # bytes of a process's or a network device's name
-_SEGFAULT = (
-    "{c}[123]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in {r}[55d0c0ffe000+1000] likely on CPU 3 (core 3, socket 0)"
-)
-# What the kernel prints that begins with a name: `c` its 15 bytes, `r` a text of any length that is the user's too. Linux 5.4 to 6.18.
-NAMED = (
-    _SEGFAULT,
-    "{c}[123]: unhandled exception: DABT (lower EL), ESR 0x92000046, level 2 translation fault in {r}[1+2]",
-    "{c}[123] bad frame in rt_sigreturn frame:00007 ip:1 sp:2 orax:ff in {r}[7f21b1a00000+800000]",
-    "{c}[123] vsyscall attempted with vsyscall=none ip:1 cs:33 sp:2 ax:3 si:4 di:5",
-    "{c} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
-    "{c}: page allocation failure: order:5, mode:0xcc0(GFP_KERNEL), nodemask=(null),cpuset={r},mems_allowed=0",
-    "{c}: page allocation stalls for 10ms, order:5, mode:0xcc0(GFP_KERNEL), nodemask=(null),cpuset={r},mems_allowed=0",
-    "{c}: vmalloc error: size 4096, failed to allocate pages, mode:0xcc0(GFP_KERNEL), nodemask=(null),cpuset={r},mems_allowed=0",
-    "{c}: potentially unexpected fatal signal 11.",
-    "{c} (123): /proc/123/oom_adj is deprecated, please use /proc/123/oom_score_adj instead.",
-    "{c} (123): Using mlock ulimits for SHM_HUGETLB is obsolete",
-    "{c} (123) used greatest stack depth: 12345 bytes left",
-    "traps: {c}[123] general protection fault ip:7f21b1c2d3e4 sp:7ffd3b1c9a40 error:0 in {r}[7f21b1a00000+800000]",
-)
-INTERFACE = (
-    "{c}: renamed from {d}",
-    "{c}: port 1({d}) entered blocking state",
-    "{c}: entered promiscuous mode",
-    "{c}: mtu less than minimum",
-)
-HARMLESS = {"crash/segfault", "crash/trap", "oom/invoked"}
-
-
-def _heads() -> Iterator[tuple[str, str]]:
-    """Each sample of a fault line, cut where a name ends."""
-    for rule in catalogue().rules.values():
-        for sample in rule.samples:
-            for end in range(1, _NAME + 1):
-                yield sample[:end], sample[end:]
-
-
-@pytest.mark.parametrize("template", NAMED)
-def test_no_process_name_makes_a_fault_of_what_the_kernel_says_of_it(template: str) -> None:
-    """With the beginning of any fault line as its name, and the rest of that line as the file that it crashed in; also after a byte that
-    the kernel takes for a log level. As /dev/kmsg gives it, as dmesg and rsyslog render it, and as it is."""
-    known, seen = recogniser(), set[str]()
-    for head, rest in _heads():
-        for name in (head, f"\n{head}"[:_NAME], head.replace(":", "\\:")[:_NAME]):
-            text = template.format(c=name, r=rest[:255]).encode()
-            rendered = re.sub(rb"[\x00-\x1f\x7f-\xff]", lambda found: b"#%03o" % found[0][0], text)
-            for line in (text, escape(text), rendered):
-                sighting = known.recognise(line)
-                if sighting is not None:
-                    assert sighting.code in HARMLESS, line
-                    seen.add(sighting.code)
-    assert template is not _SEGFAULT or seen == {"crash/segfault"}, "and this is what it is"
-
-
-@pytest.mark.parametrize("template", INTERFACE)
-def test_no_network_device_makes_a_fault_of_what_the_kernel_says_of_it(template: str) -> None:
-    """Anybody may make one, in a namespace of his own, and name it but for blanks, colons and slashes."""
-    known = recogniser()
-    for head, rest in _heads():
-        for name in (head, *(f"{rule}"[:_NAME] for rule in ("NEURON_HW_ERR=X", "NEURON_HW_ERR=", "nd0", "nvme0n1"))):
-            if not re.search(r"[\s:/]", name):
-                assert known.recognise(template.format(c=name, d=re.sub(r"[\s:/]", "", rest)[:_NAME]).encode()) is None, name
-
-
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that reads the real kernel log, past what older tests left in it, and believes no process."""
@@ -508,6 +445,107 @@ def test_the_kernels_own_words_about_a_process_are_no_fault(strict: Node, kmsg: 
     assert {(event["code"], event["trust"], event["component"]) for event in events} == {("crash/segfault", "kernel", "node")}
     for verb in ("events", "status", "findings"):
         assert "\x1b" not in strict.cli(verb).stdout
+
+
+# Beginnings of shapes that asked for something, each with room for no more than a name.
+BEGINNINGS = (
+    b"EDAC MC7: UE - ",
+    b"EDAC MC0: 1 UE ",
+    b"NVRM: Xid (PCI:",
+    b"JBD2: I/O error",
+    b"NMI: IOCK error",
+    b"NEURON_HW_ERR=X",
+    b"XFS (sda): xxxx",
+    b"md/raid0:md0: x",
+    b"Oops: 0002 [#1]",
+    b"mce: [Hardware ",
+    b"MCE: Killing x:",
+    b"neuron:x: nd0: ",
+)
+
+
+@pytest.mark.kmsg
+def test_no_name_makes_a_fault_of_what_the_kernel_says(strict: Node, kmsg: Write) -> None:
+    """Twenty messages of the real kernel's, each with names that shapes begin with, as an ordinary user. Half of them come once a boot only."""
+    require(platform.machine() == "x86_64", "x86-64")
+    before, limit = strict.status(), Path("/proc/sys/kernel/printk_ratelimit")
+    require(not is_read_only(limit), f"{limit} to be writable")
+    usual, heard = limit.read_text(), set[str]()
+    for name in BEGINNINGS:
+        try:
+            with Told(strict, kmsg) as told:
+                limit.write_text("0\n")
+                for way in forging.WAYS:
+                    _as_nobody(name, way)
+        finally:
+            limit.write_text(usual)
+        heard |= {said for said in forging.WAYS.values() if any(said in record for record in told.records)}
+        assert {event["code"] for event in told.events} <= {"crash/segfault", "crash/trap"}, told.events
+        assert told.findings == []
+    require(len(heard) >= 6, f"a kernel that prints more than {sorted(heard)}")
+    after = strict.status()
+    assert [after[key] for key in ("status", "rebootRequired", "replacementRequired")] == [
+        before[key] for key in ("status", "rebootRequired", "replacementRequired")
+    ]
+
+
+@pytest.fixture
+def image() -> Iterator[Callable[[], Path]]:
+    """An ordinary user's file system, mounted from a file, as udisks and Apptainer do for him. Where it is, after it was made or mounted again."""
+    place = Path(tempfile.mkdtemp())  # not pytest's, which only root may enter
+    place.chmod(0o755)
+    file, folder = place / "image", place / "mounted"
+    folder.mkdir()
+    commands = [
+        ["truncate", "-s", "8M", str(file)],
+        ["mkfs.ext4", "-q", "-F", "-b", "1024", "-O", "^metadata_csum", "-e", "remount-ro", str(file)],
+    ]
+
+    def mounted() -> Path:
+        subprocess.run(["umount", str(folder)], capture_output=True, timeout=30)
+        for command in commands:
+            require(shutil.which(command[0]), command[0])
+            subprocess.run(command, check=True, capture_output=True, timeout=30)
+        commands.clear()
+        done = subprocess.run(["mount", "-o", "loop", str(file), str(folder)], capture_output=True, timeout=30)
+        require(done.returncode == 0, f"loop devices: {done.stderr!r}")
+        return folder
+
+    yield mounted
+    subprocess.run(["umount", str(folder)], capture_output=True, timeout=30)
+    shutil.rmtree(place)
+
+
+@pytest.mark.kmsg
+def test_a_users_image_is_no_disk_of_the_node(strict: Node, kmsg: Write, image: Callable[[], Path]) -> None:
+    """Cut short: the kernel says whose access went beyond its end, name first. And with a directory overwritten: its file system gives up."""
+    folder = image()
+    file = folder.parent / "image"
+    (folder / "data").write_bytes(os.urandom(4 << 20))
+    (folder / "inner").mkdir()
+    (folder / "inner" / "x").touch()
+    folder.chmod(0o755)
+    shape = (folder / "inner").stat().st_ino
+    subprocess.run(["umount", str(folder)], check=True, timeout=30)
+    found = subprocess.run(["debugfs", "-R", f"blocks <{shape}>", str(file)], capture_output=True, text=True, timeout=30)
+    block = int(found.stdout.split()[0])
+    with file.open("r+b") as opened:
+        opened.seek(block * 1024)
+        opened.write(b"\xff" * 1024)
+    with Told(strict, kmsg) as told:
+        folder = image()
+        with file.open("r+b") as opened:
+            opened.truncate(3 << 20)
+        device = subprocess.run(["losetup", "-n", "-O", "NAME", "-j", str(file)], capture_output=True, text=True, timeout=30).stdout.strip()
+        subprocess.run(["losetup", "-c", device], check=True, timeout=30)
+        for name in (b"EDAC MC7: UE - ", b"EDAC MC0: 1 UE "):
+            _as_nobody(name, lambda: (folder / "data").read_bytes())
+            _as_nobody(name, lambda: list((folder / "inner").iterdir()))
+    require(any("error (device loop" in record for record in told.records), f"a kernel that mounts it: {told.records}")
+    assert any("attempt to access beyond end of device" in record for record in told.records)
+    assert {(event["code"], str(event["component"]).rstrip("0123456789")) for event in told.events} <= {("fs/not_of_the_node", "disk/loop")}
+    assert {finding["action"] for finding in told.findings} <= {"observe"}
+    assert not strict.status()["rebootRequired"]
 
 
 @pytest.mark.kmsg

@@ -136,7 +136,7 @@ def test_a_drill_is_compared_as_the_kernel_escapes_it() -> None:
         ("NETDEV WATCHDOG: enp92s0np0 (mlx5_core): transmit queue 3 timed out", "nic/enp92s0np0"),
         ("infiniband rdmap79s0: Wait for completion (polling) timeout", "nic/rdmap79s0"),
         ("EXT4-fs (nvme0n1p1): Remounting filesystem read-only", "disk/nvme0n1p1"),
-        ("EDAC MC0: 1 CE memory read error on D (channel:1", "dimm/MC0"),
+        ("EDAC MC0: 1 CE memory read error on D (channel:1 slot:0 page:0x1 offset:0x0 grain:32 syndrome:0x0)", "dimm/MC0"),
         ("CPU3: Package temperature is above threshold, cpu clock is throttled (total events = 12)", "cpu/3"),
         ("Out of memory: Killed process 1 (x) total-vm:1kB", "node"),
         ("NEURON_HW_ERR=DMA_ERROR nd-id=3", "neuron/3"),

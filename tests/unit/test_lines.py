@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.kernel_log.lines import Line, strip
+from agent.sources.kernel_log.lines import Line, Sequel, strip
 from tests.unit.builders import FUZZ, read_line, recogniser
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, GPU has fallen off the bus."
@@ -212,3 +212,40 @@ def test_what_follows_a_kernel_head_is_kept(prefix: str, rest: str) -> None:
     line = strip(prefix.encode() + message)
     assert line is not None
     assert line.message == message
+
+
+# --- a newline inside a record. As dmesg -S of util-linux 2.38 printed it on Linux 6.18, after an ordinary user's
+# `unshare -Urm mount -t tmpfs -o $'foo\nEDAC ...\nbar' none /mnt`; the stamps are the record's.
+
+UE = "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+SPLIT = ("[26218.429856] tmpfs: Unknown parameter 'foo", f"[26218.429856] {UE}", "[26218.429856] bar'")
+
+
+def doubts(*lines: str) -> list[bool]:
+    sequel = Sequel()
+    found = [strip(line.encode()) for line in lines]
+    return [bool(sequel.doubt(line)) for line in found if line is not None]
+
+
+@pytest.mark.parametrize("prefix", ["", "<3>", "kern  :err   : ", "Nov 22 18:29:35 node7 kernel: "])
+def test_the_rest_of_a_record_is_doubted(prefix: str) -> None:
+    assert doubts(*(f"{prefix}{line}" for line in SPLIT)) == [False, True, True]
+
+
+def test_the_next_record_is_not() -> None:
+    assert doubts(SPLIT[0], f"[26218.429857] {UE}", f"[26218.429857] {UE}") == [False, False, False]
+
+
+@pytest.mark.parametrize("head", ["NVRM: GPU Board Serial Number: 1652923033635", "mce: [Hardware Error]: Machine check events logged"])
+def test_records_of_hardware_may_come_within_one_microsecond(head: str) -> None:
+    assert doubts(f"[  517.250000] {head}", f"[  517.250000] {UE}", f"[  517.250000] {UE}") == [False, False, False]
+
+
+def test_a_name_that_sounds_of_hardware_vouches_for_nothing() -> None:
+    crash = "NVRM: x[123]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in foo"
+    assert doubts(f"[  517.250000] {crash}", f"[  517.250000] {UE}") == [False, True]
+
+
+@pytest.mark.parametrize("line", [f"3,881,7120551002,-;{UE}", f"[    0.000000] {UE}", UE, f"[Sun Nov 22 18:29:35 2026] {UE}"])
+def test_what_has_no_stamp_of_its_own_or_a_record_to_itself_is_not_doubted(line: str) -> None:
+    assert doubts(line, line) == [False, False]

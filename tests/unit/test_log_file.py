@@ -162,3 +162,25 @@ def test_lines_that_go_on_without_end_are_bounded(tmp_path: Path, monkeypatch: p
             await told.until(lambda: told.codes == ["xid/79"])
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_the_rest_of_a_record_is_not_believed(tmp_path: Path, parts: int) -> None:
+    """Wherever a look ends: a newline in a user's text begins a line with the record's own stamp."""
+    path = tmp_path / "kern.log"
+    path.touch()
+    ue = "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+    lines = [f"[26218.429856] {text}\n" for text in ("tmpfs: Unknown parameter 'foo", ue, "bar'")]
+
+    async def follow() -> list[str]:
+        async with following(path) as told:
+            for number in range(parts):
+                append(path, "".join(lines[3 * number // parts : 3 * (number + 1) // parts]))
+                size = path.stat().st_size
+                await told.until(lambda size=size: told.read(path, size))  # type: ignore[misc]
+            append(path, f"[26218.429857] {ue}\n")
+            await told.until(lambda: len(told.codes) == 2)
+            assert told.reader.counters.untrusted == 1
+            return told.codes
+
+    assert asyncio.run(follow()) == ["edac/uncorrected"] * 2

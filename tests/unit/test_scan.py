@@ -571,3 +571,14 @@ def test_hostile_json_ends(head: bytes) -> None:
     assert scan_json(head + b"\n" + f"{STAMPED}\n".encode())[1]["status"] in ("unhealthy", "unknown")
     scan_json(b'{"MESSAGE":1}\n{"MESSAGE":[300]}\n{"log":"\\ud800"}\n{"msg":"x","pri":"y","time":{}}\n')
     scan_json(b"__REALTIME_TIMESTAMP=1\n__MONOTONIC_TIMESTAMP=1\nMESSAGE\n" + b"\xff" * 8 + b"x")
+
+
+def test_the_rest_of_a_record_is_shown_and_not_judged() -> None:
+    """`dmesg -S` after somebody gave a mount option with a newline in it."""
+    ue = "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+    lines = ("tmpfs: Unknown parameter 'foo", ue, "bar'")
+    events, verdict = scan_json("".join(f"[26218.429856] {line}\n" for line in lines).encode())
+    assert [(event["type"], event["code"]) for event in events] == [("untrusted", None)]
+    assert (verdict["status"], verdict["untrusted"]) == ("healthy", 1)
+    _, alone = scan_json(f"[26218.429856] {ue}\n".encode())
+    assert alone["rebootRequired"]

@@ -102,6 +102,10 @@ class FileSystems:
             self._disks_at = time.monotonic()
         return self._disks
 
+    def mounted(self) -> frozenset[str]:
+        """The disks that anything is mounted from, by what the mounts call them: a disk that has gone still stands there. Raises OSError."""
+        return frozenset(Path(mount.source).name for mount in self._mounts() if mount.source.startswith("/dev/"))
+
     def drives(self) -> frozenset[str] | None:
         """The NVMe controllers beneath them (`nvme0`); None where that cannot be told. Read anew as `disks` is, and raises OSError as it does."""
         if time.monotonic() - self._drives_at >= _KNOWN_S:

@@ -7,7 +7,7 @@ Refuses  meaning, and all reading: each part knows its own files. What a machine
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,16 +32,19 @@ class Part(Protocol):
 
 
 class Host:
-    """The subject of the host source. `state` is the folder that vitald writes its ledger to."""
+    """The subject of the host source. `state` is the folder that vitald writes its ledger to, `also` is done at each look for devices."""
 
     name = "host"
 
-    def __init__(self, sysfs: Path, procfs: Path, state: Path, settings: config.Host, fstab: Fstab) -> None:
+    def __init__(
+        self, sysfs: Path, procfs: Path, state: Path, settings: config.Host, fstab: Fstab, also: Callable[[], None] | None = None
+    ) -> None:
         self.memory: dict[str, Any] = {}
         files = Files()
         self.filesystems = FileSystems(sysfs, procfs, (str(state), *settings.mounts), fstab)
         self.drives = Drives(sysfs, files, self.filesystems.drives)
         self._fstab = fstab
+        self._also = also
         self.processes = Processes(procfs, files)
         self.clock = Clock()
         self.units = Units(settings.units, settings.units_if_enabled)
@@ -52,6 +55,8 @@ class Host:
     def find(self) -> Found:
         """All parts; one that cannot be listed leaves the others alone."""
         self._fstab.read()
+        if self._also is not None:
+            self._also()
         if not self._recalled:
             stored = self.memory.get("units")
             self.units.remember([unit for unit in stored if isinstance(unit, str)] if isinstance(stored, list) else [])

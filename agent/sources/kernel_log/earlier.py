@@ -31,7 +31,7 @@ from agent.sources.kernel_log import pstore
 from agent.sources.kernel_log.interpret import NAME, Interpreter, boot_event, lost_event
 from agent.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
 from agent.sources.kernel_log.kmsg import wall_time
-from agent.sources.kernel_log.lines import strip
+from agent.sources.kernel_log.lines import Sequel, strip
 from agent.sources.kernel_log.place import Place
 from agent.sources.kernel_log.record import KernelRecord, TornRecord
 from agent.sources.source import Batch, Position
@@ -276,14 +276,13 @@ class Earlier:
         known: frozenset[str],
         told: frozenset[tuple[int | None, bytes]],
     ) -> Iterator[Event]:
-        former = -1
+        sequel = Sequel()
         parted = not known.isdisjoint(crash.chunks)  # then the lines' numbers may be others than they were
         for number, (text, chunk) in enumerate(zip(crash.lines, crash.chunks)):
             usec, line = _stamp_of(text), strip(text)
             if usec is None or line is None:
                 continue
-            # A second line with one stamp may be the rest of a record, which a process's name with a newline can forge.
-            believed, former = usec != former, usec
+            doubt = sequel.doubt(line)
             if usec <= after_usec or chunk in known or (usec, text) in told:
                 continue
             sighting = self.interpreter.recognise(line.message)
@@ -291,12 +290,13 @@ class Earlier:
                 yield self.interpreter.event(
                     sighting,
                     line.message,
-                    line.facility if believed else 1,
+                    line.facility,
                     identity=f"pstore:{chunk if parted else crash.name}:{number}",
                     time=crash.time,
                     boot_id=boot_id,
                     usec=usec,
                     approximate=True,
+                    doubt=doubt,
                 )
 
     async def _boots_since(self, boot_id: str, place: Place) -> list[str]:

@@ -22,7 +22,7 @@ import anyio.lowlevel
 
 from agent.model import Event
 from agent.sources.kernel_log.interpret import NAME, Interpreter, lost_event
-from agent.sources.kernel_log.lines import MORE, Line, joined, strip
+from agent.sources.kernel_log.lines import MORE, Line, Sequel, joined, strip
 from agent.sources.source import Batch, Position, SourceFailed
 
 _POLL_S, _HEARTBEAT_S = 0.25, 1.0
@@ -50,6 +50,8 @@ class _Held:
     line: Line
     raw: bytes
     offset: int
+    doubt: str
+    before: Sequel  # as it was before this line, which may be read again
     more: list[bytes] = field(default_factory=list)
 
 
@@ -63,6 +65,8 @@ class LogFile:
         self.path = Path(path)
         self.interpreter = interpreter
         self.boot_id = boot_id
+        self._live = False  # what was there when we came has been read
+        self._sequel = Sequel()
 
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """From the byte after `after`, wherever its file is by now; else from the beginning of the file at the path."""
@@ -87,6 +91,7 @@ class LogFile:
                     said = time.monotonic()
                     yield Batch(NAME, tuple(events), Position(NAME, self.boot_id, here.cursor()), caught_up=not more)
                 seen = -1 if more else until
+                self._live = self._live or not more
                 if more:
                     await anyio.lowlevel.checkpoint()
                 elif until > here.offset:
@@ -180,13 +185,15 @@ class LogFile:
                 held = None
                 if line is not None:
                     self.interpreter.counters.userspace += bool(line.facility)
-                    events.append(event := self._event(line, raw, here.inode, offset))
-                    held = _Held(line, raw, offset) if event is None and not line.facility else None
+                    before = self._sequel.copy()
+                    doubt = self._sequel.doubt(line)
+                    events.append(event := self._event(line, raw, here.inode, offset, doubt))
+                    held = _Held(line, raw, offset, doubt, before) if event is None and not line.facility else None
             offset += len(raw)
         until = offset
         if held is not None and until != seen and (held.offset > began or not full):
             self.interpreter.counters.read -= 1 + len(held.more)  # they are read again
-            offset = held.offset
+            offset, self._sequel = held.offset, held.before
         else:
             events.append(self._joined(held, here.inode))
         here.offset, here.tail = offset, _checksum(fd, offset)
@@ -195,15 +202,23 @@ class LogFile:
     def _joined(self, held: _Held | None, inode: int) -> Event | None:
         if held is None or not held.more:
             return None
-        return self._event(joined(held.line, held.more[:MORE]), held.raw, inode, held.offset)
+        return self._event(joined(held.line, held.more[:MORE]), held.raw, inode, held.offset, held.doubt)
 
-    def _event(self, line: Line, raw: bytes, inode: int, offset: int) -> Event | None:
+    def _event(self, line: Line, raw: bytes, inode: int, offset: int, doubt: str) -> Event | None:
         sighting = self.interpreter.recognise(line.message)
         if sighting is None:
             return None
         identity = f"file:{inode:x}:{offset}:{zlib.crc32(raw):08x}"
         return self.interpreter.event(
-            sighting, line.message, line.facility, identity=identity, time=time.time(), boot_id=self.boot_id, usec=None
+            sighting,
+            line.message,
+            line.facility,
+            identity=identity,
+            time=time.time(),
+            boot_id=self.boot_id,
+            usec=None,
+            live=self._live,
+            doubt=doubt,
         )
 
 

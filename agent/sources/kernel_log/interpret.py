@@ -17,6 +17,7 @@ from agent.sources.kernel_log.announced import Announcements
 from agent.sources.kernel_log.recognise import Recogniser
 from agent.sources.kernel_log.record import unescape
 from agent.sources.kernel_log.sighting import Sighting
+from agent.sources.listed import Listed
 from agent.sources.neuron.places import PLACED, Places
 from agent.sources.pci import PciInventory
 from agent.sources.source import KERNEL_LOG
@@ -43,7 +44,8 @@ class Interpreter:
     """Holds what a line is read against: the catalogue's shapes, the drills, the devices.
 
     Without an inventory the lines are another machine's or another day's, and this node's devices say nothing about them.
-    `needed` names the disks that hold the file systems which the node cannot do without; `drive` tells what an NVMe drive is to the node.
+    `needed` names the disks that hold the file systems which the node cannot do without; `drive` tells what an NVMe drive is to the node;
+    `listed` knows which memory controllers, disks and network devices it has.
     """
 
     def __init__(
@@ -56,12 +58,14 @@ class Interpreter:
         places: Places | None = None,
         needed: Callable[[], Collection[str]] | None = None,
         drive: Callable[[str], Mapping[str, Value]] | None = None,
+        listed: Listed | None = None,
     ) -> None:
         self.announcements = announcements
         self.inventory = inventory
         self.places = places or Places()
         self.needed = needed
         self.drive = drive
+        self.listed = listed
         self.counters = Counters()
         self._heads: dict[str, tuple[str, str, float]] = {}
         self.configure(catalog, accept_userspace=accept_userspace)
@@ -93,8 +97,14 @@ class Interpreter:
         boot_id: str,
         usec: int | None,
         approximate: bool = False,
+        live: bool = False,
+        doubt: str = "",
     ) -> Event:
-        """The event of a recognised record. `time` is seconds since the epoch, `approximate` if it was reckoned from `usec`, the kernel's own clock."""
+        """The event of a recognised record. `time` is seconds since the epoch, `approximate` if it was reckoned from `usec`, the kernel's own clock.
+
+        `live`: it was written while we were reading, so that the device it names had to be here to be seen. `doubt`: why it may not be
+        a record of its own.
+        """
         trust, simulated_until = self._trust(text, facility, identity, time)
         fields: dict[str, Value] = dict(sighting.fields)
         said = {"number": sighting.number, "pci": sighting.pci, "pid": sighting.pid, "process": sighting.process}
@@ -115,8 +125,16 @@ class Interpreter:
                 fields["needed"] = component.id in self.needed()
         if self.inventory is not None and component.id and named:
             fields["on_pci"] = self.inventory.present(component.id)
+            if (had := self.inventory.had(component.id)) is not None:
+                fields["on_node"] = had
             if (port := self.inventory.port(component.id)) is not None:
                 fields["port"] = port
+        on_node, stranger = self._whereabouts(sighting)
+        if on_node is not None:
+            fields["on_node"] = on_node
+        unbelievable = doubt or (stranger if live and trust is Trust.KERNEL else "")
+        if unbelievable and trust is not Trust.ANNOUNCED:
+            trust, fields["untrusted"] = Trust.UNTRUSTED, unbelievable
         if trust is Trust.UNTRUSTED:
             self.counters.untrusted += 1
         return Event(
@@ -156,6 +174,14 @@ class Interpreter:
         if kind is ComponentKind.NIC and device is not None and self.inventory is not None:
             device = self.inventory.address(str(device)) or device
         return Component(kind, str(device)) if device else NODE
+
+    def _whereabouts(self, sighting: Sighting) -> tuple[bool | None, str]:
+        """Whether the node has the device that a line names, as far as that can be told; and, where it certainly has not, in words."""
+        among, name = self.catalog.rule(sighting.code).among, sighting.fields.get("device")
+        if self.listed is None or among is None or not isinstance(name, str):
+            return None, ""
+        stranger = self.listed.is_stranger(among, name)
+        return self.listed.has(among, name), f"no {among.word} {name} on this node" if stranger else ""
 
     def _asks(self, code: str, field: str) -> bool:
         return any(field in case.where for case in self.catalog.rule(code).cases)

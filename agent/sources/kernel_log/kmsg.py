@@ -147,6 +147,7 @@ class Kmsg:
                         boot_id=self.boot_id,
                         usec=int(usec),
                         approximate=not live,
+                        live=live,
                     )
                     events.append(record)
             return events, False

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from agent.sources.kernel_log.recognise import begins_with_name
 from agent.sources.kernel_log.record import KernelRecord, TornRecord, escape
 
 _MONTH = r"(?:\d{1,2}[^\W\d]|[^\W\d]{3,5}\.?)"  # localised: "Mär", "Okt", "févr.", "8月"
@@ -50,6 +51,22 @@ _LONGEST = 8192  # the kernel cuts a record at about 1 KiB, escapes make it four
 _RAW = re.compile(rb"\d{1,4},\d+,\d+,[^;]{1,256};")
 _DIGITS = 12  # of seconds; a longer one is nobody's uptime
 MORE = 16  # lines that go on with one record
+# Lines of these hold no text of a user's but a process's name, which is too short for a second line that says something.
+_OF_HARDWARE = (
+    b"NVRM: ",
+    b"nvidia",
+    b"mce: ",
+    b"[Hardware Error]",
+    b"{",
+    b"EDAC ",
+    b"pcieport ",
+    b"mlx",
+    b"nvme ",
+    b"neuron:",
+    b"efa ",
+    b"infiniband ",
+)
+DOUBT = "it has the stamp of the line before it and may be the rest of that record"
 
 
 @dataclass(slots=True)  # not frozen: one is made for every line of a log, in half the time
@@ -61,11 +78,40 @@ class Line:
     usec: int | None = field(default=None, compare=False)  # on the kernel's own clock, where the form has that
     shaped: bool = field(default=False, compare=False)  # the form alone says that it is a line of a kernel log
     host: str = field(default="", compare=False)  # that the form names
+    whole: bool = field(default=False, compare=False)  # the form writes a record as one line
 
     @property
     def goes_on(self) -> bool:
         """Indented and without a stamp: of the record before, which the kernel wrote with a newline in it."""
         return not self.shaped and self.facility is None and self.message[:1] in (b" ", b"\t")
+
+
+class Sequel:
+    """Tells a line that may be the rest of a record: where a form keeps no record's end, a newline in a user's text begins a line.
+
+    syslog(2), /proc/kmsg and so rsyslog, `dmesg -S` and pstore write the record's own stamp before each of its lines. Of records that
+    follow within one microsecond, those are believed that come after a line of hardware's.
+    """
+
+    __slots__ = ("_believed", "_usec")
+
+    def __init__(self) -> None:
+        self._usec: int | None = None
+        self._believed = True
+
+    def copy(self) -> Sequel:
+        """As it is now, for lines that are read again."""
+        same = Sequel()
+        same._usec, same._believed = self._usec, self._believed
+        return same
+
+    def doubt(self, line: Line) -> str:
+        """Why the line may not be what it seems; empty where nothing speaks against it. To be asked of every line, in order."""
+        if line.whole or not line.usec or line.usec != self._usec:  # the clock stands at 0 early in a boot
+            self._usec = line.usec
+            self._believed = line.message.startswith(_OF_HARDWARE) and not begins_with_name(line.message)
+            return ""
+        return "" if self._believed else DOUBT
 
 
 def joined(line: Line, more: Iterable[bytes]) -> Line:
@@ -82,7 +128,7 @@ def strip(raw: bytes) -> Line | None:
             record = KernelRecord.parse(raw)
         except TornRecord:
             return None
-        return Line(record.text, record.facility, record.usec, shaped=True)
+        return Line(record.text, record.facility, record.usec, shaped=True, whole=True)
     text = raw.decode("utf-8", "surrogateescape")
     facility: int | None = None
     usec: int | None = None

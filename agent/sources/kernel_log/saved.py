@@ -30,7 +30,7 @@ from agent.sources.kernel_log.announced import Announcement, Announcements
 from agent.sources.kernel_log.clock import Clock, in_time_order
 from agent.sources.kernel_log.dates import anchor_in, date_in
 from agent.sources.kernel_log.interpret import Interpreter, boot_event
-from agent.sources.kernel_log.lines import MORE, Line, joined, strip
+from agent.sources.kernel_log.lines import MORE, Line, Sequel, joined, strip
 from agent.sources.kernel_log.recognise import begins_with_name
 from agent.sources.kernel_log.record import escape
 from agent.sources.kernel_log.sighting import Sighting
@@ -79,6 +79,7 @@ class Record:
     host: str = ""  # that stands before the line, or beside it
     boot_id: str = ""  # that the form keeps beside the line
     more: tuple[bytes, ...] = ()  # indented lines that follow: of the same record, if it is the kernel's
+    doubt: str = ""  # why it may be no record of its own
 
 
 @dataclass(slots=True)
@@ -235,7 +236,16 @@ class SavedLog:
         self, record: Record, line: Line, sightings: tuple[Sighting | None, ...], boot: str, place: float
     ) -> tuple[Event | None, ...]:
         return tuple(
-            reader.event(sighting, line.message, line.facility, identity=f"line:{record.number}", time=place, boot_id=boot, usec=line.usec)
+            reader.event(
+                sighting,
+                line.message,
+                line.facility,
+                identity=f"line:{record.number}",
+                time=place,
+                boot_id=boot,
+                usec=line.usec,
+                doubt=record.doubt,
+            )
             if sighting is not None
             else None
             for reader, sighting in zip(self._readers, sightings)
@@ -387,8 +397,11 @@ class SavedLog:
     def _joined(records: Iterator[Record]) -> Iterator[Record]:
         """Indented lines without a stamp belong to the record before, which the kernel wrote with a newline in it."""
         held: Record | None = None
+        sequel = Sequel()
         for record in records:
             line = record.line
+            if line is not None:
+                record.doubt = sequel.doubt(line)
             if held is not None and line is not None and line.goes_on:
                 if len(held.more) < MORE:
                     held.more += (line.message,)

@@ -1,0 +1,174 @@
+"""Whether a line is about this node: its memory controllers, disks and network devices, now and earlier in this boot."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agent.catalog.rules import Among
+from agent.cli import render
+from agent.model import Action, Event, Trust
+from agent.sources.kernel_log.announced import Announcements
+from agent.sources.kernel_log.interpret import Interpreter
+from agent.sources.listed import Listed
+from agent.sources.pci import PciInventory
+from tests.trees import NVIDIA, Tree
+from tests.unit.builders import catalogue
+
+UE = "EDAC {}: 1 UE memory scrubbing error on CPU_SrcID#1_MC#0_Chan#0_DIMM#1 (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+MEDIUM = "critical medium error, dev {}, sector 81920 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    made = Tree(tmp_path)
+    for name in (
+        "devices/system/edac/mc/mc0",
+        "class/block/nvme0n1",
+        "class/block/sda",
+        "class/block/dm-0",
+        "class/nvme/nvme0",
+        "class/net/eth0",
+    ):
+        (tmp_path / name).mkdir(parents=True)
+    return made
+
+
+def read(listed: Listed, line: str, *, live: bool = True, facility: int = 0, drills: Announcements | None = None) -> Event:
+    known = Interpreter(catalogue(), drills or Announcements(), None, accept_userspace=True, listed=listed)
+    sighting = known.recognise(line.encode())
+    assert sighting is not None
+    return known.event(sighting, line.encode(), facility, identity="i", time=100.0, boot_id="b", usec=None, live=live)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "why"),
+    [
+        (UE.format("MC7"), "edac/uncorrected", "no memory controller MC7 on this node"),
+        (MEDIUM.format("nvme3n1"), "fs/medium_error", "no disk nvme3n1 on this node"),
+        ("EXT4-fs (sdz1): Remounting filesystem read-only", "fs/readonly", "no disk sdz1 on this node"),
+    ],
+)
+def test_a_line_about_what_is_not_here_is_shown_and_not_judged(tree: Tree, line: str, code: str, why: str) -> None:
+    event = read(Listed(tree.root), line)
+    assert (event.code, event.trust, event.judged) == (code, Trust.UNTRUSTED, False)
+    assert (event.fields["untrusted"], event.fields["on_node"]) == (why, False)
+    assert event.raw == line
+
+
+@pytest.mark.parametrize(
+    "line", [UE.format("MC0"), *(MEDIUM.format(disk) for disk in ("nvme0n1", "nvme0n1p2", "nvme0c3n1", "sda", "sda4", "dm-0"))]
+)
+def test_a_line_about_what_is_here_counts(tree: Tree, line: str) -> None:
+    """A partition's disk will do: its table may have been read anew."""
+    event = read(Listed(tree.root), line)
+    assert (event.trust, event.fields["on_node"]) == (Trust.KERNEL, True)
+
+
+def test_what_has_gone_since_it_was_seen_counts(tree: Tree) -> None:
+    listed = Listed(tree.root)
+    listed.look()
+    (tree.root / "class/block/sda").rmdir()
+    assert read(listed, MEDIUM.format("sda")).trust is Trust.KERNEL
+    assert read(Listed(tree.root), MEDIUM.format("sda")).trust is Trust.UNTRUSTED, "who came later has not seen it"
+
+
+def test_what_a_file_system_is_still_mounted_from_counts(tree: Tree) -> None:
+    listed = Listed(tree.root, lambda: frozenset({"sdq1"}))
+    assert read(listed, "EXT4-fs (sdq1): Remounting filesystem read-only").fields["on_node"] is True
+
+
+def test_what_was_written_before_we_came_counts_and_says_so(tree: Tree) -> None:
+    """The device may have gone before the daemon was there."""
+    event = read(Listed(tree.root), UE.format("MC7"), live=False)
+    assert (event.trust, event.fields["on_node"]) == (Trust.KERNEL, False)
+    assert catalogue().rule(event.code).rule_on(event.fields).action is Action.REBOOT_NODE
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nvme nvme9: Removing after probe failure status: -19",  # gone before anybody could see it
+        "infiniband rdmap79s0: Wait for completion (polling) timeout",  # it may be in a namespace
+    ],
+)
+def test_of_what_nobody_sees_all_of_a_line_counts_and_says_so(tree: Tree, line: str) -> None:
+    event = read(Listed(tree.root), line)
+    assert (event.trust, event.fields["on_node"]) == (Trust.KERNEL, False)
+
+
+@pytest.mark.parametrize("line", [UE.format("MC7"), MEDIUM.format("sdz")])
+def test_where_there_is_no_list_a_line_counts(tmp_path: Path, line: str) -> None:
+    event = read(Listed(tmp_path), line)
+    assert event.trust is Trust.KERNEL
+    assert "on_node" not in event.fields
+
+
+def test_a_drill_may_be_about_anything(tree: Tree) -> None:
+    drills = Announcements()
+    drills.announce(UE.format("MC7"), 100.0, 60.0)
+    assert read(Listed(tree.root), UE.format("MC7"), facility=1, drills=drills).trust is Trust.ANNOUNCED
+
+
+def test_a_saved_log_is_another_machines(tree: Tree) -> None:
+    known = Interpreter(catalogue(), Announcements(), None, accept_userspace=False)
+    line = UE.format("MC7").encode()
+    sighting = known.recognise(line)
+    assert sighting is not None
+    event = known.event(sighting, line, None, identity="i", time=1.0, boot_id="", usec=None)
+    assert (event.trust, "on_node" in event.fields) == (Trust.KERNEL, False)
+
+
+@pytest.mark.parametrize("name", ["../../../etc", "..", ".", "a/b", "", "x" * 65])
+def test_a_name_leads_nowhere(tree: Tree, name: str) -> None:
+    assert Listed(tree.root).has(Among.DISKS, name) is False
+
+
+def test_what_is_remembered_is_bounded(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.sources.listed._MOST", 2)
+    listed = Listed(tree.root)
+    listed.look()
+    for name in ("nvme0n1", "sda", "dm-0"):
+        (tree.root / "class/block" / name).rmdir()
+    assert [listed.has(Among.DISKS, name) for name in ("dm-0", "nvme0n1", "sda")] == [False, True, True]
+
+
+# --- PCI functions: one that is not here makes the line no less, and is said
+
+
+def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tree) -> None:
+    tree.pci("0000:65:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
+    inventory = PciInventory(tree.root)
+    xid = "NVRM: Xid (PCI:0000:{}:00): 79, pid=7, name=x, GPU has fallen off the bus."
+
+    def seen(bus: str) -> Event:
+        known = Interpreter(catalogue(), Announcements(), inventory, accept_userspace=False)
+        sighting = known.recognise(xid.format(bus).encode())
+        assert sighting is not None
+        return known.event(sighting, xid.format(bus).encode(), 0, identity="i", time=1.0, boot_id="b", usec=None, live=True)
+
+    assert "on_node" not in seen("99").fields, "nobody has looked yet"
+    inventory.read()
+    shutil.rmtree(tree.root / "bus/pci/devices")
+    (tree.root / "bus/pci/devices").mkdir()
+    inventory.read()
+    gone, never = seen("65"), seen("99")
+    assert (gone.fields["on_pci"], gone.fields["on_node"]) == (False, True)
+    assert (never.fields["on_pci"], never.fields["on_node"], never.trust) == (False, False, Trust.KERNEL)
+    assert catalogue().rule(never.code).rule_on(never.fields).action is Action.REBOOT_NODE
+
+
+@pytest.mark.parametrize(
+    ("fields", "trust", "mark"),
+    [
+        ({"on_node": False}, "kernel", "[no such device here] "),
+        ({"on_node": True}, "kernel", ""),
+        ({"on_node": False, "untrusted": "no disk sdz on this node"}, "untrusted", "[UNTRUSTED (no disk sdz on this node, not judged)] "),
+        ({}, "untrusted", "[UNTRUSTED (written by a process, not judged)] "),
+    ],
+)
+def test_a_person_is_told(fields: dict[str, object], trust: str, mark: str) -> None:
+    event = {"simulated": False, "trust": trust, "fields": fields, "time": None, "code": "a/b", "component": "node", "raw": "line"}
+    assert render.event_line(event).endswith(f"a/b  node  {mark}line")
