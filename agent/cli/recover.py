@@ -42,7 +42,6 @@ from agent.recovery.request import parse as parse_request
 
 Json = dict[str, object]
 
-USER = "vitald"
 _CONFIG_BYTES = 1024 * 1024
 _ANSWER_S = 5.0
 _OPEN = 1000
@@ -85,18 +84,10 @@ def read_config(path: Path) -> Config:
     return parse_config(text, tables, str(path))
 
 
-def owners() -> frozenset[int]:
-    """Who may ask: root, and the daemon's user."""
-    try:
-        return frozenset({0, pwd.getpwnam(USER).pw_uid})
-    except KeyError:
-        return frozenset({0})
-
-
 def readers() -> int:
     """The group that may read what was decided."""
     try:
-        return pwd.getpwnam(USER).pw_gid
+        return pwd.getpwnam(client.USER).pw_gid
     except KeyError:
         return 0
 
@@ -109,7 +100,7 @@ def clock(config: Config) -> Clock:
 
 def request_of(config: Config) -> tuple[Request | None, str]:
     """The request; or why there is none that counts."""
-    path, who = config.paths.runtime / FILE, owners()
+    path, who = config.paths.runtime / FILE, client.owners()
     try:
         data = files.read(path, who, MOST_BYTES)
         files.judge_folders(path.parent.parent.resolve(strict=True) / path.parent.name, who)
@@ -235,9 +226,9 @@ class Recover:
         asking = argparse.Namespace(socket=path, timeout=_ANSWER_S)
         try:
             place = path.parent.resolve(strict=True)
-            files.judge_folders(place, owners())
+            files.judge_folders(place, client.owners())
             found = (place / path.name).lstat()
-            if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in owners():
+            if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in client.owners():
                 return Answer(None, f"{path} is not the daemon's socket", {})
             status = client.status(asking)
             findings = client.ask(asking, "/v1/findings", limit=_OPEN)

@@ -247,6 +247,36 @@ def test_stopped(machine: Machine, service: Service) -> None:
     service.ready()
 
 
+def test_root_decides_once_a_minute(machine: Machine, service: Service) -> None:
+    """However often the daemon's user renames a request into place. The unit's minute is made 3 s here."""
+    assert "/bin/sleep 60" in machine.show("vitald-recover", "ExecStartPre")
+    drop_in = service.drop_in("vitald-recover.service", "[Service]\nExecStartPre=\nExecStartPre=/bin/sleep 3\n")
+    machine.run("systemctl", "start", "vitald-recover.path")
+    folder = "/run/vitald/recovery"
+    renamed = f"mkdir -p {folder}; echo x >{folder}/new; mv {folder}/new {folder}/request.json"
+
+    def decided() -> int:
+        said = machine.run("journalctl", "-u", "vitald-recover", "-b", "--no-pager", "-o", "cat").stdout
+        return said.count('"event": "recovery_decided"')
+
+    machine.run("sh", "-c", f"for i in $(seq 200); do {renamed}; sleep 0.05; done", user="vitald")
+    assert 1 <= decided() <= 4, decided()
+    assert machine.run("systemctl", "is-active", "vitald-recover.path", check=False).stdout == "active\n"
+    machine.until(lambda: machine.show("vitald-recover", "ActiveState") == "inactive", 20.0, "the last one to end")
+    before = decided()
+    machine.run("sh", "-c", renamed, user="vitald")
+    machine.until(lambda: decided() == before + 1, 20.0, "one more decision")
+    machine.until(lambda: machine.show("vitald-recover", "ActiveState") == "inactive", 20.0, "its end")
+    machine.run("sh", "-c", renamed, user="vitald")
+    machine.until(lambda: machine.show("vitald-recover", "ActiveState") == "activating", 20.0, "another start")
+    begun = time.monotonic()
+    machine.run("systemctl", "stop", "vitald-recover")  # as a shutdown does
+    assert time.monotonic() - begun < 2.0
+    machine.run("systemctl", "stop", "vitald-recover.path")
+    machine.run("rm", "-r", folder)
+    service.undo(drop_in)
+
+
 def test_a_wrong_configuration_is_no_end(machine: Machine, service: Service) -> None:
     """It does not start, requests are refused and do not hang, and once it is mended nobody has to do anything."""
     drop_in = service.drop_in("vitald-retry.timer", "[Timer]\nOnUnitInactiveSec=\nOnUnitInactiveSec=8s\nAccuracySec=100ms\n")
