@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("vitald: a drill writes to the kernel log, which only root may", file=sys.stderr)
         return EX_UNAVAILABLE
     except OSError as error:
-        print(f"vitald: {error.filename}: {error.strerror}: the drill was not written", file=sys.stderr)
+        print(f"vitald: {log.path}: {error.strerror}: the drill was not written", file=sys.stderr)
         return EX_UNAVAILABLE
     if arguments.json:
         render.emit_json(seen)
