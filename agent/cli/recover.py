@@ -205,7 +205,7 @@ class Recover:
             standing=standing,
             standing_trouble=answer.trouble,
             # Who is not to act need not ask the scheduler either.
-            node=drained or (self._drain.look(wish) if automatic and request is not None else Node()),
+            node=drained or (self._look(wish) if automatic and request is not None else Node()),
             reboots_per_day=settings.reboots_per_day,
             replacements_per_day=settings.replacements_per_day,
             device_reset=self._config.policy.device_reset,
@@ -213,6 +213,10 @@ class Recover:
             elsewhere="[slurm] hyperpod = true: HyperPod reboots this node" if self._config.slurm.hyperpod else "",
         )
         return facts, wish
+
+    def _look(self, wish: Wish) -> Node:
+        trouble = cluster.cut_off(self._settings.drain, self._settings.replace)
+        return Node(trouble=trouble) if trouble else self._drain.look(wish)
 
     def _clock(self) -> tuple[Clock, str]:
         try:

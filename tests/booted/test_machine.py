@@ -34,9 +34,9 @@ def install(machine: Machine, file: str) -> float:
     return time.monotonic() - begun
 
 
-def exposure(machine: Machine) -> float:
-    said = machine.run("systemd-analyze", "security", "--no-pager", "vitald.service").stdout
-    (number,) = re.findall(r"Overall exposure level for vitald\.service: ([0-9.]+)", said)
+def exposure(machine: Machine, unit: str) -> float:
+    said = machine.run("systemd-analyze", "security", "--no-pager", unit).stdout
+    (number,) = re.findall(rf"Overall exposure level for {re.escape(unit)}: ([0-9.]+)", said)
     print("\n".join(line for line in said.splitlines() if line.startswith(("✗", "→"))))
     return float(number)
 
@@ -58,8 +58,9 @@ def test_installed_active_and_ready(machine: Machine, service: Service) -> None:
     print(f"installed in {seconds:.1f} s")
 
 
-def test_how_exposed_it_is(machine: Machine) -> None:
-    assert exposure(machine) <= EXPOSURE
+@pytest.mark.parametrize("unit", ["vitald.service", "vitald-recover.service"])
+def test_how_exposed_it_is(machine: Machine, unit: str) -> None:
+    assert exposure(machine, unit) <= EXPOSURE
 
 
 def test_it_has_no_capability(machine: Machine, service: Service) -> None:
@@ -272,6 +273,9 @@ def test_root_decides_once_a_minute(machine: Machine, service: Service) -> None:
     begun = time.monotonic()
     machine.run("systemctl", "stop", "vitald-recover")  # as a shutdown does
     assert time.monotonic() - begun < 2.0
+    kept = machine.run("stat", "--format=%U:%G %a", "/var/lib/vitald-recover", "/var/lib/vitald-recover/decisions.jsonl").stdout
+    assert kept.splitlines() == ["root:vitald 750", "root:vitald 640"]
+    assert '"step": "refused"' in machine.run("cat", "/var/lib/vitald-recover/decisions.jsonl", user="vitald").stdout
     machine.run("systemctl", "stop", "vitald-recover.path")
     machine.run("rm", "-r", folder)
     service.undo(drop_in)
