@@ -20,6 +20,7 @@ from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Node, UnixConnection, free_port
 from tests.pace import patient
 from tests.system.lines import about, fresh_pci, wait_for_pid, xid
+from tests.unit.test_lock import NOBODY, holding_all_it_can
 
 Make = Callable[..., Node]
 
@@ -167,6 +168,23 @@ def test_one_at_a_time(shared_node: Node, tmp_path: Path) -> None:
         done = second(shared_node, tmp_path, **changed)
         assert (done.returncode, "another vitald is running" in done.stderr, "Traceback" in done.stderr) == (69, True, False), changed
     assert shared_node.answers("/healthz")
+
+
+def test_who_may_read_keeps_it_from_nothing(make_node: Make) -> None:
+    """Another user, of the group that may read, holds a lock on all that he can open of the daemon's folders: it starts, and so it does again."""
+    require(os.geteuid() == 0, "root")
+    node = make_node()
+    for _ in range(2):
+        node.start()
+        node.stop()
+    for folder in (node.state, node.runtime):
+        os.chown(folder, -1, NOBODY)
+        folder.chmod(0o750)
+    with holding_all_it_can([node.state, node.runtime]) as held:
+        assert held >= 2
+        node.start()
+        assert second(node, node.folder).returncode == 69
+        assert node.answers("/healthz")
 
 
 def test_a_port_in_use(shared_node: Node, make_node: Make) -> None:
