@@ -17,14 +17,15 @@ from tests.pace import patient
 from tests.system.lines import fresh_pci, wait_for_pid, xid
 from tests.system.test_api_clients import connected
 
-# A machine that has so many threads for this process, and no other. Root is held to no limit of processes, so the limit is played.
+# A machine that has so many threads for this process, or none of that name. Root is held to no limit of processes, so the limit is played.
 _FEW_THREADS = """
 import sys, threading
-left, begin = int(sys.argv.pop(1)), threading.Thread.start
+wanted, begin = sys.argv.pop(1), threading.Thread.start
+left = int(wanted) if wanted.isdecimal() else 1000
 def start(thread):
     global left
     left -= 1
-    if left < 0:
+    if left < 0 or thread.name == wanted:
         raise RuntimeError("can't start new thread")
     begin(thread)
 threading.Thread.start = start
@@ -75,7 +76,7 @@ def test_no_thread_to_be_had(make_node: Callable[..., Node], threads: int) -> No
 def test_no_thread_later(make_node: Callable[..., Node], tmp_path: Path) -> None:
     """What is looked at by threads of its own fails, in words, and the rest goes on."""
     node = make_node(looks=("host",))
-    node.command = [PYTHON, "-c", _FEW_THREADS, "7", "run", "--config", str(node.config)]
+    node.command = [PYTHON, "-c", _FEW_THREADS, "host", "run", "--config", str(node.config)]
     node.start(wait=False)
     node.until(lambda: node.answers("/healthz"), 15.0, "the daemon")
     node.until(lambda: node.said("source_failed"), 15.0, "the word of it")
