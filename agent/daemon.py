@@ -7,7 +7,6 @@ Nothing imports this module but the command line. The order of start and stop ca
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import grp
 import os
 import signal
@@ -16,6 +15,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -23,7 +23,7 @@ import anyio.abc
 import structlog
 from aiohttp import web
 
-from agent import __version__
+from agent import __version__, lock
 from agent import catalog as catalogs
 from agent import config as configs
 from agent import log as logs
@@ -38,7 +38,7 @@ from agent.diagnostics.summary import DeepLog
 from agent.lane import Lane, LaneStuck
 from agent.ledger import Ledger, LedgerError, LedgerNewer, Query, read_events, read_run, read_runs
 from agent.model import Action, SourceHealth, SourceState, Status
-from agent.outputs import metrics
+from agent.outputs import library, metrics
 from agent.outputs.api import Api, Routes
 from agent.outputs.diagnostics import DiagnosticRoutes
 from agent.outputs.expect import ExpectRoutes
@@ -63,6 +63,7 @@ _PULSE_S = 5.0
 _HOUSEKEEPING_S = 60.0
 _TRIM_EVERY = 60  # rounds of housekeeping
 _SHUTDOWN_S = 0.5
+_KEPT_ALIVE_S = 30.0
 _HANDED_OVER = 10  # turns of the loop, which has taken connections that its protocol does not know yet
 _UNHEARD_S = 0.3  # for who has just connected to say what it wants: it would wait in vain
 _BACKLOG = 256
@@ -116,6 +117,7 @@ class Daemon:
     async def run(self) -> None:
         """Until SIGTERM or SIGINT. Raises CannotStart."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(library.Doorkeeper().handle)
         sys.setswitchinterval(_SWITCH_S)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
@@ -336,7 +338,9 @@ class Daemon:
                     raise CannotStart(f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user")
                 _lock(runtime, held)
             except OSError as error:
-                raise CannotStart(f"{runtime}: {error.strerror}: vitald needs a runtime folder it can write ([paths] runtime)") from error
+                raise CannotStart(
+                    f"{error.filename or runtime}: {error.strerror}: vitald needs a runtime folder it can write ([paths] runtime)"
+                ) from error
             with suppress(OSError):  # a state folder that cannot be written is the ledger's trouble, and told there
                 state.mkdir(mode=0o750, parents=True, exist_ok=True)
                 _lock(state, held)
@@ -374,14 +378,13 @@ class Daemon:
 @asynccontextmanager
 async def _http(app: web.Application, gate: Gate, listeners: list[socket.socket], *, patient: bool = False) -> AsyncIterator[None]:
     """Serve an application behind its gate. `patient`: until the last who came before the end is heard."""
-    runner = web.AppRunner(
-        app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S, keepalive_timeout=30.0, handler_cancellation=True
-    )
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S, handler_cancellation=True)
     await runner.setup()
     assert runner.server is not None
+    protocol = partial(library.Protocol, runner.server, _KEPT_ALIVE_S)
     loop = asyncio.get_running_loop()
     try:
-        servers = [await loop.create_server(gate.wrap(runner.server), sock=one, backlog=_BACKLOG) for one in listeners]
+        servers = [await loop.create_server(gate.wrap(protocol), sock=one, backlog=_BACKLOG) for one in listeners]
         try:
             yield
         finally:
@@ -398,11 +401,9 @@ async def _http(app: web.Application, gate: Gate, listeners: list[socket.socket]
 
 
 def _lock(folder: Path, held: ExitStack) -> None:
-    """Hold a folder. Raises CannotStart where another one does, OSError where it cannot be opened."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    held.callback(os.close, fd)
+    """Hold a folder. Raises CannotStart where another one does, OSError where that cannot be told."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.enter_context(lock.held(folder))
     except BlockingIOError:
         raise CannotStart(f"another vitald is running with the folder {folder}") from None
 

@@ -24,14 +24,27 @@ class LaneStuck(Exception):
     """The call before this one has not come back from the kernel."""
 
 
+class NoThread(Exception):
+    """This process may have no more threads; the text says whose limit that may be."""
+
+
+def start(thread: threading.Thread) -> None:
+    """Raises NoThread."""
+    try:
+        thread.start()
+    except RuntimeError as error:  # Python has no exception of its own for it
+        limits = "the limit of processes is reached (ulimit -u, TasksMax= of the unit, or pids.max of the container)"
+        raise NoThread(f"no thread for {thread.name}: {error}: {limits}") from None
+
+
 class Lane:
-    """One named thread and its queue."""
+    """One named thread and its queue. Raises NoThread where there is none to be had."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._stuck = False
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        start(threading.Thread(target=self._run, name=name, daemon=True))
 
     async def call(self, work: Callable[[], T], deadline_s: float = 5.0) -> T:
         """The result of `work`, run in the lane. Raises LaneStuck, or whatever `work` raises."""

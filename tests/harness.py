@@ -277,6 +277,8 @@ listen = "127.0.0.1:{self.port}"
         command = [PYTHON, "-m", "agent", *arguments]
         if arguments[0] not in ("scan", "replay", "explain", "config", "version", "run"):
             command += ["--socket", str(self.socket)]
+        if arguments[0] == "inject":
+            command += ["--config", str(self.config)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(timeout), input=stdin and stdin.decode())
 
     def memory_kib(self, which: str = "VmRSS") -> int:

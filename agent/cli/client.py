@@ -1,6 +1,12 @@
 """
 Asking the daemon: HTTP over its Unix socket, with the standard library only (an HTTP client library costs more to
 import than the whole answer takes).
+
+Owns     whom root believes: only a socket that root or the daemon's user listens on. What an answer may be at most: bytes, depth,
+         tables and lists. A command run by root must not be led, nor filled up, by whoever put a socket in the daemon's place.
+
+Another user's command is not held to the first: what it reads can make it do no more than that user may, and whoever may put a socket
+where he looks is himself or root.
 """
 
 from __future__ import annotations
@@ -14,7 +20,6 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 from urllib.parse import urlencode
 
 from agent import __version__
@@ -22,13 +27,21 @@ from agent.cli import EX_CONFIG, EX_UNAVAILABLE, Failed, words
 
 Json = dict[str, object]
 STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
-_MOST_BYTES = 64 * 1024 * 1024  # many times the largest answer
+USER = "vitald"  # the daemon's, as the package makes it
+# Of an answer. The largest that are real: 1,000 events or findings, some 2 KiB each; what a diagnostic printed, 2 MiB before it is JSON.
+_MOST_BYTES, _MOST_DEPTH, _MOST_PARTS = 8 * 1024 * 1024, 32, 128 * 1024
+_LINE_BYTES = 1024 * 1024  # of /v1/watch
+_PIECE_BYTES = 64 * 1024
 _SYSTEM = Path("/run/vitald/vitald.sock")
 _BOOTED, _SYSTEMCTL, _SYSTEMD_S = Path("/run/systemd/system"), "/usr/bin/systemctl", 1.0
 
 
 class NoAnswer(Failed):
     """The daemon did not answer; the text says what to try."""
+
+
+class NotBelieved(NoAnswer):
+    """Somebody else than the daemon listens there: whatever he answers is none."""
 
 
 class Refused(Failed):
@@ -81,6 +94,8 @@ class _Connection(http.client.HTTPConnection):
             # Blocking: with a timeout of Python's, a full queue is refused at once (EAGAIN), and whoever floods the socket keeps us out.
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(left), int(left % 1 * 1e6) or 1))
         self.sock.connect(str(self._path))
+        if os.geteuid() == 0:
+            _judge_listener(self.sock, self._path)
         self.sock.settimeout(self.sock.left())
 
 
@@ -98,6 +113,24 @@ class _Deadlined(socket.socket):
     def recv_into(self, *args: object, **kwargs: object) -> int:
         self.settimeout(self.left())
         return super().recv_into(*args, **kwargs)  # type: ignore[arg-type]
+
+
+def owners() -> frozenset[int]:
+    """Who may speak for the daemon: root, and its user."""
+    import pwd  # only where it is not root who listens
+
+    try:
+        return frozenset({0, pwd.getpwnam(USER).pw_uid})
+    except KeyError:
+        return frozenset({0})
+
+
+def _judge_listener(sock: socket.socket, place: Path) -> None:
+    """Raises NotBelieved. The kernel keeps who it was that called listen(2): systemd, where it holds the socket."""
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid != 0 and uid not in owners():
+        sock.close()
+        raise NotBelieved(f"uid {uid} listens on {place}: root believes only a daemon of root's or of the user {USER}; ask as that user")
 
 
 def ask(arguments: argparse.Namespace, path: str, body: Json | None = None, **query: object) -> Json:
@@ -138,13 +171,10 @@ class _Answer:
 
     def json(self) -> Json:
         try:
-            value = self._loads(self._response.read(_MOST_BYTES))  # one that is cut off there is no JSON
+            text = self._read()
         except (OSError, http.client.HTTPException) as error:
             raise _no_answer(self._place, error) from error
-        except ValueError:
-            raise NoAnswer(f"no JSON from {self._place}: is that vitald's socket?") from None
-        if not isinstance(value, dict):
-            raise NoAnswer(f"no JSON object from {self._place}: is that vitald's socket?")
+        value = self._loads(text)
         if self._response.status >= 400:
             # A path, a parameter or a key that the one has and the other has not.
             foreign = f"of the daemon: {self._foreign}" if self._foreign and self._response.status in (400, 404, 405) else ""
@@ -152,17 +182,53 @@ class _Answer:
             raise Refused(self._response.status, str(value.get("error", "")), "; ".join(hints))
         return value
 
-    def _loads(self, text: bytes) -> object:
-        return json.loads(text, object_hook=lambda pairs: Told(pairs, self._foreign))
+    def _read(self) -> bytearray:
+        """In pieces: in one, an answer of tiny chunks would be as many objects."""
+        text = bytearray()
+        while len(text) <= _MOST_BYTES and (part := self._response.read(_PIECE_BYTES)):
+            text += part
+        if len(text) > _MOST_BYTES:
+            raise NoAnswer(f"more than {_MOST_BYTES} bytes from {self._place}: is that vitald's socket?")
+        return text
+
+    def _loads(self, text: bytes | bytearray) -> Json:
+        """Raises NoAnswer for what is no JSON object, or one that no daemon of ours would make."""
+        if text.count(b"{") + text.count(b"[") > _MOST_PARTS:
+            raise NoAnswer(f"an answer of more than {_MOST_PARTS} parts from {self._place}: is that vitald's socket?")
+        deep = NoAnswer(f"an answer nested deeper than {_MOST_DEPTH} from {self._place}: is that vitald's socket?")
+        try:
+            value = json.loads(text, object_hook=lambda pairs: Told(pairs, self._foreign))
+        except ValueError:
+            raise NoAnswer(f"no JSON from {self._place}: is that vitald's socket?") from None
+        except RecursionError:
+            raise deep from None
+        if _is_deep(value):
+            raise deep
+        if not isinstance(value, dict):
+            raise NoAnswer(f"no JSON object from {self._place}: is that vitald's socket?")
+        return value
 
     def lines(self) -> Iterator[Json]:
         if self._response.status >= 400:
             self.json()
         try:
-            while line := self._response.readline():
-                yield cast("Json", self._loads(line))
+            while line := self._response.readline(_LINE_BYTES + 1):
+                if len(line) > _LINE_BYTES:
+                    raise NoAnswer(f"a line of more than {_LINE_BYTES} bytes from {self._place}: is that vitald's socket?")
+                yield self._loads(line)
         except (OSError, http.client.HTTPException) as error:
             raise _no_answer(self._place, error) from error
+
+
+def _is_deep(value: object) -> bool:
+    """Whether lists and tables lie deeper in each other than in any answer. Without recursion, whose end is what this is to prevent."""
+    level = [value]
+    for _ in range(_MOST_DEPTH):
+        inner = (part for one in level for part in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()))
+        level = [part for part in inner if isinstance(part, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def _open(arguments: argparse.Namespace, path: str, body: Json | None, query: dict[str, object], deadline: float | None) -> _Answer:

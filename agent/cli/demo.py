@@ -155,7 +155,8 @@ class _Story:
 
     def _ask(self, *words: str) -> None:
         print(f"\n{render.colour('$ vitald ' + ' '.join(words), 'dim')}", flush=True)
-        answer([*words, "--socket", str(self.place), "--timeout", "5"])
+        config = ["--config", str(self.place.parent.parent / "config.toml")] if words[0] == "inject" else []
+        answer([*words, *config, "--socket", str(self.place), "--timeout", "5"])
 
     def _metric(self, name: str) -> str:
         """The sample as it is exposed."""

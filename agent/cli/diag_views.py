@@ -245,7 +245,7 @@ def _by_status(kind: str, statuses: object) -> str:
     """`Pass` where all agree; else who has which, the most frequent last."""
     by: dict[str, list[int]] = {}
     for device, status in cast("Mapping[str, str]", statuses).items():
-        by.setdefault(str(status), []).append(int(device) if device.isdigit() else -1)
+        by.setdefault(str(status), []).append(int(device) if device.isdecimal() else -1)
     if not by:
         return ""
     if len(by) == 1:

@@ -61,7 +61,7 @@ def _remark_on(arguments: argparse.Namespace, shown: set[object]) -> None:
 
 
 def _past(arguments: argparse.Namespace) -> set[object]:
-    """Print what the ledger has. Returns the identities of what was printed."""
+    """Print what the ledger has. Returns the identities of what was printed: all of them where the stream goes on from there, else some."""
     chosen = {"component": arguments.component, "code": arguments.code, "kind": arguments.kind}
     if arguments.since is None:
         return _print(arguments, client.ask(arguments, "/v1/events", None, **chosen, limit=arguments.limit or 50, newest="true"))
@@ -71,7 +71,7 @@ def _past(arguments: argparse.Namespace) -> set[object]:
         limit = min(left or _PAGE, _PAGE)
         page = client.ask(arguments, "/v1/events", None, **chosen, since=since, limit=limit)
         printed = _print(arguments, page)
-        shown |= printed
+        shown = shown | printed if arguments.follow else printed or shown
         since = page["next"]
         left = left - len(printed) if left is not None else None
     return shown

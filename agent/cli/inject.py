@@ -4,6 +4,9 @@
 Announces the exact line over the socket (root only), writes it to the real kernel log, and waits until the daemon has
 seen it. The event and its finding are marked `simulated` wherever they show, and end by themselves or with
 `vitald clear`. The kernel's rate limit for writers drops lines silently, so silence is told as such.
+
+Owns     where the line is written: to the kernel log of this machine's configuration, and only if it is one (agent/recovery/files.py).
+Refuses  being told so by the daemon. What it says to that is compared, and a difference is told before anything is written.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import time
 from pathlib import Path
 from typing import cast
 
-from agent.cli import EX_UNAVAILABLE, Parser, WrongUse, client, render, words
+from agent.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, WrongUse, client, recover, render, words
 from agent.cli.render import Json
+from agent.config import DEFAULT_PATH, ConfigError, KernelLog, load
+from agent.recovery import files
 
 _MESSAGES = {
     "13": "Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Out Of Range Address",
@@ -53,6 +58,8 @@ def options(parser: Parser) -> None:
     parser.add_argument("--device", type=words.pci, metavar="PCI", default=None, help=help_)
     hold, help_ = words.duration(1, words.DAY_S, "1s to 24h"), "when the drill ends by itself (default: 10m)"
     parser.add_argument("--for", dest="hold", type=hold, metavar="DURATION", default=600.0, help=help_)
+    help_ = f"the daemon's configuration, which says where its kernel log is (default: {DEFAULT_PATH})"
+    parser.add_argument("--config", type=Path, default=DEFAULT_PATH, metavar="FILE", help=help_)
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
@@ -66,10 +73,16 @@ def _kind(text: str) -> _Kind:
 def run(arguments: argparse.Namespace) -> int:
     message = _message(arguments.kind, arguments.code)
     try:
+        log = _kernel_log(arguments.config)
+    except (files.Untrusted, ConfigError) as error:
+        print(f"vitald: where the kernel log is cannot be told: {error}", file=sys.stderr)
+        return EX_CONFIG
+    try:
         line = message if arguments.kind == "line" else _line(arguments.kind, int(message), _device(arguments))
-        drill = client.ask(arguments, "/v1/injections", {"line": line, "holdSeconds": arguments.hold})
-        _write(Path(str(drill["writeTo"])), line)
-        seen = _wait(arguments, str(drill["id"]))
+        seen = _announce_and_write(arguments, log, line)
+    except files.Untrusted as error:
+        print(f"vitald: {error}: the drill was not written", file=sys.stderr)
+        return EX_UNAVAILABLE
     except client.Refused as error:
         if error.status != 403:
             raise
@@ -79,13 +92,13 @@ def run(arguments: argparse.Namespace) -> int:
         print("vitald: a drill writes to the kernel log, which only root may", file=sys.stderr)
         return EX_UNAVAILABLE
     except OSError as error:
-        print(f"vitald: {error.filename}: {error.strerror}: the drill was not written", file=sys.stderr)
+        print(f"vitald: {log.path}: {error.strerror}: the drill was not written", file=sys.stderr)
         return EX_UNAVAILABLE
     if arguments.json:
         render.emit_json(seen)
     if seen["state"] != "seen":
         print("vitald: the line was written but never came back from the kernel log", file=sys.stderr)
-        print(_why_dropped(str(drill["writeTo"])), file=sys.stderr)
+        print(_why_dropped(log), file=sys.stderr)
         return EX_UNAVAILABLE
     if not arguments.json:
         finding = seen["finding"]
@@ -93,9 +106,17 @@ def run(arguments: argparse.Namespace) -> int:
         if finding is None:
             print("the catalogue asks for nothing here, so it is an event without a finding: see vitald events")
         else:
-            print(f"finding #{finding}, simulated, until {render.clock(seen['simulatedUntil'])}")
-            print(f'see it: vitald status    end it: vitald clear {finding} --reason "drill over"')
+            number = render.safe(finding)
+            print(f"finding #{number}, simulated, until {render.clock(seen['simulatedUntil'])}")
+            print(f'see it: vitald status    end it: vitald clear {number} --reason "drill over"')
     return 0
+
+
+def _kernel_log(path: Path) -> KernelLog:
+    """Where it is, by this machine's configuration: for root by one that nobody else can write. Raises Untrusted, ConfigError."""
+    if os.geteuid() == 0:
+        return recover.read_config(path).kernel_log
+    return load(path if path != DEFAULT_PATH or path.exists() else None).kernel_log
 
 
 def _message(kind: _Kind, code: str | None) -> str:
@@ -126,11 +147,19 @@ def _device(arguments: argparse.Namespace) -> str:
     here = [one for one in listed if one["kind"] == wanted and (one["attributes"] or one["sources"])]
     here.sort(key=lambda one: one["status"] != "healthy")
     if here:
-        return str(here[0]["name"]).partition("/")[2]
+        return _address(str(here[0]["name"]).partition("/")[2])
     what = "GPU" if wanted == "gpu" else "NVSwitch"
     said = f"this node has no {what}: the drill is on {_NOWHERE}, which is not here"
     print(f"vitald: {said}", file=sys.stderr)
     return _NOWHERE
+
+
+def _address(said: str) -> str:
+    """What becomes a part of the line must be an address, whatever the daemon says. Raises NoAnswer."""
+    try:
+        return words.pci(said)
+    except words.Wrong as error:
+        raise client.NoAnswer(f"a device of the daemon's is none: {error}") from None
 
 
 def _line(kind: str, code: int, pci: str) -> str:
@@ -142,14 +171,19 @@ def _line(kind: str, code: int, pci: str) -> str:
     return f"NVRM: Xid (PCI:{slot}): {code}, pid={os.getpid()}, name=vitald-drill, {message}"
 
 
-def _write(path: Path, line: str) -> None:
-    """A record needs its newline: without one the kernel keeps it open for continuation."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+def _announce_and_write(arguments: argparse.Namespace, log: KernelLog, line: str) -> Json:
+    """What became of it. A record needs its newline: without one the kernel keeps it open for continuation. Raises Untrusted, OSError."""
+    fd = files.open_kernel_log(log.path, device=log.source == "kmsg")
     try:
-        prefix = "<4>" if path == Path("/dev/kmsg") else ""
+        drill = client.ask(arguments, "/v1/injections", {"line": line, "holdSeconds": arguments.hold})
+        if drill["writeTo"] != str(log.path):
+            said = f"the daemon reads {drill['writeTo']!r}, and {arguments.config} says {str(log.path)!r}"
+            raise files.Untrusted(f"{said}: name its configuration with --config")
+        prefix = "<4>" if log.source == "kmsg" else ""
         os.write(fd, f"{prefix}{line}\n".encode())
     finally:
         os.close(fd)
+    return _wait(arguments, str(drill["id"]))
 
 
 def _wait(arguments: argparse.Namespace, id_: str) -> Json:
@@ -161,9 +195,9 @@ def _wait(arguments: argparse.Namespace, id_: str) -> Json:
         time.sleep(0.02)
 
 
-def _why_dropped(path: str) -> str:
-    if path != "/dev/kmsg":
-        return f"is {path} the file that the daemon follows?"
+def _why_dropped(log: KernelLog) -> str:
+    if log.source != "kmsg":
+        return f"is {log.path} the file that the daemon follows?"
     try:
         setting = Path("/proc/sys/kernel/printk_devkmsg").read_text().strip()
     except OSError:

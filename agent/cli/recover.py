@@ -42,7 +42,6 @@ from agent.recovery.request import parse as parse_request
 
 Json = dict[str, object]
 
-USER = "vitald"
 _CONFIG_BYTES = 1024 * 1024
 _ANSWER_S = 5.0
 _OPEN = 1000
@@ -85,18 +84,10 @@ def read_config(path: Path) -> Config:
     return parse_config(text, tables, str(path))
 
 
-def owners() -> frozenset[int]:
-    """Who may ask: root, and the daemon's user."""
-    try:
-        return frozenset({0, pwd.getpwnam(USER).pw_uid})
-    except KeyError:
-        return frozenset({0})
-
-
 def readers() -> int:
     """The group that may read what was decided."""
     try:
-        return pwd.getpwnam(USER).pw_gid
+        return pwd.getpwnam(client.USER).pw_gid
     except KeyError:
         return 0
 
@@ -109,7 +100,7 @@ def clock(config: Config) -> Clock:
 
 def request_of(config: Config) -> tuple[Request | None, str]:
     """The request; or why there is none that counts."""
-    path, who = config.paths.runtime / FILE, owners()
+    path, who = config.paths.runtime / FILE, client.owners()
     try:
         data = files.read(path, who, MOST_BYTES)
         files.judge_folders(path.parent.parent.resolve(strict=True) / path.parent.name, who)
@@ -214,7 +205,7 @@ class Recover:
             standing=standing,
             standing_trouble=answer.trouble,
             # Who is not to act need not ask the scheduler either.
-            node=drained or (self._drain.look(wish) if automatic and request is not None else Node()),
+            node=drained or (self._look(wish) if automatic and request is not None else Node()),
             reboots_per_day=settings.reboots_per_day,
             replacements_per_day=settings.replacements_per_day,
             device_reset=self._config.policy.device_reset,
@@ -222,6 +213,10 @@ class Recover:
             elsewhere="[slurm] hyperpod = true: HyperPod reboots this node" if self._config.slurm.hyperpod else "",
         )
         return facts, wish
+
+    def _look(self, wish: Wish) -> Node:
+        trouble = cluster.cut_off(self._settings.drain, self._settings.replace)
+        return Node(trouble=trouble) if trouble else self._drain.look(wish)
 
     def _clock(self) -> tuple[Clock, str]:
         try:
@@ -235,9 +230,9 @@ class Recover:
         asking = argparse.Namespace(socket=path, timeout=_ANSWER_S)
         try:
             place = path.parent.resolve(strict=True)
-            files.judge_folders(place, owners())
+            files.judge_folders(place, client.owners())
             found = (place / path.name).lstat()
-            if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in owners():
+            if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in client.owners():
                 return Answer(None, f"{path} is not the daemon's socket", {})
             status = client.status(asking)
             findings = client.ask(asking, "/v1/findings", limit=_OPEN)

@@ -14,7 +14,7 @@ from agent.recovery.book import Book, Clock
 from agent.recovery.request import Kind
 
 _SHOWN = 8
-_UNHEARD_S = 30.0
+_UNHEARD_S = 120.0  # root's unit waits a minute before it decides
 
 
 def options(parser: argparse.ArgumentParser) -> None:

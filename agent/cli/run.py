@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     import structlog
 
     from agent.daemon import CannotStart, Daemon  # not before the log is configured
+    from agent.lane import NoThread
 
     for note in config.notes:
         structlog.get_logger("config").warning("key_changed", told=note)
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         asyncio.run(main())
-    except CannotStart as error:
+    except (CannotStart, NoThread) as error:
         print(f"vitald: {error}", file=sys.stderr)
         _last_words(str(error))
         return EX_UNAVAILABLE

@@ -279,7 +279,7 @@ def _untold(settings: Settings, asking: Asking) -> None:
     if not running:
         return
     here = _steps()
-    for job in [job for job in running if job.isdigit() and job not in here][:_UNTOLD_MOST]:
+    for job in [job for job in running if job.isascii() and job.isdigit() and job not in here][:_UNTOLD_MOST]:
         shown, trouble = _show_job(job, asking.left)
         state = _JOB_STATE.search(shown)
         if (trouble and _NO_JOB not in trouble) or (shown and (state is None or state[1] not in _OVER)):
@@ -515,7 +515,7 @@ def _job() -> Json:
 def _exit_state(job: str) -> Json:
     """From the environment; slurmd 22.05 and later tell it there, and 0:0 for what was cancelled or ran out of time."""
     environment = os.environ
-    found = re.fullmatch(r"(\d{1,3}):(\d{1,3})", environment.get("SLURM_JOB_EXIT_CODE2", ""))
+    found = re.fullmatch(r"([0-9]{1,3}):([0-9]{1,3})", environment.get("SLURM_JOB_EXIT_CODE2", ""))
     if found:
         return {"exitCode": int(found[1]), "signal": int(found[2])}
     status = environment.get("SLURM_JOB_EXIT_CODE", "")
@@ -547,7 +547,7 @@ def _steps() -> set[str]:
 
 def exit_state_of(shown: str) -> Json:
     """The same of what `scontrol show job -o` prints; nothing where that says nothing."""
-    found = re.search(r" ExitCode=(\d{1,3}):(\d{1,3})( |$)", shown)
+    found = re.search(r" ExitCode=([0-9]{1,3}):([0-9]{1,3})( |$)", shown)
     if not found:
         return {}
     reason = re.search(r" JobState=(\w+) Reason=(\w+)", shown)

@@ -30,7 +30,7 @@ from agent.judge.verdict import Work, by_strength, fold, told
 from agent.lane import Lane, LaneStuck
 from agent.ledger import Audit, LedgerError, Past, Query, StoredEvent, read_events, read_findings, read_past
 from agent.model import NODE, Component, Event, Finding, Incident, alone
-from agent.outputs import components, form, gpus
+from agent.outputs import components, form, gpus, library
 from agent.outputs.diagnostics import Shown, outline
 from agent.outputs.gate import Gate
 from agent.outputs.peer import Peer, peer_of
@@ -427,24 +427,18 @@ class Api:
             request["peer"] = peer
             return await handler(request)
         except Refused as refused:
-            return _error(refused.status, refused.error, refused.hint)
-        except web.HTTPException as error:
-            hint = "see /v1/openapi.json" if error.status in (404, 405) else ""
-            what = f"no such path: vitald {__version__} has version 1 of the API, /v1" if error.status == 404 else error.reason
-            response = _error(error.status, what, hint)
-            if "Allow" in error.headers:
-                response.headers["Allow"] = error.headers["Allow"]
-            return response
+            return library.error(refused.status, refused.error, refused.hint)
+        except web.HTTPException as raised:
+            return library.of_library(raised)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:
             log.exception("request_failed", path=request.path)
-            return _error(500, "vitald failed to answer", "its log says why; please report it")
+            return library.error(500, "vitald failed to answer", "its log says why; please report it")
 
 
 async def _sign(_: web.Request, response: web.StreamResponse) -> None:
-    """Which vitald answers: who asks may be of another version. (And no word of the server library's.)"""
-    response.headers["Server"] = f"vitald/{__version__}"
+    library.sign(response)
 
 
 def _peer(request: web.Request) -> Peer:
@@ -456,7 +450,7 @@ def _peer(request: web.Request) -> Peer:
 
 def _number(request: web.Request) -> int:
     id_ = request.match_info["id"]
-    if not re.fullmatch(r"\d{1,15}", id_):
+    if not re.fullmatch(r"[0-9]{1,15}", id_):
         raise Refused(400, f"id: {id_[:80]!r} is not a finding's number", "vitald findings shows them")
     return int(id_)
 
@@ -468,8 +462,3 @@ def _audit(peer: Peer, verb: str, number: int, body: form.Json) -> Audit:
 
 async def _line(response: web.StreamResponse, value: form.Json) -> None:
     await asyncio.wait_for(response.write(json.dumps(value).encode() + b"\n"), _WRITE_S)
-
-
-def _error(status: int, error: str, hint: str) -> web.Response:
-    body = {"error": error, "hint": hint} if hint else {"error": error}
-    return web.json_response(body, status=status)

@@ -31,7 +31,7 @@ class Notifier:
     def watchdog_s(self) -> float | None:
         """Half of the time within which systemd wants a sign of life, or None."""
         usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
-        if not self._address or not usec.isdigit() or (pid and pid != str(os.getpid())):
+        if not self._address or not usec.isdecimal() or (pid and pid != str(os.getpid())):
             return None
         return int(usec) / 2e6
 
@@ -73,7 +73,7 @@ def handed_over(environment: MutableMapping[str, str] = os.environ) -> list[sock
     """
     pid, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
     environment.pop("LISTEN_FDNAMES", None)
-    if pid != str(os.getpid()) or not count.isdigit():
+    if pid != str(os.getpid()) or not count.isdecimal():
         return []
     found = []
     for fd in range(_FIRST_FD, _FIRST_FD + min(int(count), 64)):

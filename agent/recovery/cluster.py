@@ -82,6 +82,18 @@ def name_of(config: Config) -> str:
     return config.recovery.node or socket.gethostname()
 
 
+def cut_off(*means: Means) -> str:
+    """Why a scheduler cannot be asked by these, as far as it is our unit's sandbox; empty where nothing is in the way."""
+    if not any(one.word in ("slurm", "kubernetes") for one in means):
+        return ""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM).close()
+    except OSError as error:
+        said = f"no scheduler can be asked without a network: {error.strerror}"
+        return f"{said}: vitald-recover.service needs a drop-in with RestrictAddressFamilies=AF_INET AF_INET6"
+    return ""
+
+
 def steps(procfs: Path) -> tuple[str, ...]:
     """The jobs of Slurm's that have a process here, whoever is configured to be asked."""
     found: dict[str, None] = {}

@@ -7,14 +7,16 @@ Refuses  meaning. Every function raises Untrusted, with the reason, rather than 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from agent import lock
+
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_KMSG = os.makedev(1, 11)  # Linux Documentation/admin-guide/devices.txt
 _FORGETFUL = {"tmpfs", "ramfs", "rootfs", "devtmpfs"}
 
 
@@ -107,6 +109,34 @@ def judge_program(path: Path) -> None:
         raise Untrusted(f"{real}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})")
 
 
+def open_kernel_log(path: Path, *, device: bool) -> int:
+    """For one more line at its end: the kernel log's own device, or an ordinary file. Root writes only what is root's, and reached by
+    folders that nobody else can write; another user only what is his own. Looked at before it is opened, for to open another device may
+    be to act. Raises Untrusted, OSError."""
+    if not device and os.geteuid() == 0:
+        judge_folders(path.parent, {0})
+    named = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _judge_kernel_log(path, os.fstat(named), device=device)
+        # The same file, by its descriptor: whatever is at the path meanwhile.
+        return os.open(f"/proc/self/fd/{named}", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(named)
+
+
+def _judge_kernel_log(path: Path, found: os.stat_result, *, device: bool) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise Untrusted(f"{path}: a symbolic link")
+    if device and not (stat.S_ISCHR(found.st_mode) and found.st_rdev == _KMSG):
+        raise Untrusted(f"{path}: not the kernel log's device")
+    if device:
+        return
+    if os.geteuid() == 0:
+        _judge(path, found, {0})
+    elif not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        raise Untrusted(f"{path}: not an ordinary file of your own")
+
+
 def stands(path: Path) -> str:
     """Whether something of this name is there, in words; empty where there certainly is not. Who cannot tell must stop."""
     try:
@@ -157,17 +187,14 @@ def prepare(folder: Path, group: int) -> None:
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """One at a time. Raises Untrusted where another one is at work."""
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise Untrusted(f"{folder}: {error.strerror}") from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock.held(folder))
+        except BlockingIOError:
+            raise Untrusted(f"{folder}: another vitald recover is at work") from None
+        except OSError as error:
+            raise Untrusted(f"{folder / lock.FILE}: {error.strerror}") from None
         yield
-    except BlockingIOError:
-        raise Untrusted(f"{folder}: another vitald recover is at work") from None
-    finally:
-        os.close(fd)
 
 
 def forgets(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:

@@ -19,6 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from agent.lane import NoThread, start
+from agent.sources.source import SourceFailed
+
 T = TypeVar("T")
 
 _SOON_S = 0.2  # a read that takes longer no longer holds up the others
@@ -61,14 +64,17 @@ class Readers(Generic[T]):
 
     async def read(self, jobs: Mapping[str, Callable[[], T]]) -> dict[str, T | Broken]:
         """Start a read for each device that has none under way. Returns what came back, of these or of earlier ones, as soon as nothing
-        else is to be expected soon."""
+        else is to be expected soon. Raises SourceFailed where there is no thread for them."""
         loop = asyncio.get_running_loop()
         with self._lock:
             waiting = deque((key, job) for key, job in jobs.items() if key not in self._began)
         while waiting:
             idle = asyncio.Event()
             thread = threading.Thread(target=self._work, args=(waiting, loop, idle), name=self._name, daemon=True)
-            thread.start()
+            try:
+                start(thread)
+            except NoThread as error:
+                raise SourceFailed(str(error)) from None
             left = len(waiting) + 1
             while not idle.is_set() and left != len(waiting):  # go on waiting while it gets on
                 left = len(waiting)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.lane import Lane, LaneStuck
+from agent.lane import Lane, LaneStuck, NoThread
 
 if TYPE_CHECKING:
     import pyudev
@@ -54,7 +54,12 @@ class Uevents:
     async def listen(self) -> None:
         """Until cancelled, or for good where there is no libudev. What fails is said once, as `error`, and tried again."""
         while True:
-            lane = Lane("uevents")
+            try:
+                lane = Lane("uevents")
+            except NoThread as error:
+                self._say(f"libudev cannot listen to the kernel: {error}")
+                await asyncio.sleep(_AGAIN_S)
+                continue
             try:
                 monitor = await lane.call(self._open, _OPEN_S)  # finding the library starts a process
             except ImportError as error:

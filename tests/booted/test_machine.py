@@ -34,9 +34,9 @@ def install(machine: Machine, file: str) -> float:
     return time.monotonic() - begun
 
 
-def exposure(machine: Machine) -> float:
-    said = machine.run("systemd-analyze", "security", "--no-pager", "vitald.service").stdout
-    (number,) = re.findall(r"Overall exposure level for vitald\.service: ([0-9.]+)", said)
+def exposure(machine: Machine, unit: str) -> float:
+    said = machine.run("systemd-analyze", "security", "--no-pager", unit).stdout
+    (number,) = re.findall(rf"Overall exposure level for {re.escape(unit)}: ([0-9.]+)", said)
     print("\n".join(line for line in said.splitlines() if line.startswith(("✗", "→"))))
     return float(number)
 
@@ -58,8 +58,9 @@ def test_installed_active_and_ready(machine: Machine, service: Service) -> None:
     print(f"installed in {seconds:.1f} s")
 
 
-def test_how_exposed_it_is(machine: Machine) -> None:
-    assert exposure(machine) <= EXPOSURE
+@pytest.mark.parametrize("unit", ["vitald.service", "vitald-recover.service"])
+def test_how_exposed_it_is(machine: Machine, unit: str) -> None:
+    assert exposure(machine, unit) <= EXPOSURE
 
 
 def test_it_has_no_capability(machine: Machine, service: Service) -> None:
@@ -245,6 +246,39 @@ def test_stopped(machine: Machine, service: Service) -> None:
     assert service.states() == ("inactive",) * len(UNITS)
     machine.run("systemctl", "start", "vitald")
     service.ready()
+
+
+def test_root_decides_once_a_minute(machine: Machine, service: Service) -> None:
+    """However often the daemon's user renames a request into place. The unit's minute is made 3 s here."""
+    assert "/bin/sleep 60" in machine.show("vitald-recover", "ExecStartPre")
+    drop_in = service.drop_in("vitald-recover.service", "[Service]\nExecStartPre=\nExecStartPre=/bin/sleep 3\n")
+    machine.run("systemctl", "start", "vitald-recover.path")
+    folder = "/run/vitald/recovery"
+    renamed = f"mkdir -p {folder}; echo x >{folder}/new; mv {folder}/new {folder}/request.json"
+
+    def decided() -> int:
+        said = machine.run("journalctl", "-u", "vitald-recover", "-b", "--no-pager", "-o", "cat").stdout
+        return said.count('"event": "recovery_decided"')
+
+    machine.run("sh", "-c", f"for i in $(seq 200); do {renamed}; sleep 0.05; done", user="vitald")
+    assert 1 <= decided() <= 4, decided()
+    assert machine.run("systemctl", "is-active", "vitald-recover.path", check=False).stdout == "active\n"
+    machine.until(lambda: machine.show("vitald-recover", "ActiveState") == "inactive", 20.0, "the last one to end")
+    before = decided()
+    machine.run("sh", "-c", renamed, user="vitald")
+    machine.until(lambda: decided() == before + 1, 20.0, "one more decision")
+    machine.until(lambda: machine.show("vitald-recover", "ActiveState") == "inactive", 20.0, "its end")
+    machine.run("sh", "-c", renamed, user="vitald")
+    machine.until(lambda: machine.show("vitald-recover", "ActiveState") == "activating", 20.0, "another start")
+    begun = time.monotonic()
+    machine.run("systemctl", "stop", "vitald-recover")  # as a shutdown does
+    assert time.monotonic() - begun < 2.0
+    kept = machine.run("stat", "--format=%U:%G %a", "/var/lib/vitald-recover", "/var/lib/vitald-recover/decisions.jsonl").stdout
+    assert kept.splitlines() == ["root:vitald 750", "root:vitald 640"]
+    assert '"step": "refused"' in machine.run("cat", "/var/lib/vitald-recover/decisions.jsonl", user="vitald").stdout
+    machine.run("systemctl", "stop", "vitald-recover.path")
+    machine.run("rm", "-r", folder)
+    service.undo(drop_in)
 
 
 def test_a_wrong_configuration_is_no_end(machine: Machine, service: Service) -> None:

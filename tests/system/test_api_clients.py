@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from contextlib import ExitStack
+from urllib.parse import quote
 
 import pytest
 
@@ -16,7 +17,10 @@ from tests.system.lines import fresh_pci, fresh_pid, pids, wait_for_pid, xid
 CLEAR = b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\n"
 
 
-def connected(node: Node, timeout: float = 15.0) -> socket.socket:
+def connected(node: Node, timeout: float = 15.0, *, port: bool = False) -> socket.socket:
+    """To the socket, or to the port of the metrics."""
+    if port:
+        return socket.create_connection(("127.0.0.1", node.port), timeout)
     made = socket.socket(socket.AF_UNIX)
     made.settimeout(timeout)
     made.connect(str(node.socket))
@@ -34,8 +38,8 @@ def answer(client: socket.socket) -> bytes:
     return received
 
 
-def ask(node: Node, data: bytes) -> bytes:
-    with connected(node) as client:
+def ask(node: Node, data: bytes, *, port: bool = False) -> bytes:
+    with connected(node, port=port) as client:
         try:
             client.sendall(data)
         except BrokenPipeError:
@@ -67,10 +71,56 @@ def serves(node: Node) -> None:
     ],
     ids=["no HTTP", "TLS", "no path", "version", "header", "negative length", "two lengths", "long path", "long header", "many headers"],
 )
-def test_malformed(shared_node: Node, data: bytes) -> None:
-    """400, and the connection is closed."""
-    assert ask(shared_node, data).split(b"\r\n")[0].split(b" ", 1)[1].startswith(b"400")
+@pytest.mark.parametrize("port", [False, True], ids=["socket", "port"])
+def test_malformed(shared_node: Node, data: bytes, port: bool) -> None:
+    """400, as JSON and without a byte of what was sent, and the connection is closed."""
+    said = ask(shared_node, data, port=port)
+    assert refused_as_json(said, b"400"), said
     serves(shared_node)
+
+
+def refused_as_json(said: bytes, status: bytes) -> bool:
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert b"Content-Type: application/json" in head and b"Server: vitald/" in head, said
+    assert set(json.loads(body)) <= {"error", "hint"}
+    assert not any(echoed in body for echoed in (b"hello", b"aaa", b"9.9", b"Broken", b"odd", b"x16", b"X-")), body
+    return head.split(b" ", 2)[1] == status
+
+
+@pytest.mark.parametrize("port", [False, True], ids=["socket", "port"])
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nExpect: odd\r\nConnection: close\r\n\r\n", b"417"),
+        (b"GET /odd HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\n\r\n", b"404"),
+        (b"GET /%ff HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\n\r\n", b"404"),
+        (b"BREW /metrics HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\n\r\n", b"40"),
+        (b"POST /metrics HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", b"40"),
+    ],
+    ids=["expectation", "path", "bytes", "method", "method not allowed"],
+)
+def test_what_the_library_refuses(shared_node: Node, data: bytes, status: bytes, port: bool) -> None:
+    said = ask(shared_node, data, port=port)
+    assert refused_as_json(said, said.split(b" ", 2)[1]), said
+    assert said.split(b" ", 2)[1].startswith(status), said
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"zz\r\nodd\r\n0\r\n\r\n", b"5\r\noddodd", b"-1\r\nodd\r\n", b"ffffffffffffffffff\r\nodd"],
+    ids=["no number", "no end", "negative", "too large a number"],
+)
+def test_a_broken_chunk(shared_node: Node, body: bytes) -> None:
+    said = ask(shared_node, CLEAR + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+    assert refused_as_json(said, b"400"), said
+
+
+@pytest.mark.parametrize("number", ["१", "१२", "1²", "1x", "", "+1", "-1", "1_0", "９"])
+@pytest.mark.parametrize("what", ["why", "clear"])
+def test_a_number_is_written_in_ascii(shared_node: Node, number: str, what: str) -> None:
+    path = f"/v1/findings/{quote(number)}/{what}"
+    status, answer = shared_node.request("GET", path) if what == "why" else shared_node.request("POST", path, {"reason": "x"})
+    assert (status, bool(answer["error"])) == (404 if not number else 400, True)
 
 
 def test_the_log_stays_a_log(shared_node: Node) -> None:

@@ -25,7 +25,7 @@ import os, sys
 opened = os.open
 def open_and_exhaust(path, *rest, **named):
     fd = opened(path, *rest, **named)
-    if str(path) == "/dev/kmsg":
+    if str(path).startswith("/proc/self/fd/"):
         for number in range(20):
             os.write(fd, b"<6>vitald-test: filler\\n")
     return fd

@@ -52,7 +52,7 @@ PURE = ["agent.model", *RULES, *named("agent.judge"), "agent.diagnostics.report"
 
 # Each part imports only from those before it. A part is a module of `agent`, or a package with all that is in it.
 LAYERS = (
-    *("model", "toml", "lane", "log"),
+    *("model", "toml", "lane", "lock", "log"),
     *("catalog", "judge"),
     *("config", "sources"),
     *("ledger", "jobs", "board", "keeper", "pipeline", "supervisor"),

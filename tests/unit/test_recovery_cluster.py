@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import threading
@@ -33,6 +34,20 @@ def _no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def config(**changes: object) -> Config:
     return Config(recovery=Recovery(**{"node": "node-1", **changes}))  # type: ignore[arg-type]
+
+
+def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As RestrictAddressFamilies= refuses it. Who asks no scheduler needs none."""
+    none, slurms, kubernetes, own = Means("none"), Means("slurm"), Means("kubernetes"), Means("", ("/usr/local/sbin/drain",))
+    assert cluster.cut_off(slurms, kubernetes) == ""
+
+    def refused(family: int, kind: int) -> None:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr("agent.recovery.cluster.socket.socket", refused)
+    assert cluster.cut_off(none, own) == ""
+    for means in ((slurms, none), (none, kubernetes)):
+        assert "RestrictAddressFamilies=AF_INET AF_INET6" in cluster.cut_off(*means)
 
 
 # --- Slurm

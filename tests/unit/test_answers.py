@@ -1,0 +1,154 @@
+"""Answers that no daemon of ours would give: each is one line of words and exit code 30, and costs little memory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from agent.cli import client, main
+from agent.cli.client import NoAnswer
+from tests.harness import ROOT
+from tests.pace import patient
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+MOST_KIB = 96 * 1024
+# Its exit code, and as the last line of its complaints the most memory that it ever had.
+_ASKED = """
+import sys
+from agent.cli import main
+try:
+    main()
+finally:
+    with open("/proc/self/status") as status:
+        print(status.read().partition("VmHWM:")[2].split()[0], file=sys.stderr)
+"""
+Answers = Callable[..., Path]
+
+
+def with_length(body: bytes) -> Iterator[bytes]:
+    yield HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def endless(piece: bytes) -> Iterator[bytes]:
+    """A body without an end, in as much at once as the socket takes."""
+    yield HEAD + b"\r\n{"
+    while True:
+        yield piece * (65536 // len(piece))
+
+
+def endless_chunks(size: int) -> Iterator[bytes]:
+    yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    while True:
+        yield (b"%x\r\n" % size + b"a" * size + b"\r\n") * (65536 // size)
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Iterator[Answers]:
+    """A socket of this user's own on which each client is sent the same, whatever it asks."""
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        place = tmp_path / "vitald.sock"
+
+        def serve(made: Callable[[], Iterator[bytes]]) -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, suppress(OSError):
+                    connection.recv(65536)
+                    for part in made():
+                        connection.sendall(part)
+
+        def begin(made: Callable[[], Iterator[bytes]]) -> Path:
+            listener.bind(str(place))
+            listener.listen(8)
+            threading.Thread(target=serve, args=(made,), daemon=True).start()
+            return place
+
+        yield begin
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def asking(place: Path) -> argparse.Namespace:
+    return argparse.Namespace(socket=place, timeout=patient(20.0))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"[" * 100_000, "nested deeper"),
+        (b"[" * 200_000, "parts"),
+        (b'{"a":' * 200_000, "parts"),
+        (b'{"a":' * 500 + b"1" + b"}" * 500, "nested deeper"),
+        (b"[" * 40 + b"]" * 40, "nested deeper"),
+        (b'{"a": [' + b"{}," * 200_000 + b"{}]}", "parts"),
+        (b'{"a": "' + b"x" * 9_000_000 + b'"}', "bytes"),
+        (b'{"a": ' + b"9" * 10_000 + b"}", "no JSON"),
+        (b"null", "no JSON object"),
+        (b"[]", "no JSON object"),
+        (b"\xff", "no JSON"),
+        (b"", "no JSON"),
+    ],
+    ids=lambda value: f"{len(value)} {value[:8]!r}" if isinstance(value, bytes) else value,
+)
+def test_what_is_no_answer(answers: Answers, capsys: pytest.CaptureFixture[str], body: bytes, said: str) -> None:
+    place = answers(lambda: with_length(body))
+    assert main(["findings", "--socket", str(place), "--timeout", "60"]) == 30
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_an_answer_as_large_as_they_get(answers: Answers) -> None:
+    """A thousand findings, each with long lines of evidence."""
+    finding = {"id": 1, "component": "gpu/0000:65:00.0", "evidence": [{"raw": "x" * 900}] * 4, "fields": {"pid": 1}}
+    body = json.dumps({"findings": [finding] * 1000}).encode()
+    place = answers(lambda: with_length(body))
+    assert len(client.ask(asking(place), "/v1/findings")["findings"]) == 1000  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"a": "' + b"x" * 2_000_000 + b'"}\n', b"[" * 100_000 + b"\n", b"no JSON\n", b"[]\n"],
+    ids=["long", "deep", "no JSON", "list"],
+)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_line_of_the_stream_that_is_none(answers: Answers, line: bytes, chunked: bool) -> None:
+    first = b'{"type": "verdict"}\n'
+    whole = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (first, line)) if chunked else first + line
+    place = answers(lambda: iter((HEAD + (b"Transfer-Encoding: chunked\r\n" if chunked else b"") + b"\r\n" + whole,)))
+    stream = client.follow(asking(place))
+    assert next(stream)["type"] == "verdict"
+    with pytest.raises(NoAnswer):
+        next(stream)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: endless(b"a"),
+        lambda: endless(b"{},"),
+        lambda: endless(b'"ab",'),
+        lambda: endless_chunks(1),
+        lambda: endless_chunks(2),
+        lambda: with_length(b'{"a": [' + b'{"b": 1},' * 100_000 + b"1]}"),
+        lambda: with_length('{"a": "\U0001f600'.encode() + b"a" * 8_000_000 + b'"}'),
+    ],
+    ids=["bytes", "tables", "texts", "chunks of 1", "chunks of 2", "as many parts as may be", "wide characters"],
+)
+def test_what_it_costs(answers: Answers, made: Callable[[], Iterator[bytes]]) -> None:
+    """A process of its own, whose memory is what a command run by root would have taken."""
+    place = answers(made)
+    command = [sys.executable, "-c", _ASKED, "findings", "--socket", str(place), "--timeout", "60"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=patient(60.0))
+    *said, most = done.stderr.splitlines()
+    print(f"{int(most) / 1024:.0f} MiB: {said}")
+    assert int(most) < MOST_KIB, f"{int(most) / 1024:.0f} MiB"
