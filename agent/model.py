@@ -177,12 +177,14 @@ class Asked:
     """What is asked for, by when, and why it differs from the catalogue's table. `because` is for people.
 
     `unusable`: the device cannot be used, so the node is unfit for work whatever the action.
+    `unknown`: what was known of the node is lost, so nobody can say whether it is fit.
     """
 
     action: Action
     when: When
     because: str = ""
     unusable: bool = False
+    unknown: bool = False
 
     def stronger(self, other: Asked) -> bool:
         return (self.action.rank, self.when.urgency) > (other.action.rank, other.when.urgency)
@@ -267,6 +269,11 @@ class Finding:
     def unusable(self) -> bool:
         """Whether its device cannot be used."""
         return self.ruled.unusable
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nobody can say, while it is open, that the node is fit."""
+        return self.ruled.unknown and not self.deferred
 
     @property
     def deferred(self) -> bool:
