@@ -95,6 +95,8 @@ class History:
 
     def add(self, device: str, time: float, kind: MarkKind, fault: str, detail: str = "") -> bool:
         """Whether it is new: one incident is one fault, however many lines it has."""
+        if kind is MarkKind.PROCESS and self._is_storm(device, time, fault, detail):
+            return False
         mark = Mark(device=device, time=time, kind=kind, fault=fault, detail=detail)
         own = self._of.get(device)
         if own is None:
@@ -102,7 +104,7 @@ class History:
                 return False
             own = self._of[device] = {}
         key = _key(mark)
-        if key in own or (kind is MarkKind.PROCESS and self._is_storm(mark)):
+        if key in own:
             return False
         forgotten = self._changes.forgotten
         if len(own) >= _MOST:
@@ -114,10 +116,10 @@ class History:
         self._changes = replace(self._changes, marks=(*self._changes.marks, mark), forgotten=forgotten)
         return True
 
-    def _is_storm(self, mark: Mark) -> bool:
+    def _is_storm(self, device: str, time: float, fault: str, detail: str) -> bool:
         """Whether so many processes met the fault in this place lately that one more says nothing."""
-        met = self._processes_of(mark.device).get((mark.fault, _place_in(mark)))
-        return met is not None and len(met) >= _PROCESSES and mark.time - met.last < _ONE_EVERY_S
+        met = self._processes_of(device).get((fault, _place_in(detail)))
+        return met is not None and len(met) >= _PROCESSES and time - met.last < _ONE_EVERY_S
 
     def _processes_of(self, device: str) -> dict[tuple[str, str], _Processes]:
         known = self._met.get(device)
@@ -228,8 +230,7 @@ class History:
         if seen < step.processes:
             return ""
         kind = component.kind.value
-        elsewhere = max((self._seen_in(other, fault, "", now, step.within_s) for other in self._of if other != device), default=0)
-        if elsewhere * 2 >= seen:
+        if any(self._seen_in(other, fault, "", now, step.within_s) * 2 >= seen for other in self._of if other != device):
             return ""  # the same application on its other devices: not this device's fault
         return f"{seen} different processes met it on this {kind} within {span(step.within_s)}, and hardly any elsewhere"
 
@@ -260,14 +261,14 @@ def _key(mark: Mark) -> MarkKey:
     return mark.kind, detail, mark.time if timed else 0.0
 
 
-def _place_in(mark: Mark) -> str:
-    return mark.detail.partition(" ")[2]
+def _place_in(detail: str) -> str:
+    return detail.partition(" ")[2]
 
 
 def _add_process(known: dict[tuple[str, str], _Processes], mark: Mark) -> None:
     """In its place, and in the device as a whole."""
     who = mark.detail.partition(" ")[0]
-    for place in dict.fromkeys(("", _place_in(mark))):
+    for place in dict.fromkeys(("", _place_in(mark.detail))):
         known.setdefault((mark.fault, place), _Processes()).add(mark.time, who)
 
 

@@ -2,17 +2,20 @@
 backlog: what a storm of faults costs that waits for a daemon when it starts, and how it answers meanwhile.
 
 20,000 Xid 31 lines, each of a process of its own, by turns on eight GPUs, lie in the kernel log (a followed file) when the daemon is
-started again. `status_asked`: `GET /v1/status` again and again until they are judged, by turns with a bare server that answers the same
-bytes over a Unix socket, which is the floor. `cpu_us_per_line`: the daemon's processor time from its first answer until they are judged;
-`floor_us_per_line` is one row of the same bytes inserted into a table without an index, in transactions of the same size, in this process.
+started again. `cpu_us_per_line`: the daemon's processor time until they are judged, less what a start without them takes; the floor is a row
+of the same bytes put into a table without an index, in transactions of the same size, in this process. Then once more, `while_asked`:
+`GET /v1/status` again and again until they are judged, by turns with a bare server that answers the same bytes over a Unix socket, which is
+the floor.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.bench.judge import _answers, _client, _serve
@@ -39,30 +42,47 @@ def run() -> Json:
         made = node(folder)
         with made as running:
             time.sleep(SETTLE_S)
-            answer = json.dumps(running.status()).encode()
+            answer, start_s = json.dumps(running.status()).encode(), Usage.of(pid_of(running)).cpu_s
         with made.log.open("a") as log:
             log.writelines(f"{line(number)}\n" for number in range(LINES))
-        with Helper(_serve, folder / "bare.sock", answer), made as running:
-            figures = _catch_up(running, folder)
+        alone = _alone(made, start_s)
+        shutil.rmtree(made.state)
+        with Helper(_serve, folder / "bare.sock", answer):
+            asked = _asked(made, folder)
         floor, _ = timed(lambda: _insert(folder / "floor.db"))
-    return {"lines": LINES, **figures, "floor_us_per_line": round(1e6 * floor / LINES, 1), "load": load()}
+    return {"lines": LINES, **alone, "floor_us_per_line": round(1e6 * floor / LINES, 1), "while_asked": asked, "load": load()}
 
 
-def _catch_up(running: Node, folder: Path) -> Json:
-    usage, begun = Usage.of(pid_of(running)), time.monotonic()
-    before = _judged(running)
-    with Helper(_client, running.socket, folder / "bare.sock", 0) as client:
-        running.until(lambda: _judged(running) >= LINES, _CATCH_UP_S, "all lines to be judged")
-        took = time.monotonic() - begun
-        used = Usage.of(pid_of(running)).since(usage)
+def _alone(made: Node, start_s: float) -> Json:
+    """Nobody asks. `start_s`: what a start without a backlog takes of the processor."""
+    with _started(made) as running:
+        took = _caught_up(running)
+        used = Usage.of(pid_of(running)).cpu_s
+    return {"caught_up_after_s": took, "start_cpu_s": round(start_s, 2), "cpu_us_per_line": round(1e6 * (used - start_s) / LINES, 1)}
+
+
+def _asked(made: Node, folder: Path) -> Json:
+    with _started(made) as running, Helper(_client, running.socket, folder / "bare.sock", 0) as client:
+        took = _caught_up(running)
         client.pipe.send("end")
-        asked = _answers(client)
-    return {
-        "judged_before_the_first_answer": before,
-        "caught_up_after_s": round(took, 2),
-        "cpu_us_per_line": round(1e6 * used.cpu_s / max(1, LINES - before), 1),
-        "status_asked": asked,
-    }
+        return {"caught_up_after_s": took, "status": _answers(client)}
+
+
+@contextmanager
+def _started(made: Node) -> Iterator[Node]:
+    """From the moment when it answers at all."""
+    try:
+        made.start(wait=False)
+        made.until(lambda: made.answers("/healthz"), _CATCH_UP_S, "the daemon to answer")
+        yield made
+    finally:
+        made.stop()
+
+
+def _caught_up(running: Node) -> float:
+    begun = time.monotonic()
+    running.until(lambda: _judged(running) >= LINES, _CATCH_UP_S, "all lines to be judged")
+    return round(time.monotonic() - begun, 2)
 
 
 def _judged(running: Node) -> int:
