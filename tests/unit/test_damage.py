@@ -19,11 +19,12 @@ import pytest
 
 from agent.board import Board
 from agent.lane import Lane
-from agent.ledger import FILE, Audit, Ledger, LedgerNewer
+from agent.ledger import FILE, Audit, Ledger, LedgerError, LedgerNewer
 from agent.model import Status, Verdict
 from agent.pipeline import Pipeline
 from agent.sources.source import Batch, Position
 from tests.unit.builders import EXAMPLES, catalogue, event, gpu
+from tests.unit.test_upgrade import laid_out
 
 BOOT = "boot-a"
 KNOWN = catalogue()
@@ -300,7 +301,6 @@ def test_no_damage_makes_the_verdict_milder(bases: list[Base], work: Path) -> No
             if is_milder(base.found, after):
                 wrong.append((seed, base.name, how, after.verdict, after.codes))
         shutil.rmtree(folder)
-    print(dict(became))
     assert wrong == []
     assert min(became[what] for what in ("same", "replaced", "unknown", "lost, and still unhealthy")) >= CORRUPTIONS // 50
 
@@ -312,3 +312,82 @@ def test_no_row_that_makes_no_sense_is_believed(bases: list[Base], tmp_path: Pat
         with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db, suppress(sqlite3.IntegrityError):
             db.execute(sql)
         assert not is_milder(base.found, start(folder)), base.name
+
+
+def without_its_findings(base: Base, folder: Path) -> Path:
+    shutil.copytree(base.folder, folder)
+    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
+        db.execute("DELETE FROM findings WHERE id = 1")
+    return folder
+
+
+def test_what_is_lost_is_read_again_and_what_is_whole_is_not(bases: list[Base], tmp_path: Path) -> None:
+    """Whole, its lines would be counted twice. What a source remembers of its own goes on in either case."""
+    lost = start(without_its_findings(bases[0], tmp_path / "lost"))
+    assert LOST in lost.codes and lost.positions == {"nvml"}
+    folder = shutil.copytree(bases[0].folder, tmp_path / "whole")
+    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
+        db.execute("UPDATE settled SET code = 'xid/1'")
+    whole = start(folder)
+    assert REPLACED in whole.codes and LOST not in whole.codes and whole.positions == {"kernel_log", "nvml"}
+    assert whole.codes - {REPLACED} == bases[0].found.codes
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_killed_before_what_was_rescued_is_stored(bases: list[Base], tmp_path: Path, number: int) -> None:
+    """The damaged ledger has been set aside, and the one that was begun anew is empty."""
+    folder = without_its_findings(bases[number], tmp_path / "damaged")
+
+    async def begun() -> None:
+        lane = Lane("test")
+        await Pipeline(Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), KNOWN, BOOT).keeper.open()
+        lane.close()
+
+    asyncio.run(begun())
+    assert list(folder.glob(f"{FILE}.damaged-*"))
+    for _ in range(2):
+        after = start(folder)
+        assert after.unknown and LOST in after.codes
+
+
+def test_a_ledger_that_cannot_be_read_makes_the_node_unknown(bases: list[Base], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it can be: then what was open stands again. Where it turns out to be damaged, that is told."""
+
+    def fails(self: Ledger, **_: object) -> None:
+        raise LedgerError("out of reach")
+
+    async def late(folder: Path) -> tuple[Found, Found]:
+        lane, board = Lane("test"), Board(BOOT, 0.0, device_reset=False)
+        pipeline = Pipeline(Ledger(folder), lane, board, KNOWN, BOOT)
+        with monkeypatch.context() as patched:
+            patched.setattr(Ledger, "open", fails)
+            patched.setattr(Ledger, "rescue", lambda self: None)
+            await pipeline.open(KNOWN)
+        first = Found(board.verdict(), frozenset(one.code for one in board.findings), frozenset())
+        judging = asyncio.create_task(pipeline.run())
+        pipeline.keeper._retry_at = 0.0
+        await pipeline.store(Batch("kernel_log", (event("xid/45", gpu(9), time.time(), identity="new"),)))
+        await pipeline.stored()
+        judging.cancel()
+        found = Found(board.verdict(), frozenset(one.code for one in board.findings), frozenset())
+        await pipeline.close()
+        lane.close()
+        return first, found
+
+    first, then = asyncio.run(late(shutil.copytree(bases[0].folder, tmp_path / "sound")))
+    assert first.unknown and "vitald/ledger_unread" in first.codes
+    assert then.codes >= bases[0].found.codes and "vitald/ledger_unread" not in then.codes
+    assert not is_milder(bases[0].found, then)
+    _, then = asyncio.run(late(without_its_findings(bases[0], tmp_path / "damaged")))
+    assert LOST in then.codes and "vitald/ledger_unread" not in then.codes
+
+
+def test_a_ledger_that_an_older_vitald_wrote_and_that_is_damaged(tmp_path: Path) -> None:
+    """It has no checksums: that nothing is lost cannot be shown."""
+    folder = laid_out(tmp_path / "state", 5)
+    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
+        (root,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'findings'").fetchone()
+    with_page(folder / FILE, root - 1, bytes(PAGE))
+    for _ in range(2):
+        after = start(folder)
+        assert after.unknown and LOST in after.codes
