@@ -751,7 +751,7 @@ class Judge:
 
     def _no_longer_accepted(self, changes: Iterable[Transition], time: float, event: str | None) -> list[Transition]:
         """What was accepted and asks for more now counts at once."""
-        touched = {change.finding.key for change in changes}
+        touched = {change.finding.key for change in changes if change.finding.accepted is not None}
         worse = [finding for key in touched if (finding := self._open.get(key)) is not None and life.is_worse_than_accepted(finding)]
         return [self._end_acceptance(finding, time, "it asks for more now", event) for finding in sorted(worse, key=lambda one: one.id)]
 
@@ -828,15 +828,19 @@ class Judge:
         return finding.component, self._catalog.rule(finding.code).fault, finding.simulated
 
     def _put(self, finding: Finding) -> None:
-        if finding.key not in self._open and not finding.shadow:
-            self._faults[self._fault_of(finding)] = finding.key
-        self._open[finding.key] = finding
-        self._of.setdefault(finding.component, set()).add(finding.key)
+        key = finding.key
+        known = self._open.get(key)
+        self._open[key] = finding
+        if known is not None and known.incident == finding.incident:
+            return
+        if known is None and not finding.shadow:
+            self._faults[self._fault_of(finding)] = key
+        self._of.setdefault(finding.component, set()).add(key)
         if finding.incident:
             keys = self._in.setdefault(finding.incident, set())
             if not keys:
                 self._incidents.reopen(finding.incident)
-            keys.add(finding.key)
+            keys.add(key)
 
     def _close(self, finding: Finding, time: float, cause: str, event: str | None = None, *, settled: bool = False) -> Transition:
         """`settled`: the end shows that what was written before it was dealt with."""
