@@ -85,6 +85,7 @@ class Board:
         self.jobs = Jobs()
         self.transitions = 0
         self.first_look = asyncio.Event()  # each source has looked, or could not
+        self.answerable = asyncio.Event()  # that, or it will take a while: who asks is told what is known so far
         self._subscriptions: set[Subscription] = set()
         self._judge: Judge | None = None  # asked only for what is derived anew each time
 
@@ -155,8 +156,13 @@ class Board:
         self._answers_for[name] = {**before, **{one.component: one for one in self.readings.get(name, ())}}
         if all(one.state is not SourceState.STARTING for one in self.sources.values()):
             self.first_look.set()
+            self.answerable.set()
         if (source.state, source.detail) != (state, detail):
             self._offer(None)
+
+    def fall_behind(self) -> None:
+        """So much happened before the start that nobody should wait until it is judged."""
+        self.answerable.set()
 
     def show(self, source: str, readings: Sequence[Readings]) -> None:
         """What a source reads of its components now, instead of what it read before."""

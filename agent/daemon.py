@@ -36,7 +36,7 @@ from agent.diagnostics.process import Programs
 from agent.diagnostics.schedule import Schedule
 from agent.diagnostics.summary import DeepLog
 from agent.lane import Lane, LaneStuck
-from agent.ledger import Ledger, LedgerError, LedgerNewer, Query, read_events, read_run, read_runs
+from agent.ledger import Ledger, LedgerError, LedgerNewer, Listed, Query, read_events, read_run, read_runs
 from agent.model import Action, SourceHealth, SourceState, Status
 from agent.outputs import library, metrics
 from agent.outputs.api import Api, Routes
@@ -223,7 +223,7 @@ class Daemon:
             stored = await self.reader.call(lambda: read_events(path, Query(code=PLACED, newest=True, limit=_PLACED)))
         except (LedgerError, LaneStuck) as error:
             log.error("places_not_read", error=str(error), effect="lines about a Neuron device are told by its index")
-            stored = []
+            stored = Listed()
         placed = [one.event for one in stored if one.event.judged and not one.event.simulated and one.event.boot_id == self.boot_id]
         self.sources.recall(self.pipeline.position, placed)
         try:

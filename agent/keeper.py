@@ -23,7 +23,7 @@ from agent.board import Board
 from agent.lane import Lane, LaneStuck
 from agent.ledger import Entry, Ledger, LedgerDamaged, LedgerError, LedgerNewer, Remembered, unsaved
 from agent.model import Changes, Event, Fields, Memory, Transition
-from agent.sources.source import Position
+from agent.sources.source import KERNEL_LOG, Position
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("keeper")
 
@@ -81,10 +81,16 @@ class Keeper:
             raise
         except (LedgerError, LaneStuck) as error:
             self._failed(str(error))
-            try:
-                return await self._lane.call(self.ledger.rescue, 5.0)
-            except LaneStuck:
-                return None
+            remembered = None
+            with suppress(LaneStuck):
+                remembered = await self._lane.call(self.ledger.rescue, 5.0)
+            if remembered is None:
+                self._unread(str(error))
+            return remembered
+
+    def _unread(self, error: str) -> None:
+        """Nobody knows what was open before the start: that no finding is known says nothing."""
+        self._judging.say("vitald/ledger_unread", {"error": error}, f"what the ledger remembers cannot be read: {error}")
 
     async def close(self) -> None:
         """Note what is to be noted, and let go of the ledger. Within a second or so, or not at all."""
@@ -147,9 +153,18 @@ class Keeper:
 
     async def _see_again(self) -> None:
         """The ledger was out of reach at the start: have taken up what it remembers. Raises LedgerError, LaneStuck."""
-        remembered = await self._lane.call(self._read, _DEADLINE_S)
+        try:
+            self._take_up(await self._lane.call(self._read, _DEADLINE_S))
+        except LedgerDamaged as error:
+            rescued = await self._lane.call(partial(self.ledger.rescue, damaged=True), _DEADLINE_S)
+            self._take_up(rescued or Remembered(Memory(), {}))
+            self._tell_lost(str(error), "", rescued)
+            raise
+
+    def _take_up(self, remembered: Remembered) -> None:
         self._blind = False
         self._held.append(self._judging.adopt(remembered))
+        self._judging.say("vitald/ledger_unread", {"recovered": True}, "what the ledger remembers has been read")
         log.warning("ledger_read_late", findings=len(remembered.memory.findings))
 
     def _read(self) -> Remembered:
@@ -244,38 +259,67 @@ class Keeper:
         self._board.ledger = replace(ledger, unsaved=unsaved(self._held), dropped=ledger.dropped + max(0, dropped))
 
     async def _replace(self, error: str, keep: Memory | None = None) -> Remembered | None:
-        """Begin a new store with what is to be kept; at start-up, when none are held, with what can be rescued."""
+        """Begin a new store with what is to be kept; at start-up, when none are held, with what can be rescued.
+
+        What is rescued is held until what is said of it has been judged: one commit stores both, so that no kill in between leaves a
+        store that looks whole.
+        """
         log.error("ledger_damaged", error=error)
 
         def work() -> tuple[Remembered | None, str]:
             rescued = self.ledger.rescue(damaged=True) if keep is None else None
             aside = self.ledger.set_aside(time.time())
-            self.ledger.open()
+            self.ledger.open(anew=True)
             return rescued, str(aside or "")
 
         try:
             rescued, aside = await self._lane.call(work, 10.0)
         except (LedgerError, LaneStuck) as failure:
             self._failed(str(failure))
+            if keep is None:
+                self._unread(str(failure))
             return None
         if keep is None:
-            keep = rescued.memory if rescued is not None else Memory()
-        carried = tuple(
-            Transition(time=time.time(), finding=finding, cause="carried over from the ledger before") for finding in keep.findings
-        )
-        with_them = Changes(incidents=keep.incidents, marks=keep.marks, devices=keep.devices, settled=keep.settled)
-        positions = self._judging.judged or (rescued.positions if rescued is not None else {})
+            known = self._rescued(error, aside, rescued)
+            self._held += [_whole(known.memory), *(Entry(position=position) for position in known.positions.values())]
+            return known
         # Last, as they stand now: what is held changes what was before it.
-        self._held += [Entry(transitions=carried, changes=with_them), *(Entry(position=position) for position in positions.values())]
-        self._judging.say(
-            "vitald/ledger_replaced",
-            {"error": error, "aside": aside, "rescued": len(carried)},
-            f"{error}; the old ledger is {aside or 'gone'}",
-        )
+        self._held += [_whole(keep), *(Entry(position=position) for position in self._judging.judged.values())]
+        self._tell_replaced(error, aside, len(keep.findings))
         try:
             await self._lane.call(partial(self.ledger.commit, tuple(self._held)), _DEADLINE_S)
         except (LedgerError, LaneStuck) as failure:
             self._failed(str(failure))
         else:
             self._stored(0.0)
-        return rescued
+        return None
+
+    def _rescued(self, error: str, aside: str, rescued: Remembered | None) -> Remembered:
+        """What is known after all. Where open findings are lost, that is told, and the kernel log is read again from its beginning.
+
+        Not where they are whole: its lines would be counted twice, and might open again what somebody closed.
+        """
+        if rescued is not None and "findings" not in rescued.lost:
+            self._tell_replaced(error, aside, len(rescued.memory.findings))
+            return rescued
+        self._tell_lost(error, aside, rescued)
+        known = rescued or Remembered(Memory(), {})
+        return replace(known, positions={source: one for source, one in known.positions.items() if source != KERNEL_LOG})
+
+    def _tell_replaced(self, error: str, aside: str, kept: int) -> None:
+        fields: Fields = {"error": error, "aside": aside, "rescued": kept}
+        self._judging.say("vitald/ledger_replaced", fields, f"{error}; the old ledger is {aside or 'gone'}")
+
+    def _tell_lost(self, error: str, aside: str, rescued: Remembered | None) -> None:
+        kept = len(rescued.memory.findings) if rescued is not None else 0
+        said = f"{error}; {kept} open findings could be read; the old ledger is {aside or 'gone'}"
+        self._judging.say("vitald/ledger_lost", {"error": error, "aside": aside, "rescued": kept}, said)
+
+
+def _whole(memory: Memory) -> Entry:
+    """All that a new store must remember."""
+    carried = tuple(
+        Transition(time=time.time(), finding=finding, cause="carried over from the ledger before") for finding in memory.findings
+    )
+    changes = Changes(incidents=memory.incidents, marks=memory.marks, devices=memory.devices, settled=memory.settled)
+    return Entry(transitions=carried, changes=changes)

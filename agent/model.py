@@ -13,10 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Union
+from typing import TypeVar, Union
 
+T = TypeVar("T")
 Value = Union[str, int, float, bool, None, "list[int]"]
 Fields = Mapping[str, Value]
+
+
+def changed(one: T, **values: object) -> T:
+    """`dataclasses.replace` at half its price, for what each line of a storm changes; of slotted dataclasses that check nothing."""
+    made: T = object.__new__(type(one))
+    for name in one.__slots__:  # type: ignore[attr-defined]
+        object.__setattr__(made, name, values[name] if name in values else getattr(one, name))
+    return made
 
 
 class Action(Enum):
@@ -116,6 +125,10 @@ class Component:
     kind: ComponentKind
     id: str = ""
 
+    def __hash__(self) -> int:
+        """Of the id alone: it is looked up several times for each line of a storm, and an enum's hash is not remembered."""
+        return hash(self.id)
+
     @property
     def name(self) -> str:
         return f"{self.kind.value}/{self.id}" if self.id else self.kind.value
@@ -177,12 +190,14 @@ class Asked:
     """What is asked for, by when, and why it differs from the catalogue's table. `because` is for people.
 
     `unusable`: the device cannot be used, so the node is unfit for work whatever the action.
+    `unknown`: what was known of the node is lost, so nobody can say whether it is fit.
     """
 
     action: Action
     when: When
     because: str = ""
     unusable: bool = False
+    unknown: bool = False
 
     def stronger(self, other: Asked) -> bool:
         return (self.action.rank, self.when.urgency) > (other.action.rank, other.when.urgency)
@@ -267,6 +282,11 @@ class Finding:
     def unusable(self) -> bool:
         """Whether its device cannot be used."""
         return self.ruled.unusable
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nobody can say, while it is open, that the node is fit."""
+        return self.ruled.unknown and not self.deferred
 
     @property
     def deferred(self) -> bool:

@@ -40,6 +40,7 @@ _RUNNING, _STOPPED = "running", "stopped"  # the cursor of the daemon's own posi
 
 _QUEUED = 4_000  # events waiting to be judged; beyond it the readers wait, and the kernel's ring is the buffer
 _BATCH = 512  # events in one transaction
+_BEHIND = 64  # events waiting at a start: more than are judged while somebody waits for an answer
 _SLICE = 8  # events judged before others get their turn
 _WEDGED_S = 20.0
 _SHOWN_S = 0.5
@@ -115,8 +116,15 @@ class Pipeline:
             # Far from the ids of findings that may stand in the ledger after all.
             far = int(time.time())
             self.judge = Judge(catalog, Memory(next_finding=far, next_incident=far))
-        await self._store([self._whole(Entry(transitions=tuple(self.judge.recatalogue(catalog, time.time()))))])
+        await self._store([self._whole(Entry(transitions=tuple(self.judge.recatalogue(catalog, time.time())))), *self._said()])
         self.board.publish(self.judge)  # what is remembered is shown from the first answer on
+
+    def _said(self) -> list[Entry]:
+        """What the keeper said of the ledger while it was opened, judged: stored together with what was rescued."""
+        said = [item for item in self._queue if isinstance(item, Batch)]
+        self._queue.clear()
+        self._queued = 0
+        return [self._whole(self._judge(Entry(), *batch.events)) for batch in said]
 
     def _boots_in(self, remembered: Remembered) -> set[str]:
         """The boots before this one that what is remembered speaks of."""
@@ -186,6 +194,8 @@ class Pipeline:
         for one in (*self._stepped(), item):  # what was queued before a step of the clock is told by the old one
             self._queue.append(one)
             self._queued += len(one.events) if isinstance(one, Batch) else 0
+        if self._queued > _BEHIND:
+            self.board.fall_behind()
         self._wake.set()
 
     def _reached(self, position: Position | None) -> None:

@@ -157,6 +157,7 @@ class _Entry:
             action=self.member("action", Action, Action.INSPECT, required=True),
             when=self.member("when", When, When.NOW),
             unusable=self.flag("unusable") or False,
+            unknown=self.flag("unknown") or False,
             clears=self.clears(),
             escalation=self.escalation(),
             source=self.text("source", required=True),
@@ -360,7 +361,7 @@ _RECOVERED = Case(where={"recovered": (True,)}, action=Action.NONE, title="no lo
 _KEYS = (
     *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "unusable", "clears", "escalation", "cases", "also", "source"),
     *("watch", "fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
-    *("at_probe", "among"),
+    *("at_probe", "among", "unknown"),
     "diagnostic",
 )
 _CASE_KEYS = ("when", "action", "at_least", "when_to_act", "unusable", "title", "advice")

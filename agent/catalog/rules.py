@@ -156,10 +156,11 @@ class Ruling:
     advice: str
     clears: Clears
     unusable: bool = False
+    unknown: bool = False
 
     @property
     def asked(self) -> Asked:
-        return Asked(self.action, self.when, unusable=self.unusable)
+        return Asked(self.action, self.when, unusable=self.unusable, unknown=self.unknown and self.action is not Action.NONE)
 
 
 # What closes a finding whose action is not its entry's own: it follows the action.
@@ -189,6 +190,7 @@ class Rule:
     source: str
     when: When = When.NOW
     unusable: bool = False  # the device cannot be used: the node is unfit for work whatever the action
+    unknown: bool = False  # what was known of the node is lost: its status is unknown, unless something else makes it unhealthy
     advice: str = ""
     mnemonic: str = ""
     cases: tuple[Case, ...] = ()
@@ -222,7 +224,7 @@ class Rule:
 
     def rule_on(self, fields: Fields) -> Ruling:
         """The strongest matching case replaces the action; `at_least` cases then raise what stands."""
-        ruling = Ruling(self.action, self.when, self.title, self.advice, self.clears, self._makes_unusable)
+        ruling = Ruling(self.action, self.when, self.title, self.advice, self.clears, self._makes_unusable, self.unknown)
         matching = [case for case in self.cases if case.holds(fields)]
         replacing = [case for case in matching if case.action is not None]
         if replacing:

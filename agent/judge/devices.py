@@ -12,6 +12,7 @@ from dataclasses import replace
 from agent.model import NODE, Component, Device
 
 _MOST = 4096  # addresses without end come from forged lines
+_NOBODY = Device(component=NODE)  # of whom nothing is known
 
 
 class Devices:
@@ -28,11 +29,11 @@ class Devices:
     @property
     def boot(self) -> str:
         """The boot that was folded in last; empty before any was."""
-        return self.get(NODE).uuid
+        return self._known(NODE).uuid
 
     @property
     def former_boot(self) -> str:
-        return self.get(NODE).serial
+        return self._known(NODE).serial
 
     def take_changed(self) -> tuple[Device, ...]:
         """Those that changed since this was last asked."""
@@ -48,7 +49,7 @@ class Devices:
 
     def identity(self, component: Component) -> str:
         """What survives a move to another slot: UUID or serial, else the slot's own name. The node stays itself over its boots."""
-        return component.name if component == NODE else self.get(component).identity or component.name
+        return component.name if component == NODE else self._known(component).identity or component.name
 
     def reset(self, component: Component, time: float) -> None:
         """`component` without an id stands for every one of its kind."""
@@ -57,7 +58,14 @@ class Devices:
 
     def reset_at(self, component: Component) -> float | None:
         """When it was last reset, alone or with all of its kind. None if that was never seen."""
-        return max(self.get(component).reset_at, self.get(Component(component.kind)).reset_at) or None
+        return max(self._known(component).reset_at, self._known(Component(component.kind)).reset_at) or None
+
+    def placed_at(self, component: Component) -> float:
+        """When it was put into its slot; 0 if that was never seen."""
+        return self._known(component).placed_at
+
+    def _known(self, component: Component) -> Device:
+        return self._in.get(component, _NOBODY)
 
     def elsewhere(self, component: Component, uuid: str, serial: str) -> list[Device]:
         """Where this device was seen before, in another slot."""

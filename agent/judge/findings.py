@@ -13,7 +13,21 @@ import json
 from dataclasses import replace
 
 from agent.catalog import CLEARS_OF, Catalog, Clears, Rule, Ruling
-from agent.model import Acceptance, Action, Asked, Event, Fields, Finding, FindingKey, FindingState, Member, Transition, Trust, When
+from agent.model import (
+    Acceptance,
+    Action,
+    Asked,
+    Event,
+    Fields,
+    Finding,
+    FindingKey,
+    FindingState,
+    Member,
+    Transition,
+    Trust,
+    When,
+    changed,
+)
 
 NEVER = float("inf")
 _WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
@@ -57,13 +71,13 @@ def counts(event: Event, known: Finding | Member | None) -> bool:
     return not second_hand(event.fields) and not (isinstance(known, Finding) and second_hand(known.fields))
 
 
-def seen_again(current: Finding, event: Event, ruling: Ruling, *, latest: bool) -> Finding:
-    """`latest`: a state, whose last event decides alone."""
-    seen = replace(
+def seen_again(current: Finding, event: Event, ruling: Ruling, *, boot_id: str, latest: bool) -> Finding:
+    """`boot_id`: in which it was seen last. `latest`: a state, whose last event decides alone."""
+    seen = changed(
         current,
         last=max(current.last, event.time),
         count=current.count + counts(event, current),
-        boot_id=event.boot_id,
+        boot_id=boot_id,
         heard_since=max(current.heard_since, _unread_until(event)),
         simulated_until=event.simulated_until,
     )
@@ -153,7 +167,9 @@ def closed(finding: Finding, time: float, cause: str, event: str | None = None) 
 def moved(before: Finding, after: Finding, event: Event) -> Transition:
     """The transition between two values. Without a cause where nothing was decided: it was only counted."""
     cause = ""
-    if (before.action, before.when) != (after.action, after.when):
+    if _asks_as(before, after):
+        pass
+    elif (before.action, before.when) != (after.action, after.when):
         asked = after.asked
         cause = f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value} ({asked.when.value})"
         cause += f": {asked.because}" if asked.because else ""
@@ -162,6 +178,12 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
     elif before.state is not after.state:
         cause = f"{event.code} seen again during the remedy"
     return Transition(time=event.time, finding=after, cause=cause, event=event.identity)
+
+
+def _asks_as(before: Finding, after: Finding) -> bool:
+    """Whether nothing was decided: most lines are only counted."""
+    layers = before.ruled is after.ruled and before.context is after.context and before.told is after.told
+    return layers and before.driver is after.driver and before.escalated is after.escalated and before.state is after.state
 
 
 def rule_of(finding: Finding, catalog: Catalog) -> Rule:

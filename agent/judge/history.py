@@ -10,6 +10,8 @@ the slot begins afresh. Bounded in time by the catalogue's windows, in size by `
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -20,6 +22,8 @@ from agent.catalog.lemon import Lemon
 from agent.model import Action, Asked, Changes, Component, Fields, Mark, MarkKind
 
 _MOST = 256
+_PROCESSES = 64  # of one fault in one place of a device, before they are taken for a storm, of which only one is remembered now and then
+_ONE_EVERY_S = 86400.0 / _PROCESSES
 _DEVICES = 4096  # names without end come from forged lines
 _ABOUT_S = 600.0  # a boot's time is reckoned from a clock that was not set yet: the fault may seem to come before its remedy
 _NO_DATE = 315_360_000.0  # ten years: of a saved log without dates
@@ -37,6 +41,35 @@ class Part:
 MarkKey = tuple[MarkKind, str, float]
 
 
+class _Processes:
+    """Those that met one fault, by time: how many did within a window is asked for with every line of a storm."""
+
+    def __init__(self) -> None:
+        self._met: list[tuple[float, str]] = []
+        self._who: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._met)
+
+    @property
+    def last(self) -> float:
+        return self._met[-1][0]
+
+    def add(self, time: float, who: str) -> None:
+        insort(self._met, (time, who))
+        self._who[who] += 1
+
+    def within(self, first: float, last: float) -> int:
+        """How many different ones."""
+        begin, end = bisect_left(self._met, (first,)), bisect_right(self._met, (last, _AFTER_ALL))
+        if len(self._who) == len(self._met):
+            return end - begin
+        return len({who for _, who in self._met[begin:end]})
+
+
+_AFTER_ALL = "\U0010ffff"
+
+
 class History:
     """The marks of every device, by what makes each of them one. Time comes in with each question."""
 
@@ -45,6 +78,7 @@ class History:
         for mark in marks:
             self._of.setdefault(mark.device, {})[_key(mark)] = mark
         self._changes = Changes()
+        self._met: dict[str, dict[tuple[str, str], _Processes]] = {}  # by device: by fault and place, where it has been asked for
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -61,28 +95,50 @@ class History:
 
     def add(self, device: str, time: float, kind: MarkKind, fault: str, detail: str = "") -> bool:
         """Whether it is new: one incident is one fault, however many lines it has."""
+        if kind is MarkKind.PROCESS and self._is_storm(device, time, fault, detail):
+            return False
         mark = Mark(device=device, time=time, kind=kind, fault=fault, detail=detail)
         own = self._of.get(device)
         if own is None:
             if len(self._of) >= _DEVICES:
                 return False
             own = self._of[device] = {}
-        if _key(mark) in own:
+        key = _key(mark)
+        if key in own:
             return False
         forgotten = self._changes.forgotten
         if len(own) >= _MOST:
             forgotten = (*forgotten, own.pop(next((key for key in own if key[0] is MarkKind.PROCESS), next(iter(own)))))
-        own[_key(mark)] = mark
+            self._met.pop(device, None)
+        own[key] = mark
+        if kind is MarkKind.PROCESS and device in self._met:
+            _add_process(self._met[device], mark)
         self._changes = replace(self._changes, marks=(*self._changes.marks, mark), forgotten=forgotten)
         return True
 
+    def _is_storm(self, device: str, time: float, fault: str, detail: str) -> bool:
+        """Whether so many processes met the fault in this place lately that one more says nothing."""
+        met = self._processes_of(device).get((fault, _place_in(detail)))
+        return met is not None and len(met) >= _PROCESSES and time - met.last < _ONE_EVERY_S
+
+    def _processes_of(self, device: str) -> dict[tuple[str, str], _Processes]:
+        known = self._met.get(device)
+        if known is None:
+            known = self._met[device] = {}
+            for mark in self.of(device):
+                if mark.kind is MarkKind.PROCESS:
+                    _add_process(known, mark)
+        return known
+
     def forget(self, mark: Mark) -> None:
         """It says nothing any more."""
+        self._met.pop(mark.device, None)
         if self._of.get(mark.device, {}).pop(_key(mark), None) is not None:
             self._changes = replace(self._changes, forgotten=(*self._changes.forgotten, mark))
 
     def adopt(self, marks: Iterable[Mark]) -> None:
         """Take up what was remembered elsewhere."""
+        self._met = {}
         for mark in marks:
             self._of.setdefault(mark.device, {}).setdefault(_key(mark), mark)
 
@@ -91,6 +147,7 @@ class History:
 
     def rename(self, old: str, new: str) -> None:
         """A slot's record becomes its device's, once that has said who it is."""
+        self._met = {}
         former = self._of.pop(old, None)
         if former is None:
             return
@@ -103,6 +160,7 @@ class History:
 
     def shift(self, seconds: float) -> None:
         """The clock was stepped: what lies behind is told by the new one."""
+        self._met = {}
         for device, marks in self._of.items():
             shifted = (replace(mark, time=mark.time + seconds) for mark in marks.values())
             self._of[device] = {_key(mark): mark for mark in shifted}
@@ -169,26 +227,16 @@ class History:
         if step.same and not place:
             return ""
         seen = self._seen_in(device, fault, place, now, step.within_s)
-        if len(seen) < step.processes:
+        if seen < step.processes:
             return ""
         kind = component.kind.value
-        elsewhere = max(
-            (len(self._seen_in(other, fault, "", now, step.within_s)) for other in self._of if other != device),
-            default=0,
-        )
-        if elsewhere * 2 >= len(seen):
+        if any(self._seen_in(other, fault, "", now, step.within_s) * 2 >= seen for other in self._of if other != device):
             return ""  # the same application on its other devices: not this device's fault
-        return f"{len(seen)} different processes met it on this {kind} within {span(step.within_s)}, and hardly any elsewhere"
+        return f"{seen} different processes met it on this {kind} within {span(step.within_s)}, and hardly any elsewhere"
 
-    def _seen_in(self, device: str, fault: str, place: str, now: float, window_s: float) -> set[str]:
-        return {
-            mark.detail.partition(" ")[0]
-            for mark in self.of(device)
-            if mark.kind is MarkKind.PROCESS
-            and mark.fault == fault
-            and 0 <= now - mark.time <= window_s
-            and (not place or mark.detail.partition(" ")[2] == place)
-        }
+    def _seen_in(self, device: str, fault: str, place: str, now: float, window_s: float) -> int:
+        met = self._processes_of(device).get((fault, place))
+        return met.within(now - window_s, now) if met is not None else 0
 
     def score(self, device: str, now: float, lemon: Lemon) -> tuple[float, list[Part]]:
         """The lemon score and what it is made of, the heaviest first."""
@@ -211,6 +259,17 @@ def _key(mark: Mark) -> MarkKey:
     timed = mark.kind in (MarkKind.REMEDY, MarkKind.REMOVED, MarkKind.DIAGNOSTIC_FAILED, MarkKind.ACCEPTED)
     detail = mark.fault if timed else f"{mark.fault} {mark.detail}" if mark.kind is MarkKind.PROCESS else mark.detail
     return mark.kind, detail, mark.time if timed else 0.0
+
+
+def _place_in(detail: str) -> str:
+    return detail.partition(" ")[2]
+
+
+def _add_process(known: dict[tuple[str, str], _Processes], mark: Mark) -> None:
+    """In its place, and in the device as a whole."""
+    who = mark.detail.partition(" ")[0]
+    for place in dict.fromkeys(("", _place_in(mark.detail))):
+        known.setdefault((mark.fault, place), _Processes()).add(mark.time, who)
 
 
 def place_of(fields: Fields, names: Iterable[str]) -> str:

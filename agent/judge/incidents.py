@@ -14,7 +14,7 @@ from itertools import islice
 
 from agent.catalog import Catalog
 from agent.catalog.story import Reach, Role, Story
-from agent.model import NODE, Component, ComponentKind, Event, Incident, Member
+from agent.model import NODE, Component, ComponentKind, Event, Incident, Member, changed
 
 MOST = 4096
 _MEMBERS = 64  # codes of components in one incident; what comes beyond is counted with the last
@@ -105,7 +105,7 @@ class Incidents:
             members.sort(key=lambda one: (self._stories.order(one.name, incident.story), one.first))
         else:
             members[place] = _again(members[place], fresh, counts=counts)
-        grown = replace(incident, members=tuple(members), last=max(incident.last, fresh.last), boot_id=fresh.boot_id, usec=fresh.usec)
+        grown = changed(incident, members=tuple(members), last=max(incident.last, fresh.last), boot_id=fresh.boot_id, usec=fresh.usec)
         self._all.pop(incident.id, None)
         self._all[incident.id] = self._touched[incident.id] = grown
         self._index(grown, fresh.places)
@@ -252,7 +252,7 @@ def _places_of(component: Component, event: Event) -> frozenset[str]:
 
 def _again(member: Member, fresh: Member, *, counts: bool) -> Member:
     known = len(member.pids) >= _NAMES
-    return replace(
+    return changed(
         member,
         count=member.count + counts,
         last=max(member.last, fresh.last),

@@ -353,9 +353,10 @@ class Judge:
             finding = life.opened(self._next_id, key, event, ruling, incident)
             self._next_id += 1
         else:
-            finding = replace(life.seen_again(current, event, ruling, latest=rule.state), incident=current.incident or incident)
-            if current.boot_id == self._devices.boot:
-                finding = replace(finding, boot_id=current.boot_id)  # this line may be an older boot's, read late
+            # A line may be an older boot's, read late.
+            boot_id = current.boot_id if current.boot_id == self._devices.boot else event.boot_id
+            seen_in = replace(current, incident=incident) if incident and not current.incident else current
+            finding = life.seen_again(seen_in, event, ruling, boot_id=boot_id, latest=rule.state)
         fresh = self._remember_process(finding, rule, event)
         more = current is None or finding.count > current.count
         if current is None or fresh or more or finding.ruled != current.ruled or self._survived(current, event):
@@ -381,7 +382,7 @@ class Judge:
         written = event.time + (_ABOUT_S if event.fields.get("approximate") else 0.0)  # rather told again than not at all
         if written < self._settled.get((event.component, event.code), -life.NEVER) and not event.simulated:
             return True
-        placed_at, reset_at = self._devices.get(event.component).placed_at, self._devices.reset_at(event.component)
+        placed_at, reset_at = self._devices.placed_at(event.component), self._devices.reset_at(event.component)
         return bool(placed_at and written < placed_at) or bool(ruling.clears.device_reset and reset_at and written < reset_at)
 
     def _survived(self, current: Finding, event: Event) -> bool:
@@ -750,7 +751,7 @@ class Judge:
 
     def _no_longer_accepted(self, changes: Iterable[Transition], time: float, event: str | None) -> list[Transition]:
         """What was accepted and asks for more now counts at once."""
-        touched = {change.finding.key for change in changes}
+        touched = {change.finding.key for change in changes if change.finding.accepted is not None}
         worse = [finding for key in touched if (finding := self._open.get(key)) is not None and life.is_worse_than_accepted(finding)]
         return [self._end_acceptance(finding, time, "it asks for more now", event) for finding in sorted(worse, key=lambda one: one.id)]
 
@@ -827,15 +828,19 @@ class Judge:
         return finding.component, self._catalog.rule(finding.code).fault, finding.simulated
 
     def _put(self, finding: Finding) -> None:
-        if finding.key not in self._open and not finding.shadow:
-            self._faults[self._fault_of(finding)] = finding.key
-        self._open[finding.key] = finding
-        self._of.setdefault(finding.component, set()).add(finding.key)
+        key = finding.key
+        known = self._open.get(key)
+        self._open[key] = finding
+        if known is not None and known.incident == finding.incident:
+            return
+        if known is None and not finding.shadow:
+            self._faults[self._fault_of(finding)] = key
+        self._of.setdefault(finding.component, set()).add(key)
         if finding.incident:
             keys = self._in.setdefault(finding.incident, set())
             if not keys:
                 self._incidents.reopen(finding.incident)
-            keys.add(finding.key)
+            keys.add(key)
 
     def _close(self, finding: Finding, time: float, cause: str, event: str | None = None, *, settled: bool = False) -> Transition:
         """`settled`: the end shows that what was written before it was dealt with."""

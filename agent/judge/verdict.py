@@ -55,6 +55,8 @@ def status_of(findings: Sequence[Finding], work: Work = Work.RUNNING) -> Status:
     """What findings alone say, of a node or of one component."""
     if any(finding.makes_unfit(between_jobs=work is not Work.RUNNING) for finding in findings):
         return Status.UNHEALTHY
+    if any(finding.unknown for finding in findings):
+        return Status.UNKNOWN
     return Status.DEGRADED if findings else Status.HEALTHY
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent.ledger.queries import (
+    Listed,
     Past,
     Query,
     Stored,
@@ -38,6 +39,7 @@ __all__ = [
     "LedgerDamaged",
     "LedgerError",
     "LedgerNewer",
+    "Listed",
     "Past",
     "Query",
     "Remembered",

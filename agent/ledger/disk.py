@@ -2,7 +2,8 @@
 The store's files as they lie on the disk: what SQLite does not look at, or looks past.
 
 Owns     that each is a plain file and no link or pipe that somebody put there; whether they are still the ones that were opened; whether
-         their file system is mounted; whether the write-ahead log is damaged where SQLite would only take it for shorter.
+         their file system is mounted; whether the write-ahead log is damaged where SQLite would only take it for shorter; a count of the
+         commits beside them.
 Refuses  what is in them, and saying what follows from it.
 
 Source: SQLite's file format, walformat.html and wal.c.
@@ -13,7 +14,9 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import zlib
 from array import array
+from contextlib import suppress
 from pathlib import Path
 
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
@@ -96,6 +99,45 @@ def lost_frames(log: Path) -> int:
     ends = [at for at, (commit, _) in enumerate(behind) if commit]
     cut_short = ends == [len(behind) - 1] and not behind[-1][1]
     return len(behind) if ends and not cut_short else 0
+
+
+class Count:
+    """How often a store was committed to, in a file of its own.
+
+    Written after the commit is on the disk, and not waited for: it may be behind the store, and is never ahead of it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    def read(self) -> int:
+        """0 where nobody counted, or what was counted cannot be read: that says nothing of the store."""
+        with suppress(OSError, ValueError):
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                number, sum_ = os.pread(fd, 64, 0).split()
+            finally:
+                os.close(fd)
+            if int(sum_, 16) == zlib.crc32(number):
+                return int(number)
+        return 0
+
+    def open(self) -> None:
+        """Where that cannot be, nothing is counted."""
+        with suppress(OSError):
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
+
+    def write(self, number: int) -> None:
+        if self._fd is not None:
+            told = b"%020d" % number
+            with suppress(OSError):
+                os.pwrite(self._fd, told + b" %08x\n" % zlib.crc32(told), 0)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
 
 
 def _sum(data: bytes, start: tuple[int, int], *, little: bool) -> tuple[int, int]:

@@ -2,22 +2,23 @@
 Questions about the past, for the API and for a replay.
 
 Each opens a connection of its own that cannot write, so that reading never waits for or delays a commit; none needs the
-store to be open. They raise LedgerError, never sqlite3's own errors.
+store to be open. They raise LedgerError, never sqlite3's own errors. A list leaves out rows that are not as they were written, and
+says how many; what is asked for by its name, and is damaged, is an error.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from agent.diagnostics.report import Run
-from agent.ledger.rows import PastTransition, event_of, finding_of, incident_of, run_of, transition_of
-from agent.ledger.schema import EVENT, FINDING, INCIDENT, RUN, TRANSITION, VERSION, migrate, version
+from agent.ledger.rows import UNREADABLE, PastTransition, event_of, finding_of, incident_of, run_of, transition_of
+from agent.ledger.schema import EVENT, FINDING, INCIDENT, RUN, RUN_TOLD, TRANSITION, VERSION, migrate, read, version
 from agent.ledger.store import LedgerError, refuse_newer
 from agent.model import Event, Finding, Incident, Trust
 
@@ -34,8 +35,28 @@ def _connected(path: Path, options: str = "") -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{options}", uri=True, timeout=1.0, isolation_level=None)) as db:
             db.row_factory = sqlite3.Row
             yield db
-    except sqlite3.Error as error:
+    except (sqlite3.Error, *UNREADABLE) as error:
         raise LedgerError(f"{path}: {error}") from error
+
+
+T = TypeVar("T")
+
+
+class Listed(list[T]):
+    """What was asked for. `damaged`: so many rows more are left out, for they are not as they were written; `last`: the last one's id."""
+
+    damaged = 0
+    last = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[sqlite3.Row], make: Callable[[sqlite3.Row], T]) -> Listed[T]:
+        listed: Listed[T] = cls()
+        for row in rows:
+            try:
+                listed.append(make(row))
+            except UNREADABLE:
+                listed.damaged += 1
+        return listed
 
 
 def is_ledger(path: Path) -> bool:
@@ -66,7 +87,7 @@ class StoredEvent:
     followed_by: tuple[str, ...] = ()
 
 
-def read_events(path: Path, query: Query) -> list[StoredEvent]:
+def read_events(path: Path, query: Query) -> Listed[StoredEvent]:
     """Events in the ledger's order."""
     where, wanted = ["follows IS NULL", "id > ?"], list[object]([query.after])
     for column, value in (("component", query.component), ("code", query.code), ("kind", query.kind)):
@@ -78,14 +99,17 @@ def read_events(path: Path, query: Query) -> list[StoredEvent]:
         where.append("time >= ? AND id > coalesce((SELECT id FROM events WHERE time >= ? ORDER BY time LIMIT 1), 0) - 5000")
         wanted += [query.since, query.since]
     order = "DESC" if query.newest else "ASC"
-    sql = f"SELECT id, {EVENT} FROM events WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?"
     with _connected(path) as db:
+        sql = f"SELECT id, {read(db, EVENT)} FROM events WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?"
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         end = time.monotonic() + _READ_S
         db.set_progress_handler(lambda: time.monotonic() > end, 20_000)  # then it is interrupted, which is an error
         rows = db.execute(sql, (*wanted, query.limit)).fetchall()
-        stored = [_stored(db, row) for row in rows]
-    return stored[::-1] if query.newest else stored
+        stored = Listed.of(rows, lambda row: _stored(db, row))
+    if query.newest:
+        stored.reverse()
+    stored.last = rows[-1]["id"] if rows else 0
+    return stored
 
 
 def _stored(db: sqlite3.Connection, row: sqlite3.Row) -> StoredEvent:
@@ -93,14 +117,14 @@ def _stored(db: sqlite3.Connection, row: sqlite3.Row) -> StoredEvent:
     return StoredEvent(row["id"], event_of(row), tuple(one["raw"] for one in followers))
 
 
-def read_findings(path: Path, limit: int, component: str | None = None, code: str | None = None) -> list[Finding]:
+def read_findings(path: Path, limit: int, component: str | None = None, code: str | None = None) -> Listed[Finding]:
     """The findings that were cleared last, newest first."""
     wanted = {"component": component, "code": code}
     narrow = "".join(f" AND {column} = ?" for column, value in wanted.items() if value is not None)
     values = [value for value in wanted.values() if value is not None]
-    sql = f"SELECT {FINDING} FROM findings WHERE state = 'cleared' AND NOT shadow{narrow} ORDER BY cleared_at DESC LIMIT ?"
+    which = f"FROM findings WHERE state = 'cleared' AND NOT shadow{narrow} ORDER BY cleared_at DESC LIMIT ?"
     with _connected(path) as db:
-        return [finding_of(row) for row in db.execute(sql, (*values, limit))]
+        return Listed.of(db.execute(f"SELECT {read(db, FINDING)} {which}", (*values, limit)), finding_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +140,13 @@ class Past:
 def read_past(path: Path, finding_id: int) -> Past | None:
     """The story of one finding, open or cleared. None where there is no such finding."""
     with _connected(path) as db:
-        row = db.execute(f"SELECT {FINDING} FROM findings WHERE id = ?", (finding_id,)).fetchone()
+        row = db.execute(f"SELECT {read(db, FINDING)} FROM findings WHERE id = ?", (finding_id,)).fetchone()
         if row is None:
             return None
         finding = finding_of(row)
-        changed = db.execute(f"SELECT {TRANSITION} FROM transitions WHERE finding = ? ORDER BY id", (finding_id,))
+        changed = db.execute(f"SELECT {read(db, TRANSITION)} FROM transitions WHERE finding = ? ORDER BY id", (finding_id,))
         transitions = tuple(map(transition_of, changed))
-        told = db.execute(f"SELECT {INCIDENT} FROM incidents WHERE id = ?", (finding.incident,)).fetchone()
+        told = db.execute(f"SELECT {read(db, INCIDENT)} FROM incidents WHERE id = ?", (finding.incident,)).fetchone()
         return Past(finding, transitions, _evidence(db, finding, transitions), incident_of(told) if told is not None else None)
 
 
@@ -139,44 +163,34 @@ def _evidence(db: sqlite3.Connection, finding: Finding, transitions: Sequence[Pa
     )
     rows: dict[int, sqlite3.Row] = {}
     for order in ("ASC", "DESC"):
-        sql = f"SELECT id, {EVENT} FROM events WHERE {where} ORDER BY id {order} LIMIT {_EVIDENCE}"
+        sql = f"SELECT id, {read(db, EVENT)} FROM events WHERE {where} ORDER BY id {order} LIMIT {_EVIDENCE}"
         rows.update({row["id"]: row for row in db.execute(sql, values)})
-    return tuple(_stored(db, row) for _, row in sorted(rows.items()))
+    return tuple(Listed.of((row for _, row in sorted(rows.items())), lambda row: _stored(db, row)))
 
 
-_RUN_WITHOUT_RAW = RUN.replace("raw", "NULL AS raw")
+def _without_raw(db: sqlite3.Connection) -> str:
+    return f"{read(db, RUN_TOLD)}, NULL AS raw"
 
 
-def read_runs(path: Path, limit: int, check: str | None = None) -> list[Run]:
+def read_runs(path: Path, limit: int, check: str | None = None) -> Listed[Run]:
     """The last runs of diagnostics, the newest first, without what was printed. Raises LedgerError."""
     where, values = ("WHERE kind = ?", (check, limit)) if check is not None else ("", (limit,))
-    with _told(path) as db:
-        return list(map(run_of, db.execute(f"SELECT {_RUN_WITHOUT_RAW} FROM runs {where} ORDER BY ended DESC LIMIT ?", values)))
+    with _connected(path) as db:
+        return Listed.of(db.execute(f"SELECT {_without_raw(db)} FROM runs {where} ORDER BY ended DESC LIMIT ?", values), run_of)
 
 
-def read_last_runs(path: Path, each: int) -> list[Run]:
+def read_last_runs(path: Path, each: int) -> Listed[Run]:
     """The last runs of each check and level, the oldest first, without what was printed. Raises LedgerError."""
     latest = "SELECT *, row_number() OVER (PARTITION BY kind, level ORDER BY ended DESC) AS place FROM runs"
-    sql = f"SELECT {_RUN_WITHOUT_RAW} FROM ({latest}) WHERE place <= ? ORDER BY ended"
-    with _told(path) as db:
-        return list(map(run_of, db.execute(sql, (each,))))
+    with _connected(path) as db:
+        return Listed.of(db.execute(f"SELECT {_without_raw(db)} FROM ({latest}) WHERE place <= ? ORDER BY ended", (each,)), run_of)
 
 
 def read_run(path: Path, run_id: str) -> Run | None:
     """One run, with what was printed as far as that is kept. Raises LedgerError."""
-    with _told(path) as db:
-        row = db.execute(f"SELECT {RUN} FROM runs WHERE id = ?", (run_id,)).fetchone()
+    with _connected(path) as db:
+        row = db.execute(f"SELECT {read(db, RUN)} FROM runs WHERE id = ?", (run_id,)).fetchone()
         return run_of(row) if row is not None else None
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[sqlite3.Connection]:
-    """Rows hold JSON: what cannot be read of it is an error of the ledger."""
-    try:
-        with _connected(path) as db:
-            yield db
-    except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
-        raise LedgerError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +215,10 @@ def reading(path: Path) -> Iterator[Stored]:
                 migrate(copy)
                 db, copy.row_factory = copy, sqlite3.Row
             db.execute("BEGIN")  # one snapshot for all that is read
-            opened = db.execute(f"SELECT {FINDING} FROM findings WHERE state != 'cleared' AND NOT shadow").fetchall()
+            opened = db.execute(f"SELECT {read(db, FINDING)} FROM findings WHERE state != 'cleared' AND NOT shadow").fetchall()
             latest = "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time) FROM transitions), 0))"
             until: float = db.execute(latest).fetchone()[0]
-            rows = db.execute(f"SELECT {EVENT} FROM events ORDER BY id")
+            rows = db.execute(f"SELECT {read(db, EVENT)} FROM events ORDER BY id")
             yield Stored(map(event_of, rows), tuple(map(finding_of, opened)), until)
-    except (ValueError, TypeError, KeyError) as error:
+    except UNREADABLE as error:
         raise LedgerError(f"{path}: {error}") from error

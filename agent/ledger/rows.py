@@ -1,8 +1,9 @@
 """
 Facts as rows, and rows as facts: for each noun both directions, side by side.
 
-Owns     which column holds what of a fact, and the JSON inside a column. A row that is written is a dict, a row that is read an
-         `sqlite3.Row`; both go by the columns' names.
+Owns     which column holds what of a fact, the JSON inside a column, and whether a row is one that we wrote: its checksum is right, and
+         each value is of the kind that a fact has. A row that is written is a dict, a row that is read an `sqlite3.Row`; both go by the
+         columns' names.
 Refuses  SQL and connections.
 """
 
@@ -11,10 +12,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
+import agent.ledger.schema as schema
 from agent.diagnostics.report import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
+from agent.ledger.sums import UNSUMMED, checksum
 from agent.model import (
     Acceptance,
     Action,
@@ -22,6 +27,7 @@ from agent.model import (
     Component,
     Device,
     Event,
+    Fields,
     Finding,
     FindingState,
     Incident,
@@ -35,12 +41,110 @@ from agent.model import (
 from agent.sources.source import Position
 
 Row = dict[str, object]
+T = TypeVar("T")
 
 _LAYERS = ("ruled", "context", "told", "driver", "escalated")
+_NO_DATE = 62_135_596_800.0  # seconds to the year 1, and fewer than to the year 9999
+# What a row that is none of ours raises when it is read.
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError, zlib.error)
+
+
+class RowDamaged(ValueError):
+    """A row is not as it was written; the text says of what."""
+
+
+class _Table:
+    """The columns whose values a row's checksum is made of."""
+
+    def __init__(self, name: str, columns: str, *, may_lack: bool = False) -> None:
+        """`may_lack`: rows from before there were checksums have none."""
+        self._name = name
+        self._values = itemgetter(*columns.split(", "))
+        self._missing = (UNSUMMED, None) if may_lack else (UNSUMMED,)
+
+    def summed(self, row: Row) -> Row:
+        row["sum"] = checksum(*self._values(row))
+        return row
+
+    def check(self, row: sqlite3.Row) -> None:
+        """Raises RowDamaged."""
+        found = row["sum"]
+        if found not in self._missing and found != checksum(*self._values(row)):
+            raise RowDamaged(f"{self._name}: a row's checksum is wrong ({self._values(row)[0]})")
+
+
+_EVENTS = _Table("events", schema.EVENT, may_lack=True)
+_TRANSITIONS = _Table("transitions", schema.TRANSITION, may_lack=True)
+_RUNS = _Table("runs", schema.RUN_TOLD, may_lack=True)
+_FINDINGS, _INCIDENTS = _Table("findings", schema.FINDING), _Table("incidents", schema.INCIDENT)
+_MARKS, _DEVICES = _Table("marks", schema.MARK), _Table("devices", schema.DEVICE)
+_SETTLED, _POSITIONS = _Table("settled", schema.SETTLED), _Table("positions", schema.POSITION)
+_SEALS = _Table("seal", schema.SEAL)
+
+
+# --- values as they must be. Each raises RowDamaged.
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise RowDamaged(f"no text: {value!r}")
+    return value
+
+
+def _name(value: object) -> str:
+    if not _text(value):
+        raise RowDamaged("an empty name")
+    return str(value)
+
+
+def _moment(value: object) -> float:
+    """Seconds, of a time that has a date."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _NO_DATE:
+        raise RowDamaged(f"no time: {value!r}")
+    return float(value)
+
+
+def _number(value: object, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise RowDamaged(f"no number of {least} or more: {value!r}")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if value not in (0, 1):
+        raise RowDamaged(f"neither true nor false: {value!r}")
+    return bool(value)
+
+
+def _or_none(read: Callable[[object], T], value: object) -> T | None:
+    return None if value is None else read(value)
+
+
+def _component(value: object) -> Component:
+    made = Component.parse(_text(value))
+    if made.name != value:
+        raise RowDamaged(f"no component: {value!r}")
+    return made
+
+
+def _fields(value: object) -> Fields:
+    made = json.loads(_text(value))
+    if not isinstance(made, dict):
+        raise RowDamaged(f"no fields: {type(made).__name__}")
+    return made
+
+
+def _list(value: object, read: Callable[[object], T]) -> list[T]:
+    if not isinstance(value, list):
+        raise RowDamaged(f"no list: {value!r}")
+    return [read(one) for one in value]
+
+
+# --- the nouns
 
 
 def event_row(event: Event) -> Row:
-    return {
+    row: Row = {
         "identity": event.identity,
         "time": event.time,
         "source": event.source,
@@ -54,29 +158,31 @@ def event_row(event: Event) -> Row:
         "fields": json.dumps(event.fields),
         "raw": event.raw,
     }
+    return _EVENTS.summed(row)
 
 
 def event_of(row: sqlite3.Row) -> Event:
+    _EVENTS.check(row)
     return Event(
-        identity=row["identity"],
-        time=row["time"],
-        source=row["source"],
-        kind=row["kind"],
-        code=row["code"],
-        component=Component.parse(row["component"]),
-        boot_id=row["boot_id"],
+        identity=_name(row["identity"]),
+        time=_moment(row["time"]),
+        source=_text(row["source"]),
+        kind=_text(row["kind"]),
+        code=_name(row["code"]),
+        component=_component(row["component"]),
+        boot_id=_text(row["boot_id"]),
         trust=Trust(row["trust"]),
-        follows=row["follows"],
-        simulated_until=row["simulated_until"],
-        fields=json.loads(row["fields"]),
-        raw=row["raw"],
+        follows=_or_none(_name, row["follows"]),
+        simulated_until=_or_none(_moment, row["simulated_until"]),
+        fields=_fields(row["fields"]),
+        raw=_text(row["raw"]),
     )
 
 
 def finding_row(finding: Finding) -> Row:
     layers = {name: getattr(finding, name) for name in _LAYERS}
     asked = {name: _asked_list(one) for name, one in layers.items() if one is not None}
-    return {
+    row: Row = {
         "id": finding.id,
         "component": finding.component.name,
         "code": finding.code,
@@ -103,56 +209,65 @@ def finding_row(finding: Finding) -> Row:
         "shadow": finding.shadow,
         "remedy_at": finding.remedy_at,
     }
+    return _FINDINGS.summed(row)
 
 
 def finding_of(row: sqlite3.Row) -> Finding:
-    layers = {name: _asked(*one) for name, one in json.loads(row["asked"] or "{}").items()}
+    _FINDINGS.check(row)
+    layers = {name: _asked(*one) for name, one in _asked_table(row["asked"]).items()}
     return Finding(
-        id=row["id"],
-        component=Component.parse(row["component"]),
-        code=row["code"],
-        kind=row["kind"],
-        since=row["since"],
-        last=row["last"],
-        count=row["count"],
-        boot_id=row["boot_id"],
-        title=row["title"],
-        raw=row["raw"],
-        fields=json.loads(row["fields"]),
-        source=row["source"],
+        id=_number(row["id"], 1),
+        component=_component(row["component"]),
+        code=_name(row["code"]),
+        kind=_text(row["kind"]),
+        since=_moment(row["since"]),
+        last=_moment(row["last"]),
+        count=_number(row["count"]),
+        boot_id=_text(row["boot_id"]),
+        title=_text(row["title"]),
+        raw=_text(row["raw"]),
+        fields=_fields(row["fields"]),
+        source=_text(row["source"]),
         ruled=layers.get("ruled") or Asked(Action(row["action"]), When(row["due"])),
         context=layers.get("context"),
         told=layers.get("told"),
         driver=layers.get("driver"),
         escalated=layers.get("escalated"),
-        incident=row["incident"],
-        heard_since=row["heard_since"],
-        quiet_s=row["quiet_s"],
-        shadow=bool(row["shadow"]),
-        accepted=_acceptance(**json.loads(row["accepted"])) if row["accepted"] else None,
-        remedy_at=row["remedy_at"],
+        incident=_number(row["incident"]),
+        heard_since=_moment(row["heard_since"]),
+        quiet_s=_or_none(_moment, row["quiet_s"]),
+        shadow=_flag(row["shadow"]),
+        accepted=_acceptance(**json.loads(_text(row["accepted"]))) if row["accepted"] is not None else None,
+        remedy_at=_or_none(_moment, row["remedy_at"]),
         state=FindingState(row["state"]),
-        simulated_until=row["simulated_until"],
-        cleared_at=row["cleared_at"],
-        cleared_by=row["cleared_by"],
+        simulated_until=_or_none(_moment, row["simulated_until"]),
+        cleared_at=_or_none(_moment, row["cleared_at"]),
+        cleared_by=_or_none(_text, row["cleared_by"]),
     )
 
 
+def _asked_table(value: object) -> dict[str, list[Any]]:
+    made = json.loads(_text(value)) if value is not None else {}
+    if not isinstance(made, dict) or not made.keys() <= {*_LAYERS}:
+        raise RowDamaged("what it asks for is not what a finding has")
+    return made
+
+
 def _asked_list(asked: Asked) -> list[object]:
-    return [asked.action.value, asked.when.value, asked.because, asked.unusable]
+    return [asked.action.value, asked.when.value, asked.because, asked.unusable, asked.unknown]
 
 
-def _asked(action: str, when: str, because: str, unusable: bool = False) -> Asked:
-    """From what `_asked_list` made of it; a former version wrote three values."""
-    return Asked(Action(action), When(when), because, unusable)
+def _asked(action: object, when: object, because: object, unusable: object = False, unknown: object = False) -> Asked:
+    """From what `_asked_list` made of it; former versions wrote three values, and four."""
+    return Asked(Action(action), When(when), _text(because), _flag(unusable), _flag(unknown))
 
 
 def _acceptance_table(accepted: Acceptance) -> Row:
     return {**asdict(accepted), "asked": _asked_list(accepted.asked)}
 
 
-def _acceptance(*, asked: list[Any], **told: Any) -> Acceptance:
-    return Acceptance(asked=_asked(*asked), **told)
+def _acceptance(*, asked: list[Any], by: object, reason: object, since: object, until: object) -> Acceptance:
+    return Acceptance(asked=_asked(*asked), by=_text(by), reason=_text(reason), since=_moment(since), until=_moment(until))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +282,7 @@ class PastTransition:
 
 
 def transition_row(transition: Transition) -> Row:
-    return {
+    row: Row = {
         "time": transition.time,
         "finding": transition.finding.id,
         "state": transition.finding.state.value,
@@ -175,14 +290,22 @@ def transition_row(transition: Transition) -> Row:
         "cause": transition.cause,
         "event": transition.event,
     }
+    return _TRANSITIONS.summed(row)
 
 
 def transition_of(row: sqlite3.Row) -> PastTransition:
-    return PastTransition(time=row["time"], state=row["state"], action=row["action"], cause=row["cause"], event=row["event"])
+    _TRANSITIONS.check(row)
+    return PastTransition(
+        time=_moment(row["time"]),
+        state=FindingState(row["state"]).value,
+        action=Action(row["action"]).value,
+        cause=_text(row["cause"]),
+        event=_or_none(_text, row["event"]),
+    )
 
 
 def incident_row(incident: Incident) -> Row:
-    return {
+    row: Row = {
         "id": incident.id,
         "since": incident.since,
         "last": incident.last,
@@ -193,19 +316,24 @@ def incident_row(incident: Incident) -> Row:
         "usec": incident.usec,
         "members": json.dumps([_listed(one) for one in incident.members]),
     }
+    return _INCIDENTS.summed(row)
 
 
 def incident_of(row: sqlite3.Row) -> Incident:
+    _INCIDENTS.check(row)
+    members = tuple(_list(json.loads(_text(row["members"])), _member))
+    if not members:
+        raise RowDamaged("an incident of nothing")
     return Incident(
-        id=row["id"],
-        members=tuple(_member(*listed) for listed in json.loads(row["members"])),
-        since=row["since"],
-        last=row["last"],
-        boot_id=row["boot_id"],
-        usec=row["usec"],
-        story=row["story"],
-        simulated=bool(row["simulated"]),
-        closed_at=row["closed_at"],
+        id=_number(row["id"], 1),
+        members=members,
+        since=_moment(row["since"]),
+        last=_moment(row["last"]),
+        boot_id=_text(row["boot_id"]),
+        usec=_or_none(_number, row["usec"]),
+        story=_text(row["story"]),
+        simulated=_flag(row["simulated"]),
+        closed_at=_or_none(_moment, row["closed_at"]),
     )
 
 
@@ -216,72 +344,74 @@ def _listed(member: Member) -> list[object]:
     ]
 
 
-def _member(
-    component: str,
-    code: str,
-    name: str,
-    count: int,
-    first: float,
-    last: float,
-    boot_id: str,
-    usec: int | None,
-    places: list[str],
-    pids: list[int],
-    processes: list[str],
-    raw: str,
-) -> Member:
+def _member(listed: object) -> Member:
     """From what `_listed` made of it."""
+    component, code, name, count, first, last, boot_id, usec, places, pids, processes, raw = _list(listed, _as_it_is)
     return Member(
-        component=Component.parse(component),
-        code=code,
-        name=name,
-        count=count,
-        first=first,
-        last=last,
-        boot_id=boot_id,
-        usec=usec,
-        places=frozenset(places),
-        pids=frozenset(pids),
-        processes=frozenset(processes),
-        raw=raw,
+        component=_component(component),
+        code=_name(code),
+        name=_text(name),
+        count=_number(count),
+        first=_moment(first),
+        last=_moment(last),
+        boot_id=_text(boot_id),
+        usec=_or_none(_number, usec),
+        places=frozenset(_list(places, _text)),
+        pids=frozenset(_list(pids, _number)),
+        processes=frozenset(_list(processes, _text)),
+        raw=_text(raw),
     )
 
 
+def _as_it_is(value: object) -> object:
+    return value
+
+
 def mark_row(mark: Mark) -> Row:
-    return {"device": mark.device, "time": mark.time, "kind": mark.kind.value, "fault": mark.fault, "detail": mark.detail}
+    return _MARKS.summed({"device": mark.device, "time": mark.time, "kind": mark.kind.value, "fault": mark.fault, "detail": mark.detail})
 
 
 def mark_of(row: sqlite3.Row) -> Mark:
-    return Mark(device=row["device"], time=row["time"], kind=MarkKind(row["kind"]), fault=row["fault"], detail=row["detail"])
+    _MARKS.check(row)
+    return Mark(
+        device=_name(row["device"]),
+        time=_moment(row["time"]),
+        kind=MarkKind(row["kind"]),
+        fault=_text(row["fault"]),
+        detail=_text(row["detail"]),
+    )
 
 
 def device_row(device: Device) -> Row:
-    return {
+    row: Row = {
         "component": device.component.name,
         "uuid": device.uuid,
         "serial": device.serial,
         "reset_at": device.reset_at,
         "placed_at": device.placed_at,
     }
+    return _DEVICES.summed(row)
 
 
 def device_of(row: sqlite3.Row) -> Device:
+    _DEVICES.check(row)
     return Device(
-        component=Component.parse(row["component"]),
-        uuid=row["uuid"],
-        serial=row["serial"],
-        reset_at=row["reset_at"],
-        placed_at=row["placed_at"],
+        component=_component(row["component"]),
+        uuid=_text(row["uuid"]),
+        serial=_text(row["serial"]),
+        reset_at=_moment(row["reset_at"]),
+        placed_at=_moment(row["placed_at"]),
     )
 
 
 def settled_row(settled: tuple[Component, str, float]) -> Row:
     component, code, time = settled
-    return {"component": component.name, "code": code, "time": time}
+    return _SETTLED.summed({"component": component.name, "code": code, "time": time})
 
 
 def settled_of(row: sqlite3.Row) -> tuple[Component, str, float]:
-    return Component.parse(row["component"]), row["code"], row["time"]
+    _SETTLED.check(row)
+    return _component(row["component"]), _name(row["code"]), _moment(row["time"])
 
 
 def run_row(run: Run) -> Row:
@@ -292,7 +422,7 @@ def run_row(run: Run) -> Row:
         "command": run.command,
         "preempted": run.preempted,
     }
-    return {
+    row: Row = {
         "id": run.id,
         "kind": run.ask.check,
         "level": run.ask.level,
@@ -301,10 +431,12 @@ def run_row(run: Run) -> Row:
         "told": json.dumps(told, default=lambda member: member.value),
         "raw": zlib.compress(run.raw.encode(errors="replace")) if run.raw else None,
     }
+    return _RUNS.summed(row)
 
 
 def run_of(row: sqlite3.Row) -> Run:
     """`raw` is empty where the row was read without it, or it is no longer kept."""
+    _RUNS.check(row)
     told = json.loads(row["told"])
     ask, report, raw = told["ask"], told["report"], row["raw"]
     return Run(
@@ -333,8 +465,26 @@ def run_of(row: sqlite3.Row) -> Run:
 
 
 def position_row(position: Position) -> Row:
-    return {"source": position.source, "boot_id": position.boot_id, "cursor": position.cursor}
+    return _POSITIONS.summed({"source": position.source, "boot_id": position.boot_id, "cursor": position.cursor})
 
 
 def position_of(row: sqlite3.Row) -> Position:
-    return Position(source=row["source"], boot_id=row["boot_id"], cursor=row["cursor"])
+    _POSITIONS.check(row)
+    return Position(source=_name(row["source"]), boot_id=_text(row["boot_id"]), cursor=_text(row["cursor"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What a ledger must hold: how often it was committed to, and a digest of its open findings' checksums."""
+
+    commits: int = 0
+    opened: int = 0
+
+
+def seal_row(seal: Seal) -> Row:
+    return _SEALS.summed({"id": 1, "commits": seal.commits, "opened": seal.opened})
+
+
+def seal_of(row: sqlite3.Row) -> Seal:
+    _SEALS.check(row)
+    return Seal(commits=_number(row["commits"]), opened=_number(row["opened"]))

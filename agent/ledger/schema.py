@@ -12,7 +12,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-# One entry a version, applied in order; `user_version` says how many have been.
+import agent.ledger.sums as sums
+
+# One entry a version, applied in order; `user_version` says how many have been. A step that adds a column to a row with a checksum must
+# make that anew.
 MIGRATIONS = (
     """
     CREATE TABLE events (
@@ -77,8 +80,31 @@ MIGRATIONS = (
     """
     ALTER TABLE findings ADD COLUMN accepted TEXT;
     """,
+    # A checksum for each row. Of events, of which there may be a million, those from before have none; all that a verdict rests on has one.
+    """
+    ALTER TABLE events ADD COLUMN sum INTEGER;
+    ALTER TABLE transitions ADD COLUMN sum INTEGER;
+    ALTER TABLE runs ADD COLUMN sum INTEGER;
+    ALTER TABLE findings ADD COLUMN sum INTEGER;
+    UPDATE findings SET sum = checksum(id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state,
+        simulated_until, cleared_at, cleared_by, asked, source, incident, heard_since, quiet_s, shadow, remedy_at, accepted);
+    ALTER TABLE incidents ADD COLUMN sum INTEGER;
+    UPDATE incidents SET sum = checksum(id, since, last, closed_at, story, simulated, boot_id, usec, members);
+    ALTER TABLE marks ADD COLUMN sum INTEGER;
+    UPDATE marks SET sum = checksum(device, time, kind, fault, detail);
+    ALTER TABLE devices ADD COLUMN sum INTEGER;
+    UPDATE devices SET sum = checksum(component, uuid, serial, reset_at, placed_at);
+    ALTER TABLE settled ADD COLUMN sum INTEGER;
+    UPDATE settled SET sum = checksum(component, code, time);
+    ALTER TABLE positions ADD COLUMN sum INTEGER;
+    UPDATE positions SET sum = checksum(source, boot_id, cursor);
+    CREATE TABLE seal (id INTEGER PRIMARY KEY, commits INTEGER NOT NULL, opened INTEGER NOT NULL, sum INTEGER NOT NULL);
+    INSERT INTO seal SELECT 1, 0, coalesce(digest(sum), 0), 0 FROM findings WHERE state != 'cleared';
+    UPDATE seal SET sum = checksum(commits, opened);
+    """,
 )
 VERSION = len(MIGRATIONS)
+_SUMMED_SINCE = 6
 
 
 def version(db: sqlite3.Connection) -> int:
@@ -108,6 +134,7 @@ def migrate(db: sqlite3.Connection) -> None:
     version or of the other. That is why no copy is made before. It would protect from nothing else, take the space of a second
     ledger at the moment when a whole fleet is upgraded, and be no way back either: what was judged since would not be in it.
     """
+    sums.prepare(db)
     behind = version(db)
     for number, script in enumerate(MIGRATIONS[behind:], start=behind + 1):
         db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
@@ -116,6 +143,24 @@ def migrate(db: sqlite3.Connection) -> None:
 def _put(otherwise: str, table: str, columns: str) -> str:
     named = ", ".join(f":{column}" for column in columns.split(", "))
     return f"INSERT OR {otherwise} INTO {table} ({columns}) VALUES ({named})"
+
+
+def _put_summed(otherwise: str, table: str, columns: str) -> str:
+    return _put(otherwise, table, f"{columns}, sum")
+
+
+def _sum_anew(table: str, columns: str) -> str:
+    return f"UPDATE {table} SET sum = checksum({columns})"
+
+
+def is_summed(db: sqlite3.Connection) -> bool:
+    """Whether the rows of this store have checksums."""
+    return version(db) >= _SUMMED_SINCE
+
+
+def read(db: sqlite3.Connection, columns: str) -> str:
+    """These columns and the checksum, also of a ledger that is older than checksums."""
+    return f"{columns}, {'sum' if is_summed(db) else sums.UNSUMMED} AS sum"
 
 
 EVENT = "identity, time, source, kind, code, component, boot_id, trust, follows, simulated_until, fields, raw"
@@ -129,17 +174,22 @@ MARK = "device, time, kind, fault, detail"
 DEVICE = "component, uuid, serial, reset_at, placed_at"
 SETTLED = "component, code, time"
 POSITION = "source, boot_id, cursor"
-RUN = "id, kind, level, began, ended, told, raw"
+RUN_TOLD = "id, kind, level, began, ended, told"
+RUN = f"{RUN_TOLD}, raw"  # what was printed is dropped in time, and has a checksum of its own
+SEAL = "commits, opened"
 AUDIT = "time, uid, pid, verb, target, reason"
 
-ADD_EVENT = _put("IGNORE", "events", EVENT)
-PUT_FINDING = _put("REPLACE", "findings", FINDING)
-ADD_TRANSITION = _put("IGNORE", "transitions", TRANSITION)
-PUT_INCIDENT = _put("REPLACE", "incidents", INCIDENT)
-ADD_MARK = _put("IGNORE", "marks", MARK)
-PUT_DEVICE = _put("REPLACE", "devices", DEVICE)
-PUT_SETTLED = _put("REPLACE", "settled", SETTLED)
-PUT_POSITION = _put("REPLACE", "positions", POSITION)
-PUT_RUN = _put("REPLACE", "runs", RUN)
+ADD_EVENT = _put_summed("IGNORE", "events", EVENT)
+PUT_FINDING = _put_summed("REPLACE", "findings", FINDING)
+ADD_TRANSITION = _put_summed("IGNORE", "transitions", TRANSITION)
+PUT_INCIDENT = _put_summed("REPLACE", "incidents", INCIDENT)
+ADD_MARK = _put_summed("IGNORE", "marks", MARK)
+PUT_DEVICE = _put_summed("REPLACE", "devices", DEVICE)
+PUT_SETTLED = _put_summed("REPLACE", "settled", SETTLED)
+PUT_POSITION = _put_summed("REPLACE", "positions", POSITION)
+PUT_RUN = _put_summed("REPLACE", "runs", RUN)
+PUT_SEAL = _put_summed("REPLACE", "seal", f"id, {SEAL}")
 ADD_AUDIT = _put("IGNORE", "audit", AUDIT)
 DROP_MARK = "DELETE FROM marks WHERE " + " AND ".join(f"{column} = :{column}" for column in MARK.split(", "))
+SUM_MARKS = _sum_anew("marks", MARK)
+SUM_SETTLED = _sum_anew("settled", SETTLED)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,20 +30,23 @@ import agent.ledger.rows as rows
 import agent.ledger.schema as schema
 from agent import __version__
 from agent.diagnostics.report import Run
-from agent.model import Changes, Component, Event, Memory, Transition
+from agent.ledger.rows import RowDamaged
+from agent.ledger.sums import digest
+from agent.model import Changes, Component, Event, Finding, Memory, Transition
 from agent.sources.source import Position
 
 T = TypeVar("T")
 
 FILE = "ledger.db"
+COUNT = "ledger.count"  # how often was committed to it: what a file that went back to an earlier state cannot know
 _CACHE_KIB = 2048
 _TRIM_ROWS = 5000
 _ENDED = 1000  # closed findings of which a start remembers how they ended
 _JOINABLE_S = 600.0  # an incident that is over may be joined for so long at most
 _SETTLED = 4096  # faults that were dealt with: as many as the judge remembers
 _MARKS_S = 90 * 86400.0  # longer than any ladder's window or the score's
-_UNREADABLE = (sqlite3.Error, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
-_READ_AT_START = ("findings", "incidents", "marks", "devices", "settled", "positions")
+_UNREADABLE = (sqlite3.Error, OSError, *rows.UNREADABLE)
+_READ_AT_START = ("findings", "incidents", "marks", "devices", "settled", "positions", "seal")
 # What SQLite calls an obstacle, and is damage: in the text of a column, or in the table of tables.
 _DAMAGE = (
     "malformed",
@@ -98,6 +102,7 @@ class Remembered:
     memory: Memory
     positions: dict[str, Position]
     ended: dict[tuple[Component, str, bool], str] = field(default_factory=dict)  # how the last finding of each fault, drill or not, ended
+    lost: frozenset[str] = frozenset()  # tables of which not all could be read, or that may have been longer
 
 
 def unsaved(entries: Iterable[Entry]) -> int:
@@ -124,13 +129,20 @@ class Ledger:
         self._db: sqlite3.Connection | None = None
         self._opened: disk.Identity | None = None
         self._log: disk.Identity | None = None  # its write-ahead log
+        self._count = disk.Count(folder / COUNT)
+        self._seal = rows.Seal()
+        self._anew = False  # it was begun on purpose, and nothing has been committed to it yet
+        self._opened_sums: dict[int, int] = {}  # checksums of the open findings' rows, by their ids
 
-    def open(self) -> None:
-        """Open for writing, creating and migrating as needed. Raises LedgerError."""
+    def open(self, *, anew: bool = False) -> None:
+        """Open for writing, creating and migrating as needed. Raises LedgerError.
+
+        `anew`: where it is empty, that is as it should be, although there was one before.
+        """
         self.close()
-        self._guard(self._open)
+        self._guard(partial(self._open, anew=anew))
 
-    def _open(self) -> None:
+    def _open(self, *, anew: bool) -> None:
         self.fresh = self.gone = False
         if strange := disk.strange(self.path):
             raise LedgerError(strange)
@@ -149,6 +161,10 @@ class Ledger:
         try:
             version = schema.version(db)
             refuse_newer(self.path, version)
+            self._anew = self._anew or anew
+            if version == 0 and self._count.read() and not self._anew:
+                self.fresh = not self.path.stat().st_size
+                raise LedgerDamaged(f"{self.path}: what was in it is gone")
             if version == 0:
                 db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
@@ -156,11 +172,30 @@ class Ledger:
             db.execute("PRAGMA foreign_keys = ON")
             db.execute("PRAGMA synchronous = FULL")
             schema.migrate(db)
+            self.fresh, self.gone = version == 0, version == 0 and self._opened is not None and not anew
+            self._seal = self._read_seal(db)
+            if not self._anew:
+                self._refuse_earlier()
+            sums = db.execute("SELECT id, sum FROM findings WHERE state != 'cleared'")
+            self._opened_sums = {row["id"]: row["sum"] for row in sums if isinstance(row["sum"], int)}
+            self._count.open()
         except BaseException:
             db.close()
             raise
-        self.fresh, self.gone = version == 0, version == 0 and self._opened is not None
         self._db, self._opened, self._log = db, disk.identity(self.path), disk.identity(log)
+
+    def _read_seal(self, db: sqlite3.Connection) -> rows.Seal:
+        try:
+            (seal,) = map(rows.seal_of, db.execute(f"SELECT {schema.SEAL}, sum FROM seal"))
+        except rows.UNREADABLE as error:
+            raise LedgerDamaged(f"{self.path}: what it must hold cannot be read: {error!r}") from error
+        return seal
+
+    def _refuse_earlier(self) -> None:
+        """What was committed was on the disk before it was counted. Where there is less, the file is an older one, or its log is gone."""
+        counted = self._count.read()
+        if counted > self._seal.commits:
+            raise LedgerDamaged(f"{self.path}: it was committed to {counted} times, and {self._seal.commits} of these are in it")
 
     def _refuse_unmounted(self) -> None:
         """What lies underneath a file system that is not mounted is not where a ledger belongs: it will be covered again."""
@@ -169,6 +204,7 @@ class Ledger:
 
     def close(self) -> None:
         db, self._db = self._db, None
+        self._count.close()
         if db is not None:
             try:
                 db.close()
@@ -187,36 +223,38 @@ class Ledger:
             if said != "ok":
                 raise LedgerDamaged(f"{self.path}: {said}")
         try:
-            return self._remembered()
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            remembered = self._remembered(_Reading(db))
+        except rows.UNREADABLE as error:
             raise LedgerDamaged(f"{self.path}: a row cannot be read: {error!r}") from error
+        if remembered.lost:
+            raise LedgerDamaged(f"{self.path}: rows of {', '.join(sorted(remembered.lost))} are missing")
+        return remembered
 
-    def _remembered(self, *, damaged: bool = False) -> Remembered:
-        """`damaged`: as much of it as can be read."""
-        db = self._connection()
-        read = _salvaged if damaged else _whole
-        (last,) = read(db, "SELECT coalesce(max(last), 0) FROM incidents", _first) or (0.0,)
-        opened = f"SELECT {schema.FINDING} FROM findings NOT INDEXED WHERE state != 'cleared' ORDER BY id"
-        findings = read(db, opened if damaged else opened.replace(" NOT INDEXED", ""), rows.finding_of)
-        incidents = f"SELECT {schema.INCIDENT} FROM incidents WHERE closed_at IS NULL OR last > ?"
-        highest = (
-            read(db, "SELECT coalesce(max(id), 0) FROM findings", _first),
-            read(db, "SELECT coalesce(max(id), 0) FROM incidents", _first),
-        )
+    def _remembered(self, read: _Reading) -> Remembered:
+        counted = self._count.read()  # first: whoever writes the store meanwhile counts on
+        (last,) = read("", _first, "SELECT coalesce(max(last), 0) FROM incidents") or (0.0,)
+        table = "findings NOT INDEXED" if read.damaged else "findings"  # an index that lacks a row would hide it
+        summed = read("findings", _finding_and_sum, read.of(table, schema.FINDING, "WHERE state != 'cleared' ORDER BY id"))
+        findings = sorted((finding for finding, _ in summed), key=lambda finding: finding.id)
+        highest_finding = read("", _first, "SELECT coalesce(max(id), 0) FROM findings")
+        highest_incident = read("", _first, "SELECT coalesce(max(id), 0) FROM incidents")
+        joinable = read.of("incidents", schema.INCIDENT, "WHERE closed_at IS NULL OR last > ?")
         memory = Memory(
-            findings=tuple(sorted(findings, key=lambda finding: finding.id)),
-            incidents=read(db, incidents, rows.incident_of, last - _JOINABLE_S),
-            marks=read(db, f"SELECT {schema.MARK} FROM marks ORDER BY id", rows.mark_of),
-            devices=read(db, f"SELECT {schema.DEVICE} FROM devices", rows.device_of),
-            settled=read(db, f"SELECT {schema.SETTLED} FROM settled ORDER BY id", rows.settled_of),
-            next_finding=int(max((*highest[0], *(finding.id for finding in findings)), default=0)) + 1,
-            next_incident=int(max((*highest[1], *(finding.incident for finding in findings)), default=0)) + 1,
+            findings=tuple(findings),
+            incidents=read("incidents", rows.incident_of, joinable, last - _JOINABLE_S),
+            marks=read("marks", rows.mark_of, read.of("marks", schema.MARK, "ORDER BY id")),
+            devices=read("devices", rows.device_of, read.of("devices", schema.DEVICE)),
+            settled=read("settled", rows.settled_of, read.of("settled", schema.SETTLED, "ORDER BY id")),
+            next_finding=int(max((*highest_finding, *(finding.id for finding in findings)), default=0)) + 1,
+            next_incident=int(max((*highest_incident, *(finding.incident for finding in findings)), default=0)) + 1,
         )
-        latest = f"SELECT {schema.FINDING} FROM findings WHERE state = 'cleared' AND NOT shadow ORDER BY id DESC LIMIT {_ENDED}"
-        cleared = reversed(read(db, latest, rows.finding_of))
+        latest = f"WHERE state = 'cleared' AND NOT shadow ORDER BY id DESC LIMIT {_ENDED}"
+        cleared = reversed(read("cleared", rows.finding_of, read.of("findings", schema.FINDING, latest)))
         ended = {(one.component, one.code, one.simulated): one.cleared_by or "" for one in cleared}
-        read_up_to = read(db, f"SELECT {schema.POSITION} FROM positions", rows.position_of)
-        return Remembered(memory, {position.source: position for position in read_up_to}, ended)
+        positions = read("positions", rows.position_of, read.of("positions", schema.POSITION))
+        if not _are_all(read, [sum_ for _, sum_ in summed], counted):
+            read.lost.add("findings")
+        return Remembered(memory, {position.source: position for position in positions}, ended, frozenset(read.lost))
 
     def commit(self, entries: Sequence[Entry]) -> None:
         """Store entries in one transaction, on disk when it returns. An event stored before is not stored again."""
@@ -226,11 +264,12 @@ class Ledger:
         db = self._connection()
         db.execute("PRAGMA synchronous = FULL")
         db.execute("BEGIN IMMEDIATE")
+        # Of findings and incidents, which a storm changes with each line, only how they stand at the end.
+        findings = {one.finding.id: one.finding for entry in entries for one in entry.transitions}
+        incidents = {one.id: one for entry in entries for one in entry.changes.incidents}
         try:
             for entry in entries:
                 added = db.executemany(schema.ADD_EVENT, map(rows.event_row, entry.events)).rowcount
-                latest = {transition.finding.id: transition.finding for transition in entry.transitions}
-                db.executemany(schema.PUT_FINDING, map(rows.finding_row, latest.values()))
                 db.executemany(schema.ADD_TRANSITION, [rows.transition_row(one) for one in entry.transitions if one.cause])
                 # Tried again after an answer that came too late, it must not shift a second time what it shifted.
                 again = bool(entry.events) and not added
@@ -240,13 +279,32 @@ class Ledger:
                     db.execute(schema.PUT_POSITION, rows.position_row(entry.position))
                 if entry.audit is not None:
                     db.execute(schema.ADD_AUDIT, asdict(entry.audit))
+            db.executemany(schema.PUT_INCIDENT, map(rows.incident_row, incidents.values()))
+            sums = self._put_findings(db, findings.values())
+            changed = (one for id_, sum_ in sums.items() for one in (self._opened_sums.get(id_, 0), sum_))
+            seal = rows.Seal(self._seal.commits + 1, digest((self._seal.opened, *changed)))
+            db.execute(schema.PUT_SEAL, rows.seal_row(seal))
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+        self._seal = seal
+        for id_, sum_ in sums.items():
+            self._opened_sums.pop(id_, None)
+            self._opened_sums |= {id_: sum_} if sum_ else {}
         self._still_there()
-        self.fresh = self.gone = False
+        self._count.write(seal.commits)
+        self.fresh = self.gone = self._anew = False
+
+    def _put_findings(self, db: sqlite3.Connection, findings: Iterable[Finding]) -> dict[int, int]:
+        """The checksums of their rows by their ids; of one that is closed nothing is to be vouched for, which is 0."""
+        sums = {}
+        for finding in findings:
+            row = rows.finding_row(finding)
+            db.execute(schema.PUT_FINDING, row)
+            sums[finding.id] = int(str(row["sum"])) if finding.open else 0
+        return sums
 
     def _still_there(self) -> None:
         """What is written to a file that was removed is gone with the process; SQLite does not look. Raises LedgerDamaged."""
@@ -331,31 +389,42 @@ class Ledger:
         return aside
 
     def rescue(self, *, damaged: bool = False) -> Remembered | None:
-        """What can still be read of a store that cannot be opened for writing. None if nothing. `damaged`: row by row, then."""
+        """What can still be read of a store that cannot be opened for writing. None if nothing.
+
+        All of it or nothing; `damaged`: row by row, and what is lost is told.
+        """
         if disk.strange(self.path):
             return None
-        # On a read-only disk SQLite cannot make the shared memory that a write-ahead log needs; a copy elsewhere can be read.
-        with suppress(*_UNREADABLE):
-            return self._remembered_in(f"{self.path.absolute().as_uri()}?mode=ro", damaged=damaged)
-        with suppress(*_UNREADABLE), tempfile.TemporaryDirectory(prefix="vitald-") as folder:
+        # On a read-only disk SQLite cannot make the shared memory that a write-ahead log needs; a copy elsewhere can be read. There, too,
+        # what an older vitald wrote can be migrated; where it is damaged and cannot be, it is read as it is.
+        for attempt in (self._remembered_there, self._remembered_in_a_copy, partial(self._remembered_there, older=True)):
+            with suppress(*_UNREADABLE):
+                return attempt(damaged=damaged)
+        return None
+
+    def _remembered_there(self, *, damaged: bool, older: bool = False) -> Remembered:
+        return self._remembered_in(f"{self.path.absolute().as_uri()}?mode=ro", damaged=damaged, older=older)
+
+    def _remembered_in_a_copy(self, *, damaged: bool) -> Remembered:
+        with tempfile.TemporaryDirectory(prefix="vitald-") as folder:
             for suffix in ("", "-wal"):
                 if (part := self.path.with_name(FILE + suffix)).exists():
                     shutil.copyfile(part, Path(folder) / part.name)
             return self._remembered_in(f"file:{folder}/{FILE}", damaged=damaged, migrate=True)
-        return None
 
-    def _remembered_in(self, uri: str, *, damaged: bool, migrate: bool = False) -> Remembered:
-        try:
-            with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
-                db.row_factory = sqlite3.Row
-                if damaged:  # an index that cannot be told any more must not hide the tables
-                    db.execute("PRAGMA writable_schema = ON")
-                if migrate:  # an older vitald's
-                    schema.migrate(db)
-                self._db = db
-                return self._remembered(damaged=damaged)
-        finally:
-            self._db = None
+    def _remembered_in(self, uri: str, *, damaged: bool, migrate: bool = False, older: bool = False) -> Remembered:
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+            db.row_factory = sqlite3.Row
+            if damaged:  # an index that cannot be told any more must not hide the tables
+                db.execute("PRAGMA writable_schema = ON")
+            if migrate:  # an older vitald's
+                schema.migrate(db)
+            elif not older and schema.version(db) < schema.VERSION:
+                raise RowDamaged(f"{self.path}: an older vitald's")
+            remembered = self._remembered(_Reading(db, damaged=damaged))
+        if remembered.lost and not damaged:
+            raise RowDamaged(f"{self.path}: not all of it can be read")
+        return remembered
 
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:
@@ -380,27 +449,66 @@ def _first(row: sqlite3.Row) -> float:
     return value
 
 
-def _whole(db: sqlite3.Connection, sql: str, make: Callable[[sqlite3.Row], T], *values: float) -> tuple[T, ...]:
-    return tuple(map(make, db.execute(sql, values)))
+def _finding_and_sum(row: sqlite3.Row) -> tuple[Finding, int]:
+    return rows.finding_of(row), row["sum"]
 
 
-def _salvaged(db: sqlite3.Connection, sql: str, make: Callable[[sqlite3.Row], T], *values: float) -> tuple[T, ...]:
-    """The rows that can be read, from both ends: a damaged page hides what lies behind it."""
-    made: dict[tuple[object, ...], T] = {}
-    for query in (sql, f"{sql} DESC" if " ORDER BY " in sql else sql):
-        with suppress(sqlite3.Error):
-            for row in db.execute(query, values):
-                with suppress(*_UNREADABLE):
-                    made[tuple(row)] = make(row)
-    return tuple(made.values())
+def _are_all(read: _Reading, sums: Sequence[int], counted: int) -> bool:
+    """Whether these are the open findings that stood at the last commit: none is missing, and none is as it was before."""
+    if not read.summed:
+        return not read.damaged
+    seals = read("", rows.seal_of, read.of("seal", schema.SEAL))
+    return len(seals) == 1 and seals[0].opened == digest(sums) and seals[0].commits >= counted
+
+
+class _Reading:
+    """Reads what a start needs: all of it, or of a damaged store as much as can be read.
+
+    `lost` names what could not be read whole. `summed`: the rows have checksums.
+    """
+
+    def __init__(self, db: sqlite3.Connection, *, damaged: bool = False) -> None:
+        self._db = db
+        self.damaged = damaged
+        self.lost: set[str] = set()
+        self.summed = schema.is_summed(db)
+
+    def of(self, table: str, columns: str, where: str = "") -> str:
+        return f"SELECT {schema.read(self._db, columns)} FROM {table} {where}".rstrip()
+
+    def __call__(self, what: str, make: Callable[[sqlite3.Row], T], sql: str, *values: float) -> tuple[T, ...]:
+        """`what` is lost where not all rows can be read; nothing is where that is empty."""
+        if not self.damaged:
+            return tuple(map(make, self._db.execute(sql, values)))
+        made, whole = self._salvaged(make, sql, *values)
+        if what and not whole:
+            self.lost.add(what)
+        return made
+
+    def _salvaged(self, make: Callable[[sqlite3.Row], T], sql: str, *values: float) -> tuple[tuple[T, ...], bool]:
+        """The rows that can be read, from both ends: a damaged page hides what lies behind it. And whether these are all."""
+        made: dict[tuple[object, ...], T] = {}
+        whole = True
+        for query in (sql, f"{sql} DESC" if " ORDER BY " in sql else sql):
+            try:
+                for row in self._db.execute(query, values):
+                    try:
+                        made[tuple(row)] = make(row)
+                    except _UNREADABLE:
+                        whole = False
+            except sqlite3.Error:
+                whole = False
+        return tuple(made.values()), whole
 
 
 def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
     if changes.shifted:
         db.execute("UPDATE OR REPLACE marks SET time = time + ?", (changes.shifted,))
         db.execute("UPDATE settled SET time = time + ?", (changes.shifted,))
+        db.execute(schema.SUM_SETTLED)
     db.executemany("UPDATE OR IGNORE marks SET device = ? WHERE device = ?", [(new, old) for old, new in changes.renamed])
-    db.executemany(schema.PUT_INCIDENT, map(rows.incident_row, changes.incidents))
+    if changes.shifted or changes.renamed:
+        db.execute(schema.SUM_MARKS)
     db.executemany(schema.ADD_MARK, map(rows.mark_row, changes.marks))
     db.executemany(schema.DROP_MARK, map(rows.mark_row, changes.forgotten))
     db.executemany(schema.PUT_DEVICE, map(rows.device_row, changes.devices))

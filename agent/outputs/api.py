@@ -28,7 +28,7 @@ from agent.board import Board
 from agent.catalog import Catalog
 from agent.judge.verdict import Work, by_strength, fold, told
 from agent.lane import Lane, LaneStuck
-from agent.ledger import Audit, LedgerError, Past, Query, StoredEvent, read_events, read_findings, read_past
+from agent.ledger import Audit, LedgerError, Listed, Past, Query, StoredEvent, read_events, read_findings, read_past
 from agent.model import NODE, Component, Event, Finding, Incident, alone
 from agent.outputs import components, form, gpus, library
 from agent.outputs.diagnostics import Shown, outline
@@ -141,7 +141,7 @@ class Api:
         if wanted not in [work.value for work in Work]:
             raise Refused(400, f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in Work)}")
         with anyio.move_on_after(_FIRST_LOOK_S):  # who asks while we start anew shall not take it for a fault
-            await self.board.first_look.wait()
+            await self.board.answerable.wait()
         now = time.time()
         board, counters = self.board, self.interpreter.counters
         judged = board.verdict(Work(wanted))
@@ -185,7 +185,7 @@ class Api:
             found = await self._read(lambda: read_findings(self.pipeline.ledger.path, most, component, code))
         else:
             raise Refused(400, f"state: {state[:80]!r} is none of open, cleared")
-        return web.json_response({"findings": [form.finding(one, self.catalog) for one in found]})
+        return web.json_response({"findings": [form.finding(one, self.catalog) for one in found], "damaged": form.damaged_in(found)})
 
     async def incidents(self, request: web.Request) -> web.Response:
         """The open ones, the strongest first, and then those that ended or began without a finding a moment ago."""
@@ -253,8 +253,9 @@ class Api:
             if self.board.ledger.ok:
                 raise  # it is only slow: half an answer would look like a whole one
             stored = self._from_memory(wanted)
-        more = len(stored) == wanted.limit and not wanted.newest
-        return web.json_response({"events": [form.event(one) for one in stored], "next": stored[-1].id if more else None})
+        damaged = form.damaged_in(stored)
+        more = len(stored) + damaged == wanted.limit and not wanted.newest
+        return web.json_response({"events": [form.event(one) for one in stored], "damaged": damaged, "next": stored.last if more else None})
 
     async def components(self, request: web.Request) -> web.Response:
         read_query(request)
@@ -403,7 +404,7 @@ class Api:
         await self.pipeline.show_committed()  # else an event could be told before its finding
         return stored
 
-    def _from_memory(self, wanted: Query) -> list[StoredEvent]:
+    def _from_memory(self, wanted: Query) -> Listed[StoredEvent]:
         """The most recent events, numbered as they came, when the ledger cannot be read."""
         kept = [
             one
@@ -414,7 +415,9 @@ class Api:
             and wanted.component in (None, one.event.component.name)
             and (wanted.since is None or one.event.time >= wanted.since)
         ]
-        return kept[-wanted.limit :] if wanted.newest else kept[: wanted.limit]
+        listed = Listed(kept[-wanted.limit :] if wanted.newest else kept[: wanted.limit])
+        listed.last = listed[-1].id if listed else 0
+        return listed
 
     @web.middleware
     async def _outermost(self, request: web.Request, handler: Handler) -> web.StreamResponse:

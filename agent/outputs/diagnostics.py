@@ -96,7 +96,7 @@ class DiagnosticRoutes:
         if wanted is not None:
             self._check(wanted)
         listed = await self._read(lambda: self._read_runs(most, wanted))
-        return web.json_response({"runs": [run(one) for one in listed]})
+        return web.json_response({"runs": [run(one) for one in listed], "damaged": form.damaged_in(listed)})
 
     async def one(self, request: web.Request) -> web.Response:
         read_query(request)

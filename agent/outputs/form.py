@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 from agent.catalog import Catalog, Rule
 from agent.jobs import Job
 from agent.judge.findings import clears_of, rule_of
 from agent.judge.verdict import by_strength, reasons
-from agent.ledger import Past, StoredEvent
+from agent.ledger import Listed, Past, StoredEvent
 from agent.model import Acceptance, Action, Event, Finding, Incident, Member, Sample, SourceHealth, SourceState, Transition, Verdict
 
 Json = dict[str, object]
@@ -22,6 +22,11 @@ def moment(time: float | None) -> str | None:
     if time is None:
         return None
     return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def damaged_in(listed: Sequence[object]) -> int:
+    """How many rows of the ledger are left out of a list, for they are not as they were written."""
+    return listed.damaged if isinstance(listed, Listed) else 0
 
 
 def event(stored: StoredEvent) -> Json:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.bench import check, commit, diagnostics, flood, idle, judge, latency, line_cost, nvml, rounds, scrape, soak, start
+from tests.bench import backlog, check, commit, diagnostics, flood, idle, judge, latency, line_cost, nvml, rounds, scrape, soak, start
 from tests.bench.measure import Json, Skipped, load, machine, scratch, timed
 
 BENCHMARKS: dict[str, Callable[[], Json]] = {
@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[], Json]] = {
     "start": start.run,
     "commit": commit.run,
     "judge": judge.run,
+    "backlog": backlog.run,
     "nvml": nvml.run,
     "rounds": rounds.run,
     "diagnostics": diagnostics.run,

@@ -29,7 +29,7 @@ from aiohttp import web
 from agent import catalog
 from agent.catalog import Catalog
 from agent.judge.judge import Judge
-from agent.ledger import FILE, Ledger
+from agent.ledger import FILE, Ledger, schema, sums
 from agent.model import Event
 from agent.sources.kernel_log.announced import Announcements
 from agent.sources.kernel_log.interpret import Interpreter
@@ -193,6 +193,8 @@ def _fill(path: Path, rules: Catalog, count: int) -> None:
         ]
         if count:
             db.executemany("INSERT INTO marks (device, time, kind, fault, detail) VALUES (?, ?, ?, ?, ?)", marks)
+            sums.prepare(db)
+            db.execute(schema.SUM_MARKS)
 
 
 # A storm

@@ -654,12 +654,12 @@ def test_nothing_is_overwritten_under_the_name_of_a_damaged_ledger(make_node: Ma
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + second))
         (node.state / f"ledger.db.damaged-{stamp}").symlink_to(victim)
     node.start()
-    node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 10.0, "the finding")
+    node.until(lambda: "vitald/ledger_lost" in open_codes(node), 10.0, "the finding")
     assert victim.read_bytes() == b"precious"
     assert sum(path.is_symlink() for path in node.state.iterdir()) == 21
     kept = [path for path in node.state.glob("ledger.db.damaged-*") if not path.is_symlink()]
     assert [path.read_bytes()[:18] for path in kept] == [b"no database at all"]
-    (finding,) = (one for one in node.findings() if one["code"] == "vitald/ledger_replaced")
+    (finding,) = (one for one in node.findings() if one["code"] == "vitald/ledger_lost")
     assert cast("Json", finding["fields"])["aside"] == str(kept[0])
 
 

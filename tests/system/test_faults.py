@@ -266,7 +266,7 @@ async def fill(folder: Path, killed: Path) -> list[Stand]:
 def damaged(folder: Path, seed: int) -> str:
     """One file, in one way."""
     chance = random.Random(seed)
-    path = chance.choice(sorted(path for path in folder.iterdir() if path.stat().st_size))
+    path = chance.choice(sorted(path for path in folder.glob("ledger.db*") if path.stat().st_size))
     data, how = bytearray(path.read_bytes()), chance.choice(("bit", "bits", "cut", "zeros", "noise"))
     at = chance.randrange(len(data))
     if how in ("bit", "bits"):
@@ -282,23 +282,11 @@ def damaged(folder: Path, seed: int) -> str:
     return f"{path.name} {how}"
 
 
-def undetectable(folder: Path, good: Path) -> bool:
-    """Whether to SQLite all is well, and another text or number just stands in a row: a file system that does not check its data."""
-    with closing(sqlite3.connect(folder / "ledger.db")) as one, closing(sqlite3.connect(good / "ledger.db")) as other:
-        try:
-            sound = one.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-            rows = [db.execute("SELECT * FROM findings NOT INDEXED").fetchall() for db in (one, other)]
-        except (sqlite3.Error, ValueError):
-            return False
-        return sound and rows[0] != rows[1] and len(rows[0]) == len(rows[1])
-
-
-async def outcome(base: Path, seed: int, stood: list[Stand], good: Path, work: Path) -> tuple[str, str]:
+async def outcome(base: Path, seed: int, stood: list[Stand], work: Path) -> tuple[str, str]:
     """What became of a ledger that was damaged so: a word, or what is wrong."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(base, work)
     what = damaged(work, seed)
-    hidden = what.startswith("ledger.db ") and undetectable(work, good)
     content = {path.read_bytes() for path in work.iterdir()}
     async with running(work) as pipeline:
         found = tuple(one for one in stand(pipeline))
@@ -310,15 +298,13 @@ async def outcome(base: Path, seed: int, stood: list[Stand], good: Path, work: P
             return what, "forgotten by the next start"
     if not ok:
         return what, "it can never be written again"
-    if "vitald/ledger_replaced" in own:
+    if own & {"vitald/ledger_replaced", "vitald/ledger_lost"}:
         kept = {path.read_bytes() for path in work.iterdir() if "damaged" in path.name}
-        return what, "replaced" if content & kept else "the damaged file was not kept"
+        # Of one that was killed SQLite may have moved the log into the file before the damage was seen.
+        return what, "replaced" if content & kept or (kept and base.name == "killed") else "the damaged file was not kept"
     if found == stood[-1]:
         return what, "same"
-    # The last commit cannot be told from a write that a power cut cut short, nor a file that was cut from one that was never longer.
-    if what.startswith("ledger.db-wal") and found in (stood if what.endswith("cut") else stood[-2:]):
-        return what, "earlier"
-    return what, "hidden" if hidden else f"silent: {set(stood[-1]) - set(found)} lost, {set(found) - set(stood[-1])} new"
+    return what, f"silent: {set(stood[-1]) - set(found)} lost, {set(found) - set(stood[-1])} new"
 
 
 @pytest.mark.parametrize("begin", [0, 40, 80])
@@ -333,16 +319,14 @@ def test_a_ledger_damaged_at_random_bytes_is_never_lost_in_silence(begin: int) -
             seen: Counter[str] = Counter()
             for seed in range(begin, begin + 40):
                 for base in (clean, killed):
-                    what, became = await asyncio.wait_for(outcome(base, seed, stood, clean, folder / "work"), 20.0)
-                    assert became in ("same", "replaced", "earlier", "hidden"), (base.name, seed, what, became)
+                    what, became = await asyncio.wait_for(outcome(base, seed, stood, folder / "work"), 20.0)
+                    assert became in ("same", "replaced"), (base.name, seed, what, became)
                     seen[became] += 1
             return seen
 
         seen = asyncio.run(work())
         assert seen["same"] >= 20
         assert seen["replaced"] >= 20
-        assert seen["hidden"] <= 2
-        assert seen["earlier"] <= 8
     finally:
         shutil.rmtree(folder)
 
@@ -377,7 +361,7 @@ def test_a_row_that_cannot_be_read_costs_only_itself(tmp_path: Path, change: str
             return before, stand(pipeline), told_of_itself(pipeline)
 
     before, after, own = asyncio.run(work())
-    assert own == {"vitald/ledger_replaced"}
+    assert own == {"vitald/ledger_lost"}
     assert after == tuple(one for one in before if one[0] != 5)
     assert list((tmp_path / "state").glob("ledger.db.damaged-*"))
 
@@ -417,6 +401,7 @@ def test_a_log_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
         for end in (ours[-1] + 4119, ours[-1] + 24, ours[-1] + 1, *(chance.randrange(ours[-40], ours[-1] + 4120) for _ in range(12))):
             shutil.rmtree(tmp_path / "work", ignore_errors=True)
             shutil.copytree(tmp_path / "killed", tmp_path / "work")
+            (tmp_path / "work" / "ledger.count").unlink()  # what was cut off had not been counted then
             # What lies behind is of an earlier round, as SQLite leaves it.
             (tmp_path / "work" / "ledger.db-wal").write_bytes(whole[:end] + bytes(len(whole) - end))
             async with running(tmp_path / "work") as pipeline:

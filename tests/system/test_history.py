@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import pytest
 
+from agent.ledger import sums
 from agent.sources.kernel_log.record import split
 from tests import journals
 from tests.conftest import require
@@ -256,6 +257,8 @@ def former(machine: Machine, boot: str, records: list[str]) -> None:
     with closing(sqlite3.connect(node.state / "ledger.db")) as db, db:
         db.execute("UPDATE positions SET boot_id = ?", (boot,))
         db.execute("UPDATE positions SET cursor = ? WHERE source = 'kernel_log'", (f"500 1000000 {read} {began + 1:.3f}",))
+        sums.prepare(db)
+        db.execute("UPDATE positions SET sum = checksum(source, boot_id, cursor)")
     entries = [
         journals.entry((number + 1) * journals.SECOND, text, boot=boot, started=began, PRIORITY=4) for number, text in enumerate(records)
     ]

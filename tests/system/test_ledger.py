@@ -165,7 +165,7 @@ def test_damaged_while_away(node: Node, first: int) -> None:
     damage(node.state / "ledger.db", first)
     garbage = (node.state / "ledger.db").read_bytes()
     node.start()
-    node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 10.0, "the finding")
+    node.until(lambda: "vitald/ledger_lost" in open_codes(node), 10.0, "the finding")
     assert [path.read_bytes() for path in node.state.glob("ledger.db.damaged-*")] == [garbage]
     node.write(xid(2, pci="0000:66:00"))
     wait_for_pid(node, 2)

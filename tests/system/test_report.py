@@ -20,7 +20,7 @@ from typing import cast
 
 import pytest
 
-from agent.ledger import MIGRATIONS, Entry, Ledger
+from agent.ledger import MIGRATIONS, Entry, Ledger, sums
 from agent.model import Component, ComponentKind, Event
 from agent.simulator.node import SimulatedNode
 from tests.conftest import require
@@ -254,10 +254,12 @@ def test_a_ledger_of_another_version(make_node: Callable[..., Node], version: in
     node.state.mkdir()
     path = node.state / "ledger.db"
     with closing(sqlite3.connect(path)) as db:
+        sums.prepare(db)
         for script in MIGRATIONS[:version]:
             db.executescript(script)
         db.execute(
-            "INSERT INTO events VALUES (1, 'a', ?, 'kernel_log', 'xid', 'xid/79', 'node', 'b', 'kernel', NULL, NULL, '{}', 'the line')",
+            "INSERT INTO events (identity, time, source, kind, code, component, boot_id, trust, fields, raw) "
+            "VALUES ('a', ?, 'kernel_log', 'xid', 'xid/79', 'node', 'b', 'kernel', '{}', 'the line')",
             (time.time(),),
         )
         db.execute(f"PRAGMA user_version = {version}")

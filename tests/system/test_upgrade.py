@@ -18,8 +18,8 @@ import pytest
 
 from agent import __version__
 from agent.cli import client
-from agent.ledger import FILE
-from agent.ledger.schema import VERSION
+from agent.ledger import FILE, sums
+from agent.ledger.schema import VERSION, is_summed
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.system.lines import REPLACE_FOR_64
 from tests.unit.test_upgrade import OLD, laid_out, said
@@ -37,6 +37,9 @@ def read_again(node: Node, raws: list[str]) -> None:
         _, *place = json.loads(cursor)
         assert place[0] == node.log.stat().st_size
         db.execute("UPDATE positions SET cursor = ? WHERE source = 'kernel_log'", (json.dumps([node.log.stat().st_ino, *place]),))
+        if is_summed(db):
+            sums.prepare(db)
+            db.execute("UPDATE positions SET sum = checksum(source, boot_id, cursor)")
 
 
 @pytest.mark.parametrize("schema", OLD)

@@ -18,7 +18,10 @@ from tests.unit.builders import ROOT
 AGENT = ROOT / "agent"
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in sorted(AGENT.rglob("*.py"))}
 # What of Python's own reads neither clock nor machine. Anything else is refused in the pure parts.
-CALM = {"__future__", "collections", "dataclasses", "enum", "functools", "heapq", "itertools", "json", "math", "re", "string", "typing"}
+CALM = {
+    *("__future__", "bisect", "collections", "dataclasses", "enum", "functools", "heapq", "itertools", "json", "math", "re", "string"),
+    "typing",
+}
 READER = "agent.catalog.loader"  # of the catalogue's files; the package names it, and is the way to it
 CALENDAR = "agent.judge.history"  # puts a time that it is given into words, and needs `datetime` for that
 ROOTS_RULES = [f"agent.recovery.{name}" for name in ("book", "decision", "request")]

@@ -107,6 +107,15 @@ def test_a_repeat_that_changes_nothing_is_no_transition(ledger: Ledger) -> None:
     assert findings.opened[0].count == 50
 
 
+def test_a_commit_waits_for_the_disk_and_a_position_alone_does_not(ledger: Ledger) -> None:
+    """`PRAGMA synchronous`: 2 is FULL, 1 is NORMAL. Where there is a compiler, the writes themselves are looked at (test_durability)."""
+    for _ in range(2):
+        ledger.note(Position("kernel_log", "boot", "1"))
+        assert ledger._connection().execute("PRAGMA synchronous").fetchone()[0] == 1
+        ledger.commit([Entry(events=events(1))])
+        assert ledger._connection().execute("PRAGMA synchronous").fetchone()[0] == 2
+
+
 def test_queries_narrow_and_page(ledger: Ledger) -> None:
     ledger.commit([Entry(events=events(5)), Entry(events=events(5, at=2000.0, code="xid/31"))])
     assert [one.id for one in read_events(ledger.path, Query(after=2, limit=3))] == [3, 4, 5]

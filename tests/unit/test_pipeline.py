@@ -681,3 +681,22 @@ def test_a_diagnostics_run_is_stored_with_its_batch(tmp_path: Path) -> None:
             assert {run.id for run in read_runs(tmp_path / "ledger.db", 9)} == {"one", "two"}
 
     asyncio.run(work())
+
+
+# --- much to be judged at a start
+
+
+def test_nobody_waits_for_a_first_look_that_takes_long(tmp_path: Path) -> None:
+    """A few lines are judged at once, and who asks waits for that; of a storm what is known so far is told."""
+
+    async def work() -> None:
+        async with running(tmp_path) as pipeline:
+            few = tuple(event("xid/31", time=1000.0, identity=f"few {number}") for number in range(module._BEHIND))
+            await pipeline.put(Batch("kernel_log", few))
+            assert not pipeline.board.answerable.is_set()
+            await idle(pipeline)
+            many = tuple(event("xid/31", time=2000.0, identity=f"many {number}") for number in range(module._BEHIND + 1))
+            await pipeline.put(Batch("kernel_log", many))
+            assert pipeline.board.answerable.is_set() and not pipeline.board.first_look.is_set()
+
+    asyncio.run(work())

@@ -22,7 +22,7 @@ from agent.cli import main
 from agent.config import Moved
 from agent.judge.judge import Judge
 from agent.judge.verdict import fold
-from agent.ledger import FILE, MIGRATIONS, Ledger, LedgerError, LedgerNewer, Query, read_events, read_findings, read_run, reading
+from agent.ledger import FILE, MIGRATIONS, Ledger, LedgerError, LedgerNewer, Query, read_events, read_findings, read_run, reading, sums
 from agent.ledger.schema import VERSION, found
 from tests.unit.builders import ROOT, catalogue
 from tests.unit.test_runs import FULL
@@ -114,6 +114,7 @@ def on_the_way(schema: int) -> dict[str, list[str]]:
     """The content at each version from that schema to today's: what a migration may leave, and nothing else."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.executescript((LEDGERS / f"schema-{schema}.sql").read_text())
+        sums.prepare(db)
         stages = {str(schema): [*db.iterdump()]}
         for number, script in enumerate(MIGRATIONS[schema:], start=schema + 1):
             db.executescript(script)

@@ -13,7 +13,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from agent.sources.source import Batch, Position, SourceFailed
 
 _POLL_S, _HEARTBEAT_S = 0.25, 1.0
 _CHUNK = 1 << 18
+_EVENTS = 12  # that are read before other tasks get their turn
 _LONGEST = 1 << 16  # a longer line is nobody's kernel record
 _TAIL = 64
 _PACKED = {".gz", ".xz", ".zst", ".bz2"}
@@ -169,8 +170,12 @@ class LogFile:
             return [], here.offset, False
         events: list[Event | None] = []
         began = offset = here.offset
+        found = 0
         held: _Held | None = None
         for raw in _lines(data[: end or len(data)]):
+            if found >= _EVENTS:
+                full = True
+                break
             line = None
             if here.inside or len(raw) > _LONGEST:
                 self.interpreter.counters.torn += not here.inside
@@ -188,6 +193,7 @@ class LogFile:
                     before = self._sequel.copy()
                     doubt = self._sequel.doubt(line)
                     events.append(event := self._event(line, raw, here.inode, offset, doubt))
+                    found += event is not None
                     held = _Held(line, raw, offset, doubt, before) if event is None and not line.facility else None
             offset += len(raw)
         until = offset
@@ -227,11 +233,13 @@ def _swap(old: int, new: int) -> int:
     return new
 
 
-def _lines(data: bytes) -> list[bytes]:
+def _lines(data: bytes) -> Iterator[bytes]:
     """Lines with their ends. Not splitlines(): a carriage return inside a line ends nothing."""
-    lines = [line + b"\n" for line in data.split(b"\n")]
-    lines[-1] = lines[-1][:-1]
-    return lines if lines[-1] else lines[:-1]
+    begin = 0
+    while begin < len(data):
+        end = data.find(b"\n", begin) + 1 or len(data)
+        yield data[begin:end]
+        begin = end
 
 
 def _stored(position: Position | None) -> _Place | None:
