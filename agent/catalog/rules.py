@@ -270,6 +270,7 @@ class Catalog:
         self._defaults = defaults
         self._serving = {ladder.serves: ladder for ladder in ladders.values() if ladder.serves is not None}
         self._unlisted: dict[str, Rule] = {}
+        self._witnesses: dict[str, tuple[str, ...]] = {}
 
     def rule(self, code: str) -> Rule:
         """The rule for `xid/79`. A code that is not listed gets its kind's default: unknown is said, never dropped."""
@@ -297,11 +298,35 @@ class Catalog:
         own = (rule for rule in self.rules.values() if rule.kind == kind and rule.watches)
         return tuple(Watched(code=rule.code, component=rule.component, watches=rule.watches, state=rule.state) for rule in own)
 
+    def witnesses(self, code: str) -> tuple[str, ...]:
+        """Which kinds of codes, that are no lines of a log, would bear this one out: of its stories, or the same fault by another name."""
+        known = self._witnesses.get(code)
+        if known is None:
+            told = {
+                name
+                for place in self.stories.places(code)
+                for name in (*place.story.causes, *place.story.consequences, *place.story.echoes)
+            }
+            fault = self.rule(code).fault
+            same = (rule.code for rule in self.rules.values() if rule.fault == fault)
+            kinds = {one.partition("/")[0] for one in (*told, *same) if not self._is_line(one)}
+            known = tuple(sorted(kinds | ({"nvml"} if code.startswith("xid/") else set())))  # NVML tells of each Xid itself
+            if len(self._witnesses) < _UNLISTED_KEPT:
+                self._witnesses[code] = known
+        return known
+
+    def _is_line(self, name: str) -> bool:
+        """Whether it is read from a log: its grammar is code, or shapes of its own; or it is no fault."""
+        kind, _, code = name.partition("/")
+        rule = self.rules.get(name.partition(":")[0])
+        return kind in _GRAMMARS or code == "*" or rule is None or bool(rule.match) or rule.action is Action.NONE
+
     def kinds(self) -> set[str]:
         return {rule.kind for rule in self.rules.values()}
 
 
 _UNLISTED_KEPT = 4096
+_GRAMMARS = ("xid", "sxid")  # kinds of lines whose grammar is code
 _UNLISTED = Rule(
     code="",
     kind="",

@@ -13,10 +13,25 @@ import json
 from dataclasses import replace
 
 from agent.catalog import CLEARS_OF, Catalog, Clears, Rule, Ruling
-from agent.model import Acceptance, Action, Asked, Event, Fields, Finding, FindingKey, FindingState, Member, Transition, Trust, When
+from agent.model import (
+    VOUCHED,
+    Acceptance,
+    Action,
+    Asked,
+    Event,
+    Fields,
+    Finding,
+    FindingKey,
+    FindingState,
+    Member,
+    Transition,
+    Trust,
+    When,
+)
 
 NEVER = float("inf")
 _WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
+_OF_HEARSAY = (VOUCHED, "facility")
 
 
 def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: int) -> Finding:
@@ -38,6 +53,7 @@ def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: in
         incident=incident,
         heard_since=_unread_until(event),
         quiet_s=ruling.clears.quiet_s,
+        confirmed_by=event.vouched_by,
         shadow=shadow,
         simulated_until=event.simulated_until,
     )
@@ -59,6 +75,8 @@ def counts(event: Event, known: Finding | Member | None) -> bool:
 
 def seen_again(current: Finding, event: Event, ruling: Ruling, *, latest: bool) -> Finding:
     """`latest`: a state, whose last event decides alone."""
+    if current.hearsay and not event.hearsay:
+        current = replace(current, fields={name: value for name, value in current.fields.items() if name not in _OF_HEARSAY})
     seen = replace(
         current,
         last=max(current.last, event.time),
@@ -66,6 +84,7 @@ def seen_again(current: Finding, event: Event, ruling: Ruling, *, latest: bool) 
         boot_id=event.boot_id,
         heard_since=max(current.heard_since, _unread_until(event)),
         simulated_until=event.simulated_until,
+        confirmed_by=current.confirmed_by or event.vouched_by,
     )
     if current.remedy_at is not None and event.time >= current.remedy_at:
         seen = replace(seen, state=FindingState.OPEN, remedy_at=None)
@@ -127,6 +146,7 @@ def joined(former: Finding, current: Finding) -> Finding:
         last=max(former.last, current.last),
         count=former.count + current.count,
         boot_id=current.boot_id,
+        confirmed_by=current.confirmed_by or former.confirmed_by,
         state=current.state,
         remedy_at=current.remedy_at,
     )
@@ -157,6 +177,8 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
         asked = after.asked
         cause = f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value} ({asked.when.value})"
         cause += f": {asked.because}" if asked.because else ""
+    elif after.confirmed and not before.confirmed:
+        cause = f"confirmed by {after.confirmed_by}"
     elif before.unusable is not after.unusable:
         cause = f"{event.code}: the device {'cannot' if after.unusable else 'can'} be used"
     elif before.state is not after.state:

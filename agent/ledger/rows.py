@@ -32,7 +32,7 @@ from agent.model import (
     Trust,
     When,
 )
-from agent.sources.source import Position
+from agent.sources.source import KERNEL_LOG, Position
 
 Row = dict[str, object]
 
@@ -76,6 +76,8 @@ def event_of(row: sqlite3.Row) -> Event:
 def finding_row(finding: Finding) -> Row:
     layers = {name: getattr(finding, name) for name in _LAYERS}
     asked = {name: _asked_list(one) for name, one in layers.items() if one is not None}
+    # In the form of a layer, which an older version reads and leaves aside.
+    asked["confirmed"] = _asked_list(Asked(Action.NONE, When.NOW, finding.confirmed_by))
     return {
         "id": finding.id,
         "component": finding.component.name,
@@ -128,6 +130,7 @@ def finding_of(row: sqlite3.Row) -> Finding:
         incident=row["incident"],
         heard_since=row["heard_since"],
         quiet_s=row["quiet_s"],
+        confirmed_by=layers["confirmed"].because if "confirmed" in layers else _seen_itself(row["source"]),
         shadow=bool(row["shadow"]),
         accepted=_acceptance(**json.loads(row["accepted"])) if row["accepted"] else None,
         remedy_at=row["remedy_at"],
@@ -136,6 +139,11 @@ def finding_of(row: sqlite3.Row) -> Finding:
         cleared_at=row["cleared_at"],
         cleared_by=row["cleared_by"],
     )
+
+
+def _seen_itself(source: str) -> str:
+    """Of a finding that an older version wrote: whether its source is its own witness."""
+    return "" if source == KERNEL_LOG else source
 
 
 def _asked_list(asked: Asked) -> list[object]:

@@ -360,7 +360,7 @@ def test_no_network_device_makes_a_fault_of_what_the_kernel_says_of_it(template:
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that reads the real kernel log, past what older tests left in it, and believes no process."""
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
-    with Node(tmp_path_factory.mktemp("strict"), kernel_log="kmsg", accept_userspace=False) as node:
+    with Node(tmp_path_factory.mktemp("strict"), kernel_log="kmsg", userspace="ignore") as node:
         node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)  # type: ignore[index]
         yield node
 

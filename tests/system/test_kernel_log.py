@@ -23,9 +23,9 @@ Make = Callable[..., Node]
 def believing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that has passed what older tests left in the ring, and believes what processes write from now on."""
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
-    with Node(tmp_path_factory.mktemp("node"), kernel_log="kmsg", accept_userspace=False) as node:
+    with Node(tmp_path_factory.mktemp("node"), kernel_log="kmsg", userspace="ignore") as node:
         node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
-        node.configure("accept_userspace = false", "accept_userspace = true")
+        node.configure('userspace = "ignore"', 'userspace = "confirmed"')
         assert node.reload()["event"] == "reloaded"
         yield node
 
@@ -86,7 +86,7 @@ def test_what_came_while_the_daemon_was_away(believing: Node, kmsg: Write) -> No
 
 def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
     """Whatever facility a process asks for: its line is counted and shown, and judged by nobody."""
-    node, pci = make_node(kernel_log="kmsg", accept_userspace=False), fresh_pci()
+    node, pci = make_node(kernel_log="kmsg", userspace="ignore"), fresh_pci()
     node.start()
     node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
     before = node.status()["kernelLog"]["untrusted"]  # type: ignore[index]

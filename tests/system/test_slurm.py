@@ -19,7 +19,7 @@ from agent.cli.slurm import Known, Settings, look, read_node, reason_of, withdra
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node, free_port
 from tests.pace import patient
-from tests.system.lines import REPLACE_FOR_64, wait_for_pid, xid
+from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 
 HOST = socket.gethostname().partition(".")[0]
 FALLEN = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
@@ -411,6 +411,11 @@ def test_hyperpod_gets_its_words(slurm: Slurm, on: Callable[..., Node], line: st
     node = on("hyperpod = true")
     node.write(xid(2, pci="0000:9b:00"), line)  # replacing outranks rebooting
     node.wait(lambda status: status["openFindings"] == 2)
+    slurm.by_hand("healthcheck")
+    assert slurm.known().reason.startswith("vitald: gpu/0000:"), "the log alone: drained, and left to a person"
+    node.write(vouched(xid(2, pci="0000:9b:00")), vouched(line))
+    node.wait(lambda status: all(one["confirmed"] for one in status["findings"]))  # type: ignore[attr-defined]
+    slurm.by_hand("healthcheck")
     job = slurm.submit("exit 0")
     Node.until(lambda: "launch failed" in slurm.state(job), 15.0, "Slurm to see the refusal")
     known = slurm.wait(lambda known: known.states == {"IDLE", "FAIL"}, "the node to be taken out")

@@ -291,12 +291,13 @@ class Earlier:
                 yield self.interpreter.event(
                     sighting,
                     line.message,
-                    line.facility if believed else 1,
+                    line.facility,
                     identity=f"pstore:{chunk if parted else crash.name}:{number}",
                     time=crash.time,
                     boot_id=boot_id,
                     usec=usec,
                     approximate=True,
+                    doubtful=not believed,
                 )
 
     async def _boots_since(self, boot_id: str, place: Place) -> list[str]:
