@@ -40,7 +40,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--userspace", choices=USERSPACE, default=None, help="what records that a process wrote are taken for (default: as configured)"
     )
-    parser.add_argument("--accept-userspace", action="store_const", dest="userspace", const="confirmed", help=argparse.SUPPRESS)
+    parser.add_argument("--accept-userspace", action="store_const", dest="userspace", const="confirmed", help="as --userspace confirmed")
     parser.add_argument("--json", action="store_true", help="one JSON object a recognised line, and the verdict")
 
 
