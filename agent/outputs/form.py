@@ -72,7 +72,7 @@ def finding(found: Finding, catalog: Catalog) -> Json:
         "clears": [*clears_of(found, catalog).words(), "a named person, with a reason"],
         "confirmed": found.confirmed,
         "confirmedBy": found.confirmed_by or None,
-        "witnesses": [] if found.confirmed else list(catalog.witnesses(found.code)),
+        "witnesses": [] if found.confirmed else list(catalog.witnesses(found.code, found.component.kind)),
         "writtenByProcess": found.hearsay,
         "simulated": found.simulated,
         "simulatedUntil": moment(found.simulated_until),

@@ -103,6 +103,32 @@ def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
     assert "were not believed" in node.cli("status").stdout
 
 
+def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(make_node: Make, kmsg: Write) -> None:
+    """As guides and audits test an agent. Who wrote it is shown everywhere; no more lines of the kind change anything."""
+    node, pci = make_node(kernel_log="kmsg", userspace="ignore"), fresh_pci()
+    node.start()  # past what older tests left in the ring
+    node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
+    node.configure('userspace = "ignore"', "")
+    assert node.reload()["applied"] == ["[kernel_log] userspace"]
+    kmsg(f"<3>{xid(1, pci=pci)}")
+    node.until(lambda: about(node.findings(), pci), 10.0, "the finding")
+    kmsg(f"<30>NVRM: GPU {pci}.0: GPU has fallen off the bus.")
+    node.until(lambda: len(about(node.findings(), pci)) == 2, 10.0, "the second finding")
+    status = node.status()
+    assert (status["status"], status["rebootRequired"], status["rebootConfirmed"]) == ("unhealthy", True, False)
+    assert node.cli("check", "--for", "prolog").returncode == 20
+    assert [(one["confirmed"], one["writtenByProcess"]) for one in about(node.findings(), pci)] == [(False, True)] * 2
+    told = [(event["trust"], event["fields"]["facility"]) for event in about(node.events(), pci)]  # type: ignore[index]
+    assert told == [("accepted", 1), ("accepted", 3)]
+    assert "[written by a process, facility 3]" in node.cli("events", "--component", f"gpu/{pci}.0").stdout
+    assert "reboot required (unconfirmed)" in node.cli("status").stdout
+    number = about(node.findings(), pci)[0]["id"]
+    assert "witness  written by a process, unconfirmed" in node.cli("why", str(number)).stdout
+    for one in about(node.findings(), pci):
+        assert node.request("POST", f"/v1/findings/{one['id']}/clear", {"reason": "tested"})[0] == 200
+    assert about(node.findings(), pci) == []
+
+
 def test_escaped_bytes(believing: Node, kmsg: Write) -> None:
     """A process name of any bytes: the field has it as it was, the raw line only what is safe to print."""
     node, pci = believing, fresh_pci()

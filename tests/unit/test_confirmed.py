@@ -9,7 +9,7 @@ import pytest
 from agent.judge.judge import MOST, TOO_MANY, Judge
 from agent.ledger.rows import finding_of, finding_row
 from agent.model import NODE, Component, ComponentKind, Event, Finding, Trust
-from tests.unit.builders import empty, event, finding, gpu
+from tests.unit.builders import catalogue, empty, event, finding, gpu
 
 PORT = Component(ComponentKind.PCI, "0000:00:01.0")
 
@@ -73,6 +73,22 @@ def test_a_board_that_was_moved_is_to_be_seen_where_it_is_now() -> None:
     assert (carried.component, carried.confirmed) == (gpu(2), False)
     judge.apply(seen("nvml/row_remap_failed", gpu(2), 3.0, remap_failure=True))
     assert confirmed(judge) == {"nvml/row_remap_failed": "nvml"}
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "witnesses"),
+    [
+        ("xid/79", ComponentKind.GPU, ("dcgm", "expect", "nvml", "pci")),
+        ("xid/13", ComponentKind.GPU, ("nvml", "pci")),
+        ("xid/999", ComponentKind.GPU, ("nvml",)),
+        ("aer/fatal", ComponentKind.GPU, ("nvml", "pci")),
+        ("sxid/20034", ComponentKind.NVSWITCH, ("nvml",)),
+        ("edac/uncorrected", ComponentKind.DIMM, ("edac",)),
+        ("lockup/soft", ComponentKind.CPU, ()),
+    ],
+)
+def test_who_could_confirm_it(code: str, kind: ComponentKind, witnesses: tuple[str, ...]) -> None:
+    assert catalogue().witnesses(code, kind) == witnesses
 
 
 def back(row: dict[str, object]) -> Finding:
