@@ -168,6 +168,8 @@ def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:
 def witness_words(finding: Json, *, full: bool) -> str:
     """Whether it is confirmed, where that decides what others may do to the node; who could confirm it."""
     confirmed = finding.get("confirmed")
+    if finding["simulated"]:
+        return ""
     if confirmed:
         return f"confirmed: {safe(finding['confirmedBy'])}" if full else ""
     if not full and not unfit(finding["action"]):

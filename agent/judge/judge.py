@@ -159,11 +159,14 @@ class Judge:
             return True
         if rule.word and self._has_word(event):
             return True
-        return any(
-            self._is_told(incident, incident.member(event.component, event.code), ruling.asked)
+        told = [
+            incident
             for number in self._in
-            if (incident := self._incidents.get(number)) is not None and incident.simulated is event.simulated
-        )
+            if (incident := self._incidents.get(number)) is not None
+            and incident.simulated is event.simulated
+            and self._is_told(incident, incident.member(event.component, event.code), ruling.asked)
+        ]
+        return bool(told) and not any(self._borne_out(incident, event, ruling) for incident in told)
 
     def _has_word(self, event: Event) -> bool:
         """Whether the driver's word on the device stands: it holds one value, whoever told it."""
@@ -489,18 +492,25 @@ class Judge:
         speaks = event.trust is Trust.DAEMON
         if own is None or not (speaks or opened):
             return []
+        by = {finding.key: f"{event.source} ({event.code})" for finding in self._borne_out(incident, event, ruling)} if speaks else {}
         changes = []
-        for key in sorted(self._in.get(incident.id, ()), key=lambda key: self._open[key].id):
-            finding = self._open[key]
-            if finding.confirmed or finding.hearsay or finding.code == TOO_MANY:
-                continue
-            bears_out = speaks and self._is_witness(own, ruling.asked, finding, incident)
-            by = f"{event.source} ({event.code})" if bears_out else self._witness_of(finding, incident)
-            if by:
-                confirmed = replace(finding, confirmed_by=by)
+        for finding in self._unconfirmed(incident):
+            witness = by.get(finding.key) or self._witness_of(finding, incident)
+            if witness:
+                confirmed = replace(finding, confirmed_by=witness)
                 self._put(confirmed)
                 changes.append(life.moved(finding, confirmed, event))
         return changes
+
+    def _unconfirmed(self, incident: Incident) -> list[Finding]:
+        """Its findings that a second source may confirm. What stands for many may stand for text, too."""
+        own = sorted((self._open[key] for key in self._in.get(incident.id, ())), key=lambda one: one.id)
+        return [one for one in own if not (one.confirmed or one.hearsay or one.code == TOO_MANY)]
+
+    def _borne_out(self, incident: Incident, event: Event, ruling: Ruling) -> list[Finding]:
+        """The unconfirmed findings of the incident that agree with what a source saw itself."""
+        own = incident.member(event.component, event.code)
+        return [one for one in self._unconfirmed(incident) if own is not None and self._is_witness(own, ruling.asked, one, incident)]
 
     def _witness_of(self, finding: Finding, incident: Incident) -> str:
         """Who has confirmed another finding of the incident, which bears this one out."""

@@ -64,6 +64,21 @@ def test_what_an_older_version_remembers(source: str, by: str) -> None:
     assert back({**row, "asked": '{"ruled": ["reboot_node", "now", "", false]}'}).confirmed_by == by
 
 
+def test_what_still_holds_confirms_what_it_was_told_under() -> None:
+    """An older version told NVML's loss under the line, and remembers no witness: the next look is one."""
+    judge = empty()
+    judge.apply(event("xid/79", gpu(1), 0.0))
+    judge.apply(seen("nvml/gpu_lost", gpu(1), 1.0, lost=1))
+    assert judge.accounts_for(seen("nvml/gpu_lost", gpu(1), 2.0, lost=1))
+    memory = judge.memory
+    judge = Judge(catalogue(), replace(memory, findings=tuple(replace(one, confirmed_by="") for one in memory.findings)))
+    held = seen("nvml/gpu_lost", gpu(1), 2.0, lost=1)
+    assert not judge.accounts_for(held), "it has something new to say"
+    judge.apply(held)
+    assert confirmed(judge) == {"xid/79": "nvml (nvml/gpu_lost)"}
+    assert judge.accounts_for(held)
+
+
 def test_a_board_that_was_moved_is_to_be_seen_where_it_is_now() -> None:
     judge = empty()
     judge.apply(seen("device/identity", gpu(1), 0.0, uuid="GPU-a"))
