@@ -19,6 +19,7 @@ from agent import catalog, toml
 DEFAULT_PATH = Path("/etc/vitald/config.toml")
 _LEAST_S = 0.1
 _LEAST_RUN_S = 60.0
+USERSPACE = ("unconfirmed", "confirmed", "ignore")  # what records that a process wrote are taken for
 
 
 class ConfigError(Exception):
@@ -259,10 +260,11 @@ class KernelLog:
         _journal,
         'Where to read at a start what the ring no longer holds: "system", a folder of journal files, or "off".',
     )
-    accept_userspace: bool = setting(
-        False,
-        _flag,
-        "Judge records that a process wrote to /dev/kmsg like the kernel's own. For tests: any root process can forge them.",
+    userspace: str = setting(
+        "unconfirmed",
+        one_of(*USERSPACE),
+        'Records that a process wrote to /dev/kmsg, which takes root: "unconfirmed" judges them, and nobody repairs the node for them; '
+        '"confirmed" takes them for confirmed faults, to test the whole chain; "ignore" only shows them.',
         reload=True,
     )
 
@@ -647,11 +649,19 @@ class Moved:
     since: str  # the version of vitald
     now: tuple[str, str] | None
     why: str = ""
+    reads: Callable[[object], object] | None = None  # the value under the new name; raises ValueError
 
 
 # Keys that older files have, and we no longer. They are taken, with a note: an upgrade that stopped at a key which was right the day
 # before would leave a whole fleet without its daemon. A word that never was a key is refused as ever.
-MOVED: dict[tuple[str, str], Moved] = {}
+MOVED: dict[tuple[str, str], Moved] = {
+    ("kernel_log", "accept_userspace"): Moved(
+        "0.1",
+        ("kernel_log", "userspace"),
+        'true is "confirmed", false is "ignore"; without either it is "unconfirmed"',
+        lambda value: "confirmed" if _flag(value) else "ignore",
+    ),
+}
 
 
 def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
@@ -732,7 +742,7 @@ def parse(text: str, tables: toml.Table, name: str) -> Config:
         errors.append(told(*written.get((section, key), (section, key)), what))
 
     sections: dict[str, object] = {}
-    for section, table in _brought_up(tables, written, lambda *what: notes.append(told(*what))).items():
+    for section, table in _brought_up(tables, written, lambda *what: notes.append(told(*what)), wrong).items():
         if section not in SECTIONS:
             wrong(section, "", f"unknown section{toml.suggest(section, SECTIONS)}")
             continue
@@ -758,7 +768,12 @@ def parse(text: str, tables: toml.Table, name: str) -> Config:
     return config
 
 
-def _brought_up(tables: toml.Table, written: dict[tuple[str, str], tuple[str, str]], note: Callable[[str, str, str], None]) -> toml.Table:
+def _brought_up(
+    tables: toml.Table,
+    written: dict[tuple[str, str], tuple[str, str]],
+    note: Callable[[str, str, str], None],
+    wrong: Callable[[str, str, str], None],
+) -> toml.Table:
     """An older file's tables as today's: what was renamed under its new name, what is gone left out, and a note on each."""
     brought: toml.Table = {section: dict(table) if isinstance(table, dict) else table for section, table in tables.items()}
     for (section, key), moved in MOVED.items():
@@ -772,6 +787,14 @@ def _brought_up(tables: toml.Table, written: dict[tuple[str, str], tuple[str, st
             continue
         home, new = moved.now
         place = brought.setdefault(home, {})
+        try:
+            value = moved.reads(value) if moved.reads is not None else value
+        except ValueError as error:
+            wrong(section, key, str(error))
+            continue
+        if moved.reads is not None and isinstance(place, dict) and place.get(new, value) != value:
+            wrong(section, key, f"says {value!r}, and [{home}] {new} says {place[new]!r}: remove this one")
+            continue
         called = f"called [{home}] {new} since vitald {moved.since}{why}"
         if isinstance(place, dict) and new not in place:
             place[new] = value

@@ -254,7 +254,7 @@ class Daemon:
         applied, restart = configs.changed(self.config, fresh)
         logs.configure(fresh.log.level, self.config.log.format)
         self.board.set_policy(device_reset=fresh.policy.device_reset)
-        self.sources.configure(catalog, accept_userspace=fresh.kernel_log.accept_userspace)
+        self.sources.configure(catalog, userspace=fresh.kernel_log.userspace)
         self.diagnostics.configure(catalog)
         self.catalog = self.api.catalog = catalog
         self.collector.profile = catalog.profile

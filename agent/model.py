@@ -147,7 +147,7 @@ class Trust(Enum):
     """Who wrote the line an event was read from, and whether it is believed."""
 
     KERNEL = "kernel"  # facility 0, or a file that the operator named as the kernel's log
-    ACCEPTED = "accepted"  # written from user space, taken because the configuration says so
+    ACCEPTED = "accepted"  # written from user space, and judged: as hearsay, or where the configuration vouches for it like the kernel's
     ANNOUNCED = "announced"  # written from user space by a drill that announced itself
     UNTRUSTED = "untrusted"  # written from user space, or about a device that is not here: shown and counted, never judged
     DAEMON = "daemon"  # vitald's own observation
@@ -177,6 +177,25 @@ class Event:
     @property
     def judged(self) -> bool:
         return self.trust is not Trust.UNTRUSTED
+
+    @property
+    def hearsay(self) -> bool:
+        """Whether a process wrote it, and nobody vouches for it: it may open a finding of its own, and change nothing else."""
+        return is_hearsay(self.fields)
+
+    @property
+    def vouched_by(self) -> str:
+        """Who says that this is so, where that is enough to have the node repaired for it. Empty for the text of a log."""
+        if self.trust is Trust.DAEMON:
+            return self.source
+        return "[kernel_log] userspace" if self.fields.get(VOUCHED) is True else ""
+
+
+VOUCHED = "vouched"  # field of a record that a process wrote: whether the configuration takes it for a confirmed fault
+
+
+def is_hearsay(fields: Fields) -> bool:
+    return fields.get(VOUCHED) is False
 
 
 class FindingState(Enum):
@@ -243,6 +262,7 @@ class Finding:
     incident: int = 0
     heard_since: float = 0.0  # since when its source has been listened to without a pause
     quiet_s: float | None = None  # ends after so much quiet; None: not by quiet
+    confirmed_by: str = ""  # the source that saw it, or the second one that agrees with the log; empty while only text tells of it
     remedy_at: float | None = None  # when its remedy was begun
     shadow: bool = False  # of a rule on trial: shown, without effect
     state: FindingState = FindingState.OPEN
@@ -299,6 +319,16 @@ class Finding:
             return False
         due = self.when is When.NOW or between_jobs
         return self.unusable or (self.action.unfit and due)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether others may repair the node for it: it does not rest on the text of a log alone."""
+        return bool(self.confirmed_by)
+
+    @property
+    def hearsay(self) -> bool:
+        """Whether it rests on what a process wrote, and nobody vouches for."""
+        return is_hearsay(self.fields)
 
     @property
     def open(self) -> bool:
@@ -514,6 +544,8 @@ class Verdict:
     status: Status
     action: Action
     reboot_required: bool
+    reboot_confirmed: bool  # and a confirmed finding asks for it
     replacement_required: bool
+    replacement_confirmed: bool
     simulated: bool  # at least one open finding is a drill's, or what is read is simulated
     reasons: tuple[str, ...]

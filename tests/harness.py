@@ -78,7 +78,7 @@ class Node:
         self,
         folder: Path,
         kernel_log: str = "file",
-        accept_userspace: bool = True,
+        userspace: str = "confirmed",
         extra: str = "",
         gpus: SimulatedNode | None = None,
         sysfs: Path | None = None,
@@ -114,7 +114,7 @@ state = "{self.state}"
 runtime = "{self.runtime}"
 [kernel_log]
 {source}
-accept_userspace = {str(accept_userspace).lower()}
+userspace = "{userspace}"
 [metrics]
 listen = "127.0.0.1:{self.port}"
 {extra}

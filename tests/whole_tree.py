@@ -70,7 +70,7 @@ class Watching:
         paths = config.Paths(sysfs=sysfs, procfs=proc.root, state=proc.root / "state", runtime=proc.root / "run")
         settings = config.Config(
             paths=paths,
-            kernel_log=config.KernelLog(source="file", path=proc.root / "kernel.log"),
+            kernel_log=config.KernelLog(source="file", path=proc.root / "kernel.log", userspace="ignore"),
             nvml=config.Nvml(enabled=False),
             **{name: section(deadline_s=5.0) for name, section in _POLLED.items()},
             host=config.Host(deadline_s=5.0, units=(), units_if_enabled=()),  # those of the tests' machine are none of the tree's

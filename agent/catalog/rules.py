@@ -287,6 +287,7 @@ class Catalog:
         self._defaults = defaults
         self._serving = {ladder.serves: ladder for ladder in ladders.values() if ladder.serves is not None}
         self._unlisted: dict[str, Rule] = {}
+        self._witnesses: dict[tuple[str, ComponentKind], tuple[str, ...]] = {}
 
     def rule(self, code: str) -> Rule:
         """The rule for `xid/79`. A code that is not listed gets its kind's default: unknown is said, never dropped."""
@@ -314,11 +315,39 @@ class Catalog:
         own = (rule for rule in self.rules.values() if rule.kind == kind and rule.watches)
         return tuple(Watched(code=rule.code, component=rule.component, watches=rule.watches, state=rule.state) for rule in own)
 
+    def witnesses(self, code: str, kind: ComponentKind) -> tuple[str, ...]:
+        """Which kinds of codes, that are no lines of a log, would bear it out of such a component: of its stories, or its fault by another name."""
+        known = self._witnesses.get((code, kind))
+        if known is None:
+            stories = [place.story for place in self.stories.places(code)]
+            told = {name for story in stories for name in (*story.causes, *story.consequences, *story.echoes)}
+            fault = self.rule(code).fault
+            same = (rule.code for rule in self.rules.values() if rule.fault == fault)
+            seen = [one for one in (*told, *same) if not self._is_line(one) and _may_speak_of(self.rules[one], kind)]
+            kinds = {one.partition("/")[0] for one in seen} | ({"nvml"} if code.startswith("xid/") else set())  # it tells of Xids itself
+            known = tuple(sorted(kinds))
+            if len(self._witnesses) < _UNLISTED_KEPT:
+                self._witnesses[code, kind] = known
+        return known
+
+    def _is_line(self, name: str) -> bool:
+        """Whether it is read from a log: its grammar is code, or shapes of its own; or it is no fault."""
+        kind, _, code = name.partition("/")
+        rule = self.rules.get(name)
+        return kind in _GRAMMARS or code == "*" or rule is None or bool(rule.match) or rule.action is Action.NONE
+
     def kinds(self) -> set[str]:
         return {rule.kind for rule in self.rules.values()}
 
 
+def _may_speak_of(rule: Rule, kind: ComponentKind) -> bool:
+    """Whether a component of this kind may be what the rule is about, or a part of it, or at the other end of its links."""
+    wide = (ComponentKind.NODE, ComponentKind.PCI)
+    return kind in wide or rule.component in (*wide, kind) or (kind is ComponentKind.NVSWITCH and rule.component is ComponentKind.GPU)
+
+
 _UNLISTED_KEPT = 4096
+_GRAMMARS = ("xid", "sxid")  # kinds of lines whose grammar is code
 _UNLISTED = Rule(
     code="",
     kind="",

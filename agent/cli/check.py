@@ -56,7 +56,16 @@ def run(arguments: argparse.Namespace) -> int:
     softened = "healthy" if status == "degraded" and not arguments.strict and arguments.protocol != "nagios" else status
     code = PROTOCOLS[arguments.protocol][softened]
     if arguments.json:
-        keys = ("status", "rebootRequired", "replacementRequired", "action", "simulated", "reasons")
+        keys = (
+            "status",
+            "rebootRequired",
+            "rebootConfirmed",
+            "replacementRequired",
+            "replacementConfirmed",
+            "action",
+            "simulated",
+            "reasons",
+        )
         render.emit_json({key: verdict[key] for key in keys if key in verdict})
     else:
         print(f"VITALD {_NAGIOS[code]} - {render.safe(line)}" if arguments.protocol == "nagios" else render.safe(line))

@@ -293,6 +293,7 @@ def standing_of(status: Json, findings: Json, jobs: Json) -> Standing:
             # Only a plain no is one.
             simulated=one["simulated"] is not False,
             deferred=one["accepted"] is not None or (one["when"] == "maintenance" and one["unusable"] is not True),
+            confirmed=one.get("confirmed") is True,
         )
         for one in cast("list[Json]", findings["findings"])
     }
@@ -303,6 +304,8 @@ def standing_of(status: Json, findings: Json, jobs: Json) -> Standing:
         findings=found,
         reboot_required=status["rebootRequired"] is True,
         replacement_required=status["replacementRequired"] is True,
+        reboot_confirmed=status.get("rebootConfirmed") is True,
+        replacement_confirmed=status.get("replacementConfirmed") is True,
         # Where no finding is a drill's, it is what is read that is not real.
         simulated=status["simulated"] is not False and not drills,
         released="; ".join(released),

@@ -1,4 +1,7 @@
-"""`vitald recovery`: who acts on this node, what is asked for, what stands in the way, and what was decided lately. Changes nothing."""
+"""
+`vitald recovery`: who acts on this node, what is asked for, what stands in the way, what waits for a second witness, and what was
+decided lately. Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ import argparse
 from pathlib import Path
 from typing import cast
 
-from agent.cli import EX_CONFIG, recover, render
+from agent.cli import EX_CONFIG, client, recover, render
 from agent.cli.render import Json
 from agent.config import DEFAULT_PATH, Config, ConfigError
+from agent.model import Action
 from agent.recovery import files, record
 from agent.recovery.book import Book, Clock
-from agent.recovery.request import Kind
+from agent.recovery.request import Kind, asks_for
 
 _SHOWN = 8
 _UNHEARD_S = 120.0  # root's unit waits a minute before it decides
+_OPEN = 1000
+_WAITING = ("id", "component", "code", "action", "writtenByProcess", "witnesses")  # what is told of them
+_ANSWER_S = 2.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +53,7 @@ def gathered(config: Config) -> Json:
     book, book_trouble = recover.book_of(settings.state)
     book_trouble = book_trouble or files.forgets(recover.nearest(settings.state))
     now = recover.clock(config)
+    unconfirmed, silent = _unconfirmed(config)
     return {
         "mode": settings.mode,
         "drain": str(settings.drain),
@@ -62,6 +70,8 @@ def gathered(config: Config) -> Json:
             "findings": [{"id": one.id, "component": one.component, "code": one.code, "raw": one.raw} for one in request.grounds],
         },
         "requestTrouble": request_trouble,
+        "unconfirmed": unconfirmed,
+        "unconfirmedTrouble": silent,
         "bookTrouble": book_trouble,
         "budget": {
             "reboots": _budget(book, Kind.REBOOT, settings.reboots_per_day, now),
@@ -69,6 +79,23 @@ def gathered(config: Config) -> Json:
         },
         "decisions": record.read(settings.state)[-_SHOWN:][::-1],
     }
+
+
+def _unconfirmed(config: Config) -> tuple[list[Json], str]:
+    """Findings that would be asked for if a second source confirmed them; or why that is not known."""
+    asking = argparse.Namespace(socket=config.socket_path, timeout=_ANSWER_S)
+    try:
+        findings = cast("list[Json]", client.ask(asking, "/v1/findings", limit=_OPEN)["findings"])
+        waiting = [one for one in findings if _waits(one, device_reset=config.policy.device_reset)]
+        return [{key: one[key] for key in _WAITING} for one in waiting], ""
+    except (client.NoAnswer, client.Refused) as error:
+        return [], str(error)
+
+
+def _waits(found: Json, *, device_reset: bool) -> bool:
+    counts = found["accepted"] is None and (found["when"] != "maintenance" or found["unusable"])
+    asked = asks_for(Action(found["action"]), device_reset=device_reset)
+    return bool(counts and asked and not found["simulated"] and not found["confirmed"])
 
 
 def _budget(book: Book | None, kind: Kind, most: int, now: Clock) -> Json:
@@ -94,6 +121,10 @@ def show(told: Json) -> None:
         _line("request", f"{render.safe(request['action'])}, {age}")
         for one in cast("list[Json]", request["findings"])[:_SHOWN]:
             _line("", render.cut(render.safe(f"#{one['id']} {one['code']} of {one['component']}: {one['raw']}"), render.width() - 13))
+    for one in cast("list[Json]", told["unconfirmed"])[:_SHOWN]:
+        _line("waits", render.safe(_missing(one)))
+    if told["unconfirmedTrouble"]:
+        _line("waits", f"what is unconfirmed is not known: {render.safe(told['unconfirmedTrouble'])}")
     for name, what in cast("dict[str, Json]", told["budget"]).items():
         used = "not known how many" if what["used"] is None else what["used"]
         _line("budget", f"{used} of {what['perDay']} {name} in a day")
@@ -110,6 +141,14 @@ def show(told: Json) -> None:
         and all(one.get("request") != request["id"] for one in decisions)
     ):
         _line("", "nobody has decided on the request: systemctl status vitald-recover.path vitald-recover.service")
+
+
+def _missing(found: Json) -> str:
+    """Who has to agree before anybody repairs the node for it."""
+    could = ", ".join(cast("list[str]", found["witnesses"]))
+    who = f"for a second witness of #{found['id']} {found['code']} of {found['component']}"
+    written = " (a process wrote it)" if found["writtenByProcess"] else ""
+    return f"{who}{written}: {could}" if could else f"{who}{written}: no other source can see it, a person must decide"
 
 
 def _line(name: str, text: object) -> None:

@@ -29,13 +29,21 @@ def status_word(status: str) -> str:
     return colour(status.upper(), "bold", _STATUS.get(status, "bold"))
 
 
-def flag_words(findings: Iterable[Json], *, reboot: object, replacement: object) -> list[str]:
-    """The flags that are up; and why a reboot is required where no finding asks for one."""
+def flag_words(findings: Iterable[Json], flags: Json) -> list[str]:
+    """The flags that are up, and whether they are confirmed; and why a reboot is required where no finding asks for one."""
     words = []
-    if reboot:
+    if flags["rebootRequired"]:
         asked = any(one["action"] == "reboot_node" and one["accepted"] is None and one["when"] != "maintenance" for one in findings)
-        words.append("reboot required" if asked else "reboot required (for a device reset: [policy] device_reset is false)")
-    return words + ["replacement required"] * bool(replacement)
+        why = "" if asked else " (for a device reset: [policy] device_reset is false)"
+        words.append(f"reboot required{why}{_unconfirmed(flags.get('rebootConfirmed'))}")
+    if flags["replacementRequired"]:
+        words.append(f"replacement required{_unconfirmed(flags.get('replacementConfirmed'))}")
+    return words
+
+
+def _unconfirmed(confirmed: object) -> str:
+    """None: nobody could tell, as where a saved log is judged."""
+    return "" if confirmed is None else " (confirmed)" if confirmed else " (unconfirmed)"
 
 
 def when_words(when: object) -> str:
@@ -145,6 +153,8 @@ def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:
     if finding["advice"]:
         yield from _wrapped("hint", str(finding["advice"]), columns)
     yield f"      when   {finding.get('seen') or _seen_words(finding)}"
+    if words := witness_words(finding, full=full):
+        yield from _wrapped("seen", words, columns)
     if finding["clearedAt"]:
         yield f"      clear  {clock(finding['clearedAt'])}: {safe(finding['clearedBy'])}"
     elif full:
@@ -153,6 +163,22 @@ def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:
     absent = "  (no such PCI device on this node now)" if fields.get("on_pci") is False else ""
     raw = safe(finding["raw"])
     yield f"      line   {raw if full else cut(raw, columns - 13 - len(absent))}{absent}"
+
+
+def witness_words(finding: Json, *, full: bool) -> str:
+    """Whether it is confirmed, where that decides what others may do to the node; who could confirm it."""
+    confirmed = finding.get("confirmed")
+    if finding["simulated"]:
+        return ""
+    if confirmed:
+        return f"confirmed: {safe(finding['confirmedBy'])}" if full else ""
+    if not full and not unfit(finding["action"]):
+        return ""
+    who = "written by a process" if finding.get("writtenByProcess") else "the kernel log alone"
+    if confirmed is None:
+        return who if finding.get("writtenByProcess") else ""
+    could = ", ".join(cast("list[str]", finding["witnesses"]))
+    return f"{who}, unconfirmed: {f'{could} could confirm it' if could else 'no other source can see it'}"
 
 
 def _seen_words(finding: Json) -> str:
@@ -226,9 +252,11 @@ def event_line(event: Json) -> str:
     if event["trust"] == "untrusted":
         marks.append(f"UNTRUSTED ({safe(fields.get('untrusted') or 'written by a process')}, not judged)")
     elif event["trust"] == "accepted":
-        marks.append("from user space")
+        marks.append("written by a process")
     if "untrusted" not in fields and fields.get("on_node") is False:
         marks.append("no such device here")
+    if (facility := fields.get("facility")) is not None:
+        marks.append(f"facility {facility}")
     mark = colour(f"[{', '.join(marks)}] ", "magenta") if marks else ""
     more = cast("list[str]", event.get("followedBy") or [])
     tail = f"  (+{len(more)} records)" if more else ""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.catalog import Catalog
+    from agent.config import Config
     from agent.judge.judge import Judge
     from agent.ledger import Stored
     from agent.model import Event, Finding
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         return EX_CONFIG
     try:
-        return _replay(arguments, force, other, device_reset=config.policy.device_reset)
+        return _replay(arguments, force, other, config)
     except LedgerError as error:  # it names the file
         print(f"vitald: {error}", file=sys.stderr)
     except CannotUnpack as error:
@@ -63,22 +64,24 @@ def run(arguments: argparse.Namespace) -> int:
     return EX_NOINPUT
 
 
-def _replay(arguments: argparse.Namespace, force: Catalog, other: Catalog, *, device_reset: bool) -> int:
+def _replay(arguments: argparse.Namespace, force: Catalog, other: Catalog, config: Config) -> int:
     from agent.ledger import is_ledger, reading
 
+    device_reset = config.policy.device_reset
     if not is_ledger(arguments.file):
-        return _replay_log(arguments, force, other, device_reset=device_reset)
+        return _replay_log(arguments, force, other, config)
     with reading(arguments.file) as stored:
         events = ((event, event) for event in stored.events)
         return _judge(arguments, force, other, events, stored, device_reset=device_reset, until=lambda: stored.until)
 
 
-def _replay_log(arguments: argparse.Namespace, force: Catalog, other: Catalog, *, device_reset: bool) -> int:
+def _replay_log(arguments: argparse.Namespace, force: Catalog, other: Catalog, config: Config) -> int:
     from agent.cli.check import EXIT
     from agent.sources.kernel_log.interpret import Interpreter
     from agent.sources.kernel_log.saved import MarkedDrills, SavedLog, opened
 
-    readers = [Interpreter(catalog, MarkedDrills(), None, accept_userspace=False) for catalog in (force, other)]
+    userspace, device_reset = config.kernel_log.userspace, config.policy.device_reset
+    readers = [Interpreter(catalog, MarkedDrills(), None, userspace=userspace) for catalog in (force, other)]
     with opened(str(arguments.file)) as stream:
         saved = SavedLog(stream, *readers)
         pairs = ((told.events[0], told.events[1]) for told in saved.lived(saved.told()))

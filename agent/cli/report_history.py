@@ -219,8 +219,7 @@ class FromLedger:
             raise LedgerError(f"{self._path}: no finding {finding}")
         own = [one for one in opened if past.incident is not None and one.incident == past.incident.id]
         judged = fold([past.finding] if past.finding.open else [], [], 0.0, device_reset=self._device_reset)
-        flags = {"rebootRequired": judged.reboot_required, "replacementRequired": judged.replacement_required}
-        return form.why(past, past.incident, own, self._catalog, flags)
+        return form.why(past, past.incident, own, self._catalog, form.flags(judged))
 
     def events(self, since: float, *, after: int | None = None, newest: bool = False, limit: int = PAGE) -> list[Json]:
         from agent.ledger import read_events

@@ -3,8 +3,8 @@
 
 The lines are judged at their own times, so that quiet times, windows and boots are the log's; the verdict is of its last
 line, and what ended before is told as history. Constant memory: lines are read one at a time, and what is remembered of
-them is bounded. Lines that a process wrote (a raw record or a `<prio>` with facility 1 or more) are shown as untrusted
-and not judged, as in the daemon. A drill is shown and marked, and is no part of the verdict: it was over long ago.
+them is bounded. Lines that a process wrote (a raw record or a `<prio>` with facility 1 or more) are marked, and judged as
+the daemon would ([kernel_log] userspace). A drill is shown and marked, and is no part of the verdict: it was over long ago.
 
 A log that could not be read is `unknown`, never healthy.
 """
@@ -29,6 +29,7 @@ from agent.cli import EX_CONFIG, EX_NOINPUT, render, words
 from agent.cli.check import EXIT
 from agent.cli.render import Json
 
+USERSPACE = ("unconfirmed", "confirmed", "ignore")  # as in agent.config, which is slow to import
 _ENDED, _LISTED = 4096, 20  # faults remembered that ended within the log, and how many a person is shown
 
 
@@ -36,7 +37,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a saved log, or - for standard input")
     parser.add_argument("--config", type=Path, default=None, help="take profile, overrides and policy from this file")
     parser.add_argument("--profile", type=words.profile, metavar="NAME", default=None, help="judge by another profile")
-    parser.add_argument("--accept-userspace", action="store_true", help="believe records that a process wrote")
+    parser.add_argument(
+        "--userspace", choices=USERSPACE, default=None, help="what records that a process wrote are taken for (default: as configured)"
+    )
+    parser.add_argument("--accept-userspace", action="store_const", dest="userspace", const="confirmed", help="as --userspace confirmed")
     parser.add_argument("--json", action="store_true", help="one JSON object a recognised line, and the verdict")
 
 
@@ -75,7 +79,7 @@ def _scan(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> in
     from agent.sources.kernel_log.interpret import Interpreter
     from agent.sources.kernel_log.saved import MarkedDrills, SavedLog, opened
 
-    reader = Interpreter(catalog, MarkedDrills(), None, accept_userspace=arguments.accept_userspace)
+    reader = Interpreter(catalog, MarkedDrills(), None, userspace=arguments.userspace or config.kernel_log.userspace)
     scan = _Scan(arguments, catalog)
     with opened(arguments.file) as stream:
         saved = SavedLog(stream, reader)
@@ -150,7 +154,8 @@ class _Scan:
         if self._json:
             print(json.dumps(shown))
             return
-        mark = "" if event.judged else render.colour("UNTRUSTED (written by a process, not judged) ", "magenta")
+        mark = render.colour("written by a process ", "magenta") if event.hearsay else ""
+        mark = mark if event.judged else render.colour("UNTRUSTED (written by a process, not judged) ", "magenta")
         mark = render.colour("SIMULATED (a drill) ", "magenta") if event.simulated else mark
         print(f"{stamp.number:>8}  {event.code:<24} {mark}{render.cut(event.raw, render.width() - 36)}")
 
@@ -173,7 +178,7 @@ class _Scan:
     def _dated(self, found: Finding) -> Json:
         from agent.outputs import form
 
-        shown = form.finding(found, self._catalog)
+        shown = form.finding(found, self._catalog) | {"confirmed": None}  # there is no other witness in a log
         first, last = self._stamps[found.key]
         until = f", last {_words(last)}" if last != first else ""
         return shown | {
@@ -231,7 +236,7 @@ class _Scan:
                 print(f"{number:>8}  {render.cut(render.safe(raw), render.width() - 10)}")
         if len(coverage.hosts) > 1:
             print(f"lines of {len(coverage.hosts)} hosts ({render.safe(', '.join(coverage.hosts))}), judged as if of one node")
-        up = render.flag_words(findings, reboot=verdict.reboot_required, replacement=verdict.replacement_required)
+        up = render.flag_words(findings, {"rebootRequired": verdict.reboot_required, "replacementRequired": verdict.replacement_required})
         flags = [render.colour(word, "bold", "red") for word in up]
         as_of = f"as of its latest line: {_words(coverage.latest)}" if coverage.latest is not None else ""
         print("  ".join([render.status_word(verdict.status.value), *flags, *([as_of] if as_of else [])]))

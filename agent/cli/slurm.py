@@ -422,12 +422,14 @@ def _forget_reason(settings: Settings) -> None:
 
 
 def hyperpod_action(verdict: Json) -> str:
-    """What HyperPod is to do; nothing for what asks for neither, and nothing for a drill: an instance is not replaced for one."""
-    replace, reboot = bool(verdict.get("replacementRequired")), bool(verdict.get("rebootRequired"))
+    """What HyperPod is to do; nothing for what asks for neither, or rests on the text of a log alone, and nothing for a drill: an
+    instance is not replaced for one."""
+    replace, reboot = verdict.get("replacementConfirmed") is True, verdict.get("rebootConfirmed") is True
     if verdict.get("simulated"):
         findings = cast("list[Json]", verdict.get("findings") or [])
         # Where no finding is a drill's, what is read is simulated: then nothing here is real.
-        real = [one["action"] for one in findings if not one["simulated"]] if any(one["simulated"] for one in findings) else []
+        drills = any(one["simulated"] for one in findings)
+        real = [one["action"] for one in findings if drills and one.get("confirmed") and not one["simulated"]]
         replace, reboot = replace and "replace_node" in real, reboot and "reboot_node" in real
     return _REPLACE if replace else _REBOOT if reboot else ""
 

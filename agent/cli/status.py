@@ -35,9 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(status: Json) -> None:
-    flags = render.flag_words(
-        cast("list[Json]", status["findings"]), reboot=status["rebootRequired"], replacement=status["replacementRequired"]
-    )
+    flags = render.flag_words(cast("list[Json]", status["findings"]), status)
     drill = "simulated" if status["simulated"] else ""
     head = [render.colour(render.safe(status["host"]), "bold"), render.status_word(str(status["status"]))]
     render.tell("  ".join([*head, render.colour(", ".join(filter(None, [*flags, drill])), "bold")]).rstrip())

@@ -70,8 +70,10 @@ def lines(chain: Json) -> Iterable[str]:
         when = render.when_words(layer["when"])
         yield f"    {mark} {layer['layer']!s:<10} {layer['action']}{when}: {render.safe(layer['because'])}"
     up = cast("Json", chain["flags"])
-    flags = render.flag_words([finding], reboot=up["rebootRequired"], replacement=up["replacementRequired"])
+    flags = render.flag_words([finding], up)
     yield f"  flags    {', '.join(flags) or 'none'}"
+    if words := render.witness_words(finding, full=True):
+        yield f"  witness  {words}"
     yield "  history"
     for change in cast("list[Json]", chain["transitions"]):
         yield f"    {render.clock(change['time'])}  {change['state']}, {change['action']}: {render.safe(change['cause'])}"

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from agent.catalog import CLEARS_OF, Catalog, Clears, Rule, Ruling
 from agent.model import (
+    VOUCHED,
     Acceptance,
     Action,
     Asked,
@@ -31,6 +32,7 @@ from agent.model import (
 
 NEVER = float("inf")
 _WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
+_OF_HEARSAY = (VOUCHED, "facility")
 
 
 def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: int) -> Finding:
@@ -52,6 +54,7 @@ def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: in
         incident=incident,
         heard_since=_unread_until(event),
         quiet_s=ruling.clears.quiet_s,
+        confirmed_by=event.vouched_by,
         shadow=shadow,
         simulated_until=event.simulated_until,
     )
@@ -73,6 +76,8 @@ def counts(event: Event, known: Finding | Member | None) -> bool:
 
 def seen_again(current: Finding, event: Event, ruling: Ruling, *, boot_id: str, latest: bool) -> Finding:
     """`boot_id`: in which it was seen last. `latest`: a state, whose last event decides alone."""
+    if current.hearsay and not event.hearsay:
+        current = replace(current, fields={name: value for name, value in current.fields.items() if name not in _OF_HEARSAY})
     seen = changed(
         current,
         last=max(current.last, event.time),
@@ -80,6 +85,7 @@ def seen_again(current: Finding, event: Event, ruling: Ruling, *, boot_id: str, 
         boot_id=boot_id,
         heard_since=max(current.heard_since, _unread_until(event)),
         simulated_until=event.simulated_until,
+        confirmed_by=current.confirmed_by or event.vouched_by,
     )
     if current.remedy_at is not None and event.time >= current.remedy_at:
         seen = replace(seen, state=FindingState.OPEN, remedy_at=None)
@@ -141,6 +147,7 @@ def joined(former: Finding, current: Finding) -> Finding:
         last=max(former.last, current.last),
         count=former.count + current.count,
         boot_id=current.boot_id,
+        confirmed_by=current.confirmed_by or former.confirmed_by,
         state=current.state,
         remedy_at=current.remedy_at,
     )
@@ -173,6 +180,8 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
         asked = after.asked
         cause = f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value} ({asked.when.value})"
         cause += f": {asked.because}" if asked.because else ""
+    elif after.confirmed and not before.confirmed:
+        cause = f"confirmed by {after.confirmed_by}"
     elif before.unusable is not after.unusable:
         cause = f"{event.code}: the device {'cannot' if after.unusable else 'can'} be used"
     elif before.state is not after.state:

@@ -21,6 +21,7 @@ _MEMBERS = 64  # codes of components in one incident; what comes beyond is count
 _NAMES = 16  # processes remembered of one member
 _YOUNGEST = 8  # incidents looked at: of one device, and of the whole node
 _FABRIC = (ComponentKind.GPU, ComponentKind.NVSWITCH)
+_OUTSIDE = ""  # name of a member that no story tells of: what a process wrote explains nothing, and nothing explains it
 
 
 class Incidents:
@@ -58,7 +59,7 @@ class Incidents:
         return Member(
             component=event.component,
             code=event.code,
-            name=self._stories.name(event.code, event.fields),
+            name=_OUTSIDE if event.hearsay else self._stories.name(event.code, event.fields),
             count=1,
             first=event.time,
             last=event.time,
@@ -254,6 +255,7 @@ def _again(member: Member, fresh: Member, *, counts: bool) -> Member:
     known = len(member.pids) >= _NAMES
     return changed(
         member,
+        name=member.name or fresh.name,
         count=member.count + counts,
         last=max(member.last, fresh.last),
         boot_id=fresh.boot_id,

@@ -41,6 +41,7 @@ from agent.model import (
     Member,
     Memory,
     Transition,
+    Trust,
     When,
 )
 
@@ -138,9 +139,9 @@ class Judge:
         self._incidents.forget(event.time)
         rule = self._catalog.rule(event.code)
         own = _OWN.get(event.code)
-        if own is not None:
+        if own is not None and not event.hearsay:
             changes += own(self, event)
-        if rule.cures is not None:
+        if rule.cures is not None and not event.hearsay:
             changes += self._cured(event, rule.cures, rule.of)
         changes += self._fault(event, rule)
         changes += self._no_longer_accepted(changes, event.time, event.identity)
@@ -158,11 +159,14 @@ class Judge:
             return True
         if rule.word and self._has_word(event):
             return True
-        return any(
-            self._is_told(incident, incident.member(event.component, event.code), ruling.asked)
+        told = [
+            incident
             for number in self._in
-            if (incident := self._incidents.get(number)) is not None and incident.simulated is event.simulated
-        )
+            if (incident := self._incidents.get(number)) is not None
+            and incident.simulated is event.simulated
+            and self._is_told(incident, incident.member(event.component, event.code), ruling.asked)
+        ]
+        return bool(told) and not any(self._borne_out(incident, event, ruling) for incident in told)
 
     def _has_word(self, event: Event) -> bool:
         """Whether the driver's word on the device stands: it holds one value, whoever told it."""
@@ -287,6 +291,8 @@ class Judge:
         ruling = rule.rule_on(life.merged(event, current))
         if self._is_history(event, ruling):
             return []
+        if event.hearsay and current is not None and not current.hearsay:
+            return []  # it adds nothing to what others have seen
         if rule.state and current is not None and event.time < current.last:
             return self._late(event, ruling, current)
         if current is None and ruling.action is not Action.NONE and len(self._open) >= MOST:
@@ -299,7 +305,7 @@ class Judge:
             incident = self._incident(member, current, event, asks=ruling.action is not Action.NONE)
             known = current or (incident.member(event.component, event.code) if incident is not None else None)
             grown = self._grow(incident, member, counts=life.counts(event, known)) if incident is not None else None
-        if rule.word and not shadow:
+        if rule.word and not (shadow or event.hearsay):
             changes += self._driver_says(event, ruling)
         if ruling.action is Action.NONE:
             changes += self._recovered(event, rule, ruling, current)
@@ -309,6 +315,8 @@ class Judge:
         else:
             changes.append(self._seen(key, current, event, rule, ruling, grown.id if grown is not None else 0))
         if grown is not None:
+            opened = any(change.opened for change in changes)
+            changes += self._confirm_findings(grown, event, ruling, opened=opened)
             changes += self._regrouped(grown, event)
         return changes
 
@@ -325,6 +333,8 @@ class Judge:
 
     def _recovered(self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None) -> list[Transition]:
         """A state that asks for nothing any more ends its finding, and those of the codes that it speaks for."""
+        if event.hearsay:
+            return []
         if not event.simulated:
             for code in (event.code, *rule.ends):
                 self._take_acceptance(event.component, code)
@@ -362,8 +372,12 @@ class Judge:
         if current is None or fresh or more or finding.ruled != current.ruled or self._survived(current, event):
             finding = self._escalate(finding, rule, event, survived=current is not None and self._survived(current, event))
         finding = self._in_company(finding)
+        if key[1] == TOO_MANY:
+            finding = replace(finding, confirmed_by="")  # it stands for many, of which one may be no more than text
         if current is not None:
             self._put(finding)
+            if current.hearsay and not finding.hearsay:
+                self._remember_fault(finding, rule, event)
             return life.moved(current, finding, event)
         again = event.fields.get("again")
         cause = f"{again}; still observed" if isinstance(again, str) else f"{event.code} seen"
@@ -396,7 +410,7 @@ class Judge:
     def _incident(self, member: Member, current: Finding | None, event: Event, *, asks: bool) -> Incident | None:
         if current is not None and (known := self._incidents.get(current.incident)) is not None:
             return known
-        found = self._incidents.find(member, simulated=event.simulated) or self._same_fault(event)
+        found = None if event.hearsay else self._incidents.find(member, simulated=event.simulated) or self._same_fault(event)
         if found is not None and not (found.closed_at is not None and asks and self._over(found)):
             return found
         if asks or self._incidents.causes(member):
@@ -406,7 +420,7 @@ class Judge:
     def _same_fault(self, event: Event) -> Incident | None:
         """The open incident of the same fault of the same device, told by another code."""
         finding = self._open.get(self._faults.get((event.component, self._catalog.rule(event.code).fault, event.simulated), _NO_KEY))
-        return self._incidents.get(finding.incident) if finding is not None else None
+        return self._incidents.get(finding.incident) if finding is not None and not finding.hearsay else None
 
     def _over(self, incident: Incident) -> bool:
         """Whether it had findings and they are all closed: what asks for something now is a new incident."""
@@ -471,6 +485,64 @@ class Judge:
                 changes.append(life.moved(finding, changed, event))
         return changes
 
+    # --- a second witness
+
+    def _confirm_findings(self, incident: Incident, event: Event, ruling: Ruling, *, opened: bool) -> list[Transition]:
+        """What rests on the text of a log is confirmed where another source tells of the same device in the same story."""
+        own = incident.member(event.component, event.code)
+        speaks = event.trust is Trust.DAEMON
+        if own is None or not (speaks or opened):
+            return []
+        by = {finding.key: f"{event.source} ({event.code})" for finding in self._borne_out(incident, event, ruling)} if speaks else {}
+        changes = []
+        for finding in self._unconfirmed(incident):
+            witness = by.get(finding.key) or self._witness_of(finding, incident)
+            if witness:
+                confirmed = replace(finding, confirmed_by=witness)
+                self._put(confirmed)
+                changes.append(life.moved(finding, confirmed, event))
+        return changes
+
+    def _unconfirmed(self, incident: Incident) -> list[Finding]:
+        """Its findings that a second source may confirm. What stands for many may stand for text, too."""
+        own = sorted((self._open[key] for key in self._in.get(incident.id, ())), key=lambda one: one.id)
+        return [one for one in own if not (one.confirmed or one.hearsay or one.code == TOO_MANY)]
+
+    def _borne_out(self, incident: Incident, event: Event, ruling: Ruling) -> list[Finding]:
+        """The unconfirmed findings of the incident that agree with what a source saw itself."""
+        own = incident.member(event.component, event.code)
+        return [one for one in self._unconfirmed(incident) if own is not None and self._is_witness(own, ruling.asked, one, incident)]
+
+    def _witness_of(self, finding: Finding, incident: Incident) -> str:
+        """Who has confirmed another finding of the incident, which bears this one out."""
+        for key in sorted(self._in.get(incident.id, ()), key=lambda key: self._open[key].id):
+            other = self._open[key]
+            told = incident.member(other.component, other.code)
+            if told is not None and other.confirmed and other.key != finding.key and self._is_witness(told, other.ruled, finding, incident):
+                by = other.confirmed_by
+                return by if by.endswith(")") else f"{by} ({other.code})"
+        return ""
+
+    def _is_witness(self, member: Member, asked: Asked, finding: Finding, incident: Incident) -> bool:
+        """Whether what was seen bears the finding out: the same fault by another name, or damage that needs a remedy itself.
+
+        What applications do to themselves anybody can bring about, and what only asks to look has not seen the fault.
+        """
+        rule = self._catalog.rule(member.code)
+        same = rule.fault == self._catalog.rule(finding.code).fault and asked.action is not Action.NONE
+        damage = rule.fault_class is not FaultClass.APPLICATION and asked.when is not When.MAINTENANCE
+        if not (same or (damage and (asked.action.unfit or asked.unusable))):
+            return False
+        own = incident.member(finding.component, finding.code)
+        places = own.places if own is not None else frozenset({finding.component.id})
+        if finding.fields.get("on_pci") is False:  # no more than an address that somebody wrote
+            return finding.component.id in member.places
+        if NODE in (finding.component, member.component) or finding.component.kind is ComponentKind.NVSWITCH:
+            return True  # counts are the node's; switches are seen through the GPUs at their links
+        return not places.isdisjoint(member.places)
+
+    # --- what is asked for
+
     def _in_company(self, finding: Finding) -> Finding:
         """What other members of its incident change for it."""
         incident = self._incidents.get(finding.incident)
@@ -521,7 +593,7 @@ class Judge:
 
     def _escalate(self, finding: Finding, rule: Rule, event: Event, *, survived: bool) -> Finding:
         """Whether the fault has come back often enough to ask for more than its rule does."""
-        if finding.simulated or finding.shadow or finding.code == TOO_MANY:
+        if finding.simulated or finding.shadow or finding.hearsay or finding.code == TOO_MANY:
             return finding
         base = finding.driver or finding.table
         steps = self._catalog.ladder(rule, base.action).steps
@@ -537,7 +609,7 @@ class Judge:
         return replace(finding, escalated=asked)
 
     def _remember_fault(self, finding: Finding, rule: Rule, event: Event) -> None:
-        if finding.simulated or finding.shadow or rule.fault_class not in _OF_THE_DEVICE:
+        if finding.simulated or finding.shadow or finding.hearsay or rule.fault_class not in _OF_THE_DEVICE:
             return
         if "again" in event.fields:
             return  # the same fault, which somebody had cleared while it stood: no second one in the device's record
@@ -557,7 +629,7 @@ class Judge:
 
     def _remember_process(self, finding: Finding, rule: Rule, event: Event) -> bool:
         """Whether this process is a new one for this fault on this device."""
-        if finding.simulated or finding.shadow or event.follows is not None:
+        if finding.simulated or finding.shadow or event.hearsay or event.follows is not None:
             return False
         steps = self._catalog.ladder(rule, finding.ruled.action).steps
         if not any(step.processes for step in steps):
@@ -611,7 +683,8 @@ class Judge:
         """Only what an open finding asked for: a reboot for another reason says nothing about a device. So does one while a fault is accepted."""
         if cure is Cure.REBOOT and _is_lived_with(finding):
             return
-        if cure in (Cure.REBOOT, Cure.DEVICE_RESET) and finding.action in _CURING and not (finding.simulated or finding.shadow):
+        unreal = finding.simulated or finding.shadow or finding.hearsay
+        if cure in (Cure.REBOOT, Cure.DEVICE_RESET) and finding.action in _CURING and not unreal:
             rule = self._catalog.rule(finding.code)
             # A reset is no reboot, though it may end what asked for one: only what was done can have failed to hold.
             done = Action.RESET_DEVICE if cure is Cure.DEVICE_RESET else finding.action
@@ -674,7 +747,7 @@ class Judge:
             carried = replace(rule.rule_on({}), action=Action.REPLACE_NODE)
             member = self._incidents.member(replace(event, code=mark.fault))
             incident = self._grow(self._incidents.begin(member, simulated=False), member)
-            finding = life.opened(self._next_id, key, event, carried, incident.id)
+            finding = replace(life.opened(self._next_id, key, event, carried, incident.id), confirmed_by="")  # nobody saw it here yet
             self._next_id += 1
             cause = f"the board {identity} was moved here from {mark.detail} with this open"
             # Not only as its rule's word: the table may ask for less, and what its record asked for must outlast a new catalogue.

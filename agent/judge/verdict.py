@@ -41,11 +41,16 @@ def fold(
     if stale and status is not Status.UNHEALTHY:
         status = Status.UNKNOWN
     reboot = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
+    counting = [finding for finding in findings if not finding.deferred]
+    rebooting = [finding for finding in counting if finding.action in reboot]
+    replacing = [finding for finding in counting if finding.action is Action.REPLACE_NODE]
     return Verdict(
         status=status,
         action=Action.strongest(Action.OBSERVE if finding.deferred else finding.action for finding in findings),
-        reboot_required=any(finding.action in reboot for finding in findings if not finding.deferred),
-        replacement_required=any(finding.action is Action.REPLACE_NODE for finding in findings if not finding.deferred),
+        reboot_required=bool(rebooting),
+        reboot_confirmed=any(finding.confirmed for finding in rebooting),
+        replacement_required=bool(replacing),
+        replacement_confirmed=any(finding.confirmed for finding in replacing),
         simulated=any(finding.simulated for finding in findings),
         reasons=(*reasons(findings, incidents or {}), *map(_silence, stale)),
     )

@@ -38,7 +38,7 @@ from agent.model import (
     Trust,
     When,
 )
-from agent.sources.source import Position
+from agent.sources.source import KERNEL_LOG, Position
 
 Row = dict[str, object]
 T = TypeVar("T")
@@ -202,6 +202,7 @@ def finding_row(finding: Finding) -> Row:
         "cleared_by": finding.cleared_by,
         "asked": json.dumps(asked),
         "accepted": json.dumps(_acceptance_table(finding.accepted)) if finding.accepted is not None else None,
+        "confirmed_by": finding.confirmed_by,
         "source": finding.source,
         "incident": finding.incident,
         "heard_since": finding.heard_since,
@@ -236,6 +237,7 @@ def finding_of(row: sqlite3.Row) -> Finding:
         incident=_number(row["incident"]),
         heard_since=_moment(row["heard_since"]),
         quiet_s=_or_none(_moment, row["quiet_s"]),
+        confirmed_by=_text(row["confirmed_by"]) if row["confirmed_by"] is not None else _seen_itself(row["source"]),
         shadow=_flag(row["shadow"]),
         accepted=_acceptance(**json.loads(_text(row["accepted"]))) if row["accepted"] is not None else None,
         remedy_at=_or_none(_moment, row["remedy_at"]),
@@ -251,6 +253,11 @@ def _asked_table(value: object) -> dict[str, list[Any]]:
     if not isinstance(made, dict) or not made.keys() <= {*_LAYERS}:
         raise RowDamaged("what it asks for is not what a finding has")
     return made
+
+
+def _seen_itself(source: str) -> str:
+    """Of a finding that an older version wrote: whether its source is its own witness."""
+    return "" if source == KERNEL_LOG else source
 
 
 def _asked_list(asked: Asked) -> list[object]:

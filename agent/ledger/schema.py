@@ -80,14 +80,16 @@ MIGRATIONS = (
     """
     ALTER TABLE findings ADD COLUMN accepted TEXT;
     """,
-    # A checksum for each row. Of events, of which there may be a million, those from before have none; all that a verdict rests on has one.
+    # Who confirmed a finding; and a checksum for each row. Of events, of which there may be a million, those from before have none; all that
+    # a verdict rests on has one.
     """
     ALTER TABLE events ADD COLUMN sum INTEGER;
     ALTER TABLE transitions ADD COLUMN sum INTEGER;
     ALTER TABLE runs ADD COLUMN sum INTEGER;
+    ALTER TABLE findings ADD COLUMN confirmed_by TEXT;
     ALTER TABLE findings ADD COLUMN sum INTEGER;
     UPDATE findings SET sum = checksum(id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state,
-        simulated_until, cleared_at, cleared_by, asked, source, incident, heard_since, quiet_s, shadow, remedy_at, accepted);
+        simulated_until, cleared_at, cleared_by, asked, source, incident, heard_since, quiet_s, shadow, remedy_at, accepted, confirmed_by);
     ALTER TABLE incidents ADD COLUMN sum INTEGER;
     UPDATE incidents SET sum = checksum(id, since, last, closed_at, story, simulated, boot_id, usec, members);
     ALTER TABLE marks ADD COLUMN sum INTEGER;
@@ -166,7 +168,7 @@ def read(db: sqlite3.Connection, columns: str) -> str:
 EVENT = "identity, time, source, kind, code, component, boot_id, trust, follows, simulated_until, fields, raw"
 FINDING = (
     "id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state, simulated_until, cleared_at, cleared_by, "
-    "asked, source, incident, heard_since, quiet_s, shadow, remedy_at, accepted"
+    "asked, source, incident, heard_since, quiet_s, shadow, remedy_at, accepted, confirmed_by"
 )
 TRANSITION = "time, finding, state, action, cause, event"
 INCIDENT = "id, since, last, closed_at, story, simulated, boot_id, usec, members"

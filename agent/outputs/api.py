@@ -217,7 +217,7 @@ class Api:
         told = self.board.incidents.get(current.incident) or past.incident
         own = [found for found in self.board.findings if told is not None and found.incident == told.id]
         verdict = fold([current] if current.open and not current.shadow else [], [], 0.0, device_reset=self.board.device_reset)
-        flags = {"rebootRequired": verdict.reboot_required, "replacementRequired": verdict.replacement_required}
+        flags = form.flags(verdict)
         return web.json_response(
             form.why(replace(past, finding=current), told, own, self.catalog, flags, self.board.jobs.near(told) if told is not None else ())
         )

@@ -75,6 +75,10 @@ def finding(found: Finding, catalog: Catalog) -> Json:
         "fields": dict(found.fields),
         "accepted": acceptance(found.accepted),
         "clears": [*clears_of(found, catalog).words(), "a named person, with a reason"],
+        "confirmed": found.confirmed,
+        "confirmedBy": found.confirmed_by or None,
+        "witnesses": [] if found.confirmed else list(catalog.witnesses(found.code, found.component.kind)),
+        "writtenByProcess": found.hearsay,
         "simulated": found.simulated,
         "simulatedUntil": moment(found.simulated_until),
         "bootId": found.boot_id,
@@ -96,11 +100,20 @@ def acceptance(accepted: Acceptance | None) -> Json | None:
     }
 
 
+def flags(judged: Verdict) -> dict[str, bool]:
+    """What is asked for, and whether it rests on more than the text of a log."""
+    return {
+        "rebootRequired": judged.reboot_required,
+        "rebootConfirmed": judged.reboot_confirmed,
+        "replacementRequired": judged.replacement_required,
+        "replacementConfirmed": judged.replacement_confirmed,
+    }
+
+
 def verdict(judged: Verdict) -> Json:
     return {
         "status": judged.status.value,
-        "rebootRequired": judged.reboot_required,
-        "replacementRequired": judged.replacement_required,
+        **flags(judged),
         "action": judged.action.value,
         "simulated": judged.simulated,
         "reasons": list(judged.reasons),
@@ -256,6 +269,7 @@ def scan_event(number: int, raw: str, seen: Event, time: float | None = None) ->
         "process": fields.get("process"),
         "link": fields.get("link"),
         "fatal": fields.get("fatal"),
+        "facility": fields.get("facility"),
         "raw": raw,
     }
 

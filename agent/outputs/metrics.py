@@ -66,7 +66,15 @@ class BoardCollector(Collector):
         verdict = self.board.verdict()
         seen = components.sights(self.board, self.inventory)
         yield _gauge("vitald_reboot_required", "1 if an open finding asks for a reboot of the node.", verdict.reboot_required)
+        yield _gauge(
+            "vitald_reboot_confirmed", "1 if one that a second source confirmed asks for a reboot of the node.", verdict.reboot_confirmed
+        )
         yield _gauge("vitald_replacement_required", "1 if an open finding asks for replacement of the node.", verdict.replacement_required)
+        yield _gauge(
+            "vitald_replacement_confirmed",
+            "1 if one that a second source confirmed asks for replacement of the node.",
+            verdict.replacement_confirmed,
+        )
         yield _gauge("vitald_simulated", "1 if an open finding is a drill's, or what is read is not real.", verdict.simulated)
         status = GaugeMetricFamily("vitald_status", "The node's status: 1 for the one that holds.", labels=["status"])
         for one in Status:

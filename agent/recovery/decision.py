@@ -41,6 +41,7 @@ class Told:
     state: str
     simulated: bool
     deferred: bool = False  # accepted by a person, or left to the next maintenance
+    confirmed: bool = False  # by a second source, or the one that saw it: not by the text of a log alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,8 @@ class Standing:
     findings: Mapping[int, Told] = field(default_factory=dict)
     reboot_required: bool = False
     replacement_required: bool = False
+    reboot_confirmed: bool = False
+    replacement_confirmed: bool = False
     simulated: bool = False
     released: str = ""
     jobs: tuple[str, ...] = ()
@@ -161,9 +164,12 @@ def _daemon(facts: Facts) -> str:
         return "what is read on this node is simulated"
     if request is None:
         return ""
-    flag = standing.replacement_required if request.kind is Kind.REPLACE else standing.reboot_required
-    word = "replacementRequired" if request.kind is Kind.REPLACE else "rebootRequired"
-    return "" if flag else f"the daemon does not say {word} any more"
+    replace = request.kind is Kind.REPLACE
+    word = "replacement" if replace else "reboot"
+    if not (standing.replacement_required if replace else standing.reboot_required):
+        return f"the daemon does not say {word}Required any more"
+    confirmed = standing.replacement_confirmed if replace else standing.reboot_confirmed
+    return "" if confirmed else f"the daemon does not say {word}Confirmed: only the text of a log asks for it"
 
 
 def _findings(facts: Facts) -> str:
@@ -186,6 +192,8 @@ def _findings(facts: Facts) -> str:
             wrong.append(f"finding {ground.words} is accepted, or waits for maintenance")
         elif _kind_of(told.action, device_reset=facts.device_reset) is not request.kind:
             wrong.append(f"finding {ground.words} asks for {told.action}")
+        elif not told.confirmed:
+            wrong.append(f"finding {ground.words} is not confirmed by a second source")
     more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
     return ", ".join(wrong[:_NAMED]) + more
 

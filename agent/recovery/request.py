@@ -93,7 +93,8 @@ def asks_for(action: Action, *, device_reset: bool) -> Kind | None:
 def wanted(
     findings: Sequence[Finding], settled: Callable[[Finding], bool], *, device_reset: bool
 ) -> tuple[Kind, tuple[Finding, ...]] | None:
-    """What real findings ask for, and which. Replacing outranks rebooting, and is waited for where it is not settled yet.
+    """What real findings ask for that a second source confirmed, and which. Replacing outranks rebooting, and is waited for where it
+    is not settled yet.
 
     Nothing while somebody is at work on one of them.
     """
@@ -102,8 +103,9 @@ def wanted(
         for one in findings
         if not (one.simulated or one.shadow or one.deferred) and (kind := asks_for(one.action, device_reset=device_reset))
     ]
-    if not asking or any(one.state is not FindingState.OPEN for _, one in asking):
+    if any(one.state is not FindingState.OPEN for _, one in asking):
         return None
+    asking = [(kind, one) for kind, one in asking if one.confirmed]
     kinds = {kind for kind, _ in asking}
     strongest = Kind.REPLACE if Kind.REPLACE in kinds else Kind.REBOOT
     ready = tuple(one for kind, one in asking if kind is strongest and settled(one))

@@ -80,7 +80,7 @@ class Sources:
             catalog,
             Announcements(),
             self.inventory,
-            accept_userspace=log.accept_userspace,
+            userspace=log.userspace,
             places=self.places,
             needed=needed.disks,
             drive=self._host.drives.about,
@@ -127,9 +127,9 @@ class Sources:
     def all(self) -> list[Source]:
         return [self.kernel_log, *self.present]
 
-    def configure(self, catalog: Catalog, *, accept_userspace: bool) -> None:
+    def configure(self, catalog: Catalog, *, userspace: str) -> None:
         """Take what a reload may change."""
-        self.interpreter.configure(catalog, accept_userspace=accept_userspace)
+        self.interpreter.configure(catalog, userspace=userspace)
         for source in self.present:
             source.configure(catalog)
 

@@ -288,7 +288,7 @@ class Fuzz:
         ]
         self.mutator = Mutator(self.chance, [str(one["line"]).encode() for one in labelled])
         self.rules = catalog.load()
-        self.interpreter = Interpreter(self.rules, Announcements(), PciInventory(Path("/sys")), accept_userspace=True)
+        self.interpreter = Interpreter(self.rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed")
         self.findings = Judge(self.rules)
         self.report = Report()
         self.now = time.time()

@@ -140,7 +140,7 @@ def _series(rules: Catalog, apply: Callable[[Event], object], count: int, apart_
 
 
 def _lines(rules: Catalog) -> Callable[[int, str, str], Event]:
-    interpreter = Interpreter(rules, Announcements(), None, accept_userspace=True)
+    interpreter = Interpreter(rules, Announcements(), None, userspace="confirmed")
 
     def event(code: int, address: str, message: str) -> Event:
         text = ring.xid(code, address, message).rstrip().partition(b">")[2]

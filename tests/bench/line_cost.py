@@ -39,7 +39,7 @@ _XID = b"NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen 
 
 def run() -> Json:
     rules = catalog.load()
-    interpreter = Interpreter(rules, Announcements(), PciInventory(Path("/sys")), accept_userspace=True)
+    interpreter = Interpreter(rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed")
     return {"unit": "µs", **_records(interpreter), "drip": _drip(), "event": _events(interpreter, Judge(rules)), "load": load()}
 
 

@@ -172,7 +172,7 @@ def _newest(rules: Catalog) -> list[Event]:
 
 
 def _event(rules: Catalog, line: bytes) -> Event:
-    interpreter = Interpreter(rules, Announcements(), None, accept_userspace=True)
+    interpreter = Interpreter(rules, Announcements(), None, userspace="confirmed")
     sighting = interpreter.recognise(line)
     assert sighting is not None, line
     return interpreter.event(sighting, line, 0, identity="", time=0.0, boot_id="", usec=123456789)

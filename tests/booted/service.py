@@ -12,7 +12,7 @@ from tests.booted.machine import Done, Machine
 
 Json = dict[str, object]
 UNITS = ("vitald.service", "vitald.socket", "vitald-retry.timer")
-BELIEVING = "[kernel_log]\naccept_userspace = true\n"
+BELIEVING = "[kernel_log]\nuserspace = 'confirmed'\n"
 SOCKET = "/run/vitald/vitald.sock"
 
 

@@ -42,10 +42,10 @@ class Node:
     """The verbs of a story are this class's methods."""
 
     def __init__(
-        self, folder: Path, profile: str, *, accept_userspace: bool, device_reset: bool, overrides: str = "", restarting: bool = False
+        self, folder: Path, profile: str, *, userspace: str, device_reset: bool, overrides: str = "", restarting: bool = False
     ) -> None:
         self.catalog = catalogue(profile, overrides)
-        self.interpreter = interpreter(profile, accept_userspace=accept_userspace, overrides=overrides)
+        self.interpreter = interpreter(profile, userspace=userspace, overrides=overrides)
         self.ledger = Ledger(folder)
         self.ledger.open()
         self.judge = Judge(self.catalog)
@@ -154,8 +154,10 @@ class Node:
         verdict = verdicts["running"]
         got = {"status": verdict.status.value, "action": verdict.action.value, **{name: one.status.value for name, one in verdicts.items()}}
         flags = {"reboot": verdict.reboot_required, "replace": verdict.replacement_required, "simulated": verdict.simulated}
+        flags |= {"reboot_confirmed": verdict.reboot_confirmed, "replace_confirmed": verdict.replacement_confirmed}
         got |= {name: str(flag).lower() for name, flag in flags.items()}
         got["findings"] = _listed(map(shown, standing))
+        got["confirmed"] = _listed(named(found) for found in standing if found.confirmed)
         got["trials"] = _listed(shown(found) for found in self.judge.opened if found.shadow)
         got["incidents"] = _listed(story(one) for one in incidents.values() if one.closed_at is None and one.root.code != SOURCE_FAILED)
         got["over"] = _listed(story(one) for one in incidents.values() if one.closed_at is not None)
@@ -183,7 +185,8 @@ class Node:
         for event in self.events:
             fresh.apply(event)
         fresh.expire(self._wall())
-        assert [shown(found) for found in fresh.opened] == [shown(found) for found in self.judge.opened]
+        told, remembered = ([(shown(found), found.confirmed_by) for found in one.opened] for one in (fresh, self.judge))
+        assert told == remembered
         self.ledger.close()
 
     # How.
@@ -206,7 +209,7 @@ class Node:
         return Event(
             identity=f"fact {self.serial}",
             time=self._wall(),
-            source=code.partition("/")[0],
+            source=str(fields.get("witness") or code.partition("/")[0]),
             kind=code.partition("/")[0],
             code=code,
             component=component,

@@ -3,7 +3,7 @@ Log in, verdict out: each `*.scenario` beside this file is a story of one node. 
 
     # a comment                      profile hyperpod           before the first line: judge by another profile
     at 90s                           device_reset               before the first line: the site resets devices itself
-    line NVRM: Xid (PCI:...          accept_userspace           before the first line: believe what processes write
+    line NVRM: Xid (PCI:...          userspace confirmed        before the first line: what records of processes are taken for
     times 300 NVRM: ... Ch {n}       override xid/63 action = "inspect", shadow = true    before the first line
     old 5m NVRM: ...                 a line of 5 minutes ago, read only now
     fact nvml/recovery_action gpu/0000:65:00.0 recovery=2       what another source says
@@ -21,7 +21,8 @@ Log in, verdict out: each `*.scenario` beside this file is a story of one node. 
 lists exactly. `findings`: CODE@ID:ACTION, `/after_job`, `/maintenance`, `/unusable`, `/in_remedy`, `/accepted` behind the action, `*N` if seen N times, `~` before
 a drill's. `incidents` (the open ones) and `over` (those without an open finding, as long as they can be joined):
 ROOT+MEMBER+..., each CODE@ID, `*N` if printed N times. `lines`: how many lines `vitald status` says it in. `running`,
-`prolog`, `epilog`: the status for that work. `trials`: what rules on trial would ask for. `scores`: DEVICE:POINTS.
+`prolog`, `epilog`: the status for that work. `confirmed`: the findings that a second source confirmed, or that saw it itself;
+`reboot_confirmed`, `replace_confirmed`: whether one of those asks for it. `trials`: what rules on trial would ask for. `scores`: DEVICE:POINTS.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ STORIES = sorted(FOLDER.glob("**/*.scenario"))
 @pytest.mark.parametrize("restarting", [False, True], ids=["", "restarting"])
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_scenario(path: Path, restarting: bool, tmp_path: Path) -> None:
-    profile, flags, overrides, node, verb = "nvidia", set[str](), "", None, ""
+    profile, userspace, flags, overrides, node, verb = "nvidia", "unconfirmed", set[str](), "", None, ""
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         verb, _, rest = text.partition(" ")
         if not verb or verb.startswith("#"):
             continue
-        if node is None and verb in ("profile", "accept_userspace", "device_reset", "override"):
+        if node is None and verb in ("profile", "userspace", "device_reset", "override"):
+            userspace = rest if verb == "userspace" else userspace
             profile, flags = (rest, flags) if verb == "profile" else (profile, flags | {verb})
             if verb == "override":
                 code, _, keys = rest.partition(" ")
@@ -53,7 +55,7 @@ def test_scenario(path: Path, restarting: bool, tmp_path: Path) -> None:
         node = node or Node(
             tmp_path,
             profile,
-            accept_userspace="accept_userspace" in flags,
+            userspace=userspace,
             device_reset="device_reset" in flags,
             overrides=overrides,
             restarting=restarting,

@@ -14,6 +14,11 @@ def xid(pid: int, code: int = 79, pci: str = "0000:65:00", message: str = FALLEN
     return f"NVRM: Xid (PCI:{pci}): {code}, pid={pid}, name=python3, {message}"
 
 
+def vouched(line: str) -> str:
+    """As a process writes it, on a node that takes such records for confirmed faults: [kernel_log] userspace, as the harness sets it."""
+    return f"<12>{line}"
+
+
 def dbe(pid: int, pci: str = "0000:65:00") -> str:
     """A double-bit error: a reset of the GPU is asked for."""
     return xid(pid, code=48, pci=pci, message="An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer.")

@@ -297,7 +297,7 @@ def test_half_open_connections_leave_nothing_behind(guarded: Node) -> None:
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that reads the real kernel log, past what older tests left in it, and believes no process."""
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
-    with Node(tmp_path_factory.mktemp("strict"), kernel_log="kmsg", accept_userspace=False) as node:
+    with Node(tmp_path_factory.mktemp("strict"), kernel_log="kmsg", userspace="ignore") as node:
         node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)  # type: ignore[index]
         yield node
 

@@ -189,13 +189,13 @@ def test_explain(shared_node: Node) -> None:
 def test_config_check(tmp_path: Path, shared_node: Node) -> None:
     """Every mistake at once, each with its line and a suggestion; the daemon refuses the same file with the same words."""
     wrong = tmp_path / "config.toml"
-    wrong.write_text('[kernel_log]\nsorce = "kmsg"\naccept_userspace = "yes"\n\n[metric]\nlisten = "nowhere"\n')
+    wrong.write_text('[kernel_log]\nsorce = "kmsg"\nuserspace = "yes"\n\n[metric]\nlisten = "nowhere"\n')
     done = shared_node.cli("config", "check", str(wrong))
     assert (done.returncode, done.stdout) == (78, "")
     said = done.stderr.splitlines()
     assert len(said) == 3
     assert f"{wrong}:2:" in said[0] and "did you mean source?" in said[0]
-    assert f"{wrong}:3:" in said[1] and "accept_userspace" in said[1]
+    assert f"{wrong}:3:" in said[1] and "none of unconfirmed, confirmed, ignore" in said[1]
     assert f"{wrong}:5:" in said[2] and "did you mean metrics?" in said[2]
     run = shared_node.cli("run", "--config", str(wrong))
     assert (run.returncode, run.stderr) == (78, "".join(f"vitald: {line}\n" for line in said))

@@ -600,7 +600,7 @@ def unknown(status: Json) -> bool:
 )
 def test_the_kernel_log_cannot_be_read_any_more(make_node: Make, shim: Shim, opening: int, reading: int) -> None:
     """Unknown, not healthy, in every answer; and when it can be read again that is so at once."""
-    node = make_node(kernel_log="kmsg", accept_userspace=False)
+    node = make_node(kernel_log="kmsg", userspace="ignore")
     node.environment |= shim.environment
     node.start()
     node.wait(lambda status: status["status"] == "healthy", 15.0)

@@ -280,7 +280,7 @@ def test_not_healthy_before_the_whole_file_was_judged(make_node: Make) -> None:
 
 def test_a_record_of_a_process_in_a_file(make_node: Make) -> None:
     """A form that keeps the facility is not taken at its word."""
-    node = make_node(accept_userspace=False)
+    node = make_node(userspace="ignore")
     node.start()
     node.write(f"12,812,5123456,-;{xid(1)}", f"<12>{xid(2)}", f"user  :err   : [    5.1] {xid(3)}", xid(4))
     wait_for_pid(node, 4)

@@ -327,7 +327,7 @@ def test_the_end_of_a_former_boot_that_nobody_kept(machine: Machine, ending: int
 
 def test_a_place_that_another_source_left(make_node: Callable[..., Node], kmsg: Write) -> None:
     """The kernel log was read from a file before."""
-    node, pci = make_node(accept_userspace=True), fresh_pci()
+    node, pci = make_node(userspace="confirmed"), fresh_pci()
     node.start()
     node.write(xid(1, pci=pci))
     wait_for_pid(node, 1)

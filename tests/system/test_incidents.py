@@ -35,6 +35,11 @@ def why(node: Node, number: object) -> Json:
     return chain
 
 
+def flags(*, reboot: bool, replacement: bool) -> Json:
+    """Of what rests on lines alone."""
+    return {"rebootRequired": reboot, "rebootConfirmed": False, "replacementRequired": replacement, "replacementConfirmed": False}
+
+
 def number_of(node: Node, pci: str, code: str) -> object:
     (found,) = [one for one in about(node.findings(), pci) if one["code"] == code]
     return found["id"]
@@ -161,7 +166,7 @@ def test_why_open(told: Node) -> None:
     assert chain["rule"] == told.get("/v1/rules/xid/79")
     asked = [(one["layer"], one["action"], one["decides"]) for one in chain["asked"]]  # type: ignore[attr-defined]
     assert asked == [("table", "reboot_node", True)]  # the driver's own word says the same
-    assert chain["flags"] == {"rebootRequired": True, "replacementRequired": False}
+    assert chain["flags"] == flags(reboot=True, replacement=False)
     assert chain["transitions"][0]["event"] == chain["events"][0]["identity"]  # type: ignore[index]
 
 
@@ -185,7 +190,7 @@ def test_why_cleared(node: Node) -> None:
     wait_for_pid(node, 2)
     chain = why(node, 1)
     assert (chain["finding"]["state"], chain["incident"]["state"]) == ("cleared", "over")  # type: ignore[index]
-    assert chain["flags"] == {"rebootRequired": False, "replacementRequired": False}
+    assert chain["flags"] == flags(reboot=False, replacement=False)
     last = chain["transitions"][-1]  # type: ignore[index]
     assert (last["state"], "wrong slot" in last["cause"]) == ("cleared", True)  # type: ignore[index]
     assert [event["fields"]["pid"] for event in chain["events"]] == [1]  # type: ignore[attr-defined]
@@ -208,7 +213,7 @@ def test_why_escalated(make_node: Make) -> None:
         ("escalation", "replace_node", True),
     ]
     assert "it came back although" in str(chain["finding"]["because"])  # type: ignore[index]
-    assert chain["flags"] == {"rebootRequired": False, "replacementRequired": True}
+    assert chain["flags"] == flags(reboot=False, replacement=True)
     assert "rebooted" in str(why(node, 1)["transitions"][-1]["cause"])  # type: ignore[index]
     (suspect,) = node.status()["suspects"]  # type: ignore[misc]
     assert {part["kind"] for part in suspect["parts"]} == {"fault", "not_held"}  # type: ignore[index]
@@ -428,7 +433,7 @@ def test_a_rule_on_trial(make_node: Make) -> None:
     labels = 'action="replace_node",code="79",component="gpu/0000:65:00.0",kind="xid",simulated="false"'
     assert node.metric(f"vitald_findings{{{labels}}}") is None
     chain = why(node, trial["id"])  # type: ignore[index]
-    assert (chain["incident"], chain["flags"]) == (None, {"rebootRequired": False, "replacementRequired": False})
+    assert (chain["incident"], chain["flags"]) == (None, flags(reboot=False, replacement=False))
     assert node.get("/v1/rules/xid/79")["shadow"]["action"] == "replace_node"  # type: ignore[index]
     assert "on trial xid/79 would have asked to replace the node" in node.cli("status").stdout
 

@@ -38,7 +38,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.fixture(scope="module")
 def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
-    with Node(tmp_path_factory.mktemp("node"), kernel_log="kmsg", accept_userspace=False) as node:
+    with Node(tmp_path_factory.mktemp("node"), kernel_log="kmsg", userspace="ignore") as node:
         node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
         yield node
 
@@ -116,13 +116,13 @@ def test_only_the_announced_record_is_taken(careful: Node, kmsg: Write) -> None:
 def test_a_drill_hides_no_fault(careful: Node, kmsg: Write) -> None:
     """A real Xid of the same code on the same device stands when the drill ends."""
     node, pci = careful, fresh_pci()
-    node.configure("accept_userspace = false", "accept_userspace = true")
+    node.configure('userspace = "ignore"', 'userspace = "confirmed"')
     node.reload()
     try:
         kmsg(f"<3>NVRM: Xid (PCI:{pci}): 79, pid=1, name=real, GPU has fallen off the bus.")
         node.until(lambda: about(node.findings(), pci), 10.0, "the fault")
     finally:
-        node.configure("accept_userspace = true", "accept_userspace = false")
+        node.configure('userspace = "confirmed"', 'userspace = "ignore"')
         node.reload()
     number = drill(node, pci)
     assert [finding["simulated"] for finding in about(node.findings(), pci)] == [False, True]

@@ -23,9 +23,9 @@ Make = Callable[..., Node]
 def believing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that has passed what older tests left in the ring, and believes what processes write from now on."""
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
-    with Node(tmp_path_factory.mktemp("node"), kernel_log="kmsg", accept_userspace=False) as node:
+    with Node(tmp_path_factory.mktemp("node"), kernel_log="kmsg", userspace="ignore") as node:
         node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
-        node.configure("accept_userspace = false", "accept_userspace = true")
+        node.configure('userspace = "ignore"', 'userspace = "confirmed"')
         assert node.reload()["event"] == "reloaded"
         yield node
 
@@ -86,7 +86,7 @@ def test_what_came_while_the_daemon_was_away(believing: Node, kmsg: Write) -> No
 
 def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
     """Whatever facility a process asks for: its line is counted and shown, and judged by nobody."""
-    node, pci = make_node(kernel_log="kmsg", accept_userspace=False), fresh_pci()
+    node, pci = make_node(kernel_log="kmsg", userspace="ignore"), fresh_pci()
     node.start()
     node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
     before = node.status()["kernelLog"]["untrusted"]  # type: ignore[index]
@@ -101,6 +101,32 @@ def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
     assert node.metric("vitald_kernel_records_untrusted_total") == before + 4
     assert "UNTRUSTED" in node.cli("events", "--component", f"gpu/{pci}.0").stdout
     assert "were not believed" in node.cli("status").stdout
+
+
+def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(make_node: Make, kmsg: Write) -> None:
+    """As guides and audits test an agent. Who wrote it is shown everywhere; no more lines of the kind change anything."""
+    node, pci = make_node(kernel_log="kmsg", userspace="ignore"), fresh_pci()
+    node.start()  # past what older tests left in the ring
+    node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
+    node.configure('userspace = "ignore"', "")
+    assert node.reload()["applied"] == ["[kernel_log] userspace"]
+    kmsg(f"<3>{xid(1, pci=pci)}")
+    node.until(lambda: about(node.findings(), pci), 10.0, "the finding")
+    kmsg(f"<30>NVRM: GPU {pci}.0: GPU has fallen off the bus.")
+    node.until(lambda: len(about(node.findings(), pci)) == 2, 10.0, "the second finding")
+    status = node.status()
+    assert (status["status"], status["rebootRequired"], status["rebootConfirmed"]) == ("unhealthy", True, False)
+    assert node.cli("check", "--for", "prolog").returncode == 20
+    assert [(one["confirmed"], one["writtenByProcess"]) for one in about(node.findings(), pci)] == [(False, True)] * 2
+    told = [(event["trust"], event["fields"]["facility"]) for event in about(node.events(), pci)]  # type: ignore[index]
+    assert told == [("accepted", 1), ("accepted", 3)]
+    assert "[written by a process, facility 3]" in node.cli("events", "--component", f"gpu/{pci}.0").stdout
+    assert "reboot required (unconfirmed)" in node.cli("status").stdout
+    number = about(node.findings(), pci)[0]["id"]
+    assert "witness  written by a process, unconfirmed" in node.cli("why", str(number)).stdout
+    for one in about(node.findings(), pci):
+        assert node.request("POST", f"/v1/findings/{one['id']}/clear", {"reason": "tested"})[0] == 200
+    assert about(node.findings(), pci) == []
 
 
 def test_escaped_bytes(believing: Node, kmsg: Write) -> None:

@@ -18,10 +18,12 @@ from typing import cast
 import pytest
 
 from agent.recovery.request import FILE, Ground, Kind, Request, parse, render
+from agent.simulator.node import SimulatedNode
+from agent.sources.nvml.worker import SIMULATED
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
-from tests.system.lines import REPLACE_FOR_64, wait_for_pid, xid
+from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
 
@@ -115,7 +117,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     assert node.status()["recovery"] == {"mode": "automatic", "request": None}
     assert recover(node.config)["why"] == "there is no request"
 
-    node.write(xid(1))
+    node.write(vouched(xid(1)))
     asked = node.wait(lambda status: status["recovery"]["request"])["recovery"]["request"]  # type: ignore[index]
     request = request_of(node)
     assert (request.id, request.kind, request.causes, request.who) == (
@@ -165,7 +167,7 @@ def test_a_crash_does_not_forget_a_reboot(site: Callable[..., Site], make_node: 
     here.script("reboot", "kill -9 $PPID")
     node = quiet(make_node(extra=here.settings), here)
     node.start()
-    node.write(xid(1))
+    node.write(vouched(xid(1)))
     request_of(node)
     assert vitald("recover", config=node.config).returncode == -9
     here.script("reboot", "")
@@ -179,7 +181,7 @@ def test_a_reboot_that_fails_is_said_and_counted(site: Callable[..., Site], make
     here.script("reboot", "echo 'Failed to talk to init daemon.' >&2; exit 1")
     node = quiet(make_node(extra=here.settings), here)
     node.start()
-    node.write(xid(1))
+    node.write(vouched(xid(1)))
     request_of(node)
     failed = recover(node.config)
     assert (failed["code"], failed["outcome"]) == (69, f"failed: {here.folder}/reboot failed: exit 1: Failed to talk to init daemon.")
@@ -191,7 +193,7 @@ def test_replacement(site: Callable[..., Site], make_node: Callable[..., Node]) 
     here = site()
     node = quiet(make_node(extra=here.settings + REPLACE_FOR_64), here)
     node.start()
-    node.write(xid(2, pci="0000:9b:00"), xid(1, code=64, message=REMAP_FAILED))
+    node.write(vouched(xid(2, pci="0000:9b:00")), vouched(xid(1, code=64, message=REMAP_FAILED)))
     node.wait(lambda status: (status["recovery"]["request"] or {}).get("action") == "replace")  # type: ignore[index]
     assert recover(node.config)["outcome"] == "done"
     assert recover(node.config)["checks"] == ["cause", "budget"]
@@ -210,11 +212,11 @@ def test_a_drill_never_acts(site: Callable[..., Site], make_node: Callable[..., 
     assert found["simulated"] is True
     forge(node, replace(handmade(node), grounds=(ground(found),)))
     refused = recover(node.config)
-    assert (refused["checks"], here.done) == (["findings"], [])
+    assert (refused["checks"], here.done) == (["daemon", "findings"], [])
     assert "is a drill's" in str(refused["why"])
 
     # A real fault beside it is asked for, and the drill, which has stood for longer, is not.
-    node.write(xid(8, pci="0000:9b:00"))
+    node.write(vouched(xid(8, pci="0000:9b:00")))
     node.until(lambda: request_of(node).causes == (("gpu/0000:9b:00.0", "xid/79"),), 5.0, "the real one to be asked for")
 
 
@@ -225,7 +227,7 @@ def test_what_still_runs_is_waited_for(site: Callable[..., Site], make_node: Cal
     node = quiet(make_node(extra=here.settings), here)
     node.start()
     assert node.request("POST", "/v1/jobs", {"event": "begin", "job": "4711", "user": "alice"})[0] == 200
-    node.write(xid(1))
+    node.write(vouched(xid(1)))
     request_of(node)
     waits = recover(node.config)
     assert (waits["step"], waits["why"]) == ("wait", f"{here.folder}/drain says: 2 jobs; job 4711 of alice still run here")
@@ -242,7 +244,7 @@ def test_the_kill_switch(site: Callable[..., Site], make_node: Callable[..., Nod
     here = site()
     node = quiet(make_node(extra=here.settings), here)
     node.start()
-    node.write(xid(1))
+    node.write(vouched(xid(1)))
     request_of(node)
     if when == "before":
         here.kill_switch.touch()
@@ -259,6 +261,61 @@ def test_the_kill_switch(site: Callable[..., Site], make_node: Callable[..., Nod
     assert recover(node.config)["outcome"] == "done"
 
 
+# --- a second witness
+
+
+def as_if_real(gpus: SimulatedNode) -> SimulatedNode:
+    """What its library answers counts as the driver's: it no longer says that it is simulated."""
+    marked = SIMULATED.encode() + b"\0"
+    data = gpus.library.read_bytes()
+    assert marked in data
+    gpus.library = gpus.folder / gpus.library.name
+    gpus.library.write_bytes(data.replace(marked, marked.replace(b"simulated", b"genuine__")))
+    return gpus
+
+
+def test_what_nobody_confirms_is_left_to_a_person(site: Callable[..., Site], make_node: Callable[..., Node], tmp_path: Path) -> None:
+    """A process's record, and the kernel's text: unfit, and not rebooted for. A GPU that NVML loses, too: one reboot, for that one."""
+    require(shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)")
+    here, gpus = site(), as_if_real(SimulatedNode(tmp_path / "gpus", "h100", 3))
+    node = quiet(make_node(extra=here.settings, gpus=gpus, userspace="unconfirmed"), here)
+    node.start()
+    node.wait(lambda status: status["status"] == "healthy", 15.0)
+    forged, text, lost = (f"gpu/{address}" for address in gpus.addresses)
+    slots = [address.removesuffix(".0") for address in gpus.addresses]
+    node.write(f"<12>{xid(1, pci=slots[0])}", xid(2, pci=slots[1]))
+    status = node.wait(lambda status: status["openFindings"] == 2)
+    assert (status["status"], status["rebootRequired"], status["rebootConfirmed"], status["simulated"]) == ("unhealthy", True, False, False)
+    assert (node.metric("vitald_reboot_required"), node.metric("vitald_reboot_confirmed")) == (1, 0)
+    assert node.cli("check", "--for", "prolog").returncode == 20
+    shown = node.cli("status").stdout
+    assert "reboot required (unconfirmed)" in shown
+    assert "written by a process, unconfirmed: " in shown and "the kernel log alone, unconfirmed: " in shown
+
+    found = {one["component"]: one for one in node.findings()}
+    assert {name: one["writtenByProcess"] for name, one in found.items()} == {forged: True, text: False}
+    said = vitald("recovery", config=node.config).stdout
+    assert f"for a second witness of #{found[forged]['id']} xid/79 of {forged} (a process wrote it): " in said
+    assert f"for a second witness of #{found[text]['id']} xid/79 of {text}: " in said and "nvml" in said
+    for one in found.values():  # whoever writes the request himself
+        forge(node, handmade(node, one))
+        refused = recover(node.config)
+        assert (refused["checks"], here.done) == (["daemon", "findings"], [])
+        assert "is not confirmed by a second source" in str(refused["why"])
+    (node.runtime / FILE).unlink()
+
+    node.write(xid(3, pci=slots[2]))
+    gpus.lose(2)
+    request = request_of(node)
+    assert request.causes == ((lost, "xid/79"),)
+    [confirmed] = [one for one in node.findings() if one["confirmed"]]
+    assert (confirmed["component"], str(confirmed["confirmedBy"]).startswith("nvml")) == (lost, True)
+    assert node.status()["rebootConfirmed"] is True and "reboot required (confirmed)" in node.cli("status").stdout
+    assert recover(node.config)["outcome"] == "done"
+    assert recover(node.config)["checks"] == ["cause", "budget"]
+    assert here.done == ["drain ", "reboot -f"]
+
+
 # --- what is not a request of the daemon's, or holds no more
 
 
@@ -269,7 +326,7 @@ def sick() -> Iterator[tuple[Node, Site]]:
     folder = Path(tempfile.mkdtemp(prefix="vitald-recovery-", dir="/var/tmp"))
     here = Site(folder, after="1h")
     with quiet(Node(folder / "node", extra=here.settings), here) as node:
-        node.write(xid(1), xid(2, pci="0000:9b:00"))
+        node.write(vouched(xid(1)), vouched(xid(2, pci="0000:9b:00")))
         wait_for_pid(node, 2)
         [other] = [one for one in node.findings() if one["component"] == "gpu/0000:9b:00.0"]
         assert node.request("POST", f"/v1/findings/{other['id']}/clear", {"reason": "moved"})[0] == 200
@@ -301,9 +358,9 @@ def ground(found: Json) -> Ground:
     )
 
 
-def handmade(node: Node) -> Request:
+def handmade(node: Node, found: Json | None = None) -> Request:
     """As the daemon would write it now."""
-    [found] = [one for one in node.findings() if one["component"] == GPU]
+    found = found or next(one for one in node.findings() if one["component"] == GPU)
     return Request(
         id="0123456789abcdef",
         boot_id=str(node.status()["bootId"]),
@@ -491,7 +548,7 @@ def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
     assert node.request("POST", f"/v1/findings/{one.grounds[0].id}/remedy", {"reason": "reseating it"})[0] == 200
     forge(node, handmade(node))
     assert "somebody is at work on finding" in str(recover(node.config)["why"])
-    node.write(xid(3))  # it came back: open again
+    node.write(vouched(xid(3)))  # it came back: open again
     wait_for_pid(node, 3)
     node.configure('mode = "automatic"', 'mode = "none"')
     forge(node, handmade(node))
@@ -532,7 +589,7 @@ def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
     job = slurm.submit(f"while [ ! -e {go} ]; do sleep 0.05; done")
     slurm.wait_job(job, "RUNNING")
     node.until(lambda: node.get("/v1/jobs")["running"], 10.0, "the job to be told")
-    node.write(xid(1))
+    node.write(vouched(xid(1)))
     request_of(node)
 
     waits = recover(node.config, **environment)
@@ -555,7 +612,7 @@ def test_what_somebody_else_holds_in_slurm_is_left_alone(slurm: Slurm, site: Cal
     node.start()
     slurm.update("state=drain", "reason=ticket 4711")
     try:
-        node.write(xid(1))
+        node.write(vouched(xid(1)))
         request_of(node)
         refused = recover(node.config, SLURM_CONF=slurm.environment["SLURM_CONF"])
     finally:

@@ -38,16 +38,16 @@ def record(pid: int) -> str:
 
 @pytest.mark.smoke
 def test_reload(make_node: Make) -> None:
-    """accept_userspace, overrides, profile and policy take effect at once, on what is open too."""
-    node = make_node(accept_userspace=False)
+    """userspace, overrides, profile and policy take effect at once, on what is open too."""
+    node = make_node(userspace="ignore")
     node.start()
     pid = node.status()["pid"]
     node.write(record(1))
     wait_for_pid(node, 1)
     assert node.findings() == []
 
-    node.configure("accept_userspace = false", "accept_userspace = true")
-    assert node.reload()["applied"] == ["[kernel_log] accept_userspace"]
+    node.configure('userspace = "ignore"', 'userspace = "confirmed"')
+    assert node.reload()["applied"] == ["[kernel_log] userspace"]
     node.write(record(2))
     assert node.wait(lambda status: status["rebootRequired"])["action"] == "reboot_node"
 
@@ -77,7 +77,7 @@ def test_a_bad_file_is_refused(shared_node: Node) -> None:
     wait_for_pid(node, 1)
     before = node.status()
     for text, said in (
-        ("[kernel_log]\naccept_usrspace = true\n[metric]\n", ["did you mean accept_userspace?", "did you mean metrics?"]),
+        ("[kernel_log]\nusrspace = 'ignore'\n[metric]\n", ["did you mean userspace?", "did you mean metrics?"]),
         ("[kernel_log", ["not valid TOML"]),
         ('[catalog.overrides."xid/79"]\naction = "repair"\n', ["xid.79", "action"]),
     ):
@@ -251,7 +251,7 @@ def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
     require(os.geteuid() == 0 and shutil.which("setpriv"), "root and setpriv")
     require(Path("/proc/sys/kernel/dmesg_restrict").read_text() == "1\n", "kernel.dmesg_restrict=1")
     for given, state in (("</dev/kmsg", "ok"), ("</dev/null", "failed")):
-        node = make_node(kernel_log="kmsg", accept_userspace=False)
+        node = make_node(kernel_log="kmsg", userspace="ignore")
         node.command = ["sh", "-c", f'exec setpriv --bounding-set=-syslog,-sys_admin "$@" {given}', "sh", *node.command]
         for _ in range(2):  # the second time too it is read from the oldest record on
             node.start()

@@ -19,7 +19,7 @@ from agent.cli.slurm import Known, Settings, look, read_node, reason_of, withdra
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node, free_port
 from tests.pace import patient
-from tests.system.lines import REPLACE_FOR_64, wait_for_pid, xid
+from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 
 HOST = socket.gethostname().partition(".")[0]
 FALLEN = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
@@ -409,7 +409,7 @@ def test_a_broken_installation_is_unknown(slurm: Slurm, on: Callable[..., Node],
 def test_hyperpod_gets_its_words(slurm: Slurm, on: Callable[..., Node], line: str, action: str) -> None:
     """Exactly, in the state that it acts on; what happened is in the comment. Then nobody touches the node, whatever becomes of it."""
     node = on("hyperpod = true")
-    node.write(xid(2, pci="0000:9b:00"), line)  # replacing outranks rebooting
+    node.write(vouched(xid(2, pci="0000:9b:00")), vouched(line))  # replacing outranks rebooting
     node.wait(lambda status: status["openFindings"] == 2)
     job = slurm.submit("exit 0")
     Node.until(lambda: "launch failed" in slurm.state(job), 15.0, "Slurm to see the refusal")
@@ -426,6 +426,20 @@ def test_hyperpod_gets_its_words(slurm: Slurm, on: Callable[..., Node], line: st
         assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
     slurm.by_hand("healthcheck")
     assert slurm.known() == known
+
+
+def test_hyperpod_acts_on_what_is_confirmed(slurm: Slurm, on: Callable[..., Node]) -> None:
+    """What only the log tells of drains the node, and is left to a person until a second source agrees."""
+    node = on("hyperpod = true")
+    node.write(xid(1))
+    node.wait(lambda status: status["rebootRequired"])
+    slurm.by_hand("healthcheck")
+    known = slurm.known()
+    assert (known.states, known.reason.startswith("vitald: gpu/0000:65:00.0: ")) == ({"IDLE", "DRAIN"}, True)
+    node.write(vouched(xid(1)))
+    node.wait(lambda status: status["rebootConfirmed"])
+    slurm.by_hand("healthcheck")
+    assert slurm.known().reason == "Action:Reboot"
 
 
 def test_slurm_keeps_a_reason_as_we_put_it(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:

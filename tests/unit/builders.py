@@ -71,8 +71,8 @@ def ruling(text: str, profile: str = "nvidia") -> Ruling:
     return catalogue(profile).rule(event.code).rule_on(event.fields)
 
 
-def interpreter(profile: str = "nvidia", *, accept_userspace: bool = False, overrides: str = "") -> Interpreter:
-    return Interpreter(catalogue(profile, overrides), Announcements(), None, accept_userspace=accept_userspace)
+def interpreter(profile: str = "nvidia", *, userspace: str = "ignore", overrides: str = "") -> Interpreter:
+    return Interpreter(catalogue(profile, overrides), Announcements(), None, userspace=userspace)
 
 
 def reference(name: str) -> Path:
@@ -159,6 +159,7 @@ def finding(action: Action = Action.REBOOT_NODE, when: When = When.NOW, number: 
         "title": "a title",
         "raw": "",
         "fields": {},
+        "confirmed_by": "nvml",
     }
     return Finding(**{**values, **changes})  # type: ignore[arg-type]
 

@@ -40,7 +40,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("kernel_log", "source"): ('"kmsg"', "kmsg"),
     ("kernel_log", "path"): ('"/data/kmsg"', Path("/data/kmsg")),
     ("kernel_log", "journal"): ('"off"', "off"),
-    ("kernel_log", "accept_userspace"): ("true", True),
+    ("kernel_log", "userspace"): ('"ignore"', "ignore"),
     ("nvml", "enabled"): ("false", False),
     ("nvml", "expected_gpus"): ("8", 8),
     ("nvml", "fast"): ('"5s"', 5.0),
@@ -127,7 +127,7 @@ def test_nothing_said_gives_the_defaults() -> None:
     config = Config()
     assert read("") == config == configs.load(None)
     assert (config.paths.sysfs, config.paths.procfs) == (Path("/sys"), Path("/proc"))
-    assert (config.kernel_log.source, config.kernel_log.path, config.kernel_log.accept_userspace) == ("kmsg", Path("/dev/kmsg"), False)
+    assert (config.kernel_log.source, config.kernel_log.path, config.kernel_log.userspace) == ("kmsg", Path("/dev/kmsg"), "unconfirmed")
     assert (config.catalog.profile, config.catalog.overrides, config.policy.device_reset) == ("nvidia", {}, False)
     assert (config.metrics.listen, config.socket.group) == (Listen("127.0.0.1", 9820), None)
     assert (config.ledger.keep_s, config.ledger.most_bytes) == (90 * 86400.0, 512 << 20)

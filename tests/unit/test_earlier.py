@@ -349,7 +349,7 @@ def test_the_journal_lacks_what_the_ring_begins_with(overrun: Machine, lacking: 
 @pytest.mark.parametrize("accept", [False, True])
 def test_what_a_process_wrote(overrun: Machine, accept: bool) -> None:
     """In the journal its name is a field of its own, and the line is the same all the same: also at both boundaries."""
-    overrun.interpreter = interpreter(accept_userspace=accept)
+    overrun.interpreter = interpreter(userspace="confirmed" if accept else "ignore")
     truth = [record(seq, facility=1 if seq % 2 == 0 else 0) for seq in range(70)]
     overrun.at(place(truth[10]))
     overrun.ring = truth[60:]

@@ -283,6 +283,37 @@ def test_what_is_accepted_is_so_after_a_restart_and_a_replay(stream: list[Event]
             assert not change.finding.asked.stronger(accepted.asked)
 
 
+@FUZZ
+@given(streams())
+def test_text_confirms_nothing(stream: list[Event]) -> None:
+    """However much of it there is, of however many codes."""
+    assert not any(change.finding.confirmed for change in folded(stream)[1])
+
+
+def _written(one: Event) -> Event:
+    """The same by a process."""
+    said = {**one.fields, "facility": 1, "vouched": False}
+    return replace(one, identity=f"{one.identity} written", trust=Trust.ACCEPTED, fields=said, simulated_until=None)
+
+
+@FUZZ
+@given(streams(), streams(reboots=False))
+def test_what_a_process_writes_changes_nothing_that_others_saw(stream: list[Event], written: list[Event]) -> None:
+    """Neither for better nor for worse, whatever it writes when: it only has findings of its own beside them."""
+    boots = [(one.time, one.boot_id) for one in stream if one.code == BOOT]
+    beside = [
+        replace(_written(one), boot_id=next((boot for time, boot in reversed(boots) if time <= one.time), "boot-0")) for one in written
+    ]
+    both = sorted([*stream, *beside], key=lambda one: one.time)
+    alone, together = folded(stream)[0], folded(both)[0]
+    alone.expire(both[-1].time if both else 0.0)
+    theirs = {one.key: one for one in together.opened if not one.hearsay}
+    assert theirs.keys() == {one.key for one in alone.opened}
+    for one in alone.opened:
+        assert (theirs[one.key].confirmed, theirs[one.key].action.rank >= one.action.rank) == (one.confirmed, True)
+    assert not any(one.confirmed for one in together.opened if one.hearsay)
+
+
 def test_every_strength_occurs_in_these_streams() -> None:
     """Otherwise the properties above would say little."""
     said = {catalogue().rule(code).rule_on(fields).action for code, fields in KINDS + STATE}  # type: ignore[arg-type]

@@ -287,7 +287,7 @@ def test_what_is_asked_for_where_a_drive_is_lost(
             (fields,) = [event.fields for event in looking.look() if event.code == "nvme/lost"]
         else:
             tree.remove("sys/class/nvme/nvme1")
-            known = Interpreter(CATALOG, Announcements(), None, accept_userspace=False, drive=subject.drives.about)
+            known = Interpreter(CATALOG, Announcements(), None, userspace="ignore", drive=subject.drives.about)
             event = read_line(known, LINES[seen])
             assert event.code == "nvme/lost"
             fields = event.fields
@@ -302,7 +302,7 @@ def test_a_btrfs_file_system_over_two_drives(tree: Tree) -> None:
 
 
 def test_a_drive_that_was_never_seen_is_taken_for_the_machines_own(tree: Tree) -> None:
-    known = Interpreter(CATALOG, Announcements(), None, accept_userspace=False, drive=host(tree).drives.about)
+    known = Interpreter(CATALOG, Announcements(), None, userspace="ignore", drive=host(tree).drives.about)
     event = read_line(known, "nvme nvme7: Disabling device after reset failure: -19")
     assert CATALOG.rule(event.code).rule_on(event.fields).action is Action.REBOOT_NODE
 

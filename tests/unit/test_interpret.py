@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model import NODE, Action, Component, ComponentKind, Event, Trust
+from agent.model import NODE, Action, Component, ComponentKind, Event, Fields, Trust
 from agent.sources.host.filesystems import FileSystems
 from agent.sources.host.fstab import Fstab
 from agent.sources.kernel_log.announced import WINDOW_S, Announcements
@@ -56,20 +56,43 @@ def test_an_event_holds_what_the_line_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facility", "accept", "trust"),
+    ("facility", "userspace", "trust", "said"),
     [
-        (0, False, Trust.KERNEL),
-        (None, False, Trust.KERNEL),  # a file that the operator named keeps no facility
-        (1, False, Trust.UNTRUSTED),
-        (30, False, Trust.UNTRUSTED),
-        (1, True, Trust.ACCEPTED),
-        (0, True, Trust.KERNEL),
+        (0, "ignore", Trust.KERNEL, {}),
+        (None, "ignore", Trust.KERNEL, {}),  # a file that the operator named keeps no facility
+        (1, "ignore", Trust.UNTRUSTED, {"facility": 1}),
+        (30, "ignore", Trust.UNTRUSTED, {"facility": 30}),
+        (1, "unconfirmed", Trust.ACCEPTED, {"facility": 1, "vouched": False}),
+        (16, "confirmed", Trust.ACCEPTED, {"facility": 16, "vouched": True}),
+        (0, "unconfirmed", Trust.KERNEL, {}),
+        (0, "confirmed", Trust.KERNEL, {}),
     ],
 )
-def test_only_facility_zero_is_the_kernel(facility: int | None, accept: bool, trust: Trust) -> None:
-    known = interpreter(accept_userspace=accept)
-    assert read(known, XID, facility).trust is trust
+def test_only_facility_zero_is_the_kernel(facility: int | None, userspace: str, trust: Trust, said: Fields) -> None:
+    known = interpreter(userspace=userspace)
+    event = read(known, XID, facility)
+    assert event.trust is trust
+    assert {name: event.fields[name] for name in ("facility", "vouched") if name in event.fields} == said
+    assert (event.hearsay, event.vouched_by) == (said.get("vouched") is False, "[kernel_log] userspace" if said.get("vouched") else "")
     assert known.counters.untrusted == (trust is Trust.UNTRUSTED)
+
+
+@pytest.mark.parametrize("userspace", ["unconfirmed", "confirmed"])
+def test_an_old_drill_is_no_fault(userspace: str) -> None:
+    """Where a ledger was lost, the log is read again: nobody announces the drills in it any more."""
+    known = interpreter(userspace=userspace)
+    assert read(known, XID.replace("name=x", "name=vitald-drill"), 1).trust is Trust.UNTRUSTED
+
+
+@pytest.mark.parametrize("userspace", ["unconfirmed", "confirmed"])
+def test_what_may_be_no_record_of_its_own_is_not_believed(userspace: str) -> None:
+    """A name with a newline, which any user may choose, makes a line of its own in a crash log."""
+    known = interpreter(userspace=userspace)
+    sighting = known.recognise(XID.encode())
+    assert sighting is not None
+    for facility in (0, 1, None):
+        event = known.event(sighting, XID.encode(), facility, identity="i", time=0.0, boot_id="b", usec=1, doubt="it follows a newline")
+        assert event.trust is Trust.UNTRUSTED
 
 
 def test_a_drill_takes_the_very_text_once_and_soon() -> None:
@@ -150,7 +173,7 @@ def test_an_inventory_says_what_stands_at_an_address(tmp_path: Path) -> None:
     device(tmp_path, "0000:81:00.0", 0x10DE, 0x2330, 0x030200)
     inventory = PciInventory(tmp_path)
     inventory.read()
-    known = Interpreter(catalogue(), Announcements(), inventory, accept_userspace=False)
+    known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
     aer = read(known, "pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0")
     assert (aer.component.name, aer.fields["on_pci"]) == ("gpu/0000:81:00.0", True)
     gone = read(known, XID)
@@ -165,7 +188,7 @@ def test_a_line_that_names_an_interface_is_about_its_adapter(tmp_path: Path) -> 
     tree.link(f"{folder}/infiniband/rdmap79s0/device", folder)
     inventory = PciInventory(tmp_path)
     inventory.read()
-    known = Interpreter(catalogue(), Announcements(), inventory, accept_userspace=False)
+    known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
     assert read(known, "infiniband rdmap79s0: Admin queue is closed").component.name == "nic/0000:4f:00.0"
     assert read(known, "infiniband rdmap80s0: Admin queue is closed").component.name == "nic/rdmap80s0"
     assert [inventory.address(name) for name in ("../../..", "..", "", "a/b", "x" * 99)] == [None] * 5
@@ -190,7 +213,7 @@ def test_whether_the_node_needs_a_file_system(tmp_path: Path) -> None:
     tree.write("proc/1/mountinfo", "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw\n90 27 259:9 / /pods/a rw - ext4 /dev/nvme9n1 rw")
     fstab = Fstab(tree.root / "etc/fstab")
     disks = FileSystems(tmp_path, tmp_path / "proc", ("/", "/var/lib/vitald"), fstab).disks
-    known = Interpreter(catalogue(), Announcements(), None, accept_userspace=False, needed=disks)
+    known = Interpreter(catalogue(), Announcements(), None, userspace="ignore", needed=disks)
     rule = catalogue().rule("fs/shutdown")
     root, pod = (read(known, f"Aborting journal on device {disk}-8.") for disk in ("nvme0n1p1", "nvme9n1"))
     assert (root.component.name, root.fields["needed"], rule.rule_on(root.fields).action) == ("disk/nvme0n1p1", True, Action.REBOOT_NODE)
@@ -205,7 +228,7 @@ def test_the_node_needs_the_local_disks_of_fstab(tmp_path: Path) -> None:
     fstab = Fstab(tree.root / "etc/fstab")
     fstab.read()
     disks = FileSystems(tmp_path, tmp_path / "proc", ("/",), fstab).disks
-    known = Interpreter(catalogue(), Announcements(), None, accept_userspace=False, needed=disks)
+    known = Interpreter(catalogue(), Announcements(), None, userspace="ignore", needed=disks)
     event = read(known, "XFS (md127): Filesystem has been shut down due to log error (0x2).")
     assert (event.component.name, event.fields["needed"]) == ("disk/md127", True)
     assert catalogue().rule(event.code).rule_on(event.fields).action is Action.REBOOT_NODE
@@ -222,7 +245,7 @@ def test_an_iommu_fault_of_an_accelerator_weighs_more(tmp_path: Path) -> None:
     device(tmp_path, "0000:0b:00.0", 0x8086, 0x1234, 0x0C0330)
     inventory = PciInventory(tmp_path)
     inventory.read()
-    known = Interpreter(catalogue(), Announcements(), inventory, accept_userspace=False)
+    known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
     line = "DMAR: [DMA Read NO_PASID] Request device [{}:00.0] fault addr 0x1187a9000 [fault reason 0x06] PTE Read access is not set"
     gpu, usb = (read(known, line.format(bus)) for bus in ("81", "0b"))
     rule = catalogue().rule("iommu/fault")
@@ -292,7 +315,7 @@ def test_what_a_process_wrote_comes_not_between_a_head_and_its_follow_up() -> No
 def test_a_reload_keeps_drills_and_takes_new_rules() -> None:
     known = interpreter()
     known.announcements.announce(XID, 100.0, 60.0)
-    known.configure(catalogue("hyperpod"), accept_userspace=True)
+    known.configure(catalogue("hyperpod"), userspace="confirmed")
     assert read(known, XID, 1).trust is Trust.ANNOUNCED
     assert read(known, XID, 1, identity="another").trust is Trust.ACCEPTED
 

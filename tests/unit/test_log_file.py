@@ -47,7 +47,7 @@ class Following:
 
 @asynccontextmanager
 async def following(path: Path, after: Position | None = None) -> AsyncIterator[Following]:
-    reader = Interpreter(catalogue(), Announcements(), None, accept_userspace=False)
+    reader = Interpreter(catalogue(), Announcements(), None, userspace="ignore")
     told = Following(reader)
 
     async def follow() -> None:

@@ -321,7 +321,7 @@ def test_a_place_that_is_learnt_late_loses_no_finding(tree: NeuronTree) -> None:
 
 
 def test_a_drill_moves_no_device(places: Places) -> None:
-    reader = Interpreter(CATALOG, Announcements(), None, accept_userspace=False, places=places)
+    reader = Interpreter(CATALOG, Announcements(), None, userspace="ignore", places=places)
     for device, now, facility in ((2, 100.0, 1), (3, 200.0, 1)):
         line = f"neuron:neuron_pci_get_device_id_v3: ** BDF: 00:1b.0 => nd[{device}] (routing id: 12)"
         if device == 3:

@@ -32,8 +32,8 @@ REQUEST = Request(
     reasons=("gpu: fell",),
     grounds=(GROUND,),
 )
-TOLD = Told(component=GPU, code="xid/79", action="reboot_node", state="open", simulated=False)
-STANDING = Standing(findings={7: TOLD}, reboot_required=True, boot_id=NOW.boot_id)
+TOLD = Told(component=GPU, code="xid/79", action="reboot_node", state="open", simulated=False, confirmed=True)
+STANDING = Standing(findings={7: TOLD}, reboot_required=True, reboot_confirmed=True, boot_id=NOW.boot_id)
 FACTS = Facts(
     now=NOW,
     automatic=True,
@@ -50,7 +50,14 @@ FACTS = Facts(
 REPLACE = replace(
     FACTS,
     request=replace(REQUEST, kind=Kind.REPLACE, grounds=(replace(GROUND, action="replace_node"),)),
-    standing=replace(STANDING, findings={7: replace(TOLD, action="replace_node")}, reboot_required=False, replacement_required=True),
+    standing=replace(
+        STANDING,
+        findings={7: replace(TOLD, action="replace_node")},
+        reboot_required=False,
+        reboot_confirmed=False,
+        replacement_required=True,
+        replacement_confirmed=True,
+    ),
 )
 
 
@@ -88,11 +95,13 @@ FAILS: list[tuple[str, Facts, str]] = [
     ("daemon", with_standing(boot_id="boot-a"), "another boot"),
     ("daemon", with_standing(simulated=True), "simulated"),
     ("daemon", with_standing(reboot_required=False), "does not say rebootRequired"),
+    ("daemon", with_standing(reboot_confirmed=False), "does not say rebootConfirmed"),
     ("daemon", replace(REPLACE, standing=replace(STANDING, findings=REPLACE.standing.findings)), "does not say replacementRequired"),  # type: ignore[union-attr]
     ("findings", with_standing(findings={}), f"finding #7 xid/79 of {GPU} is not open"),
     ("findings", with_told(code="xid/48"), "is xid/48 of"),
     ("findings", with_told(component="gpu/0000:9b:00.0"), "of gpu/0000:9b:00.0, not"),
     ("findings", with_told(simulated=True), "is a drill's"),
+    ("findings", with_told(confirmed=False), "is not confirmed by a second source"),
     ("findings", with_told(state="in_remedy"), "somebody is at work"),
     ("findings", with_told(action="inspect"), "asks for inspect"),
     ("findings", with_told(action="replace_node"), "asks for replace_node"),
@@ -204,9 +213,11 @@ class World:
             now=now,
             request=replace(REQUEST, kind=kind, boot_id=now.boot_id, uptime=now.uptime, grounds=(ground,)),
             standing=Standing(
-                findings={7: Told(component=cause[0], code=cause[1], action=action, state="open", simulated=False)},
+                findings={7: Told(component=cause[0], code=cause[1], action=action, state="open", simulated=False, confirmed=True)},
                 reboot_required=True,
                 replacement_required=True,
+                reboot_confirmed=True,
+                replacement_confirmed=True,
                 boot_id=now.boot_id,
             ),
             book=books.parse(self.book),

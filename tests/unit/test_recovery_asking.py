@@ -91,6 +91,24 @@ def test_another_finding_changes_the_request(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_what_nobody_confirmed_is_not_asked_for(tmp_path: Path) -> None:
+    """Not alone, and not beside what is; a replacement that is not confirmed holds no reboot up that is."""
+
+    async def story(asked: Asked) -> None:
+        asked.open(finding(number=1, confirmed_by=""))
+        assert (await asked.at(0.0), await asked.at(1000.0)) == (None, None)
+        asked.open(finding(number=1, confirmed_by=""), finding(number=2), finding(Action.REPLACE_NODE, number=3, confirmed_by=""))
+        await asked.at(1001.0)
+        request = await asked.at(1121.0)
+        assert request is not None
+        assert (request.kind, [one.id for one in request.grounds]) == (Kind.REBOOT, [2])
+        asked.open(finding(number=1))
+        request = await asked.at(1132.0)
+        assert request is not None and [one.id for one in request.grounds] == [1], "it stands for long enough: its witness came late"
+
+    run(tmp_path, story)
+
+
 def test_what_it_asks_for_must_stand_not_only_the_finding(tmp_path: Path) -> None:
     async def story(asked: Asked) -> None:
         asked.open(finding(Action.INSPECT))

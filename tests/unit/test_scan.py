@@ -109,6 +109,7 @@ def test_an_event_and_the_verdict_have_the_promised_keys() -> None:
             "process": "x",
             "link": None,
             "fatal": None,
+            "facility": None,
             "raw": f"[  2.0] {BUS}",
         }
     ]
@@ -167,12 +168,22 @@ def test_profile_policy_and_overrides_are_applied(tmp_path: Path) -> None:
     assert (verdict["status"], verdict["rebootRequired"], verdict["action"]) == ("unhealthy", False, "reset_device")
 
 
-def test_a_record_of_a_process_is_not_judged_unless_asked() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "wanted", "mark"),
+    [
+        ((), ("unhealthy", 1, 0), "written by a process"),
+        (("--userspace", "ignore"), ("healthy", 0, 1), "UNTRUSTED"),
+        (("--userspace", "confirmed"), ("unhealthy", 1, 0), ""),
+        (("--accept-userspace",), ("unhealthy", 1, 0), ""),
+    ],
+)
+def test_a_record_of_a_process_is_judged_as_the_daemon_would(arguments: tuple[str, ...], wanted: tuple[str, int, int], mark: str) -> None:
     record = f"12,7,8,-;{BUS}\n".encode()
-    for arguments, wanted in (((), ("healthy", 0, 1)), (("--accept-userspace",), ("unhealthy", 1, 0))):
-        (shown,), verdict = scan_json(record, *arguments)
-        assert shown["type"] == ("event" if arguments else "untrusted")
-        assert (verdict["status"], verdict["events"], verdict["untrusted"]) == wanted
+    (shown,), verdict = scan_json(record, *arguments)
+    assert shown["type"] == ("untrusted" if mark == "UNTRUSTED" else "event")
+    assert (verdict["status"], verdict["events"], verdict["untrusted"]) == wanted
+    printed = scan(record, *arguments)[1]
+    assert mark in printed if mark else "written by" not in printed
 
 
 def test_an_event_says_whether_it_was_believed() -> None:

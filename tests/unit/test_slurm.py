@@ -37,7 +37,8 @@ OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot th
 def verdict(
     status: str = "unhealthy", reason: str = "gpu/0000:65:00.0: broken (xid/79): reboot the node", **more: object
 ) -> dict[str, object]:
-    return {"status": status, "reasons": [reason], "rebootRequired": True, "replacementRequired": False, "simulated": False, **more}
+    flags = {"rebootRequired": True, "rebootConfirmed": True, "replacementRequired": False, "replacementConfirmed": False}
+    return {"status": status, "reasons": [reason], **flags, "simulated": False, **more}
 
 
 @pytest.fixture
@@ -229,19 +230,34 @@ def test_hyperpod_without_a_comment_where_slurm_takes_none(monkeypatch: pytest.M
     ("flags", "action"),
     [
         ({}, "Action:Reboot"),
-        ({"replacementRequired": True}, "Action:Replace"),
-        ({"rebootRequired": False, "replacementRequired": True}, "Action:Replace"),
-        ({"rebootRequired": False}, ""),
-        ({"simulated": True, "findings": [{"simulated": True, "action": "reboot_node"}]}, ""),
+        ({"replacementConfirmed": True}, "Action:Replace"),
+        ({"rebootConfirmed": False, "replacementConfirmed": True}, "Action:Replace"),
+        ({"rebootConfirmed": False}, ""),  # required, and unconfirmed: the node is only drained
+        ({"replacementRequired": True, "rebootConfirmed": False}, ""),
+        ({"simulated": True, "findings": [{"simulated": True, "confirmed": True, "action": "reboot_node"}]}, ""),
         ({"simulated": True, "findings": []}, ""),
-        ({"simulated": True, "findings": [{"simulated": False, "action": "reboot_node"}]}, ""),  # all that is read is simulated
+        # All that is read is simulated.
+        ({"simulated": True, "findings": [{"simulated": False, "confirmed": True, "action": "reboot_node"}]}, ""),
         (
             {
                 "simulated": True,
-                "replacementRequired": True,
-                "findings": [{"simulated": True, "action": "replace_node"}, {"simulated": False, "action": "reboot_node"}],
+                "replacementConfirmed": True,
+                "findings": [
+                    {"simulated": True, "confirmed": True, "action": "replace_node"},
+                    {"simulated": False, "confirmed": True, "action": "reboot_node"},
+                ],
             },
             "Action:Reboot",
+        ),
+        (
+            {
+                "simulated": True,
+                "findings": [
+                    {"simulated": True, "confirmed": True, "action": "reboot_node"},
+                    {"simulated": False, "confirmed": False, "action": "reboot_node"},
+                ],
+            },
+            "",
         ),
     ],
 )

@@ -6,11 +6,20 @@ Drills that announced themselves: which record to take, although it comes from u
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass, replace
 
 WINDOW_S = 10.0  # from the announcement to the record
 _KEPT = 64
+_SIGNED = re.compile(
+    r"NVRM: Xid \([^)]{1,64}\): \d{1,4}, pid=\d{1,10}, name=vitald-drill, |.{1,80}SXid \(.{1,80} vitald drill \d{1,10}\s*\Z"
+)
+
+
+def is_signed(text: str) -> bool:
+    """Whether `vitald inject` wrote it."""
+    return _SIGNED.match(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from agent.catalog import Catalog
-from agent.model import NODE, Component, ComponentKind, Event, Trust, Value
-from agent.sources.kernel_log.announced import Announcements
+from agent.model import NODE, VOUCHED, Component, ComponentKind, Event, Trust, Value
+from agent.sources.kernel_log.announced import Announcements, is_signed
 from agent.sources.kernel_log.recognise import Recogniser
 from agent.sources.kernel_log.record import unescape
 from agent.sources.kernel_log.sighting import Sighting
@@ -54,7 +54,7 @@ class Interpreter:
         announcements: Announcements,
         inventory: PciInventory | None,
         *,
-        accept_userspace: bool,
+        userspace: str,
         places: Places | None = None,
         needed: Callable[[], Collection[str]] | None = None,
         drive: Callable[[str], Mapping[str, Value]] | None = None,
@@ -68,12 +68,12 @@ class Interpreter:
         self.listed = listed
         self.counters = Counters()
         self._heads: dict[str, tuple[str, str, float]] = {}
-        self.configure(catalog, accept_userspace=accept_userspace)
+        self.configure(catalog, userspace=userspace)
 
-    def configure(self, catalog: Catalog, *, accept_userspace: bool) -> None:
-        """Take new settings; also called when the configuration is reloaded."""
+    def configure(self, catalog: Catalog, *, userspace: str) -> None:
+        """Take new settings; also called when the configuration is reloaded. `userspace` is one of `config.USERSPACE`."""
         self.catalog = catalog
-        self.accept_userspace = accept_userspace
+        self.userspace = userspace
         self._recogniser = Recogniser(catalog.rules.values())
 
     def recognise(self, text: bytes) -> Sighting | None:
@@ -110,7 +110,13 @@ class Interpreter:
         said = {"number": sighting.number, "pci": sighting.pci, "pid": sighting.pid, "process": sighting.process}
         said |= {"link": sighting.link, "fatal": sighting.fatal, "usec": usec, "approximate": approximate or None}
         fields.update({name: value for name, value in said.items() if value is not None})
-        if sighting.code == PLACED and trust is not Trust.UNTRUSTED and simulated_until is None:
+        if facility:
+            fields["facility"] = facility
+        if doubt and trust is not Trust.ANNOUNCED:
+            trust, fields["untrusted"] = Trust.UNTRUSTED, doubt
+        if trust is Trust.ACCEPTED:
+            fields[VOUCHED] = self.userspace == "confirmed"
+        if sighting.code == PLACED and (trust is Trust.KERNEL or fields.get(VOUCHED) is True):
             self.places.said(fields)
         component = self._component(sighting)
         named = component.id in (sighting.pci, fields.get("blamed")) or (component.kind is ComponentKind.NEURON and ":" in component.id)
@@ -132,9 +138,8 @@ class Interpreter:
         on_node, stranger = self._whereabouts(sighting)
         if on_node is not None:
             fields["on_node"] = on_node
-        unbelievable = doubt or (stranger if live and trust is Trust.KERNEL else "")
-        if unbelievable and trust is not Trust.ANNOUNCED:
-            trust, fields["untrusted"] = Trust.UNTRUSTED, unbelievable
+        if stranger and live and trust is Trust.KERNEL:
+            trust, fields["untrusted"] = Trust.UNTRUSTED, stranger
         if trust is Trust.UNTRUSTED:
             self.counters.untrusted += 1
         return Event(
@@ -158,7 +163,9 @@ class Interpreter:
             return Trust.ANNOUNCED, drill.simulated_until
         if not facility:
             return Trust.KERNEL, None
-        return (Trust.ACCEPTED if self.accept_userspace else Trust.UNTRUSTED), None
+        if self.userspace == "ignore" or is_signed(unescape(text)):  # of a drill that nobody announces any more
+            return Trust.UNTRUSTED, None
+        return Trust.ACCEPTED, None
 
     def _component(self, sighting: Sighting) -> Component:
         kind = self.catalog.rule(sighting.code).component

@@ -26,7 +26,7 @@ from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
 
 from agent.model import Event
-from agent.sources.kernel_log.announced import Announcement, Announcements
+from agent.sources.kernel_log.announced import Announcement, Announcements, is_signed
 from agent.sources.kernel_log.clock import Clock, in_time_order
 from agent.sources.kernel_log.dates import anchor_in, date_in
 from agent.sources.kernel_log.interpret import Interpreter, boot_event
@@ -62,9 +62,6 @@ _BETWEEN = re.compile(r"(?:[\s,\[\]}\x1e]|data: (?=\{)|\{\s*\"dmesg\"\s*:\s*(?=\
 _EXPORT = re.compile(rb"\s*[A-Z_][A-Z0-9_]{1,63}=[^\n]*\n(?:.*\n)?__(?:REALTIME|MONOTONIC)_TIMESTAMP=", re.S)
 _MORE_RECORDS = re.compile(r"\n<\d{1,3}>\[")  # dmesg --file --json of util-linux 2.38 puts all that follows into each message
 _FIELD_NAME = re.compile(rb"[A-Z_][A-Z0-9_]{0,63}")
-_DRILL = re.compile(
-    r"NVRM: Xid \([^)]{1,64}\): \d{1,4}, pid=\d{1,10}, name=vitald-drill, |.{1,80}SXid \(.{1,80} vitald drill \d{1,10}\s*\Z"
-)
 _DRILL_S = 86400.0
 
 
@@ -112,7 +109,7 @@ class MarkedDrills(Announcements):
     """The drills of a saved log: nobody announces them any more, but `vitald inject` signs what it writes."""
 
     def claim(self, text: str, identity: str, now: float) -> Announcement | None:
-        if _DRILL.match(text) is None:
+        if not is_signed(text):
             return None
         return Announcement(id=identity, text=text, announced_at=now, simulated_until=now + _DRILL_S, seen=identity)
 

@@ -1,0 +1,110 @@
+"""What confirms a finding that rests on the text of a log: the cases that no line of a scenario can tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.judge.judge import MOST, TOO_MANY, Judge
+from agent.ledger.rows import finding_of, finding_row
+from agent.model import NODE, Component, ComponentKind, Event, Finding, Trust
+from tests.unit.builders import catalogue, empty, event, finding, gpu
+
+PORT = Component(ComponentKind.PCI, "0000:00:01.0")
+
+
+def seen(code: str, component: Component, time: float = 5.0, **fields: object) -> Event:
+    """What another source than the log says."""
+    return replace(event(code, component, time, trust=Trust.DAEMON, fields=fields), source="nvml")
+
+
+def confirmed(judge: Judge) -> dict[str, str]:
+    return {one.code: one.confirmed_by for one in judge.opened if one.confirmed}
+
+
+def test_an_address_that_is_not_here_is_borne_out_by_itself_only() -> None:
+    """Neither a count of the node, nor the port that the line names: by who saw a device at that address."""
+    judge = empty()
+    judge.apply(event("xid/79", gpu(1), 0.0, fields={"on_pci": False, "port": PORT.id}))
+    judge.apply(seen("expect/gpus", NODE))
+    judge.apply(seen("pci/removed", PORT))
+    assert "xid/79" not in confirmed(judge)
+    judge.apply(seen("pci/removed", Component(ComponentKind.PCI, gpu(1).id)))
+    assert confirmed(judge)["xid/79"] == "nvml (pci/removed)"
+
+
+def test_a_count_bears_out_the_loss_of_a_device_that_was_here() -> None:
+    judge = empty()
+    judge.apply(event("xid/79", gpu(1), 0.0, fields={"on_pci": True}))
+    judge.apply(seen("expect/gpus", NODE))
+    assert confirmed(judge)["xid/79"] == "nvml (expect/gpus)"
+
+
+def test_what_stands_for_many_is_never_confirmed() -> None:
+    """Of thousands of findings that had no room one may be no more than text."""
+    judge = empty()
+    for number in range(MOST):
+        judge.apply(event("xid/79", Component(ComponentKind.GPU, f"{number:04x}:00:00.0"), 0.0))
+    judge.apply(event("xid/79", Component(ComponentKind.GPU, "ffff:00:00.0"), 1.0))
+    judge.apply(seen("nvml/gpu_lost", Component(ComponentKind.GPU, "ffff:01:00.0"), 2.0, lost=1))
+    (many,) = [one for one in judge.opened if one.code == TOO_MANY]
+    assert (many.count, many.confirmed) == (2, False)
+
+
+@pytest.mark.parametrize("by", ["", "nvml", "nvml (nvml/gpu_lost)"])
+def test_it_is_remembered(by: str) -> None:
+    assert back(finding_row(finding(confirmed_by=by))).confirmed_by == by
+
+
+@pytest.mark.parametrize(("source", "by"), [("kernel_log", ""), ("nvml", "nvml"), ("pci", "pci")])
+def test_what_an_older_version_remembers(source: str, by: str) -> None:
+    """It did not say: a source that is no log saw it itself."""
+    row = finding_row(finding(source=source))
+    assert back({**row, "asked": '{"ruled": ["reboot_node", "now", "", false]}'}).confirmed_by == by
+
+
+def test_what_still_holds_confirms_what_it_was_told_under() -> None:
+    """An older version told NVML's loss under the line, and remembers no witness: the next look is one."""
+    judge = empty()
+    judge.apply(event("xid/79", gpu(1), 0.0))
+    judge.apply(seen("nvml/gpu_lost", gpu(1), 1.0, lost=1))
+    assert judge.accounts_for(seen("nvml/gpu_lost", gpu(1), 2.0, lost=1))
+    memory = judge.memory
+    judge = Judge(catalogue(), replace(memory, findings=tuple(replace(one, confirmed_by="") for one in memory.findings)))
+    held = seen("nvml/gpu_lost", gpu(1), 2.0, lost=1)
+    assert not judge.accounts_for(held), "it has something new to say"
+    judge.apply(held)
+    assert confirmed(judge) == {"xid/79": "nvml (nvml/gpu_lost)"}
+    assert judge.accounts_for(held)
+
+
+def test_a_board_that_was_moved_is_to_be_seen_where_it_is_now() -> None:
+    judge = empty()
+    judge.apply(seen("device/identity", gpu(1), 0.0, uuid="GPU-a"))
+    judge.apply(seen("nvml/row_remap_failed", gpu(1), 1.0, remap_failure=True))
+    judge.apply(seen("device/identity", gpu(2), 2.0, uuid="GPU-a"))
+    (carried,) = judge.opened
+    assert (carried.component, carried.confirmed) == (gpu(2), False)
+    judge.apply(seen("nvml/row_remap_failed", gpu(2), 3.0, remap_failure=True))
+    assert confirmed(judge) == {"nvml/row_remap_failed": "nvml"}
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "witnesses"),
+    [
+        ("xid/79", ComponentKind.GPU, ("dcgm", "expect", "nvml", "pci")),
+        ("xid/13", ComponentKind.GPU, ("nvml", "pci")),
+        ("xid/999", ComponentKind.GPU, ("nvml",)),
+        ("aer/fatal", ComponentKind.GPU, ("nvml", "pci")),
+        ("sxid/20034", ComponentKind.NVSWITCH, ("nvml",)),
+        ("edac/uncorrected", ComponentKind.DIMM, ("edac",)),
+        ("lockup/soft", ComponentKind.CPU, ()),
+    ],
+)
+def test_who_could_confirm_it(code: str, kind: ComponentKind, witnesses: tuple[str, ...]) -> None:
+    assert catalogue().witnesses(code, kind) == witnesses
+
+
+def back(row: dict[str, object]) -> Finding:
+    return finding_of(row)  # type: ignore[arg-type]
