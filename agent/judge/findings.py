@@ -172,9 +172,9 @@ def closed(finding: Finding, time: float, cause: str, event: str | None = None) 
 
 
 def moved(before: Finding, after: Finding, event: Event) -> Transition:
-    """The transition between two values. Without a cause where nothing was decided: it was only counted."""
+    """The transition between two values. Without a cause where nothing was decided."""
     cause = ""
-    if _asks_as(before, after):
+    if _is_only_counted(before, after):
         pass
     elif (before.action, before.when) != (after.action, after.when):
         asked = after.asked
@@ -189,10 +189,11 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
     return Transition(time=event.time, finding=after, cause=cause, event=event.identity)
 
 
-def _asks_as(before: Finding, after: Finding) -> bool:
-    """Whether nothing was decided: most lines are only counted."""
+def _is_only_counted(before: Finding, after: Finding) -> bool:
+    """Whether nothing was decided, as with most lines."""
     layers = before.ruled is after.ruled and before.context is after.context and before.told is after.told
-    return layers and before.driver is after.driver and before.escalated is after.escalated and before.state is after.state
+    others = before.driver is after.driver and before.escalated is after.escalated
+    return layers and others and before.state is after.state and before.confirmed_by == after.confirmed_by
 
 
 def rule_of(finding: Finding, catalog: Catalog) -> Rule:

@@ -535,7 +535,7 @@ class Judge:
             return False
         own = incident.member(finding.component, finding.code)
         places = own.places if own is not None else frozenset({finding.component.id})
-        if finding.fields.get("on_pci") is False:  # no more than an address that somebody wrote
+        if False in (finding.fields.get("on_pci"), finding.fields.get("on_node")):  # no more than a name that somebody wrote
             return finding.component.id in member.places
         if NODE in (finding.component, member.component) or finding.component.kind is ComponentKind.NVSWITCH:
             return True  # counts are the node's; switches are seen through the GPUs at their links

@@ -447,6 +447,22 @@ def test_the_kernels_own_words_about_a_process_are_no_fault(strict: Node, kmsg: 
         assert "\x1b" not in strict.cli(verb).stdout
 
 
+def test_a_line_about_what_this_machine_has_not_is_shown_with_the_reason(make_node: Make) -> None:
+    """Word for word as the kernel writes it, in a log that is followed: the machine's own sysfs says otherwise."""
+    require(
+        Path("/sys/devices/system").is_dir() and not Path("/sys/devices/system/edac/mc/mc99").exists(), "a sysfs without a controller 99"
+    )
+    node = make_node()
+    node.start()
+    node.write("usb 1-1: x", xid(1, code=13, message="Graphics Exception"))
+    wait_for_pid(node, 1)
+    node.write("EDAC MC99: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)")
+    node.until(lambda: any(event["code"] == "edac/uncorrected" for event in node.events()), 10.0, "the line")
+    assert "edac/uncorrected" not in open_codes(node)
+    assert not node.status()["rebootRequired"]
+    assert "UNTRUSTED (no memory controller MC99 on this node, not judged)" in node.cli("events").stdout
+
+
 # Beginnings of shapes that asked for something, each with room for no more than a name.
 BEGINNINGS = (
     b"EDAC MC7: UE - ",

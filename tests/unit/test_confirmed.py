@@ -8,6 +8,7 @@ import pytest
 
 from agent.judge.judge import MOST, TOO_MANY, Judge
 from agent.ledger.rows import finding_of, finding_row
+from agent.ledger.sums import UNSUMMED
 from agent.model import NODE, Component, ComponentKind, Event, Finding, Trust
 from tests.unit.builders import catalogue, empty, event, finding, gpu
 
@@ -60,8 +61,8 @@ def test_it_is_remembered(by: str) -> None:
 @pytest.mark.parametrize(("source", "by"), [("kernel_log", ""), ("nvml", "nvml"), ("pci", "pci")])
 def test_what_an_older_version_remembers(source: str, by: str) -> None:
     """It did not say: a source that is no log saw it itself."""
-    row = finding_row(finding(source=source))
-    assert back({**row, "asked": '{"ruled": ["reboot_node", "now", "", false]}'}).confirmed_by == by
+    row = {**finding_row(finding(source=source)), "confirmed_by": None, "sum": UNSUMMED}
+    assert back(row).confirmed_by == by
 
 
 def test_what_still_holds_confirms_what_it_was_told_under() -> None:

@@ -207,6 +207,16 @@ def test_a_process_does_not_say_where_a_neuron_device_sits() -> None:
     assert read(known, "NEURON_HW_ERR=DMA_ERROR nd-id=15").component.name == "neuron/15"
 
 
+def test_what_may_be_no_record_does_not_say_where_a_neuron_device_sits() -> None:
+    known = interpreter()
+    line = b"neuron:neuron_pci_get_device_id_v3: ** BDF: a0:1b.0 => nd[15] (routing id: 12)"
+    sighting = known.recognise(line)
+    assert sighting is not None
+    event = known.event(sighting, line, 0, identity="i", time=1.0, boot_id="b", usec=1, doubt="for a reason")
+    assert (event.trust, event.fields["untrusted"]) == (Trust.UNTRUSTED, "for a reason")
+    assert read(known, "NEURON_HW_ERR=DMA_ERROR nd-id=15").component.name == "neuron/15"
+
+
 def test_whether_the_node_needs_a_file_system(tmp_path: Path) -> None:
     """By the mounts of process 1: the root file system is needed, a pod's volume is not."""
     tree = Tree(tmp_path)

@@ -37,7 +37,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def read(listed: Listed, line: str, *, live: bool = True, facility: int = 0, drills: Announcements | None = None) -> Event:
-    known = Interpreter(catalogue(), drills or Announcements(), None, accept_userspace=True, listed=listed)
+    known = Interpreter(catalogue(), drills or Announcements(), None, userspace="confirmed", listed=listed)
     sighting = known.recognise(line.encode())
     assert sighting is not None
     return known.event(sighting, line.encode(), facility, identity="i", time=100.0, boot_id="b", usec=None, live=live)
@@ -113,7 +113,7 @@ def test_a_drill_may_be_about_anything(tree: Tree) -> None:
 
 
 def test_a_saved_log_is_another_machines(tree: Tree) -> None:
-    known = Interpreter(catalogue(), Announcements(), None, accept_userspace=False)
+    known = Interpreter(catalogue(), Announcements(), None, userspace="ignore")
     line = UE.format("MC7").encode()
     sighting = known.recognise(line)
     assert sighting is not None
@@ -144,7 +144,7 @@ def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tre
     xid = "NVRM: Xid (PCI:0000:{}:00): 79, pid=7, name=x, GPU has fallen off the bus."
 
     def seen(bus: str) -> Event:
-        known = Interpreter(catalogue(), Announcements(), inventory, accept_userspace=False)
+        known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
         sighting = known.recognise(xid.format(bus).encode())
         assert sighting is not None
         return known.event(sighting, xid.format(bus).encode(), 0, identity="i", time=1.0, boot_id="b", usec=None, live=True)

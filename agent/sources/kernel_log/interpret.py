@@ -106,14 +106,17 @@ class Interpreter:
         a record of its own.
         """
         trust, simulated_until = self._trust(text, facility, identity, time)
+        on_node, stranger = self._whereabouts(sighting)
+        reason = doubt or (stranger if live and trust is Trust.KERNEL else "")
+        untrusted = reason if trust is not Trust.ANNOUNCED else ""
+        trust = Trust.UNTRUSTED if untrusted else trust
         fields: dict[str, Value] = dict(sighting.fields)
         said = {"number": sighting.number, "pci": sighting.pci, "pid": sighting.pid, "process": sighting.process}
         said |= {"link": sighting.link, "fatal": sighting.fatal, "usec": usec, "approximate": approximate or None}
+        said |= {"on_node": on_node, "untrusted": untrusted or None}
         fields.update({name: value for name, value in said.items() if value is not None})
         if facility:
             fields["facility"] = facility
-        if doubt and trust is not Trust.ANNOUNCED:
-            trust, fields["untrusted"] = Trust.UNTRUSTED, doubt
         if trust is Trust.ACCEPTED:
             fields[VOUCHED] = self.userspace == "confirmed"
         if sighting.code == PLACED and (trust is Trust.KERNEL or fields.get(VOUCHED) is True):
@@ -135,11 +138,6 @@ class Interpreter:
                 fields["on_node"] = had
             if (port := self.inventory.port(component.id)) is not None:
                 fields["port"] = port
-        on_node, stranger = self._whereabouts(sighting)
-        if on_node is not None:
-            fields["on_node"] = on_node
-        if stranger and live and trust is Trust.KERNEL:
-            trust, fields["untrusted"] = Trust.UNTRUSTED, stranger
         if trust is Trust.UNTRUSTED:
             self.counters.untrusted += 1
         return Event(
