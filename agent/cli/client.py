@@ -5,8 +5,7 @@ import than the whole answer takes).
 Owns     whom root believes: only a socket that root or the daemon's user listens on. What an answer may be at most: bytes, depth,
          tables and lists. A command run by root must not be led, nor filled up, by whoever put a socket in the daemon's place.
 
-Another user's command is not held to the first: what it reads can make it do no more than that user may, and whoever may put a socket
-where he looks is himself or root.
+Another user's command is not held to the first: what it reads can make it do no more than that user may.
 """
 
 from __future__ import annotations
@@ -50,7 +49,8 @@ class Refused(Failed):
     exit_code = EX_UNAVAILABLE
 
     def __init__(self, status: int, error: str, hint: str) -> None:
-        super().__init__(f"{error} ({hint})" if hint else error)
+        said = f"{error} ({hint})" if hint else error
+        super().__init__("".join(char if char.isprintable() else "?" for char in said))  # it goes to a terminal
         self.status = status
 
 
@@ -161,7 +161,8 @@ class _Answer:
         name, _, version = response.getheader("Server", "").partition("/")
         own = (name, version) == ("vitald", __version__)
         daemon = f"vitald {version}" if name == "vitald" else "of an older version"
-        self._foreign = "" if own else f"it is {daemon}, and this command is vitald {__version__}"
+        foreign = f"it is {daemon}, and this command is vitald {__version__}"
+        self._foreign = "" if own else "".join(char if char.isprintable() else "?" for char in foreign)
 
     def __enter__(self) -> _Answer:
         return self

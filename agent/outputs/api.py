@@ -432,7 +432,9 @@ class Api:
         except Refused as refused:
             return library.error(refused.status, refused.error, refused.hint)
         except web.HTTPException as raised:
-            return library.of_library(raised)
+            hint = "see /v1/openapi.json" if raised.status in (404, 405) else ""
+            what = f"no such path: vitald {__version__} has version 1 of the API, /v1" if raised.status == 404 else ""
+            return library.of_library(raised, what, hint)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:

@@ -24,7 +24,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("http")
 
 _SAY_S = 60.0
 _NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # those for which asyncio tries again a second later
-_HINTS = {404: "see /v1/openapi.json", 405: "see /v1/openapi.json"}
 
 
 def sign(response: web.StreamResponse) -> None:
@@ -36,10 +35,9 @@ def error(status: int, what: str, hint: str = "") -> web.Response:
     return web.json_response({"error": what, "hint": hint} if hint else {"error": what}, status=status)
 
 
-def of_library(raised: web.HTTPException) -> web.Response:
-    """An error of the library's, in our words. Its text may repeat what was sent; its reason is the status in words."""
-    what = f"no such path: vitald {__version__} has version 1 of the API, /v1" if raised.status == 404 else raised.reason
-    response = error(raised.status, what, _HINTS.get(raised.status, ""))
+def of_library(raised: web.HTTPException, what: str = "", hint: str = "") -> web.Response:
+    """An error of the library's as one of ours. Its text may repeat what was sent; its reason is the status in words."""
+    response = error(raised.status, what or raised.reason, hint)
     if "Allow" in raised.headers:
         response.headers["Allow"] = raised.headers["Allow"]
     return response

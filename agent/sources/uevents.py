@@ -68,7 +68,7 @@ class Uevents:
                 self._say(f"libudev cannot listen to the kernel: {error}")
             else:
                 self._say("")
-                await self._hear(monitor)
+                await self._hear_safely(monitor)
             finally:
                 lane.close()
             await asyncio.sleep(_AGAIN_S)
@@ -81,6 +81,13 @@ class Uevents:
             monitor.filter_by(subsystem)
         monitor.start()
         return monitor
+
+    async def _hear_safely(self, monitor: pyudev.Monitor) -> None:
+        """At the limit of descriptors there is none to listen with: no reason to end."""
+        try:
+            await self._hear(monitor)
+        except OSError as error:
+            self._say(f"libudev cannot listen to the kernel: {error}")
 
     async def _hear(self, monitor: pyudev.Monitor) -> None:
         """Until the socket fails."""

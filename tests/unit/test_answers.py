@@ -107,6 +107,16 @@ def test_what_is_no_answer(answers: Answers, capsys: pytest.CaptureFixture[str],
     assert said in line
 
 
+def test_what_it_says_of_itself_drives_no_terminal(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    body = json.dumps({"error": "no\x1b[2J", "hint": "see\nthere\x9b2J"}).encode()
+    head = b"HTTP/1.1 404 x\r\nServer: vitald/9\x1b[31m\r\nContent-Length: %d\r\n\r\n" % len(body)
+    place = answers(lambda: iter((head + body,)))
+    assert main(["findings", "--socket", str(place)]) == 69
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable()
+    assert "no?[2J (see?there?2J; of the daemon: it is vitald 9?[31m" in line
+
+
 def test_an_answer_as_large_as_they_get(answers: Answers) -> None:
     """A thousand findings, each with long lines of evidence."""
     finding = {"id": 1, "component": "gpu/0000:65:00.0", "evidence": [{"raw": "x" * 900}] * 4, "fields": {"pid": 1}}

@@ -156,3 +156,27 @@ def test_where_nobody_can_listen_that_is_said(heard: Heard, monkeypatch: pytest.
         assert str(error) in heard.uevents.error
 
     heard.run(story())
+
+
+def test_no_descriptor_to_listen_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said and tried again, and the daemon goes on."""
+    heard, tried = Heard(monkeypatch), []
+
+    def refused(fd: int) -> int:
+        tried.append(fd)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(uevents.os, "dup", refused)
+    monkeypatch.setattr(uevents, "_AGAIN_S", 0.01)
+    listener = Uevents({})
+
+    async def run() -> None:
+        listening = asyncio.create_task(listener.listen())
+        while len(tried) < 2:
+            assert not listening.done(), listening.exception()
+            await asyncio.sleep(0.01)
+        listening.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), patient(10.0)))
+    assert "Too many open files" in listener.error
+    assert heard.monitors
