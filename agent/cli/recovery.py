@@ -53,7 +53,7 @@ def gathered(config: Config) -> Json:
     book, book_trouble = recover.book_of(settings.state)
     book_trouble = book_trouble or files.forgets(recover.nearest(settings.state))
     now = recover.clock(config)
-    unconfirmed, silent = _unconfirmed(config)
+    unconfirmed, silent = _unconfirmed(config) if settings.mode == "automatic" else ([], "")
     return {
         "mode": settings.mode,
         "drain": str(settings.drain),

@@ -489,9 +489,8 @@ class Judge:
 
     def _confirm_findings(self, incident: Incident, event: Event, ruling: Ruling, *, opened: bool) -> list[Transition]:
         """What rests on the text of a log is confirmed where another source tells of the same device in the same story."""
-        own = incident.member(event.component, event.code)
         speaks = event.trust is Trust.DAEMON
-        if own is None or not (speaks or opened):
+        if not (speaks or opened):
             return []
         by = {finding.key: f"{event.source} ({event.code})" for finding in self._borne_out(incident, event, ruling)} if speaks else {}
         changes = []
