@@ -120,7 +120,7 @@ def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(make_node: Mak
     assert [(one["confirmed"], one["writtenByProcess"]) for one in about(node.findings(), pci)] == [(False, True)] * 2
     told = [(event["trust"], event["fields"]["facility"]) for event in about(node.events(), pci)]  # type: ignore[index]
     assert told == [("accepted", 1), ("accepted", 3)]
-    assert "[written by a process, facility 3]" in node.cli("events", "--component", f"gpu/{pci}.0").stdout
+    assert "[written by a process, no such device here, facility 3]" in node.cli("events", "--component", f"gpu/{pci}.0").stdout
     assert "reboot required (unconfirmed)" in node.cli("status").stdout
     number = about(node.findings(), pci)[0]["id"]
     assert "witness  written by a process, unconfirmed" in node.cli("why", str(number)).stdout
