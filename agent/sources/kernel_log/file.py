@@ -26,8 +26,8 @@ from agent.sources.kernel_log.lines import MORE, Line, Sequel, joined, strip
 from agent.sources.source import Batch, Position, SourceFailed
 
 _POLL_S, _HEARTBEAT_S = 0.25, 1.0
-_CHUNK = 1 << 18
-_EVENTS = 12  # that are read before other tasks get their turn
+_CHUNK = 1 << 17
+_EVENTS = 48  # that are read before other tasks get their turn
 _LONGEST = 1 << 16  # a longer line is nobody's kernel record
 _TAIL = 64
 _PACKED = {".gz", ".xz", ".zst", ".bz2"}
@@ -172,7 +172,7 @@ class LogFile:
         began = offset = here.offset
         found = 0
         held: _Held | None = None
-        for raw in _lines(data[: end or len(data)]):
+        for raw in _lines(data, end or len(data)):
             if found >= _EVENTS:
                 full = True
                 break
@@ -233,11 +233,11 @@ def _swap(old: int, new: int) -> int:
     return new
 
 
-def _lines(data: bytes) -> Iterator[bytes]:
+def _lines(data: bytes, until: int) -> Iterator[bytes]:
     """Lines with their ends. Not splitlines(): a carriage return inside a line ends nothing."""
     begin = 0
-    while begin < len(data):
-        end = data.find(b"\n", begin) + 1 or len(data)
+    while begin < until:
+        end = data.find(b"\n", begin) + 1 or until
         yield data[begin:end]
         begin = end
 

@@ -26,7 +26,7 @@ KMSG = Path("/dev/kmsg")
 _NUMBER = os.makedev(1, 11)  # of that device, whatever its file is called
 _BUFFER = 16384  # a smaller buffer than the record would lose it (EINVAL)
 _DRAIN = 128  # records read before other tasks get their turn
-_EVENTS = 12  # or as many that report something, which cost more
+_EVENTS = 48  # or as many that report something, which cost more
 _HEARTBEAT_S = 10.0
 
 
