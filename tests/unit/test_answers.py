@@ -147,11 +147,11 @@ def test_a_line_of_the_stream_that_is_none(answers: Answers, line: bytes, chunke
         lambda: endless(b"a"),
         lambda: endless(b"{},"),
         lambda: endless(b'"ab",'),
-        lambda: endless_chunks(2),
+        lambda: endless_chunks(8),
         lambda: with_length(b'{"a": [' + b'{"b": 1},' * 100_000 + b"1]}"),
         lambda: with_length('{"a": "\U0001f600'.encode() + b"a" * 8_000_000 + b'"}'),
     ],
-    ids=["bytes", "tables", "texts", "chunks of 2", "as many parts as may be", "wide characters"],
+    ids=["bytes", "tables", "texts", "chunks of 8", "as many parts as may be", "wide characters"],
 )
 def test_what_it_costs(answers: Answers, made: Callable[[], Iterator[bytes]]) -> None:
     """A process of its own, whose memory is what a command run by root would have taken."""
