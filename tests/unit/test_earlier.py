@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -454,6 +455,7 @@ def hanging(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 def nobody() -> Iterator[None]:
     """Without root's rights."""
     before = os.geteuid()
+    import_module("systemd.journal")  # while that can be read: it may lie in root's home
     os.seteuid(65534)
     try:
         yield

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +315,7 @@ def nobody() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
+    import_module("systemd.journal")  # while that can be read: it may lie in root's home
     os.seteuid(65534)
     try:
         yield

@@ -24,6 +24,7 @@ from agent.judge.judge import Judge
 from agent.judge.verdict import fold
 from agent.ledger import FILE, MIGRATIONS, Ledger, LedgerError, LedgerNewer, Query, read_events, read_findings, read_run, reading, sums
 from agent.ledger.schema import VERSION, found
+from tests.pace import patient
 from tests.unit.builders import ROOT, catalogue
 from tests.unit.test_runs import FULL
 
@@ -170,7 +171,8 @@ print(step)
 def test_killed_anywhere_in_a_migration(tmp_path: Path, schema: int) -> None:
     """Of the one version or of the other, never between; and the next start goes on from there to the same end."""
     laid_out(tmp_path / "0", schema)
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    command = [sys.executable, "-c", _KILLED, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(60.0), check=True)
     steps = int(done.stdout)
     assert steps > 20
     seen = set()
