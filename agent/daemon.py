@@ -188,7 +188,7 @@ class Daemon:
         counting = next(one for one in sources.polled if one.subject is sources.expected)
         releases = sources.nvml.releases if sources.nvml is not None else None
         return [
-            ReleaseRoutes(sources.inventory, releases, self.diagnostics.let_go),
+            ReleaseRoutes(sources.inventory, releases, self.diagnostics.let_go, self.pipeline.stored),
             ExpectRoutes(sources.expected, counting, self.pipeline.store),
             JobRoutes(self.board, self.pipeline.store, self.diagnostics),
             DiagnosticRoutes(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import structlog
 from aiohttp import web
@@ -24,22 +25,33 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 _SECONDS = 600.0
 _LET_GO_S = 10.0
+_SHOWN_S = 1.0  # where the disk hangs, the answer does not
 
 
 class ReleaseRoutes:
-    """The handlers. `releases` is None where NVML is not asked at all; `let_go` has a diagnostic end that has the devices."""
+    """The handlers. `releases` is None where NVML is not asked at all; `let_go` has a diagnostic end that has the devices.
 
-    def __init__(self, inventory: PciInventory, releases: Releases | None, let_go: Callable[[], Awaitable[None]]) -> None:
+    `stored` returns once all that the sources said before is shown.
+    """
+
+    def __init__(
+        self,
+        inventory: PciInventory,
+        releases: Releases | None,
+        let_go: Callable[[], Awaitable[None]],
+        stored: Callable[[], Awaitable[None]],
+    ) -> None:
         self._inventory = inventory
         self._releases = releases
         self._let_go = let_go
+        self._stored = stored
 
     def add(self, app: web.Application) -> None:
         app.router.add_post("/v1/release", self.release)
         app.router.add_post("/v1/release/end", self.end)
 
     async def release(self, request: web.Request) -> web.Response:
-        """Let go of the GPUs for a while. Answers once nothing of ours holds them."""
+        """Let go of the GPUs for a while. Answers once nothing of ours holds them, and the status says so."""
         peer = who_changes(request)
         body = await read_body(request, "reason", "seconds", "gpus")
         reason, seconds, releases = reason_of(body), seconds_of(body, "seconds", _SECONDS), self._releasing()
@@ -50,6 +62,8 @@ class ReleaseRoutes:
             report = await asyncio.wait_for(begun, _LET_GO_S)
         except asyncio.TimeoutError:
             raise Refused(503, "the GPUs could not be let go of in time", "see vitald status: NVML may hang") from None
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._stored(), _SHOWN_S)
         log.warning("released", gpus=wanted or "all", seconds=seconds, uid=peer.uid, pid=peer.pid, reason=reason)
         return web.json_response(
             {

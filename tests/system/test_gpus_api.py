@@ -21,6 +21,7 @@ from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
 from tests.system.document import conforms
 from tests.system.people import cli_as_nobody, request_as_nobody
+from tests.system.test_api import SLOW_TO_SHOW
 from tests.system.test_cli import on_terminal
 from tests.system.test_cli_waits import pretender, saying
 from tests.system.test_metrics import complaints
@@ -413,6 +414,16 @@ def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
     assert [cast("Json", event["fields"])["reason"] for event in events] == ["test", "test"]
     assert "nothing has changed" in str(events[1]["raw"])
     assert node.findings() == []
+
+
+def test_the_answer_is_not_ahead_of_the_status(make_node: Callable[..., Node], tmp_path: Path) -> None:
+    """Whoever was told that the GPUs are free reads nothing else; between a commit and its show is a moment, here a long one."""
+    node = make_node(gpus=SimulatedNode(tmp_path / "gpus", "t4"))
+    node.command[1:3] = ["-c", SLOW_TO_SHOW]
+    node.start()
+    node.wait(is_healthy, 15.0)
+    release(node, 60.0)
+    assert is_released(node.status())
 
 
 def test_no_old_values_on_the_port_meanwhile(make_pair: Callable[..., Pair]) -> None:
