@@ -6,6 +6,6 @@ import sys
 own = __file__.rpartition("/bin/")[0]
 sys.path[:0] = [own, own.rpartition("/")[0] + "/common"]
 
-from agent.cli import main  # noqa: E402 - found by the line above
+from vitald.cli import main  # noqa: E402 - found by the line above
 
 sys.exit(main())

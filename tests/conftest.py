@@ -14,10 +14,10 @@ from types import ModuleType
 
 import pytest
 
-from agent.catalog import Catalog, load
 from tests.harness import ROOT, Node
 from tests.pace import measure_slowness, patient
 from tests.unit.builders import reference
+from vitald.catalog import Catalog, load
 
 _TEST_S = 120.0  # for one test, on a quiet machine
 
@@ -118,7 +118,7 @@ def catalog() -> Catalog:
 @pytest.fixture
 def catalog_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that call a verb in this process dozens of times: the same catalogue is loaded for all of them."""
-    monkeypatch.setattr("agent.catalog.load", _load_once)
+    monkeypatch.setattr("vitald.catalog.load", _load_once)
 
 
 _loaded: dict[str, Catalog] = {}

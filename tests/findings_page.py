@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.catalog import Catalog, load
-from agent.catalog.rules import FaultClass, Rule
-from agent.model import Action
+from vitald.catalog import Catalog, load
+from vitald.catalog.rules import FaultClass, Rule
+from vitald.model import Action
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/findings.md"
 

@@ -24,16 +24,16 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from agent.config import POLLED
-from agent.simulator.node import SimulatedNode
 from tests.pace import patient
 from tests.warm import Process, Starter
+from vitald.config import POLLED
+from vitald.simulator.node import SimulatedNode
 
 Json = dict[str, object]
 # What the daemon and the command line run with: their libraries, as a node has them, without those of the tests (tests/run).
 _LEAN = Path(sys.prefix) / "daemon/bin/python"
 PYTHON = str(_LEAN) if _LEAN.exists() else sys.executable
-_VITALD = (PYTHON, "-m", "agent")
+_VITALD = (PYTHON, "-m", "vitald")
 _BEFORE_PYTHON = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "TZ")  # variables that are read as a program starts
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -274,7 +274,7 @@ listen = "127.0.0.1:{self.port}"
 
     def cli(self, *arguments: str, stdin: bytes | None = None, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """`vitald ARGUMENTS --socket ...`."""
-        command = [PYTHON, "-m", "agent", *arguments]
+        command = [PYTHON, "-m", "vitald", *arguments]
         if arguments[0] not in ("scan", "replay", "explain", "config", "version", "run"):
             command += ["--socket", str(self.socket)]
         if arguments[0] == "inject":

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from agent import catalog
-from agent.model import Event, Readings
-from agent.sources import polled as polled_module
-from agent.sources.polled import Polled, Subject
-from agent.sources.source import Batch, Position
 from tests.pace import patient
+from vitald import catalog
+from vitald.model import Event, Readings
+from vitald.sources import polled as polled_module
+from vitald.sources.polled import Polled, Subject
+from vitald.sources.source import Batch, Position
 
 CATALOG = catalog.load("nvidia", {})
 polled_module._OFTEN_S = 0.1  # what hangs is looked after every second, which is long for a test

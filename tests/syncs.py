@@ -15,14 +15,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agent.board import Board
-from agent.catalog import load
-from agent.judge.judge import Judge
-from agent.lane import Lane
-from agent.ledger import Entry, Ledger
-from agent.model import Component, ComponentKind, Event, Incident, Transition
-from agent.pipeline import Pipeline
-from agent.sources.source import Batch, Position
+from vitald.board import Board
+from vitald.catalog import load
+from vitald.judge.judge import Judge
+from vitald.lane import Lane
+from vitald.ledger import Entry, Ledger
+from vitald.model import Component, ComponentKind, Event, Incident, Transition
+from vitald.pipeline import Pipeline
+from vitald.sources.source import Batch, Position
 
 ROOT = Path(__file__).resolve().parent.parent
 EVENTS = 3  # that the pipeline is given

@@ -3,7 +3,7 @@ Daemons from a process that has loaded their modules already: half of what a sta
 
 Owns     the process that forks them, and the handle by which a test knows the one that it started.
 
-What is forked runs `agent.cli.main` with its own words, environment, folder and outputs, as `python -m agent` does: it reads its
+What is forked runs `vitald.cli.main` with its own words, environment, folder and outputs, as `python -m vitald` does: it reads its
 configuration and the catalogue, whose patterns are compiled already. Tests of how a process is started (test_service, test_packages)
 start one of their own, as everything outside the tests does.
 
@@ -179,11 +179,11 @@ def _become(request: dict[str, object], output: int) -> list[str]:
 
 
 def main() -> int:
-    from agent import catalog, cli
-    from agent.cli import run  # noqa: F401  what `vitald run` loads by name
+    from vitald import catalog, cli
+    from vitald.cli import run  # noqa: F401  what `vitald run` loads by name
 
     gc.disable()
-    import agent.daemon  # noqa: F401  and this is what takes long
+    import vitald.daemon  # noqa: F401  and this is what takes long
 
     catalog.load()
     gc.collect()

@@ -15,17 +15,17 @@ from typing import cast
 
 import pytest
 
-from agent import config
-from agent.lane import Lane
-from agent.model import Action, Event, Readings, SourceState, Trust
-from agent.sources.assembly import Sources
-from agent.sources.host.clock import Timex
-from agent.sources.host.host import Host
-from agent.sources.polled import Polled
 from tests.looking import CATALOG, Looking
 from tests.network_tree import EFA, MLX5, NetworkTree
 from tests.neuron_tree import NeuronTree
 from tests.trees import Tree
+from vitald import config
+from vitald.lane import Lane
+from vitald.model import Action, Event, Readings, SourceState, Trust
+from vitald.sources.assembly import Sources
+from vitald.sources.host.clock import Timex
+from vitald.sources.host.host import Host
+from vitald.sources.polled import Polled
 
 ROOT = "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro"
 
@@ -49,7 +49,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead = 0.0
         for name, module in list(sys.modules.items()):
-            if name.startswith("agent.sources.") and getattr(module, "time", None) is time:
+            if name.startswith("vitald.sources.") and getattr(module, "time", None) is time:
                 monkeypatch.setattr(module, "time", self)
 
     def time(self) -> float:

@@ -1,7 +1,7 @@
 """
 check: how long `vitald check` takes, as a scheduler's prolog calls it.
 
-The installed command and `python -m agent check`, by turns with Python doing nothing at all: with its site packages, and
+The installed command and `python -m vitald check`, by turns with Python doing nothing at all: with its site packages, and
 without them.
 """
 
@@ -24,8 +24,8 @@ def run() -> Json:
         asked = ["check", "--socket", str(running.socket)]
         commands = {
             "vitald": [str(_SCRIPT), *asked],
-            "python_m_agent": command("-m", "agent", *asked),
-            "status": command("-m", "agent", "status", *asked[1:]),
+            "python_m_agent": command("-m", "vitald", *asked),
+            "status": command("-m", "vitald", "status", *asked[1:]),
             "floor_python": command("-c", "pass"),
             "floor_python_isolated": command("-I", "-S", "-c", "pass"),
         }

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import time
 
-from agent import catalog
-from agent.judge.judge import Judge
-from agent.ledger import Entry, Ledger
-from agent.model import Component, ComponentKind, Event
-from agent.sources.source import Position
 from tests.bench.measure import Json, less, load, scratch, spread, timed
+from vitald import catalog
+from vitald.judge.judge import Judge
+from vitald.ledger import Entry, Ledger
+from vitald.model import Component, ComponentKind, Event
+from vitald.sources.source import Position
 
 ROUNDS = 300
 _GAP_S = 0.01  # a fault comes to a disk that was at rest

@@ -17,12 +17,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from agent import catalog
-from agent.diagnostics.dcgm import reading
-from agent.diagnostics.dcgm.meanings import Meanings
-from agent.diagnostics.idle import Gate
-from agent.diagnostics.process import leftovers
-from agent.simulator.node import SimulatedNode
 from tests.bench.measure import (
     PYTHON,
     ROOT,
@@ -42,6 +36,12 @@ from tests.bench.measure import (
     timed,
 )
 from tests.dcgmi import Answer, Dcgmi, diag, document
+from vitald import catalog
+from vitald.diagnostics.dcgm import reading
+from vitald.diagnostics.dcgm.meanings import Meanings
+from vitald.diagnostics.idle import Gate
+from vitald.diagnostics.process import leftovers
+from vitald.simulator.node import SimulatedNode
 
 PROLOGS, LOOKS, READS, STARTS, JOBS, RUNS = 100, 40, 100, 10, 10, 20
 EXTRA = 1000  # processes
@@ -157,7 +157,7 @@ def _to_start(folder: Path, running: Node, dcgmi: Dcgmi) -> Json:
         dcgmi.forget()
         began = time.time()
         done = subprocess.run(
-            command("-m", "agent", "diag", "run", "1", "--socket", str(running.socket)),
+            command("-m", "vitald", "diag", "run", "1", "--socket", str(running.socket)),
             cwd=ROOT,
             env={**os.environ, **environment(folder)},
             capture_output=True,

@@ -30,22 +30,22 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from agent import catalog, config, toml
-from agent.catalog import CatalogError
-from agent.config import ConfigError
-from agent.judge.judge import Judge
-from agent.judge.verdict import fold
-from agent.ledger import Entry, Ledger, StoredEvent
-from agent.model import Event, Transition
-from agent.outputs import form
-from agent.sources.kernel_log.announced import Announcements
-from agent.sources.kernel_log.interpret import Interpreter
-from agent.sources.kernel_log.kmsg import Kmsg, _Cursor
-from agent.sources.kernel_log.lines import strip
-from agent.sources.kernel_log.record import KernelRecord, TornRecord
-from agent.sources.kernel_log.sighting import Sighting
-from agent.sources.pci import PciInventory
 from tests.bench.measure import ROOT, Json, rss_mib, scratch
+from vitald import catalog, config, toml
+from vitald.catalog import CatalogError
+from vitald.config import ConfigError
+from vitald.judge.judge import Judge
+from vitald.judge.verdict import fold
+from vitald.ledger import Entry, Ledger, StoredEvent
+from vitald.model import Event, Transition
+from vitald.outputs import form
+from vitald.sources.kernel_log.announced import Announcements
+from vitald.sources.kernel_log.interpret import Interpreter
+from vitald.sources.kernel_log.kmsg import Kmsg, _Cursor
+from vitald.sources.kernel_log.lines import strip
+from vitald.sources.kernel_log.record import KernelRecord, TornRecord
+from vitald.sources.kernel_log.sighting import Sighting
+from vitald.sources.pci import PciInventory
 
 T = TypeVar("T")
 CORPORA = (ROOT / "tests/data/kernel_lines.jsonl", ROOT.parent / "shared/reference/kernel-lines.dev.jsonl")

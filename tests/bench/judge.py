@@ -26,13 +26,6 @@ from pathlib import Path
 
 from aiohttp import web
 
-from agent import catalog
-from agent.catalog import Catalog
-from agent.judge.judge import Judge
-from agent.ledger import FILE, Ledger, schema, sums
-from agent.model import Event
-from agent.sources.kernel_log.announced import Announcements
-from agent.sources.kernel_log.interpret import Interpreter
 from tests.bench import ring
 from tests.bench.measure import (
     SETTLE_S,
@@ -54,6 +47,13 @@ from tests.bench.measure import (
     timed,
 )
 from tests.harness import UnixConnection
+from vitald import catalog
+from vitald.catalog import Catalog
+from vitald.judge.judge import Judge
+from vitald.ledger import FILE, Ledger, schema, sums
+from vitald.model import Event
+from vitald.sources.kernel_log.announced import Announcements
+from vitald.sources.kernel_log.interpret import Interpreter
 
 EVENTS = 1_000_000
 OPEN = (0, 10, 100, 1000)

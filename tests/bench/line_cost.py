@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from agent import catalog
-from agent.judge.judge import Judge
-from agent.sources.kernel_log.announced import Announcements
-from agent.sources.kernel_log.interpret import Interpreter
-from agent.sources.kernel_log.kmsg import Kmsg, _Cursor
-from agent.sources.kernel_log.lines import strip
-from agent.sources.kernel_log.record import split
-from agent.sources.pci import PciInventory
 from tests.bench import ring
 from tests.bench.measure import ROOT, SETTLE_S, Helper, Json, Usage, load, node, pid_of, scratch
+from vitald import catalog
+from vitald.judge.judge import Judge
+from vitald.sources.kernel_log.announced import Announcements
+from vitald.sources.kernel_log.interpret import Interpreter
+from vitald.sources.kernel_log.kmsg import Kmsg, _Cursor
+from vitald.sources.kernel_log.lines import strip
+from vitald.sources.kernel_log.record import split
+from vitald.sources.pci import PciInventory
 
 ROUNDS = 60
 _FILL = 3000

@@ -90,7 +90,7 @@ def environment(folder: Path) -> dict[str, str]:
         with warm:
             warm.metrics()
             for verb in ("check", "status"):
-                asked = command("-m", "agent", verb, "--socket", str(warm.socket))
+                asked = command("-m", "vitald", verb, "--socket", str(warm.socket))
                 subprocess.run(asked, check=False, capture_output=True, cwd=ROOT, env={**os.environ, **made})
     return made
 

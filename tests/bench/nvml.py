@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.simulator.build import CannotBuild
-from agent.simulator.node import SimulatedNode
-from agent.sources.nvml.client import Worker
 from tests.bench.measure import SETTLE_S, Json, Skipped, Usage, load, memory_mib, node, pid_of, scratch, spread
+from vitald.simulator.build import CannotBuild
+from vitald.simulator.node import SimulatedNode
+from vitald.sources.nvml.client import Worker
 
 LOOKS = 200
 SECONDS = 60.0
@@ -34,7 +34,7 @@ _BARE = """
 import ctypes, json, sys, time
 sys.path[:] = json.loads(sys.argv[1])
 import pynvml
-from agent.sources.nvml import calls
+from vitald.sources.nvml import calls
 pynvml.nvmlLib = ctypes.CDLL(sys.argv[2])
 pynvml.nvmlInitWithFlags(1)
 made = 0

@@ -20,17 +20,17 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from agent import catalog
-from agent import config as configs
-from agent.config import POLLED
-from agent.lane import Lane
-from agent.sources.assembly import Sources
-from agent.sources.pci import PciInventory
-from agent.sources.polled import Found, Polled
 from tests.bench.measure import SETTLE_S, Connection, Helper, Json, cpu_s, load, memory_mib, node, pid_of, scratch, spread, timed
 from tests.network_tree import MLX5, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import Tree
+from vitald import catalog
+from vitald import config as configs
+from vitald.config import POLLED
+from vitald.lane import Lane
+from vitald.sources.assembly import Sources
+from vitald.sources.pci import PciInventory
+from vitald.sources.polled import Found, Polled
 
 ROUNDS, WARM = 100, 5
 SECONDS = 120.0

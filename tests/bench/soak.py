@@ -49,13 +49,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from agent.simulator.node import SimulatedNode
 from tests.bench.measure import PYTHON, ROOT, Json, cpu_s, load, scratch
 from tests.dcgmi import Dcgmi, Fault, diag
 from tests.harness import UnixConnection, free_port
 from tests.network_tree import NetworkTree
 from tests.neuron_tree import NeuronTree
 from tests.trees import Tree
+from vitald.simulator.node import SimulatedNode
 
 HOURS = 24.0
 SHORTEST = 0.03  # a shorter day is over before there are samples of its first and its last third
@@ -162,10 +162,10 @@ class Work:
 
     def watch(self) -> None:
         """Have everything counted that the daemon does outside its loop. Each count goes down only after the loop has been told."""
-        from agent import lane
-        from agent.diagnostics import process
-        from agent.sources.nvml import client
-        from agent.sources.readers import Readers
+        from vitald import lane
+        from vitald.diagnostics import process
+        from vitald.sources.nvml import client
+        from vitald.sources.readers import Readers
 
         work = self
 
@@ -262,10 +262,10 @@ class Loop(asyncio.SelectorEventLoop):
 
 def serve(folder: Path, fd: int) -> None:
     """The daemon's process: `vitald run`, with this clock, and somebody who turns it at the other end of `fd`."""
-    from agent import config as configs
-    from agent import log
-    from agent.cli.run import give_back_early
-    from agent.sources.nvml import client
+    from vitald import config as configs
+    from vitald import log
+    from vitald.cli.run import give_back_early
+    from vitald.sources.nvml import client
 
     faulthandler.register(signal.SIGUSR1)
     control = socket.socket(fileno=fd)
@@ -275,7 +275,7 @@ def serve(folder: Path, fd: int) -> None:
     work.watch()
     config = configs.load(folder / "config.toml")
     log.configure(config.log.level, config.log.format)
-    from agent.daemon import Daemon
+    from vitald.daemon import Daemon
 
     give_back_early()
     asked = False

@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from agent import catalog
-from agent.catalog import Catalog
-from agent.judge.judge import Judge
-from agent.ledger import Entry, Ledger
-from agent.model import Component, ComponentKind, Event
-from agent.sources.kernel_log.announced import Announcements
-from agent.sources.kernel_log.interpret import Interpreter
 from tests.bench.measure import SETTLE_S, Json, Node, command, environment, load, memory_mib, node, pid_of, scratch, spread, timed
+from vitald import catalog
+from vitald.catalog import Catalog
+from vitald.judge.judge import Judge
+from vitald.ledger import Entry, Ledger
+from vitald.model import Component, ComponentKind, Event
+from vitald.sources.kernel_log.announced import Announcements
+from vitald.sources.kernel_log.interpret import Interpreter
 
 EVENTS = 1_000_000
 OPEN = 10
@@ -72,7 +72,7 @@ def run() -> Json:
             times["million"].append(_start(full))
             _forget(full.state)
             times["million_cold"].append(_start(full))
-            imports.append(_python("import agent.daemon, agent.cli.run", folder))
+            imports.append(_python("import vitald.daemon, vitald.cli.run", folder))
             bare.append(_python("pass", folder))
         figures: Json = {name: {what: spread([one[what] for one in taken[1:]]) for what in taken[0]} for name, taken in times.items()}
         return {

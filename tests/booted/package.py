@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from agent import __version__
 from tests.harness import ROOT
+from vitald import __version__
 
 OLD = "0.0.1"
 
@@ -37,7 +37,7 @@ def older(package: Path, folder: Path) -> Path:
     tree, made = folder / "tree", folder / "old.deb"
     subprocess.run(["dpkg-deb", "--raw-extract", str(package), str(tree)], check=True)
     lower(tree / "DEBIAN/control", f"Version: {__version__}", f"Version: {OLD}")
-    for file in tree.rglob("agent/__init__.py"):
+    for file in tree.rglob("vitald/__init__.py"):
         lower(file, f'"{__version__}"', f'"{OLD}"')
     subprocess.run(["dpkg-deb", "--build", "--root-owner-group", "-Znone", str(tree), str(made)], check=True, capture_output=True)
     return made

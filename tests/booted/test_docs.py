@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent import __version__
 from tests.booted.machine import Done, Machine
 from tests.doc_commands import Where, commands, failures
 from tests.system.test_docs_commands import with_blocks
+from vitald import __version__
 
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
 

@@ -14,10 +14,10 @@ from typing import cast
 
 import pytest
 
-from agent import __version__
 from tests.booted.machine import Machine
 from tests.booted.package import version_of
 from tests.booted.service import BELIEVING, SOCKET, UNITS, Json, Service, fresh_pci, xid
+from vitald import __version__
 
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent import toml
-from agent.judge.judge import ACCEPTED, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SOURCE_FAILED, Judge
-from agent.judge.verdict import Work, fold
-from agent.ledger import Entry, Ledger
-from agent.model import (
+from tests.unit.builders import booted, catalogue, interpreter
+from vitald import toml
+from vitald.judge.judge import ACCEPTED, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SOURCE_FAILED, Judge
+from vitald.judge.verdict import Work, fold
+from vitald.ledger import Entry, Ledger
+from vitald.model import (
     NODE,
     Asked,
     Component,
@@ -28,8 +29,7 @@ from agent.model import (
     Value,
     When,
 )
-from agent.sources.kernel_log.lines import Line, strip
-from tests.unit.builders import booted, catalogue, interpreter
+from vitald.sources.kernel_log.lines import Line, strip
 
 VERBS = (
     *("at", "line", "times", "old", "drill", "fact", "reboot", "restart", "clear", "replaced", "remedy", "accept", "deaf", "hears", "step"),

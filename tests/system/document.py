@@ -8,7 +8,7 @@ import jsonschema_rs
 
 from tests.harness import ROOT
 
-DOCUMENT = json.loads((ROOT / "agent/outputs/openapi.json").read_text())
+DOCUMENT = json.loads((ROOT / "agent/vitald/outputs/openapi.json").read_text())
 
 
 def closed(schema: object) -> object:

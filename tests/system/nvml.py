@@ -19,21 +19,21 @@ from types import TracebackType
 from typing import Any, Union
 from unittest import mock
 
-from agent import toml
-from agent.catalog import Catalog, load
-from agent.catalog.loader import FOLDER
-from agent.config import Nvml as Settings
-from agent.judge.judge import Judge
-from agent.lane import Lane
-from agent.model import Event, Finding, Readings, SourceState
-from agent.simulator.node import Call, SimulatedNode
-from agent.sources.nvml import source as nvml_source
-from agent.sources.nvml.client import Worker
-from agent.sources.nvml.node import GpuNode
-from agent.sources.nvml.source import Nvml
-from agent.sources.pci import PciInventory
-from agent.sources.source import Batch, Position
 from tests.pace import patient
+from vitald import toml
+from vitald.catalog import Catalog, load
+from vitald.catalog.loader import FOLDER
+from vitald.config import Nvml as Settings
+from vitald.judge.judge import Judge
+from vitald.lane import Lane
+from vitald.model import Event, Finding, Readings, SourceState
+from vitald.simulator.node import Call, SimulatedNode
+from vitald.sources.nvml import source as nvml_source
+from vitald.sources.nvml.client import Worker
+from vitald.sources.nvml.node import GpuNode
+from vitald.sources.nvml.source import Nvml
+from vitald.sources.pci import PciInventory
+from vitald.sources.source import Batch, Position
 
 BOOT = "b0070000-0000-4000-8000-000000000001"
 PATIENCE_S = 15.0  # for what is due at once: a machine may be busy

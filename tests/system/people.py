@@ -17,9 +17,9 @@ import contextlib, importlib, io, json, os, pkgutil, sys
 from pathlib import Path
 uid, groups, root = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 sys.path.insert(0, root)
-import tests.harness, encodings.idna, agent.toml, agent.cli
-for module in pkgutil.iter_modules(agent.cli.__path__):
-    importlib.import_module("agent.cli." + module.name)
+import tests.harness, encodings.idna, vitald.toml, vitald.cli
+for module in pkgutil.iter_modules(vitald.cli.__path__):
+    importlib.import_module("vitald.cli." + module.name)
 os.setgroups(groups)
 os.setresgid(uid, uid, uid)
 os.setresuid(uid, uid, uid)
@@ -40,7 +40,7 @@ def cli(*arguments):
     said, complained = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
         try:
-            code = agent.cli.main([*arguments, "--socket", "vitald.sock"])
+            code = vitald.cli.main([*arguments, "--socket", "vitald.sock"])
         except SystemExit as ended:
             code = ended.code
     return [code, said.getvalue(), complained.getvalue()]

@@ -118,8 +118,8 @@ def test_events_since_a_time(known: Node) -> None:
 
 SLOW_TO_SHOW = """
 import asyncio, sys
-from agent.cli import main
-from agent.keeper import Keeper
+from vitald.cli import main
+from vitald.keeper import Keeper
 
 store = Keeper.store
 

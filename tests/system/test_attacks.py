@@ -39,8 +39,6 @@ from typing import cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.diagnostics import tool
-from agent.simulator.node import SimulatedNode
 from tests.conftest import is_read_only, require
 from tests.dcgmi import Answer, Dcgmi
 from tests.harness import PYTHON, ROOT, Json, Node
@@ -48,6 +46,8 @@ from tests.pace import patient
 from tests.system import forging
 from tests.system.disk import open_codes, stored
 from tests.system.lines import Ring, about, fresh_pci, fresh_pid, wait_for_pid, xid
+from vitald.diagnostics import tool
+from vitald.simulator.node import SimulatedNode
 
 NOBODY, GROUP = 65534, 1
 Make = Callable[..., Node]
@@ -148,7 +148,7 @@ class Person:
 
 def routes(method: str) -> list[str]:
     """All of the contract, with something that is there in place of each parameter. Not the stream, which has no end."""
-    contract = json.loads((ROOT / "agent/outputs/openapi.json").read_text())
+    contract = json.loads((ROOT / "agent/vitald/outputs/openapi.json").read_text())
     known = {"{kind}": "xid", "{code}": "79", "{id}": "1"}
     paths = [path for path, methods in contract["paths"].items() if method in methods and path != "/v1/watch"]
     return [re.sub(r"\{\w+\}", lambda found: known[found[0]], path) for path in paths]
@@ -798,7 +798,7 @@ def _unprintable(text: str, *, terminal: bool = False) -> set[str]:
 def _on_a_terminal(node: Node, *arguments: str) -> str:
     """What a person sees, colours and all."""
     reading, writing = pty.openpty()
-    command = [PYTHON, "-m", "agent", *arguments, "--socket", str(node.socket)]
+    command = [PYTHON, "-m", "vitald", *arguments, "--socket", str(node.socket)]
     with subprocess.Popen(command, stdout=writing, stderr=writing, cwd=ROOT, env={**os.environ, "TERM": "xterm"}):
         os.close(writing)
         shown = b""

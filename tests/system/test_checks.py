@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config, DcgmHealth, EfaLoopback, Nccl, Nccom, Paths
-from agent.diagnostics.check import Check
-from agent.diagnostics.checks import dcgm_health, efa_loopback, nccl, nccom
-from agent.diagnostics.process import Programs
-from agent.diagnostics.report import Ask, Outcome, Report
 from tests.network_tree import EFA, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import NVIDIA, Tree
+from vitald.config import Config, DcgmHealth, EfaLoopback, Nccl, Nccom, Paths
+from vitald.diagnostics.check import Check
+from vitald.diagnostics.checks import dcgm_health, efa_loopback, nccl, nccom
+from vitald.diagnostics.process import Programs
+from vitald.diagnostics.report import Ask, Outcome, Report
 
 # A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not go through an adapter.
 FI_PINGPONG = """\

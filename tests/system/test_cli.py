@@ -101,7 +101,7 @@ def on_terminal(node: Node, *arguments: str, **environment: str) -> str:
     """What a person sees on a terminal of 100 columns."""
     leader, follower = pty.openpty()
     try:
-        command = [PYTHON, "-m", "agent", *arguments, "--socket", str(node.socket)]
+        command = [PYTHON, "-m", "vitald", *arguments, "--socket", str(node.socket)]
         named = {**os.environ, "COLUMNS": "100", "LINES": "48", **environment}
         subprocess.run(command, cwd=ROOT, stdout=follower, stdin=follower, env=named, timeout=20)
         os.set_blocking(leader, False)

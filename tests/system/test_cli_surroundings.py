@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import VERBS
 from tests.harness import PYTHON, ROOT, Node
 from tests.system.lines import wait_for_pid, xid
+from vitald.cli import VERBS
 
 BARE = {"PATH": "/usr/bin:/bin"}  # PYTHONUNBUFFERED of this machine would hide what is found here
 LISTS = {"events", "findings", "why", "gpus", "components", "explain"}
@@ -67,7 +67,7 @@ NO_COMPILER = {"demo": {"PATH": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"
 
 def vitald(words: list[str], verb: str = "", **files: object) -> subprocess.CompletedProcess[str]:
     given: dict[str, object] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **files}
-    command = [PYTHON, "-m", "agent", *words]
+    command = [PYTHON, "-m", "vitald", *words]
     return subprocess.run(command, cwd=ROOT, env=NO_COMPILER.get(verb, BARE), text=True, timeout=60, **given)  # type: ignore[call-overload,no-any-return]
 
 

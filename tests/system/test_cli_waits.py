@@ -72,7 +72,7 @@ def saying(body: bytes, status: bytes = b"200 OK") -> Callable[[socket.socket], 
 
 def ask(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     begun = time.monotonic()
-    command = [PYTHON, "-m", "agent", *arguments, "--socket", str(path), "--timeout", "0.3"]
+    command = [PYTHON, "-m", "vitald", *arguments, "--socket", str(path), "--timeout", "0.3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert time.monotonic() - begun < patient(0.3 + OVERHEAD_S)
     return done
@@ -141,7 +141,7 @@ def test_a_frozen_daemon(shared_node: Node) -> None:
 
 @contextmanager
 def following(node: Node, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [PYTHON, "-m", "agent", "events", "--follow", "--json", *arguments, "--socket", str(node.socket)]
+    command = [PYTHON, "-m", "vitald", "events", "--follow", "--json", *arguments, "--socket", str(node.socket)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
@@ -199,6 +199,6 @@ def test_a_reader_that_goes_away(shared_node: Node) -> None:
     node = shared_node
     node.write(*(xid(number) for number in range(400)), xid(401))
     wait_for_pid(node, 401)
-    command = f"{PYTHON} -m agent events --since 0 --json --socket {node.socket} | head -1; exit ${{PIPESTATUS[0]}}"
+    command = f"{PYTHON} -m vitald events --since 0 --json --socket {node.socket} | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr, pid_in(done.stdout)) == (0, "", 0)

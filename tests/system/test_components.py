@@ -9,11 +9,11 @@ from typing import cast
 
 import pytest
 
-from agent.simulator.node import SimulatedNode
 from tests.conftest import require
 from tests.harness import Json, Node
 from tests.system.document import conforms
 from tests.system.lines import wait_for_pid, xid
+from vitald.simulator.node import SimulatedNode
 
 
 @pytest.fixture(scope="module")

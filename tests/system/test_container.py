@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from agent import __version__, config
 from tests.harness import PYTHON, ROOT, Node
 from tests.system.lines import xid
+from vitald import __version__, config
 
 CONTAINER, KUBERNETES = ROOT / "packaging/container", ROOT / "packaging/kubernetes"
 CONTAINERFILE = (CONTAINER / "Containerfile").read_text("utf-8")

@@ -21,14 +21,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent.diagnostics import descendants, process
-from agent.diagnostics.check import Command, Ended, Output
-from agent.diagnostics.process import Programs, leftovers
-from agent.diagnostics.start import Started, start
 from tests.conftest import require
 from tests.dcgmi import Answer, Dcgmi, diag, document, refusal
 from tests.pace import patient
 from tests.unit.builders import ROOT
+from vitald.diagnostics import descendants, process
+from vitald.diagnostics.check import Command, Ended, Output
+from vitald.diagnostics.process import Programs, leftovers
+from vitald.diagnostics.start import Started, start
 
 TOKEN = f"TOKEN={secrets.token_hex(8)}"  # in the environment of all that these tests start
 SOON_S = patient(8.0)  # far more than anything here takes, on a busy machine
@@ -676,8 +676,8 @@ def test_what_cannot_be_ended_is_named_and_left(dcgmi: Dcgmi, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(process, "_LAST_S", 0.3)
-        patch.setattr("agent.diagnostics.descendants.os.kill", refuse)
-        patch.setattr("agent.diagnostics.descendants.os.killpg", refuse)
+        patch.setattr("vitald.diagnostics.descendants.os.kill", refuse)
+        patch.setattr("vitald.diagnostics.descendants.os.killpg", refuse)
         began = Timed()
         output = run(command(dcgmi, deadline_s=0.4))
         assert began.seconds < patient(3.0)
@@ -687,7 +687,7 @@ def test_what_cannot_be_ended_is_named_and_left(dcgmi: Dcgmi, monkeypatch: pytes
     dcgmi.end()
     with monkeypatch.context() as patch:
         patch.setattr(process, "_LAST_S", 0.3)
-        patch.setattr("agent.diagnostics.descendants.os.killpg", refuse)
+        patch.setattr("vitald.diagnostics.descendants.os.killpg", refuse)
         output = run(command(dcgmi, deadline_s=0.4), lambda: Programs(procfs=dcgmi.folder))  # where nothing can be looked for
     (pid,) = dcgmi.alive()
     assert output.left == (f"{dcgmi.path} (pid {pid})",)
@@ -762,7 +762,7 @@ def test_another_containers_processes_are_left_alone(dcgmi: Dcgmi, tmp_path: Pat
     fake = tmp_path / "proc"
     bystander = subprocess.Popen(["sleep", "300"])
     (fake / str(bystander.pid)).mkdir(parents=True)
-    monkeypatch.setattr("agent.diagnostics.start.secrets.token_hex", lambda _: "guessed")
+    monkeypatch.setattr("vitald.diagnostics.start.secrets.token_hex", lambda _: "guessed")
     (fake / str(bystander.pid) / "environ").write_text("VITALD_RUN=guessed")
     (fake / str(bystander.pid) / "stat").write_text(f"{bystander.pid} (nvvs) S 1 {bystander.pid} 1 0 -1 {'0 ' * 14}99999999999 0")
     try:
@@ -782,7 +782,7 @@ def test_a_kernel_without_pidfd(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -
     def absent(pid: int, flags: int = 0) -> int:
         raise OSError(errno.ENOSYS, "no such call")
 
-    monkeypatch.setattr("agent.diagnostics.process.os.pidfd_open", absent)
+    monkeypatch.setattr("vitald.diagnostics.process.os.pidfd_open", absent)
     began = Timed()
     assert run(command(dcgmi, deadline_s=60.0)).ended is Ended.EXITED
     assert began.seconds < SOON_S
@@ -799,8 +799,8 @@ def script(text: str, *argv: str) -> str:
 
 _SCRIPT = """
 import asyncio, ctypes, os, signal, sys
-from agent.diagnostics.check import Command
-from agent.diagnostics.process import Programs
+from vitald.diagnostics.check import Command
+from vitald.diagnostics.process import Programs
 {first}
 async def main():
     output = await Programs().execute(Command(argv=("/bin/sh", "-c", sys.argv[1]), deadline_s=8.0, grace_s=0.2))

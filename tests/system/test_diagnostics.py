@@ -12,12 +12,12 @@ from typing import cast
 
 import pytest
 
-from agent.simulator.node import SimulatedNode
 from tests.conftest import require
 from tests.dcgmi import Answer, Dcgmi, Fault, diag, refused
 from tests.harness import Json, Node
 from tests.pace import patient
 from tests.system.document import conforms
+from vitald.simulator.node import SimulatedNode
 
 GPUS = 8
 

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import VERBS, main
-from agent.config import POLLED
-from agent.simulator.node import SimulatedNode
 from tests import findings_page
 from tests.conftest import require
 from tests.dcgmi import Dcgmi
 from tests.doc_commands import ROOT, Command, Where, commands, expand, failures, spans, unsound
 from tests.harness import PYTHON, UnixConnection
 from tests.pace import patient
+from vitald.cli import VERBS, main
+from vitald.config import POLLED
+from vitald.simulator.node import SimulatedNode
 
 DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))]
 DOCUMENTS += sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("packaging/*/README.md"))
@@ -78,7 +78,7 @@ class Machine:
         self.enter = ["nsenter", "--target", first, "--mount", "--net", "--pid"]
         self.daemon: subprocess.Popen[bytes] | None = None
         self.environment = {**os.environ, **gpus.environment, "PATH": dcgmi.search_path, "PYTHONPATH": str(ROOT)}
-        self.put("/usr/bin/vitald", f'#!/bin/sh\nexec {PYTHON} -m agent "$@"\n', 0o755)
+        self.put("/usr/bin/vitald", f'#!/bin/sh\nexec {PYTHON} -m vitald "$@"\n', 0o755)
         # Where a package would have put them.
         polled = "".join(f"[{section}]\nenabled = false\n" for section in POLLED)
         self.put("/etc/vitald/config.toml", _CONFIG.format(sysfs=gpus.sysfs, library=gpus.library, polled=polled))
@@ -178,7 +178,7 @@ def test_the_operations_guide_has_commands_of_each_place() -> None:
 def test_commands_in_the_text_are_ours(document: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Each `vitald ...` names a verb and options that there are."""
     for module, *_ in VERBS.values():
-        monkeypatch.setattr(importlib.import_module(f"agent.cli.{module}"), "run", lambda arguments: 0)
+        monkeypatch.setattr(importlib.import_module(f"vitald.cli.{module}"), "run", lambda arguments: 0)
     wrong = [told for command in spans(document) if (told := refused(command, capsys))]
     assert not wrong, "\n".join(wrong)
 

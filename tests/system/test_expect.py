@@ -18,7 +18,7 @@ EXPECT = "/v1/expect"
 CONFIRM = f"{EXPECT}/confirm"
 WHY = "card 15 is out until Monday, ticket 4711"
 # A count is told after three looks, a minute apart: tests do not wait for that.
-HURRY = "import sys; from agent.sources import assembly; assembly._EXPECT_EVERY_S = {}; from agent.cli import main; sys.exit(main())"
+HURRY = "import sys; from vitald.sources import assembly; assembly._EXPECT_EVERY_S = {}; from vitald.cli import main; sys.exit(main())"
 
 
 class Machine(Node):

@@ -35,12 +35,6 @@ from typing import cast
 import anyio
 import pytest
 
-from agent.board import Board
-from agent.lane import Lane
-from agent.ledger import Audit, Ledger
-from agent.pipeline import Pipeline
-from agent.simulator.node import SimulatedNode
-from agent.sources.source import Batch, Position
 from tests.conftest import require
 from tests.harness import Json, Node
 from tests.pace import patient
@@ -48,6 +42,12 @@ from tests.system.disk import open_codes, stored
 from tests.system.lines import pids, wait_for_pid, xid
 from tests.unit.builders import catalogue, event, gpu
 from tests.whole_tree import WholeTree
+from vitald.board import Board
+from vitald.lane import Lane
+from vitald.ledger import Audit, Ledger
+from vitald.pipeline import Pipeline
+from vitald.simulator.node import SimulatedNode
+from vitald.sources.source import Batch, Position
 
 Make = Callable[..., Node]
 LOOKS = ("neuron", "network", "pci", "host")

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from agent.catalog import load
-from agent.config import Nvml as Settings
-from agent.lane import Lane
-from agent.model import Readings, SourceState
-from agent.sources.nvml.client import Worker, holders
-from agent.sources.nvml.source import Nvml
-from agent.sources.pci import PciInventory
-from agent.sources.source import Batch
+from vitald.catalog import load
+from vitald.config import Nvml as Settings
+from vitald.lane import Lane
+from vitald.model import Readings, SourceState
+from vitald.sources.nvml.client import Worker, holders
+from vitald.sources.nvml.source import Nvml
+from vitald.sources.pci import PciInventory
+from vitald.sources.source import Batch
 
 pytestmark = [
     pytest.mark.gpu,

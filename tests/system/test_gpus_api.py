@@ -14,8 +14,6 @@ from typing import cast
 
 import pytest
 
-from agent.cli import main
-from agent.simulator.node import SimulatedNode
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
@@ -25,6 +23,8 @@ from tests.system.test_api import SLOW_TO_SHOW
 from tests.system.test_cli import on_terminal
 from tests.system.test_cli_waits import pretender, saying
 from tests.system.test_metrics import complaints
+from vitald.cli import main
+from vitald.simulator.node import SimulatedNode
 
 MODEL = "NVIDIA H100 80GB HBM3"
 Pair = tuple[SimulatedNode, Node]
@@ -83,7 +83,7 @@ def workers(node: Node) -> list[int]:
     for entry in Path("/proc").iterdir():
         try:
             parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-            if parent == str(node.process.pid) and b"agent.sources.nvml.worker" in (entry / "cmdline").read_bytes():
+            if parent == str(node.process.pid) and b"vitald.sources.nvml.worker" in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except (OSError, IndexError):
             continue
@@ -529,7 +529,7 @@ def test_one_that_hangs_alone_is_let_go_of(make_pair: Callable[..., Pair]) -> No
 def test_demo(tmp_path: Path) -> None:
     """To its end, with everything that it shows of faults marked as simulated, and nothing left behind."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1", "COLUMNS": "120"}
-    command = [PYTHON, "-m", "agent", "demo", "--pause", "0"]
+    command = [PYTHON, "-m", "vitald", "demo", "--pause", "0"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout[-3000:]
     lines = done.stdout.splitlines()

@@ -19,13 +19,13 @@ from uuid import uuid4
 
 import pytest
 
-from agent.ledger import sums
-from agent.sources.kernel_log.record import split
 from tests import journals
 from tests.conftest import require
 from tests.harness import Json, Node
 from tests.system.lines import Ring, about, fresh_pci, ordinary, pids, wait_for_pid, xid
 from tests.system.machine import Machine
+from vitald.ledger import sums
+from vitald.sources.kernel_log.record import split
 
 pytestmark = pytest.mark.kmsg
 Write = Callable[[str], object]

@@ -9,12 +9,12 @@ from contextlib import closing
 
 import pytest
 
-from agent.ledger import MIGRATIONS
 from tests.harness import Json, Node
 from tests.system.disk import Disk, damage, open_codes
 from tests.system.document import conforms
 from tests.system.lines import about, dbe, fallen_with_company, fresh_pci, remap, wait_for_pid, xid
 from tests.system.machine import Machine
+from vitald.ledger import MIGRATIONS
 
 Make = Callable[..., Node]
 GONE, WAITING = "0000:65:00", "0000:66:00"

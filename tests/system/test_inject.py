@@ -30,7 +30,7 @@ def open_and_exhaust(path, *rest, **named):
             os.write(fd, b"<6>vitald-test: filler\\n")
     return fd
 os.open = open_and_exhaust
-from agent.cli import main
+from vitald.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 

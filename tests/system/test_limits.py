@@ -29,7 +29,7 @@ def start(thread):
         raise RuntimeError("can't start new thread")
     begin(thread)
 threading.Thread.start = start
-from agent.cli import main
+from vitald.cli import main
 sys.exit(main())
 """
 

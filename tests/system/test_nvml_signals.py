@@ -12,14 +12,14 @@ from unittest import mock
 
 import pytest
 
-from agent.catalog import Catalog
-from agent.model import ComponentKind, SourceState
-from agent.simulator import build
-from agent.simulator.node import SimulatedNode, profiles
-from agent.sources.nvml import source as nvml_source
 from tests.conftest import require
 from tests.pace import patient
 from tests.system.nvml import BOOT, Driven, Looking, Outcomes, beside, hasty, outcome, recorded, since, story
+from vitald.catalog import Catalog
+from vitald.model import ComponentKind, SourceState
+from vitald.simulator import build
+from vitald.simulator.node import SimulatedNode, profiles
+from vitald.sources.nvml import source as nvml_source
 
 XID, OF_THE_NODE = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml", "vbios_versions"}
 OF_A_GPU = {"lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission"}

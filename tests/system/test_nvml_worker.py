@@ -16,15 +16,15 @@ from unittest import mock
 
 import pytest
 
-from agent.model import NODE, Component, ComponentKind, Event, SourceState
-from agent.simulator import build
-from agent.simulator.node import SimulatedNode
-from agent.sources.nvml import client
-from agent.sources.nvml import source as nvml_source
 from tests.conftest import require
 from tests.harness import Node
 from tests.pace import patient
 from tests.system.nvml import Looking, Outcomes, beside, hasty, outcome, story
+from vitald.model import NODE, Component, ComponentKind, Event, SourceState
+from vitald.simulator import build
+from vitald.simulator.node import SimulatedNode
+from vitald.sources.nvml import client
+from vitald.sources.nvml import source as nvml_source
 
 # The driver hangs or answers at once; but the worker must be given its turn within the deadline.
 # A worker that a busy machine starts slowly is no call that hangs: several start at a time here.

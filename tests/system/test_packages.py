@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import __version__
 from tests.conftest import require
 from tests.harness import ROOT
+from vitald import __version__
 
 BUILD = "packaging/build"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
@@ -117,9 +117,9 @@ def test_everything_that_a_node_needs_is_there(packages: Packages) -> None:
 
 
 def test_every_file_of_the_daemon_is_there_and_nothing_else(packages: Packages) -> None:
-    installed = packages.tree() / "opt/vitald/lib/common/agent"
+    installed = packages.tree() / "opt/vitald/lib/common/vitald"
     there = {path.relative_to(installed) for path in files(installed)}
-    assert there == {path.relative_to(packages.source / "agent") for path in files(packages.source / "agent")}
+    assert there == {path.relative_to(packages.source / "agent/vitald") for path in files(packages.source / "agent/vitald")}
     assert not list(packages.tree().rglob("__pycache__"))
 
 
@@ -233,8 +233,8 @@ def vitald(tree: Path, *arguments: str, **environment: str) -> str:
 
 def test_the_launcher_starts_the_package_and_nothing_else(unpacked: Path, tmp_path: Path) -> None:
     """Neither variables nor the current folder, nor the libraries of this machine."""
-    (tmp_path / "agent").mkdir()
-    (tmp_path / "agent/__init__.py").write_text("raise SystemExit('the wrong one')")
+    (tmp_path / "vitald").mkdir()
+    (tmp_path / "vitald/__init__.py").write_text("raise SystemExit('the wrong one')")
     (tmp_path / "aiohttp.py").write_text("raise SystemExit('the wrong one')")
     done = subprocess.run(
         [unpacked / "usr/bin/vitald", "version"],
@@ -253,15 +253,15 @@ def test_every_library_comes_from_the_package_but_the_systems_own(unpacked: Path
     look = tmp_path / "bin/look"
     look.parent.mkdir()
     look.write_text(
-        entry.replace("__file__", repr(str(unpacked / f"opt/vitald/lib/python{PYTHON}/bin/vitald"))).partition("from agent.cli")[0]
-        + "import agent.daemon, aiohttp, aiohttp._http_parser, multidict._multidict, yarl._quoting_c, frozenlist._frozenlist\n"
+        entry.replace("__file__", repr(str(unpacked / f"opt/vitald/lib/python{PYTHON}/bin/vitald"))).partition("from vitald.cli")[0]
+        + "import vitald.daemon, aiohttp, aiohttp._http_parser, multidict._multidict, yarl._quoting_c, frozenlist._frozenlist\n"
         "import propcache._helpers_c, pynvml, structlog, prometheus_client, pyudev, anyio\n"
         "print(*(f'{name} {module.__file__}' for name, module in sorted(sys.modules.items()) if getattr(module, '__file__', None)), sep='\\n')\n"
     )
     loaded = dict(line.split(" ", 1) for line in run(f"/usr/bin/python{PYTHON}", "-IS", str(look)).splitlines())
     places = (str(unpacked), f"/usr/lib/python{PYTHON}/", str(look), f"/usr/lib64/python{PYTHON}/")
     assert not {name: path for name, path in loaded.items() if not path.startswith(places)}
-    assert loaded["agent.daemon"].startswith(str(unpacked / "opt/vitald/lib/common"))
+    assert loaded["vitald.daemon"].startswith(str(unpacked / "opt/vitald/lib/common"))
     assert loaded["aiohttp._http_parser"].endswith(".so")
 
 

@@ -17,15 +17,15 @@ from typing import cast
 
 import pytest
 
-from agent.recovery.request import FILE, Ground, Kind, Request, parse, render
-from agent.simulator.node import SimulatedNode
-from agent.sources.nvml.worker import SIMULATED
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
 from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
+from vitald.recovery.request import FILE, Ground, Kind, Request, parse, render
+from vitald.simulator.node import SimulatedNode
+from vitald.sources.nvml.worker import SIMULATED
 
 GPU = "gpu/0000:65:00.0"
 REMAP_FAILED = "Row Remapper Error: (0x0000000001aa5555) - All reserved rows for bank are remapped"
@@ -87,7 +87,7 @@ def quiet(node: Node, here: Site) -> Node:
 
 
 def vitald(*arguments: str, config: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [PYTHON, "-m", "agent", *arguments, "--config", str(config)]
+    command = [PYTHON, "-m", "vitald", *arguments, "--config", str(config)]
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=60.0, check=False, env={**os.environ, **(environment or {})}
     )

@@ -24,10 +24,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.model import ComponentKind, SourceState, Trust
 from tests.looking import told
 from tests.pace import patient
 from tests.whole_tree import Clock, Proc, Watching, believed
+from vitald.model import ComponentKind, SourceState, Trust
 
 OLD, NEW = "2.24.7.0", "2.30.2.0"
 TYPES = (

@@ -316,7 +316,7 @@ def test_rules_that_have_changed_since(node: Node) -> None:
 )
 def test_a_reader_that_goes_away(told: Node, arguments: tuple[str, ...], code: int) -> None:
     """`vitald replay FILE | head -0` is no error, and no other answer."""
-    command = [PYTHON, "-m", "agent", "replay", str(told.state / "ledger.db"), "--config", str(told.config), *arguments]
+    command = [PYTHON, "-m", "vitald", "replay", str(told.state / "ledger.db"), "--config", str(told.config), *arguments]
     read, write = os.pipe()
     os.close(read)
     try:

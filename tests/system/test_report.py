@@ -20,15 +20,15 @@ from typing import cast
 
 import pytest
 
-from agent.ledger import MIGRATIONS, Entry, Ledger, sums
-from agent.model import Component, ComponentKind, Event
-from agent.simulator.node import SimulatedNode
 from tests.conftest import require
 from tests.dcgmi import Dcgmi, Fault, diag
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
 from tests.system.lines import dbe, fallen_with_company, remap, wait_for_pid, xid
 from tests.system.people import NOBODY, cli_as_nobody
+from vitald.ledger import MIGRATIONS, Entry, Ledger, sums
+from vitald.model import Component, ComponentKind, Event
+from vitald.simulator.node import SimulatedNode
 
 GROUP = grp.getgrgid(1)
 SECRET = "hunter2-Tr0ub4dor"
@@ -36,7 +36,7 @@ MIB = 1024 * 1024
 # The most memory that the command ever had, in KiB on standard error.
 _MEASURED = """
 import pathlib, re, sys
-from agent.cli import main
+from vitald.cli import main
 code = main(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1], file=sys.stderr)
 sys.exit(code)
@@ -166,7 +166,7 @@ def test_members_of_the_group_get_what_they_may_read(troubled: Node) -> None:
 
 def test_to_standard_output_and_as_json(troubled: Node) -> None:
     """Nothing but the archive on standard output."""
-    command = [PYTHON, "-m", "agent", "report", "--socket", str(troubled.socket), "--config", str(troubled.config)]
+    command = [PYTHON, "-m", "vitald", "report", "--socket", str(troubled.socket), "--config", str(troubled.config)]
     done = subprocess.run([*command, "--output", "-"], cwd=ROOT, capture_output=True, timeout=60)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
         assert len(tar.getnames()) > 10

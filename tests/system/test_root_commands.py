@@ -70,7 +70,7 @@ class FalseDaemon:
         assert self.process.stdout.readline() == "listening\n"
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [PYTHON, "-m", "agent", *arguments, "--socket", str(self.socket)]
+        command = [PYTHON, "-m", "vitald", *arguments, "--socket", str(self.socket)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(60.0))
 
     def end(self) -> list[str]:
@@ -133,9 +133,9 @@ def test_another_user_may_ask_his_own(answering: Callable[[int, Json], FalseDaem
     """Who is not root is led to nothing that he may not do himself."""
     false = answering(STRANGER, {"": {"findings": []}})
     script = (
-        "import os, sys; from agent.cli import client, findings, render, words; os.setgroups([]); "
+        "import os, sys; from vitald.cli import client, findings, render, words; os.setgroups([]); "
         f"os.setresgid({STRANGER}, {STRANGER}, {STRANGER}); os.setresuid({STRANGER}, {STRANGER}, {STRANGER}); "
-        "from agent.cli import main; sys.exit(main(['findings', '--socket', 'vitald.sock']))"
+        "from vitald.cli import main; sys.exit(main(['findings', '--socket', 'vitald.sock']))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -155,7 +155,7 @@ def second(node: Node, folder: Path, **changed: str) -> subprocess.CompletedProc
         text = text.replace(f'{old} = "{getattr(node, old)}"', f'{old} = "{new}"')
     path = folder / "second.toml"
     path.write_text(text)
-    command = [PYTHON, "-m", "agent", "run", "--config", str(path)]
+    command = [PYTHON, "-m", "vitald", "run", "--config", str(path)]
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=5)
     except subprocess.TimeoutExpired:

@@ -15,11 +15,11 @@ from typing import cast
 
 import pytest
 
-from agent.cli.slurm import Known, Settings, look, read_node, reason_of, withdraw
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node, free_port
 from tests.pace import patient
 from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
+from vitald.cli.slurm import Known, Settings, look, read_node, reason_of, withdraw
 
 HOST = socket.gethostname().partition(".")[0]
 FALLEN = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
@@ -78,7 +78,7 @@ class Slurm:
         (folder / "slurm.conf").write_text(CONF.format(host=HOST, folder=folder, ports=(free_port(), free_port())))
         (folder / "munge/key").write_bytes(os.urandom(128))
         (folder / "munge/key").chmod(0o400)
-        self._script("vitald", f'cd {ROOT} && exec {PYTHON} -m agent "$@"')
+        self._script("vitald", f'cd {ROOT} && exec {PYTHON} -m vitald "$@"')
         for name in ("prolog", "epilog", "healthcheck"):
             only = f'[ -e "{self._healthy}" ] || exit 0\n' if name == "healthcheck" else ""
             where = f"VITALD={folder}/vitald VITALD_CONFIG={self.config} SLURM_CONF={folder}/slurm.conf VITALD_SLURM_RECORD={self.record}"

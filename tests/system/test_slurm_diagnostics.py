@@ -11,7 +11,6 @@ from typing import cast
 
 import pytest
 
-from agent.simulator.node import SimulatedNode
 from tests.conftest import require
 from tests.dcgmi import Answer, Dcgmi, Fault, diag
 from tests.harness import Json, Node
@@ -19,6 +18,7 @@ from tests.pace import patient
 from tests.system.lines import remap
 from tests.system.test_diagnostics import alive, asked, ended, running, state, with_child
 from tests.system.test_slurm import HOST, Slurm, installed, jobs, slurm
+from vitald.simulator.node import SimulatedNode
 
 __all__ = ["installed", "slurm"]  # fixtures
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.simulator.node import SimulatedNode
 from tests.bench import soak
 from tests.bench.soak import BOUNDS, exceeded
 from tests.harness import ROOT, Json
 from tests.system.nvml import _environments, _Worker, own, story
+from vitald.simulator.node import SimulatedNode
 
 _HOURS, _LEAST = 0.25, 2
 # So short a day is one of storms: what is kept up to a limit is still being filled, and that weighs. What is counted in pieces must not grow

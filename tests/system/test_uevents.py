@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import catalog
-from agent.config import Pci as Settings
-from agent.model import Event
-from agent.sources.pci import PciInventory
-from agent.sources.pci_functions import Pci
-from agent.sources.polled import Polled
-from agent.sources.uevents import Uevents
 from tests.conftest import require
 from tests.pace import patient
 from tests.trees import NVIDIA, Tree
+from vitald import catalog
+from vitald.config import Pci as Settings
+from vitald.model import Event
+from vitald.sources.pci import PciInventory
+from vitald.sources.pci_functions import Pci
+from vitald.sources.polled import Polled
+from vitald.sources.uevents import Uevents
 
 if TYPE_CHECKING:
     import pyudev

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from agent import __version__
-from agent.cli import client
-from agent.ledger import FILE, sums
-from agent.ledger.schema import VERSION, is_summed
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.system.lines import REPLACE_FOR_64
 from tests.unit.test_upgrade import OLD, laid_out, said
 from tests.whole_tree import Proc
+from vitald import __version__
+from vitald.cli import client
+from vitald.ledger import FILE, sums
+from vitald.ledger.schema import VERSION, is_summed
 
 Make = Callable[..., Node]
 BOOT = "b0070000-0000-4000-8000-000000000002"  # in which the ledgers were taken
@@ -198,7 +198,7 @@ def daemon_of(folder: Path, server: str, answers: dict[str, Json]) -> Iterator[P
 
 
 def vitald(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PYTHON, "-m", "agent", *arguments, "--socket", str(path)], cwd=ROOT, capture_output=True, text=True, timeout=20)
+    return subprocess.run([PYTHON, "-m", "vitald", *arguments, "--socket", str(path)], cwd=ROOT, capture_output=True, text=True, timeout=20)
 
 
 VERDICT: Json = {"status": "degraded", "rebootRequired": False, "replacementRequired": False, "reasons": ["dimm/1: corrected errors"]}

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from agent import toml
-from agent.catalog import Catalog, Ruling, load
-from agent.judge.judge import BOOT, Judge
-from agent.model import (
+from vitald import toml
+from vitald.catalog import Catalog, Ruling, load
+from vitald.judge.judge import BOOT, Judge
+from vitald.model import (
     NODE,
     Action,
     Asked,
@@ -28,11 +28,11 @@ from agent.model import (
     Trust,
     When,
 )
-from agent.sources.kernel_log.announced import Announcements
-from agent.sources.kernel_log.interpret import Interpreter
-from agent.sources.kernel_log.lines import strip
-from agent.sources.kernel_log.recognise import Recogniser
-from agent.sources.kernel_log.sighting import Sighting
+from vitald.sources.kernel_log.announced import Announcements
+from vitald.sources.kernel_log.interpret import Interpreter
+from vitald.sources.kernel_log.lines import strip
+from vitald.sources.kernel_log.recognise import Recogniser
+from vitald.sources.kernel_log.sighting import Sighting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LINES = ROOT / "tests" / "data" / "kernel_lines.jsonl"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config, Paths
-from agent.diagnostics.check import Check, Command, Ended, Output
-from agent.diagnostics.report import Ask, Report
+from vitald.config import Config, Paths
+from vitald.diagnostics.check import Check, Command, Ended, Output
+from vitald.diagnostics.report import Ask, Report
 
 
 class Programs:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from agent.catalog import load
-from agent.diagnostics.dcgm import reading
-from agent.diagnostics.dcgm.meanings import Meanings
-from agent.diagnostics.report import Report
+from vitald.catalog import load
+from vitald.diagnostics.dcgm import reading
+from vitald.diagnostics.dcgm.meanings import Meanings
+from vitald.diagnostics.report import Report
 
 DEPLOYMENT = (
     *("Denylist", "NVML Library", "CUDA Main Library", "Permissions and OS Blocks", "Persistence Mode", "Environment Variables"),

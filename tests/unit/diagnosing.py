@@ -14,15 +14,15 @@ from typing import Any, TypeVar, cast
 
 from aiohttp import web
 
-from agent.board import Board
-from agent.diagnostics.check import Execute
-from agent.diagnostics.report import Ask, Due, Fault, Going, Measure, Outcome, Refusal, Remedy, Report, Run, Stage, Test
-from agent.lane import Lane
-from agent.ledger import LedgerError
-from agent.outputs import form
-from agent.outputs.api import Api
-from agent.outputs.diagnostics import DiagnosticRoutes, outline
 from tests.harness import Json, UnixConnection
+from vitald.board import Board
+from vitald.diagnostics.check import Execute
+from vitald.diagnostics.report import Ask, Due, Fault, Going, Measure, Outcome, Refusal, Remedy, Report, Run, Stage, Test
+from vitald.lane import Lane
+from vitald.ledger import LedgerError
+from vitald.outputs import form
+from vitald.outputs.api import Api
+from vitald.outputs.diagnostics import DiagnosticRoutes, outline
 
 T = TypeVar("T")
 BEGAN = 1_795_000_000.0

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import client, main
-from agent.cli.client import NoAnswer
 from tests.harness import ROOT
 from tests.pace import patient
+from vitald.cli import client, main
+from vitald.cli.client import NoAnswer
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 MOST_KIB = 96 * 1024
 # Its exit code, and as the last line of its complaints the most memory that it ever had.
 _ASKED = """
 import sys
-from agent.cli import main
+from vitald.cli import main
 try:
     main()
 finally:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.catalog import PROFILES, Case, CatalogError, Clears, Rule, load
-from agent.catalog.loader import FOLDER
-from agent.model import Action, When
 from tests.unit.builders import catalogue, reference, ruling
+from vitald.catalog import PROFILES, Case, CatalogError, Clears, Rule, load
+from vitald.catalog.loader import FOLDER
+from vitald.model import Action, When
 
 WHERE = "NVRM: Xid (PCI:0000:65:00):"
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config import Dcgm
-from agent.config import DcgmHealth as Settings
-from agent.diagnostics.check import Ended, Output
-from agent.diagnostics.checks.dcgm_health import Board, DcgmHealth, build, judge, read
-from agent.diagnostics.report import Fault, Outcome, Remedy, Report
-from agent.model import Action
 from tests.trees import NVIDIA, Tree
 from tests.unit.builders import FUZZ, catalogue, reference
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
+from vitald.config import Dcgm
+from vitald.config import DcgmHealth as Settings
+from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.checks.dcgm_health import Board, DcgmHealth, build, judge, read
+from vitald.diagnostics.report import Fault, Outcome, Remedy, Report
+from vitald.model import Action
 
 HEALTHY = '{"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}'
 NOT_ENABLED = "Error: Health watches not enabled. Please enable watches. \n"

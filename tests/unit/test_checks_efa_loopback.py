@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config import EfaLoopback as Settings
-from agent.diagnostics.check import Ended, Output
-from agent.diagnostics.checks import efa_loopback
-from agent.diagnostics.checks.efa_loopback import EfaLoopback, build, read
-from agent.diagnostics.report import Outcome, Remedy
-from agent.model import Action, Component, ComponentKind
 from tests.network_tree import EFA, MLX5, NetworkTree
 from tests.unit.builders import FUZZ, catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
+from vitald.config import EfaLoopback as Settings
+from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.checks import efa_loopback
+from vitald.diagnostics.checks.efa_loopback import EfaLoopback, build, read
+from vitald.diagnostics.report import Outcome, Remedy
+from vitald.model import Action, Component, ComponentKind
 
 # As libfabric's fi_pingpong prints it; the figures are ours.
 TABLE = """\

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config import Nccl as Settings
-from agent.diagnostics.check import Ended, Output
-from agent.diagnostics.checks import nccl
-from agent.diagnostics.checks.nccl import Nccl, build, read
-from agent.diagnostics.report import Outcome, Remedy
-from agent.model import Action
 from tests.trees import NVIDIA, Tree
 from tests.unit.builders import FUZZ, catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
+from vitald.config import Nccl as Settings
+from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.checks import nccl
+from vitald.diagnostics.checks.nccl import Nccl, build, read
+from vitald.diagnostics.report import Outcome, Remedy
+from vitald.model import Action
 
 # As all_reduce_perf prints it; the figures are ours.
 HEAD = """\

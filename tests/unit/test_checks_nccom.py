@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config import Nccom as Settings
-from agent.diagnostics.check import Ended, Output
-from agent.diagnostics.checks import nccom
-from agent.diagnostics.checks.nccom import Nccom, build, cores, read
-from agent.diagnostics.report import Outcome, Remedy
-from agent.model import Action
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import Tree
 from tests.unit.builders import FUZZ, catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
+from vitald.config import Nccom as Settings
+from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.checks import nccom
+from vitald.diagnostics.checks.nccom import Nccom, build, cores, read
+from vitald.diagnostics.report import Outcome, Remedy
+from vitald.model import Action
 
 GIB = float(1 << 30)
 # As nccom-test prints it (SDK 2.29); the figures are ours.

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.diagnostics import tool
-from agent.diagnostics.check import Ended, Output
-from agent.diagnostics.report import Outcome
 from tests.unit.builders import FUZZ
+from vitald.diagnostics import tool
+from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.report import Outcome
 
 
 def test_a_program_is_found_on_path_then_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

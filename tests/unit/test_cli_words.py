@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import VERBS, client, demo, main, parser, render, words
-from agent.cli.recover import Recover
-from agent.config import load
-from agent.simulator.node import profiles
+from vitald.cli import VERBS, client, demo, main, parser, render, words
+from vitald.cli.recover import Recover
+from vitald.config import load
+from vitald.simulator.node import profiles
 
 NOBODY = ("--socket", "/nonexistent/vitald.sock")  # whoever asks it is told so, and exits with 30
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.sources.kernel_log.clock import _HELD, Clock, in_time_order
-from agent.sources.kernel_log.dates import date_in
-from agent.sources.kernel_log.lines import strip
-from agent.sources.kernel_log.saved import Told
 from tests.unit.test_scan import BUS, JOURNAL, Json, scan, scan_json
+from vitald.sources.kernel_log.clock import _HELD, Clock, in_time_order
+from vitald.sources.kernel_log.dates import date_in
+from vitald.sources.kernel_log.lines import strip
+from vitald.sources.kernel_log.saved import Told
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
 

@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from agent.board import Board
-from agent.cli import client, main
-from agent.model import NODE, Component, ComponentKind, Readings, Sample, SourceHealth, SourceState
-from agent.outputs import components
-from agent.outputs.form import Json
-from agent.sources.pci import PciInventory
 from tests.trees import NVIDIA, Tree
+from vitald.board import Board
+from vitald.cli import client, main
+from vitald.model import NODE, Component, ComponentKind, Readings, Sample, SourceHealth, SourceState
+from vitald.outputs import components
+from vitald.outputs.form import Json
+from vitald.sources.pci import PciInventory
 
 GPU, DIMM = Component(ComponentKind.GPU, "0000:65:00.0"), Component(ComponentKind.DIMM, "mc0/dimm1")
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agent import config as configs
-from agent import toml
-from agent.config import (
+from tests.conftest import require
+from tests.unit.builders import ROOT
+from vitald import config as configs
+from vitald import toml
+from vitald.config import (
     SECTIONS,
     CatalogSettings,
     Config,
@@ -25,8 +27,6 @@ from agent.config import (
     changed,
     settings_of,
 )
-from tests.conftest import require
-from tests.unit.builders import ROOT
 
 EXAMPLE = ROOT / "config.example.toml"
 

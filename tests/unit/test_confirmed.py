@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent.judge.judge import MOST, TOO_MANY, Judge
-from agent.ledger.rows import finding_of, finding_row
-from agent.ledger.sums import UNSUMMED
-from agent.model import NODE, Component, ComponentKind, Event, Finding, Trust
 from tests.unit.builders import catalogue, empty, event, finding, gpu
+from vitald.judge.judge import MOST, TOO_MANY, Judge
+from vitald.ledger.rows import finding_of, finding_row
+from vitald.ledger.sums import UNSUMMED
+from vitald.model import NODE, Component, ComponentKind, Event, Finding, Trust
 
 PORT = Component(ComponentKind.PCI, "0000:00:01.0")
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.daemon import Daemon, _unix_socket
-from agent.sources.source import Batch
-from agent.supervisor import Supervisor
+from vitald.daemon import Daemon, _unix_socket
+from vitald.sources.source import Batch
+from vitald.supervisor import Supervisor
 
 
 class Past:

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.board import Board
-from agent.lane import Lane
-from agent.ledger import FILE, Audit, Ledger, LedgerError, LedgerNewer
-from agent.model import Status, Verdict
-from agent.pipeline import Pipeline
-from agent.sources.source import Batch, Position
 from tests.unit.builders import EXAMPLES, catalogue, event, gpu
 from tests.unit.test_upgrade import laid_out
+from vitald.board import Board
+from vitald.lane import Lane
+from vitald.ledger import FILE, Audit, Ledger, LedgerError, LedgerNewer
+from vitald.model import Status, Verdict
+from vitald.pipeline import Pipeline
+from vitald.sources.source import Batch, Position
 
 BOOT = "boot-a"
 KNOWN = catalogue()

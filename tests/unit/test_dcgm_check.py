@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config, Dcgm
-from agent.diagnostics import checks
-from agent.diagnostics.check import Command, Ended, Output
-from agent.diagnostics.checks.dcgm import GRACE_S, build
-from agent.diagnostics.report import Ask, Outcome, Remedy, Report
 from tests.unit.checking import config, install
 from tests.unit.dcgm_made import a_test, new, old, passing, refused, warning
+from vitald.config import Config, Dcgm
+from vitald.diagnostics import checks
+from vitald.diagnostics.check import Command, Ended, Output
+from vitald.diagnostics.checks.dcgm import GRACE_S, build
+from vitald.diagnostics.report import Ask, Outcome, Remedy, Report
 
 DOWN = Output(
     ended=Ended.EXITED,

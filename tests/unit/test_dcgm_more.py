@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import diag_read
-from agent.diagnostics.report import Outcome, Remedy
 from tests.unit.dcgm_made import a_test, an_old_test, level2, new, old, passing, read, refused, warning
+from vitald.cli import diag_read
+from vitald.diagnostics.report import Outcome, Remedy
 
 PASSING, LAST_FAILS = new(), new(a_test("software", {0: "Pass", 1: "Fail"}, {1: [warning(80)]}))
 FAIL, ERROR, PASS, INCONCLUSIVE = Outcome.FAIL, Outcome.ERROR, Outcome.PASS, Outcome.INCONCLUSIVE
@@ -64,7 +64,7 @@ def test_a_run_by_name_is_held_to_the_tests_that_it_has() -> None:
 
 @pytest.mark.slow
 def test_the_notes_say_how_far_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from agent.cli import main
+    from vitald.cli import main
 
     path = tmp_path / "out"
     path.write_text(json.dumps(new(*passing("pcie"))))

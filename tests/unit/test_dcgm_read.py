@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from agent.cli import main
 from tests.unit.builders import ROOT
 from tests.unit.dcgm_made import a_test, level2, new, old, passing, refused, warning
 from tests.unit.test_imports import SERVER, forbidden, loaded_by
+from vitald.cli import main
 
 SAMPLES = ROOT.parent / "shared" / "reference" / "dcgm-samples"
 HEALTHY = {"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}
@@ -192,5 +192,5 @@ def test_it_loads_no_server(tmp_path: Path, output: object) -> None:
     path = tmp_path / "printed"
     path.write_text(output if isinstance(output, str) else json.dumps(output))
     loaded = loaded_by(["diag", "read", str(path)])
-    assert "agent.cli.diag_read" in loaded
-    assert forbidden(loaded, *SERVER, "agent.daemon", "agent.pipeline", "agent.keeper") == []
+    assert "vitald.cli.diag_read" in loaded
+    assert forbidden(loaded, *SERVER, "vitald.daemon", "vitald.pipeline", "vitald.keeper") == []

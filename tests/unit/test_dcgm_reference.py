@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from agent.cli.diag_read import as_json
-from agent.diagnostics.dcgm import document, reading
-from agent.diagnostics.report import Outcome, Remedy
-from agent.model import Action
 from tests.unit.builders import ROOT, catalogue, reference
 from tests.unit.dcgm_made import meanings
+from vitald.cli.diag_read import as_json
+from vitald.diagnostics.dcgm import document, reading
+from vitald.diagnostics.report import Outcome, Remedy
+from vitald.model import Action
 
 SAMPLES = ROOT.parent / "shared" / "reference" / "dcgm-samples"
 REMEDIES = {

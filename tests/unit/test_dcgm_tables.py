@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from agent.catalog import CatalogError, load
-from agent.diagnostics.dcgm.document import Message
-from agent.diagnostics.dcgm.tables import tables, version_of
-from agent.diagnostics.report import Outcome, Remedy
-from agent.model import Action
 from tests.unit.builders import catalogue
 from tests.unit.dcgm_made import meanings
+from vitald.catalog import CatalogError, load
+from vitald.diagnostics.dcgm.document import Message
+from vitald.diagnostics.dcgm.tables import tables, version_of
+from vitald.diagnostics.report import Outcome, Remedy
+from vitald.model import Action
 
 ENTRIES = [rule for rule in catalogue().rules.values() if rule.kind == "dcgm"]
 
@@ -68,14 +68,14 @@ def test_the_tables_hold_what_is_read_from_them() -> None:
 )  # fmt: skip
 def test_a_wrong_entry_is_told(value: str, said: str) -> None:
     with pytest.raises(CatalogError) as told:
-        load(overrides={"dcgm/58": __import__("agent.toml", fromlist=["parse"]).parse(f"diagnostic = {value}", "x")})
+        load(overrides={"dcgm/58": __import__("vitald.toml", fromlist=["parse"]).parse(f"diagnostic = {value}", "x")})
     (error,) = told.value.errors
     assert error.startswith("[catalog.overrides]: [dcgm.58] diagnostic: ")
     assert said in error
 
 
 def test_an_override_counts_for_the_judge_and_for_the_reading() -> None:
-    from agent.diagnostics.dcgm.meanings import Meanings
+    from vitald.diagnostics.dcgm.meanings import Meanings
 
     changed = load(overrides={"dcgm/52": {"action": "observe", "diagnostic": {"remedy": "monitor"}}})
     assert changed.rule("dcgm/52").rule_on({"confirmed": True}).action is Action.OBSERVE

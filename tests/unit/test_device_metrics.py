@@ -13,26 +13,26 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from agent import config
-from agent.board import Board
-from agent.model import ComponentKind, SourceHealth, SourceState
-from agent.outputs import devices
-from agent.outputs.families import read_by
-from agent.sources.expected import Expected
-from agent.sources.host.clock import Timex
-from agent.sources.host.fstab import Fstab
-from agent.sources.host.host import Host
-from agent.sources.network.network import Network
-from agent.sources.network.port import EFA
-from agent.sources.neuron.neuron import Neuron
-from agent.sources.neuron.places import Places
-from agent.sources.pci import PciInventory
-from agent.sources.pci_functions import Pci
-from agent.sources.polled import Subject
 from tests.looking import CATALOG, Looking, polled
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.system.test_metrics import complaints
 from tests.trees import AMAZON, MELLANOX, Tree
+from vitald import config
+from vitald.board import Board
+from vitald.model import ComponentKind, SourceHealth, SourceState
+from vitald.outputs import devices
+from vitald.outputs.families import read_by
+from vitald.sources.expected import Expected
+from vitald.sources.host.clock import Timex
+from vitald.sources.host.fstab import Fstab
+from vitald.sources.host.host import Host
+from vitald.sources.network.network import Network
+from vitald.sources.network.port import EFA
+from vitald.sources.neuron.neuron import Neuron
+from vitald.sources.neuron.places import Places
+from vitald.sources.pci import PciInventory
+from vitald.sources.pci_functions import Pci
+from vitald.sources.polled import Subject
 
 
 class Page(Collector):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.judge.history import _PROCESSES, History
-from agent.judge.judge import Judge
-from agent.model import Action, MarkKind
 from tests.unit.builders import FUZZ, catalogue, event, gpu
+from vitald.judge.history import _PROCESSES, History
+from vitald.judge.judge import Judge
+from vitald.model import Action, MarkKind
 
 FAULT, PLACES = "xid/13", ("", " gpc=1", " gpc=2")
 MARKS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 12), st.sampled_from(PLACES)), max_size=40)

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import diag, diag_progress, diag_views, main, status
-from agent.cli.diag_progress import Progress
-from agent.diagnostics.report import Due, Fault, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
 from tests.harness import PYTHON, ROOT, Json
 from tests.pace import patient
 from tests.unit.diagnosing import FAILED, PASSED, FakeDiagnostics, Served, run_of, slow_link, status_with
+from vitald.cli import diag, diag_progress, diag_views, main, status
+from vitald.cli.diag_progress import Progress
+from vitald.diagnostics.report import Due, Fault, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
 
 Cli = Callable[..., int]
 
@@ -222,7 +222,7 @@ class Terminal:
         self._leader, follower = pty.openpty()
         self.shown = ""
         self.process = subprocess.Popen(
-            [PYTHON, "-m", "agent", "diag", *arguments, "--socket", str(served.socket)],
+            [PYTHON, "-m", "vitald", "diag", *arguments, "--socket", str(served.socket)],
             cwd=ROOT,
             stdin=follower,
             stdout=follower,

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.diagnostics.events import NOT_RUN, PASSED, RAN, Seen, confirmed, events_of
-from agent.diagnostics.report import Ask, Fault, Outcome, Remedy, Report, Run, Test
-from agent.judge.judge import Judge
-from agent.model import NODE, Action, Component, ComponentKind, Event
-from agent.sources.facts import Facts
 from tests.unit.builders import catalogue, event, gpu
+from vitald.diagnostics.events import NOT_RUN, PASSED, RAN, Seen, confirmed, events_of
+from vitald.diagnostics.report import Ask, Fault, Outcome, Remedy, Report, Run, Test
+from vitald.judge.judge import Judge
+from vitald.model import NODE, Action, Component, ComponentKind, Event
+from vitald.sources.facts import Facts
 
 GPUS = 4
 WRONG_MEMORY = Fault(code="dcgm/58", test="memory", text="wrong values", gpu=1, error_id=58, remedy=Remedy.REPLACE, confirm=True)

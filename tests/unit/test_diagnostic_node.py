@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.board import Board
-from agent.diagnostics.node import Node
-from agent.model import Component, ComponentKind, Readings
-from agent.sources.pci import PciInventory
+from vitald.board import Board
+from vitald.diagnostics.node import Node
+from vitald.model import Component, ComponentKind, Readings
+from vitald.sources.pci import PciInventory
 
 ADDRESSES = ("0000:19:00.0", "0000:9b:00.0", "0001:05:00.0", "10000:01:00.0")
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.diagnostics.descendants import processes
-from agent.diagnostics.process import _Kept
-from agent.diagnostics.start import clean
 from tests.dcgmi import Fault, document, exit_code, health, refusal
 from tests.dcgmi_program import printed
 from tests.unit.builders import reference
+from vitald.diagnostics.descendants import processes
+from vitald.diagnostics.process import _Kept
+from vitald.diagnostics.start import clean
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(min_value=1, max_value=40)), st.integers(min_value=2, max_value=100))

@@ -17,14 +17,14 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from agent.diagnostics.report import Ask, Due, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
-from agent.outputs import diagnostic_metrics
 from tests.harness import Json
 from tests.system.document import conforms
 from tests.system.people import request_as_nobody
 from tests.system.test_api_contract import CONFIG, TIGHT, _Unix
 from tests.system.test_metrics import complaints
 from tests.unit.diagnosing import BEGAN, FAILED, FakeDiagnostics, Served, run_of, slow_link
+from vitald.diagnostics.report import Ask, Due, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
+from vitald.outputs import diagnostic_metrics
 
 RUN, CANCEL = "/v1/diagnostics/run", "/v1/diagnostics/cancel"
 

@@ -13,23 +13,23 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from agent.board import Board
-from agent.catalog import Clears
-from agent.config import Config
-from agent.config import Diagnostics as Settings
-from agent.diagnostics import diagnostics, events
-from agent.diagnostics.check import Command, Ended, Execute, Output
-from agent.diagnostics.diagnostics import Diagnostics
-from agent.diagnostics.idle import Kind, Use
-from agent.diagnostics.report import Ask, Going, Outcome, Refusal, Remedy, Report, Run, Stage
-from agent.diagnostics.schedule import SCHEDULE, Moment, Schedule
-from agent.jobs import BEGAN, ENDED, Job
-from agent.lane import Lane
-from agent.model import Action, Component, Event, Finding
-from agent.outputs.jobs import JobRoutes
-from agent.sources.source import Batch
 from tests.pace import patient
 from tests.unit.builders import catalogue, finding, gpu
+from vitald.board import Board
+from vitald.catalog import Clears
+from vitald.config import Config
+from vitald.config import Diagnostics as Settings
+from vitald.diagnostics import diagnostics, events
+from vitald.diagnostics.check import Command, Ended, Execute, Output
+from vitald.diagnostics.diagnostics import Diagnostics
+from vitald.diagnostics.idle import Kind, Use
+from vitald.diagnostics.report import Ask, Going, Outcome, Refusal, Remedy, Report, Run, Stage
+from vitald.diagnostics.schedule import SCHEDULE, Moment, Schedule
+from vitald.jobs import BEGAN, ENDED, Job
+from vitald.lane import Lane
+from vitald.model import Action, Component, Event, Finding
+from vitald.outputs.jobs import JobRoutes
+from vitald.sources.source import Batch
 
 PASSED = Report(outcome=Outcome.PASS)
 FAILED = Report(outcome=Outcome.FAIL, reason="broken", remedy=Remedy.REPLACE)

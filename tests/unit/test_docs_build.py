@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import VERBS, main, parser
 from tests.conftest import require
 from tests.unit.builders import ROOT
+from vitald.cli import VERBS, main, parser
 
 
 def parsers(name: str, one: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:

@@ -22,21 +22,21 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from agent.judge.judge import BOOT, Judge
-from agent.lane import Lane
-from agent.model import Event, Trust
-from agent.sources.kernel_log import earlier
-from agent.sources.kernel_log.earlier import CRASH_LOGS, Earlier, Ring
-from agent.sources.kernel_log.interpret import NAME, Interpreter
-from agent.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
-from agent.sources.kernel_log.place import Place
-from agent.sources.kernel_log.pstore import read
-from agent.sources.kernel_log.record import KernelRecord, escape, split
-from agent.sources.source import Batch, Position
 from tests import journals
 from tests.journals import MIDDLE, NEW, OLD, STARTED, missed
 from tests.unit.builders import EXAMPLES, catalogue, interpreter
 from tests.unit.test_pstore import efi, put
+from vitald.judge.judge import BOOT, Judge
+from vitald.lane import Lane
+from vitald.model import Event, Trust
+from vitald.sources.kernel_log import earlier
+from vitald.sources.kernel_log.earlier import CRASH_LOGS, Earlier, Ring
+from vitald.sources.kernel_log.interpret import NAME, Interpreter
+from vitald.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
+from vitald.sources.kernel_log.place import Place
+from vitald.sources.kernel_log.pstore import read
+from vitald.sources.kernel_log.record import KernelRecord, escape, split
+from vitald.sources.source import Batch, Position
 
 GAP, UNWATCHED = "vitald/records_lost", "vitald/not_watched"
 BOOTED = STARTED[NEW]  # when this boot began, by a clock that stands still meanwhile

@@ -12,20 +12,20 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.catalog import load
-from agent.catalog.rules import Instance
-from agent.catalog.tables import read_instances
-from agent.config import Expect
-from agent.model import Action
-from agent.outputs.api import Handler
-from agent.outputs.expect import ExpectRoutes
-from agent.outputs.peer import Peer
-from agent.sources.expected import Expected, Learned, Unsettled, learn
-from agent.sources.nvml.node import GpuNode
-from agent.sources.pci import PciInventory
-from agent.sources.source import Batch, Position
 from tests.looking import CATALOG, Looking, polled, told
 from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
+from vitald.catalog import load
+from vitald.catalog.rules import Instance
+from vitald.catalog.tables import read_instances
+from vitald.config import Expect
+from vitald.model import Action
+from vitald.outputs.api import Handler
+from vitald.outputs.expect import ExpectRoutes
+from vitald.outputs.peer import Peer
+from vitald.sources.expected import Expected, Learned, Unsettled, learn
+from vitald.sources.nvml.node import GpuNode
+from vitald.sources.pci import PciInventory
+from vitald.sources.source import Batch, Position
 
 TRAINIUM2, EFA, ENA = 0x7364, 0xEFA2, 0xEC20
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources import files
-from agent.sources.files import Files, Look
+from vitald.sources import files
+from vitald.sources.files import Files, Look
 
 
 def test_numbers_and_texts(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.judge.judge import MOST, TOO_MANY, Judge
-from agent.model import NODE, Action, Component, ComponentKind, Event, FindingState, Memory, Trust, When
 from tests.unit.builders import booted, catalogue, empty, event, finding, gpu, only, said
+from vitald.judge.judge import MOST, TOO_MANY, Judge
+from vitald.model import NODE, Action, Component, ComponentKind, Event, FindingState, Memory, Trust, When
 
 
 def recovery(value: int, time: float = 0.0, component: Component | None = None) -> Event:

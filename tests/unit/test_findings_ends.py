@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.judge.judge import CLEARED, IDENTITY, Judge
-from agent.model import NODE, Action, Component, ComponentKind, Event, FindingState, Trust
 from tests.unit.builders import act, booted, catalogue, empty, event, gpu, only, said
+from vitald.judge.judge import CLEARED, IDENTITY, Judge
+from vitald.model import NODE, Action, Component, ComponentKind, Event, FindingState, Trust
 
 DAY = 86400.0
 

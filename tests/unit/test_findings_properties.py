@@ -8,10 +8,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.judge.judge import ACCEPTED, BOOT, CLOCK_STEPPED, Judge
-from agent.judge.verdict import fold
-from agent.model import NODE, Action, Event, Finding, Transition, Trust
 from tests.unit.builders import FUZZ, booted, catalogue, event, gpu
+from vitald.judge.judge import ACCEPTED, BOOT, CLOCK_STEPPED, Judge
+from vitald.judge.verdict import fold
+from vitald.model import NODE, Action, Event, Finding, Transition, Trust
 
 DEVICES = 3
 HOUR = 3600.0

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from agent.catalog.rules import Rule
-from agent.model import Action
-from agent.sources.kernel_log import recognise
-from agent.sources.kernel_log.record import escape
 from tests.named import NAME, OF_A_FILE, OF_A_NETWORK_DEVICE, OF_A_PACKET, OF_A_PROCESS, PREFIX, SEGFAULT, Message
 from tests.unit.builders import catalogue, recogniser
+from vitald.catalog.rules import Rule
+from vitald.model import Action
+from vitald.sources.kernel_log import recognise
+from vitald.sources.kernel_log.record import escape
 
 _parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 _op: Any = importlib.import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")

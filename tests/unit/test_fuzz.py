@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.sources.kernel_log.interpret import printable
-from agent.sources.kernel_log.lines import strip
-from agent.sources.kernel_log.record import KernelRecord, TornRecord, unescape
 from tests.pace import patient
 from tests.unit.builders import FUZZ, LINES, interpreter, labelled, recogniser
+from vitald.sources.kernel_log.interpret import printable
+from vitald.sources.kernel_log.lines import strip
+from vitald.sources.kernel_log.record import KernelRecord, TornRecord, unescape
 
 CORPUS = [str(one["line"]).encode() for one in labelled(LINES)]
 FAULTS = [str(one["line"]).encode() for one in labelled(LINES) if one["kind"] != "noise"]

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import config, toml
-from agent.catalog import Catalog, CatalogError, load
-from agent.config import SECTIONS, ConfigError, settings_of
 from tests.unit.builders import FUZZ
 from tests.unit.test_loader import GOOD, LADDERS, entry
+from vitald import config, toml
+from vitald.catalog import Catalog, CatalogError, load
+from vitald.config import SECTIONS, ConfigError, settings_of
 
 WORDS = st.one_of(
     st.sampled_from(

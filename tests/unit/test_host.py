@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from agent import config
-from agent.model import SourceState
-from agent.sources.host.clock import Timex
-from agent.sources.host.fstab import Fstab
-from agent.sources.host.host import Host
-from agent.sources.source import Position
 from tests.looking import Looking, polled, told
 from tests.trees import Tree
+from vitald import config
+from vitald.model import SourceState
+from vitald.sources.host.clock import Timex
+from vitald.sources.host.fstab import Fstab
+from vitald.sources.host.host import Host
+from vitald.sources.source import Position
 
 KINDS = ("host", "edac", "thermal", "fs", "nvme", "clock", "unit")
 EDAC = "sys/devices/system/edac/mc"
@@ -89,7 +89,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr("agent.sources.polled.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("vitald.sources.polled.time.monotonic", lambda: self.now)
 
     def pass_(self, seconds: float) -> None:
         self.now += seconds

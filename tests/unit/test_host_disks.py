@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.model import Action, Event
-from agent.sources.host.filesystems import Mount, _mount
-from agent.sources.host.fstab import Fstab, parse
-from agent.sources.kernel_log.announced import Announcements
-from agent.sources.kernel_log.interpret import Interpreter
 from tests.looking import CATALOG, Looking, polled, told
 from tests.trees import Tree
 from tests.unit.test_host import KINDS, ROOT, Clock, clock, drive, host, statvfs, tree
+from vitald.model import Action, Event
+from vitald.sources.host.filesystems import Mount, _mount
+from vitald.sources.host.fstab import Fstab, parse
+from vitald.sources.kernel_log.announced import Announcements
+from vitald.sources.kernel_log.interpret import Interpreter
 
 __all__ = ["clock", "tree"]  # fixtures
 

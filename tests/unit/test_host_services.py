@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from agent import config
-from agent.model import SourceState
-from agent.sources.host import units
-from agent.sources.host.clock import Timex, adjtimex
-from agent.sources.host.fstab import Fstab
-from agent.sources.host.host import Host
-from agent.sources.host.units import Unanswered
 from tests.looking import Looking, polled, told
 from tests.trees import Tree
 from tests.unit.test_host import KINDS, Clock, clock, host, tree
+from vitald import config
+from vitald.model import SourceState
+from vitald.sources.host import units
+from vitald.sources.host.clock import Timex, adjtimex
+from vitald.sources.host.fstab import Fstab
+from vitald.sources.host.host import Host
+from vitald.sources.host.units import Unanswered
 
 __all__ = ["clock", "tree"]  # fixtures
 

@@ -20,13 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.diagnostics import holders
-from agent.diagnostics.harmless import PROGRAMS, Programs, Running
-from agent.diagnostics.holders import Holder, Table
-from agent.diagnostics.idle import Gate, Kind, Use, pod, slurm_job, slurm_jobs
 from tests.conftest import require
 from tests.pace import patient
 from tests.unit.builders import FUZZ
+from vitald.diagnostics import holders
+from vitald.diagnostics.harmless import PROGRAMS, Programs, Running
+from vitald.diagnostics.holders import Holder, Table
+from vitald.diagnostics.idle import Gate, Kind, Use, pod, slurm_job, slurm_jobs
 
 POD = "0b4a3c1e-55aa-4c0f-9d2e-1f2a3b4c5d6e"
 KERNEL_THREAD = 0x00200000

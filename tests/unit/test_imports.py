@@ -12,19 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import VERBS
 from tests.unit.builders import ROOT
+from vitald.cli import VERBS
 
-AGENT = ROOT / "agent"
-MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in sorted(AGENT.rglob("*.py"))}
+PACKAGE = ROOT / "agent/vitald"
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
 # What of Python's own reads neither clock nor machine. Anything else is refused in the pure parts.
 CALM = {
     *("__future__", "bisect", "collections", "dataclasses", "enum", "functools", "heapq", "itertools", "json", "math", "re", "string"),
     "typing",
 }
-READER = "agent.catalog.loader"  # of the catalogue's files; the package names it, and is the way to it
-CALENDAR = "agent.judge.history"  # puts a time that it is given into words, and needs `datetime` for that
-ROOTS_RULES = [f"agent.recovery.{name}" for name in ("book", "decision", "request")]
+READER = "vitald.catalog.loader"  # of the catalogue's files; the package names it, and is the way to it
+CALENDAR = "vitald.judge.history"  # puts a time that it is given into words, and needs `datetime` for that
+ROOTS_RULES = [f"vitald.recovery.{name}" for name in ("book", "decision", "request")]
 SERVER = ("aiohttp", "structlog", "prometheus_client", "anyio")
 
 
@@ -49,11 +52,11 @@ def named(prefix: str) -> list[str]:
     return [name for name in MODULES if name == prefix or name.startswith(f"{prefix}.")]
 
 
-GRAMMARS = [f"agent.sources.kernel_log.{name}" for name in ("clock", "lines", "recognise", "record", "sighting", "sxid", "xid")]
-RULES = [name for name in named("agent.catalog") if name != READER]
-PURE = ["agent.model", *RULES, *named("agent.judge"), "agent.diagnostics.report", *GRAMMARS, *ROOTS_RULES]
+GRAMMARS = [f"vitald.sources.kernel_log.{name}" for name in ("clock", "lines", "recognise", "record", "sighting", "sxid", "xid")]
+RULES = [name for name in named("vitald.catalog") if name != READER]
+PURE = ["vitald.model", *RULES, *named("vitald.judge"), "vitald.diagnostics.report", *GRAMMARS, *ROOTS_RULES]
 
-# Each part imports only from those before it. A part is a module of `agent`, or a package with all that is in it.
+# Each part imports only from those before it. A part is a module of `vitald`, or a package with all that is in it.
 LAYERS = (
     *("model", "toml", "lane", "lock", "log"),
     *("catalog", "judge"),
@@ -64,19 +67,19 @@ LAYERS = (
 )
 # What breaks that today, module by module. Nothing may be added, and what is mended must go.
 UPWARD = {
-    ("agent.catalog.diagnosis", "agent.diagnostics.report"),
-    ("agent.ledger.queries", "agent.diagnostics.report"),
-    ("agent.ledger.rows", "agent.diagnostics.report"),
-    ("agent.ledger.store", "agent.diagnostics.report"),
-    ("agent.recovery.cluster", "agent.cli"),
-    ("agent.recovery.cluster", "agent.cli.slurm"),
-    ("agent.sources.source", "agent.diagnostics.report"),
+    ("vitald.catalog.diagnosis", "vitald.diagnostics.report"),
+    ("vitald.ledger.queries", "vitald.diagnostics.report"),
+    ("vitald.ledger.rows", "vitald.diagnostics.report"),
+    ("vitald.ledger.store", "vitald.diagnostics.report"),
+    ("vitald.recovery.cluster", "vitald.cli"),
+    ("vitald.recovery.cluster", "vitald.cli.slurm"),
+    ("vitald.sources.source", "vitald.diagnostics.report"),
 }
 
 
 def ours(name: str) -> set[str]:
-    """The modules of `agent` that a module imports. Of `agent` itself there is only the version to be had."""
-    return {one for one in imports(MODULES[name]) if one in MODULES and one != "agent"}
+    """The modules of `vitald` that a module imports. Of `vitald` itself there is only the version to be had."""
+    return {one for one in imports(MODULES[name]) if one in MODULES and one != "vitald"}
 
 
 def part(module: str) -> str:
@@ -85,25 +88,25 @@ def part(module: str) -> str:
 
 def test_the_house_is_where_these_tests_look() -> None:
     assert {*PURE, READER, CALENDAR} <= set(MODULES)
-    assert len(named("agent.judge")) >= 7
+    assert len(named("vitald.judge")) >= 7
     assert len(RULES) >= 8
-    assert len(named("agent.outputs")) >= 4
-    assert len(named("agent.sources")) >= 8
-    assert imports(MODULES["agent.judge.verdict"]) >= {"agent.model", "agent.model.Action"}
+    assert len(named("vitald.outputs")) >= 4
+    assert len(named("vitald.sources")) >= 8
+    assert imports(MODULES["vitald.judge.verdict"]) >= {"vitald.model", "vitald.model.Action"}
 
 
 @pytest.mark.parametrize("module", PURE)
 def test_the_pure_parts_touch_no_machine(module: str) -> None:
     calm = CALM | ({"datetime"} if module == CALENDAR else set())
-    theirs = {name for name in imports(MODULES[module]) if name.split(".")[0] != "agent"}
+    theirs = {name for name in imports(MODULES[module]) if name.split(".")[0] != "vitald"}
     assert sorted(name for name in theirs if name.split(".")[0] not in calm) == []
 
 
-@pytest.mark.parametrize("module", [name for name in PURE if name != "agent.catalog"])
+@pytest.mark.parametrize("module", [name for name in PURE if name != "vitald.catalog"])
 def test_the_pure_parts_have_nobody_touch_it_for_them(module: str) -> None:
     """Neither by what they import of ours, nor by a name that needs no import."""
-    # `agent.toml` has one function that reads, and `agent.catalog` takes it in; both are refused below by its name.
-    assert sorted(ours(module) - {*PURE, "agent.toml", "agent.catalog", *packages(PURE)}) == []
+    # `vitald.toml` has one function that reads, and `vitald.catalog` takes it in; both are refused below by its name.
+    assert sorted(ours(module) - {*PURE, "vitald.toml", "vitald.catalog", *packages(PURE)}) == []
     assert sorted(reaching(MODULES[module])) == []
 
 
@@ -123,13 +126,13 @@ def reaching(path: Path) -> Iterator[str]:
             yield f"{path.name}:{node.lineno}: {ast.unparse(node.func)}"
         elif isinstance(node, ast.Attribute) and ast.unparse(node) in ("toml.read", "catalog.load"):
             yield f"{path.name}:{node.lineno}: {ast.unparse(node)}"
-        elif isinstance(node, ast.ImportFrom) and node.module in ("agent.toml", "agent.catalog", READER):
+        elif isinstance(node, ast.ImportFrom) and node.module in ("vitald.toml", "vitald.catalog", READER):
             names = {one.name for one in node.names} & {"load", "loader", "read"}
             yield from (f"{path.name}:{node.lineno}: {name}" for name in names)
 
 
 def test_a_part_imports_only_from_those_below_it() -> None:
-    modules = set(MODULES) - {"agent"}
+    modules = set(MODULES) - {"vitald"}
     assert {part(name) for name in modules} == set(LAYERS)
     height = {name: LAYERS.index(part(name)) for name in modules}
     upward = {(name, one) for name in modules for one in ours(name) if height[one] > height[name]}
@@ -137,24 +140,24 @@ def test_a_part_imports_only_from_those_below_it() -> None:
     assert sorted(UPWARD - upward) == [], "mended: take it out of UPWARD"
 
 
-@pytest.mark.parametrize("module", named("agent.outputs"))
+@pytest.mark.parametrize("module", named("vitald.outputs"))
 def test_outputs_do_not_judge(module: str) -> None:
-    assert forbidden(imports(MODULES[module]), "agent.judge.judge", "agent.daemon", "agent.cli") == []
+    assert forbidden(imports(MODULES[module]), "vitald.judge.judge", "vitald.daemon", "vitald.cli") == []
 
 
-@pytest.mark.parametrize("module", named("agent.sources"))
+@pytest.mark.parametrize("module", named("vitald.sources"))
 def test_sources_do_not_judge(module: str) -> None:
-    assert forbidden(imports(MODULES[module]), "agent.judge") == []
+    assert forbidden(imports(MODULES[module]), "vitald.judge") == []
 
 
-@pytest.mark.parametrize("module", named("agent.recovery"))
+@pytest.mark.parametrize("module", named("vitald.recovery"))
 def test_what_root_runs_knows_nothing_of_the_daemon(module: str) -> None:
     daemons = ("board", "diagnostics", "jobs", "judge", "keeper", "ledger", "pipeline", "sources", "supervisor")
-    assert forbidden(imports(MODULES[module]), *(f"agent.{name}" for name in daemons)) == []
+    assert forbidden(imports(MODULES[module]), *(f"vitald.{name}" for name in daemons)) == []
 
 
 def test_only_the_command_line_builds_the_daemon() -> None:
-    assert [name for name, path in MODULES.items() if forbidden(imports(path), "agent.daemon")] == ["agent.cli.run"]
+    assert [name for name, path in MODULES.items() if forbidden(imports(path), "vitald.daemon")] == ["vitald.cli.run"]
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
@@ -196,7 +199,7 @@ ASKING = {
 
 def loaded_by(arguments: list[str]) -> set[str]:
     """The modules that a run of the command has imported at its end."""
-    code = f"import sys, json, agent.cli\ntry:\n agent.cli.main({arguments!r})\nexcept SystemExit:\n pass\nprint('\\n' + json.dumps(sorted(sys.modules)))"
+    code = f"import sys, json, vitald.cli\ntry:\n vitald.cli.main({arguments!r})\nexcept SystemExit:\n pass\nprint('\\n' + json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
@@ -208,8 +211,8 @@ def test_every_verb_but_run_is_looked_at() -> None:
 @pytest.mark.parametrize("verb", list(ASKING))
 def test_a_verb_loads_no_server(verb: str) -> None:
     loaded = loaded_by(ASKING[verb])
-    assert f"agent.cli.{VERBS[verb][0]}" in loaded
-    assert forbidden(loaded, *SERVER, "agent.daemon", "agent.pipeline", "agent.keeper") == []
+    assert f"vitald.cli.{VERBS[verb][0]}" in loaded
+    assert forbidden(loaded, *SERVER, "vitald.daemon", "vitald.pipeline", "vitald.keeper") == []
 
 
 @pytest.mark.parametrize("verb", ["check", "status", "events", "clear", "why", "remedy"])
@@ -218,10 +221,10 @@ def test_asking_loads_no_rules_and_no_database(verb: str) -> None:
     assert (
         forbidden(
             loaded_by(ASKING[verb]),
-            "agent.catalog",
-            "agent.config",
-            "agent.judge",
-            "agent.sources",
+            "vitald.catalog",
+            "vitald.config",
+            "vitald.judge",
+            "vitald.sources",
             "asyncio",
             "sqlite3",
             "tomllib",

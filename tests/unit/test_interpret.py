@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model import NODE, Action, Component, ComponentKind, Event, Fields, Trust
-from agent.sources.host.filesystems import FileSystems
-from agent.sources.host.fstab import Fstab
-from agent.sources.kernel_log.announced import WINDOW_S, Announcements
-from agent.sources.kernel_log.interpret import Interpreter, lost_event, printable
-from agent.sources.kernel_log.record import unescape
-from agent.sources.pci import PciInventory
 from tests.trees import AMAZON, Tree
 from tests.unit.builders import FUZZ, catalogue, interpreter
 from tests.unit.test_pci import device
+from vitald.model import NODE, Action, Component, ComponentKind, Event, Fields, Trust
+from vitald.sources.host.filesystems import FileSystems
+from vitald.sources.host.fstab import Fstab
+from vitald.sources.kernel_log.announced import WINDOW_S, Announcements
+from vitald.sources.kernel_log.interpret import Interpreter, lost_event, printable
+from vitald.sources.kernel_log.record import unescape
+from vitald.sources.pci import PciInventory
 
 XID = "NVRM: Xid (PCI:0000:65:00): 79, pid=7, name=x, GPU has fallen off the bus."
 SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0):"

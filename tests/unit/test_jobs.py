@@ -11,18 +11,18 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.board import Board
-from agent.diagnostics.report import Ask, Going, Refusal
-from agent.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
-from agent.judge.judge import CLOCK_STEPPED
-from agent.model import NODE, Action, Event, Incident, alone
-from agent.outputs import form
-from agent.outputs.jobs import JobRoutes
-from agent.outputs.peer import Peer
-from agent.outputs.request import Refused
-from agent.sources.source import Batch
 from tests.pace import patient
 from tests.unit.builders import booted, event, finding
+from vitald.board import Board
+from vitald.diagnostics.report import Ask, Going, Refusal
+from vitald.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
+from vitald.judge.judge import CLOCK_STEPPED
+from vitald.model import NODE, Action, Event, Incident, alone
+from vitald.outputs import form
+from vitald.outputs.jobs import JobRoutes
+from vitald.outputs.peer import Peer
+from vitald.outputs.request import Refused
+from vitald.sources.source import Batch
 
 DAY = 86400.0
 BOOT = "boot-a"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from agent.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable, escape
-from agent.sources.kernel_log.record import KernelRecord, unescape
 from tests.conftest import require
 from tests.journals import MIDDLE, NEW, OLD, SECOND, STARTED, Fields, entry, missed, needed, write
+from vitald.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable, escape
+from vitald.sources.kernel_log.record import KernelRecord, unescape
 
 Build = Callable[..., Journal]
 

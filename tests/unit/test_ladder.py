@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent.catalog import Clears
-from agent.diagnostics.ladder import asked, beyond
-from agent.diagnostics.report import Ask, Outcome, Report, Run
-from agent.model import NODE, Action, Component, ComponentKind, Finding
 from tests.unit.builders import finding, gpu
+from vitald.catalog import Clears
+from vitald.diagnostics.ladder import asked, beyond
+from vitald.diagnostics.report import Ask, Outcome, Report, Run
+from vitald.model import NODE, Action, Component, ComponentKind, Finding
 
 NOW = 100_000.0
 SUSPECT = finding(Action.INSPECT, code="xid/999", last=NOW - 10)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.judge.history import History
-from agent.judge.judge import CLEARED, SETTLED, Judge
-from agent.ledger import (
+from tests.unit.builders import act, catalogue, empty, gpu, only
+from tests.unit.builders import event as build
+from vitald.judge.history import History
+from vitald.judge.judge import CLEARED, SETTLED, Judge
+from vitald.ledger import (
     FILE,
     MIGRATIONS,
     Audit,
@@ -21,10 +23,8 @@ from agent.ledger import (
     read_events,
     read_findings,
 )
-from agent.model import NODE, Changes, Event, MarkKind, Transition
-from agent.sources.source import Position
-from tests.unit.builders import act, catalogue, empty, gpu, only
-from tests.unit.builders import event as build
+from vitald.model import NODE, Changes, Event, MarkKind, Transition
+from vitald.sources.source import Position
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ def test_transitions_name_their_event(ledger: Ledger) -> None:
 
 def test_a_mark_that_had_to_go_is_found_under_its_new_name_and_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """It made room, and after that its device told its name and the clock was stepped, all before anything was stored."""
-    monkeypatch.setattr("agent.judge.history._MOST", 1)
+    monkeypatch.setattr("vitald.judge.history._MOST", 1)
     history = History()
     history.add("gpu/a", 10.0, MarkKind.FAULT, "xid/79", "incident 1")
     ledger.commit([Entry(changes=history.take_changes())])

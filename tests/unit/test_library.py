@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.outputs.library import Doorkeeper
+from vitald.outputs.library import Doorkeeper
 
 
 class Loop:

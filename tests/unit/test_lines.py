@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.kernel_log.lines import Line, Sequel, strip
 from tests.unit.builders import FUZZ, read_line, recogniser
+from vitald.sources.kernel_log.lines import Line, Sequel, strip
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, GPU has fallen off the bus."
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.catalog.rules import Among
-from agent.cli import render
-from agent.model import Action, Event, Trust
-from agent.sources.kernel_log.announced import Announcements
-from agent.sources.kernel_log.interpret import Interpreter
-from agent.sources.listed import Listed
-from agent.sources.pci import PciInventory
 from tests.trees import NVIDIA, Tree
 from tests.unit.builders import catalogue
+from vitald.catalog.rules import Among
+from vitald.cli import render
+from vitald.model import Action, Event, Trust
+from vitald.sources.kernel_log.announced import Announcements
+from vitald.sources.kernel_log.interpret import Interpreter
+from vitald.sources.listed import Listed
+from vitald.sources.pci import PciInventory
 
 UE = "EDAC {}: 1 UE memory scrubbing error on CPU_SrcID#1_MC#0_Chan#0_DIMM#1 (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
 MEDIUM = "critical medium error, dev {}, sector 81920 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2"
@@ -127,7 +127,7 @@ def test_a_name_leads_nowhere(tree: Tree, name: str) -> None:
 
 
 def test_what_is_remembered_is_bounded(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.sources.listed._MOST", 2)
+    monkeypatch.setattr("vitald.sources.listed._MOST", 2)
     listed = Listed(tree.root)
     listed.look()
     for name in ("nvme0n1", "sda", "dm-0"):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.catalog import Catalog, CatalogError, Clears, FaultClass, load
-from agent.catalog.ladder import Ladder, Step
-from agent.model import Action, ComponentKind, When
+from vitald.catalog import Catalog, CatalogError, Clears, FaultClass, load
+from vitald.catalog.ladder import Ladder, Step
+from vitald.model import Action, ComponentKind, When
 
 LADDERS = '[ladder.none]\nsteps = []\n[ladder.device]\nsteps = [{ of = "reset_device", within = "7d", action = "reboot_node" }]\n'
 GOOD = {"title": "t", "meaning": "m", "class": "hardware", "action": "inspect", "clears": ["reboot"], "escalation": "none", "source": "s"}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import lock
-from agent.recovery import files
 from tests.conftest import require
+from vitald import lock
+from vitald.recovery import files
 
 NOBODY = 65534
 

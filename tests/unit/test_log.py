@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from agent.log import Stream
+from vitald.log import Stream
 
 
 def test_a_reader_that_is_gone_stops_nobody(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model import NODE, Action, Component, ComponentKind, SourceHealth, SourceState, Trust
 from tests.unit.builders import FUZZ, event
+from vitald.model import NODE, Action, Component, ComponentKind, SourceHealth, SourceState, Trust
 
 
 def test_the_order_of_actions() -> None:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.model import SourceState
-from agent.sources import polled as polled_module
-from agent.sources.neuron.neuron import Neuron
-from agent.sources.neuron.places import Places
-from agent.sources.pci import PciInventory
-from agent.sources.polled import Polled
-from agent.sources.source import Position
 from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.pace import patient
+from vitald.model import SourceState
+from vitald.sources import polled as polled_module
+from vitald.sources.neuron.neuron import Neuron
+from vitald.sources.neuron.places import Places
+from vitald.sources.pci import PciInventory
+from vitald.sources.polled import Polled
+from vitald.sources.source import Position
 
 
 class Ahead:

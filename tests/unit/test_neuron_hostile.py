@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.model import SourceState, Trust
-from agent.sources.kernel_log.announced import Announcements
-from agent.sources.kernel_log.interpret import Interpreter
-from agent.sources.neuron import layout
-from agent.sources.neuron.neuron import Neuron
-from agent.sources.neuron.places import Places
-from agent.sources.pci import PciInventory
-from agent.sources.source import Position
 from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
+from vitald.model import SourceState, Trust
+from vitald.sources.kernel_log.announced import Announcements
+from vitald.sources.kernel_log.interpret import Interpreter
+from vitald.sources.neuron import layout
+from vitald.sources.neuron.neuron import Neuron
+from vitald.sources.neuron.places import Places
+from vitald.sources.pci import PciInventory
+from vitald.sources.source import Position
 
 ECC = "stats/hardware/sram_ecc_uncorrected"
 HEALTH = "stats/hardware/health_status"
@@ -199,7 +199,7 @@ def test_a_reset_that_begins_in_the_middle_of_a_look(tree: NeuronTree, places: P
     tree.ecc(1, "mem_ecc_repairable_uncorrected", 1)
     with watching(tree, places=places) as node:
         assert told(node.look()) == only(1, "hbm_ecc_repairable")
-        from agent.sources import files
+        from vitald.sources import files
 
         real = files.attribute
 

@@ -13,13 +13,13 @@ import pynvml
 import pytest
 from prometheus_client.core import Metric
 
-from agent.model import Event, Readings
-from agent.outputs import form, gpus
-from agent.sources.nvml import calls, readings
-from agent.sources.nvml.calls import Gpu
-from agent.sources.nvml.node import GpuNode
-from agent.sources.nvml.worker import Worker
 from tests.looking import CATALOG
+from vitald.model import Event, Readings
+from vitald.outputs import form, gpus
+from vitald.sources.nvml import calls, readings
+from vitald.sources.nvml.calls import Gpu
+from vitald.sources.nvml.node import GpuNode
+from vitald.sources.nvml.worker import Worker
 
 GPUS = [f"0000:{0x10 + number:02x}:00.0" for number in range(8)]
 OVERDUE = {"fast": 35.0, "slow": 135.0, "inventory": 1215.0}
@@ -491,8 +491,8 @@ def test_an_event_is_about_the_gpu_that_it_names() -> None:
     events = [mock.Mock(device=handles[5], eventType=8, eventData=79), mock.Mock(device=None, eventType=8, eventData=48)]
     with (
         mock.patch.object(worker, "_say", told.append),
-        mock.patch("agent.sources.nvml.worker.pynvml.nvmlEventSetWait_v2", side_effect=[*events, pynvml.NVMLError(15)]),
-        mock.patch("agent.sources.nvml.worker.pynvml.nvmlEventSetFree"),
+        mock.patch("vitald.sources.nvml.worker.pynvml.nvmlEventSetWait_v2", side_effect=[*events, pynvml.NVMLError(15)]),
+        mock.patch("vitald.sources.nvml.worker.pynvml.nvmlEventSetFree"),
     ):
         worker._wait(worker._gpus[GPUS[2]], object())
     assert [one["event"]["gpu"] for one in told if "event" in one] == [GPUS[5], GPUS[2]]

@@ -6,13 +6,13 @@ import asyncio
 from contextlib import aclosing
 from pathlib import Path
 
-from agent.config import Nvml as Settings
-from agent.lane import Lane
-from agent.model import SourceState
-from agent.sources.nvml.source import Nvml
-from agent.sources.pci import PciInventory
 from tests.looking import CATALOG
 from tests.trees import Tree
+from vitald.config import Nvml as Settings
+from vitald.lane import Lane
+from vitald.model import SourceState
+from vitald.sources.nvml.source import Nvml
+from vitald.sources.pci import PciInventory
 
 
 class Counted(PciInventory):

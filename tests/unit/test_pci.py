@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model import Component, ComponentKind
-from agent.sources.kernel_log.sighting import normal_pci, pci_address
-from agent.sources.pci import PciInventory
 from tests.unit.builders import FUZZ
+from vitald.model import Component, ComponentKind
+from vitald.sources.kernel_log.sighting import normal_pci, pci_address
+from vitald.sources.pci import PciInventory
 
 
 def device(sysfs: Path, address: str, vendor: int, number: int, pci_class: int, driver: str = "") -> Path:

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.config import Pci as Settings
-from agent.model import ComponentKind, SourceState
-from agent.sources.pci import PciInventory
-from agent.sources.pci_functions import Pci
 from tests.looking import Looking, polled, told
 from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
+from vitald.config import Pci as Settings
+from vitald.model import ComponentKind, SourceState
+from vitald.sources.pci import PciInventory
+from vitald.sources.pci_functions import Pci
 
 GPU, NEURON, FABRIC, ETHERNET, ENA, PORT = (
     *("0000:81:00.0", "0000:a0:1e.0", "0000:5c:00.0", "0000:03:00.0"),
@@ -79,7 +79,7 @@ def bus(tmp_path: Path) -> Iterator[Bus]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("agent.sources.polled.time", SimpleNamespace(monotonic=made.monotonic, time=made.time))
+    monkeypatch.setattr("vitald.sources.polled.time", SimpleNamespace(monotonic=made.monotonic, time=made.time))
     return made
 
 

@@ -18,18 +18,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent import keeper
-from agent import pipeline as module
-from agent.board import Board
-from agent.judge.judge import BOOT as BOOTED
-from agent.judge.judge import CLOCK_STEPPED, IDENTITY
-from agent.lane import Lane
-from agent.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, Query, read_events, read_runs
-from agent.model import NODE, Event, Memory, Transition, Trust
-from agent.pipeline import Pipeline
-from agent.sources.source import Batch, Position
 from tests.unit.builders import catalogue, event, gpu
 from tests.unit.test_runs import FULL
+from vitald import keeper
+from vitald import pipeline as module
+from vitald.board import Board
+from vitald.judge.judge import BOOT as BOOTED
+from vitald.judge.judge import CLOCK_STEPPED, IDENTITY
+from vitald.lane import Lane
+from vitald.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, Query, read_events, read_runs
+from vitald.model import NODE, Event, Memory, Transition, Trust
+from vitald.pipeline import Pipeline
+from vitald.sources.source import Batch, Position
 
 BOOT = "boot-a"
 CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from agent import catalog
-from agent.model import Component, ComponentKind, Event, Readings, Sample, SourceState
-from agent.sources.files import Look
-from agent.sources.polled import Device, Found
-from agent.sources.source import Position
 from tests.looking import CATALOG, Looking, polled, told
+from vitald import catalog
+from vitald.model import Component, ComponentKind, Event, Readings, Sample, SourceState
+from vitald.sources.files import Look
+from vitald.sources.polled import Device, Found
+from vitald.sources.source import Position
 
 
 @dataclass
@@ -293,7 +293,7 @@ def test_what_a_device_says_is_made_fit_to_be_shown() -> None:
 
 
 def test_devices_without_end_are_not_remembered_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.sources.roster._MOST", 8)
+    monkeypatch.setattr("vitald.sources.roster._MOST", 8)
     things = Things()
     with watching(things) as node:
         for number in range(40):
@@ -487,7 +487,7 @@ def test_a_changed_entry_is_judged_anew() -> None:
 
 
 def test_the_watches_remember_no_end_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.sources.watch._MOST", 16)
+    monkeypatch.setattr("vitald.sources.watch._MOST", 16)
     things = Things(a=Part("A", {"sram_ecc_uncorrected": 1.0}))
     with watching(things) as node:
         node.look()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.sources.kernel_log import pstore
-from agent.sources.kernel_log.lines import Line, strip
-from agent.sources.kernel_log.pstore import CrashLog, read
+from vitald.sources.kernel_log import pstore
+from vitald.sources.kernel_log.lines import Line, strip
+from vitald.sources.kernel_log.pstore import CrashLog, read
 
 PANIC = b"<0>[  517.300000] Kernel panic - not syncing: Fatal exception\n"
 CRASHED = 1_666_922_861

@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from agent.sources.readers import Broken, Readers
 from tests.pace import patient
+from vitald.sources.readers import Broken, Readers
 
 
 def threads(name: str) -> int:

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from agent.catalog import Catalog
-from agent.catalog.shape import MACROS, first_letters
-from agent.sources.kernel_log.sighting import Sighting
 from tests.unit.builders import catalogue, recognise, recogniser, seen
+from vitald.catalog import Catalog
+from vitald.catalog.shape import MACROS, first_letters
+from vitald.sources.kernel_log.sighting import Sighting
 
 SAMPLES = [(rule.code, sample) for rule in catalogue().rules.values() for sample in rule.samples]
 

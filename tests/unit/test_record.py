@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.kernel_log.record import KernelRecord, TornRecord, unescape
 from tests.unit.builders import FUZZ
+from vitald.sources.kernel_log.record import KernelRecord, TornRecord, unescape
 
 PLAIN = b"4,1227,517250000,c;NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, GPU has fallen off the bus.\n"
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.model import Action, FindingState, When
-from agent.recovery import book as books
-from agent.recovery.book import DAY_S, Book, BookBroken, Clock, Entry
-from agent.recovery.decision import CHECKS, MOST_AGE_S, Facts, Node, Standing, Step, Told, decide
-from agent.recovery.request import MOST_BYTES, Ground, Kind, Request, RequestBroken, asks_for, ground_of, parse, render, wanted
 from tests.unit.builders import FUZZ, finding
 from tests.unit.test_imports import MODULES, forbidden, imports
+from vitald.model import Action, FindingState, When
+from vitald.recovery import book as books
+from vitald.recovery.book import DAY_S, Book, BookBroken, Clock, Entry
+from vitald.recovery.decision import CHECKS, MOST_AGE_S, Facts, Node, Standing, Step, Told, decide
+from vitald.recovery.request import MOST_BYTES, Ground, Kind, Request, RequestBroken, asks_for, ground_of, parse, render, wanted
 
 GPU = "gpu/0000:65:00.0"
 NOW = Clock(wall=1_700_000_000.0, uptime=50_000.0, boot_id="boot-b")
@@ -447,7 +447,7 @@ def test_the_deciding_parts_touch_no_machine() -> None:
     for module in ("request", "book", "decision"):
         assert (
             forbidden(
-                imports(MODULES[f"agent.recovery.{module}"]),
+                imports(MODULES[f"vitald.recovery.{module}"]),
                 "os",
                 "time",
                 "pathlib",

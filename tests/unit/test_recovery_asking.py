@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.board import Board, LedgerHealth
-from agent.config import Recovery
-from agent.lane import Lane
-from agent.model import Action, Finding, SourceState
-from agent.outputs.recovery import Asking
-from agent.recovery.request import FILE, Kind, Request, parse
 from tests.unit.builders import finding, source
 from tests.unit.test_imports import MODULES, forbidden, imports, named
+from vitald.board import Board, LedgerHealth
+from vitald.config import Recovery
+from vitald.lane import Lane
+from vitald.model import Action, Finding, SourceState
+from vitald.outputs.recovery import Asking
+from vitald.recovery.request import FILE, Kind, Request, parse
 
 AUTOMATIC = Recovery(mode="automatic", after_s=120.0)
 
@@ -201,8 +201,8 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 
 def test_the_daemon_can_ask_and_nothing_else() -> None:
     """Of the package that acts it knows the form of a request. Nothing that it loads starts a reboot."""
-    allowed = {"agent.recovery", "agent.recovery.request"}
-    for module in [*named("agent.outputs"), "agent.daemon"]:
-        used = {name for name in forbidden(imports(MODULES[module]), "agent.recovery") if name in MODULES}
+    allowed = {"vitald.recovery", "vitald.recovery.request"}
+    for module in [*named("vitald.outputs"), "vitald.daemon"]:
+        used = {name for name in forbidden(imports(MODULES[module]), "vitald.recovery") if name in MODULES}
         assert used <= allowed, module
-    assert not {"subprocess", "signal", "ctypes"} & imports(MODULES["agent.outputs.recovery"])
+    assert not {"subprocess", "signal", "ctypes"} & imports(MODULES["vitald.outputs.recovery"])

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import slurm
-from agent.cli.slurm import Known
-from agent.config import Config, Means, Paths, Recovery
-from agent.recovery import cluster
-from agent.recovery.cluster import Kubernetes, Nobody, Program, Slurm, Wish
-from agent.recovery.decision import Node
 from tests.conftest import require
+from vitald.cli import slurm
+from vitald.cli.slurm import Known
+from vitald.config import Config, Means, Paths, Recovery
+from vitald.recovery import cluster
+from vitald.recovery.cluster import Kubernetes, Nobody, Program, Slurm, Wish
+from vitald.recovery.decision import Node
 
 WISH = Wish(action="reboot", request="r" * 8, verdict={"reasons": ["gpu/0000:65:00.0: fell \x1b[2J off"]}, boot_id="boot-b")
 OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
@@ -44,7 +44,7 @@ def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     def refused(family: int, kind: int) -> None:
         raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
 
-    monkeypatch.setattr("agent.recovery.cluster.socket.socket", refused)
+    monkeypatch.setattr("vitald.recovery.cluster.socket.socket", refused)
     assert cluster.cut_off(none, own) == ""
     for means in ((slurms, none), (none, kubernetes)):
         assert "RestrictAddressFamilies=AF_INET AF_INET6" in cluster.cut_off(*means)
@@ -75,12 +75,12 @@ def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_what_slurm_says_of_the_node(monkeypatch: pytest.MonkeyPatch, states: str, reason: str, node: Node) -> None:
-    monkeypatch.setattr("agent.cli.slurm.look", lambda name, seconds: Known(frozenset(states.split()), reason))
+    monkeypatch.setattr("vitald.cli.slurm.look", lambda name, seconds: Known(frozenset(states.split()), reason))
     assert Slurm(config()).look(WISH) == node
 
 
 def test_a_slurm_that_does_not_answer_is_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.cli.slurm.look", lambda name, seconds: "scontrol did not answer within 10.0 s")
+    monkeypatch.setattr("vitald.cli.slurm.look", lambda name, seconds: "scontrol did not answer within 10.0 s")
     assert Slurm(config()).look(WISH).trouble == "scontrol did not answer within 10.0 s"
     assert Slurm(config()).drain(WISH).trouble
     assert Slurm(config()).mark(WISH)

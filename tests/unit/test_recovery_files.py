@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.recovery import files, programs, record
-from agent.recovery.decision import Decision, Step
-from agent.recovery.files import Untrusted
-from agent.recovery.request import Kind
 from tests.conftest import require
 from tests.pace import patient
+from vitald.recovery import files, programs, record
+from vitald.recovery.decision import Decision, Step
+from vitald.recovery.files import Untrusted
+from vitald.recovery.request import Kind
 
 NOBODY = 65534
 

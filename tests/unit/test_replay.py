@@ -17,7 +17,7 @@ AFTER = "NVRM: Xid (PCI:0000:65:00): 31, pid=1896, name=train, Ch 00000010, intr
 
 def summary_of(log: Path) -> dict[str, object]:
     done = subprocess.run(
-        [sys.executable, "-m", "agent", "replay", str(log), "--json"], cwd=ROOT, capture_output=True, timeout=60, check=True
+        [sys.executable, "-m", "vitald", "replay", str(log), "--json"], cwd=ROOT, capture_output=True, timeout=60, check=True
     )
     summary: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return summary

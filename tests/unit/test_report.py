@@ -18,16 +18,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent import toml
-from agent.cli import Failed, report_archive, report_machine
-from agent.cli.client import NoAnswer
-from agent.cli.report_archive import Archive, CannotWrite, Full, new_file
-from agent.cli.report_history import PAGE, FromDaemon, Pages
-from agent.cli.report_parts import Report, Wanted
-from agent.cli.report_redact import GONE, Redactor, configuration
-from agent.config import example as example_config
 from tests.conftest import require
 from tests.pace import patient
+from vitald import toml
+from vitald.cli import Failed, report_archive, report_machine
+from vitald.cli.client import NoAnswer
+from vitald.cli.report_archive import Archive, CannotWrite, Full, new_file
+from vitald.cli.report_history import PAGE, FromDaemon, Pages
+from vitald.cli.report_parts import Report, Wanted
+from vitald.cli.report_redact import GONE, Redactor, configuration
+from vitald.config import example as example_config
 
 Json = dict[str, object]
 MIB = 1024 * 1024
@@ -211,7 +211,7 @@ _VALUE = st.recursive(
 @example({"a": {"b": {}, "c": [{"d": {"e": "f"}}], "": ""}})
 def test_what_is_shown_is_toml_again(tables: Json) -> None:
     """Written anew, only what was taken out differs: written once more, nothing does."""
-    from agent.cli.report_redact import _written
+    from vitald.cli.report_redact import _written
 
     redactor = Redactor()
     shown = redactor.tables(tables)
@@ -475,7 +475,7 @@ def test_a_large_ledger_gives_way_to_the_rest(tmp_path: Path) -> None:
 
 def test_usage(tmp_path: Path) -> None:
     def told(*arguments: str) -> tuple[int, str]:
-        done = subprocess.run([sys.executable, "-m", "agent", "report", *arguments], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-m", "vitald", "report", *arguments], capture_output=True, text=True, timeout=60)
         assert done.stdout == "" and "Traceback" not in done.stderr
         return done.returncode, done.stderr
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.catalog import Case, Clears, FaultClass, Rule
-from agent.catalog.lemon import Lemon
-from agent.catalog.rules import Catalog
-from agent.catalog.story import Stories
-from agent.model import Action, When
 from tests.unit.builders import FUZZ
+from vitald.catalog import Case, Clears, FaultClass, Rule
+from vitald.catalog.lemon import Lemon
+from vitald.catalog.rules import Catalog
+from vitald.catalog.story import Stories
+from vitald.model import Action, When
 
 OWN = Clears(quiet_s=60.0)
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import answer
 from tests.unit.builders import LABELS, LINES, ROOT, labelled, reference
+from vitald.cli import answer
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
 
@@ -45,7 +45,7 @@ def scan(data: bytes, *arguments: str) -> tuple[int, str]:
 
 def scan_by_process(data: bytes, *arguments: str) -> tuple[int, str]:
     """The same, as a shell starts it."""
-    done = subprocess.run([sys.executable, "-m", "agent", "scan", "-", *arguments], cwd=ROOT, input=data, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "vitald", "scan", "-", *arguments], cwd=ROOT, input=data, capture_output=True, timeout=60)
     assert done.stderr == b""
     return done.returncode, done.stdout.decode()
 
@@ -230,7 +230,7 @@ def test_a_number_without_end_breaks_no_output() -> None:
 
 @pytest.mark.parametrize(("arguments", "code"), [(["/nonexistent"], 66), (["-", "--config", "/nonexistent"], 78)])
 def test_what_cannot_be_read_is_said_in_one_line(arguments: list[str], code: int) -> None:
-    done = subprocess.run([sys.executable, "-m", "agent", "scan", *arguments], cwd=ROOT, input=b"", capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "vitald", "scan", *arguments], cwd=ROOT, input=b"", capture_output=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (code, b"", 1)
 
 
@@ -353,7 +353,7 @@ def test_a_damaged_archive_is_unknown(form: str) -> None:
 def test_without_the_program_zstd_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "log.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd\x00")
-    command = [sys.executable, "-m", "agent", "scan", str(path)]
+    command = [sys.executable, "-m", "vitald", "scan", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, env={**os.environ, "PATH": "/nowhere"})
     assert (done.returncode, done.stdout) == (66, b"")
     assert b"apt-get install zstd" in done.stderr
@@ -380,7 +380,7 @@ def test_a_bomb_fills_no_memory() -> None:
 MEASURED = """
 import sys
 from pathlib import Path
-from agent.cli import main
+from vitald.cli import main
 code = main(sys.argv[1:])
 print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0], file=sys.stderr)
 sys.exit(code)
@@ -389,7 +389,7 @@ sys.exit(code)
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null"])
 def test_a_device_is_no_saved_log(path: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "agent", "scan", path], cwd=ROOT, capture_output=True, timeout=30)
+    done = subprocess.run([sys.executable, "-m", "vitald", "scan", path], cwd=ROOT, capture_output=True, timeout=30)
     assert (done.returncode, done.stderr.count(b"\n")) == (66, 1)
 
 
@@ -504,7 +504,7 @@ def test_a_stamp_without_a_year_is_of_the_last_one(tmp_path: Path, monkeypatch: 
     log = tmp_path / "kern.log"
     log.write_text(f"Dec 30 23:00:00 node7 kernel: {BUS}\nJan  2 01:00:00 node7 kernel: {BUS}\n")
     os.utime(log, (1735783200, 1735783200))  # 2025-01-02
-    done = subprocess.run([sys.executable, "-m", "agent", "scan", str(log), "--json"], cwd=ROOT, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "vitald", "scan", str(log), "--json"], cwd=ROOT, capture_output=True, timeout=60)
     (finding,) = json.loads(done.stdout.splitlines()[-1])["findings"]
     assert (finding["since"], finding["last"]) == ("2024-12-30T23:00:00.000Z", "2025-01-02T01:00:00.000Z")
     assert (finding["firstLine"], finding["lastLine"]) == (1, 2)
@@ -553,7 +553,7 @@ def test_the_flags_are_in_the_summary() -> None:
 def test_a_replay_of_what_is_no_log_is_unknown(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(data)
-    done = subprocess.run([sys.executable, "-m", "agent", "replay", str(path)], cwd=ROOT, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "vitald", "replay", str(path)], cwd=ROOT, capture_output=True, timeout=60)
     assert done.returncode == 30
     assert b"kernel log" in done.stderr or b"is empty" in done.stderr
 
@@ -561,7 +561,7 @@ def test_a_replay_of_what_is_no_log_is_unknown(data: bytes, tmp_path: Path) -> N
 def test_a_replay_reads_what_scan_reads(tmp_path: Path) -> None:
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress(f"node7: {STAMPED}\n".encode()))
-    done = subprocess.run([sys.executable, "-m", "agent", "replay", str(path), "--json"], cwd=ROOT, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "vitald", "replay", str(path), "--json"], cwd=ROOT, capture_output=True, timeout=60)
     assert (done.returncode, json.loads(done.stdout)["events"]) == (0, 1)
 
 

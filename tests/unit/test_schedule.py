@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.diagnostics.report import Ask, Outcome, Remedy, Report, Run
-from agent.diagnostics.schedule import AGAIN_MOST, SETTLE_S, Moment, Plan, Schedule
 from tests.unit.builders import FUZZ
+from vitald.diagnostics.report import Ask, Outcome, Remedy, Report, Run
+from vitald.diagnostics.schedule import AGAIN_MOST, SETTLE_S, Moment, Plan, Schedule
 
 HOUR = 3600.0
 DAY = 24 * HOUR

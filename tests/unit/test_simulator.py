@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.model import ComponentKind
-from agent.simulator import build
-from agent.simulator.node import Call, SimulatedNode, exported, profiles
-from agent.sources.pci import PciInventory
 from tests.conftest import require
 from tests.pace import patient
+from vitald.model import ComponentKind
+from vitald.simulator import build
+from vitald.simulator.node import Call, SimulatedNode, exported, profiles
+from vitald.sources.pci import PciInventory
 
 SUCCESS, STALE, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TIMED_OUT, LOST, VERSION = 0, 2, 3, 4, 6, 10, 15, 25
 XID = 0x8

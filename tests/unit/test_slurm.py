@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import config
-from agent.cli import slurm
-from agent.cli.slurm import Known, Settings
 from tests.pace import patient
 from tests.unit.builders import FUZZ, ROOT
 from tests.unit.test_imports import forbidden, loaded_by
+from vitald import config
+from vitald.cli import slurm
+from vitald.cli.slurm import Known, Settings
 
 # As scontrol of 22.05 prints it.
 NODE = """NodeName=gpu01 Arch=x86_64 CoresPerSocket=1
@@ -317,10 +317,10 @@ def test_asking_loads_little(edge: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_EXIT_CODE2", "0:0")
     loaded = loaded_by(["slurm", edge, "--socket", "/nonexistent", "--config", "/nonexistent"])
-    assert "agent.cli.slurm" in loaded
+    assert "vitald.cli.slurm" in loaded
     assert (
         forbidden(
-            loaded, "agent.catalog", "agent.config", "agent.judge", "agent.sources", "asyncio", "sqlite3", "subprocess", "dataclasses"
+            loaded, "vitald.catalog", "vitald.config", "vitald.judge", "vitald.sources", "asyncio", "sqlite3", "subprocess", "dataclasses"
         )
         == []
     )

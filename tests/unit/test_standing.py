@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.catalog.watch import Test as Kind
-from agent.catalog.watch import Watch, Watched, read
-from agent.judge.judge import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED, Judge
-from agent.judge.verdict import fold
-from agent.ledger import Audit, Entry, Query, read_events
-from agent.model import NODE, Action, Component, ComponentKind, Event, Finding, Readings, Sample, Status, Transition, Trust
-from agent.pipeline import Pipeline
-from agent.sources.facts import Facts
-from agent.sources.source import Batch
-from agent.sources.watch import Sign, Watcher
 from tests.unit.builders import EXAMPLES, act, booted, catalogue, event
 from tests.unit.test_pipeline import idle, running
+from vitald.catalog.watch import Test as Kind
+from vitald.catalog.watch import Watch, Watched, read
+from vitald.judge.judge import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED, Judge
+from vitald.judge.verdict import fold
+from vitald.ledger import Audit, Entry, Query, read_events
+from vitald.model import NODE, Action, Component, ComponentKind, Event, Finding, Readings, Sample, Status, Transition, Trust
+from vitald.pipeline import Pipeline
+from vitald.sources.facts import Facts
+from vitald.sources.source import Batch
+from vitald.sources.watch import Sign, Watcher
 
 DAY = 86400.0
 KINDS = sorted(catalogue().kinds())

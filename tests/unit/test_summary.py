@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from agent.diagnostics.report import Fault, Measure, Outcome, Remedy, Report, Run, Test
-from agent.diagnostics.summary import DeepLog, deep_lines, line
 from tests.unit.builders import FUZZ
 from tests.unit.diagnosing import FAILED, PASSED, run_of, slow_link
+from vitald.diagnostics.report import Fault, Measure, Outcome, Remedy, Report, Run, Test
+from vitald.diagnostics.summary import DeepLog, deep_lines, line
 
 # As a reader of both published variants would have it.
 GRAMMAR = re.compile(

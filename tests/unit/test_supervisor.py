@@ -11,10 +11,10 @@ from typing import Any
 import anyio
 import pytest
 
-from agent import supervisor as module
-from agent.model import SourceState
-from agent.sources.source import Batch, SourceFailed
-from agent.supervisor import Supervisor
+from vitald import supervisor as module
+from vitald.model import SourceState
+from vitald.sources.source import Batch, SourceFailed
+from vitald.supervisor import Supervisor
 
 
 class Pipeline:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model import Action
-from agent.sources.kernel_log import sxid
-from agent.sources.kernel_log.sighting import Sighting
 from tests.unit.builders import FUZZ, ruling
+from vitald.model import Action
+from vitald.sources.kernel_log import sxid
+from vitald.sources.kernel_log.sighting import Sighting
 
 WHERE = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0):"
 

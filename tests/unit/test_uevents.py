@@ -13,9 +13,9 @@ from typing import Union
 
 import pytest
 
-from agent.sources import uevents
-from agent.sources.uevents import Uevents
 from tests.pace import patient
+from vitald.sources import uevents
+from vitald.sources.uevents import Uevents
 
 
 @dataclass(frozen=True)

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from agent import __version__, toml
-from agent import config as configs
-from agent.cli import main
-from agent.config import Moved
-from agent.judge.judge import Judge
-from agent.judge.verdict import fold
-from agent.ledger import FILE, MIGRATIONS, Ledger, LedgerError, LedgerNewer, Query, read_events, read_findings, read_run, reading, sums
-from agent.ledger.schema import VERSION, found
 from tests.pace import patient
 from tests.unit.builders import ROOT, catalogue
 from tests.unit.test_runs import FULL
+from vitald import __version__, toml
+from vitald import config as configs
+from vitald.cli import main
+from vitald.config import Moved
+from vitald.judge.judge import Judge
+from vitald.judge.verdict import fold
+from vitald.ledger import FILE, MIGRATIONS, Ledger, LedgerError, LedgerNewer, Query, read_events, read_findings, read_run, reading, sums
+from vitald.ledger.schema import VERSION, found
 
 LEDGERS = ROOT / "tests" / "data" / "ledgers"
 OLD = [*range(1, VERSION + 1)]  # a new schema brings a ledger of the one before it with it
@@ -134,7 +134,7 @@ def whole(folder: Path, schema: int) -> str:
 _KILLED = """
 import os, shutil, signal, sqlite3, sys
 from pathlib import Path
-from agent.ledger import Ledger
+from vitald.ledger import Ledger
 
 folder, connect = Path(sys.argv[1]), sqlite3.connect
 
@@ -397,6 +397,6 @@ def test_no_key_is_forgotten() -> None:
     once = (ROOT / "tests" / "data" / "config_keys.txt").read_text().split()
     now = [f"{section}.{key}" for section in configs.SECTIONS for key in configs.settings_of(section)]
     changed = [f"{section}.{key}" for section, key in configs.MOVED]
-    assert not {*once} - {*now, *changed}, "tell what became of them in agent/config.py: MOVED"
+    assert not {*once} - {*now, *changed}, "tell what became of them in agent/vitald/config.py: MOVED"
     assert not {*changed} & {*now}
     assert not {*now} - {*once}, "add them to tests/data/config_keys.txt"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.judge.verdict import Work, by_strength, fold
-from agent.model import NODE, Acceptance, Action, Asked, SourceHealth, SourceState, Status, When
 from tests.unit.builders import FUZZ, finding, source
+from vitald.judge.verdict import Work, by_strength, fold
+from vitald.model import NODE, Acceptance, Action, Asked, SourceHealth, SourceState, Status, When
 
 NOW = 100.0
 FRESH, STALE = source(looked=90.0), source(looked=60.0)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.catalog.watch import Watched, read
-from agent.model import Component, ComponentKind, Readings, Sample
-from agent.sources.watch import Sign, Watcher
+from vitald.catalog.watch import Watched, read
+from vitald.model import Component, ComponentKind, Readings, Sample
+from vitald.sources.watch import Sign, Watcher
 
 
 def watched(*watches: dict[str, Any], code: str = "nvml/test", state: bool = False) -> Watched:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agent.sources.kernel_log import xid
-from agent.sources.kernel_log.sighting import Sighting
 from tests.unit.builders import FUZZ, seen
+from vitald.sources.kernel_log import xid
+from vitald.sources.kernel_log.sighting import Sighting
 
 BUS = "GPU has fallen off the bus."
 

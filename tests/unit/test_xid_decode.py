@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model import Action, When
 from tests.unit.builders import catalogue, ruling, seen
+from vitald.model import Action, When
 
 WHERE = "NVRM: Xid (PCI:0019:01:00):"
 NONE, INSPECT = Action.NONE, Action.INSPECT

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model import Action
 from tests.unit.builders import FUZZ, ruling, seen
+from vitald.model import Action
 
 WHERE = "NVRM: Xid (PCI:0019:01:00):"
 NONE, OBSERVE, INSPECT, RESTART, RESET = Action.NONE, Action.OBSERVE, Action.INSPECT, Action.RESTART_WORKLOAD, Action.RESET_DEVICE

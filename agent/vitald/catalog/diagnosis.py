@@ -1,0 +1,102 @@
+"""
+How a diagnostic's report of an error is read: what it asks for before anybody confirmed it.
+
+Owns     the key `diagnostic` of an entry, strictly checked.
+Refuses  outputs of programs: who reads these finds an error's entry by its number, its severity or its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vitald import toml
+from vitald.diagnostics.report import Remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """Another entry that is meant where the text contains one of these."""
+
+    contains: tuple[str, ...]  # lower case
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    remedy: Remedy
+    confirm: bool = False  # believed only when it is found twice
+    environment: bool = False  # it says nothing of the hardware
+    words: tuple[str, ...] = ()  # how its text begins where no number is printed: lower case, `#` a number, `*` anything
+    instead: tuple[Instead, ...] = ()
+    xid: bool = False  # its text names an Xid, whose entry is meant where that asks for a reset or more
+    severity: Mapping[int, Remedy] = field(default_factory=dict)  # of a default: the remedy by the severity that is printed
+
+    @property
+    def of_hardware(self) -> bool:
+        return not (self.environment or self.remedy in _NOT_OF_HARDWARE)
+
+
+_NOT_OF_HARDWARE = (Remedy.NONE, Remedy.RETRY, Remedy.FIX_CONFIG)
+_KEYS = ("remedy", "confirm", "environment", "words", "instead", "severity", "xid")
+
+
+def read(table: object) -> Diagnosis:
+    """The value of the key. Raises ValueError that says what is wrong with it."""
+    if not isinstance(table, dict):
+        raise ValueError(f'expected a table such as {{ remedy = "retry" }}, found {table!r}')
+    for key in table:
+        if key not in _KEYS:
+            raise ValueError(f"{key}: unknown key{toml.suggest(str(key), _KEYS)}")
+    if "remedy" not in table:
+        raise ValueError("remedy: missing")
+    severity = table.get("severity", {})
+    if not isinstance(severity, dict) or not all(str(number).isdecimal() and len(str(number)) < 4 for number in severity):
+        raise ValueError(f'severity: expected a table such as {{ 6 = "reset_gpu" }}, found {severity!r}')
+    return Diagnosis(
+        remedy=_remedy("remedy", table["remedy"]),
+        confirm=_flag(table, "confirm"),
+        environment=_flag(table, "environment"),
+        words=_phrases("words", table.get("words", [])),
+        instead=_instead(table.get("instead", [])),
+        xid=_flag(table, "xid"),
+        severity={int(number): _remedy(f"severity.{number}", word) for number, word in severity.items()},
+    )
+
+
+def _remedy(key: str, word: object) -> Remedy:
+    known = [member.value for member in Remedy]
+    if word not in known:
+        raise ValueError(f"{key}: {word!r} is none of {', '.join(known)}{toml.suggest(str(word), known)}")
+    return Remedy(word)
+
+
+def _flag(table: Mapping[str, object], key: str) -> bool:
+    value = table.get(key, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"{key}: expected true or false, found {value!r}")
+    return value
+
+
+def _phrases(key: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) and item.strip("*# ") for item in value):
+        raise ValueError(f"{key}: expected a list of texts, found {value!r}")
+    for item in value:
+        if item != item.lower():
+            raise ValueError(f"{key}: expected lower case, found {item!r}")
+    return tuple(value)
+
+
+def _instead(value: object) -> tuple[Instead, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"instead: expected a list of tables, found {value!r}")
+    found = []
+    for number, table in enumerate(value, start=1):
+        if not isinstance(table, dict) or set(table) != {"contains", "code"}:
+            raise ValueError(f"instead #{number}: expected {{ contains = [...], code = ... }}, found {table!r}")
+        code = table["code"]
+        contains = _phrases(f"instead #{number} contains", table["contains"])
+        if not isinstance(code, str) or "/" not in code or not contains:
+            raise ValueError(f'instead #{number}: expected texts, and a code such as "dcgm/gpu_lost", found {table!r}')
+        found.append(Instead(contains, code))
+    return tuple(found)

@@ -1,0 +1,367 @@
+"""
+From the TOML files of this folder, a profile and the user's overrides to a checked `Catalog`.
+
+Owns reading the files, laying one over the other, and entries (what a code means); what is no entry is read by `tables`.
+Every mistake is told, all of them at once, each with file, entry and key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar, overload
+
+from vitald import toml
+from vitald.catalog.diagnosis import Diagnosis
+from vitald.catalog.diagnosis import read as read_diagnosis
+from vitald.catalog.rules import Among, Case, Catalog, Clears, Cure, FaultClass, Rule, Scalar
+from vitald.catalog.shape import HEAD, begins_with_driver, expand, first_letters
+from vitald.catalog.tables import FILES, read_instances, read_ladders, read_lemon, read_stories
+from vitald.catalog.watch import Watch
+from vitald.catalog.watch import read as read_watch
+from vitald.model import Action, ComponentKind, When
+
+FOLDER = Path(__file__).parent
+PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("*.toml")))
+
+E = TypeVar("E", bound=Enum)
+Raw = dict[str, tuple[toml.Table, str]]  # code -> keys, origin
+
+
+class CatalogError(Exception):
+    """The catalogue is wrong. `errors` holds every mistake, each naming its place."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
+
+
+def load(
+    profile: str = "nvidia", overrides: Mapping[str, object] | None = None, folder: Path = FOLDER, extra: Path | None = None
+) -> Catalog:
+    """The catalogue under a profile, with the user's overrides on top, and the files of `extra` on top of these. Raises CatalogError."""
+    errors: list[str] = []
+    raw: Raw = {}
+    trial: Raw = {}
+    tables = {
+        name: _read(path, errors) for source in (folder, extra) if source for name in FILES if (path := source / f"{name}.toml").exists()
+    }
+    for path in sorted(folder.glob("*.toml")):
+        if path.stem not in FILES:
+            _overlay(raw, trial, _read(path, errors), path.name, errors, fresh=True)
+    if profile != "nvidia":
+        path = folder / "profiles" / f"{profile}.toml"
+        if path.is_file():
+            _overlay(raw, trial, _read(path, errors), f"profiles/{path.name}", errors)
+        else:
+            errors.append(f"[catalog] profile: there is no profile {profile!r}{toml.suggest(profile, PROFILES)}")
+    _overlay(raw, trial, dict(overrides or {}), "[catalog.overrides]", errors)
+
+    if extra is not None:
+        paths = sorted(extra.glob("*.toml"))
+        if not paths:
+            errors.append(f"{extra}: no *.toml file there")
+        for path in paths:
+            if path.stem not in FILES:
+                _overlay(raw, trial, _read(path, errors), str(path), errors)
+
+    ladders = read_ladders(tables.get("ladders", {"ladder": {}}), errors)
+    rules: dict[str, Rule] = {}
+    defaults: dict[str, Rule] = {}
+
+    def entry(code: str, keys: toml.Table, origin: str) -> Rule | None:
+        inherited = raw.get(f"{code.partition('/')[0]}/default", ({}, ""))[0]
+        keys = {**{key: inherited[key] for key in ("cases", "also", "component") if key in inherited}, **keys}
+        return _Entry(code, keys, origin, ladders, errors).rule()
+
+    for code, (keys, origin) in raw.items():
+        kind, _, name = code.partition("/")
+        rule = entry(code, keys, origin)
+        if rule is not None and code in trial:
+            rule = replace(rule, shadow=entry(code, *trial[code]))
+        if rule is not None:
+            (defaults if name == "default" else rules)[kind if name == "default" else code] = rule
+    words = {code for code, rule in rules.items() if rule.word}
+    stories = read_stories(tables.get("stories", {"story": {}}), raw, words, errors)
+    lemon = read_lemon(tables.get("lemon"), errors)
+    instances = read_instances(tables.get("instances"), errors)
+    if errors:
+        raise CatalogError(errors)
+    return Catalog(rules, defaults, ladders=ladders, stories=stories, lemon=lemon, instances=instances, profile=profile)
+
+
+def _read(path: Path, errors: list[str]) -> toml.Table:
+    try:
+        return toml.read(path)[1]
+    except ValueError as error:
+        errors.append(str(error))
+        return {}
+
+
+def _overlay(raw: Raw, trial: Raw, tables: toml.Table, origin: str, errors: list[str], *, fresh: bool = False) -> None:
+    """Lay `[kind.code]` tables (or `["kind/code"]`) over what is there, key by key; on `trial`, where they say `shadow = true`."""
+    for kind, entries in tables.items():
+        if not isinstance(entries, dict):
+            errors.append(f"{origin}: {kind}: expected tables such as [xid.79]")
+            continue
+        named = {kind: entries} if "/" in kind else {f"{kind}/{code}": entry for code, entry in entries.items()}
+        for code, entry in named.items():
+            if not isinstance(entry, dict):
+                errors.append(f"{origin}: [{code.replace('/', '.')}]: expected a table")
+            elif entry.get("shadow") is True:
+                keys = {key: value for key, value in entry.items() if key != "shadow"}
+                # What is in force meanwhile for a code that is new: its kind's default; for a new line, that nobody knew it.
+                default, default_origin = raw.get(f"{code.partition('/')[0]}/default", ({}, origin))
+                if "match" in keys or not default:
+                    fallback = {**keys, "action": "none", "cases": []}
+                else:
+                    fallback = {**default, "title": str(default.get("title", "")).replace("{code}", code.partition("/")[2])}
+                base = raw.setdefault(code, (fallback, default_origin))
+                trial[code] = ({**base[0], **keys}, origin)
+            elif code not in raw:
+                raw[code] = (entry, origin)
+            elif fresh:
+                errors.append(f"{origin}: [{code.replace('/', '.')}]: stands in {raw[code][1]} too")
+            else:
+                raw[code] = ({**raw[code][0], **entry}, origin)
+
+
+class _Entry:
+    """Checks one table key by key; mistakes go to `errors`."""
+
+    def __init__(self, code: str, keys: toml.Table, origin: str, ladders: Mapping[str, object], errors: list[str]) -> None:
+        self.code, self.keys, self.origin, self.ladders, self.errors = code, keys, origin, ladders, errors
+        self.kind, _, self.name = code.partition("/")
+
+    def wrong(self, key: str, what: str) -> None:
+        self.errors.append(f"{self.origin}: [{self.kind}.{self.name}] {key}: {what}")
+
+    def rule(self) -> Rule | None:
+        before = len(self.errors)
+        for key in self.keys:
+            if key not in _KEYS:
+                self.wrong(key, f"unknown key{toml.suggest(key, _KEYS)}")
+        watches = self.watches()
+        lasting = bool(watches) and watches[0].lasting
+        rule = Rule(
+            code=self.code,
+            kind=self.kind,
+            title=self.text("title", required=True),
+            meaning=self.text("meaning", required=True),
+            advice=self.text("advice"),
+            mnemonic=self.text("mnemonic"),
+            fault_class=self.member("class", FaultClass, FaultClass.UNKNOWN, required=True),
+            action=self.member("action", Action, Action.INSPECT, required=True),
+            when=self.member("when", When, When.NOW),
+            unusable=self.flag("unusable") or False,
+            unknown=self.flag("unknown") or False,
+            clears=self.clears(),
+            escalation=self.escalation(),
+            source=self.text("source", required=True),
+            cases=self.cases("cases") + self.cases("also") + ((_RECOVERED,) if lasting else ()),
+            fault=self.text("fault") or self.code,
+            state=self.flag("state") or lasting,
+            watches=watches,
+            word=self.flag("word") or False,
+            context=self.flag("context") or False,
+            cures=self.member("cures", Cure, None),
+            ends=self.texts("ends"),
+            of=self.kinds("of"),
+            component=self.member("component", ComponentKind, ComponentKind.NODE),
+            at_probe=self.flag("at_probe") or False,
+            fatal=self.flag("fatal"),
+            among=self.member("among", Among, None),
+            match=self.match(),
+            starts=self.texts("starts"),
+            contains=self.texts("contains"),
+            samples=self.texts("samples"),
+            diagnostic=self.diagnostic(),
+            origin=self.origin,
+        )
+        return rule if len(self.errors) == before else None
+
+    def text(self, key: str, *, required: bool = False) -> str:
+        value = self.keys.get(key, "")
+        if not isinstance(value, str) or (required and not value):
+            self.wrong(key, "missing" if key not in self.keys else f"expected text, found {value!r}")
+            return ""
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.keys.get(key, [])
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
+            self.wrong(key, f"expected a list of texts, found {value!r}")
+            return ()
+        return tuple(values)
+
+    def flag(self, key: str) -> bool | None:
+        value = self.keys.get(key)
+        if value is not None and not isinstance(value, bool):
+            self.wrong(key, f"expected true or false, found {value!r}")
+            return None
+        return value
+
+    def kinds(self, key: str) -> tuple[ComponentKind, ...]:
+        return tuple(kind for word in self.texts(key) if (kind := self.of_enum(key, word, ComponentKind)) is not None)
+
+    @overload
+    def member(self, key: str, enum: type[E], default: E, *, required: bool = False) -> E: ...
+
+    @overload
+    def member(self, key: str, enum: type[E], default: None) -> E | None: ...
+
+    def member(self, key: str, enum: type[E], default: E | None, *, required: bool = False) -> E | None:
+        if key not in self.keys:
+            if required:
+                self.wrong(key, "missing")
+            return default
+        return self.of_enum(key, self.keys[key], enum) or default
+
+    def of_enum(self, key: str, value: object, enum: type[E]) -> E | None:
+        known = [member.value for member in enum]
+        if value in known:
+            return enum(value)
+        self.wrong(key, f"{value!r} is none of {', '.join(known)}{toml.suggest(str(value), known)}")
+        return None
+
+    def escalation(self) -> str:
+        name = self.text("escalation", required=True)
+        if name and name not in self.ladders:
+            self.wrong("escalation", f"no ladder {name!r}{toml.suggest(name, self.ladders)}")
+        return name
+
+    def clears(self) -> Clears:
+        words = self.texts("clears")
+        flags: dict[str, bool] = {}
+        diagnostic: int | None = None
+        quiet_s: float | None = None
+        for word in words:
+            name, _, value = word.partition(":")
+            try:
+                if name == "quiet":
+                    quiet_s = toml.duration(value)
+                elif name == "diagnostic":
+                    diagnostic = int(value)
+                    if diagnostic not in (1, 2, 3, 4):
+                        raise ValueError(f"{value!r} is not a DCGM run level (1 to 4)")
+                elif name in ("reboot", "device_reset", "recovers", "replaced") and not value:
+                    flags[name] = True
+                else:
+                    raise ValueError(f"{word!r} is none of reboot, device_reset, recovers, replaced, diagnostic:LEVEL, quiet:DURATION")
+            except ValueError as error:
+                self.wrong("clears", str(error))
+        if not words and self.keys.get("action") != "none":
+            self.wrong("clears", "missing: a finding must have a way out")
+        return Clears(
+            reboot=flags.get("reboot", False),
+            device_reset=flags.get("device_reset", False),
+            recovers=flags.get("recovers", False),
+            replaced=flags.get("replaced", False),
+            diagnostic=diagnostic,
+            quiet_s=quiet_s,
+        )
+
+    def cases(self, name: str) -> tuple[Case, ...]:
+        tables = self.keys.get(name, [])
+        if not isinstance(tables, list):
+            self.wrong(name, f"expected a list of tables, found {tables!r}")
+            return ()
+        cases = []
+        for number, table in enumerate(tables, start=1):
+            if not isinstance(table, dict) or not isinstance(table.get("when"), dict):
+                self.wrong(f"{name} #{number}", "expected { when = { field = value }, action = ... }")
+                continue
+            for key in table:
+                if key not in _CASE_KEYS:
+                    self.wrong(f"{name} #{number} {key}", f"unknown key{toml.suggest(key, _CASE_KEYS)}")
+            where = {field: _scalars(value) for field, value in table["when"].items()}
+            for field, scalars in where.items():
+                if not scalars:
+                    self.wrong(f"{name} #{number} when.{field}", "expected a text, a number, true, false, or a list of them")
+            if ("action" in table) == ("at_least" in table):
+                self.wrong(f"{name} #{number}", "needs either action or at_least")
+
+            for key in ("title", "advice"):
+                if not isinstance(table.get(key, ""), str):
+                    self.wrong(f"{name} #{number} {key}", f"expected text, found {table[key]!r}")
+
+            if not isinstance(table.get("unusable", False), bool):
+                self.wrong(f"{name} #{number} unusable", f"expected true or false, found {table['unusable']!r}")
+
+            def word(key: str, enum: type[E], table: dict[str, object] = table, number: int = number) -> E | None:
+                return self.of_enum(f"{name} #{number} {key}", table[key], enum) if key in table else None
+
+            cases.append(
+                Case(
+                    where=where,
+                    action=word("action", Action),
+                    at_least=word("at_least", Action),
+                    when=word("when_to_act", When),
+                    unusable=table.get("unusable"),
+                    title=table.get("title"),
+                    advice=table.get("advice"),
+                )
+            )
+        return tuple(cases)
+
+    def watches(self) -> tuple[Watch, ...]:
+        tables = self.keys.get("watch", [])
+        tables = [tables] if isinstance(tables, dict) else tables
+        if not isinstance(tables, list):
+            self.wrong("watch", f"expected a table or a list of tables, found {tables!r}")
+            return ()
+        watches = []
+        for number, table in enumerate(tables, start=1):
+            try:
+                watches.append(read_watch(table))
+            except (TypeError, ValueError, OverflowError, AttributeError) as error:
+                self.wrong(f"watch #{number}", str(error))
+        if len({one.lasting for one in watches}) > 1:
+            self.wrong("watch", "either all of them last, or none (rises, changes)")
+        return tuple(watches)
+
+    def diagnostic(self) -> Diagnosis | None:
+        if "diagnostic" not in self.keys:
+            return None
+        try:
+            return read_diagnosis(self.keys["diagnostic"])
+        except ValueError as error:
+            self.wrong("diagnostic", str(error))
+            return None
+
+    def match(self) -> tuple[str, ...]:
+        patterns = []
+        starts = self.texts("starts")
+        if any(len(start) < HEAD for start in starts):
+            self.wrong("starts", f"needs the first {HEAD} letters of each beginning")
+        for pattern in map(expand, self.texts("match")):
+            try:
+                re.compile(pattern)
+            except (re.error, OverflowError, RecursionError) as error:
+                self.wrong("match", f"not a regular expression: {error}: {pattern}")
+                continue
+            if not (begins_with_driver(pattern) or first_letters(starts, pattern) or self.texts("contains")):
+                self.wrong("match", f"needs {HEAD} fixed letters at its beginning, or `starts`, or `contains`: {pattern}")
+            patterns.append(pattern)
+        return tuple(patterns)
+
+
+def _scalars(value: object) -> tuple[Scalar, ...]:
+    """The values, or nothing where one of them is neither text, number nor flag."""
+    values = value if isinstance(value, list) else [value]
+    scalars = tuple(item for item in values if isinstance(item, (str, int, bool)))
+    return scalars if len(scalars) == len(values) else ()
+
+
+_RECOVERED = Case(where={"recovered": (True,)}, action=Action.NONE, title="no longer so")
+_KEYS = (
+    *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "unusable", "clears", "escalation", "cases", "also", "source"),
+    *("watch", "fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
+    *("at_probe", "among", "unknown"),
+    "diagnostic",
+)
+_CASE_KEYS = ("when", "action", "at_least", "when_to_act", "unusable", "title", "advice")

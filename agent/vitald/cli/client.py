@@ -1,0 +1,293 @@
+"""
+Asking the daemon: HTTP over its Unix socket, with the standard library only (an HTTP client library costs more to
+import than the whole answer takes).
+
+Owns     whom root believes: only a socket that root or the daemon's user listens on. What an answer may be at most: bytes, depth,
+         tables and lists. A command run by root must not be led, nor filled up, by whoever put a socket in the daemon's place.
+
+Another user's command is not held to the first: what it reads can make it do no more than that user may.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+from vitald import __version__
+from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Failed, words
+
+Json = dict[str, object]
+STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
+USER = "vitald"  # the daemon's, as the package makes it
+# Of an answer. The largest that are real: 1,000 events or findings, some 2 KiB each; what a diagnostic printed, 2 MiB before it is JSON.
+_MOST_BYTES, _MOST_DEPTH, _MOST_PARTS = 8 * 1024 * 1024, 32, 128 * 1024
+_LINE_BYTES = 1024 * 1024  # of /v1/watch
+_PIECE_BYTES = 64 * 1024
+_SYSTEM = Path("/run/vitald/vitald.sock")
+_BOOTED, _SYSTEMCTL, _SYSTEMD_S = Path("/run/systemd/system"), "/usr/bin/systemctl", 1.0
+
+
+class NoAnswer(Failed):
+    """The daemon did not answer; the text says what to try."""
+
+
+class NotBelieved(NoAnswer):
+    """Somebody else than the daemon listens there: whatever he answers is none."""
+
+
+class Refused(Failed):
+    """The daemon answered with an error."""
+
+    exit_code = EX_UNAVAILABLE
+
+    def __init__(self, status: int, error: str, hint: str) -> None:
+        said = f"{error} ({hint})" if hint else error
+        super().__init__("".join(char if char.isprintable() else "?" for char in said))  # it goes to a terminal
+        self.status = status
+
+
+class Told(Json):
+    """A part of an answer. A daemon of another version may leave out what this command shows."""
+
+    def __init__(self, pairs: Json, of: str) -> None:
+        super().__init__(pairs)
+        self.of = of
+
+    def __missing__(self, key: str) -> object:
+        raise NoAnswer(f"the daemon says nothing of {key!r}: {self.of or 'please report it'}")
+
+
+def default_socket() -> Path:
+    """Where the daemon listens by default, for this user; root's daemon is looked for where the user runs none."""
+    if os.geteuid() == 0:
+        return _SYSTEM
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    own = Path(runtime) / "vitald/vitald.sock" if runtime else Path(f"/tmp/vitald-{os.geteuid()}/vitald.sock")  # noqa: S108
+    return own if own.exists() or not _SYSTEM.exists() else _SYSTEM
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--socket", type=Path, default=None, metavar="PATH", help="the daemon's socket (default: its usual place)")
+    parser.add_argument("--timeout", type=words.seconds(3600), default=2.0, metavar="SECONDS", help="give up after this long (default: 2)")
+
+
+class _Connection(http.client.HTTPConnection):
+    """One deadline for the whole exchange: a server that sends a byte now and then cannot stretch it."""
+
+    def __init__(self, path: Path, deadline: float | None) -> None:
+        super().__init__("vitald")
+        self._path = path
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        self.sock = _Deadlined(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.deadline = self._deadline
+        if (left := self.sock.left()) is not None:
+            # Blocking: with a timeout of Python's, a full queue is refused at once (EAGAIN), and whoever floods the socket keeps us out.
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(left), int(left % 1 * 1e6) or 1))
+        self.sock.connect(str(self._path))
+        if os.geteuid() == 0:
+            _judge_listener(self.sock, self._path)
+        self.sock.settimeout(self.sock.left())
+
+
+class _Deadlined(socket.socket):
+    deadline: float | None = None
+
+    def left(self) -> float | None:
+        if self.deadline is None:
+            return None
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def recv_into(self, *args: object, **kwargs: object) -> int:
+        self.settimeout(self.left())
+        return super().recv_into(*args, **kwargs)  # type: ignore[arg-type]
+
+
+def owners() -> frozenset[int]:
+    """Who may speak for the daemon: root, and its user."""
+    import pwd  # only where it is not root who listens
+
+    try:
+        return frozenset({0, pwd.getpwnam(USER).pw_uid})
+    except KeyError:
+        return frozenset({0})
+
+
+def _judge_listener(sock: socket.socket, place: Path) -> None:
+    """Raises NotBelieved. The kernel keeps who it was that called listen(2): systemd, where it holds the socket."""
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid != 0 and uid not in owners():
+        sock.close()
+        raise NotBelieved(f"uid {uid} listens on {place}: root believes only a daemon of root's or of the user {USER}; ask as that user")
+
+
+def ask(arguments: argparse.Namespace, path: str, body: Json | None = None, **query: object) -> Json:
+    """The JSON answer to a GET, or with a body to a POST. Raises NoAnswer or Refused."""
+    with _open(arguments, path, body, query, time.monotonic() + arguments.timeout) as response:
+        return response.json()
+
+
+def status(arguments: argparse.Namespace, work: str | None = None) -> Json:
+    """The answer of /v1/status, with at least what a verdict needs. Raises NoAnswer for anything else, and Refused."""
+    answer = ask(arguments, "/v1/status", None, **({"for": work} if work not in (None, "running") else {}))
+    reasons = answer.get("reasons")
+    sound = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
+    if answer.get("status") not in STATUSES or not sound:
+        raise NoAnswer(f"no verdict from {arguments.socket or default_socket()}: is that vitald's socket, and of this version?")
+    return answer
+
+
+def follow(arguments: argparse.Namespace) -> Iterator[Json]:
+    """The changes from /v1/watch, as they come."""
+    with _open(arguments, "/v1/watch", None, {}, None) as response:
+        yield from response.lines()
+
+
+class _Answer:
+    def __init__(self, place: Path, connection: _Connection, response: http.client.HTTPResponse) -> None:
+        self._place, self._connection, self._response = place, connection, response
+        name, _, version = response.getheader("Server", "").partition("/")
+        own = (name, version) == ("vitald", __version__)
+        daemon = f"vitald {version}" if name == "vitald" else "of an older version"
+        foreign = f"it is {daemon}, and this command is vitald {__version__}"
+        self._foreign = "" if own else "".join(char if char.isprintable() else "?" for char in foreign)
+
+    def __enter__(self) -> _Answer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def json(self) -> Json:
+        try:
+            text = self._read()
+        except (OSError, http.client.HTTPException) as error:
+            raise _no_answer(self._place, error) from error
+        value = self._loads(text)
+        if self._response.status >= 400:
+            # A path, a parameter or a key that the one has and the other has not.
+            foreign = f"of the daemon: {self._foreign}" if self._foreign and self._response.status in (400, 404, 405) else ""
+            hints = filter(None, [str(value.get("hint", "")), foreign])
+            raise Refused(self._response.status, str(value.get("error", "")), "; ".join(hints))
+        return value
+
+    def _read(self) -> bytearray:
+        """In pieces: in one, an answer of tiny chunks would be as many objects."""
+        text = bytearray()
+        while len(text) <= _MOST_BYTES and (part := self._response.read(_PIECE_BYTES)):
+            text += part
+        if len(text) > _MOST_BYTES:
+            raise NoAnswer(f"more than {_MOST_BYTES} bytes from {self._place}: is that vitald's socket?")
+        return text
+
+    def _loads(self, text: bytes | bytearray) -> Json:
+        """Raises NoAnswer for what is no JSON object, or one that no daemon of ours would make."""
+        if text.count(b"{") + text.count(b"[") > _MOST_PARTS:
+            raise NoAnswer(f"an answer of more than {_MOST_PARTS} parts from {self._place}: is that vitald's socket?")
+        deep = NoAnswer(f"an answer nested deeper than {_MOST_DEPTH} from {self._place}: is that vitald's socket?")
+        try:
+            value = json.loads(text, object_hook=lambda pairs: Told(pairs, self._foreign))
+        except ValueError:
+            raise NoAnswer(f"no JSON from {self._place}: is that vitald's socket?") from None
+        except RecursionError:
+            raise deep from None
+        if _is_deep(value):
+            raise deep
+        if not isinstance(value, dict):
+            raise NoAnswer(f"no JSON object from {self._place}: is that vitald's socket?")
+        return value
+
+    def lines(self) -> Iterator[Json]:
+        if self._response.status >= 400:
+            self.json()
+        try:
+            while line := self._response.readline(_LINE_BYTES + 1):
+                if len(line) > _LINE_BYTES:
+                    raise NoAnswer(f"a line of more than {_LINE_BYTES} bytes from {self._place}: is that vitald's socket?")
+                yield self._loads(line)
+        except (OSError, http.client.HTTPException) as error:
+            raise _no_answer(self._place, error) from error
+
+
+def _is_deep(value: object) -> bool:
+    """Whether lists and tables lie deeper in each other than in any answer. Without recursion, whose end is what this is to prevent."""
+    level = [value]
+    for _ in range(_MOST_DEPTH):
+        inner = (part for one in level for part in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()))
+        level = [part for part in inner if isinstance(part, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _open(arguments: argparse.Namespace, path: str, body: Json | None, query: dict[str, object], deadline: float | None) -> _Answer:
+    place: Path = arguments.socket or default_socket()
+    wanted = {name: value for name, value in query.items() if value is not None}
+    target = f"{path}?{urlencode(wanted)}" if wanted else path
+    connection = _Connection(place, deadline)
+    try:
+        if body is None:
+            connection.request("GET", target)
+        else:
+            connection.request("POST", target, json.dumps(body), {"Content-Type": "application/json"})
+        return _Answer(place, connection, connection.getresponse())
+    except (OSError, http.client.HTTPException) as error:
+        connection.close()
+        raise _no_answer(place, error) from error
+
+
+def _no_answer(place: Path, error: Exception) -> NoAnswer:
+    if isinstance(error, PermissionError):
+        return NoAnswer(f"not allowed to ask on {place}: be {_who_may(place)}root")
+    why = _why_it_ended() if place == _SYSTEM else ""
+    if isinstance(error, FileNotFoundError):
+        return NoAnswer(f"no socket at {place}: {why or 'is the daemon running? try: systemctl status vitald'}")
+    if isinstance(error, ConnectionRefusedError):
+        return NoAnswer(f"nobody listens on {place}: {why or 'the daemon has stopped; try: systemctl status vitald'}")
+    if isinstance(error, TimeoutError):
+        return NoAnswer(f"no answer on {place} in time{why and f': {why}'}")
+    return NoAnswer(f"no answer on {place}: {why or error}")
+
+
+def _who_may(place: Path) -> str:
+    """The group whose members may ask, where it is not root's own."""
+    import grp
+
+    try:
+        gid = place.stat().st_gid
+        return f"a member of the group {grp.getgrgid(gid).gr_name}, or " if gid else ""
+    except OSError:
+        return "a member of the socket's group, or "
+    except KeyError:
+        return f"a member of the group {gid}, or "
+
+
+def _why_it_ended() -> str:
+    """What systemd knows of a daemon that could not start and is not tried again: its last words, else what its exit code means."""
+    if not _BOOTED.is_dir():
+        return ""
+    import subprocess  # only where nobody answers: it is a large part of what `vitald check` costs
+
+    command = [_SYSTEMCTL, "show", "vitald.service", "--property=ActiveState,ExecMainStatus,StatusText"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SYSTEMD_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    unit = dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+    code = unit.get("ExecMainStatus", "")
+    if unit.get("ActiveState") == "active" or code not in (str(EX_UNAVAILABLE), str(EX_CONFIG)):
+        return ""
+    meant = "its configuration is wrong; try: vitald config check" if code == str(EX_CONFIG) else "try: journalctl -u vitald -n 20"
+    return f"the daemon could not start: {unit.get('StatusText') or meant}"

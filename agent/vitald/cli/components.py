@@ -1,0 +1,129 @@
+"""`vitald components`: what is watched, who looks at it, and what cannot be observed here. What nobody knows is a dash."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+from vitald.cli import client, render
+from vitald.cli.render import Json
+
+_MANY = 16  # of one kind; beyond that the healthy ones are only counted
+_NAMES = 6  # readings of one gap
+_KINDS = ("node", "gpu", "nvswitch", "neuron", "nic", "pci", "cpu", "dimm", "disk")
+_TITLES = ("component", "identity", "looked at", "readings", "status")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("--json", action="store_true", help="the answer of GET /v1/components, with every reading")
+    parser.add_argument("--kind", choices=_KINDS, help="only components of this kind")
+    parser.add_argument("--all", action="store_true", help="shorten nothing: each healthy component, each reading that cannot be observed")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    answer = client.ask(arguments, "/v1/components")
+    for part in ("components", "coverage"):
+        answer[part] = [one for one in cast("list[Json]", answer[part]) if arguments.kind in (None, one["kind"])]
+    if arguments.json:
+        render.emit_json(answer)
+        return 0
+    listed, told = cast("list[Json]", answer["components"]), cast("list[Json]", answer["coverage"])
+    for line in _rows(listed, whole=arguments.all or arguments.kind is not None):
+        render.tell(line)
+    print()
+    print(render.colour("what cannot be observed here", "bold"))
+    for line in _coverage(told, cast("list[Json]", answer["sources"]), whole=arguments.all):
+        render.tell(line)
+    for line in _others(answer, listed, only=arguments.kind):
+        render.tell(line)
+    return 0
+
+
+# --- components
+
+
+def _rows(listed: Sequence[Json], *, whole: bool) -> Iterator[str]:
+    """A line each, and one more for each source that cannot say how it is."""
+    shown = [one for one in listed if whole or not _folded(one, listed)]
+    rows = [_TITLES, *(_row(one) for one in shown)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
+    yield render.colour("  ".join(cell.ljust(width) for cell, width in zip(_TITLES, widths)).rstrip(), "dim")
+    for one, row in zip(shown, rows[1:]):
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths)]
+        yield "  ".join([*cells, row[-1] if row[-1] == "healthy" else render.status_word(row[-1])])
+        for reason in cast("list[str]", one["unseen"]):
+            yield f"    not known: {render.safe(reason)}"
+    folded: dict[str, int] = {}
+    for one in listed:
+        if not whole and _folded(one, listed):
+            folded[str(one["kind"])] = folded.get(str(one["kind"]), 0) + 1
+    for kind, count in folded.items():
+        yield f"and {count} {kind}, healthy (--all, --kind {kind})"
+
+
+def _folded(one: Json, listed: Sequence[Json]) -> bool:
+    return one["status"] == "healthy" and sum(other["kind"] == one["kind"] for other in listed) > _MANY
+
+
+def _row(one: Json) -> tuple[str, ...]:
+    by = cast("list[Json]", one["sights"])
+    asked = sum(cast("int", sight["asked"]) for sight in by)
+    observed = sum(cast("int", sight["observable"]) for sight in by)
+    return (
+        render.safe(one["name"]),
+        render.safe(one["identity"]) if one["identity"] else "-",
+        ", ".join(_looked(sight) for sight in by) or "-",
+        f"{observed}/{asked}" if asked else "-",
+        str(one["status"]),
+    )
+
+
+def _looked(sight: Json) -> str:
+    return f"{sight['name']} {render.age(sight['looked'])} ago" if sight["looked"] else f"{sight['name']} never"
+
+
+# --- coverage
+
+
+def _coverage(told: Sequence[Json], sources: Sequence[Json], *, whole: bool) -> Iterator[str]:
+    """By source: how it fares, how much it observes of each kind, and what not."""
+    for source in sources:
+        own = [one for one in told if one["source"] == source["name"]]
+        detail = f": {render.safe(source['detail'])}" if source["detail"] else ""
+        if source["state"] != "ok":
+            word = str(source["state"])
+            yield f"  {source['name']}: {word if word == 'not present' else render.colour(word.upper(), 'bold', 'magenta')}{detail}"
+        for one in own:
+            asked, seen = cast("int", one["asked"]), cast("int", one["observable"])
+            share = f"{seen} of {asked} readings observed" if asked else "nothing was ever read"
+            yield f"  {source['name']}: {one['components'] or 'any'} {one['kind']}, {share}"
+            for gap in cast("list[Json]", one["gaps"]):
+                yield f"      {_gap(gap, cast('int', one['components']), whole=whole)}"
+
+
+def _gap(gap: Json, of: int, *, whole: bool) -> str:
+    readings, components = cast("list[str]", gap["readings"]), cast("list[str]", gap["components"])
+    most = len(readings) if whole else _NAMES
+    names = ", ".join(readings[:most]) + (f" and {len(readings) - most} more" if len(readings) > most else "")
+    if len(components) >= of:
+        whom = ""
+    elif whole or len(components) <= 2:
+        whom = f" ({', '.join(components)})"
+    else:
+        whom = f" ({len(components)} of {of})"
+    return render.safe(f"{names}{whom}: {gap['reason']}")
+
+
+def _others(answer: Json, listed: Iterable[Json], *, only: str | None) -> Iterator[str]:
+    """Who is not asked, and whom nobody asks."""
+    if only is None:
+        for name in cast("list[str]", answer["off"]):
+            yield f"  {render.safe(name)}: switched off, [{render.safe(name)}] enabled = false"
+    alone: dict[str, int] = {}
+    for one in listed:
+        if not one["sources"] and one["kind"] != "node":
+            alone[str(one["kind"])] = alone.get(str(one["kind"]), 0) + 1
+    if alone:
+        yield f"  {', '.join(f'{count} {kind}' for kind, count in alone.items())}: nobody looks at them; only the kernel log would tell"

@@ -1,0 +1,100 @@
+"""`vitald events`: what has happened, from the ledger; `--follow` goes on with what happens next."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import cast
+
+from vitald.cli import WrongUse, client, render, words
+from vitald.cli.render import Json
+
+_PAGE, _MOST = 1000, 1_000_000_000  # at once; in all
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("--since", type=words.since, metavar="WHEN", help="a duration (30m, 24h), an RFC 3339 time, or an event's id")
+    parser.add_argument(
+        "--limit",
+        type=words.number(1, _MOST),
+        metavar="N",
+        default=None,
+        help="at most so many (default: the newest 50; with --since, all)",
+    )
+    parser.add_argument("--component", metavar="NAME", help="of one component, e.g. gpu/0000:65:00.0")
+    parser.add_argument("--code", type=words.code, metavar="CODE", help="of one code, e.g. xid/79")
+    parser.add_argument("--kind", metavar="KIND", help="of one kind, e.g. xid")
+    parser.add_argument("--follow", "-f", action="store_true", help="go on with what happens next")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.since is None and (arguments.limit or 0) > _PAGE:
+        raise WrongUse(f"--limit {arguments.limit}: at most {_PAGE} without --since")
+    if not arguments.follow:
+        _remark_on(arguments, _past(arguments))
+        return 0
+    changes = client.follow(arguments)
+    next(changes, None)  # the stream has begun: what happens from here on is in it
+    shown = _past(arguments)
+    _remark_on(arguments, shown)
+    return _future(arguments, changes, shown)
+
+
+def _remark_on(arguments: argparse.Namespace, shown: set[object]) -> None:
+    """Where nothing was shown, that this is so, and whether it could be otherwise."""
+    if shown:
+        return
+    if not arguments.json:
+        print("no events" + (" yet" if arguments.follow else ""), file=sys.stderr)
+    if arguments.kind is None:
+        return
+    from vitald import catalog, toml
+
+    kinds = catalog.load().kinds()
+    if arguments.kind not in kinds:
+        hint = toml.suggest(arguments.kind, kinds) or f": there are {', '.join(sorted(kinds))}"
+        print(f"vitald: the catalogue has no kind {arguments.kind!r}{hint}", file=sys.stderr)
+
+
+def _past(arguments: argparse.Namespace) -> set[object]:
+    """Print what the ledger has. Returns the identities of what was printed: all of them where the stream goes on from there, else some."""
+    chosen = {"component": arguments.component, "code": arguments.code, "kind": arguments.kind}
+    if arguments.since is None:
+        return _print(arguments, client.ask(arguments, "/v1/events", None, **chosen, limit=arguments.limit or 50, newest="true"))
+    since, left = arguments.since, arguments.limit
+    shown: set[object] = set()
+    while since is not None and (left is None or left > 0):
+        limit = min(left or _PAGE, _PAGE)
+        page = client.ask(arguments, "/v1/events", None, **chosen, since=since, limit=limit)
+        printed = _print(arguments, page)
+        shown = shown | printed if arguments.follow else printed or shown
+        since = page["next"]
+        left = left - len(printed) if left is not None else None
+    return shown
+
+
+def _future(arguments: argparse.Namespace, changes: Iterator[Json], shown: set[object]) -> int:
+    """Print what the stream brings, but for what was shown already."""
+    chosen = (("component", arguments.component), ("code", arguments.code), ("kind", arguments.kind))
+    for change in changes:
+        if change["type"] == "lagged":
+            print("vitald: too slow, some events were not shown; vitald events has them", file=sys.stderr)
+            return 0
+        if change["type"] != "event":
+            continue
+        event = cast("Json", change["event"])
+        if event["identity"] not in shown and all(wanted in (None, event[key]) for key, wanted in chosen):
+            _print(arguments, {"events": [event]})
+    print("vitald: the daemon ended the stream", file=sys.stderr)
+    return 30
+
+
+def _print(arguments: argparse.Namespace, page: Json) -> set[object]:
+    events = cast("list[Json]", page["events"])
+    for event in events:
+        print(json.dumps(event) if arguments.json else render.event_line(event), flush=True)
+    return {event["identity"] for event in events}

@@ -1,0 +1,116 @@
+"""`vitald expect`: what this node should have, who says so, and what is here. With `--confirm`, what is here is right."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from vitald.cli import WrongUse, client, render, words
+from vitald.cli.render import Json
+
+_VERSIONS = {"gpu_driver": "GPU driver", "neuron_driver": "Neuron driver", "efa_driver": "EFA driver"}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("--confirm", action="store_true", help="what is here now is right, and expected from now on")
+    parser.add_argument("--reason", type=words.reason, default=None, metavar="TEXT", help="why, and who says so; needed to confirm")
+    parser.add_argument("--json", action="store_true", help="the answer as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0, whatever the answer is: whether the node is fit is said by `vitald check`."""
+    if arguments.confirm and not arguments.reason:
+        raise WrongUse("--confirm needs to know why: --reason TEXT")
+    if arguments.reason and not arguments.confirm:
+        raise WrongUse("--reason is for --confirm")
+    if arguments.confirm:
+        answer = client.ask(arguments, "/v1/expect/confirm", {"reason": arguments.reason})
+    else:
+        answer = client.ask(arguments, "/v1/expect")
+    if arguments.json:
+        render.emit_json(answer)
+        return 0
+    for line in _lines(answer):
+        render.tell(line)
+    return 0
+
+
+def _lines(answer: Json) -> Iterator[str]:
+    counts = cast("list[Json]", answer["counts"])
+    if "confirmed" in answer:
+        confirmed = cast("Json", answer["confirmed"])
+        said = [f"{confirmed[str(one['kind'])]} {one['title']}" for one in counts if confirmed.get(str(one["kind"]))]
+        yield f"confirmed: {', '.join(said) or 'that there are none'}"
+        yield ""
+    if answer["instanceType"]:
+        yield f"machine: {render.safe(answer['instanceType'])}"
+        yield ""
+    nothing = [one for one in counts if one["here"] == 0 and not one["expected"]]
+    uncertain = [one for one in counts if one["here"] is None]
+    rows = [one for one in counts if one not in nothing and (one["here"] is not None or one["expected"] is not None)]
+    if rows:
+        yield from _table(("devices", "here", "expected", "", "because"), [_count(one, answer) for one in rows], right=(1, 2))
+    if nothing:
+        yield f"not here, and not expected: {', '.join(str(one['title']) for one in nothing)}"
+    reasons = [render.safe(one["notObservable"]) or "not counted yet" for one in uncertain]
+    for reason in dict.fromkeys(reasons):
+        yield f"not known yet: {', '.join(str(one['title']) for one, own in zip(uncertain, reasons) if own == reason)}: {reason}"
+    versions = [one for one in cast("list[Json]", answer["versions"]) if one["here"] is not None or one["expected"]]
+    if versions:
+        yield ""
+        yield from _table(("versions", "here", "allowed", ""), [_version(one) for one in versions])
+    yield from _advice(answer, rows)
+
+
+def _advice(answer: Json, rows: Sequence[Json]) -> Iterator[str]:
+    """What somebody who reads this may want to do, or to wait for."""
+    learns = answer["healthyBoots"] and not answer["thisBootCounted"] and not all(one["confirmed"] for one in rows)
+    differs = any(_differs(one) for one in rows)
+    if learns or differs:
+        yield ""
+    if learns:
+        yield "this boot does not count as a healthy one yet: the node must be fit, some minutes after vitald was started"
+    if differs:
+        yield "if what is here is right: vitald expect --confirm --reason TEXT; a number of the configuration is changed there"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
+    """Aligned; numbers to the right. A column without a heading is a remark, in colour; one that nobody needs is left out."""
+    columns = [number for number, title in enumerate(head) if title or any(row[number] for row in rows)]
+    widths = [max(len(row[number]) for row in (head, *rows)) for number in range(len(head))]
+    for row in (head, *rows):
+        cells = [row[number].rjust(widths[number]) if number in right else row[number].ljust(widths[number]) for number in columns]
+        if row is head:
+            yield render.colour("  ".join(cells).rstrip(), "dim")
+        else:
+            marked = [
+                render.colour(cell, "bold", "yellow") if cell.strip() and not head[number] else cell for number, cell in zip(columns, cells)
+            ]
+            yield "  ".join(marked).rstrip()
+
+
+def _count(one: Json, answer: Json) -> tuple[str, ...]:
+    unknown = "not known yet, learned at healthy boots" if answer["healthyBoots"] else "nobody has said"
+    remark = ""
+    if _differs(one):
+        more = cast("int", one["here"]) - cast("int", one["expected"])
+        remark = f"{more} MORE" if more > 0 else f"{-more} FEWER"
+    return str(one["title"]), _known(one["here"]), _known(one["expected"]), remark, render.safe(one["because"]) or unknown
+
+
+def _differs(one: Json) -> bool:
+    return None not in (one["here"], one["expected"]) and one["here"] != one["expected"]
+
+
+def _version(one: Json) -> tuple[str, ...]:
+    here, expected = one["here"], cast("list[str]", one["expected"])
+    differs = here is not None and expected and here not in expected
+    name = _VERSIONS.get(str(one["name"]), str(one["name"]))
+    allowed = " or ".join(map(render.safe, expected)) or "any"
+    return name, "not loaded" if here is None else render.safe(here), allowed, "DIFFERS" if differs else ""
+
+
+def _known(value: object) -> str:
+    return "-" if value is None else str(value)

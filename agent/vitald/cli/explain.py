@@ -1,0 +1,102 @@
+"""`vitald explain xid/79`: what the catalogue says. Asks nobody; the daemon need not run."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import cast
+
+from vitald.cli import EX_CONFIG, Parser, WrongUse, render, words
+from vitald.cli.render import Json
+
+
+def options(parser: Parser) -> None:
+    parser.intermixed = True
+    help_ = "kind/code, or in two words; e.g. xid/79, sxid 20034, fs/shutdown; or a kind, to list its codes"
+    parser.add_argument("code", nargs="+", metavar="CODE", help=help_)
+    parser.add_argument(
+        "--config", type=Path, default=None, help="take profile and overrides from this file (default: /etc/vitald/config.toml if there)"
+    )
+    parser.add_argument("--profile", type=words.profile, metavar="NAME", default=None, help="show another profile's word")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from vitald import catalog as catalogs
+    from vitald import config as configs
+    from vitald.outputs import form
+
+    path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
+    try:
+        config = configs.load(path)
+        catalog = catalogs.load(arguments.profile or config.catalog.profile, config.catalog.overrides)
+    except (configs.ConfigError, catalogs.CatalogError) as error:
+        print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
+        return EX_CONFIG
+    code = re.sub(r"[\s:/]+", "/", " ".join(arguments.code).strip().lower()).strip("/")
+    if "/" not in code:
+        return _list(code, [form.rule(rule) for rule in catalog.rules.values()], arguments.json)
+    kind = code.partition("/")[0]
+    if kind not in catalog.kinds():
+        raise WrongUse(_no_kind(kind, catalog.kinds()))
+    rule = form.rule(catalog.rule(code))
+    if arguments.json:
+        render.emit_json(rule)
+    else:
+        _show(rule, catalog.profile)
+    return 0
+
+
+def _no_kind(kind: str, kinds: Iterable[str]) -> str:
+    from vitald import toml
+
+    hint = toml.suggest(kind, kinds) or f"; there are {', '.join(sorted(kinds))}"
+    return f"the catalogue has no kind {kind!r}{hint} (write kind/code, such as xid/79)"
+
+
+def _list(kind: str, rules: list[Json], as_json: bool) -> int:
+    chosen = [rule for rule in rules if str(rule["code"]).partition("/")[0] == kind]
+    if not chosen:
+        raise WrongUse(_no_kind(kind, {str(rule["code"]).partition("/")[0] for rule in rules}))
+    if as_json:
+        render.emit_json({"rules": chosen})
+        return 0
+    for rule in chosen:
+        print(f"{rule['code']!s:<28} {rule['action']!s:<17} {rule['title']}")
+    return 0
+
+
+def _show(rule: Json, profile: str) -> None:
+    print(f"{render.colour(str(rule['code']), 'bold')}  {rule['title']}")
+    if rule["mnemonic"]:
+        print(render.colour(f"  {rule['mnemonic']}", "dim"))
+    for text in (rule["meaning"], rule["advice"]):
+        for line in textwrap.wrap(str(text), min(96, render.width() - 2)):
+            print(f"  {line}")
+    after = render.when_words(rule["when"])
+    print(f"\n  class       {rule['class']}")
+    render.tell(f"  action      {rule['action']}: {rule['todo']}{after}")
+    for case in cast("list[Json]", rule["cases"]):
+        said = ", ".join(
+            f"{field.replace('_not', ' other than')} {_values(values)}" for field, values in cast("Json", case["when"]).items()
+        )
+        wanted = case["action"] or f"at least {case['atLeast']}"
+        render.tell(f"              {wanted} where {said}" + (f": {case['title']}" if case["title"] else ""))
+    clears = cast("list[str]", rule["clears"])
+    render.tell(f"  cleared by  {', '.join([*clears, 'a named person'])}")
+    render.tell(f"  escalation  {rule['escalation']}")
+    if rule["shadow"] is not None:
+        trial = cast("Json", rule["shadow"])
+        print(
+            f"  on trial    {trial['action']}: {trial['todo']} ({trial['origin']}): shown as what it would have asked for, without effect"
+        )
+    render.tell(f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})")
+
+
+def _values(values: object) -> str:
+    shown = [hex(value) if type(value) is int and value > 9 else str(value).lower() for value in cast("list[object]", values)]
+    return " or ".join(shown)

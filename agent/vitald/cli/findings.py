@@ -1,0 +1,32 @@
+"""`vitald findings`: what is wrong now, each in full; with --cleared what was."""
+
+from __future__ import annotations
+
+import argparse
+from typing import cast
+
+from vitald.cli import client, render, words
+from vitald.cli.render import Json
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument("--cleared", action="store_true", help="those that were cleared, newest first")
+    parser.add_argument("--limit", type=words.number(1, 1000), metavar="N", default=None, help="at most so many")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    answer = client.ask(arguments, "/v1/findings", state="cleared" if arguments.cleared else None, limit=arguments.limit)
+    if arguments.json:
+        render.emit_json(answer)
+        return 0
+    findings = cast("list[Json]", answer["findings"])
+    if not findings:
+        print("no cleared findings" if arguments.cleared else "no open findings")
+    for number, finding in enumerate(findings):
+        if number:
+            print()
+        for line in render.finding_lines(finding, full=True):
+            render.tell(line)
+    return 0

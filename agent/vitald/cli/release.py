@@ -1,0 +1,65 @@
+"""`vitald release --for 10m --reason TEXT`: let go of the GPUs, so that somebody can reset them. It comes back by itself."""
+
+from __future__ import annotations
+
+import argparse
+from typing import cast
+
+from vitald.cli import WrongUse, client, render, words
+from vitald.cli.render import Json
+
+_WAIT_S = 15.0
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument(
+        "--for",
+        dest="seconds",
+        type=words.duration(1, words.DAY_S, "1s to 24h"),
+        default=600.0,
+        metavar="TIME",
+        help='for how long, e.g. "10m" (default)',
+    )
+    parser.add_argument(
+        "--device", action="append", type=words.pci, default=[], metavar="GPU", help="only this one, by PCI address; may be said again"
+    )
+    parser.add_argument("--reason", type=words.reason, default=None, metavar="TEXT", help="what for, and who is it; needed to release")
+    parser.add_argument("--end", action="store_true", help="take everything back now")
+    parser.add_argument("--json", action="store_true", help="the answer as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0: nothing of ours has the devices open, and nobody else is seen to. 10: somebody has."""
+    arguments.timeout = max(arguments.timeout, _WAIT_S)
+    if arguments.end:
+        answer = client.ask(arguments, "/v1/release/end", {})
+        if arguments.json:
+            render.emit_json(answer)
+        else:
+            print("taken back: the GPUs are looked at again" if answer["ended"] else "nothing was released")
+        return 0
+    if not arguments.reason:
+        raise WrongUse("a release needs to know what for: --reason TEXT")
+    body: Json = {"seconds": arguments.seconds, "gpus": arguments.device, "reason": arguments.reason}
+    answer = client.ask(arguments, "/v1/release", body)
+    if arguments.json:
+        render.emit_json(answer)
+    else:
+        _show(answer)
+    return 0 if answer["free"] else 10
+
+
+def _show(answer: Json) -> None:
+    what = ", ".join(cast("list[str]", answer["gpus"])) or "all GPUs"
+    print(f"released {render.safe(what)} until {render.clock(answer['until'])}; vitald release --end takes them back earlier")
+    for pid in cast("list[int]", answer["stuck"]):
+        print(f"  vitald's own process {pid} hangs in the driver and cannot be ended: only a reboot frees the device")
+    for holder in cast("list[Json]", answer["holders"]):
+        print(f"  still open in {render.safe(holder['process'])} (pid {holder['pid']})")
+    hidden = cast("int", answer["notLookedAt"])
+    if hidden:
+        who = "other processes" if hidden < 0 else f"{hidden} processes of other users"
+        print(f"  {who} could not be looked at: fuser -v /dev/nvidia*, as root, shows who else has them open")
+    if answer["free"]:
+        print("  nobody is seen to have them open")

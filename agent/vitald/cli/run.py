@@ -1,0 +1,78 @@
+"""`vitald run`: the daemon, in the foreground; systemd or a container keeps it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import gc
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from vitald.cli import EX_CONFIG, EX_UNAVAILABLE
+
+_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 * 1024  # mallopt(3); its own default
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, default=None, help="configuration file (default: /etc/vitald/config.toml if there)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    gc.disable()  # until start-up is over: it makes much, and nearly all of it stays
+    from vitald import config as configs
+    from vitald import log
+    from vitald.catalog import CatalogError
+
+    if sys.__stderr__ is not None:
+        sys.stderr = sys.__stderr__  # the log must see that a line cannot be written, to connect to the journal anew
+
+    path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
+    try:
+        config = configs.load(path)
+        log.configure(config.log.level, config.log.format)
+    except (configs.ConfigError, CatalogError) as error:
+        print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
+        _last_words(error.errors[0])
+        return EX_CONFIG
+    import structlog
+
+    from vitald.daemon import CannotStart, Daemon  # not before the log is configured
+    from vitald.lane import NoThread
+
+    for note in config.notes:
+        structlog.get_logger("config").warning("key_changed", told=note)
+    give_back_early()
+
+    async def main() -> None:
+        daemon = Daemon(config, path)
+        gc.collect()
+        gc.freeze()  # what start-up made stays; the collector need not look at it again
+        gc.enable()
+        await daemon.run()
+
+    try:
+        asyncio.run(main())
+    except (CannotStart, NoThread) as error:
+        print(f"vitald: {error}", file=sys.stderr)
+        _last_words(str(error))
+        return EX_UNAVAILABLE
+    return 0
+
+
+def give_back_early() -> None:
+    """Have large blocks of memory given back to the kernel as soon as they are free.
+
+    glibc begins with that, but raises the threshold to the largest block that it ever got back, up to 32 MiB, and then keeps what a reopened
+    ledger or a long answer leaves behind: resident memory went up with each, in steps (docs/decisions.md). To set it is to hold it there.
+    """
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def _last_words(text: str) -> None:
+    """Kept by systemd: `systemctl status` shows them, and `vitald status` where nobody answers."""
+    from vitald.outputs.systemd import Notifier
+
+    Notifier().status(" ".join(text.split())[:500])

@@ -1,0 +1,81 @@
+"""`vitald why [FINDING]`: how it came to be, from the raw lines to the flags. Without a number: everything that is open."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import cast
+
+from vitald.cli import client, render, words
+from vitald.cli.render import Json
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    client.options(parser)
+    parser.add_argument(
+        "finding",
+        nargs="?",
+        type=words.finding,
+        metavar="ID",
+        help="a finding's number, as vitald status shows it (also one that was cleared)",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    numbers = [arguments.finding] if arguments.finding else _heads(client.status(arguments))
+    chains = [client.ask(arguments, f"/v1/findings/{number}/why") for number in numbers]
+    if arguments.json:
+        render.emit_json(chains[0] if arguments.finding else {"why": chains})
+        return 0
+    if not chains:
+        print("no open findings: nothing to explain")
+    for number, chain in enumerate(chains):
+        if number:
+            print()
+        for line in lines(chain):
+            render.tell(line)
+    return 0
+
+
+def _heads(status: Json) -> list[object]:
+    """One finding of each open incident: the first that it lists is the strongest."""
+    return [cast("list[object]", incident["findings"])[0] for incident in cast("list[Json]", status["incidents"]) if incident["findings"]]
+
+
+def lines(chain: Json) -> Iterable[str]:
+    finding, rule = cast("Json", chain["finding"]), cast("Json", chain["rule"])
+    drill = "SIMULATED " if finding["simulated"] else ""
+    yield render.colour(
+        f"#{finding['id']} {drill}{render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}", "bold"
+    )
+    yield "  lines"
+    for event in cast("list[Json]", chain["events"]):
+        yield f"    {render.event_line(event)}"
+    count = cast("int", finding["count"])
+    if count > len(cast("list[Json]", chain["events"])):
+        yield f"    ({count} in all; vitald events --code {finding['code']} --component {finding['component']} shows them)"
+    incident = cast("Json | None", chain["incident"])
+    if incident is not None:
+        yield f"  incident {incident['id']}, {incident['state']}" + (f": {incident['story']}" if incident["story"] else "")
+        for member in cast("list[Json]", incident["members"]):
+            role = "cause" if member["role"] == "root" else "     "
+            yield f"    {role} {render.clock(member['first'])}  {member['code']} on {render.safe(member['component'])}, {render.times(member['count'])}  {member['title']}"
+        for words in render.job_words(incident):
+            yield f"    work  {render.safe(words)}"
+    yield f"  rule     {rule['code']}: {rule['title']}"
+    yield "  asked"
+    for layer in cast("list[Json]", chain["asked"]):
+        mark = "->" if layer["decides"] else "  "
+        when = render.when_words(layer["when"])
+        yield f"    {mark} {layer['layer']!s:<10} {layer['action']}{when}: {render.safe(layer['because'])}"
+    up = cast("Json", chain["flags"])
+    flags = render.flag_words([finding], up)
+    yield f"  flags    {', '.join(flags) or 'none'}"
+    if words := render.witness_words(finding, full=True):
+        yield f"  witness  {words}"
+    yield "  history"
+    for change in cast("list[Json]", chain["transitions"]):
+        yield f"    {render.clock(change['time'])}  {change['state']}, {change['action']}: {render.safe(change['cause'])}"
+    if finding["state"] != "cleared":
+        yield f"  cleared by {'; '.join(cast('list[str]', finding['clears']))}"

@@ -1,0 +1,855 @@
+"""
+The configuration file: one table of settings drives reading, checking and `config.example.toml`.
+
+Owns     every key, its default, and what a wrong one is told. All mistakes of a file are told at once, with their lines.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vitald import catalog, toml
+
+DEFAULT_PATH = Path("/etc/vitald/config.toml")
+_LEAST_S = 0.1
+_LEAST_RUN_S = 60.0
+USERSPACE = ("unconfirmed", "confirmed", "ignore")  # what records that a process wrote are taken for
+
+
+class ConfigError(Exception):
+    """The file is wrong: exit code 78 (EX_CONFIG). `errors` holds every mistake, each with file, line and key."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def _given(name: str) -> Path | None:
+    """The first folder that systemd made for the service."""
+    first = os.environ.get(name, "").partition(":")[0]
+    return Path(first) if first.startswith("/") else None
+
+
+def default_runtime() -> Path:
+    """What systemd gives (`RuntimeDirectory=`), else `/run/vitald`; for a user, a folder in `$XDG_RUNTIME_DIR`."""
+    if (given := _given("RUNTIME_DIRECTORY")) is not None:
+        return given
+    if is_root():
+        return Path("/run/vitald")
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "vitald" if base else Path(f"/tmp/vitald-{os.geteuid()}")  # noqa: S108 - created 0700, owner checked by the socket
+
+
+def default_state() -> Path:
+    """What systemd gives (`StateDirectory=`), else `/var/lib/vitald`; for a user, a folder in `$XDG_STATE_HOME`."""
+    if (given := _given("STATE_DIRECTORY")) is not None:
+        return given
+    if is_root():
+        return Path("/var/lib/vitald")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "vitald"
+
+
+# How a value of a setting is read: from what TOML gives to what the code uses. Each raises ValueError.
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"expected a text, found {value!r}")
+    return value
+
+
+def _path(value: object) -> Path:
+    path = Path(_text(value))
+    if not path.is_absolute() or "\0" in str(path):
+        raise ValueError(f"expected an absolute path, found {value!r}")
+    return path
+
+
+def _journal(value: object) -> str:
+    return str(value) if value in ("system", "off") else str(_path(value))
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, found {value!r}")
+    return value
+
+
+def one_of(*words: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"{value!r} is none of {', '.join(words)}{toml.suggest(str(value), words)}")
+        return str(value)
+
+    return read
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 4096:
+        raise ValueError(f"expected a number from 0 to 4096, found {value!r}")
+    return value
+
+
+def _period(value: object) -> float:
+    """Seconds; 0 for "off"."""
+    return 0.0 if value == "off" else toml.duration(value)
+
+
+def _level(value: object) -> int:
+    if value not in (1, 2, 3, 4) or isinstance(value, bool):
+        raise ValueError(f"expected a run level from 1 to 4, found {value!r}")
+    return int(str(value))
+
+
+def _figure(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e6:
+        raise ValueError(f"expected a number from 0 to 1000000, found {value!r}")
+    return float(value)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) and item.strip() for item in values):
+        raise ValueError(f"expected a list of texts, found {value!r}")
+    return tuple(str(item).strip() for item in values)
+
+
+def _link_rates(value: object) -> Mapping[str, float]:
+    """Bits per second by patterns of names, from Gb/s."""
+    rates = {}
+    for pattern, rate in _table(value).items():
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= 1e6:
+            raise ValueError(f"{pattern}: expected a rate in Gb/s, such as 400, found {rate!r}")
+        rates[pattern] = float(rate) * 1e9
+    return rates
+
+
+def _programs(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    for item in values:
+        if not isinstance(item, str) or not item.startswith("/") or item.endswith("/") or "//" in item:
+            raise ValueError(f"expected a list of absolute paths of programs, found {item!r}")
+    return tuple(values)
+
+
+def _table(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a table, found {value!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """An address to listen on; `off` is no address."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _listen(value: object) -> Listen | None:
+    text = _text(value)
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(host)
+        if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+            raise ValueError(port)
+    except ValueError:
+        raise ValueError(f'expected an address and port such as "127.0.0.1:9820", or "off", found {value!r}') from None
+    return Listen(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """By what something is done: a word that we know, or a program with its arguments, which no shell reads."""
+
+    word: str = ""
+    argv: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.word or " ".join(self.argv)
+
+
+def _means(value: object) -> Means:
+    if value in ("none", "slurm", "kubernetes"):
+        return Means(word=str(value))
+    if not isinstance(value, list):
+        raise ValueError(f'expected "none", "slurm", "kubernetes", or a list of a program and its arguments, found {value!r}')
+    return _program(value)
+
+
+def _program(value: object) -> Means:
+    argv = value if isinstance(value, list) else []
+    if not argv or not argv[0] or not all(isinstance(part, str) and "\0" not in part for part in argv):
+        raise ValueError(f'expected a list of a program and its arguments, such as ["systemctl", "reboot"], found {value!r}')
+    if "/" in argv[0] and not argv[0].startswith("/"):
+        raise ValueError(f"expected an absolute path or a bare name, found {argv[0]!r}")
+    return Means(argv=tuple(argv))
+
+
+_LABEL = re.compile(
+    r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?=[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+)
+
+
+def _label(value: object) -> str:
+    if not isinstance(value, str) or not _LABEL.fullmatch(value):
+        raise ValueError(f'expected a label such as "vitald/action=replace", found {value!r}')
+    return value
+
+
+def _node_name(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})", value):
+        raise ValueError(f"expected the name of a node, found {value!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a field of a section carries besides its default."""
+
+    read: Callable[[object], object]
+    help: str
+    reload: bool  # takes effect on SIGHUP; otherwise it needs a restart
+
+
+V = TypeVar("V")
+
+
+def setting(default: V | Callable[[], V], read: Callable[[object], V], help_: str, *, reload: bool = False) -> V:
+    """A field: default, reader, one line of help, and whether SIGHUP changes it."""
+    metadata = {"setting": Setting(read, help_, reload)}
+    made: V = field(default_factory=default, metadata=metadata) if callable(default) else field(default=default, metadata=metadata)
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Where things are. Other roots are for containers and tests."""
+
+    sysfs: Path = setting(Path("/sys"), _path, "Root of sysfs.")
+    procfs: Path = setting(Path("/proc"), _path, "Root of procfs.")
+    fstab: Path = setting(Path("/etc/fstab"), _path, "The node's fstab: the node needs the local disks in it.")
+    state: Path = setting(default_state, _path, "Folder of the ledger. Must survive a reboot.")
+    runtime: Path = setting(default_runtime, _path, "Folder of the socket. Need not survive a reboot.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLog:
+    """The kernel log."""
+
+    source: str = setting("kmsg", one_of("kmsg", "file"), '"kmsg" reads /dev/kmsg; "file" follows a text file that holds the kernel log.')
+    path: Path = setting(Path("/dev/kmsg"), _path, 'What to read: /dev/kmsg, or with source = "file" the file.')
+    journal: str = setting(
+        "system",
+        _journal,
+        'Where to read at a start what the ring no longer holds: "system", a folder of journal files, or "off".',
+    )
+    userspace: str = setting(
+        "unconfirmed",
+        one_of(*USERSPACE),
+        'Records that a process wrote to /dev/kmsg, which takes root: "unconfirmed" judges them, and nobody repairs the node for them; '
+        '"confirmed" takes them for confirmed faults, to test the whole chain; "ignore" only shows them.',
+        reload=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nvml:
+    """NVIDIA GPUs, asked through the driver's library."""
+
+    enabled: bool = setting(True, _flag, "Ask NVML where PCI shows NVIDIA GPUs.")
+    expected_gpus: int = setting(
+        0, _count, "How many GPUs this node should have. 0: as its known instance type has, and as many as were here before."
+    )
+    fast_s: float = setting(
+        toml.duration("10s"), toml.duration, "How often to read temperatures, clocks, power and the driver's advice of all GPUs."
+    )
+    slow_s: float = setting(toml.duration("60s"), toml.duration, "How often to read memory errors, links and PCIe of each GPU, in turns.")
+    inventory_s: float = setting(toml.duration("10m"), toml.duration, "How often to read identity, modes and limits, and to look at PCI.")
+    deadline_s: float = setting(
+        toml.duration("10s"), toml.duration, "A look that takes longer hangs: said as a finding, with call and GPU."
+    )
+    give_up_s: float = setting(
+        toml.duration("60s"), toml.duration, "After this the process that hangs is ended. The driver's own timeouts last up to 45 s."
+    )
+    library: Path | None = setting(None, _path, "Another libnvidia-ml.so.1 than the driver's own: the simulated one.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neuron:
+    """AWS Trainium and Inferentia, read from the driver's sysfs tree."""
+
+    enabled: bool = setting(True, _flag, "Look at Neuron devices where PCI or the driver shows any.")
+    every_s: float = setting(toml.duration("30s"), toml.duration, "How often to read counters and states of each device.")
+    deadline_s: float = setting(
+        toml.duration("10s"), toml.duration, "A look at one device that takes longer hangs: said as a finding, and the device is unknown."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """EFA, InfiniBand and RoCE adapters, and the links of network interfaces."""
+
+    enabled: bool = setting(True, _flag, "Look at RDMA devices and network interfaces that sit on PCI.")
+    every_s: float = setting(toml.duration("30s"), toml.duration, "How often to read states and counters of each adapter.")
+    deadline_s: float = setting(
+        toml.duration("20s"), toml.duration, "A look at one adapter that takes longer hangs. EFA's driver waits up to 30 s for its device."
+    )
+    exclude: tuple[str, ...] = setting(
+        (), _names, 'Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * stands for anything ("mlx5_bond_*").'
+    )
+    port_down_replace_after_s: float = setting(
+        toml.duration("24h"),
+        _period,
+        "A port that was observed down for so long, while others of the node are up, asks for a replacement. off: a person decides.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pci:
+    """PCI functions: accelerators, switches, network adapters; what comes and goes is heard from the kernel at once."""
+
+    enabled: bool = setting(True, _flag, "Look at links, error counters and drivers of PCI functions.")
+    every_s: float = setting(toml.duration("60s"), toml.duration, "How often to read links and error counters.")
+    deadline_s: float = setting(toml.duration("10s"), toml.duration, "A look at one function that takes longer hangs.")
+    exclude: tuple[str, ...] = setting((), _names, 'PCI addresses to leave alone; * stands for anything ("0000:c4:*").')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Memory, processors, disks, file systems, clock and services of the node."""
+
+    enabled: bool = setting(True, _flag, "Look at the host.")
+    every_s: float = setting(toml.duration("60s"), toml.duration, "How often to look.")
+    deadline_s: float = setting(toml.duration("10s"), toml.duration, "A look at one part that takes longer hangs.")
+    mounts: tuple[str, ...] = setting(
+        ("/", "/var/log"),
+        _names,
+        "File systems to watch for space, inodes and being read-only, beside that of the state folder.",
+    )
+    units: tuple[str, ...] = setting(
+        (), _names, 'systemd units that must be running here, such as "kubelet.service", "slurmd.service", "nvidia-fabricmanager.service".'
+    )
+    units_if_enabled: tuple[str, ...] = setting(
+        ("nvidia-fabricmanager.service", "nvlsm.service", "nvidia-imex.service"),
+        _names,
+        "systemd units that must be running where they are enabled.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expect:
+    """What this node should have. 0 or empty: not said; counts then follow the instance type, or what was seen at earlier boots."""
+
+    neuron: int = setting(0, _count, "Neuron devices.")
+    efa: int = setting(0, _count, "EFA adapters.")
+    nics: int = setting(0, _count, "InfiniBand and RoCE adapters.")
+    nvme: int = setting(0, _count, "NVMe drives.")
+    link_rate: Mapping[str, float] = setting(
+        dict,
+        _link_rates,
+        "Gb/s at which ports in use must run, by names of RDMA devices, interfaces or PCI addresses; the first match counts.",
+    )
+    boots: int = setting(3, _count, "What was the same at so many healthy boots is expected from then on. 0: nothing is learned.")
+    gpu_driver: tuple[str, ...] = setting((), _names, "Versions of the NVIDIA driver that this node may run.")
+    vbios: tuple[str, ...] = setting((), _names, "VBIOS versions that its GPUs may have.")
+    neuron_driver: tuple[str, ...] = setting((), _names, "Versions of the Neuron driver.")
+    efa_driver: tuple[str, ...] = setting((), _names, "Versions of the EFA driver.")
+    kernel: tuple[str, ...] = setting((), _names, "Releases of the kernel, as uname -r says them.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostics:
+    """Diagnostics: programs that test the hardware."""
+
+    enabled: bool = setting(True, _flag, "Run them on their schedule, and where a finding asks for one. false: on request only.")
+    idle_s: float = setting(toml.duration("5m"), toml.duration, "What needs idle devices waits until nobody has used them for so long.")
+    ignore_processes: tuple[str, ...] = setting(
+        (), _programs, "More programs, by their absolute paths, that may have devices open and are no work. Their files must be root's."
+    )
+    keep_s: float = setting(toml.duration("30d"), toml.duration, "What a program printed is kept for so long.", reload=True)
+    deep_log: Path | None = setting(None, _path, "A file that gets lines as HyperPod's deep health checks write them.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dcgm:
+    """DCGM's diagnostic (dcgmi diag), which loads what it tests from level 2 on."""
+
+    enabled: bool = setting(True, _flag, "Run it where dcgmi is installed and GPUs are here.")
+    program: str = setting("dcgmi", _text, "Its name, or its path.")
+    level_1_s: float = setting(
+        toml.duration("1h"), _period, 'How often to run level 1: seconds, beside any work. Also soon after each boot. Or "off".'
+    )
+    level_2_s: float = setting(toml.duration("24h"), _period, 'How often to run level 2: minutes, when nobody uses the GPUs. Or "off".')
+    most: int = setting(
+        2,
+        _level,
+        "Highest level that is run without a person. 3 takes up to half an hour and 4 up to two hours, at full power, on a node without work.",
+    )
+    deadline_1_s: float = setting(toml.duration("5m"), toml.duration, "A level 1 run that takes longer is ended.")
+    deadline_2_s: float = setting(toml.duration("30m"), toml.duration, "The same of level 2.")
+    deadline_3_s: float = setting(toml.duration("60m"), toml.duration, "The same of level 3.")
+    deadline_4_s: float = setting(toml.duration("180m"), toml.duration, "The same of level 4.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DcgmHealth:
+    """DCGM's background watches (dcgmi health), where the host engine runs."""
+
+    enabled: bool = setting(True, _flag, "Ask for them where dcgmi is installed and the host engine runs.")
+    every_s: float = setting(toml.duration("10m"), _period, 'How often, or "off".')
+    deadline_s: float = setting(toml.duration("60s"), toml.duration, "An answer that takes longer is a sign of trouble itself.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EfaLoopback:
+    """Each EFA adapter sends to itself, where fi_pingpong is installed."""
+
+    every_s: float = setting(0.0, _period, 'How often, when nobody uses the node. "off": on request only.')
+    deadline_s: float = setting(toml.duration("2m"), toml.duration, "For each adapter.")
+    least_gbps: float = setting(0.0, _figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported.")
+    most_latency_us: float = setting(0.0, _figure, "Latency above this is a finding, in microseconds. 0: it is only reported.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nccom:
+    """An all-reduce over the Neuron cores of this node, where nccom-test is installed."""
+
+    every_s: float = setting(0.0, _period, 'How often, when nobody uses the node. "off": on request only.')
+    deadline_s: float = setting(toml.duration("10m"), toml.duration, "A run that takes longer is ended.")
+    least_gbytes: float = setting(0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nccl:
+    """An all-reduce over the GPUs of this node, where all_reduce_perf (nccl-tests) is installed."""
+
+    every_s: float = setting(0.0, _period, 'How often, when nobody uses the node. "off": on request only.')
+    deadline_s: float = setting(toml.duration("10m"), toml.duration, "A run that takes longer is ended.")
+    program: str = setting("all_reduce_perf", _text, "Its name, or its path.")
+    least_gbytes: float = setting(0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slurm:
+    """What the scripts of packaging/slurm do. They read this file themselves: a change needs no restart."""
+
+    unknown: str = setting("allow", one_of("allow", "refuse"), "Jobs on a node of which nothing is known, such as while vitald is stopped.")
+    level_1_age_s: float = setting(
+        0.0, _period, 'The prolog runs a level 1 diagnostic first if the last one is older than this, and time allows. "off": never.'
+    )
+    budget_s: float = setting(toml.duration("2s"), toml.duration, "The prolog takes no longer than this.")
+    level_2_after_failure: bool = setting(True, _flag, "The epilog asks for a level 2 diagnostic after a job that failed or left findings.")
+    reason: str = setting("vitald", _text, "How the reasons of nodes that we drain begin: only those are ever resumed by us.")
+    hyperpod: bool = setting(
+        False, _flag, "Give nodes the state and reason that SageMaker HyperPod acts on: fail, Action:Reboot or Action:Replace."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """Whether this node is rebooted, or marked for replacement, without a person. The daemon only asks; vitald-recover.service, as root, decides and acts."""
+
+    mode: str = setting(
+        "none",
+        one_of("none", "automatic"),
+        '"none": say what is needed, and leave it to others. "automatic": have it done. Enable vitald-recover.path, too.',
+        reload=True,
+    )
+    after_s: float = setting(
+        toml.duration("2m"),
+        toml.duration,
+        "A finding must have been open for so long: a fault brings others with it, and the strongest decides; a person may step in.",
+        reload=True,
+    )
+    drain: Means = setting(
+        Means(word="none"),
+        _means,
+        'How new work is kept away before anything is done: "none", "slurm", "kubernetes", or a program (exit 0: nothing runs here any more, 75: something still does).',
+        reload=True,
+    )
+    replace: Means = setting(
+        Means(word="none"),
+        _means,
+        'Who is told that the node must be replaced: "none", "slurm" (the reason), "kubernetes" (the label), or a program.',
+        reload=True,
+    )
+    reboot: Means = setting(Means(argv=("systemctl", "reboot")), _program, "How the node is rebooted.", reload=True)
+    reboots_per_day: int = setting(
+        1, _count, "No more reboots than this in a day, whatever the cause. For one cause there is never more than one.", reload=True
+    )
+    replacements_per_day: int = setting(1, _count, "How often a day the node may be marked for replacement.", reload=True)
+    deadline_s: float = setting(
+        toml.duration("60s"), toml.duration, "A program of those above that takes longer is ended, and has failed.", reload=True
+    )
+    kill_switch: Path = setting(Path("/etc/vitald/no-recovery"), _path, "While there is a file of this name, nothing is done.", reload=True)
+    maintenance: Path = setting(Path("/run/vitald-maintenance"), _path, "The same; gone with the next boot.", reload=True)
+    state: Path = setting(
+        Path("/var/lib/vitald-recover"),
+        _path,
+        "Folder of what was done and decided. Only root may write it, and it must survive a reboot.",
+        reload=True,
+    )
+    node: str = setting(
+        "", _node_name, "What Slurm or Kubernetes calls this node. Default: the host name; without its domain for Slurm.", reload=True
+    )
+    kubeconfig: Path = setting(
+        Path("/etc/kubernetes/kubelet.conf"),
+        _path,
+        "Who we are to Kubernetes. The kubelet itself may do all of this to its own node.",
+        reload=True,
+    )
+    label: str = setting(
+        "vitald/action=replace",
+        _label,
+        'The label of a node that must be replaced. On HyperPod: "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement".',
+        reload=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Socket:
+    """The Unix socket that people, schedulers and the command line ask."""
+
+    path: Path | None = setting(None, _path, "Default: vitald.sock in the runtime folder.")
+    group: str | None = setting(None, _text, "Group that may read over the socket. Default: the daemon's own group.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The Prometheus endpoint."""
+
+    listen: Listen | None = setting(Listen("127.0.0.1", 9820), _listen, 'Address and port, or "off".')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogSettings:
+    """What codes mean."""
+
+    profile: str = setting(
+        "nvidia",
+        one_of(*catalog.PROFILES),
+        '"nvidia": NVIDIA\'s published advice. "hyperpod": what SageMaker HyperPod\'s agent was seen to do.',
+        reload=True,
+    )
+    overrides: Mapping[str, object] = setting(
+        dict, _table, 'Change or add entries of the catalogue, key by key; or as tables, [catalog.overrides."xid/63"].', reload=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What this site does by itself."""
+
+    device_reset: bool = setting(
+        False, _flag, "The site resets devices itself, so a reset alone does not raise rebootRequired.", reload=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerSettings:
+    """What is remembered, and for how long. Open findings are kept in any case."""
+
+    keep_s: float = setting(toml.duration("90d"), toml.duration, 'Events older than this are dropped ("90d").', reload=True)
+    most_bytes: int = setting(toml.size("512MiB"), toml.size, 'Above this size the oldest events are dropped ("512MiB").', reload=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """The daemon's own log, on standard error."""
+
+    level: str = setting("info", one_of("debug", "info", "warning", "error"), "debug, info, warning or error.", reload=True)
+    format: str = setting("auto", one_of("auto", "json", "text"), '"auto": text on a terminal, JSON otherwise.')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The whole file."""
+
+    paths: Paths = field(default_factory=Paths)
+    kernel_log: KernelLog = field(default_factory=KernelLog)
+    nvml: Nvml = field(default_factory=Nvml)
+    neuron: Neuron = field(default_factory=Neuron)
+    network: Network = field(default_factory=Network)
+    pci: Pci = field(default_factory=Pci)
+    host: Host = field(default_factory=Host)
+    expect: Expect = field(default_factory=Expect)
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    dcgm: Dcgm = field(default_factory=Dcgm)
+    dcgm_health: DcgmHealth = field(default_factory=DcgmHealth)
+    efa_loopback: EfaLoopback = field(default_factory=EfaLoopback)
+    nccom: Nccom = field(default_factory=Nccom)
+    nccl: Nccl = field(default_factory=Nccl)
+    slurm: Slurm = field(default_factory=Slurm)
+    recovery: Recovery = field(default_factory=Recovery)
+    socket: Socket = field(default_factory=Socket)
+    metrics: Metrics = field(default_factory=Metrics)
+    catalog: CatalogSettings = field(default_factory=CatalogSettings)
+    policy: Policy = field(default_factory=Policy)
+    ledger: LedgerSettings = field(default_factory=LedgerSettings)
+    log: Log = field(default_factory=Log)
+    notes: tuple[str, ...] = field(
+        default=(), compare=False
+    )  # keys that older files have, and what became of them: with file, line and key
+
+    @property
+    def socket_path(self) -> Path:
+        return self.socket.path or self.paths.runtime / "vitald.sock"
+
+
+SECTIONS: dict[str, type] = {
+    "paths": Paths,
+    "kernel_log": KernelLog,
+    "nvml": Nvml,
+    "neuron": Neuron,
+    "network": Network,
+    "pci": Pci,
+    "host": Host,
+    "expect": Expect,
+    "diagnostics": Diagnostics,
+    "dcgm": Dcgm,
+    "dcgm_health": DcgmHealth,
+    "efa_loopback": EfaLoopback,
+    "nccom": Nccom,
+    "nccl": Nccl,
+    "slurm": Slurm,
+    "recovery": Recovery,
+    "socket": Socket,
+    "metrics": Metrics,
+    "catalog": CatalogSettings,
+    "policy": Policy,
+    "ledger": LedgerSettings,
+    "log": Log,
+}
+POLLED = ("neuron", "network", "pci", "host")  # sections with a cadence of their own
+# The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left out in any case.
+_FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What became of a key: its section and name now, or None and why it is gone."""
+
+    since: str  # the version of vitald
+    now: tuple[str, str] | None
+    why: str = ""
+    reads: Callable[[object], object] | None = None  # the value under the new name; raises ValueError
+
+
+# Keys that older files have, and we no longer. They are taken, with a note: an upgrade that stopped at a key which was right the day
+# before would leave a whole fleet without its daemon. A word that never was a key is refused as ever.
+MOVED: dict[tuple[str, str], Moved] = {
+    ("kernel_log", "accept_userspace"): Moved(
+        "0.1",
+        ("kernel_log", "userspace"),
+        'true is "confirmed", false is "ignore"; without either it is "unconfirmed"',
+        lambda value: "confirmed" if _flag(value) else "ignore",
+    ),
+}
+
+
+def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
+    """Key in the file -> (attribute, setting)."""
+    names = {f.name: _FILE_NAMES.get((section, f.name), f.name.removesuffix("_s")) for f in fields(SECTIONS[section])}
+    return {names[f.name]: (f.name, f.metadata["setting"]) for f in fields(SECTIONS[section])}
+
+
+def example() -> str:
+    """`config.example.toml`: every key, its default, a line on what it does."""
+    lines = ["# vitald: every key with its default. Check a file of yours with: vitald config check FILE", ""]
+    for section, class_ in SECTIONS.items():
+        keys = settings_of(section)
+        lines += [f"# {class_.__doc__}", f"[{section}]"]
+        for key, (attribute, setting_) in keys.items():
+            value = getattr(class_(), attribute)
+            shown = _EXAMPLES.get((section, key)) or f"{key} = {_time(value) if attribute.endswith('_s') else _written(value)}"
+            after = " Takes effect on SIGHUP." if setting_.reload else ""
+            lines += [f"# {setting_.help}{after}", shown, ""]
+    return "\n".join(lines)
+
+
+def _written(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if isinstance(value, (bool, int)) else f'"{value}"'
+
+
+def _time(seconds: float) -> str:
+    """A duration as it is written in the file."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length and seconds % length == 0 and (seconds > length or unit != "m"):
+            return f'"{seconds / length:g}{unit}"'
+    return f'"{seconds:g}s"' if seconds else '"off"'
+
+
+# Root's defaults, values with units, and what has no default to show.
+_EXAMPLES = {
+    ("paths", "state"): 'state = "/var/lib/vitald"',
+    ("paths", "runtime"): 'runtime = "/run/vitald"',
+    ("diagnostics", "deep_log"): '#deep_log = "/var/log/aws/clusters/sagemaker-deep-health-check.log"',
+    ("expect", "link_rate"): '#link_rate = { "mlx5_bond_*" = 100, "mlx5_*" = 400 }',
+    ("nvml", "library"): '#library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"',
+    ("recovery", "reboot"): 'reboot = ["systemctl", "reboot"]',
+    ("recovery", "node"): '#node = "ip-10-0-0-1.ec2.internal"',
+    ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
+    ("socket", "group"): '#group = "slurm"',
+    ("catalog", "overrides"): '#overrides."xid/63".action = "reboot_node"',
+    ("ledger", "max_size"): 'max_size = "512MiB"',
+}
+
+
+def load(path: Path | None) -> Config:
+    """The configuration in a file; the defaults where `path` is None. Raises ConfigError with every mistake."""
+    if path is None:
+        return Config()
+    try:
+        text, tables = toml.read(path)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    return parse(text, tables, str(path))
+
+
+def parse(text: str, tables: toml.Table, name: str) -> Config:
+    """Check tables key by key. `text` only serves to find line numbers. Raises ConfigError."""
+    errors: list[str] = []
+    notes: list[str] = []
+    written: dict[tuple[str, str], tuple[str, str]] = {}  # keys that stand in the file under another name
+
+    def told(section: str, key: str, what: str) -> str:
+        line = toml.line_of(text, section, key)
+        place = f"{name}:{line}" if line is not None else name
+        return f"{place}: [{section}]{' ' + key if key else ''}: {what}"
+
+    def wrong(section: str, key: str, what: str) -> None:
+        errors.append(told(*written.get((section, key), (section, key)), what))
+
+    sections: dict[str, object] = {}
+    for section, table in _brought_up(tables, written, lambda *what: notes.append(told(*what)), wrong).items():
+        if section not in SECTIONS:
+            wrong(section, "", f"unknown section{toml.suggest(section, SECTIONS)}")
+            continue
+        if not isinstance(table, dict):
+            wrong(section, "", f"expected a table, found {table!r}")
+            continue
+        known = settings_of(section)
+        values: dict[str, object] = {}
+        for key, value in table.items():
+            if key not in known:
+                wrong(section, key, f"unknown key{toml.suggest(key, known)}")
+                continue
+            attribute, setting_ = known[key]
+            try:
+                values[attribute] = setting_.read(value)
+            except ValueError as error:
+                wrong(section, key, str(error))
+        sections[section] = SECTIONS[section](**values)
+    config = Config(**sections, notes=tuple(notes))  # type: ignore[arg-type]  # each value is an instance of its section's class
+    errors += [f"{name}: {error}" for error in _together(config, wrong)]
+    if errors:
+        raise ConfigError(errors)
+    return config
+
+
+def _brought_up(
+    tables: toml.Table,
+    written: dict[tuple[str, str], tuple[str, str]],
+    note: Callable[[str, str, str], None],
+    wrong: Callable[[str, str, str], None],
+) -> toml.Table:
+    """An older file's tables as today's: what was renamed under its new name, what is gone left out, and a note on each."""
+    brought: toml.Table = {section: dict(table) if isinstance(table, dict) else table for section, table in tables.items()}
+    for (section, key), moved in MOVED.items():
+        table = brought.get(section)
+        if not isinstance(table, dict) or key not in table:
+            continue
+        value = table.pop(key)
+        why = f": {moved.why}" if moved.why else ""
+        if moved.now is None:
+            note(section, key, f"gone since vitald {moved.since}{why}. It has no effect: remove it")
+            continue
+        home, new = moved.now
+        place = brought.setdefault(home, {})
+        try:
+            value = moved.reads(value) if moved.reads is not None else value
+        except ValueError as error:
+            wrong(section, key, str(error))
+            continue
+        if moved.reads is not None and isinstance(place, dict) and place.get(new, value) != value:
+            wrong(section, key, f"says {value!r}, and [{home}] {new} says {place[new]!r}: remove this one")
+            continue
+        called = f"called [{home}] {new} since vitald {moved.since}{why}"
+        if isinstance(place, dict) and new not in place:
+            place[new] = value
+            written[home, new] = section, key
+            note(section, key, f"{called}. It is read as that: rename it")
+        else:
+            note(section, key, f"{called}, which is set as well. It has no effect: remove it")
+    former = {section for section, _ in MOVED} - {*SECTIONS}
+    return {section: table for section, table in brought.items() if table or section not in former}
+
+
+def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[str]:
+    """What only shows when settings are seen together."""
+    if config.kernel_log.source == "file" and config.kernel_log.path == KernelLog().path:
+        wrong("kernel_log", "path", 'source = "file" needs the path of the file')
+    for key in ("fast", "slow", "inventory", "deadline"):
+        if getattr(config.nvml, f"{key}_s") < _LEAST_S:
+            wrong("nvml", key, f"at least {_LEAST_S:g} s: each look takes the driver's locks")
+    if not config.nvml.fast_s <= config.nvml.slow_s <= config.nvml.inventory_s:
+        wrong("nvml", "slow", "fast, slow and inventory must not be shorter than the one before")
+    for level in (1, 2):
+        if 0.0 < getattr(config.dcgm, f"level_{level}_s") < _LEAST_RUN_S:
+            wrong("dcgm", f"level_{level}", f"at least {_LEAST_RUN_S:g} s, or off")
+    for section in POLLED:
+        for key in ("every", "deadline"):
+            if getattr(getattr(config, section), f"{key}_s") < _LEAST_S:
+                wrong(section, key, f"at least {_LEAST_S:g} s")
+    if len(os.fsencode(config.socket_path)) > 107:
+        wrong("socket", "path", f"{config.socket_path} is longer than the 107 bytes that a Unix socket's path may have")
+    if config.catalog == CatalogSettings():
+        return []
+    try:
+        catalog.load(config.catalog.profile, config.catalog.overrides)
+    except catalog.CatalogError as error:
+        return error.errors
+    return []
+
+
+def reloaded(old: Config, new: Config) -> Config:
+    """What is in force after a reload: `new` where a setting can change while running, `old` elsewhere."""
+    sections: dict[str, Any] = {}
+    for section in SECTIONS:
+        values = {
+            attribute: getattr(getattr(new, section), attribute) for attribute, setting_ in settings_of(section).values() if setting_.reload
+        }
+        sections[section] = replace(getattr(old, section), **values)
+    return Config(**sections)
+
+
+def changed(old: Config, new: Config) -> tuple[list[str], list[str]]:
+    """Keys that differ: those that a reload applies, and those that need a restart."""
+    applied: list[str] = []
+    restart: list[str] = []
+    for section in SECTIONS:
+        for key, (attribute, setting_) in settings_of(section).items():
+            if getattr(getattr(old, section), attribute) != getattr(getattr(new, section), attribute):
+                (applied if setting_.reload else restart).append(f"[{section}] {key}")
+    return applied, restart

@@ -1,0 +1,84 @@
+"""
+The shape that every check has. A new one is one file in `checks/`.
+
+A check knows its program, whether it may run beside other work, how long it takes, and how to read what is printed. It does not
+start programs itself: it is given `execute`, so that deadlines, cancelling and the record are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol, runtime_checkable
+
+from vitald.catalog import Catalog
+from vitald.diagnostics.report import Ask, Report
+
+
+class Ended(Enum):
+    """How a program came to its end."""
+
+    EXITED = "exited"
+    SIGNALLED = "signalled"  # by somebody else
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+    NOT_STARTED = "not started"  # `Output.why` says why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A program to run. Times in seconds."""
+
+    argv: tuple[str, ...]
+    deadline_s: float
+    grace_s: float = 5.0  # between SIGTERM and SIGKILL: some need it to stop what they started elsewhere
+    environment: Mapping[str, str] = field(default_factory=dict)  # added to a cleaned one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a program left behind. Text is decoded with replacement; of too much of it the middle is dropped."""
+
+    ended: Ended
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int | None = None  # below 0: the signal
+    dropped: int = 0  # bytes
+    seconds: float = 0.0
+    why: str = ""  # in words, where it did not exit by itself
+    left: tuple[str, ...] = ()  # processes that could not be ended: `nvvs (pid 4711)`
+
+
+Execute = Callable[[Command], Awaitable[Output]]
+
+
+class Check(Protocol):
+    """One kind of diagnostic."""
+
+    name: str  # `dcgm`, `dcgm_health`, `efa_loopback`, `nccom`, `nccl`
+    title: str
+    levels: tuple[int, ...]  # that it can be asked for at; (0,) where it has none
+
+    def missing(self) -> str:
+        """Why it cannot run on this node at all, such as that its program is not installed; empty where it can."""
+
+    def every_s(self, level: int) -> float:
+        """Its period; 0 where it runs on request only."""
+
+    def needs_idle(self, level: int) -> bool:
+        """Whether other work on the devices and this hurt each other."""
+
+    def expected_s(self, level: int) -> float:
+        """How long it usually takes."""
+
+    async def perform(self, ask: Ask, execute: Execute) -> Report:
+        """Run it and read the result. Never raises for what a program does or prints: that is an outcome."""
+
+
+@runtime_checkable
+class Catalogued(Protocol):
+    """A check that reads the catalogue."""
+
+    def use(self, catalog: Catalog) -> None:
+        """What codes mean: at the start, and when the catalogue was reloaded."""

@@ -1,0 +1,20 @@
+"""
+The checks, one module each. A new one is one file here with `build(config) -> Check`; nothing else has to know of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import cast
+
+from vitald.config import Config
+from vitald.diagnostics.check import Check
+
+
+def built(config: Config) -> dict[str, Check]:
+    """All checks by their names, DCGM's diagnostic first, whether or not their programs are installed."""
+    modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    checks = [cast("Callable[[Config], Check]", module.build)(config) for module in modules]
+    return {check.name: check for check in sorted(checks, key=lambda check: check.name)}

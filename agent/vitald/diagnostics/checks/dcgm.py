@@ -1,0 +1,180 @@
+"""
+DCGM's diagnostic: `dcgmi diag -r LEVEL`.
+
+Each run first asks which version this is, for some options exist only in some, and whether the host engine answers: without one
+`dcgmi diag` silently starts an engine of its own, with the rights of vitald. As root such a run is judged as any other, and that the
+engine is down is a finding beside it; as an ordinary user it is not begun, for most tests need more.
+
+`dcgmi` itself does no work: the engine does. So SIGTERM is given a long grace, in which the engine ends what it has started, and
+dcgmi is told to give up by itself a little before the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from vitald import catalog as catalogs
+from vitald.catalog import Catalog
+from vitald.config import Config, is_root
+from vitald.diagnostics import tool
+from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.dcgm import answers, reading
+from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
+from vitald.diagnostics.dcgm.tables import version_of
+from vitald.diagnostics.report import Ask, Fault, Outcome, Remedy, Report
+from vitald.model import ComponentKind
+from vitald.sources.files import presentable
+from vitald.sources.pci import PciInventory
+
+NAME = "dcgm"
+GRACE_S = 60.0  # the engine tells its program to end every few seconds for so long before it kills it
+_ANSWER_S = 15.0  # for the version, and for a sign of the engine
+_EXPECTED_S = {1: 10.0, 2: 180.0, 3: 1200.0, 4: 5400.0}
+_TIMEOUT_SINCE, _HEARTBEAT_SINCE = (3, 3, 9), (4, 4, 2)
+_START = "systemctl start nvidia-dcgm"
+
+
+class Dcgm:
+    """Runs it, and has its answer read by the catalogue's entries."""
+
+    name = NAME
+    title = "DCGM's diagnostic"
+    levels: tuple[int, ...] = (1, 2, 3, 4)
+
+    def __init__(self, config: Config, catalog: Callable[[], Catalog]) -> None:
+        self._settings = config.dcgm
+        self._sysfs = config.paths.sysfs
+        self._catalog = catalog
+        self._meanings: Meanings | None = None
+        self._version: tuple[object, str] = (None, "")  # of the program as it was then
+
+    def use(self, catalog: Catalog) -> None:
+        """The catalogue was reloaded."""
+        self._meanings = Meanings(catalog)
+
+    def missing(self) -> str:
+        if not self._settings.enabled:
+            return "[dcgm] enabled = false"
+        if not tool.find(self._settings.program):
+            return _not_executable(self._settings.program) or tool.absent(self._settings.program)
+        inventory = PciInventory(self._sysfs)
+        inventory.read()
+        if not any(device.kind is ComponentKind.GPU for device in inventory.devices.values()):
+            return inventory.error or "there is no NVIDIA GPU on PCI"
+        return ""
+
+    def every_s(self, level: int) -> float:
+        if level > self._settings.most:
+            return 0.0
+        return {1: self._settings.level_1_s, 2: self._settings.level_2_s}.get(level, 0.0)
+
+    def needs_idle(self, level: int) -> bool:
+        return level >= 2
+
+    def expected_s(self, level: int) -> float:
+        return _EXPECTED_S.get(level, 10.0)
+
+    def deadline_s(self, level: int) -> float:
+        settings = self._settings
+        return {1: settings.deadline_1_s, 2: settings.deadline_2_s, 3: settings.deadline_3_s}.get(level, settings.deadline_4_s)
+
+    async def perform(self, ask: Ask, execute: Execute) -> Report:
+        program = await asyncio.to_thread(tool.find, self._settings.program) or self._settings.program
+        version, stopped = await self._version_of(program, execute)
+        if stopped is None:
+            faults, stopped = await self._engine(program, execute)
+        if stopped is not None:
+            return stopped
+        if faults and not is_root():
+            said = f"{faults[0].text}; an engine of our own could not test much: it would have the rights of this service"
+            return Report(outcome=Outcome.ERROR, reason=said, remedy=Remedy.FIX_CONFIG, faults=faults, dcgm_version=presentable(version))
+        output = await execute(self._command(program, ask, version))
+        report = await asyncio.to_thread(self._read, ask, output)
+        return replace(report, dcgm_version=report.dcgm_version or presentable(version), faults=(*report.faults, *faults))
+
+    async def _version_of(self, program: str, execute: Execute) -> tuple[str, Report | None]:
+        """As long as the program is the same, it is asked once."""
+        print_ = await asyncio.to_thread(_print_of, program)
+        if print_ is not None and self._version[0] == print_ and self._version[1]:
+            return self._version[1], None
+        output = await execute(Command(argv=(program, "--version"), deadline_s=_ANSWER_S))
+        if output.ended in (Ended.NOT_STARTED, Ended.CANCELLED):
+            return "", _not_run(output)
+        version = answers.version_found(output.stdout)
+        self._version = (print_, version)
+        return version, None
+
+    async def _engine(self, program: str, execute: Execute) -> tuple[tuple[Fault, ...], Report | None]:
+        """Whether the host engine answers: diag itself would not say that it does not."""
+        output = await execute(Command(argv=(program, "discovery", "-l"), deadline_s=_ANSWER_S))
+        if output.ended in (Ended.NOT_STARTED, Ended.CANCELLED):
+            return (), _not_run(output)
+        if output.ended is Ended.DEADLINE:
+            said = f"the host engine (nv-hostengine) has not answered within {_ANSWER_S:g} s"
+        elif output.exit_code == answers.NO_CONNECTION or (output.exit_code != 0 and answers.no_engine(output.stdout + output.stderr)):
+            said = "the host engine (nv-hostengine) is not running"
+        else:
+            return (), None
+        return (Fault(code=ENGINE_DOWN, test="engine", text=f"{said}: {_START}", remedy=Remedy.FIX_CONFIG, implied=True),), None
+
+    def _command(self, program: str, ask: Ask, version: str) -> Command:
+        deadline_s = self.deadline_s(ask.level)
+        argv = [program, "diag", "-r", str(ask.level), "-j"]
+        if ask.gpus:
+            argv += ["-i", ",".join(map(str, sorted(ask.gpus)))]
+        known = version_of(version)
+        if known >= _TIMEOUT_SINCE:
+            argv += ["-t", str(max(1, int(deadline_s - min(60.0, 0.05 * deadline_s))))]
+        if known >= _HEARTBEAT_SINCE:
+            argv.append("--enable-heartbeat")
+        return Command(argv=tuple(argv), deadline_s=deadline_s, grace_s=GRACE_S)
+
+    def _read(self, ask: Ask, output: Output) -> Report:
+        """In a thread: the output may be large."""
+        if output.ended is Ended.NOT_STARTED:
+            return _not_run(output)
+        if self._meanings is None:
+            self._meanings = Meanings(self._catalog())
+        report = reading.read(
+            output.stdout, self._meanings, exit_code=output.exit_code, level=ask.level, stderr=output.stderr, gpus=ask.gpus
+        )
+        if output.ended in (Ended.DEADLINE, Ended.CANCELLED) and report.outcome is not Outcome.FAIL:
+            ended = _not_run(output)
+            report = replace(report, outcome=Outcome.ERROR, reason=ended.reason, remedy=Remedy.RETRY, culprits=())
+        if output.dropped and report.outcome is Outcome.ERROR:
+            report = replace(report, reason=f"{report.reason}; it printed too much, and {output.dropped} bytes of it were dropped")
+        if output.left:
+            report = replace(report, reason=f"{report.reason}; still running: {presentable(', '.join(output.left))}".removeprefix("; "))
+        return report
+
+
+def _not_run(output: Output) -> Report:
+    why = presentable(output.why) or output.ended.value
+    if output.ended is Ended.NOT_STARTED:
+        return Report(outcome=Outcome.ERROR, reason=f"dcgmi could not be started: {why}", remedy=Remedy.FIX_CONFIG)
+    said = "it took too long and was ended" if output.ended is Ended.DEADLINE else "it was ended"
+    return Report(outcome=Outcome.ERROR, reason=f"{said}: {why}", remedy=Remedy.RETRY)
+
+
+def _not_executable(program: str) -> str:
+    """That it is there, but may not be run; empty where it is not there."""
+    folders = [""] if "/" in program else (os.environ.get("PATH") or os.defpath).split(os.pathsep)
+    there = next((path for folder in folders if (path := Path(folder, program)).is_file()), None)
+    return f"{presentable(str(there))} may not be executed" if there is not None else ""
+
+
+def _print_of(program: str) -> tuple[str, int, int, int] | None:
+    """What changes when another version is installed."""
+    try:
+        stat = Path(program).resolve().stat()
+    except OSError:
+        return None
+    return program, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def build(config: Config) -> Check:
+    return Dcgm(config, lambda: catalogs.load(config.catalog.profile, config.catalog.overrides))

@@ -1,0 +1,323 @@
+"""
+Each EFA adapter sends to itself: a server and a client of fi_pingpong on one node.
+
+The way of AWS's own test (efa_test.sh of the EFA installer): provider `efa`, endpoint `rdm`, and no shared memory, which libfabric
+would else use between two processes of one node and so test nothing. The adapter is named as libfabric's domain, which is the RDMA
+device's name with `-rdm`. The two find each other over TCP on this node; a few lines of shell start the client once the server
+listens, and end the server, so that both are one program for whoever runs it: one deadline, and nothing left behind.
+
+A pingpong has one message under way at a time, so its bandwidth is far below the line's: what to expect of it comes from other nodes
+of the same type, not from the data sheet. The first messages also pay for the set-up, so a latency is the median of the small sizes.
+
+Source: libfabric fi_pingpong(1), util/pingpong.c and fi_efa(7); awslabs/awsome-distributed-ai (pull request 1088: the name of the domain,
+no shared memory).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import statistics
+from dataclasses import dataclass, replace
+
+from vitald.config import Config
+from vitald.diagnostics import tool
+from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.report import Ask, Fault, Measure, Outcome, Remedy, Report, Test
+from vitald.sources import files
+from vitald.sources.files import presentable
+
+NAME = "efa_loopback"
+FAILED, SLOW = f"{NAME}/failed", f"{NAME}/slow"
+PROGRAM = "fi_pingpong"
+FOLDERS = ("/opt/amazon/efa/bin",)
+_ROUNDS = 1000  # for each size; the default of newer versions is 10, too few to tell the set-up from the rest
+_SMALL = 4096  # bytes up to which the time of a message is latency
+_LARGE = 1 << 20  # the largest size that is sent unless asked otherwise
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)([kmg]?)", re.ASCII)
+_TABLE = re.compile(r"\s*(?:bytes|[0-9.]+[kmg]?)\s+(?:#sent|iters|[0-9.]+[kmb]?)\s", re.ASCII)
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_DEVICE = re.compile(r"\w[\w.\-]{0,63}", re.ASCII)
+# Arguments: the port in hexadecimal, the port, the program and its options. What the client prints is standard output, what the server
+# complains of is standard error. The server has 20 s to listen (0A is TCP_LISTEN; to connect would be to take the client's place), and 5 s
+# to end after its client.
+_SCRIPT = """
+hex=$1 port=$2
+shift 2
+"$@" -B "$port" >/dev/null &
+server=$!
+tries=0
+until grep -qs "^ *[0-9]*: [0-9A-F]*:$hex [0-9A-F]*:0000 0A " /proc/net/tcp /proc/net/tcp6; do
+    kill -0 "$server" 2>/dev/null || { wait "$server"; code=$?; [ "$code" -ne 0 ] || code=75; exit "$code"; }
+    tries=$((tries + 1))
+    [ "$tries" -lt 200 ] || { kill "$server"; echo "the server does not listen" >&2; exit 75; }
+    sleep 0.1
+done
+"$@" -P "$port" 127.0.0.1 2>&1
+code=$?
+[ "$code" -eq 0 ] || kill "$server" 2>/dev/null
+tries=0
+while kill -0 "$server" 2>/dev/null; do
+    tries=$((tries + 1))
+    [ "$tries" -ne 50 ] || kill "$server" 2>/dev/null
+    [ "$tries" -lt 60 ] || break
+    sleep 0.1
+done
+exit "$code"
+"""
+
+# What is no fault of an adapter: libfabric knows no such provider or domain, no rights, no locked memory, the shared library.
+_SETTINGS = re.compile(
+    r"No data available|ret=-61\b|Permission denied|Operation not permitted|Cannot allocate memory|Function not implemented"
+    r"|error while loading shared libraries|invalid option|memlock",
+    re.IGNORECASE,
+)
+# That the two did not find each other says nothing of the adapter either.
+_NOT_MET = re.compile(r"Connection refused|Address already in use|failed to connect", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An RDMA device that the driver efa made. `address`: its PCI function, where sysfs tells."""
+
+    name: str
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size. `lost`: messages sent that were not acknowledged."""
+
+    size: int
+    bytes_per_second: float
+    seconds: float
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What fi_pingpong printed. `broken`: a line of it that is not whole."""
+
+    rows: tuple[Row, ...] = ()
+    broken: str = ""
+
+
+def read(text: str) -> Table:
+    """The client's table; that of fabtests (fi_rdm_pingpong and the like) has the same columns."""
+    heading: list[str] = []
+    rows: list[Row] = []
+    for line in tool.lines(text):
+        words = line.split()
+        if {"bytes", "MB/sec", "usec/xfer"} <= set(words):
+            heading = words
+        elif heading and words and _SIZE.fullmatch(words[0]):
+            row = _row(dict(zip(heading, words))) if len(words) == len(heading) else None
+            if row is None:
+                return Table(tuple(rows), presentable(line.strip()))
+            rows.append(row)
+    return Table(tuple(rows))
+
+
+def _row(cells: dict[str, str]) -> Row | None:
+    size = _SIZE.fullmatch(cells["bytes"])
+    megabytes, microseconds = tool.figure(cells["MB/sec"]), tool.figure(cells["usec/xfer"])
+    if size is None or megabytes is None or not microseconds:
+        return None
+    acknowledged = cells.get("#ack", "=")
+    return Row(
+        int(float(size[1]) * _UNITS[size[2]]), megabytes / tool.MICRO, microseconds * tool.MICRO, lost=not acknowledged.startswith("=")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one adapter."""
+
+    adapter: Adapter
+    outcome: Outcome
+    text: str = ""
+    remedy: Remedy = Remedy.NONE
+    code: str = ""  # of a fault
+    measures: tuple[Measure, ...] = ()
+    over: bool = False  # the whole run was ended
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        port: int = made.getsockname()[1]
+        return port
+
+
+class EfaLoopback:
+    """One adapter after the other, since they share the node's memory and processors."""
+
+    name = NAME
+    title = "EFA loopback"
+    levels: tuple[int, ...] = (0,)
+
+    def __init__(self, config: Config) -> None:
+        self._settings = config.efa_loopback
+        self._classes = config.paths.sysfs / "class" / "infiniband"
+
+    def missing(self) -> str:
+        if not tool.find(PROGRAM, FOLDERS):
+            return tool.absent(PROGRAM, FOLDERS)
+        try:
+            return "" if self._adapters() else f"there is no EFA adapter here: {self._classes} has none of the driver efa"
+        except OSError as error:
+            return f"{self._classes}: {files.why(error)}"
+
+    def every_s(self, level: int) -> float:
+        del level
+        return self._settings.every_s
+
+    def needs_idle(self, level: int) -> bool:
+        del level
+        return True
+
+    def expected_s(self, level: int) -> float:
+        del level
+        try:
+            return 15.0 * max(1, len(self._adapters()))
+        except OSError:
+            return 15.0
+
+    async def perform(self, ask: Ask, execute: Execute) -> Report:
+        del ask  # its GPUs are not what is tested
+        try:
+            adapters = await asyncio.to_thread(self._adapters)
+        except OSError as error:
+            return Report(outcome=Outcome.ERROR, reason=f"{self._classes}: {files.why(error)}", remedy=Remedy.RETRY)
+        results: list[Result] = []
+        for adapter in adapters:
+            results.append(await self._test(adapter, execute))
+            if results[-1].over:
+                break
+        return _report(_compared(results))
+
+    def _adapters(self) -> list[Adapter]:
+        """By their driver: their names may be anything."""
+        found = []
+        for name in files.names(self._classes):
+            function = (self._classes / name / "device").resolve()
+            if _DEVICE.fullmatch(name) and (function / "driver").resolve().name == "efa":
+                found.append(Adapter(name, function.name if _ADDRESS.fullmatch(function.name) else ""))
+        return found
+
+    async def _test(self, adapter: Adapter, execute: Execute) -> Result:
+        program = tool.find(PROGRAM, FOLDERS) or PROGRAM
+        port = _free_port()
+        options = ("-e", "rdm", "-p", "efa", "-d", f"{adapter.name}-rdm", "-I", str(_ROUNDS))
+        command = Command(
+            argv=("/bin/sh", "-c", _SCRIPT, NAME, f"{port:04X}", str(port), program, *options),
+            deadline_s=self._settings.deadline_s,
+            environment={"FI_EFA_ENABLE_SHM_TRANSFER": "0"},
+        )
+        return self._result(adapter, await execute(command))
+
+    def _result(self, adapter: Adapter, output: Output) -> Result:
+        if output.ended is not Ended.EXITED or output.exit_code != 0:
+            return self._failed(adapter, output)
+        table = read(output.stdout)
+        said = ""
+        if output.dropped or table.broken:
+            said = f"a line of the table is not whole: {table.broken}" if table.broken else "its output is incomplete"
+        elif not table.rows:
+            said = f"{PROGRAM} printed no table: {tool.last_line(output.stdout, output.stderr) or 'nothing at all'}"
+        elif max(row.size for row in table.rows) < _LARGE or not any(row.size <= _SMALL for row in table.rows):
+            said = "the table ends before its largest size"
+        if said:
+            return Result(adapter, Outcome.INCONCLUSIVE, f"EFA {adapter.name}: {said}", Remedy.RETRY)
+        return self._measured(adapter, table)
+
+    def _measured(self, adapter: Adapter, table: Table) -> Result:
+        bandwidths = [row.bytes_per_second for row in table.rows]
+        small = [row.seconds for row in table.rows if row.size <= _SMALL]
+        best, latency = max(bandwidths), statistics.median(small)
+        least = self._settings.least_gbps * tool.GIGA / 8 or None
+        most = self._settings.most_latency_us * tool.MICRO or None
+        # The five figures of HyperPod's message: MaxBw, AvgBw, MaxTypicalLat, MinTypicalLat, AvgLat.
+        measures = (
+            Measure(name="bandwidth_bytes_per_second", value=best, device=adapter.name, least=least),
+            Measure(name="bandwidth_average_bytes_per_second", value=statistics.fmean(bandwidths), device=adapter.name),
+            Measure(name="latency_seconds", value=latency, device=adapter.name, most=most),
+            Measure(name="latency_max_typical_seconds", value=max(small), device=adapter.name),
+            Measure(name="latency_min_typical_seconds", value=min(small), device=adapter.name),
+            Measure(name="latency_average_seconds", value=statistics.fmean(small), device=adapter.name),
+        )
+        wrong = []
+        if least is not None and best < least:
+            wrong.append(f"{best * 8 / tool.GIGA:.3g} Gbit/s, below the {self._settings.least_gbps:g} Gbit/s that are expected")
+        if most is not None and latency > most:
+            wrong.append(f"{latency / tool.MICRO:.3g} us, above the {self._settings.most_latency_us:g} us that are expected")
+        if any(row.lost for row in table.rows):
+            said = f"EFA {adapter.name}: messages were lost on the way to itself"
+            return Result(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED, measures)
+        if wrong:
+            return Result(adapter, Outcome.FAIL, f"EFA {adapter.name}: {'; '.join(wrong)}", Remedy.INVESTIGATE, SLOW, measures)
+        return Result(adapter, Outcome.PASS, measures=measures)
+
+    def _failed(self, adapter: Adapter, output: Output) -> Result:
+        """The programs came to no good end: whose fault it is."""
+        who = f"EFA {adapter.name}"
+        if (report := tool.not_run(f"{who}: {PROGRAM}", output)) is not None:
+            over = output.ended in (Ended.CANCELLED, Ended.NOT_STARTED)
+            return Result(adapter, report.outcome, report.reason, report.remedy, over=over)
+        complaints = "\n".join(line for line in tool.lines(output.stdout) if not _TABLE.match(line))
+        # That the other side went away is what the one says that was not at fault.
+        causes = "\n".join(line for line in complaints.splitlines() if "ctrl/" not in line)
+        last = tool.last_line(causes, output.stderr, complaints) or "it printed nothing"
+        if output.ended is Ended.DEADLINE:
+            said = f"{who}: did not end within {self._settings.deadline_s:g} s: {last}"
+            return Result(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED)
+        said = f"{who}: {PROGRAM} ended with {output.exit_code}: {last}"
+        if _SETTINGS.search(f"{complaints}\n{output.stderr}") or output.exit_code in (126, 127):
+            return Result(adapter, Outcome.CONFIG, said, Remedy.FIX_CONFIG)
+        if _NOT_MET.search(f"{complaints}\n{output.stderr}"):
+            return Result(adapter, Outcome.ERROR, said, Remedy.RETRY)
+        return Result(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED)
+
+
+_WORST = (Outcome.FAIL, Outcome.ERROR, Outcome.CONFIG, Outcome.INCONCLUSIVE, Outcome.PASS)
+_STATUS = {Outcome.PASS: "Pass", Outcome.FAIL: "Fail"}
+
+
+def _compared(results: list[Result]) -> list[Result]:
+    """What works for one adapter is no matter of settings where it fails for another."""
+    if not any(result.outcome in (Outcome.PASS, Outcome.FAIL) and result.measures for result in results):
+        return results
+    return [
+        replace(result, outcome=Outcome.FAIL, code=FAILED, remedy=Remedy.INVESTIGATE, text=f"{result.text} (others here are well)")
+        if result.outcome is Outcome.CONFIG
+        else result
+        for result in results
+    ]
+
+
+def _report(results: list[Result]) -> Report:
+    if not results:
+        return Report(outcome=Outcome.NOT_APPLICABLE, reason="there is no EFA adapter here")
+    outcome = min((result.outcome for result in results), key=_WORST.index)
+    return Report(
+        outcome=outcome,
+        reason=presentable("; ".join(result.text for result in results if result.text)),
+        remedy=max((result.remedy for result in results), key=lambda remedy: remedy.rank),
+        tests=tuple(
+            Test(name=f"loopback {result.adapter.name}", category=NAME, status=_STATUS.get(result.outcome, "")) for result in results
+        ),
+        faults=tuple(_fault(result) for result in results if result.code),
+        measures=tuple(measure for result in results for measure in result.measures),
+    )
+
+
+def _fault(result: Result) -> Fault:
+    """Believed only when it is found twice: one bad loopback may be somebody's leftover process."""
+    adapter = result.adapter
+    device = f"nic/{adapter.address}" if adapter.address else adapter.name
+    return Fault(code=result.code, test="loopback", text=result.text, device=device, remedy=result.remedy, confirm=True)
+
+
+def build(config: Config) -> Check:
+    return EfaLoopback(config)

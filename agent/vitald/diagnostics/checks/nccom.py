@@ -1,0 +1,272 @@
+"""
+An all-reduce over all Neuron cores of this node, with nccom-test: every core computes, every link between the devices carries, and
+the result is compared with what it must be.
+
+nccom-test wants to be told how many workers (ranks) there are: one for each logical core. sysfs shows physical cores; on Trn2 and Trn3
+two of them make a logical one unless somebody set it otherwise, so we set it ourselves. Its bandwidths are in GiB/s, as AWS writes, though
+the heading says GB/s. What counts is the table and the words below it, not the exit status alone.
+
+AWS publishes no bandwidths to expect: they come from other nodes of the same type.
+
+Source: AWS Neuron documentation, NCCOM-TEST user guide (SDK 2.29); HyperPod's deep health checks run it too (NCCOM local test).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vitald.config import Config
+from vitald.diagnostics import tool
+from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.report import Ask, Fault, Measure, Outcome, Remedy, Report, Test
+from vitald.sources import files
+from vitald.sources.files import presentable
+
+NAME = "nccom"
+FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
+PROGRAM = "nccom-test"
+FOLDERS = ("/opt/aws/neuron/bin",)
+_LEAST, _MOST = "1MB", "1GB"
+_MOST_BYTES = 1 << 30
+_LINES = 20  # complaints that are kept
+_OF_TWO = ("Trn2", "Trn3")  # two physical cores make a logical one
+_DEVICE, _CORE = re.compile(r"neuron[0-9]{1,3}", re.ASCII), re.compile(r"neuron_core[0-9]{1,3}", re.ASCII)
+_SIZE, _BUS, _ALGORITHM = "size(B)", "busbw(GB/s)", "algbw(GB/s)"
+_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S{1,40}?)\s*(?:GB/s)?\s*$", re.IGNORECASE)
+_ERRORS = re.compile(r"\b([1-9][0-9]{0,8}) errors? found", re.IGNORECASE)
+_FAILURE = re.compile(r"Failure running neuron-bench|test failed", re.IGNORECASE)
+_WRONG = re.compile(
+    r"(?:data|result|output|golden|correctness|integrity)\w*[\s\w]{0,40}(?:mismatch|incorrect|corrupt|differ|fail)|mismatch(?:ed)? (?:with|against|between)",
+    re.IGNORECASE,
+)
+# What is no fault of a device: no driver, somebody else has the cores, no such number of workers, no room, a broken installation.
+_SETTINGS = re.compile(
+    r"Driver is not running|NERR_RESOURCE_NC|NRT_RESOURCE|in use by|(?:cores?|devices?) (?:is|are) busy|insufficient (?:number of )?(?:neuron)?\s?cores"
+    r"|Permission denied|No space left|Cannot allocate memory|ModuleNotFoundError|No such file or directory|unrecognized arguments"
+    r"|invalid choice|usage: nccom-test|error while loading shared libraries",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What nccom-test printed, bandwidths in GiB/s. `average`: the words below it, which come when it ran to its end."""
+
+    sizes: tuple[int, ...] = ()
+    buses: tuple[float, ...] = ()
+    algorithms: tuple[float, ...] = ()
+    average: float | None = None
+    errors: tuple[str, ...] = ()  # lines that say that it failed
+    wrong: tuple[str, ...] = ()  # lines that may speak of wrong results
+    broken: str = ""  # a line of it that is not whole
+
+
+def read(text: str) -> Table:
+    """The table, or the JSON of --report-to-json-file, which has no average of its own."""
+    found = tool.document(text)
+    results = found.get("results") if found is not None else None
+    return _of_json(results) if isinstance(results, list) else _of_text(text)
+
+
+def _of_text(text: str) -> Table:
+    heading: list[str] = []
+    rows: list[Mapping[str, str]] = []
+    errors: list[str] = []
+    wrong: list[str] = []
+    average, broken = None, ""
+    for line in tool.lines(text):
+        words = line.split()
+        if _ERRORS.search(line) or _FAILURE.search(line):
+            errors.append(presentable(line.strip()))
+        elif _WRONG.search(line):
+            wrong.append(presentable(line.strip()))
+        elif _SIZE in words and _BUS in words:
+            heading = words
+        elif (match := _AVERAGE.search(line)) is not None:
+            average = tool.figure(match[1])
+            broken = broken or (presentable(line.strip()) if average is None else "")
+        elif heading and words and words[0].isdecimal():
+            if len(words) == len(heading):
+                rows.append(dict(zip(heading, words)))
+            else:
+                broken = broken or presentable(line.strip())
+    return replace(_made(rows, average, broken), errors=tuple(errors[:_LINES]), wrong=tuple(wrong[:_LINES]))
+
+
+def _of_json(results: Sequence[object]) -> Table:
+    rows = [{str(key): str(value) for key, value in row.items()} for row in results if isinstance(row, dict)]
+    table = _made(rows, None, "" if len(rows) == len(results) else "a result that is no object")
+    average = sum(table.buses) / len(table.buses) if table.buses and not table.broken else None
+    return replace(table, average=average)
+
+
+def _made(rows: Sequence[Mapping[str, str]], average: float | None, broken: str) -> Table:
+    sizes, buses, algorithms = [], [], []
+    for row in rows:
+        size, bus, algorithm = (tool.figure(row.get(name, "")) for name in (_SIZE, _BUS, _ALGORITHM))
+        if size is None or bus is None or algorithm is None:
+            broken = broken or presentable(" ".join(row.values()))
+            continue
+        sizes.append(int(size))
+        buses.append(bus)
+        algorithms.append(algorithm)
+    return Table(tuple(sizes), tuple(buses), tuple(algorithms), average, broken=broken)
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """The workers of this node: logical cores. `together`: physical cores in each."""
+
+    devices: int
+    physical: int
+    together: int
+    family: str
+
+    @property
+    def workers(self) -> int:
+        return self.physical // self.together
+
+
+def cores(sysfs: Path) -> Cores:
+    """As the driver shows them. Raises OSError where it shows devices that cannot be looked at."""
+    root = sysfs / "class" / "neuron_device"
+    devices = [name for name in files.names(root) if _DEVICE.fullmatch(name)]
+    physical = sum(1 for device in devices for name in files.names(root / device) if _CORE.fullmatch(name))
+    try:
+        family = files.attribute(root / devices[0] / "info/architecture/instance_type") if devices else ""
+    except OSError:
+        family = ""
+    return Cores(len(devices), physical, 2 if family in _OF_TWO else 1, family)
+
+
+class Nccom:
+    """One run of nccom-test over everything."""
+
+    name = NAME
+    title = "Neuron all-reduce on this node"
+    levels: tuple[int, ...] = (0,)
+
+    def __init__(self, config: Config) -> None:
+        self._settings = config.nccom
+        self._sysfs = config.paths.sysfs
+
+    def missing(self) -> str:
+        if not tool.find(PROGRAM, FOLDERS):
+            return tool.absent(PROGRAM, FOLDERS)
+        try:
+            here = cores(self._sysfs)
+        except OSError as error:
+            return f"{error.filename}: {files.why(error)}"
+        if not here.devices:
+            return "the Neuron driver shows no device"
+        if here.family == "Inf1":
+            return f"{PROGRAM} does not run on Inferentia (Inf1)"
+        return "" if here.workers > 1 else f"{PROGRAM} needs two cores, the driver shows {here.physical}"
+
+    def every_s(self, level: int) -> float:
+        del level
+        return self._settings.every_s
+
+    def needs_idle(self, level: int) -> bool:
+        del level
+        return True
+
+    def expected_s(self, level: int) -> float:
+        del level
+        return 120.0  # it compiles a program for each size first
+
+    async def perform(self, ask: Ask, execute: Execute) -> Report:
+        del ask
+        try:
+            here = cores(self._sysfs)
+        except OSError as error:
+            return Report(outcome=Outcome.ERROR, reason=f"{error.filename}: {files.why(error)}", remedy=Remedy.RETRY)
+        if here.workers < 2:
+            return Report(outcome=Outcome.NOT_APPLICABLE, reason=f"the driver shows {here.devices} devices with {here.physical} cores")
+        output = await execute(self._command(here))
+        return self._judge(output, here)
+
+    def _command(self, here: Cores) -> Command:
+        program = tool.find(PROGRAM, FOLDERS) or PROGRAM
+        # `allr` before `--check`, which takes a word of its own in newer versions.
+        size = ("-b", _LEAST, "-e", _MOST, "-f", "4", "-d", "fp32")
+        argv = (program, "allr", "-r", str(here.workers), *size, "--check", "--non-interactive")
+        environment = {"NEURON_LOGICAL_NC_CONFIG": str(here.together)} if here.together > 1 else {}
+        return Command(argv=argv, deadline_s=self._settings.deadline_s, environment=environment)
+
+    def _judge(self, output: Output, here: Cores) -> Report:
+        if (report := tool.not_run(PROGRAM, output)) is not None:
+            return report
+        printed = f"{output.stdout}\n{output.stderr}"
+        table = read(printed)
+        last = (table.errors[0] if table.errors else "") or tool.last_line(output.stderr, output.stdout) or "it printed nothing"
+        failed = bool(table.errors) or output.exit_code != 0
+        if failed and table.wrong:
+            return self._fail(WRONG, f"wrong results: {table.wrong[0]}", table)
+        if output.ended is Ended.DEADLINE:
+            return self._fail(FAILED, f"it did not end within {self._settings.deadline_s:g} s: {last}", table)
+        if failed or not table.sizes:
+            said = next((line.strip() for line in tool.lines(printed) if _SETTINGS.search(line)), "")
+            if said or output.exit_code in (126, 127):
+                return Report(outcome=Outcome.CONFIG, reason=presentable(f"{PROGRAM}: {said or last}"), remedy=Remedy.FIX_CONFIG)
+        if "Traceback (most recent call last)" in printed and not table.errors:
+            return Report(outcome=Outcome.ERROR, reason=presentable(f"{PROGRAM} crashed: {last}"), remedy=Remedy.RETRY)
+        if failed:
+            return self._fail(FAILED, f"it failed over {here.workers} cores (exit {output.exit_code}): {last}", table)
+        if why := _incomplete(table, output):
+            return Report(outcome=Outcome.INCONCLUSIVE, reason=presentable(f"{PROGRAM}: {why}"), remedy=Remedy.RETRY)
+        least = self._settings.least_gbytes
+        if least and max(table.buses) < least:
+            return self._fail(SLOW, f"{max(table.buses):.4g} GB/s of bus bandwidth, below the {least:g} GB/s that are expected", table)
+        return Report(outcome=Outcome.PASS, tests=(_test("Pass"),), measures=self._measures(table))
+
+    def _fail(self, code: str, said: str, table: Table) -> Report:
+        text = presentable(f"{PROGRAM}: {said}")
+        fault = Fault(code=code, test="all-reduce", text=text, confirm=code != WRONG)
+        return Report(
+            outcome=Outcome.FAIL,
+            reason=text,
+            remedy=Remedy.INVESTIGATE,
+            tests=(_test("Fail"),),
+            faults=(fault,),
+            measures=self._measures(table) if table.average is not None else (),
+        )
+
+    def _measures(self, table: Table) -> tuple[Measure, ...]:
+        if not table.buses:
+            return ()
+        least = self._settings.least_gbytes * tool.GIBI or None
+        average = (table.average or 0.0) * tool.GIBI
+        return (
+            Measure(name="busbw_bytes_per_second", value=max(table.buses) * tool.GIBI, least=least),
+            Measure(name="busbw_average_bytes_per_second", value=average),
+            Measure(name="algbw_bytes_per_second", value=max(table.algorithms) * tool.GIBI),
+        )
+
+
+def _incomplete(table: Table, output: Output) -> str:
+    """Why this cannot be a pass; empty where it can."""
+    if output.dropped:
+        return "its output is incomplete"
+    if table.broken:
+        return f"a line of the table is not whole: {table.broken}"
+    if not table.sizes:
+        return f"it printed no table: {tool.last_line(output.stdout, output.stderr) or 'nothing at all'}"
+    if table.wrong:
+        return f"it speaks of wrong results, and of no error: {table.wrong[0]}"
+    if table.average is None:
+        return "the table ends before its average"
+    if max(table.sizes) < _MOST_BYTES // 4 or not max(table.buses):  # 1 MB times 4 four times is 256 MB, then 1 GB
+        return "the table ends before its largest size"
+    return ""
+
+
+def _test(status: str) -> Test:
+    return Test(name="all-reduce", category=NAME, status=status)
+
+
+def build(config: Config) -> Check:
+    return Nccom(config)

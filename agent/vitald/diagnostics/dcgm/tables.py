@@ -1,0 +1,146 @@
+"""
+The tables of outputs.toml: the tests of each level, exit codes, known texts.
+
+Owns reading them once, when they are first needed. They are part of the program: a mistake in them is a defect, found by a test.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from vitald import toml
+from vitald.diagnostics.report import Outcome, Remedy
+
+FILE = Path(__file__).with_name("outputs.toml")
+Version = tuple[int, ...]  # (4, 2, 3); empty where none is known
+
+_FIRST_SIGNAL, _LAST_SIGNAL = 129, 188  # 128 and a signal's number; DCGM's own codes come above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestRow:
+    """A test that DCGM knows."""
+
+    __test__ = False  # no test case of pytest's
+
+    name: str
+    level: int
+    also: tuple[str, ...] = ()
+    since: Version = ()
+    before: Version = ()
+    optional: bool = False
+    gpus: int = 1
+    not_for: tuple[str, ...] = ()
+    stands_for: int | None = None
+    one_status: bool = False
+    busy_from: Version = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.name, *self.also
+
+    def due(self, level: int, version: Version) -> bool:
+        """Whether a run at this level by this version has to have it."""
+        return self.level <= level and version >= self.since and (not self.before or version < self.before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What an exit code or a text says."""
+
+    means: str
+    outcome: Outcome = Outcome.ERROR
+    remedy: Remedy = Remedy.INVESTIGATE
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    row: Row
+    contains: tuple[str, ...] = ()
+    words: re.Pattern[str] | None = None
+
+    def fits(self, text: str) -> bool:
+        return any(one in text for one in self.contains) or (self.words is not None and self.words.search(text) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    tests: tuple[TestRow, ...]
+    exits: Mapping[int, Row]
+    texts: tuple[Text, ...]
+
+    def test(self, name: str) -> TestRow | None:
+        folded = name.casefold()
+        return next((row for row in self.tests if folded in (one.casefold() for one in row.names)), None)
+
+    def exit(self, code: int) -> Row | None:
+        """Of a code other than 0; None where it is not known. Below 0: a signal."""
+        if code < 0 or (_FIRST_SIGNAL <= code <= _LAST_SIGNAL and code not in self.exits):
+            signal = -code if code < 0 else code - 128
+            return Row(means=f"dcgmi was ended by signal {signal}", remedy=Remedy.RETRY)
+        return self.exits.get(code)
+
+    def text(self, text: str) -> Row | None:
+        lower = text.lower()
+        return next((one.row for one in self.texts if one.fits(lower)), None)
+
+
+def version_of(text: str) -> Version:
+    """`4.2.3` -> (4, 2, 3); empty for what is none."""
+    found = re.match(r"(\d{1,4})(?:\.(\d{1,4}))?(?:\.(\d{1,4}))?", text)
+    return tuple(int(part) for part in found.groups() if part is not None) if found else ()
+
+
+@cache
+def tables() -> Tables:
+    _, value = toml.read(FILE)
+    exits = {int(code): _row(row) for code, row in cast("dict[str, toml.Table]", value["exit"]).items()}
+    return Tables(
+        tests=tuple(map(_test, cast("list[toml.Table]", value["test"]))),
+        exits=exits,
+        texts=tuple(_text(text, exits) for text in cast("list[toml.Table]", value["text"])),
+    )
+
+
+def _test(row: toml.Table) -> TestRow:
+    return TestRow(
+        name=str(row["name"]),
+        level=int(str(row["level"])),
+        also=_texts(row, "also"),
+        since=version_of(str(row.get("from", ""))),
+        before=version_of(str(row.get("before", ""))),
+        optional=row.get("optional") is True,
+        gpus=int(str(row.get("gpus", 1))),
+        not_for=_texts(row, "not_for"),
+        stands_for=int(str(row["stands_for"])) if "stands_for" in row else None,
+        one_status=row.get("one_status") is True,
+        busy_from=version_of(str(row.get("busy_from", ""))),
+    )
+
+
+def _row(row: toml.Table) -> Row:
+    return Row(
+        means=str(row["means"]),
+        outcome=Outcome(row.get("outcome", "error")),
+        remedy=Remedy(row["remedy"]),
+        code=str(row.get("code", "")),
+    )
+
+
+def _text(text: toml.Table, exits: Mapping[int, Row]) -> Text:
+    words = _texts(text, "words")
+    return Text(
+        row=exits[int(str(text["exit"]))] if "exit" in text else _row(text),
+        contains=_texts(text, "contains"),
+        words=re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b") if words else None,
+    )
+
+
+def _texts(row: toml.Table, key: str) -> tuple[str, ...]:
+    return tuple(map(str, cast("list[object]", row.get(key, []))))

@@ -1,0 +1,282 @@
+"""
+The idle gate: whether anybody uses the accelerators, or work holds the node.
+
+    processes with a device open ─┐
+    the driver's own list         │
+    Slurm's processes and cgroups ├─►  look()  ─►  who, in words; nothing where all is idle
+    announced jobs, a release    ─┘
+
+Owns     the evidence, and since when there has been none. What cannot be told counts as use.
+Refuses  threads and deadlines (a look may block as long as /proc does), and what follows from it.
+
+Three kinds of evidence overlap on purpose: files show at once who came, but only to those who may look at other users' processes;
+the driver's list shows all containers' processes, and is asked for before each look; and a job may hold a node without touching a
+device yet. Source: proc(5), cgroups(7).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+
+from vitald.diagnostics.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, TESTS, Programs
+from vitald.diagnostics.holders import Table, is_device
+from vitald.sources.files import names, presentable, read
+
+_GPU = re.compile(r"nvidia[0-9]+")
+_NEURON = re.compile(r"neuron[0-9]+")
+_JOB_FOLDER = re.compile(r"job_([0-9A-Za-z+_.-]{1,40})")
+_SLURM_CGROUP = re.compile(r"(?:slurmstepd\.scope|/slurm[^/\n]*/uid_[0-9]+)/job_([0-9A-Za-z+_.-]{1,40})")
+_POD_CGROUP = re.compile(r"kubepods[^\n]*?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
+
+_CGROUPS_MOST = 256  # looked through in one job
+_USES_MOST = 32
+_GAP_S = 60.0  # nobody knows what was between two looks that are further apart
+
+
+class Kind(Enum):
+    """What keeps the devices from being idle. The members' order is that of the answer."""
+
+    RELEASE = "release"
+    JOB = "job"  # announced by its scheduler
+    SLURM = "slurm"
+    POD = "pod"
+    PROCESS = "process"
+    DRIVER = "driver"  # the driver says so, of a process that cannot be looked at
+    UNKNOWN = "unknown"
+
+
+_ORDER = {kind: place for place, kind in enumerate(Kind)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """One user of the devices. `words` name it for people: `job 123 (slurm)`."""
+
+    kind: Kind
+    words: str
+    job: str = ""
+    pod: str = ""
+    pid: int = 0
+    device: str = ""
+
+
+def slurm_jobs(cgroup: Path) -> list[str]:
+    """Jobs that Slurm keeps a cgroup with processes for."""
+    root = str(cgroup)
+    found: list[str] = []
+    scopes: list[str] = []
+    for base in (root, f"{root}/unified"):
+        slices = [base, *(folder for folder in _folders(base) if folder.endswith(".slice"))]
+        scopes += (folder for one in slices for folder in _folders(one) if folder.endswith("slurmstepd.scope"))
+    for controller in _folders(root):
+        for slurm in _folders(controller):
+            if slurm.rpartition("/")[2].startswith("slurm") and not slurm.endswith(".scope"):
+                scopes += (user for user in _folders(slurm) if user.rpartition("/")[2].startswith("uid_"))
+    for scope in scopes:
+        for folder in _folders(scope):
+            match = _JOB_FOLDER.fullmatch(folder.rpartition("/")[2])
+            if match is not None and match[1] not in found and _populated(folder):
+                found.append(match[1])
+    return found
+
+
+def pod(cgroups: str) -> str:
+    """The Kubernetes pod that a process belongs to, by its uid."""
+    match = _POD_CGROUP.search(cgroups)
+    return match[1].replace("_", "-") if match else ""
+
+
+def slurm_job(cgroups: str) -> str:
+    """The Slurm job that a process belongs to."""
+    match = _SLURM_CGROUP.search(cgroups)
+    return match[1] if match else ""
+
+
+class Gate:
+    """Who is in the way of a run that needs idle devices, and since when nobody is.
+
+    What others know is set by its owner, as it changes:
+      announced  jobs that their scheduler announced
+      released   who has asked us to let go of the devices, in words
+      compute    process ids on each GPU by the driver, of those GPUs that answered lately
+      memory     bytes in use on each Neuron device by the driver, likewise
+      testing    a run of ours has the devices: only what is known to be somebody else's counts, and memory, which has no owner, does not
+    """
+
+    def __init__(
+        self,
+        procfs: Path = Path("/proc"),
+        cgroup: Path = Path("/sys/fs/cgroup"),
+        dev: Path = Path("/dev"),
+        *,
+        own: Collection[int] = (),
+        ignored: Collection[str] = (),
+        accounts: range = SYSTEM_ACCOUNTS,
+        proven: Callable[[str], bool] = is_device,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`own`: processes that, with all that descend from them, do not count. `ignored`: paths of more programs that are no work.
+
+        `accounts`: the user ids that no ordinary user has.
+        """
+        self.announced: Collection[str] = ()
+        self.released = ""
+        self.compute: Mapping[str, Sequence[float]] = {}
+        self.memory: Mapping[str, float] = {}
+        self.testing = False
+        self._table = Table(procfs, dev, proven)
+        self._cgroup = cgroup
+        self._dev = dev
+        self._own = frozenset(own)
+        self._harmless = Programs([*(one.path for one in PROGRAMS), *ignored], accounts)
+        self._listed = Programs([*LISTED, *ignored], accounts)
+        self._tests = Programs(TESTS, accounts)
+        self._clock = clock
+        self._since: float | None = None
+        self._last = float("-inf")
+
+    def look(self) -> tuple[Use, ...]:
+        """Who uses the devices, the plainest first. Blocks."""
+        compute, memory, testing = self.compute, self.memory, self.testing
+        try:
+            self._table.scan(self._clock())
+            uses = [*self._asked(), *self._holders()]
+            if not (testing and self._table.outside):  # there the driver's numbers cannot be told from our own
+                uses += self._by_driver(compute)
+            if not testing:
+                uses += [*self._by_memory(memory), *self._not_known(compute, memory)]
+        except OSError as error:
+            return (self.unknown(presentable(str(error))),)
+        found = _once(uses)
+        self._note(idle=not found)
+        return found
+
+    def unknown(self, why: str) -> Use:
+        """A look has failed: nobody knows, so the devices are not idle."""
+        self._note(idle=False)
+        return Use(kind=Kind.UNKNOWN, words=f"not known: {why}")
+
+    def idle_for(self, now: float) -> float:
+        """Seconds without a use, as far as looks in this run of the daemon say."""
+        return max(0.0, now - self._since) if self._since is not None and now - self._last <= _GAP_S else 0.0
+
+    def _note(self, *, idle: bool) -> None:
+        now = self._clock()
+        if not idle:
+            self._since = None
+        elif self._since is None or now - self._last > _GAP_S:
+            self._since = now
+        self._last = now
+
+    def _asked(self) -> Iterator[Use]:
+        if self.released:
+            yield Use(kind=Kind.RELEASE, words=f"released: {self.released}")
+        for job in slurm_jobs(self._cgroup):
+            yield _of_slurm(job)
+        for pid, job in self._table.steps.items():
+            yield _of_slurm(job, pid=pid)
+        for job in self.announced:
+            yield Use(kind=Kind.JOB, words=presentable(f"job {job}"), job=job)
+
+    def _holders(self) -> Iterator[Use]:
+        for holder in self._table.holders:
+            if not self._harmless.run_by(self._table.running(holder.pid, holder.name)) and not self._ours(holder.pid):
+                yield self._named(Kind.PROCESS, holder.pid, holder.words, holder.devices[0])
+
+    def _by_driver(self, compute: Mapping[str, Sequence[float]]) -> Iterator[Use]:
+        """What the driver says. What it said was true when it was asked: who has ended, or let go since, is out."""
+        table = self._table
+        for gpu, pids in compute.items():
+            for pid in map(int, pids):
+                if table.outside:
+                    yield Use(kind=Kind.DRIVER, words=f"process {pid} of the node computes on {gpu}, as the driver says", device=gpu)
+                elif not table.idle(pid) and not self._ours(pid):
+                    found = table.stat(pid)
+                    name = found.name if found is not None else "a process"
+                    if self._listed.run_by(table.running(pid, name)):
+                        continue
+                    yield self._named(Kind.DRIVER, pid, f"{name} (pid {pid}) computes on {gpu}, as the driver says", gpu)
+
+    def _by_memory(self, memory: Mapping[str, float]) -> Iterator[Use]:
+        for device, used in memory.items():
+            if used > 0 and self._table.blind:
+                yield Use(kind=Kind.DRIVER, words=f"memory of {device} is in use, as the driver says", device=device)
+
+    def _not_known(self, compute: Mapping[str, object], memory: Mapping[str, object]) -> Iterator[Use]:
+        """Where not all processes can be looked at, the driver must have answered for every device."""
+        why = self._table.blind
+        if not why:
+            return
+        files = names(self._dev)
+        for what, pattern, said in (("GPUs", _GPU, compute), ("Neuron devices", _NEURON, memory)):
+            there = sum(pattern.fullmatch(name) is not None for name in files)
+            if len(said) < there:
+                words = f"{why}, and the driver does not say who uses {there - len(said)} of {there} {what}"
+                yield Use(kind=Kind.UNKNOWN, words=f"not known: {words}")
+
+    def _ours(self, pid: int) -> bool:
+        lineage = self._table.lineage(pid)  # some of DCGM's tests are programs of their own, such as nvbandwidth
+        tests, running = self._tests, self._table.running
+        return any(one in self._own or tests.run_by(running(one, name)) for one, name in lineage) or self._table.marked(pid)
+
+    def _named(self, kind: Kind, pid: int, words: str, device: str) -> Use:
+        """By the work that it is part of, where its cgroup says it."""
+        cgroups = self._table.cgroups(pid)
+        if job := slurm_job(cgroups):
+            return _of_slurm(job, pid=pid, device=device)
+        if uid := pod(cgroups):
+            return Use(kind=Kind.POD, words=f"pod {uid}: {words}", pod=uid, pid=pid, device=device)
+        return Use(kind=kind, words=words, pid=pid, device=device)
+
+
+def _of_slurm(job: str, *, pid: int = 0, device: str = "") -> Use:
+    words = f"job {job} (slurm)" if job else f"a job of Slurm's (pid {pid})"
+    return Use(kind=Kind.SLURM, words=words, job=job, pid=pid, device=device)
+
+
+def _once(uses: Sequence[Use]) -> tuple[Use, ...]:
+    """Each job, pod and process once, the plainest evidence first."""
+    found: dict[tuple[str, object], Use] = {}
+    for use in sorted(uses, key=lambda use: (_ORDER[use.kind], -len(use.device))):
+        key: tuple[str, object] = ("pid", use.pid) if use.pid else ("", use.words)
+        if use.job or use.pod:
+            key = ("work", use.job or use.pod)
+        known = found.get(key)
+        if known is None or (known.kind is Kind.JOB and use.kind is Kind.SLURM):
+            found[key] = use
+    return tuple(islice(sorted(found.values(), key=lambda use: _ORDER[use.kind]), _USES_MOST))
+
+
+def _folders(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def _populated(job: str) -> bool:
+    """Whether processes are left in a job's cgroup; empty ones stay behind at times. What cannot be read counts."""
+    with suppress(OSError):
+        return "populated 0" not in read(f"{job}/cgroup.events")
+    folders = [job]
+    for count, folder in enumerate(folders):
+        if count >= _CGROUPS_MOST:
+            return True
+        try:
+            if read(f"{folder}/cgroup.procs"):
+                return True
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return True
+        folders += _folders(folder)
+    return False

@@ -1,0 +1,429 @@
+"""
+Running a program so that it really ends, and everything that it started with it.
+
+Owns     its deadline, ending it, and what is kept of its output.
+Refuses  what the output means; which program runs when; processes that others started for it, such as DCGM's engine (`leftovers`
+         finds those).
+
+SIGTERM first, for `dcgmi` then has the engine stop what runs there; SIGKILL after a grace. A child that it leaves behind is ended, too,
+also after a normal exit. The program is reaped last: until then its number, which is also its group's and session's, is nobody else's.
+What cannot be ended, because it hangs in the kernel or is another user's, is named, and left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from vitald.diagnostics.check import Command, Ended, Output
+from vitald.diagnostics.descendants import Process, leftovers
+from vitald.diagnostics.start import NotStarted, Started, start
+from vitald.lane import Lane, LaneStuck
+from vitald.sources.files import presentable
+
+__all__ = ["MOST_BYTES", "Programs", "leftovers"]
+
+MOST_BYTES = 4 * 1024 * 1024  # of the output of one program, both streams together
+
+_START_S = 10.0  # a disk that does not answer
+_LEFT_S = 1.0  # for a child that was left behind, between SIGTERM and SIGKILL
+_LAST_S = 5.0  # for the kernel to clear away what was killed
+_HURRY_S = 0.5  # either of these, when the daemon stops
+_SETTLE_S = 0.3  # for the end of the output, once nothing of the program is left
+_FIND_S = 0.2  # for finding its children before it is told to end, and they lose their parent
+_SWEEP_S = 1.0  # a look at all processes
+_AGAIN_S = 0.03  # between two of them
+_POLL_S = 0.05  # where the kernel has no pidfd
+_READ_BYTES = 256 * 1024
+_PIPE_READS = 8  # what a pipe can hold, and more
+_SHOWN = 4  # processes named in a sentence
+
+
+class Programs:
+    """Runs one program at a time."""
+
+    def __init__(self, procfs: Path = Path("/proc"), most_bytes: int = MOST_BYTES) -> None:
+        self._procfs = procfs
+        self._most_bytes = most_bytes
+        self._program: _Program | None = None
+        self._task: asyncio.Task[Output] | None = None
+
+    async def execute(self, command: Command) -> Output:
+        """Run it to its end. Whoever is cancelled while waiting for this gets that only when nothing is left of it, within about a second."""
+        if self._task is not None and not self._task.done():
+            raise RuntimeError("one program at a time")
+        program = self._program = _Program(command, self._procfs, self._most_bytes)
+        task = self._task = asyncio.create_task(program.run(), name=f"program {command.argv[:1]}")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            program.hurry()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([task])  # it bounds itself
+            raise
+
+    def cancel(self, why: str, grace_s: float | None = None) -> None:
+        """End the program that runs, if any: SIGTERM now, SIGKILL after the grace, the command's own where none is given. Again with a
+        shorter one: sooner."""
+        if self._program is not None:
+            self._program.end(Ended.CANCELLED, why, grace_s)
+
+    async def close(self) -> None:
+        """End it, and return when that is done."""
+        if self._program is not None and self._task is not None and not self._task.done():
+            self._program.hurry()
+            await asyncio.wait([self._task])
+
+
+class _Program:
+    """One program from start to end."""
+
+    def __init__(self, command: Command, procfs: Path, most_bytes: int) -> None:
+        self._command = command
+        self._procfs = procfs
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._changed = asyncio.Event()
+        self._lane = Lane("diagnostic")
+        self._deep = True  # processes' environments can be read without hanging
+        self._kept = (_Kept(most_bytes // 2), _Kept(most_bytes // 2))
+        self._open: set[int] = set()
+        self._pidfd = -1
+        self._lock = threading.Lock()
+        self._given_up = False
+        self._started: Started | None = None
+        self._exited: float | None = None
+        self._code: int | None = None
+        self._ended: Ended | None = None  # by us
+        self._why = ""
+        self._kill_at = float("inf")
+        self._killed = False
+        self._last_s = _LAST_S
+        self._behind: list[str] = []
+        self._blind = False
+
+    # --- from outside, on the loop
+
+    def end(self, ended: Ended, why: str, grace_s: float | None) -> None:
+        """What it has said of its own accord stands: one that has just exited was not cancelled."""
+        self._look()
+        if self._exited is None and self._ended is None:
+            self._ended, self._why = ended, presentable(why)
+        self._kill_at = min(self._kill_at, self._loop.time() + (self._command.grace_s if grace_s is None else grace_s))
+        self._changed.set()
+
+    def hurry(self) -> None:
+        """The daemon stops."""
+        self._last_s = _HURRY_S
+        self.end(Ended.CANCELLED, "the daemon stops", _HURRY_S)
+
+    # --- its life
+
+    async def run(self) -> Output:
+        try:
+            if failed := await self._start():
+                return self._output(Ended.NOT_STARTED, failed)
+            left = await self._see_through()
+            await self._settle()
+            return self._result(left)
+        finally:
+            self._close()
+
+    async def _start(self) -> str:
+        """Why it does not run; empty where it does."""
+        task = asyncio.create_task(self._lane.call(self._spawn, _START_S))
+        task.add_done_callback(lambda _: self._changed.set())
+        await self._until(task.done, lambda: self._kill_at)
+        if task.done() and not task.cancelled():
+            error = task.exception()
+            if isinstance(error, NotStarted):
+                return str(error)
+            if error is not None and not isinstance(error, LaneStuck):
+                raise error
+        with self._lock:
+            self._given_up = self._started is None
+        if self._given_up:
+            task.cancel()
+            return f"{self._name} does not start within {self._loop.time() - self._began:.1f} s: does the disk that it is on answer?"
+        self._watch()
+        return ""
+
+    def _spawn(self) -> None:
+        """In the lane. Raises NotStarted."""
+        started = start(self._command, self._procfs)
+        with self._lock:
+            if not self._given_up:
+                self._started = started
+                return
+        started.descendants.signal_group(signal.SIGKILL)
+        started.popen.wait()
+        for fd in started.pipes:
+            os.close(fd)
+
+    async def _see_through(self) -> list[Process]:
+        """Until it has ended, and all that came from it. Returns what has not."""
+        deadline = self._began + self._command.deadline_s
+        await self._until(lambda: self._exited is not None or self._ended is not None, lambda: deadline)
+        if self._exited is None:
+            if self._ended is None:
+                self.end(Ended.DEADLINE, f"no end within {self._command.deadline_s:g} s", None)
+            sweeping = asyncio.create_task(self._sweep(signal.SIGTERM))
+            sweeping.add_done_callback(lambda _: self._changed.set())
+            soon = self._loop.time() + _FIND_S
+            await self._until(sweeping.done, lambda: min(soon, self._kill_at))
+            self._signal(signal.SIGTERM)
+            await self._until(lambda: self._exited is not None, lambda: self._kill_at)
+            if self._exited is None:
+                self._killed = True
+                self._signal(signal.SIGKILL)
+            await sweeping
+        return await self._clear()
+
+    async def _clear(self) -> list[Process]:
+        """End what is left, the program itself among it where it was killed. Returns what does not end."""
+        began = self._loop.time()
+        killing: float | None = None
+        number: int | None = None if self._ended is None else signal.SIGTERM  # a child that is just about to end may do so
+        while True:
+            now = self._loop.time()
+            if self._killed or now >= min(self._kill_at, began + _LEFT_S):
+                number, killing = signal.SIGKILL, now if killing is None else killing
+            seen = await self._sweep(number)
+            self._look()
+            if not seen and self._exited is not None:
+                if self._blind:
+                    self._signal(signal.SIGKILL)  # its group at least
+                return []
+            if killing is not None and now - killing >= self._last_s:
+                return seen
+            if number is not None and self._ended is None and not self._behind:
+                self._behind = [str(one) for one in seen]
+            number = number or signal.SIGTERM
+            await self._pause(_AGAIN_S)
+
+    async def _sweep(self, number: int | None) -> list[Process]:
+        """Look for all that comes from it and still lives, and send that a signal. Nothing where processes cannot be looked at."""
+        assert self._started is not None
+        try:
+            return await self._lane.call(partial(self._started.descendants.sweep, number, deep=self._deep), _SWEEP_S)
+        except LaneStuck:
+            self._blind = True
+            if not self._deep:
+                return []
+            self._lane.close()
+            self._deep, self._lane = False, Lane("diagnostic")  # some process's environment hangs whoever reads it: without, then
+            return await self._sweep(number)
+        except OSError:
+            self._blind = True
+            return []
+        except asyncio.CancelledError:
+            self.hurry()
+            return await self._sweep(number)
+
+    async def _settle(self) -> None:
+        """The end of the output. Somebody else may hold it open for ever."""
+        until = self._loop.time() + _SETTLE_S
+        await self._until(lambda: not self._open, lambda: until)
+        for fd in tuple(self._open):
+            for _ in range(_PIPE_READS):
+                if not self._read(fd):
+                    break
+
+    async def _pause(self, seconds: float) -> None:
+        until = self._loop.time() + seconds
+        await self._until(lambda: False, lambda: until)
+
+    async def _until(self, done: Callable[[], bool], at: Callable[[], float]) -> None:
+        """Until something has happened, or a time, which may come nearer meanwhile."""
+        while not done() and (seconds := at() - self._loop.time()) > 0:
+            self._changed.clear()
+            timer = self._loop.call_later(min(seconds, 3600.0), self._changed.set)
+            try:
+                await self._changed.wait()
+            except asyncio.CancelledError:
+                self.hurry()
+            finally:
+                timer.cancel()
+
+    # --- the program's end and its output, as the loop sees them
+
+    def _watch(self) -> None:
+        assert self._started is not None
+        for fd in self._started.pipes:
+            os.set_blocking(fd, False)
+            self._open.add(fd)
+            self._loop.add_reader(fd, self._read, fd)
+        try:
+            self._pidfd = os.pidfd_open(self._started.popen.pid)
+            self._loop.add_reader(self._pidfd, self._look)
+        except OSError:
+            self._poll()
+
+    def _poll(self) -> None:
+        self._look()
+        if self._exited is None and self._started is not None:
+            self._loop.call_later(_POLL_S, self._poll)
+
+    def _look(self) -> None:
+        """Whether it has ended. It is not reaped yet."""
+        if self._exited is not None:
+            self._forget_pidfd()
+        if self._exited is not None or self._started is None:
+            return
+        try:
+            info = os.waitid(os.P_PID, self._started.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            self._exited = self._loop.time()  # where SIGCHLD is ignored nobody can know how
+        else:
+            if info is None:
+                return
+            self._exited = self._loop.time()
+            self._code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+        self._forget_pidfd()
+        self._changed.set()
+
+    def _read(self, fd: int) -> bool:
+        """Take what is there. Whether there may be more."""
+        assert self._started is not None
+        try:
+            part = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            part = b""
+        if part:
+            self._kept[self._started.pipes.index(fd)].add(part)
+            return True
+        self._loop.remove_reader(fd)
+        self._open.discard(fd)
+        self._changed.set()
+        return False
+
+    def _signal(self, number: int) -> None:
+        """To its group, without a look at all processes."""
+        if self._started is not None:
+            self._started.descendants.signal_group(number)
+
+    def _forget_pidfd(self) -> None:
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def _close(self) -> None:
+        self._lane.close()
+        started, self._started = self._started, None
+        if started is None:
+            return
+        for fd in started.pipes:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+        self._forget_pidfd()
+        if self._exited is None:
+            started.descendants.signal_group(signal.SIGKILL)
+        _reap(started.popen)
+
+    # --- what came of it
+
+    @property
+    def _name(self) -> str:
+        return presentable(self._command.argv[0]) if self._command.argv else ""
+
+    def _result(self, left: list[Process]) -> Output:
+        ended = self._ended or (Ended.SIGNALLED if self._code is not None and self._code < 0 else Ended.EXITED)
+        said = [self._why] if self._why else []
+        if ended is Ended.SIGNALLED:
+            said.append(f"ended by {_signal_words(-(self._code or 0))}")
+        if ended is Ended.EXITED and self._code is None:
+            said.append("its exit code is not known: SIGCHLD is ignored here, or somebody else took it")
+        if self._killed:
+            said.append("SIGTERM did not end it: killed")
+        if self._behind:
+            said.append(f"it left behind {_listed(self._behind)}" + ("" if left else ", now ended"))
+        names = [str(one) for one in left]
+        if self._exited is None and self._started is not None and not left:
+            names = [f"{self._name} (pid {self._started.popen.pid})"]
+        if names:
+            said.append("cannot be ended: " + _listed([f"{one}{_reason(one)}" for one in left] or names))
+        if self._blind and (self._behind or names or self._ended):
+            said.append("what it may have started elsewhere could not be looked for")
+        return self._output(ended, "; ".join(said), tuple(names))
+
+    def _output(self, ended: Ended, why: str, left: tuple[str, ...] = ()) -> Output:
+        stdout, stderr = self._kept
+        return Output(
+            ended=ended,
+            stdout=stdout.text(),
+            stderr=stderr.text(),
+            exit_code=self._code,
+            dropped=stdout.dropped + stderr.dropped,
+            seconds=(self._loop.time() if self._exited is None else self._exited) - self._began,
+            why=why,
+            left=left,
+        )
+
+
+class _Kept:
+    """The first and the last part of a stream."""
+
+    def __init__(self, most: int) -> None:
+        self._half = most // 2
+        self._total = 0
+        self._head = bytearray()
+        self._tail = bytearray()  # up to twice as long as what is kept of it
+
+    def add(self, part: bytes) -> None:
+        self._total += len(part)
+        room = self._half - len(self._head)
+        self._head += part[:room]
+        self._tail += part[room:]
+        if len(self._tail) > 2 * self._half:
+            del self._tail[: -self._half]
+
+    @property
+    def dropped(self) -> int:
+        return max(0, self._total - 2 * self._half)
+
+    def text(self) -> str:
+        """With a line in the gap, so that two halves of a document do not pass for one."""
+        gap = f"\n... {self.dropped} bytes dropped ...\n".encode() if self.dropped else b""
+        return (self._head + gap + self._tail[-self._half :]).decode(errors="replace")
+
+
+_unreaped: list[subprocess.Popen[bytes]] = []  # that could not be ended when they should have
+
+
+def _reap(popen: subprocess.Popen[bytes]) -> None:
+    _unreaped.append(popen)
+    for one in tuple(_unreaped):
+        try:
+            pid, _ = os.waitpid(one.pid, os.WNOHANG)
+        except ChildProcessError:
+            pid = one.pid
+        if pid:
+            one.returncode = 0  # so that nobody waits for this number again
+            _unreaped.remove(one)
+
+
+def _reason(one: Process) -> str:
+    return ", which waits in the kernel" if one.stuck else ""
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _signal_words(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    return f"{name} from elsewhere, such as the kernel where memory runs out" if number == signal.SIGKILL else name

@@ -1,0 +1,162 @@
+"""
+When each check is due.
+
+    a day      |--------------------|--------------------|--------------------|      slots of one host, one check, one level
+    runs           x                       x   (busy)  x        x
+    next            first slot that is at least half a period later
+
+Owns     slots, which runs fill them, what is made up for after an outage, and how soon something is tried again.
+Refuses  clocks, randomness and I/O: `Moment` and the runs come in, so the same question has the same answer after a restart.
+
+Every host has its own phase, made from its name, the check and the level: a fleet of a thousand spreads over the whole
+period, and stays spread. A run fills the slot that it falls into; where it was late by more than half a period it fills the next one too,
+so a run that waited all day for idle devices is not followed by another within the hour. A slot that passed while the daemon was
+off is made up for once. What needs no idle devices also runs after each boot.
+
+A run fills a slot of the schedule if it was of all devices and came to a result, whoever asked for it. A pass of a higher level
+fills those of the lower ones, since it contains them. One that had to make room for work, or could not run for a reason that goes
+away, is tried again after 10, 20 and 40 minutes, and then waits for the next slot: a node that is never free is not
+bothered all day.
+
+Why the periods are what they are: DCGM's level 1 takes seconds, starts no work on the GPUs and may run beside any, so an
+hour is cheap and bounds for how long a broken installation goes unnoticed. Level 2 takes minutes of GPU, memory and PCIe load and
+needs idle devices: once a day costs 0.2 % of a node and finds what wears out. Levels 3 and 4 take up to hours at full power, which
+nobody wants unasked. Background watches are only read out: minutes. Loopback and collectives are for whoever has them installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vitald.diagnostics.report import Outcome, Remedy, Run
+
+SCHEDULE = "schedule"  # who asks for what is run here
+AGAIN_S = 600.0  # then twice as long each time
+AGAIN_MOST = 3
+SETTLE_S = 120.0  # after boot the fabric trains and the driver's daemons start: until then a result says little
+_BOOT_SPREAD_S = 30.0
+_IDLE_SPREAD_S = 300.0  # those that load the devices and the power supply part ways after a common outage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Now, three times: what the clock says may be stepped, and what has passed cannot."""
+
+    now: float  # seconds since the epoch
+    up_s: float  # since boot
+    running_s: float  # since the daemon started
+
+    @property
+    def boot(self) -> float:
+        """When the node booted, by the clock as it goes now."""
+        return self.now - self.up_s
+
+    @property
+    def start(self) -> float:
+        """The same of the daemon."""
+        return self.now - self.running_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A check and a level, and how often."""
+
+    check: str
+    level: int
+    every_s: float  # 0 or less: never
+    needs_idle: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The schedule of one host. `host`: what it is called for as long as it exists, such as its machine id."""
+
+    host: str
+
+    def due(self, plan: Plan, runs: Iterable[Run], moment: Moment) -> float:
+        """When it is due next; in the past where it should run now, and infinity where it never is.
+
+        `runs`: of this check at least the last ten of each level, in any order. Others' do no harm.
+        """
+        if not 0.0 < plan.every_s < math.inf:
+            return math.inf
+        slots = self._slots(plan)
+        since = -math.inf if plan.needs_idle else moment.boot
+        until = moment.now + plan.every_s / 4  # later ones are from before the clock was put back, and would hold up the schedule
+        known = [run for run in runs if run.ask.check == plan.check and not run.ask.gpus and since <= run.began <= until]
+        last = max((run for run in known if fills(run, plan.level)), key=lambda run: (run.began, run.ended), default=None)
+        tries = [run for run in known if run.ask.level == plan.level and again(run) and (last is None or run.began > last.began)]
+        if tries:
+            at = _next_try(tries, slots, until)
+        elif last is not None:
+            at = slots.first_from(max(last.began + plan.every_s / 2, _end(last, until)))
+        else:
+            at = -math.inf  # never in this boot, or never at all: as if it had been missed
+        if at < moment.start:
+            at = moment.start + self.spread(plan, _IDLE_SPREAD_S if plan.needs_idle else _BOOT_SPREAD_S)
+        return max(at, moment.boot + SETTLE_S + self.spread(plan, _BOOT_SPREAD_S))
+
+    def spread(self, plan: Plan, most_s: float) -> float:
+        """This host's own part of a time over which a fleet is to spread."""
+        return _fraction(self.host, plan.check, plan.level, "spread") * most_s
+
+    def _slots(self, plan: Plan) -> Slots:
+        return Slots(every_s=plan.every_s, phase_s=_fraction(self.host, plan.check, plan.level, "phase") * plan.every_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """Points in time that are a period apart."""
+
+    every_s: float
+    phase_s: float
+
+    def index(self, at: float) -> int:
+        """In which slot a time lies."""
+        return math.floor((at - self.phase_s) / self.every_s)
+
+    def first_from(self, at: float) -> float:
+        """The first slot that begins at a time or after it."""
+        return self.phase_s + math.ceil((at - self.phase_s) / self.every_s) * self.every_s
+
+
+def again(run: Run) -> bool:
+    """Whether the schedule asked for it and should soon ask again: nothing was found out, for a reason that goes away."""
+    wants = run.report.outcome in (Outcome.ERROR, Outcome.INCONCLUSIVE) and run.report.remedy in (Remedy.RETRY, Remedy.EXCLUSIVE_RERUN)
+    return run.ask.by == SCHEDULE and (bool(run.preempted) or wants)
+
+
+def fills(run: Run, level: int) -> bool:
+    """Whether it is what the schedule wanted of a level: to repeat it before the next slot would tell nothing new."""
+    if run.preempted:
+        return False
+    if run.ask.level > level:
+        return run.report.outcome is Outcome.PASS
+    if run.ask.level < level:
+        return False
+    return run.report.outcome.conclusive or (run.ask.by == SCHEDULE and not again(run))
+
+
+def _next_try(tries: list[Run], slots: Slots, until: float) -> float:
+    """After what could not run. The count begins anew with each slot."""
+    newest = max(tries, key=lambda run: (run.began, run.ended))
+    ended = _end(newest, until)
+    count = sum(slots.index(run.began) == slots.index(newest.began) for run in tries)
+    slot = slots.first_from(ended + min(AGAIN_S, slots.every_s / 2))
+    if count > AGAIN_MOST:
+        return slot
+    return min(ended + min(AGAIN_S * 2.0 ** (count - 1), slots.every_s), slot)
+
+
+def _end(run: Run, until: float) -> float:
+    """When it ended; where the clock was stepped meanwhile, when it began."""
+    return run.ended if run.began <= run.ended <= until else run.began
+
+
+def _fraction(*parts: object) -> float:
+    """The same for the same parts on every machine and version, from 0 up to but not 1."""
+    digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=6).digest()
+    return int.from_bytes(digest, "big") / 2**48

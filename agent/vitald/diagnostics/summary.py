@@ -1,0 +1,203 @@
+"""
+A run as SageMaker HyperPod's agents write it, for those who search logs for that.
+
+Owns     the DCGM summary line, and the lines of the deep health check's log with the file that they go to.
+Refuses  anything of its own: what these lines cannot say is in the ledger and the metrics.
+
+A run without a verdict has no summary: the line knows only flags, and two flags that are false read as a pass.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+
+import structlog
+
+from vitald.diagnostics.report import Measure, Outcome, Run
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
+
+_JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
+_UNKNOWN = "unknown"
+_MOST = 2000  # characters of a line
+_WORD = re.compile(r"[^0-9A-Za-z._:+-]")
+_GBIT, _MICROSECONDS = 8e-9, 1e6
+_LINKS = ("efa_loopback", "nccom", "nccl")  # what they measure is held against what the site expects
+# Name in the line -> (the measure, what it is multiplied by). Bandwidth in Gbit/s, latency in microseconds.
+_LOOPBACK = {
+    "MaxBw": ("bandwidth_bytes_per_second", _GBIT),
+    "AvgBw": ("bandwidth_average_bytes_per_second", _GBIT),
+    "MaxTypicalLat": ("latency_max_typical_seconds", _MICROSECONDS),
+    "MinTypicalLat": ("latency_min_typical_seconds", _MICROSECONDS),
+    "AvgLat": ("latency_average_seconds", _MICROSECONDS),
+}
+
+
+def line(run: Run) -> str:
+    """The DCGM summary line; empty for other checks, and for a run without a verdict."""
+    report = run.report
+    if run.ask.check != "dcgm" or report.outcome not in _JUDGED:
+        return ""
+    devices = " ".join(map(_word, report.device_ids))
+    return (
+        f"DCGM diagnostic health summary: dcgmCheckLevel: {run.ask.level} dcgmVersion: {_word(report.dcgm_version)} "
+        f"gpuDriverVersion: {_word(report.driver_version)}, gpuDeviceIds: [{devices}] "
+        f"replacementRequired: {_flag(report.replacement_required)} rebootRequired:{_flag(report.reboot_required)}"
+    )
+
+
+def deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str, ...]:
+    """What a run adds to the deep health check's log, without newlines: the moment, the level and the text, with tabs between.
+
+    The record of a faulty instance alone is a JSON object with `level`, `ts` and `msg`, as AWS documents both.
+    """
+    lines = []
+    if summary := line(run):
+        lines.append(_record(run, "info", summary))
+    lines += [_record(run, level, text) for level, text in _loopback(run)]
+    if run.report.outcome not in _JUDGED:
+        lines.append(_record(run, "warn", f"{_title(run)} has no result: {_why(run)}"))
+    elif run.report.outcome is Outcome.FAIL:
+        if _faulty(run):
+            where = f"Region: {_word(region)}, InstanceType: {_word(instance_type)}."
+            lines.append(_failure(run, f"Encountered FaultyInstance. Replace the Instance. {where} ERROR:{_detail(run)}"))
+        else:
+            waits = "" if _certain(run) else " (to be confirmed by a second run)"
+            lines.append(_record(run, "error", f"{_title(run)} failed: {_detail(run)}{waits}"))
+    elif run.report.outcome is Outcome.CONFIG:
+        lines.append(_record(run, "warn", f"{_title(run)} found settings that are wrong: {_why(run)}"))
+    elif not lines:
+        lines.append(_record(run, "info", f"{_title(run)} success"))
+    return tuple(lines)
+
+
+class DeepLog:
+    """The file of the deep health check's log. Others rotate it, so it is opened anew for each run. Blocks: for a lane."""
+
+    def __init__(self, path: Path, region: str = "", instance_type: str = "") -> None:
+        self.path = path
+        self.region = region
+        self.instance_type = instance_type
+        self._failed = ""
+
+    def add(self, run: Run) -> None:
+        self.append(deep_lines(run, self.region, self.instance_type))
+
+    def append(self, lines: Iterable[str]) -> None:
+        """Never raises: a log that cannot be written is told of once, and again only after it could be."""
+        try:
+            self._write("".join(f"{one}\n" for one in lines).encode())
+        except OSError as error:
+            said = error.strerror or str(error)
+            if said != self._failed:
+                log.error("deep_log_not_written", path=str(self.path), error=said, effect="the runs are in the ledger all the same")
+            self._failed = said
+        else:
+            self._failed = ""
+
+    def _write(self, data: bytes) -> None:
+        # Without waiting for the reader of a pipe that somebody put in its place.
+        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(0, "not a regular file")
+            while data:
+                data = data[os.write(fd, data) :]
+        finally:
+            os.close(fd)
+
+
+def _loopback(run: Run) -> Iterable[tuple[str, str]]:
+    """An adapter each, by its name: with its figures, or where there are none with what was found."""
+    if run.ask.check != "efa_loopback":
+        return
+    by_device: dict[str, dict[str, Measure]] = {}
+    for measure in run.report.measures:
+        by_device.setdefault(measure.device, {})[measure.name] = measure
+    failed = {test.name.rpartition(" ")[2] for test in run.report.tests if test.status.lower() == "fail"}
+    for device in sorted({*by_device, *failed}):
+        measures = by_device.get(device, {})
+        bad = device in failed or any(map(_missed, measures.values()))
+        figures = ", ".join(f"{name}: {_figure(measures, *place):.6f}" for name, place in _LOOPBACK.items())
+        found = f"Output summary is {figures}" if measures else _why(run)
+        yield "error" if bad else "info", f"EFA Loopback check {'failed' if bad else 'passed'} for device: {_word(device)} . {found}"
+
+
+def _figure(measures: Mapping[str, Measure], name: str, factor: float) -> float:
+    """Zero where it was not measured: the line has a place for all five."""
+    value = measures[name].value * factor if name in measures else 0.0
+    return value if math.isfinite(value) else 0.0
+
+
+def _faulty(run: Run) -> bool:
+    """What that log calls faulty: the node is to be replaced, or a link is slower than the site expects. What must be found twice was."""
+    report = run.report
+    slow = run.ask.check in _LINKS and any(map(_missed, report.measures))
+    return report.replacement_required or (slow and _certain(run))
+
+
+def _certain(run: Run) -> bool:
+    """Whether something that it found needs no second run any more."""
+    return not run.report.faults or any(fault.certain for fault in run.report.faults)
+
+
+def _missed(measure: Measure) -> bool:
+    too_little = measure.least is not None and measure.value < measure.least
+    return too_little or (measure.most is not None and measure.value > measure.most)
+
+
+def _detail(run: Run) -> str:
+    missed = [_miss(measure) for measure in run.report.measures if _missed(measure)]
+    return "; ".join(missed[:8]) if missed else _why(run)
+
+
+def _miss(measure: Measure) -> str:
+    where = f" of {_word(measure.device)}" if measure.device else ""
+    if measure.least is not None and measure.value < measure.least:
+        return f"{measure.name}{where}: expected at least {_plain(measure.least)}, measured {_plain(measure.value)}"
+    return f"{measure.name}{where}: expected at most {_plain(measure.most or 0.0)}, measured {_plain(measure.value)}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1e6 else f"{value:.6g}"
+
+
+def _title(run: Run) -> str:
+    return f"{run.ask.words} check"
+
+
+def _why(run: Run) -> str:
+    return run.report.reason or next((fault.text for fault in run.report.faults), "") or run.report.outcome.value
+
+
+def _record(run: Run, level: str, text: str) -> str:
+    return f"{_moment(run)}\t{level}\t{_plain_text(text)}"
+
+
+def _failure(run: Run, text: str) -> str:
+    return json.dumps({"level": "error", "ts": _moment(run), "msg": _plain_text(text)}, separators=(",", ":"))
+
+
+def _moment(run: Run) -> str:
+    return datetime.fromtimestamp(run.ended, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _plain_text(text: str) -> str:
+    plain = "".join(char if char.isprintable() else " " for char in text[:_MOST])
+    return plain.encode("ascii", "backslashreplace").decode()
+
+
+def _word(text: str) -> str:
+    """One that cannot end its field: versions and names are printed by programs."""
+    return _WORD.sub("", text.strip())[:64] or _UNKNOWN
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

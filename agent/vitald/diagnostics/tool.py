@@ -1,0 +1,164 @@
+"""
+A tool that a check uses: where it is installed, how a run of it ended, and what it printed, as far as that is the same for all.
+
+Owns     looking for programs, how an end without a verdict is told, figures, tables with a heading, a JSON document amid other text.
+Refuses  what a tool's words mean: each check knows its own.
+
+What a program prints is not trusted: a figure is read only where it is one, and text is made presentable before it is shown.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from vitald.config import is_root
+from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.report import Outcome, Remedy, Report
+from vitald.sources.files import presentable, why
+
+GIGA, GIBI, MICRO = 1e9, float(1 << 30), 1e-6
+_FIGURE = re.compile(r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
+_LINES = 20_000  # more than any of the tools prints
+_WIDTH = 1000
+_BEGINNINGS = 64  # places at which a JSON document is looked for
+_USERS = 1000  # the first group of people; those below are the system's, such as Debian's staff, which may write to /usr/local
+_LINKS = 40  # followed on one way, as the kernel does
+
+
+def find(program: str, folders: Sequence[str] = ()) -> str:
+    """Where a program is: a path stands for itself, a name is looked for on PATH, then in these folders. Empty where it is not installed.
+
+    Root runs nothing that an ordinary user could have put there, or can change: whoever starts the daemon by hand may have such a folder on
+    his PATH.
+    """
+    return next((place for place in _places(program, folders) if not _tampered(place)), "")
+
+
+def absent(program: str, folders: Sequence[str] = ()) -> str:
+    """That it is not installed, and where it was looked for."""
+    if refused := next(_places(program, folders), ""):
+        return f"{presentable(refused)} is not run as root: {presentable(_tampered(refused))}"
+    if "/" in program:
+        return f"{presentable(program)} is not there, or may not be executed"
+    beside = f", nor in {', '.join(folders)}" if folders else ""
+    return f"{presentable(program)} is not installed: it is not on PATH{beside}"
+
+
+def _places(program: str, folders: Sequence[str]) -> Iterator[str]:
+    """The executable files that are meant by it. Where somebody happens to stand (a dot or nothing in PATH) is no place."""
+    path = (os.environ.get("PATH") or os.defpath).split(os.pathsep)
+    for place in [program] if "/" in program else [os.path.join(folder, program) for folder in (*path, *folders) if folder.startswith("/")]:
+        if os.access(place, os.X_OK) and Path(place).is_file():
+            yield place
+
+
+def _tampered(program: str) -> str:
+    """Who but root could have put something else there; empty where nobody could, and where it is not root who runs it."""
+    if not is_root():
+        return ""
+    try:
+        for place, found in _on_the_way(str(Path(program).absolute())):
+            if found.st_uid:
+                return f"{place} belongs to uid {found.st_uid}"
+            if found.st_mode & stat.S_IWOTH and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+                return f"everybody may write to {place}"
+            if found.st_mode & stat.S_IWGRP and found.st_gid >= _USERS:
+                return f"the group {found.st_gid} may write to {place}"
+    except OSError as error:
+        return why(error)
+    return ""
+
+
+def _on_the_way(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Each folder and file that is passed in looking up a path, links followed. Raises OSError."""
+    left, here, links = path.split("/")[::-1], "/", 0
+    yield here, os.lstat(here)
+    while left:
+        there = os.path.normpath(os.path.join(here, left.pop()))
+        found = os.lstat(there)
+        if stat.S_ISLNK(found.st_mode):
+            links += 1
+            if links > _LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = str(Path(there).readlink())
+            here = "/" if target.startswith("/") else here
+            left += target.split("/")[::-1]
+        else:
+            here = there
+            yield here, found
+
+
+def not_run(what: str, output: Output) -> Report | None:
+    """The report on a program that nothing can be learned from, since it did not end by itself. None where it did, or ran too long."""
+    if output.ended in (Ended.EXITED, Ended.DEADLINE):
+        return None
+    because = presentable(output.why) or _ending(output)
+    said = {
+        Ended.NOT_STARTED: f"{what} could not be started: {because}",
+        Ended.CANCELLED: f"{what} was ended: {because}",
+        Ended.SIGNALLED: f"{what} was ended from outside, or crashed: {because}",
+    }[output.ended]
+    return Report(outcome=Outcome.ERROR, reason=said, remedy=Remedy.RETRY)
+
+
+def _ending(output: Output) -> str:
+    return f"signal {-output.exit_code}" if output.exit_code is not None and output.exit_code < 0 else "no reason given"
+
+
+def lines(text: str) -> Iterator[str]:
+    """Line by line, each of a length that can be matched against patterns."""
+    for line in text.splitlines()[:_LINES]:
+        yield line[:_WIDTH].rstrip()
+
+
+def last_line(*texts: str) -> str:
+    """The last words of the first of these texts that has any, for people."""
+    for text in texts:
+        for line in reversed(text[-8 * _WIDTH :].splitlines()):
+            if line.strip():
+                return presentable(line.strip())
+    return ""
+
+
+def figure(text: str) -> float | None:
+    """A finite figure that is not below 0, or None: `nan`, `inf` and `1_000` are none."""
+    if not _FIGURE.fullmatch(text):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) and value >= 0.0 else None
+
+
+def number(value: object) -> float | None:
+    """The same of what a JSON document holds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return figure(value) if isinstance(value, str) else None
+    try:
+        made = float(value)
+    except OverflowError:
+        return None
+    return made if math.isfinite(made) and made >= 0.0 else None
+
+
+def document(text: str) -> Mapping[str, object] | None:
+    """The first JSON object in a text that begins a line, whatever stands around it. None where there is no whole one."""
+    decoder = json.JSONDecoder()
+    for begin in _beginnings(text):
+        try:
+            found, _ = decoder.raw_decode(text, begin)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            return found
+    return None
+
+
+def _beginnings(text: str) -> Iterable[int]:
+    return (match.end() for match in islice(re.finditer(r"(?m)^[ \t]*(?=\{)", text), _BEGINNINGS))

@@ -1,0 +1,224 @@
+"""
+The life of one finding, step by step: opened, seen again, asked for something else, closed. Pure functions.
+
+    (none) --event--> open --stronger event--> open, raised --somebody begins--> in remedy --evidence--> cleared
+
+The stronger stands: a weaker or later event never lowers what a finding asks for. The driver's own word may, and so
+may the company of its incident, each with its reason in the finding. Nothing ends by growing old unless its rule says so.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from vitald.catalog import CLEARS_OF, Catalog, Clears, Rule, Ruling
+from vitald.model import (
+    VOUCHED,
+    Acceptance,
+    Action,
+    Asked,
+    Event,
+    Fields,
+    Finding,
+    FindingKey,
+    FindingState,
+    Member,
+    Transition,
+    Trust,
+    When,
+    changed,
+)
+
+NEVER = float("inf")
+_WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
+_OF_HEARSAY = (VOUCHED, "facility")
+
+
+def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: int) -> Finding:
+    component, code, _, shadow = key
+    return Finding(
+        id=id_,
+        component=component,
+        code=code,
+        kind=code.partition("/")[0],
+        ruled=ruling.asked,
+        since=event.time,
+        last=event.time,
+        count=1,
+        boot_id=event.boot_id,
+        title=ruling.title,
+        raw=event.raw,
+        fields=event.fields,
+        source=event.source,
+        incident=incident,
+        heard_since=_unread_until(event),
+        quiet_s=ruling.clears.quiet_s,
+        confirmed_by=event.vouched_by,
+        shadow=shadow,
+        simulated_until=event.simulated_until,
+    )
+
+
+def second_hand(fields: Fields) -> bool:
+    """Whether this is another witness's word for something that the kernel log tells itself, with its details."""
+    return "witness" in fields
+
+
+def counts(event: Event, known: Finding | Member | None) -> bool:
+    """Whether it is one more. Not what continues a record, and not the second of two witnesses of one thing."""
+    if event.follows is not None:
+        return False
+    if known is None or abs(event.time - known.last) > _WITNESS_S:
+        return True
+    return not second_hand(event.fields) and not (isinstance(known, Finding) and second_hand(known.fields))
+
+
+def seen_again(current: Finding, event: Event, ruling: Ruling, *, boot_id: str, latest: bool) -> Finding:
+    """`boot_id`: in which it was seen last. `latest`: a state, whose last event decides alone."""
+    if current.hearsay and not event.hearsay:
+        current = replace(current, fields={name: value for name, value in current.fields.items() if name not in _OF_HEARSAY})
+    seen = changed(
+        current,
+        last=max(current.last, event.time),
+        count=current.count + counts(event, current),
+        boot_id=boot_id,
+        heard_since=max(current.heard_since, _unread_until(event)),
+        simulated_until=event.simulated_until,
+        confirmed_by=current.confirmed_by or event.vouched_by,
+    )
+    if current.remedy_at is not None and event.time >= current.remedy_at:
+        seen = replace(seen, state=FindingState.OPEN, remedy_at=None)
+    told_itself = second_hand(current.fields) and not second_hand(event.fields)
+    if told_itself:
+        seen = replace(seen, source=event.source)
+    if latest or told_itself or ruling.asked.stronger(current.ruled):
+        # A stronger event must not shorten the wait: it ends by quiet only if all that was seen may, after the longest of them.
+        quiet = ruling.clears.quiet_s
+        if not latest:
+            quiet = None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
+        raw = event.raw if event.follows is None else current.raw
+        fields = merged(event, current)
+        unusable = ruling.unusable or (current.unusable and not latest)
+        asked = replace(ruling.asked, unusable=unusable)
+        seen = replace(seen, ruled=asked, context=None, title=ruling.title, raw=raw, fields=fields, quiet_s=quiet)
+    elif ruling.unusable and not current.unusable:
+        seen = replace(seen, ruled=replace(current.ruled, unusable=True))
+    if seen.driver is not None and seen.driver.action.rank < seen.table.action.rank:
+        seen = replace(seen, driver=None)  # the word was given before this; it no longer speaks for what stands now
+    return seen
+
+
+def is_worse_than_accepted(finding: Finding) -> bool:
+    """Whether it asks for more than when a person accepted it."""
+    if finding.accepted is None:
+        return False
+    then = finding.accepted.asked
+    return finding.asked.stronger(then) or (finding.unusable and not then.unusable)
+
+
+def shifted(accepted: Acceptance | None, seconds: float) -> Acceptance | None:
+    """The same by a clock that was stepped."""
+    return accepted and replace(accepted, since=accepted.since + seconds, until=accepted.until + seconds)
+
+
+def noted(accepted: Acceptance, now: float) -> str:
+    """An acceptance as the detail of a mark that was made now. Moments are told from there, so that a stepped clock moves them along."""
+    asked = accepted.asked
+    said = [asked.action.value, asked.when.value, asked.unusable]
+    return json.dumps([accepted.since - now, accepted.until - now, said, accepted.by, accepted.reason])
+
+
+def accepted_of(detail: str, time: float) -> Acceptance:
+    """What `noted` noted at that time."""
+    since, until, (action, when, unusable), by, reason = json.loads(detail)
+    asked = Asked(Action(action), When(when), unusable=unusable)
+    return Acceptance(by=by, reason=reason, since=time + since, until=time + until, asked=asked)
+
+
+def joined(former: Finding, current: Finding) -> Finding:
+    """One finding of two of the same fault: what the stronger asks for, seen as often as both."""
+    base = former if former.asked.stronger(current.asked) else current
+    return replace(
+        base,
+        id=current.id,
+        incident=current.incident,
+        since=min(former.since, current.since),
+        last=max(former.last, current.last),
+        count=former.count + current.count,
+        boot_id=current.boot_id,
+        confirmed_by=current.confirmed_by or former.confirmed_by,
+        state=current.state,
+        remedy_at=current.remedy_at,
+    )
+
+
+def _unread_until(event: Event) -> float:
+    """Of lines that nobody read, until when: so long silence proves nothing."""
+    until = event.fields.get("before")
+    return until if event.trust is Trust.DAEMON and isinstance(until, float) else 0.0
+
+
+def merged(event: Event, current: Finding | None) -> Fields:
+    """A record that continues another one adds to what that one said."""
+    if event.follows is None or current is None:
+        return event.fields
+    return {**event.fields, **current.fields}
+
+
+def closed(finding: Finding, time: float, cause: str, event: str | None = None) -> Transition:
+    gone = replace(finding, state=FindingState.CLEARED, cleared_at=time, cleared_by=cause)
+    return Transition(time=time, finding=gone, cause=cause, event=event)
+
+
+def moved(before: Finding, after: Finding, event: Event) -> Transition:
+    """The transition between two values. Without a cause where nothing was decided."""
+    cause = ""
+    if _is_only_counted(before, after):
+        pass
+    elif (before.action, before.when) != (after.action, after.when):
+        asked = after.asked
+        cause = f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value} ({asked.when.value})"
+        cause += f": {asked.because}" if asked.because else ""
+    elif after.confirmed and not before.confirmed:
+        cause = f"confirmed by {after.confirmed_by}"
+    elif before.unusable is not after.unusable:
+        cause = f"{event.code}: the device {'cannot' if after.unusable else 'can'} be used"
+    elif before.state is not after.state:
+        cause = f"{event.code} seen again during the remedy"
+    return Transition(time=event.time, finding=after, cause=cause, event=event.identity)
+
+
+def _is_only_counted(before: Finding, after: Finding) -> bool:
+    """Whether nothing was decided, as with most lines."""
+    layers = before.ruled is after.ruled and before.context is after.context and before.told is after.told
+    others = before.driver is after.driver and before.escalated is after.escalated
+    return layers and others and before.state is after.state and before.confirmed_by == after.confirmed_by
+
+
+def rule_of(finding: Finding, catalog: Catalog) -> Rule:
+    rule = catalog.rule(finding.code)
+    return (rule.shadow or rule) if finding.shadow else rule
+
+
+def clears_of(finding: Finding, catalog: Catalog) -> Clears:
+    """What closes it. It follows what is asked for, where that is not the table's; what the driver made light of still ends as before, too.
+
+    What one level of a diagnostic found, a lower one cannot disprove.
+    """
+    ruling = rule_of(finding, catalog).rule_on(finding.fields)
+    clears = ruling.clears
+    if finding.action is not ruling.action:
+        asked = CLEARS_OF[finding.action]
+        clears = asked if finding.asked is not finding.driver else asked.or_by(clears)
+    found_at = finding.fields.get("level")
+    if clears.diagnostic is not None and isinstance(found_at, int) and found_at > clears.diagnostic:
+        clears = replace(clears, diagnostic=found_at)
+    return clears
+
+
+def due_of(finding: Finding) -> float:
+    """When it ends by itself: by quiet, counted while its source was listened to, or with its drill."""
+    quiet_s = finding.quiet_s if finding.action is finding.ruled.action else CLEARS_OF[finding.action].quiet_s
+    quiet = max(finding.last, finding.heard_since) + quiet_s if quiet_s is not None else NEVER
+    return min(quiet, finding.simulated_until if finding.simulated_until is not None else NEVER)

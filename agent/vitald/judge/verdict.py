@@ -1,0 +1,111 @@
+"""
+The node's verdict: a fold over its open findings, and over how fresh its sources are.
+
+Owns     the order of the states, what raises the two flags, what is due for which kind of work.
+Refuses  clocks, devices and the ledger: everything comes in as an argument.
+
+A verdict never improves by age. An Xid 79 that left the kernel's ring is still a GPU off the bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from vitald.model import Action, Finding, FindingKey, Incident, SourceHealth, SourceState, Status, Verdict
+
+
+class Work(Enum):
+    """What the answer is for. Between jobs, what may wait for the running one is due."""
+
+    RUNNING = "running"  # a job is on the node
+    PROLOG = "prolog"  # one is about to begin
+    EPILOG = "epilog"  # one has just ended
+
+
+def fold(
+    findings: Sequence[Finding],
+    sources: Sequence[SourceHealth],
+    monotonic: float,
+    incidents: Mapping[int, Incident] | None = None,
+    *,
+    device_reset: bool = False,
+    work: Work = Work.RUNNING,
+) -> Verdict:
+    """`monotonic` is the present moment on the clock that the sources' looks were taken by.
+
+    `device_reset`: the site resets devices itself, so a reset alone does not ask for a reboot.
+    """
+    stale = [source for source in sources if not source.fresh(monotonic)]
+    status = status_of(findings, work)
+    if stale and status is not Status.UNHEALTHY:
+        status = Status.UNKNOWN
+    reboot = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
+    counting = [finding for finding in findings if not finding.deferred]
+    rebooting = [finding for finding in counting if finding.action in reboot]
+    replacing = [finding for finding in counting if finding.action is Action.REPLACE_NODE]
+    return Verdict(
+        status=status,
+        action=Action.strongest(Action.OBSERVE if finding.deferred else finding.action for finding in findings),
+        reboot_required=bool(rebooting),
+        reboot_confirmed=any(finding.confirmed for finding in rebooting),
+        replacement_required=bool(replacing),
+        replacement_confirmed=any(finding.confirmed for finding in replacing),
+        simulated=any(finding.simulated for finding in findings),
+        reasons=(*reasons(findings, incidents or {}), *map(_silence, stale)),
+    )
+
+
+def status_of(findings: Sequence[Finding], work: Work = Work.RUNNING) -> Status:
+    """What findings alone say, of a node or of one component."""
+    if any(finding.makes_unfit(between_jobs=work is not Work.RUNNING) for finding in findings):
+        return Status.UNHEALTHY
+    if any(finding.unknown for finding in findings):
+        return Status.UNKNOWN
+    return Status.DEGRADED if findings else Status.HEALTHY
+
+
+def by_strength(findings: Sequence[Finding]) -> list[Finding]:
+    """What must be done first comes first; of equals, the older."""
+    return sorted(findings, key=_order)
+
+
+def _order(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
+    """A remedy comes before a device that cannot be used and asks for none; of equal actions, such a device comes first."""
+    asked = finding.asked
+    return finding.deferred, -asked.action.rank, not finding.unusable, -asked.when.urgency, finding.since, finding.id
+
+
+def told(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[tuple[Finding, list[Finding]]]:
+    """One line an incident, the strongest first: the finding that heads it (its root's, where that is open), and all of its findings."""
+    together: dict[int | FindingKey, list[Finding]] = {}
+    for finding in by_strength(findings):
+        together.setdefault(finding.incident or finding.key, []).append(finding)
+    lines = []
+    for own in together.values():
+        incident = incidents.get(own[0].incident)
+        root = incident.root if incident is not None else None
+        head = next((one for one in own if root is not None and (one.component, one.code) == (root.component, root.code)), own[0])
+        lines.append((head, own))
+    return lines
+
+
+def reasons(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[str]:
+    """A line for each incident: what is wrong, and the strongest thing that it asks for."""
+    return [_reason(head, own) for head, own in told(findings, incidents)]
+
+
+def _reason(head: Finding, own: Sequence[Finding]) -> str:
+    first = own[0]  # the strongest
+    drill = "SIMULATED: " if head.simulated else ""
+    asks = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
+    others = [one.code if one.component == head.component else f"{one.code} on {one.component.name}" for one in own if one is not head]
+    also = f"; with {', '.join(dict.fromkeys(others))}" if others else ""
+    unusable = "it cannot be used: " if first.unusable and not first.action.unfit else ""
+    accepted = "; accepted for now" if first.accepted is not None else ""
+    todo = f"{unusable}{first.action.words}{first.when.words}"
+    return f"{drill}{head.component.name}: {head.title} ({head.code}): {todo}{asks}{also}{accepted}"
+
+
+def _silence(source: SourceHealth) -> str:
+    return f"source {source.name} is not being read: {source.detail or ('no look within its deadline' if source.state is SourceState.OK else source.state.value)}"

@@ -1,0 +1,197 @@
+"""
+The store's tables: how they came to be, their columns, and how a row is put into each.
+
+Owns     the SQL of the schema, its version and the way from an older one. Values are bound by the columns' names, so their
+         order is of no account.
+Refuses  knowing what a row means: that is `rows`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import vitald.ledger.sums as sums
+
+# One entry a version, applied in order; `user_version` says how many have been. A step that adds a column to a row with a checksum must
+# make that anew.
+MIGRATIONS = (
+    """
+    CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL UNIQUE, time REAL NOT NULL, source TEXT NOT NULL,
+        kind TEXT NOT NULL, code TEXT NOT NULL, component TEXT NOT NULL, boot_id TEXT NOT NULL, trust TEXT NOT NULL,
+        follows TEXT, simulated_until REAL, fields TEXT NOT NULL, raw TEXT NOT NULL);
+    CREATE INDEX events_time ON events (time);
+    CREATE INDEX events_code ON events (code, id);
+    CREATE INDEX events_kind ON events (kind, id);
+    CREATE INDEX events_component ON events (component, id);
+    CREATE INDEX events_follows ON events (follows) WHERE follows IS NOT NULL;
+    CREATE TABLE findings (
+        id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL, kind TEXT NOT NULL, action TEXT NOT NULL,
+        due TEXT NOT NULL, since REAL NOT NULL, last REAL NOT NULL, count INTEGER NOT NULL, boot_id TEXT NOT NULL,
+        title TEXT NOT NULL, raw TEXT NOT NULL, fields TEXT NOT NULL, state TEXT NOT NULL, simulated_until REAL,
+        cleared_at REAL, cleared_by TEXT);
+    CREATE INDEX findings_open ON findings (id) WHERE state = 'open';
+    CREATE TABLE transitions (
+        id INTEGER PRIMARY KEY, time REAL NOT NULL, finding INTEGER NOT NULL, state TEXT NOT NULL, action TEXT NOT NULL,
+        cause TEXT NOT NULL, event TEXT, UNIQUE (finding, time, cause));
+    CREATE TABLE positions (source TEXT PRIMARY KEY, boot_id TEXT NOT NULL, cursor TEXT NOT NULL);
+    CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, uid INTEGER NOT NULL, pid INTEGER NOT NULL, verb TEXT NOT NULL, target TEXT NOT NULL, reason TEXT NOT NULL, UNIQUE (time, uid, pid, verb, target));
+    """,
+    """
+    ALTER TABLE findings ADD COLUMN asked TEXT;
+    ALTER TABLE findings ADD COLUMN source TEXT NOT NULL DEFAULT 'kernel_log';
+    ALTER TABLE findings ADD COLUMN incident INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE findings ADD COLUMN heard_since REAL NOT NULL DEFAULT 0;
+    ALTER TABLE findings ADD COLUMN quiet_s REAL;
+    ALTER TABLE findings ADD COLUMN shadow INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE findings ADD COLUMN remedy_at REAL;
+    DROP INDEX findings_open;
+    CREATE INDEX findings_open ON findings (id) WHERE state != 'cleared';
+    CREATE INDEX findings_incident ON findings (incident);
+    CREATE INDEX transitions_finding ON transitions (finding);
+    CREATE TABLE incidents (
+        id INTEGER PRIMARY KEY, since REAL NOT NULL, last REAL NOT NULL, closed_at REAL, story TEXT NOT NULL, simulated INTEGER NOT NULL,
+        boot_id TEXT NOT NULL, usec INTEGER, members TEXT NOT NULL);
+    CREATE INDEX incidents_last ON incidents (last);
+    CREATE INDEX incidents_open ON incidents (id) WHERE closed_at IS NULL;
+    CREATE TABLE marks (
+        id INTEGER PRIMARY KEY, device TEXT NOT NULL, time REAL NOT NULL, kind TEXT NOT NULL, fault TEXT NOT NULL, detail TEXT NOT NULL,
+        UNIQUE (device, time, kind, fault, detail));
+    CREATE TABLE devices (component TEXT PRIMARY KEY, uuid TEXT NOT NULL, serial TEXT NOT NULL, reset_at REAL NOT NULL, placed_at REAL NOT NULL);
+    """,
+    # Before this, the words of `cleared_by` told which ends were evidence.
+    """
+    CREATE TABLE settled (id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL, time REAL NOT NULL, UNIQUE (component, code));
+    INSERT OR REPLACE INTO settled (component, code, time) SELECT component, code, cleared_at FROM (
+        SELECT id, component, code, cleared_at FROM findings
+        WHERE state = 'cleared' AND simulated_until IS NULL AND NOT shadow AND cleared_at IS NOT NULL
+        AND cleared_by NOT LIKE 'the node was rebooted%' AND cleared_by NOT LIKE 'quiet for as long as%'
+        AND cleared_by NOT LIKE 'told as a consequence of%' AND cleared_by NOT LIKE 'the catalogue no longer%'
+        ORDER BY id DESC LIMIT 1000) ORDER BY id;
+    """,
+    """
+    CREATE TABLE runs (
+        id TEXT PRIMARY KEY, kind TEXT NOT NULL, level INTEGER NOT NULL, began REAL NOT NULL, ended REAL NOT NULL, told TEXT NOT NULL, raw BLOB);
+    CREATE INDEX runs_ended ON runs (ended);
+    CREATE INDEX runs_kind ON runs (kind, level, ended);
+    """,
+    """
+    ALTER TABLE findings ADD COLUMN accepted TEXT;
+    """,
+    # Who confirmed a finding; and a checksum for each row. Of events, of which there may be a million, those from before have none; all that
+    # a verdict rests on has one.
+    """
+    ALTER TABLE events ADD COLUMN sum INTEGER;
+    ALTER TABLE transitions ADD COLUMN sum INTEGER;
+    ALTER TABLE runs ADD COLUMN sum INTEGER;
+    ALTER TABLE findings ADD COLUMN confirmed_by TEXT;
+    ALTER TABLE findings ADD COLUMN sum INTEGER;
+    UPDATE findings SET sum = checksum(id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state,
+        simulated_until, cleared_at, cleared_by, asked, source, incident, heard_since, quiet_s, shadow, remedy_at, accepted, confirmed_by);
+    ALTER TABLE incidents ADD COLUMN sum INTEGER;
+    UPDATE incidents SET sum = checksum(id, since, last, closed_at, story, simulated, boot_id, usec, members);
+    ALTER TABLE marks ADD COLUMN sum INTEGER;
+    UPDATE marks SET sum = checksum(device, time, kind, fault, detail);
+    ALTER TABLE devices ADD COLUMN sum INTEGER;
+    UPDATE devices SET sum = checksum(component, uuid, serial, reset_at, placed_at);
+    ALTER TABLE settled ADD COLUMN sum INTEGER;
+    UPDATE settled SET sum = checksum(component, code, time);
+    ALTER TABLE positions ADD COLUMN sum INTEGER;
+    UPDATE positions SET sum = checksum(source, boot_id, cursor);
+    CREATE TABLE seal (id INTEGER PRIMARY KEY, commits INTEGER NOT NULL, opened INTEGER NOT NULL, sum INTEGER NOT NULL);
+    INSERT INTO seal SELECT 1, 0, coalesce(digest(sum), 0), 0 FROM findings WHERE state != 'cleared';
+    UPDATE seal SET sum = checksum(commits, opened);
+    """,
+)
+VERSION = len(MIGRATIONS)
+_SUMMED_SINCE = 6
+
+
+def version(db: sqlite3.Connection) -> int:
+    """How many of the migrations a store has seen; a new one none."""
+    number: int = db.execute("PRAGMA user_version").fetchone()[0]
+    return number
+
+
+def found(path: Path, *, log: bool = True) -> int:
+    """The version of a store that nobody has open, by looking only: neither the file nor what lies beside it is touched.
+
+    To open a store whose writer was killed is to change it: the last connection that closes moves the write-ahead log into the file.
+    `log`: with what its write-ahead log says; SQLite would remove one that is too damaged to be read. Raises sqlite3.Error.
+    """
+    beside = path.with_name(path.name + "-wal")
+    # Without locks, and alone, SQLite keeps a log's index in memory; where there is no log it would begin one.
+    how = "vfs=unix-none" if log and beside.exists() and beside.stat().st_size else "immutable=1"
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&{how}", uri=True, isolation_level=None)) as db:
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        return version(db)
+
+
+def migrate(db: sqlite3.Connection) -> None:
+    """Bring an older store, or a new one, to this version.
+
+    Each step is one transaction, its number included: whatever ends it, a full disk, a signal or a power cut, the store is of the one
+    version or of the other. That is why no copy is made before. It would protect from nothing else, take the space of a second
+    ledger at the moment when a whole fleet is upgraded, and be no way back either: what was judged since would not be in it.
+    """
+    sums.prepare(db)
+    behind = version(db)
+    for number, script in enumerate(MIGRATIONS[behind:], start=behind + 1):
+        db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
+
+
+def _put(otherwise: str, table: str, columns: str) -> str:
+    named = ", ".join(f":{column}" for column in columns.split(", "))
+    return f"INSERT OR {otherwise} INTO {table} ({columns}) VALUES ({named})"
+
+
+def _put_summed(otherwise: str, table: str, columns: str) -> str:
+    return _put(otherwise, table, f"{columns}, sum")
+
+
+def _sum_anew(table: str, columns: str) -> str:
+    return f"UPDATE {table} SET sum = checksum({columns})"
+
+
+def is_summed(db: sqlite3.Connection) -> bool:
+    """Whether the rows of this store have checksums."""
+    return version(db) >= _SUMMED_SINCE
+
+
+def read(db: sqlite3.Connection, columns: str) -> str:
+    """These columns and the checksum, also of a ledger that is older than checksums."""
+    return f"{columns}, {'sum' if is_summed(db) else sums.UNSUMMED} AS sum"
+
+
+EVENT = "identity, time, source, kind, code, component, boot_id, trust, follows, simulated_until, fields, raw"
+FINDING = (
+    "id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state, simulated_until, cleared_at, cleared_by, "
+    "asked, source, incident, heard_since, quiet_s, shadow, remedy_at, accepted, confirmed_by"
+)
+TRANSITION = "time, finding, state, action, cause, event"
+INCIDENT = "id, since, last, closed_at, story, simulated, boot_id, usec, members"
+MARK = "device, time, kind, fault, detail"
+DEVICE = "component, uuid, serial, reset_at, placed_at"
+SETTLED = "component, code, time"
+POSITION = "source, boot_id, cursor"
+RUN_TOLD = "id, kind, level, began, ended, told"
+RUN = f"{RUN_TOLD}, raw"  # what was printed is dropped in time, and has a checksum of its own
+SEAL = "commits, opened"
+AUDIT = "time, uid, pid, verb, target, reason"
+
+ADD_EVENT = _put_summed("IGNORE", "events", EVENT)
+PUT_FINDING = _put_summed("REPLACE", "findings", FINDING)
+ADD_TRANSITION = _put_summed("IGNORE", "transitions", TRANSITION)
+PUT_INCIDENT = _put_summed("REPLACE", "incidents", INCIDENT)
+ADD_MARK = _put_summed("IGNORE", "marks", MARK)
+PUT_DEVICE = _put_summed("REPLACE", "devices", DEVICE)
+PUT_SETTLED = _put_summed("REPLACE", "settled", SETTLED)
+PUT_POSITION = _put_summed("REPLACE", "positions", POSITION)
+PUT_RUN = _put_summed("REPLACE", "runs", RUN)
+PUT_SEAL = _put_summed("REPLACE", "seal", f"id, {SEAL}")
+ADD_AUDIT = _put("IGNORE", "audit", AUDIT)
+DROP_MARK = "DELETE FROM marks WHERE " + " AND ".join(f"{column} = :{column}" for column in MARK.split(", "))
+SUM_MARKS = _sum_anew("marks", MARK)
+SUM_SETTLED = _sum_anew("settled", SETTLED)

@@ -1,0 +1,263 @@
+"""
+The node's scheduler: what runs here, keeping new work away, and telling it that the node must be replaced.
+
+    none         nothing is kept away; refused where a scheduler of the others is seen to run here
+    slurm        scontrol, by the rules of agent/vitald/cli/slurm.py: what somebody else holds is left alone
+    kubernetes   kubectl: the node is cordoned with an annotation of ours; pods of DaemonSets and of the kubelet itself are no work
+    a program    exit 0: kept away, and nothing runs any more; 75: something still does; anything else: it failed
+
+Owns     how each of them is asked, and what its answer means.
+Refuses  ending work. Nothing here evicts a pod or cancels a job.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from vitald.cli import slurm
+from vitald.config import Config, Means
+from vitald.recovery import programs
+from vitald.recovery.decision import Node
+
+Json = dict[str, object]
+
+_SCONTROL_S = 10.0
+_STILL_RUNS = 75  # EX_TEMPFAIL
+_FREE, _BUSY = {"IDLE", "DOWN"}, {"ALLOCATED", "MIXED", "COMPLETING"}
+_OTHERS = {"MAINT", "MAINTENANCE", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "POWERING_DOWN", "POWERED_DOWN", "POWER_DOWN"}
+_SCHEDULERS = ("slurmd", "kubelet")
+_STEP = re.compile(rb"slurmstepd: \[([0-9]+)")  # not "slurmstepd infinity", which holds cgroups and runs for ever
+_ANNOTATION = "vitald/drained"
+_PODS = 1024 * 1024
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is to be told to whoever drains or replaces: the daemon's verdict, and what is done for it."""
+
+    action: str
+    request: str
+    verdict: Json
+    boot_id: str
+
+    @property
+    def reason(self) -> str:
+        reasons = self.verdict.get("reasons")
+        first = reasons[0] if isinstance(reasons, list) and reasons else self.action
+        return "".join(char if char.isprintable() else "?" for char in str(first))[:500]
+
+    def told(self, node: str) -> Mapping[str, str]:
+        """The same for a program, in its environment."""
+        return {"VITALD_ACTION": self.action, "VITALD_NODE": node, "VITALD_REASON": self.reason, "VITALD_REQUEST": self.request}
+
+
+class Scheduler(Protocol):
+    def look(self, wish: Wish) -> Node:
+        """How things are; changes nothing."""
+
+    def drain(self, wish: Wish) -> Node:
+        """Keep new work away, and how things are then."""
+
+    def mark(self, wish: Wish) -> str:
+        """Have the node replaced. Why that failed; empty where it did not."""
+
+
+def of(means: Means, config: Config) -> Scheduler:
+    if means.argv:
+        return Program(means.argv, config)
+    if means.word == "slurm":
+        return Slurm(config)
+    return Kubernetes(config) if means.word == "kubernetes" else Nobody(config)
+
+
+def name_of(config: Config) -> str:
+    return config.recovery.node or socket.gethostname()
+
+
+def cut_off(*means: Means) -> str:
+    """Why a scheduler cannot be asked by these, as far as it is our unit's sandbox; empty where nothing is in the way."""
+    if not any(one.word in ("slurm", "kubernetes") for one in means):
+        return ""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM).close()
+    except OSError as error:
+        said = f"no scheduler can be asked without a network: {error.strerror}"
+        return f"{said}: vitald-recover.service needs a drop-in with RestrictAddressFamilies=AF_INET AF_INET6"
+    return ""
+
+
+def steps(procfs: Path) -> tuple[str, ...]:
+    """The jobs of Slurm's that have a process here, whoever is configured to be asked."""
+    found: dict[str, None] = {}
+    for pid in _named(procfs, "slurmstepd"):
+        with suppress(OSError), (procfs / pid / "cmdline").open("rb") as line:
+            match = _STEP.match(line.read(64))
+            found |= {f"job {match[1].decode()} of Slurm": None} if match else {}
+    return tuple(found)
+
+
+def _named(procfs: Path, *names: str) -> list[str]:
+    """The processes that are called so, as they call themselves: enough to hold back, never enough to act."""
+    found = []
+    for process in procfs.iterdir():
+        if process.name.isdecimal():
+            with suppress(OSError):
+                if (process / "comm").read_text("utf-8", "replace").rstrip("\n") in names:
+                    found.append(process.name)
+    return found
+
+
+class Nobody:
+    def __init__(self, config: Config) -> None:
+        self._procfs = config.paths.procfs
+
+    def look(self, wish: Wish) -> Node:  # noqa: ARG002
+        for name in _SCHEDULERS:
+            if _named(self._procfs, name):
+                return Node(trouble=f'{name} runs here, and [recovery] drain is "none": it could start work at any moment')
+        return Node(drained=True)
+
+    def drain(self, wish: Wish) -> Node:
+        return self.look(wish)
+
+    def mark(self, wish: Wish) -> str:  # noqa: ARG002
+        return '[recovery] replace is "none"'
+
+
+class Slurm:
+    def __init__(self, config: Config) -> None:
+        self._node = config.recovery.node or socket.gethostname().partition(".")[0]
+        self._reason = config.slurm.reason
+        self._hyperpod = config.slurm.hyperpod
+        record = slurm.RECORD if slurm.RECORD.parent.is_dir() else None  # systemd makes the folder
+        self._settings = slurm.Settings(reason=self._reason, record=record)
+
+    def look(self, wish: Wish) -> Node:  # noqa: ARG002
+        known = slurm.look(self._node, _SCONTROL_S)
+        return Node(trouble=known) if isinstance(known, str) else self._read(known)
+
+    def _read(self, known: slurm.Known) -> Node:
+        state = "+".join(sorted(known.states))
+        ours = known.held and slurm.is_ours(self._settings, known)
+        others = sorted(known.states & _OTHERS)
+        held = ""
+        if others:
+            held = f"in Slurm the node is {state}: somebody is at work on it"
+        elif known.held and not ours:
+            held = f"somebody else holds the node in Slurm: it is {state}, for: {known.reason or 'no reason given'}"
+        free = bool(known.states & _FREE) and not known.states & _BUSY
+        return Node(drained=ours, held=held, busy="" if free else f"in Slurm the node is {state}")
+
+    def drain(self, wish: Wish) -> Node:
+        self._withdraw(wish, hyperpod=False)
+        after = self.look(wish)
+        if after.trouble or after.held or after.drained:
+            return after
+        return replace(after, trouble="Slurm was told to drain the node, and it is not drained")
+
+    def mark(self, wish: Wish) -> str:
+        self._withdraw(wish, hyperpod=self._hyperpod)
+        known = slurm.look(self._node, _SCONTROL_S)
+        if isinstance(known, str):
+            return known
+        told = known.reason == "Action:Replace" if self._hyperpod else known.reason.startswith(f"{self._reason}: ")
+        return "" if known.held and told else f"the node is not marked: {'+'.join(sorted(known.states))}, {known.reason or 'no reason'}"
+
+    def _withdraw(self, wish: Wish, *, hyperpod: bool) -> None:
+        known = slurm.look(self._node, _SCONTROL_S)
+        if not isinstance(known, str):
+            slurm.withdraw(self._settings._replace(hyperpod=hyperpod), wish.verdict, self._node, known, _SCONTROL_S)
+
+
+class Kubernetes:
+    def __init__(self, config: Config) -> None:
+        self._node = name_of(config)
+        self._seconds = config.recovery.deadline_s
+        self._label = config.recovery.label
+        self._config = config.recovery.kubeconfig
+
+    def look(self, wish: Wish) -> Node:
+        asked = self._kubectl("get", "node", self._node, "--output=json")
+        if asked.trouble:
+            return Node(trouble=asked.trouble)
+        try:
+            shown = json.loads(asked.out)
+            cordoned = shown["spec"].get("unschedulable", False) is True
+            mark = str((shown["metadata"].get("annotations") or {}).get(_ANNOTATION, ""))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return Node(trouble="kubectl does not show the node as JSON")
+        if cordoned and mark != wish.boot_id:
+            by = "vitald in an earlier boot, and it was not taken back" if mark else "somebody else"
+            return Node(held=f"the node is cordoned by {by}")
+        return self._work(Node(drained=cordoned))
+
+    def _work(self, node: Node) -> Node:
+        columns = ".metadata.namespace,NAME:.metadata.name,PHASE:.status.phase,OWNER:.metadata.ownerReferences[*].kind"
+        asked = self._kubectl(
+            "get",
+            "pods",
+            "--all-namespaces",
+            f"--field-selector=spec.nodeName={self._node}",
+            "--no-headers",
+            f"--output=custom-columns=NAMESPACE:{columns}",
+        )
+        if asked.trouble:
+            return replace(node, trouble=asked.trouble)
+        if len(asked.out) >= _PODS:
+            return replace(node, trouble="kubectl shows too many pods")
+        busy = []
+        for line in asked.out.decode("utf-8", "replace").splitlines():
+            words = line.split()
+            if len(words) != 4:
+                if words[:2] == ["No", "resources"]:
+                    continue
+                return replace(node, trouble=f"kubectl shows a pod as {line[:80]!r}")
+            namespace, name, phase, owner = words
+            if phase not in ("Succeeded", "Failed") and owner not in ("DaemonSet", "Node"):
+                busy.append(f"{namespace}/{name}")
+        more = f" and {len(busy) - _NAMED} more" if len(busy) > _NAMED else ""
+        return replace(node, busy=f"pods run here: {', '.join(busy[:_NAMED])}{more}" if busy else "")
+
+    def drain(self, wish: Wish) -> Node:
+        patch = {"spec": {"unschedulable": True}, "metadata": {"annotations": {_ANNOTATION: wish.boot_id}}}
+        done = self._kubectl("patch", "node", self._node, "--type=merge", f"--patch={json.dumps(patch)}")
+        return Node(trouble=done.trouble) if done.trouble else self.look(wish)
+
+    def mark(self, wish: Wish) -> str:  # noqa: ARG002
+        return self._kubectl("label", "node", self._node, self._label, "--overwrite").trouble
+
+    def _kubectl(self, *arguments: str) -> programs.Done:
+        # It would keep a cache in root's home; there is no folder of this name.
+        argv = ("kubectl", f"--kubeconfig={self._config}", "--request-timeout=20s", "--cache-dir=/dev/null/none", *arguments)
+        return programs.run(argv, self._seconds, most=_PODS)
+
+
+class Program:
+    """The site's own. It is told what for in its environment."""
+
+    def __init__(self, argv: tuple[str, ...], config: Config) -> None:
+        self._argv = argv
+        self._seconds = config.recovery.deadline_s
+        self._node = name_of(config)
+
+    def look(self, wish: Wish) -> Node:  # noqa: ARG002
+        """Nobody knows before it is run."""
+        return Node()
+
+    def drain(self, wish: Wish) -> Node:
+        done = programs.run(self._argv, self._seconds, wish.told(self._node))
+        if done.code == _STILL_RUNS:
+            last = done.trouble.partition(": exit 75: ")[2]
+            return Node(drained=True, busy=f"{self._argv[0]} says: {last or 'something still runs here'}")
+        return Node(trouble=done.trouble) if done.trouble else Node(drained=True)
+
+    def mark(self, wish: Wish) -> str:
+        return programs.run(self._argv, self._seconds, wish.told(self._node)).trouble

@@ -1,0 +1,284 @@
+"""
+Whether a request is granted: facts in, a decision out, and every check that failed with its reason in words.
+
+    refused   a check failed: nothing is done
+    drain     nothing stands against it: new work must be kept away first
+    wait      drained, but something still runs here: asked again later. Work is never ended for it
+    act       reboot, or have it marked for replacement
+
+Owns     the checks, and their order.
+Refuses  reading anything: clocks, files, the daemon and the scheduler come in as facts. What is not known counts against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from vitald.model import Action, FindingState
+from vitald.recovery.book import Book, Clock
+from vitald.recovery.request import Kind, Request, asks_for
+
+MOST_AGE_S = 300.0
+_NAMED = 3
+
+
+class Step(Enum):
+    REFUSED = "refused"
+    DRAIN = "drain"
+    WAIT = "wait"
+    ACT = "act"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One open finding, in the daemon's own words over its socket."""
+
+    component: str
+    code: str
+    action: str
+    state: str
+    simulated: bool
+    deferred: bool = False  # accepted by a person, or left to the next maintenance
+    confirmed: bool = False  # by a second source, or the one that saw it: not by the text of a log alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What the daemon says now. `simulated`: what it reads is not real. `released`: who has the devices, and why."""
+
+    findings: Mapping[int, Told] = field(default_factory=dict)
+    reboot_required: bool = False
+    replacement_required: bool = False
+    reboot_confirmed: bool = False
+    replacement_confirmed: bool = False
+    simulated: bool = False
+    released: str = ""
+    jobs: tuple[str, ...] = ()
+    boot_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What its scheduler says. `held`: somebody else has taken it out of service. `busy`: what still runs. `trouble`: why nothing is known."""
+
+    drained: bool = False
+    held: str = ""
+    busy: str = ""
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that counts. Where something is None or in trouble, the text beside it says why."""
+
+    now: Clock
+    automatic: bool
+    kill_switch: str  # why it stops everything; empty where it does not
+    maintenance: str
+    request: Request | None
+    request_trouble: str = ""
+    book: Book | None
+    book_trouble: str = ""
+    standing: Standing | None
+    standing_trouble: str = ""
+    node: Node
+    reboots_per_day: int
+    replacements_per_day: int
+    device_reset: bool = False  # the site resets devices itself
+    replaceable: bool = False  # somebody is configured to be told
+    elsewhere: str = ""  # who reboots this node instead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """`because`: the failed checks by name, or what it waits for."""
+
+    step: Step
+    kind: Kind | None
+    because: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def words(self) -> str:
+        return "; ".join(said for _, said in self.because)
+
+
+def decide(facts: Facts) -> Decision:
+    """Every check is asked, so that a person sees all that stands in the way."""
+    kind = facts.request.kind if facts.request is not None else None
+    failed = tuple((name, said) for name, check in CHECKS.items() if (said := check(facts)))
+    if failed or kind is None:
+        return Decision(step=Step.REFUSED, kind=kind, because=failed)
+    if not facts.node.drained:
+        return Decision(step=Step.DRAIN, kind=kind)
+    if busy := _busy(facts):
+        return Decision(step=Step.WAIT, kind=kind, because=(("work", busy),))
+    return Decision(step=Step.ACT, kind=kind)
+
+
+def _mode(facts: Facts) -> str:
+    return "" if facts.automatic else '[recovery] mode is "none": say, do not act'
+
+
+def _kill_switch(facts: Facts) -> str:
+    return facts.kill_switch
+
+
+def _maintenance(facts: Facts) -> str:
+    return facts.maintenance
+
+
+def _request(facts: Facts) -> str:
+    if facts.request is not None:
+        return ""
+    return facts.request_trouble or "there is no request"
+
+
+def _boot(facts: Facts) -> str:
+    request = facts.request
+    if request is None or request.boot_id == facts.now.boot_id:
+        return ""
+    return f"it was made in another boot ({request.boot_id})"
+
+
+def _age(facts: Facts) -> str:
+    """By the clock that counts from the boot: setting the wall clock makes no request young."""
+    request = facts.request
+    if request is None:
+        return ""
+    age = facts.now.uptime - request.uptime
+    if age < 0:
+        return "it was made after this moment"
+    return f"it is {age:.0f} s old, and more than {MOST_AGE_S:.0f} s is too old" if age > MOST_AGE_S else ""
+
+
+def _daemon(facts: Facts) -> str:
+    """Its own answer, not the file, says what stands now."""
+    standing, request = facts.standing, facts.request
+    if standing is None:
+        return f"the daemon cannot be asked whether it still holds: {facts.standing_trouble or 'no answer'}"
+    if standing.boot_id != facts.now.boot_id:
+        return "the daemon speaks of another boot"
+    if standing.simulated:
+        return "what is read on this node is simulated"
+    if request is None:
+        return ""
+    replace = request.kind is Kind.REPLACE
+    word = "replacement" if replace else "reboot"
+    if not (standing.replacement_required if replace else standing.reboot_required):
+        return f"the daemon does not say {word}Required any more"
+    confirmed = standing.replacement_confirmed if replace else standing.reboot_confirmed
+    return "" if confirmed else f"the daemon does not say {word}Confirmed: only the text of a log asks for it"
+
+
+def _findings(facts: Facts) -> str:
+    """Each finding that it names must be open, real, and ask for what is requested."""
+    request, standing = facts.request, facts.standing
+    if request is None or standing is None:
+        return ""
+    wrong = []
+    for ground in request.grounds:
+        told = standing.findings.get(ground.id)
+        if told is None:
+            wrong.append(f"finding {ground.words} is not open")
+        elif (told.component, told.code) != ground.cause:
+            wrong.append(f"finding #{ground.id} is {told.code} of {told.component}, not {ground.code} of {ground.component}")
+        elif told.simulated:
+            wrong.append(f"finding {ground.words} is a drill's")
+        elif told.state != FindingState.OPEN.value:
+            wrong.append(f"somebody is at work on finding {ground.words}")
+        elif told.deferred:
+            wrong.append(f"finding {ground.words} is accepted, or waits for maintenance")
+        elif _kind_of(told.action, device_reset=facts.device_reset) is not request.kind:
+            wrong.append(f"finding {ground.words} asks for {told.action}")
+        elif not told.confirmed:
+            wrong.append(f"finding {ground.words} is not confirmed by a second source")
+    more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+    return ", ".join(wrong[:_NAMED]) + more
+
+
+def _released(facts: Facts) -> str:
+    return f"somebody has the devices: {facts.standing.released}" if facts.standing is not None and facts.standing.released else ""
+
+
+def _book(facts: Facts) -> str:
+    if facts.book is None:
+        return f"what was done before is not known: {facts.book_trouble or 'no book'}"
+    ahead = facts.book.ahead(facts.now)
+    return f"the book has a {ahead.kind.value} that lies in the future: the clock was set back, or the book is wrong" if ahead else ""
+
+
+def _cause(facts: Facts) -> str:
+    """Once a day for one cause. What it did not help with it will not help with now, whatever else has come to it."""
+    request, book = facts.request, facts.book
+    if request is None or book is None:
+        return ""
+    for entry in reversed(book.recent(request.kind, facts.now)):
+        again = [cause for cause in request.causes if cause in entry.causes]
+        if again:
+            component, code = again[0]
+            done = "it was rebooted" if entry.kind is Kind.REBOOT else "it was marked for replacement"
+            return f"{done} for {code} of {component} {_hours(entry.ago(facts.now))} ago, and that is done once a day"
+    return ""
+
+
+def _budget(facts: Facts) -> str:
+    request, book = facts.request, facts.book
+    if request is None or book is None:
+        return ""
+    reboot = request.kind is Kind.REBOOT
+    most = facts.reboots_per_day if reboot else facts.replacements_per_day
+    used = len(book.recent(request.kind, facts.now))
+    what = "reboots" if reboot else "replacements"
+    return f"{used} {what} within a day, and [recovery] {what}_per_day is {most}" if used >= most else ""
+
+
+def _means(facts: Facts) -> str:
+    if facts.request is None:
+        return ""
+    if facts.request.kind is Kind.REPLACE:
+        return "" if facts.replaceable else '[recovery] replace is "none": nobody is configured to be told'
+    return facts.elsewhere
+
+
+def _node(facts: Facts) -> str:
+    if facts.node.trouble:
+        return f"what runs on the node is not known: {facts.node.trouble}"
+    return facts.node.held
+
+
+CHECKS: Mapping[str, Callable[[Facts], str]] = {
+    "mode": _mode,
+    "kill_switch": _kill_switch,
+    "maintenance": _maintenance,
+    "request": _request,
+    "boot": _boot,
+    "age": _age,
+    "daemon": _daemon,
+    "findings": _findings,
+    "released": _released,
+    "book": _book,
+    "cause": _cause,
+    "budget": _budget,
+    "means": _means,
+    "node": _node,
+}
+
+
+def _busy(facts: Facts) -> str:
+    jobs = facts.standing.jobs if facts.standing is not None else ()
+    more = f" and {len(jobs) - _NAMED} more" if len(jobs) > _NAMED else ""
+    told = f"{', '.join(jobs[:_NAMED])}{more} still run here" if jobs else ""
+    return "; ".join(filter(None, [facts.node.busy, told]))
+
+
+def _kind_of(action: str, *, device_reset: bool) -> Kind | None:
+    try:
+        return asks_for(Action(action), device_reset=device_reset)
+    except ValueError:
+        return None
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,81 @@
+"""
+Running a program as root: by its own arguments, with a clean environment, and not for ever.
+
+Owns     where programs are looked for, what they are given, and that one that does not end is ended with all that it started.
+Refuses  shells, and deciding what is run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitald.recovery import files
+
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/bin"
+_KEPT = ("SLURM_CONF",)  # what only the unit can know: where Slurm's configuration is
+_SAID = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How it went. `trouble` is empty where it ended with 0; `out` is what it printed, cut."""
+
+    code: int | None
+    out: bytes = b""
+    trouble: str = ""
+
+
+def clean_environment(given: Mapping[str, str]) -> dict[str, str]:
+    return {"PATH": PATH, "LC_ALL": "C.UTF-8", "HOME": "/", **{name: given[name] for name in _KEPT if name in given}}
+
+
+def run(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = None, most: int = 4096) -> Done:
+    """Its exit code and what it printed. `more`: what it is told in its environment."""
+    environment = clean_environment(os.environ)
+    program = shutil.which(argv[0], path=environment["PATH"])
+    if program is None:
+        return Done(code=None, trouble=f"{argv[0]}: there is no such program")
+    try:
+        files.judge_program(Path(program))
+    except files.Untrusted as error:
+        return Done(code=None, trouble=f"not run: {error}")
+    # A file in memory and not a pipe: what the program leaves running would hold a pipe open.
+    out = os.memfd_create("out", os.MFD_CLOEXEC)
+    try:
+        try:
+            process = subprocess.Popen(
+                [program, *argv[1:]],
+                env={**environment, **(more or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Done(code=None, trouble=f"{program} cannot be run: {error.strerror}")
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+            return Done(code=None, trouble=f"{program} did not end within {seconds:g} s")
+        size = os.fstat(out).st_size
+        told = os.pread(out, most, 0 if most >= size else size - most)
+    finally:
+        os.close(out)
+    if code == 0:
+        return Done(code=0, out=told)
+    lines = told.decode("utf-8", "replace").strip().splitlines()
+    how = f"signal {-code}" if code < 0 else f"exit {code}"
+    last = "".join(char if char.isprintable() else "?" for char in lines[-1][:_SAID]) if lines else ""
+    return Done(code=code, out=told, trouble=f"{program} failed: {how}{f': {last}' if last else ''}")

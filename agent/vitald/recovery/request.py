@@ -1,0 +1,259 @@
+"""
+A request: the daemon asks root to have this node rebooted or replaced, and says for which findings.
+
+Owns     what may be asked for, which findings ask for it, and the file's form: written here, read back strictly.
+Refuses  files, clocks, and whether it is granted.
+
+Source of trust: none. Whoever can write the file can ask; what is asked is held against the daemon's own answers and root's book.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from vitald.model import Action, Finding, FindingState
+
+VERSION = 1
+MOST_BYTES = 128 * 1024  # what is written is never so long
+FILE = "recovery/request.json"  # in the runtime folder
+_FINDINGS, _REASONS = 16, 8
+_TEXT, _RAW = 256, 512
+_NUMBER = 2**53
+
+
+class RequestBroken(Exception):
+    """Not a request; the text says why."""
+
+
+class Kind(Enum):
+    REBOOT = "reboot"
+    REPLACE = "replace"
+
+    @property
+    def words(self) -> str:
+        return "reboot the node" if self is Kind.REBOOT else "have the node replaced"
+
+
+Cause = tuple[str, str]  # component and code: what is counted for, however often it is opened anew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """One finding that asks for it, by its number in the ledger."""
+
+    id: int
+    component: str
+    code: str
+    since: float
+    action: str
+    count: int
+    raw: str
+
+    @property
+    def cause(self) -> Cause:
+        return self.component, self.code
+
+    @property
+    def words(self) -> str:
+        return f"#{self.id} {self.code} of {self.component}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """`uptime` is when it was written, on the clock that counts from the boot and that nobody can set; `time` is for people."""
+
+    id: str
+    boot_id: str
+    time: float
+    uptime: float
+    kind: Kind
+    host: str
+    who: str
+    status: str
+    reasons: tuple[str, ...]
+    grounds: tuple[Ground, ...]
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        return tuple(dict.fromkeys(ground.cause for ground in self.grounds))
+
+
+def asks_for(action: Action, *, device_reset: bool) -> Kind | None:
+    """As the verdict's flags have it: a reset that the site does not do itself needs a reboot."""
+    if action is Action.REPLACE_NODE:
+        return Kind.REPLACE
+    wanted = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
+    return Kind.REBOOT if action in wanted else None
+
+
+def wanted(
+    findings: Sequence[Finding], settled: Callable[[Finding], bool], *, device_reset: bool
+) -> tuple[Kind, tuple[Finding, ...]] | None:
+    """What real findings ask for that a second source confirmed, and which. Replacing outranks rebooting, and is waited for where it
+    is not settled yet.
+
+    Nothing while somebody is at work on one of them.
+    """
+    asking = [
+        (kind, one)
+        for one in findings
+        if not (one.simulated or one.shadow or one.deferred) and (kind := asks_for(one.action, device_reset=device_reset))
+    ]
+    if any(one.state is not FindingState.OPEN for _, one in asking):
+        return None
+    asking = [(kind, one) for kind, one in asking if one.confirmed]
+    kinds = {kind for kind, _ in asking}
+    strongest = Kind.REPLACE if Kind.REPLACE in kinds else Kind.REBOOT
+    ready = tuple(one for kind, one in asking if kind is strongest and settled(one))
+    return (strongest, ready[:_FINDINGS]) if ready else None
+
+
+def ground_of(found: Finding, plain: Callable[[str], str]) -> Ground:
+    """`plain` makes text presentable: lines of the log are anybody's."""
+    return Ground(
+        id=found.id,
+        component=plain(found.component.name)[:_TEXT],
+        code=plain(found.code)[:_TEXT],
+        since=found.since,
+        action=found.action.value,
+        count=found.count,
+        raw=plain(found.raw)[:_RAW],
+    )
+
+
+def render(request: Request) -> bytes:
+    told = {
+        "version": VERSION,
+        "id": request.id,
+        "bootId": request.boot_id,
+        "time": request.time,
+        "uptime": request.uptime,
+        "action": request.kind.value,
+        "host": request.host[:_TEXT],
+        "who": request.who,
+        "status": request.status,
+        "reasons": [reason[:_RAW] for reason in request.reasons[:_REASONS]],
+        "findings": [
+            {
+                "id": one.id,
+                "component": one.component,
+                "code": one.code,
+                "since": one.since,
+                "action": one.action,
+                "count": one.count,
+                "raw": one.raw,
+            }
+            for one in request.grounds
+        ],
+    }
+    return json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def parse(data: bytes) -> Request:
+    """Exactly what `render` writes, and nothing else. Raises RequestBroken."""
+    if len(data) > MOST_BYTES:
+        raise RequestBroken(f"longer than {MOST_BYTES} bytes")
+    told = table(strict_json(data), "the request", _REQUEST)
+    if whole(told, "version") != VERSION:
+        raise RequestBroken(f"version {told['version']}, not {VERSION}")
+    findings = told["findings"]
+    if not isinstance(findings, list) or not 1 <= len(findings) <= _FINDINGS:
+        raise RequestBroken(f"findings: expected a list of 1 to {_FINDINGS}")
+    try:
+        kind = Kind(told["action"])
+    except ValueError:
+        raise RequestBroken(f"action: {str(told['action'])[:80]!r} is none of reboot, replace") from None
+    return Request(
+        id=text(told, "id", 64, least=8),
+        boot_id=text(told, "bootId", 64, least=1),
+        time=number(told, "time"),
+        uptime=number(told, "uptime"),
+        kind=kind,
+        host=text(told, "host", _TEXT),
+        who=text(told, "who", _TEXT),
+        status=text(told, "status", _TEXT),
+        reasons=_texts(told["reasons"]),
+        grounds=tuple(_ground(one) for one in findings),
+    )
+
+
+_REQUEST = frozenset({"version", "id", "bootId", "time", "uptime", "action", "host", "who", "status", "reasons", "findings"})
+_GROUND = frozenset({"id", "component", "code", "since", "action", "count", "raw"})
+
+
+def _ground(value: object) -> Ground:
+    told = table(value, "a finding", _GROUND)
+    return Ground(
+        id=whole(told, "id"),
+        component=text(told, "component", _TEXT, least=1),
+        code=text(told, "code", _TEXT, least=1),
+        since=number(told, "since"),
+        action=text(told, "action", _TEXT, least=1),
+        count=whole(told, "count"),
+        raw=text(told, "raw", _RAW),
+    )
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _REASONS:
+        raise RequestBroken(f"reasons: expected a list of at most {_REASONS}")
+    return tuple(text({"reasons": one}, "reasons", _RAW) for one in value)
+
+
+# What the book's reader needs, too.
+
+
+def strict_json(data: bytes) -> object:
+    """One JSON document without what JSON does not know, and no key twice. Raises RequestBroken."""
+
+    def once(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for key, value in pairs:
+            if key in found:
+                raise ValueError(f"{key[:80]!r} twice")
+            found[key] = value
+        return found
+
+    def never(word: str) -> object:
+        raise ValueError(f"{word} is no number")
+
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=once, parse_constant=never)
+    except (ValueError, RecursionError) as error:
+        raise RequestBroken(f"not JSON: {str(error)[:120]}") from None
+
+
+def table(value: object, what: str, keys: frozenset[str]) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise RequestBroken(f"{what} is not a JSON object")
+    if unknown := sorted(set(value) - keys):
+        raise RequestBroken(f"{what}: unknown key {unknown[0][:80]!r}")
+    if missing := sorted(keys - set(value)):
+        raise RequestBroken(f"{what}: no {missing[0]!r}")
+    return value
+
+
+def text(told: Mapping[str, object], key: str, most: int, least: int = 0) -> str:
+    value = told[key]
+    if not isinstance(value, str) or not least <= len(value) <= most or not value.isprintable():
+        raise RequestBroken(f"{key}: expected {least} to {most} printable characters")
+    return value
+
+
+def number(told: Mapping[str, object], key: str) -> float:
+    value = told[key]
+    # A whole number may be longer than a float can be.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _NUMBER or not math.isfinite(value):
+        raise RequestBroken(f"{key}: expected a number from 0 to 2^53")
+    return float(value)
+
+
+def whole(told: Mapping[str, object], key: str) -> int:
+    value = told[key]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _NUMBER:
+        raise RequestBroken(f"{key}: expected a whole number from 0 to 2^53")
+    return value
