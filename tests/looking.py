@@ -10,10 +10,9 @@ from typing import Any
 
 from tests.pace import patient
 from vitald import catalog
-from vitald.model import Event, Readings
+from vitald.model import Batch, Event, Position, Readings
 from vitald.sources import polled as polled_module
 from vitald.sources.polled import Polled, Subject
-from vitald.sources.source import Batch, Position
 
 CATALOG = catalog.load("nvidia", {})
 polled_module._OFTEN_S = 0.1  # what hangs is looked after every second, which is long for a test

@@ -20,9 +20,8 @@ from vitald.catalog import load
 from vitald.judge.judge import Judge
 from vitald.lane import Lane
 from vitald.ledger import Entry, Ledger
-from vitald.model import Component, ComponentKind, Event, Incident, Transition
+from vitald.model import Batch, Component, ComponentKind, Event, Incident, Position, Transition
 from vitald.pipeline import Pipeline
-from vitald.sources.source import Batch, Position
 
 ROOT = Path(__file__).resolve().parent.parent
 EVENTS = 3  # that the pipeline is given

@@ -37,7 +37,7 @@ from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
 from vitald.lane import Lane, LaneStuck
 from vitald.ledger import Ledger, LedgerError, LedgerNewer, Listed, Query, read_events, read_run, read_runs
-from vitald.model import Action, SourceHealth, SourceState, Status
+from vitald.model import Action, Source, SourceHealth, SourceState, Status
 from vitald.outputs import library, metrics
 from vitald.outputs.api import Api, Routes
 from vitald.outputs.diagnostics import DiagnosticRoutes
@@ -53,7 +53,6 @@ from vitald.sources.kernel_log.earlier import CRASH_LOGS
 from vitald.sources.kernel_log.kmsg import from_stdin
 from vitald.sources.neuron.places import PLACED
 from vitald.sources.pci import machine_type
-from vitald.sources.source import Source
 from vitald.supervisor import Supervisor
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")

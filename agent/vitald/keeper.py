@@ -22,8 +22,7 @@ import structlog
 from vitald.board import Board
 from vitald.lane import Lane, LaneStuck
 from vitald.ledger import Entry, Ledger, LedgerDamaged, LedgerError, LedgerNewer, Remembered, unsaved
-from vitald.model import Changes, Event, Fields, Memory, Transition
-from vitald.sources.source import KERNEL_LOG, Position
+from vitald.model import KERNEL_LOG, Changes, Event, Fields, Memory, Position, Transition
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("keeper")
 

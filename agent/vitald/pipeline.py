@@ -29,8 +29,22 @@ from vitald.judge.judge import ACCEPTED, BOOT, BY_PERSON, CLEARED, CLOCK_STEPPED
 from vitald.keeper import Keeper
 from vitald.lane import Lane
 from vitald.ledger import Audit, Entry, Ledger, Remembered
-from vitald.model import NODE, Component, ComponentKind, Event, Fields, Finding, Memory, SourceState, Transition, Trust, Value
-from vitald.sources.source import KERNEL_LOG, Batch, Position
+from vitald.model import (
+    KERNEL_LOG,
+    NODE,
+    Batch,
+    Component,
+    ComponentKind,
+    Event,
+    Fields,
+    Finding,
+    Memory,
+    Position,
+    SourceState,
+    Transition,
+    Trust,
+    Value,
+)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 

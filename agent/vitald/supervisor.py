@@ -19,9 +19,8 @@ from dataclasses import dataclass
 import anyio
 import structlog
 
-from vitald.model import NODE, SourceState
+from vitald.model import NODE, Batch, Source, SourceFailed, SourceState
 from vitald.pipeline import Pipeline, source_component
-from vitald.sources.source import Batch, Source, SourceFailed
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("supervisor")
 

@@ -14,8 +14,7 @@ from tests.bench.measure import Json, less, load, scratch, spread, timed
 from vitald import catalog
 from vitald.judge.judge import Judge
 from vitald.ledger import Entry, Ledger
-from vitald.model import Component, ComponentKind, Event
-from vitald.sources.source import Position
+from vitald.model import Component, ComponentKind, Event, Position
 
 ROUNDS = 300
 _GAP_S = 0.01  # a fault comes to a disk that was at rest

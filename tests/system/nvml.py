@@ -26,14 +26,13 @@ from vitald.catalog.loader import FOLDER
 from vitald.config import Nvml as Settings
 from vitald.judge.judge import Judge
 from vitald.lane import Lane
-from vitald.model import Event, Finding, Readings, SourceState
+from vitald.model import Batch, Event, Finding, Position, Readings, SourceState
 from vitald.simulator.node import Call, SimulatedNode
 from vitald.sources.nvml import source as nvml_source
 from vitald.sources.nvml.client import Worker
 from vitald.sources.nvml.node import GpuNode
 from vitald.sources.nvml.source import Nvml
 from vitald.sources.pci import PciInventory
-from vitald.sources.source import Batch, Position
 
 BOOT = "b0070000-0000-4000-8000-000000000001"
 PATIENCE_S = 15.0  # for what is due at once: a machine may be busy

@@ -17,7 +17,7 @@ from vitald.config import Config, DcgmHealth, EfaLoopback, Nccl, Nccom, Paths
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.checks import dcgm_health, efa_loopback, nccl, nccom
 from vitald.diagnostics.process import Programs
-from vitald.diagnostics.report import Ask, Outcome, Report
+from vitald.model.diagnostic import Ask, Outcome, Report
 
 # A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not go through an adapter.
 FI_PINGPONG = """\

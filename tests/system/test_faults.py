@@ -45,9 +45,9 @@ from tests.whole_tree import WholeTree
 from vitald.board import Board
 from vitald.lane import Lane
 from vitald.ledger import Audit, Ledger
+from vitald.model import Batch, Position
 from vitald.pipeline import Pipeline
 from vitald.simulator.node import SimulatedNode
-from vitald.sources.source import Batch, Position
 
 Make = Callable[..., Node]
 LOOKS = ("neuron", "network", "pci", "host")

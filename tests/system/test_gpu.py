@@ -15,11 +15,10 @@ import pytest
 from vitald.catalog import load
 from vitald.config import Nvml as Settings
 from vitald.lane import Lane
-from vitald.model import Readings, SourceState
+from vitald.model import Batch, Readings, SourceState
 from vitald.sources.nvml.client import Worker, holders
 from vitald.sources.nvml.source import Nvml
 from vitald.sources.pci import PciInventory
-from vitald.sources.source import Batch
 
 pytestmark = [
     pytest.mark.gpu,

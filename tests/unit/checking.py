@@ -10,7 +10,7 @@ import pytest
 
 from vitald.config import Config, Paths
 from vitald.diagnostics.check import Check, Command, Ended, Output
-from vitald.diagnostics.report import Ask, Report
+from vitald.model.diagnostic import Ask, Report
 
 
 class Programs:

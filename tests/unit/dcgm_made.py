@@ -10,7 +10,7 @@ from typing import Any
 from vitald.catalog import load
 from vitald.diagnostics.dcgm import reading
 from vitald.diagnostics.dcgm.meanings import Meanings
-from vitald.diagnostics.report import Report
+from vitald.model.diagnostic import Report
 
 DEPLOYMENT = (
     *("Denylist", "NVML Library", "CUDA Main Library", "Permissions and OS Blocks", "Persistence Mode", "Environment Variables"),

@@ -17,9 +17,9 @@ from aiohttp import web
 from tests.harness import Json, UnixConnection
 from vitald.board import Board
 from vitald.diagnostics.check import Execute
-from vitald.diagnostics.report import Ask, Due, Fault, Going, Measure, Outcome, Refusal, Remedy, Report, Run, Stage, Test
 from vitald.lane import Lane
 from vitald.ledger import LedgerError
+from vitald.model.diagnostic import Ask, Due, Fault, Going, Measure, Outcome, Refusal, Remedy, Report, Run, Stage, Test
 from vitald.outputs import form
 from vitald.outputs.api import Api
 from vitald.outputs.diagnostics import DiagnosticRoutes, outline

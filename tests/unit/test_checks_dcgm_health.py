@@ -16,8 +16,8 @@ from vitald.config import Dcgm
 from vitald.config import DcgmHealth as Settings
 from vitald.diagnostics.check import Ended, Output
 from vitald.diagnostics.checks.dcgm_health import Board, DcgmHealth, build, judge, read
-from vitald.diagnostics.report import Fault, Outcome, Remedy, Report
 from vitald.model import Action
+from vitald.model.diagnostic import Fault, Outcome, Remedy, Report
 
 HEALTHY = '{"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}'
 NOT_ENABLED = "Error: Health watches not enabled. Please enable watches. \n"

@@ -15,8 +15,8 @@ from vitald.config import EfaLoopback as Settings
 from vitald.diagnostics.check import Ended, Output
 from vitald.diagnostics.checks import efa_loopback
 from vitald.diagnostics.checks.efa_loopback import EfaLoopback, build, read
-from vitald.diagnostics.report import Outcome, Remedy
 from vitald.model import Action, Component, ComponentKind
+from vitald.model.diagnostic import Outcome, Remedy
 
 # As libfabric's fi_pingpong prints it; the figures are ours.
 TABLE = """\

@@ -16,8 +16,8 @@ from vitald.config import Nccl as Settings
 from vitald.diagnostics.check import Ended, Output
 from vitald.diagnostics.checks import nccl
 from vitald.diagnostics.checks.nccl import Nccl, build, read
-from vitald.diagnostics.report import Outcome, Remedy
 from vitald.model import Action
+from vitald.model.diagnostic import Outcome, Remedy
 
 # As all_reduce_perf prints it; the figures are ours.
 HEAD = """\

@@ -17,8 +17,8 @@ from vitald.config import Nccom as Settings
 from vitald.diagnostics.check import Ended, Output
 from vitald.diagnostics.checks import nccom
 from vitald.diagnostics.checks.nccom import Nccom, build, cores, read
-from vitald.diagnostics.report import Outcome, Remedy
 from vitald.model import Action
+from vitald.model.diagnostic import Outcome, Remedy
 
 GIB = float(1 << 30)
 # As nccom-test prints it (SDK 2.29); the figures are ours.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.builders import FUZZ
 from vitald.diagnostics import tool
 from vitald.diagnostics.check import Ended, Output
-from vitald.diagnostics.report import Outcome
+from vitald.model.diagnostic import Outcome
 
 
 def test_a_program_is_found_on_path_then_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from vitald.daemon import Daemon, _unix_socket
-from vitald.sources.source import Batch
+from vitald.model import Batch
 from vitald.supervisor import Supervisor
 
 

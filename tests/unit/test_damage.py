@@ -22,9 +22,8 @@ from tests.unit.test_upgrade import laid_out
 from vitald.board import Board
 from vitald.lane import Lane
 from vitald.ledger import FILE, Audit, Ledger, LedgerError, LedgerNewer
-from vitald.model import Status, Verdict
+from vitald.model import Batch, Position, Status, Verdict
 from vitald.pipeline import Pipeline
-from vitald.sources.source import Batch, Position
 
 BOOT = "boot-a"
 KNOWN = catalogue()

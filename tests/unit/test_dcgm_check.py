@@ -15,7 +15,7 @@ from vitald.config import Config, Dcgm
 from vitald.diagnostics import checks
 from vitald.diagnostics.check import Command, Ended, Output
 from vitald.diagnostics.checks.dcgm import GRACE_S, build
-from vitald.diagnostics.report import Ask, Outcome, Remedy, Report
+from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
 
 DOWN = Output(
     ended=Ended.EXITED,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.builders import FUZZ, ROOT
 from tests.unit.dcgm_made import a_test, level2, new, old, passing, read, refused, warning
 from vitald.diagnostics.dcgm import document
-from vitald.diagnostics.report import Outcome
+from vitald.model.diagnostic import Outcome
 
 DATA = ROOT / "tests" / "data" / "dcgm"
 PRINTED = (DATA / "printed-4.5.stdout").read_text(encoding="utf-8")  # in the tool's own style: tabs, braces on lines of their own

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.dcgm_made import a_test, an_old_test, level2, new, old, passing, read, refused, warning
 from vitald.cli import diag_read
-from vitald.diagnostics.report import Outcome, Remedy
+from vitald.model.diagnostic import Outcome, Remedy
 
 PASSING, LAST_FAILS = new(), new(a_test("software", {0: "Pass", 1: "Fail"}, {1: [warning(80)]}))
 FAIL, ERROR, PASS, INCONCLUSIVE = Outcome.FAIL, Outcome.ERROR, Outcome.PASS, Outcome.INCONCLUSIVE

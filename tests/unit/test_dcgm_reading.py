@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.dcgm_made import DEPLOYMENT, a_test, an_old_test, level2, new, old, passing, read, refused, warning
 from vitald.diagnostics.dcgm.tables import tables
-from vitald.diagnostics.report import Outcome, Remedy
+from vitald.model.diagnostic import Outcome, Remedy
 
 PASS, FAIL, CONFIG, INCONCLUSIVE, ERROR = Outcome.PASS, Outcome.FAIL, Outcome.CONFIG, Outcome.INCONCLUSIVE, Outcome.ERROR
 LEVEL_3 = ("memory", "pcie", "diagnostic", "nvbandwidth", "nccl_tests", "targeted_stress", "targeted_power")

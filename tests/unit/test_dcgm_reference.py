@@ -14,8 +14,8 @@ from tests.unit.builders import ROOT, catalogue, reference
 from tests.unit.dcgm_made import meanings
 from vitald.cli.diag_read import as_json
 from vitald.diagnostics.dcgm import document, reading
-from vitald.diagnostics.report import Outcome, Remedy
 from vitald.model import Action
+from vitald.model.diagnostic import Outcome, Remedy
 
 SAMPLES = ROOT.parent / "shared" / "reference" / "dcgm-samples"
 REMEDIES = {

@@ -9,8 +9,8 @@ from tests.unit.dcgm_made import meanings
 from vitald.catalog import CatalogError, load
 from vitald.diagnostics.dcgm.document import Message
 from vitald.diagnostics.dcgm.tables import tables, version_of
-from vitald.diagnostics.report import Outcome, Remedy
 from vitald.model import Action
+from vitald.model.diagnostic import Outcome, Remedy
 
 ENTRIES = [rule for rule in catalogue().rules.values() if rule.kind == "dcgm"]
 

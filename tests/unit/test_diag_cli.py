@@ -23,7 +23,7 @@ from tests.pace import patient
 from tests.unit.diagnosing import FAILED, PASSED, FakeDiagnostics, Served, run_of, slow_link, status_with
 from vitald.cli import diag, diag_progress, diag_views, main, status
 from vitald.cli.diag_progress import Progress
-from vitald.diagnostics.report import Due, Fault, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
+from vitald.model.diagnostic import Due, Fault, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
 
 Cli = Callable[..., int]
 

@@ -23,7 +23,7 @@ from tests.system.people import request_as_nobody
 from tests.system.test_api_contract import CONFIG, TIGHT, _Unix
 from tests.system.test_metrics import complaints
 from tests.unit.diagnosing import BEGAN, FAILED, FakeDiagnostics, Served, run_of, slow_link
-from vitald.diagnostics.report import Ask, Due, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
+from vitald.model.diagnostic import Ask, Due, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
 from vitald.outputs import diagnostic_metrics
 
 RUN, CANCEL = "/v1/diagnostics/run", "/v1/diagnostics/cancel"

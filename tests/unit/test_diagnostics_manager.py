@@ -23,13 +23,12 @@ from vitald.diagnostics import diagnostics, events
 from vitald.diagnostics.check import Command, Ended, Execute, Output
 from vitald.diagnostics.diagnostics import Diagnostics
 from vitald.diagnostics.idle import Kind, Use
-from vitald.diagnostics.report import Ask, Going, Outcome, Refusal, Remedy, Report, Run, Stage
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Schedule
 from vitald.jobs import BEGAN, ENDED, Job
 from vitald.lane import Lane
-from vitald.model import Action, Component, Event, Finding
+from vitald.model import Action, Batch, Component, Event, Finding
+from vitald.model.diagnostic import Ask, Going, Outcome, Refusal, Remedy, Report, Run, Stage
 from vitald.outputs.jobs import JobRoutes
-from vitald.sources.source import Batch
 
 PASSED = Report(outcome=Outcome.PASS)
 FAILED = Report(outcome=Outcome.FAIL, reason="broken", remedy=Remedy.REPLACE)

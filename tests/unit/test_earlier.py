@@ -28,7 +28,7 @@ from tests.unit.builders import EXAMPLES, catalogue, interpreter
 from tests.unit.test_pstore import efi, put
 from vitald.judge.judge import BOOT, Judge
 from vitald.lane import Lane
-from vitald.model import Event, Trust
+from vitald.model import Batch, Event, Position, Trust
 from vitald.sources.kernel_log import earlier
 from vitald.sources.kernel_log.earlier import CRASH_LOGS, Earlier, Ring
 from vitald.sources.kernel_log.interpret import NAME, Interpreter
@@ -36,7 +36,6 @@ from vitald.sources.kernel_log.journal import Journal, JournalRecord, JournalUna
 from vitald.sources.kernel_log.place import Place
 from vitald.sources.kernel_log.pstore import read
 from vitald.sources.kernel_log.record import KernelRecord, escape, split
-from vitald.sources.source import Batch, Position
 
 GAP, UNWATCHED = "vitald/records_lost", "vitald/not_watched"
 BOOTED = STARTED[NEW]  # when this boot began, by a clock that stands still meanwhile

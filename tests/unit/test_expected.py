@@ -18,14 +18,13 @@ from vitald.catalog import load
 from vitald.catalog.rules import Instance
 from vitald.catalog.tables import read_instances
 from vitald.config import Expect
-from vitald.model import Action
+from vitald.model import Action, Batch, Position
 from vitald.outputs.api import Handler
 from vitald.outputs.expect import ExpectRoutes
 from vitald.outputs.peer import Peer
 from vitald.sources.expected import Expected, Learned, Unsettled, learn
 from vitald.sources.nvml.node import GpuNode
 from vitald.sources.pci import PciInventory
-from vitald.sources.source import Batch, Position
 
 TRAINIUM2, EFA, ENA = 0x7364, 0xEFA2, 0xEC20
 

@@ -11,11 +11,10 @@ import pytest
 from tests.looking import Looking, polled, told
 from tests.trees import Tree
 from vitald import config
-from vitald.model import SourceState
+from vitald.model import Position, SourceState
 from vitald.sources.host.clock import Timex
 from vitald.sources.host.fstab import Fstab
 from vitald.sources.host.host import Host
-from vitald.sources.source import Position
 
 KINDS = ("host", "edac", "thermal", "fs", "nvme", "clock", "unit")
 EDAC = "sys/devices/system/edac/mc"

@@ -14,15 +14,14 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.pace import patient
 from tests.unit.builders import booted, event, finding
 from vitald.board import Board
-from vitald.diagnostics.report import Ask, Going, Refusal
 from vitald.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
 from vitald.judge.judge import CLOCK_STEPPED
-from vitald.model import NODE, Action, Event, Incident, alone
+from vitald.model import NODE, Action, Batch, Event, Incident, alone
+from vitald.model.diagnostic import Ask, Going, Refusal
 from vitald.outputs import form
 from vitald.outputs.jobs import JobRoutes
 from vitald.outputs.peer import Peer
 from vitald.outputs.request import Refused
-from vitald.sources.source import Batch
 
 DAY = 86400.0
 BOOT = "boot-a"

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.builders import finding, gpu
 from vitald.catalog import Clears
 from vitald.diagnostics.ladder import asked, beyond
-from vitald.diagnostics.report import Ask, Outcome, Report, Run
 from vitald.model import NODE, Action, Component, ComponentKind, Finding
+from vitald.model.diagnostic import Ask, Outcome, Report, Run
 
 NOW = 100_000.0
 SUSPECT = finding(Action.INSPECT, code="xid/999", last=NOW - 10)

@@ -23,8 +23,7 @@ from vitald.ledger import (
     read_events,
     read_findings,
 )
-from vitald.model import NODE, Changes, Event, MarkKind, Transition
-from vitald.sources.source import Position
+from vitald.model import NODE, Changes, Event, MarkKind, Position, Transition
 
 
 @pytest.fixture

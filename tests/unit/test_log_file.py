@@ -13,11 +13,11 @@ import pytest
 from tests.pace import patient
 from tests.unit.builders import catalogue
 from tests.unit.test_scan import LOST, STAMPED, scan_json
+from vitald.model import Position
 from vitald.sources.kernel_log import file as log_file
 from vitald.sources.kernel_log.announced import Announcements
 from vitald.sources.kernel_log.file import LogFile
 from vitald.sources.kernel_log.interpret import Interpreter
-from vitald.sources.source import Position
 
 HEAD = "[   13.868252] "
 RECORD = f"{HEAD}{LOST[0]}\n{'':15}{LOST[1]}\n{'':15}{LOST[2]}\n"

@@ -17,14 +17,13 @@ from tests.looking import Looking, polled, told
 from tests.network_tree import EFA, ENA, MLX5, NetworkTree
 from tests.unit.builders import catalogue
 from vitald.config import Network as Settings
-from vitald.model import ComponentKind, Event, SourceState
+from vitald.model import ComponentKind, Event, Position, SourceState
 from vitald.sources import files
 from vitald.sources import polled as polled_module
 from vitald.sources.network import adapter, learned
 from vitald.sources.network import port as ports
 from vitald.sources.network.network import KINDS, Network
 from vitald.sources.network.port import Carrier, Link
-from vitald.sources.source import Position
 
 
 class Clock:

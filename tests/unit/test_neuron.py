@@ -11,13 +11,12 @@ import pytest
 from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.pace import patient
-from vitald.model import SourceState
+from vitald.model import Position, SourceState
 from vitald.sources import polled as polled_module
 from vitald.sources.neuron.neuron import Neuron
 from vitald.sources.neuron.places import Places
 from vitald.sources.pci import PciInventory
 from vitald.sources.polled import Polled
-from vitald.sources.source import Position
 
 
 class Ahead:

@@ -11,14 +11,13 @@ import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
-from vitald.model import SourceState, Trust
+from vitald.model import Position, SourceState, Trust
 from vitald.sources.kernel_log.announced import Announcements
 from vitald.sources.kernel_log.interpret import Interpreter
 from vitald.sources.neuron import layout
 from vitald.sources.neuron.neuron import Neuron
 from vitald.sources.neuron.places import Places
 from vitald.sources.pci import PciInventory
-from vitald.sources.source import Position
 
 ECC = "stats/hardware/sram_ecc_uncorrected"
 HEALTH = "stats/hardware/health_status"

@@ -27,9 +27,8 @@ from vitald.judge.judge import BOOT as BOOTED
 from vitald.judge.judge import CLOCK_STEPPED, IDENTITY
 from vitald.lane import Lane
 from vitald.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, Query, read_events, read_runs
-from vitald.model import NODE, Event, Memory, Transition, Trust
+from vitald.model import NODE, Batch, Event, Memory, Position, Transition, Trust
 from vitald.pipeline import Pipeline
-from vitald.sources.source import Batch, Position
 
 BOOT = "boot-a"
 CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")

@@ -13,10 +13,9 @@ import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
 from vitald import catalog
-from vitald.model import Component, ComponentKind, Event, Readings, Sample, SourceState
+from vitald.model import Component, ComponentKind, Event, Position, Readings, Sample, SourceState
 from vitald.sources.files import Look
 from vitald.sources.polled import Device, Found
-from vitald.sources.source import Position
 
 
 @dataclass

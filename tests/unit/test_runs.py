@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vitald.diagnostics.report import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
 from vitald.ledger import Entry, Ledger, read_last_runs, read_run, read_runs
+from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
 
 FULL = Run(
     id="20261121T010203-1-dcgm-2",

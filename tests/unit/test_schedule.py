@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
-from vitald.diagnostics.report import Ask, Outcome, Remedy, Report, Run
 from vitald.diagnostics.schedule import AGAIN_MOST, SETTLE_S, Moment, Plan, Schedule
+from vitald.model.diagnostic import Ask, Outcome, Remedy, Report, Run
 
 HOUR = 3600.0
 DAY = 24 * HOUR

@@ -18,10 +18,9 @@ from vitald.catalog.watch import Watch, Watched, read
 from vitald.judge.judge import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED, Judge
 from vitald.judge.verdict import fold
 from vitald.ledger import Audit, Entry, Query, read_events
-from vitald.model import NODE, Action, Component, ComponentKind, Event, Finding, Readings, Sample, Status, Transition, Trust
+from vitald.model import NODE, Action, Batch, Component, ComponentKind, Event, Finding, Readings, Sample, Status, Transition, Trust
 from vitald.pipeline import Pipeline
 from vitald.sources.facts import Facts
-from vitald.sources.source import Batch
 from vitald.sources.watch import Sign, Watcher
 
 DAY = 86400.0

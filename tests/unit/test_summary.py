@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 
 from tests.unit.builders import FUZZ
 from tests.unit.diagnosing import FAILED, PASSED, run_of, slow_link
-from vitald.diagnostics.report import Fault, Measure, Outcome, Remedy, Report, Run, Test
 from vitald.diagnostics.summary import DeepLog, deep_lines, line
+from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, Test
 
 # As a reader of both published variants would have it.
 GRAMMAR = re.compile(

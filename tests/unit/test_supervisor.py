@@ -12,8 +12,7 @@ import anyio
 import pytest
 
 from vitald import supervisor as module
-from vitald.model import SourceState
-from vitald.sources.source import Batch, SourceFailed
+from vitald.model import Batch, SourceFailed, SourceState
 from vitald.supervisor import Supervisor
 
 

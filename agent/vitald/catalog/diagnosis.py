@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vitald import toml
-from vitald.diagnostics.report import Remedy
+from vitald.model.diagnostic import Remedy
 
 
 @dataclass(frozen=True, slots=True)

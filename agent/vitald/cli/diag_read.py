@@ -23,7 +23,7 @@ from vitald.cli.render import Json
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
-    from vitald.diagnostics.report import Fault, Report
+    from vitald.model.diagnostic import Fault, Report
 
 EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
 _HEALTH_EXIT = {"Healthy": 0, "Warning": 10, "Failure": 20}
@@ -242,7 +242,7 @@ def _told(report: Report, level: int) -> Iterator[str]:
     yield from _wrapped("why", report.reason, columns)
     yield from _wrapped("means", diag_views.MEANING.get(report.outcome.value, ""), columns)
     asking = [fault.confirm for fault in report.faults if fault.remedy is report.remedy]
-    from vitald.diagnostics.report import Remedy
+    from vitald.model.diagnostic import Remedy
 
     certain = {fault.remedy for fault in report.faults if fault.certain}
     flags = {

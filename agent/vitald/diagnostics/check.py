@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from vitald.catalog import Catalog
-from vitald.diagnostics.report import Ask, Report
+from vitald.model.diagnostic import Ask, Report
 
 
 class Ended(Enum):

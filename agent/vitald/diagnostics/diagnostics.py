@@ -29,13 +29,12 @@ from vitald.diagnostics.check import Catalogued, Check, Command, Ended, Output
 from vitald.diagnostics.idle import Gate, Use
 from vitald.diagnostics.node import PAST, Node
 from vitald.diagnostics.process import Programs, leftovers
-from vitald.diagnostics.report import Ask, Due, Going, Outcome, Refusal, Remedy, Report, Run, Stage
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
 from vitald.diagnostics.summary import DeepLog
 from vitald.lane import Lane, LaneStuck
-from vitald.model import NODE, Event, SourceState
+from vitald.model import NODE, Batch, Event, Position, SourceState
+from vitald.model.diagnostic import Ask, Due, Going, Outcome, Refusal, Remedy, Report, Run, Stage
 from vitald.sources.facts import Facts, plain
-from vitald.sources.source import Batch, Position
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 

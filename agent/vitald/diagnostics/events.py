@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from vitald.catalog import Catalog
-from vitald.diagnostics.report import Fault, Outcome, Remedy, Run
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Finding, Value
+from vitald.model.diagnostic import Fault, Outcome, Remedy, Run
 from vitald.sources.facts import Facts
 
 PASSED, FAILED, NOT_RUN, RAN = "diagnostic/passed", "diagnostic/failed", "diagnostic/not_run", "diagnostic/ran"

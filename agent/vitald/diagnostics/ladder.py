@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vitald.catalog import Clears
-from vitald.diagnostics.report import Ask, Outcome, Run
 from vitald.model import Action, ComponentKind, Finding
+from vitald.model.diagnostic import Ask, Outcome, Run
 
 _DCGM, _NCCOM = "dcgm", "nccom"
 _SUSPICIONS = (Action.OBSERVE, Action.INSPECT)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from vitald.board import Board
 from vitald.catalog import Clears
-from vitald.diagnostics.report import Run
 from vitald.judge.verdict import by_strength
 from vitald.ledger import read_last_runs
 from vitald.model import Component, ComponentKind, Finding
+from vitald.model.diagnostic import Run
 from vitald.sources.neuron.neuron import NAME as NEURON
 from vitald.sources.nvml.node import NAME as NVML
 from vitald.sources.pci import PciInventory

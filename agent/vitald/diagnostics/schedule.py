@@ -31,7 +31,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vitald.diagnostics.report import Outcome, Remedy, Run
+from vitald.model.diagnostic import Outcome, Remedy, Run
 
 SCHEDULE = "schedule"  # who asks for what is run here
 AGAIN_S = 600.0  # then twice as long each time

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from vitald.diagnostics.report import Measure, Outcome, Run
+from vitald.model.diagnostic import Measure, Outcome, Run
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 

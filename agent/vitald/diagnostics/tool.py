@@ -21,7 +21,7 @@ from pathlib import Path
 
 from vitald.config import is_root
 from vitald.diagnostics.check import Ended, Output
-from vitald.diagnostics.report import Outcome, Remedy, Report
+from vitald.model.diagnostic import Outcome, Remedy, Report
 from vitald.sources.files import presentable, why
 
 GIGA, GIBI, MICRO = 1e9, float(1 << 30), 1e-6

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from vitald.diagnostics.report import Run
 from vitald.ledger.rows import UNREADABLE, PastTransition, event_of, finding_of, incident_of, run_of, transition_of
 from vitald.ledger.schema import EVENT, FINDING, INCIDENT, RUN, RUN_TOLD, TRANSITION, VERSION, migrate, read, version
 from vitald.ledger.store import LedgerError, refuse_newer
 from vitald.model import Event, Finding, Incident, Trust
+from vitald.model.diagnostic import Run
 
 _CACHE_KIB = 512
 _READ_S = 3.0  # for one query; a cold disk and a rare code can take long

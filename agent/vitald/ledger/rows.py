@@ -18,9 +18,9 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 import vitald.ledger.schema as schema
-from vitald.diagnostics.report import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
 from vitald.ledger.sums import UNSUMMED, checksum
 from vitald.model import (
+    KERNEL_LOG,
     Acceptance,
     Action,
     Asked,
@@ -34,11 +34,12 @@ from vitald.model import (
     Mark,
     MarkKind,
     Member,
+    Position,
     Transition,
     Trust,
     When,
 )
-from vitald.sources.source import KERNEL_LOG, Position
+from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
 
 Row = dict[str, object]
 T = TypeVar("T")

@@ -29,11 +29,10 @@ import vitald.ledger.disk as disk
 import vitald.ledger.rows as rows
 import vitald.ledger.schema as schema
 from vitald import __version__
-from vitald.diagnostics.report import Run
 from vitald.ledger.rows import RowDamaged
 from vitald.ledger.sums import digest
-from vitald.model import Changes, Component, Event, Finding, Memory, Transition
-from vitald.sources.source import Position
+from vitald.model import Changes, Component, Event, Finding, Memory, Position, Transition
+from vitald.model.diagnostic import Run
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from itertools import islice
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from vitald.diagnostics.report import Measure, Outcome, Run, Stage
+from vitald.model.diagnostic import Measure, Outcome, Run, Stage
 from vitald.outputs.diagnostics import Shown
 from vitald.sources.files import presentable
 

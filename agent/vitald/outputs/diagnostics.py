@@ -17,9 +17,9 @@ from aiohttp import web
 
 from vitald import toml
 from vitald.diagnostics.check import Check
-from vitald.diagnostics.report import Ask, Due, Fault, Going, Measure, Refusal, Run, Test
 from vitald.lane import Lane, LaneStuck
 from vitald.ledger import LedgerError
+from vitald.model.diagnostic import Ask, Due, Fault, Going, Measure, Refusal, Run, Test
 from vitald.outputs import form
 from vitald.outputs.request import Refused, limit_of, read_body, read_query, reason_of, who_changes
 

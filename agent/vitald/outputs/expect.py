@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 import structlog
 from aiohttp import web
 
+from vitald.model import Batch
 from vitald.outputs.request import Refused, read_body, read_query, reason_of, who_changes
 from vitald.sources.expected import KINDS, VERSIONS, Expected, Unsettled
 from vitald.sources.polled import Polled
-from vitald.sources.source import Batch
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 

@@ -18,14 +18,13 @@ import structlog
 from aiohttp import web
 
 from vitald.board import Board
-from vitald.diagnostics.report import Ask, Going, Refusal
 from vitald.jobs import BEGAN, DIED, ENDED, TELLING, Job
 from vitald.ledger import Query, read_events
-from vitald.model import NODE, Action, Event, Finding, Value
+from vitald.model import NODE, Action, Batch, Event, Finding, Value
+from vitald.model.diagnostic import Ask, Going, Refusal
 from vitald.outputs import form
 from vitald.outputs.request import Refused, limit_of, read_body, read_query, who_changes
 from vitald.sources.facts import Facts
-from vitald.sources.source import Batch
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 

@@ -20,7 +20,7 @@ from vitald.config import Network as NetworkSettings
 from vitald.config import Neuron as NeuronSettings
 from vitald.config import Pci as PciSettings
 from vitald.lane import Lane
-from vitald.model import Event
+from vitald.model import Event, Position, Source
 from vitald.sources.expected import Expected
 from vitald.sources.host.filesystems import FileSystems
 from vitald.sources.host.fstab import Fstab
@@ -40,7 +40,6 @@ from vitald.sources.nvml.source import Nvml
 from vitald.sources.pci import PciInventory, machine_type
 from vitald.sources.pci_functions import Pci
 from vitald.sources.polled import Polled, Subject
-from vitald.sources.source import Position, Source
 from vitald.sources.uevents import Uevents
 
 _Settings = Union[NeuronSettings, NetworkSettings, PciSettings, HostSettings]

@@ -25,12 +25,11 @@ import structlog
 
 from vitald.catalog import Catalog
 from vitald.catalog.watch import Watched
-from vitald.model import NODE, Action, Component, Event, Fields, Readings, SourceState, Value
+from vitald.model import NODE, Action, Batch, Component, Event, Fields, Position, Readings, SourceState, Value
 from vitald.sources.facts import Facts
 from vitald.sources.files import Look, why
 from vitald.sources.readers import Broken, Readers
 from vitald.sources.roster import MISSED, Entry, Roster, is_name
-from vitald.sources.source import Batch, Position
 from vitald.sources.watch import Sign, Watcher
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("polled")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from vitald.lane import NoThread, start
-from vitald.sources.source import SourceFailed
+from vitald.model import SourceFailed
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.diagnostics.dcgm import answers, reading
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
 from vitald.diagnostics.dcgm.tables import version_of
-from vitald.diagnostics.report import Ask, Fault, Outcome, Remedy, Report
 from vitald.model import ComponentKind
+from vitald.model.diagnostic import Ask, Fault, Outcome, Remedy, Report
 from vitald.sources.files import presentable
 from vitald.sources.pci import PciInventory
 

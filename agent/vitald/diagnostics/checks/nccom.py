@@ -21,7 +21,7 @@ from pathlib import Path
 from vitald.config import Config
 from vitald.diagnostics import tool
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
-from vitald.diagnostics.report import Ask, Fault, Measure, Outcome, Remedy, Report, Test
+from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Test
 from vitald.sources import files
 from vitald.sources.files import presentable
 

@@ -14,8 +14,8 @@ from vitald.catalog import Catalog
 from vitald.catalog.diagnosis import Diagnosis
 from vitald.catalog.rules import Rule
 from vitald.diagnostics.dcgm.document import Message
-from vitald.diagnostics.report import Remedy
 from vitald.model import Action
+from vitald.model.diagnostic import Remedy
 
 KIND = "dcgm"
 LOST, UNCLEAR, RESET_NEEDED, ENGINE_DOWN = f"{KIND}/gpu_lost", f"{KIND}/unclear", f"{KIND}/reset_needed", f"{KIND}/engine_down"

@@ -19,7 +19,7 @@ from vitald.diagnostics.dcgm import document
 from vitald.diagnostics.dcgm.document import CPU, GPU, Document, Message, Printed, Result, Tested
 from vitald.diagnostics.dcgm.meanings import KIND, LOST, UNCLEAR, Meaning, Meanings
 from vitald.diagnostics.dcgm.tables import Row, Tables, TestRow, Version, tables, version_of
-from vitald.diagnostics.report import Fault, Outcome, Remedy, Report, Test
+from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Test
 
 _ERRORS_MOST = 32  # of a response in 4.x: those that come later are lost
 _ISOLATE = 2

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from vitald import toml
-from vitald.diagnostics.report import Outcome, Remedy
+from vitald.model.diagnostic import Outcome, Remedy
 
 FILE = Path(__file__).with_name("outputs.toml")
 Version = tuple[int, ...]  # (4, 2, 3); empty where none is known

@@ -26,7 +26,7 @@ from pathlib import Path
 import structlog
 
 from vitald.lane import Lane, LaneStuck
-from vitald.model import Event, Value
+from vitald.model import Batch, Event, Position, Value
 from vitald.sources.kernel_log import pstore
 from vitald.sources.kernel_log.interpret import NAME, Interpreter, boot_event, lost_event
 from vitald.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
@@ -34,7 +34,6 @@ from vitald.sources.kernel_log.kmsg import wall_time
 from vitald.sources.kernel_log.lines import Sequel, strip
 from vitald.sources.kernel_log.place import Place
 from vitald.sources.kernel_log.record import KernelRecord, TornRecord
-from vitald.sources.source import Batch, Position
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kernel_log")
 

@@ -20,10 +20,9 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 
-from vitald.model import Event
+from vitald.model import Batch, Event, Position, SourceFailed
 from vitald.sources.kernel_log.interpret import NAME, Interpreter, lost_event
 from vitald.sources.kernel_log.lines import MORE, Line, Sequel, joined, strip
-from vitald.sources.source import Batch, Position, SourceFailed
 
 _POLL_S, _HEARTBEAT_S = 0.25, 1.0
 _CHUNK = 1 << 17

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from vitald.catalog import Catalog
-from vitald.model import NODE, VOUCHED, Component, ComponentKind, Event, Trust, Value
+from vitald.model import KERNEL_LOG, NODE, VOUCHED, Component, ComponentKind, Event, Trust, Value
 from vitald.sources.kernel_log.announced import Announcements, is_signed
 from vitald.sources.kernel_log.recognise import Recogniser
 from vitald.sources.kernel_log.record import unescape
@@ -20,7 +20,6 @@ from vitald.sources.kernel_log.sighting import Sighting
 from vitald.sources.listed import Listed
 from vitald.sources.neuron.places import PLACED, Places
 from vitald.sources.pci import PciInventory
-from vitald.sources.source import KERNEL_LOG
 
 NAME = KERNEL_LOG
 _FOLLOW_S = 5.0  # an SXid's follow-up records come within milliseconds of it

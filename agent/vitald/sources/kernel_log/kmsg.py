@@ -16,11 +16,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.model import Event, Value
+from vitald.model import Batch, Event, Position, SourceFailed, Value
 from vitald.sources.kernel_log.interpret import NAME, Interpreter, lost_event
 from vitald.sources.kernel_log.place import Place
 from vitald.sources.kernel_log.record import split
-from vitald.sources.source import Batch, Position, SourceFailed
 
 KMSG = Path("/dev/kmsg")
 _NUMBER = os.makedev(1, 11)  # of that device, whatever its file is called

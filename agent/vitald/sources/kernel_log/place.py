@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from vitald.sources.source import Position
+from vitald.model import Position
 
 
 @dataclass(frozen=True, slots=True)

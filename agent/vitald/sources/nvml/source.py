@@ -22,12 +22,11 @@ import structlog
 from vitald.catalog import Catalog
 from vitald.config import Nvml as Settings
 from vitald.lane import Lane, LaneStuck
-from vitald.model import NODE, ComponentKind, Event, SourceState
+from vitald.model import NODE, Batch, ComponentKind, Event, Position, SourceState
 from vitald.sources.nvml.client import InFlight, Stuck, Worker, WorkerGone, holders, states
 from vitald.sources.nvml.node import GONE, NAME, GpuNode
 from vitald.sources.nvml.release import Releases, Report
 from vitald.sources.pci import PciInventory
-from vitald.sources.source import Batch, Position
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 

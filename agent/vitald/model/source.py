@@ -10,12 +10,39 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
-from vitald.diagnostics.report import Run
-from vitald.model import Component, Event, Readings, SourceState
+from vitald.model.component import Component
+from vitald.model.diagnostic import Run
+from vitald.model.event import Event
+from vitald.model.reading import Readings
 
 KERNEL_LOG = "kernel_log"
+
+
+class SourceState(Enum):
+    STARTING = "starting"
+    OK = "ok"
+    FAILED = "failed"
+    RELEASED = "released"  # it stepped aside because somebody asked it to
+    ABSENT = "not present"  # this node has nothing that it could look at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceHealth:
+    """When a source last truly looked. Past its deadline, what it watches is unknown, not healthy."""
+
+    name: str
+    state: SourceState
+    deadline: float  # seconds a look may be old
+    last_seen: float | None = None
+    looked: float = 0.0  # the same moment on the monotonic clock, which nobody can step
+    detail: str = ""
+    simulated: bool = False  # what it reads is not real
+
+    def fresh(self, monotonic: float) -> bool:
+        return self.state in (SourceState.OK, SourceState.ABSENT) and monotonic - self.looked <= self.deadline
 
 
 class SourceFailed(Exception):

@@ -1,0 +1,63 @@
+"""
+The nouns: what was seen, what is wrong, what must be done.
+
+Owns     the words that every other module speaks, and the order of actions. Those of diagnostics are in `model.diagnostic`.
+Refuses  I/O, clocks, and meaning: what a code stands for is in the catalogue.
+
+All times are seconds since the epoch (UTC), as floats. PCI addresses are written as the kernel's sysfs writes them:
+lower-case `dddd:bb:dd.f`, the domain at least four digits.
+"""
+
+from __future__ import annotations
+
+from vitald.model.action import Action, When
+from vitald.model.changed import changed
+from vitald.model.component import NODE, Component, ComponentKind
+from vitald.model.device import Device, Mark, MarkKind
+from vitald.model.event import VOUCHED, Event, Fields, Trust, Value, is_hearsay
+from vitald.model.finding import Acceptance, Asked, Finding, FindingKey, FindingState, Transition
+from vitald.model.incident import Incident, Member, alone
+from vitald.model.memory import Changes, Memory
+from vitald.model.reading import Readings, Sample
+from vitald.model.source import KERNEL_LOG, Batch, Position, Source, SourceFailed, SourceHealth, SourceState
+from vitald.model.verdict import Status, Verdict
+
+__all__ = [
+    "KERNEL_LOG",
+    "NODE",
+    "VOUCHED",
+    "Acceptance",
+    "Action",
+    "Asked",
+    "Batch",
+    "Changes",
+    "Component",
+    "ComponentKind",
+    "Device",
+    "Event",
+    "Fields",
+    "Finding",
+    "FindingKey",
+    "FindingState",
+    "Incident",
+    "Mark",
+    "MarkKind",
+    "Member",
+    "Memory",
+    "Position",
+    "Readings",
+    "Sample",
+    "Source",
+    "SourceFailed",
+    "SourceHealth",
+    "SourceState",
+    "Status",
+    "Transition",
+    "Trust",
+    "Value",
+    "Verdict",
+    "When",
+    "alone",
+    "changed",
+    "is_hearsay",
+]

@@ -1,0 +1,79 @@
+"""
+What must be done, and when it is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+
+class Action(Enum):
+    """What must be done. The members' order is the order of strength.
+
+    `inspect` stands beside the ladder: a person or a deeper diagnostic must look. When one word has to be said for the
+    whole node it outranks what is the job's own affair, and is outranked by everything that asks for a remedy of the node.
+    """
+
+    NONE = "none"
+    OBSERVE = "observe"
+    RESTART_WORKLOAD = "restart_workload"
+    INSPECT = "inspect"
+    RESET_DEVICE = "reset_device"
+    REBOOT_NODE = "reboot_node"
+    REPLACE_NODE = "replace_node"
+
+    @property
+    def rank(self) -> int:
+        return _RANK[self]
+
+    @property
+    def words(self) -> str:
+        """What to do, for a person."""
+        return _WORDS[self]
+
+    @property
+    def unfit(self) -> bool:
+        """Whether an open finding that asks for this, now, makes the node unfit for work."""
+        return self.rank >= _RANK[Action.RESET_DEVICE]
+
+    @staticmethod
+    def strongest(actions: Iterable[Action]) -> Action:
+        return max(actions, key=lambda action: action.rank, default=Action.NONE)
+
+
+_RANK = {action: rank for rank, action in enumerate(Action)}
+
+_WORDS = {
+    Action.NONE: "nothing to do",
+    Action.OBSERVE: "keep an eye on it",
+    Action.INSPECT: "have a person or a deeper diagnostic look at it",
+    Action.RESTART_WORKLOAD: "restart the workload",
+    Action.RESET_DEVICE: "reset the device",
+    Action.REBOOT_NODE: "reboot the node",
+    Action.REPLACE_NODE: "replace the node",
+}
+
+
+class When(Enum):
+    """When the action is due. The members' order is the order of urgency.
+
+    `maintenance` changes no fitness, no flag and no advice to jobs: it waits until the node is taken out of service anyway.
+    """
+
+    MAINTENANCE = "maintenance"
+    AFTER_JOB = "after_job"  # when the work that runs has ended
+    NOW = "now"
+
+    @property
+    def urgency(self) -> int:
+        return _URGENCY[self]
+
+    @property
+    def words(self) -> str:
+        """What follows the words of an action; empty for `now`."""
+        return _WHEN_WORDS[self]
+
+
+_URGENCY = {when: urgency for urgency, when in enumerate(When)}
+_WHEN_WORDS = {When.NOW: "", When.AFTER_JOB: " after the running job", When.MAINTENANCE: " at the next maintenance"}

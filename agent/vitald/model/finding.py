@@ -1,0 +1,174 @@
+"""
+One problem of one component, what it asks for, and how it changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from vitald.model.action import Action, When
+from vitald.model.component import Component
+from vitald.model.event import Fields, is_hearsay
+
+
+class FindingState(Enum):
+    OPEN = "open"
+    IN_REMEDY = "in_remedy"  # somebody has begun what it asks for; it stands until the evidence says that it held
+    CLEARED = "cleared"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked for, by when, and why it differs from the catalogue's table. `because` is for people.
+
+    `unusable`: the device cannot be used, so the node is unfit for work whatever the action.
+    `unknown`: what was known of the node is lost, so nobody can say whether it is fit.
+    """
+
+    action: Action
+    when: When
+    because: str = ""
+    unusable: bool = False
+    unknown: bool = False
+
+    def stronger(self, other: Asked) -> bool:
+        return (self.action.rank, self.when.urgency) > (other.action.rank, other.when.urgency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """A person knows of a finding and lives with it until a moment, unless it gets worse than `asked`."""
+
+    by: str
+    reason: str
+    since: float
+    until: float
+    asked: Asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One problem of one component. A new value replaces it at every transition; `id` stays.
+
+    What it asks for is made of layers: the table's ruling on the strongest event; the context of its incident instead,
+    where a rule says so, but no less than what is told under it; instead of those the driver's own word; and at least what
+    escalation asks for.
+    """
+
+    id: int
+    component: Component
+    code: str
+    kind: str
+    since: float
+    last: float
+    count: int
+    boot_id: str  # boot in which it was last seen
+    title: str
+    raw: str  # the line that decided the action
+    fields: Fields  # of the event that decided the action
+    source: str  # which source would see it again
+    ruled: Asked
+    context: Asked | None = None
+    told: Asked | None = None  # the most that an echo of it asks for, which has no finding of its own
+    driver: Asked | None = None
+    escalated: Asked | None = None
+    incident: int = 0
+    heard_since: float = 0.0  # since when its source has been listened to without a pause
+    quiet_s: float | None = None  # ends after so much quiet; None: not by quiet
+    confirmed_by: str = ""  # the source that saw it, or the second one that agrees with the log; empty while only text tells of it
+    remedy_at: float | None = None  # when its remedy was begun
+    shadow: bool = False  # of a rule on trial: shown, without effect
+    state: FindingState = FindingState.OPEN
+    accepted: Acceptance | None = None
+    simulated_until: float | None = None
+    cleared_at: float | None = None
+    cleared_by: str | None = None
+
+    @property
+    def asked(self) -> Asked:
+        """What it asks for, all layers considered."""
+        asked = self.table
+        if self.driver is not None and asked.action in _DRIVERS_TO_SAY:
+            asked = self.driver
+        if self.escalated is not None and self.escalated.action.rank > asked.action.rank:
+            due = asked.when if asked.action.unfit and asked.when is When.NOW else self.escalated.when
+            asked = Asked(self.escalated.action, due, self.escalated.because)
+        elif self.escalated is not None and self.escalated.stronger(asked):
+            asked = self.escalated
+        return asked
+
+    @property
+    def table(self) -> Asked:
+        """What the catalogue asks for, the incident considered."""
+        asked = self.context or self.ruled
+        return self.told if self.told is not None and self.told.stronger(asked) else asked
+
+    @property
+    def action(self) -> Action:
+        return self.asked.action
+
+    @property
+    def when(self) -> When:
+        return self.asked.when
+
+    @property
+    def unusable(self) -> bool:
+        """Whether its device cannot be used."""
+        return self.ruled.unusable
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nobody can say, while it is open, that the node is fit."""
+        return self.ruled.unknown and not self.deferred
+
+    @property
+    def deferred(self) -> bool:
+        """Whether it is shown and counts for nothing else: somebody accepted it, or it waits for maintenance."""
+        return self.accepted is not None or (self.when is When.MAINTENANCE and not self.unusable)
+
+    def makes_unfit(self, *, between_jobs: bool) -> bool:
+        """Whether the node is unfit for work while this is open. `between_jobs`: what waits for the running job is due."""
+        if self.deferred:
+            return False
+        due = self.when is When.NOW or between_jobs
+        return self.unusable or (self.action.unfit and due)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether others may repair the node for it: it does not rest on the text of a log alone."""
+        return bool(self.confirmed_by)
+
+    @property
+    def hearsay(self) -> bool:
+        """Whether it rests on what a process wrote, and nobody vouches for."""
+        return is_hearsay(self.fields)
+
+    @property
+    def open(self) -> bool:
+        return self.state is not FindingState.CLEARED
+
+    @property
+    def simulated(self) -> bool:
+        return self.simulated_until is not None
+
+    @property
+    def key(self) -> FindingKey:
+        return self.component, self.code, self.simulated, self.shadow
+
+
+FindingKey = tuple[Component, str, bool, bool]
+
+# The driver knows whether a device needs a reset or the node a reboot. Of jobs and of spare parts it says nothing.
+_DRIVERS_TO_SAY = (Action.RESET_DEVICE, Action.REBOOT_NODE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A finding changed, and why. `finding` is its new value. An empty cause: only counted once more."""
+
+    time: float
+    finding: Finding
+    cause: str
+    event: str | None = None  # identity of the event that caused it
+    opened: bool = False

@@ -1,0 +1,76 @@
+"""
+One physical story: a root cause and its consequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitald.model.component import Component
+from vitald.model.finding import Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One code of one component in an incident, however often it was printed."""
+
+    component: Component
+    code: str
+    name: str  # what the catalogue's stories call it: its code, or an alias of some of its lines
+    count: int
+    first: float
+    last: float
+    boot_id: str
+    usec: int | None  # of the last one, on the kernel's own clock
+    places: frozenset[str]  # addresses it speaks of: its own, the port above, what is behind it
+    pids: frozenset[int]
+    processes: frozenset[str]
+    raw: str  # the first line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One physical story: a root cause and its consequences, told once. Lives as long as one of its findings is open.
+
+    `members` are sorted, the root first. `story` names the entry of the catalogue that joined them, if one did.
+    """
+
+    id: int
+    members: tuple[Member, ...]
+    since: float
+    last: float
+    boot_id: str = ""  # of its last event, and where that stands on the kernel's own clock
+    usec: int | None = None
+    story: str = ""
+    simulated: bool = False
+    closed_at: float | None = None
+
+    @property
+    def root(self) -> Member:
+        return self.members[0]
+
+    @property
+    def count(self) -> int:
+        return sum(member.count for member in self.members)
+
+    def member(self, component: Component, code: str) -> Member | None:
+        return next((one for one in self.members if one.code == code and one.component == component), None)
+
+
+def alone(finding: Finding) -> Incident:
+    """The incident of a finding that nothing else is known to belong to."""
+    member = Member(
+        component=finding.component,
+        code=finding.code,
+        name=finding.code,
+        count=finding.count,
+        first=finding.since,
+        last=finding.last,
+        boot_id=finding.boot_id,
+        usec=None,
+        places=frozenset({finding.component.id} - {""}),
+        pids=frozenset(),
+        processes=frozenset(),
+        raw=finding.raw,
+    )
+    return Incident(id=finding.incident, members=(member,), since=finding.since, last=finding.last, simulated=finding.simulated)
