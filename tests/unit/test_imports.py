@@ -28,7 +28,7 @@ CALM = {
 READER = "vitald.catalog.loader"  # of the catalogue's files; the package names it, and is the way to it
 CALENDAR = "vitald.judge.history"  # puts a time that it is given into words, and needs `datetime` for that
 ROOTS_RULES = [f"vitald.recovery.{name}" for name in ("book", "decision", "request")]
-SERVER = ("aiohttp", "structlog", "prometheus_client", "anyio")
+SERVER = ("aiohttp", "structlog", "prometheus_client", "anyio", "vitald.server")
 
 
 @cache
@@ -59,7 +59,7 @@ PURE = [*named("vitald.model"), *RULES, *named("vitald.judge"), *GRAMMARS, *ROOT
 # Each part imports only from those before it. A part is a module of `vitald`, or a package with all that is in it.
 LAYERS = (
     *("model", "toml", "lane", "lock", "log"),
-    *("catalog", "judge"),
+    *("catalog", "judge", "server"),
     *("config", "sources"),
     *("ledger", "jobs", "board", "keeper", "pipeline", "supervisor"),
     *("diagnostics", "recovery", "outputs"),
