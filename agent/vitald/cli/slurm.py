@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from vitald import toml
 from vitald.cli import client, render
@@ -172,11 +172,11 @@ class Asking:
     def _within(self, share: float) -> argparse.Namespace:
         return argparse.Namespace(socket=self._socket, timeout=max(0.01, self.left * share))
 
-    def verdict(self, share: float = 1.0) -> Json:
+    def verdict(self, share: float = 1.0) -> Any:
         """What it thinks of a job about to begin. Raises NoAnswer, Refused."""
         return client.status(self._within(share), work="prolog")
 
-    def ask(self, path: str, body: Json | None = None, share: float = 1.0) -> Json:
+    def ask(self, path: str, body: Json | None = None, share: float = 1.0) -> Any:
         return client.ask(self._within(share), path, body)
 
 

@@ -34,6 +34,7 @@ class Keywords:
     title: str | None = None
     pattern: str | None = None
     format: str | None = None
+    enum: tuple[str, ...] | None = None
     default: str | float | bool | tuple[()] | None = None
     examples: tuple[str, ...] | None = None
 
@@ -41,7 +42,7 @@ class Keywords:
 _Count: TypeAlias = Annotated[int, Keywords(minimum=0)]
 _Positive: TypeAlias = Annotated[int, Keywords(minimum=1)]
 _Value: TypeAlias = Union[str, float, bool, list[int], None]
-_Reading: TypeAlias = Union[float, str, list[Union[float, str, None]]]
+Reading: TypeAlias = Union[float, str, list[Union[float, str, None]]]
 _Level: TypeAlias = Annotated[str, Keywords(pattern="^[0-9]+$")]
 _CheckName: TypeAlias = Annotated[
     str, Keywords(examples=("dcgm", "dcgm_health", "efa_loopback", "nccom", "nccl"))
@@ -100,7 +101,7 @@ Code: TypeAlias = Annotated[
 Fields: TypeAlias = Mapping[str, _Value]
 """What the line itself says, by name; which names depends on the kind."""
 
-DeviceKind: TypeAlias = Literal["gpus", "neuron", "efa", "nics", "nvme"]
+DeviceKind: TypeAlias = Annotated[str, Keywords(enum=("gpus", "neuron", "efa", "nics", "nvme"))]
 """A kind of device that is counted."""
 
 Outcome: TypeAlias = Annotated[str, diagnostic.Outcome]
@@ -113,7 +114,9 @@ Remedy: TypeAlias = Annotated[str, diagnostic.Remedy]
 """What a result asks for, from the weakest to the strongest."""
 
 
-class _PciAttributes(TypedDict, total=False):
+class PciAttributes(TypedDict, total=False):
+    """What PCI says of a component."""
+
     pci: Annotated[str, Keywords(pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")]
     """Address, as sysfs writes it."""
     vendor: _PciId
@@ -124,7 +127,7 @@ class _PciAttributes(TypedDict, total=False):
     """Driver bound to it."""
 
 
-class _AskedDiagnostic(TypedDict):
+class AskedDiagnostic(TypedDict):
     asked: bool
     """Whether it will be run."""
     id: str | None
@@ -200,7 +203,7 @@ class Component(TypedDict):
     unseen: list[str]
     """Why nobody knows how it is, by source: no look within the deadline, or nothing that says
     anything of its health."""
-    attributes: _PciAttributes
+    attributes: PciAttributes
     """What PCI says of it; empty where it is not on PCI."""
 
 
@@ -229,7 +232,7 @@ class Sight(TypedDict):
     """How many readings it asks for."""
     simulated: bool
     """What it reads is not real."""
-    readings: Mapping[str, _Reading]
+    readings: Mapping[str, Reading]
     """The last look: values by name, in base units. A list has one value for each part, such as a
     core or a link."""
     notObservable: Mapping[str, str]
@@ -306,7 +309,7 @@ class ExpectedCount(TypedDict):
 class ExpectedVersion(TypedDict):
     """What runs, and what may."""
 
-    name: Literal["gpu_driver", "neuron_driver", "efa_driver", "kernel"]
+    name: Annotated[str, Keywords(enum=("gpu_driver", "neuron_driver", "efa_driver", "kernel"))]
     """What it is."""
     here: str | None
     """The version that is loaded; null where none is, or it does not say."""
@@ -358,7 +361,7 @@ class Gpu(TypedDict):
     identity: GpuIdentity
     slot: str | None
     """Physical slot that PCI names for it."""
-    readings: Mapping[str, _Reading]
+    readings: Mapping[str, Reading]
     """What was read, by name, in base units: celsius, watts, joules, hertz, seconds, bytes; a flag
     is 0 or 1; a list has one value an NVLink. Of a lost GPU only its faults."""
     notObservable: Mapping[str, str]
@@ -631,7 +634,7 @@ class JobTold(TypedDict):
     """As it is known now; null where there was nothing to note."""
     left: list[_Positive]
     """Open findings that began while it ran; empty at its begin."""
-    diagnostic: _AskedDiagnostic | None
+    diagnostic: AskedDiagnostic | None
     """What came of asking for one; null where none was wanted."""
 
 
@@ -704,7 +707,10 @@ class Suspect(TypedDict):
 class SuspectPart(TypedDict):
     """What one kind of entry contributes to a score."""
 
-    kind: Literal["fault", "remedy", "not_held", "process", "job_died", "diagnostic_failed"]
+    kind: Annotated[
+        str,
+        Keywords(enum=("fault", "remedy", "not_held", "process", "job_died", "diagnostic_failed")),
+    ]
     """`fault`: of the device itself, the cause of an incident. `not_held`: it came back after its
     remedy."""
     count: _Positive
@@ -717,7 +723,7 @@ class Layer(TypedDict):
     """One layer of what a finding asks for. The last that speaks decides, but escalation only
     raises."""
 
-    layer: Literal["table", "company", "driver", "escalation"]
+    layer: Annotated[str, Keywords(enum=("table", "company", "driver", "escalation"))]
     """`table`: the catalogue. `company`: other members of its incident. `driver`: the driver's own
     word. `escalation`: it came back."""
     action: Action
@@ -795,8 +801,8 @@ class DiagnosticCheck(TypedDict):
     """Whether it waits until nobody uses the devices."""
 
 
-class DiagnosticGoing(TypedDict):
-    """A run that was asked for and has not ended."""
+class DiagnosticAsk(TypedDict):
+    """What was asked for, of a run under way or ended."""
 
     id: _RunId
     """Its id, unique on this node; it tells when it was asked for."""
@@ -810,6 +816,11 @@ class DiagnosticGoing(TypedDict):
     """Who asked: `schedule`, `finding #12`, a person with the process, a job."""
     reason: str
     """What for; may be empty."""
+
+
+class DiagnosticGoing(DiagnosticAsk):
+    """A run that was asked for and has not ended."""
+
     stage: Literal["waiting", "running", "ending"]
     """`ending`: it was told to end."""
     askedAt: Moment
@@ -839,21 +850,9 @@ class DiagnosticDue(TypedDict):
     """What it waits for, in words; may be empty."""
 
 
-class DiagnosticRun(TypedDict):
+class DiagnosticRun(DiagnosticAsk):
     """A run that has ended."""
 
-    id: _RunId
-    """Its id, unique on this node; it tells when it was asked for."""
-    check: _CheckName
-    """Name of the check."""
-    level: _Count
-    """DCGM's level, 1 to 4; 0 for checks that have none."""
-    gpus: list[_Count]
-    """Only these GPUs, by index; empty for all."""
-    by: Annotated[str, Keywords(examples=("root (uid 0), pid 4711",))]
-    """Who asked: `schedule`, `finding #12`, a person with the process, a job."""
-    reason: str
-    """What for; may be empty."""
     began: Moment
     """When it began."""
     ended: Moment
@@ -972,7 +971,7 @@ class Recovery(TypedDict):
     """Whether root is asked to reboot the node or to have it replaced. `vitald recovery` says what
     it made of that."""
 
-    mode: Literal["none", "automatic"]
+    mode: Annotated[str, Keywords(enum=("none", "automatic"))]
     """`[recovery] mode` of the configuration."""
     request: RecoveryRequest | None
     """What is asked for now."""
