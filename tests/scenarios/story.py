@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.unit.builders import booted, catalogue, interpreter
 from vitald import toml
-from vitald.judge.judge import ACCEPTED, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SOURCE_FAILED, Judge
+from vitald.judge.engine import Judge
 from vitald.judge.verdict import Work, fold
 from vitald.ledger import Entry, Ledger
 from vitald.model import (
@@ -29,6 +29,7 @@ from vitald.model import (
     Value,
     When,
 )
+from vitald.model.codes import ACCEPTED, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SOURCE_FAILED
 from vitald.sources.kernel_log.lines import Line, strip
 
 VERBS = (

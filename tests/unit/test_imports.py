@@ -137,7 +137,7 @@ def test_a_part_imports_only_from_those_below_it() -> None:
 
 @pytest.mark.parametrize("module", named("vitald.outputs"))
 def test_outputs_do_not_judge(module: str) -> None:
-    assert forbidden(imports(MODULES[module]), "vitald.judge.judge", "vitald.daemon", "vitald.cli") == []
+    assert forbidden(imports(MODULES[module]), "vitald.judge.engine", "vitald.daemon", "vitald.cli") == []
 
 
 @pytest.mark.parametrize("module", named("vitald.sources"))
