@@ -725,7 +725,8 @@ class Judge:
 
     def _taken_out(self, event: Event, device: Device) -> list[Transition]:
         changes = []
-        for key in tuple(self._of.get(device.component, ())):
+        own = self._of.get(device.component, ())
+        for key in sorted(own, key=lambda key: self._open[key].id):
             finding = self._open[key]
             if finding.simulated or finding.last > event.time:
                 continue
