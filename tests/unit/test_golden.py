@@ -10,6 +10,9 @@ command line. What they take of the package by name stands at the top.
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import io
 import random
 import re
 import sqlite3
@@ -17,12 +20,17 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent import config as configs
+from agent import toml
+from agent.cli import main as call
+from agent.cli import parser
 from agent.judge.judge import Judge
 from agent.judge.verdict import fold
 from agent.ledger import FILE, Entry, Ledger
@@ -31,8 +39,10 @@ from agent.outputs import form
 from tests import golden
 from tests.scenarios.story import Node, tell_story
 from tests.scenarios.test_scenarios import STORIES
-from tests.unit.builders import LINES, catalogue, interpreter, labelled, source
+from tests.system.document import DOCUMENT
+from tests.unit.builders import LINES, ROOT, catalogue, interpreter, labelled, source
 
+EXAMPLE = ROOT / "config.example.toml"
 HOW = "python -m tests.unit.test_golden"
 Json = dict[str, Any]
 
@@ -424,6 +434,278 @@ def test_replay(tmp_path: Path) -> None:
     golden.hold("replay", replay(rows, tmp_path), f"{HOW} replay")
 
 
+# --- the catalogue: every entry as it is loaded, whatever its file looks like
+
+# What an attribute of the catalogue's classes is called here, where it was renamed: new name -> old name.
+RENAMED: dict[str, str] = {}
+PROFILES = ("nvidia", "hyperpod")
+
+
+def loaded() -> Json:
+    """All that is loaded, entry by entry; of other profiles only what differs from the first."""
+    first, *others = [entries_of(profile) for profile in PROFILES]
+    told = {f"{PROFILES[0]} {name}": entry for name, entry in first.items()}
+    for profile, entries in zip(PROFILES[1:], others):
+        told |= {f"{profile} {name}": entry for name, entry in entries.items() if entry != first.get(name)}
+    return told
+
+
+def entries_of(profile: str) -> Json:
+    rules = catalogue(profile)
+    unlisted = sorted({rule.kind for rule in rules.rules.values()})
+    found = {code: plain(rule) for code, rule in rules.rules.items()}
+    found |= {f"{kind}/not-listed": plain(rules.rule(f"{kind}/not-listed")) for kind in unlisted}
+    for number, story in enumerate(rules.stories.told):
+        found[f"story {story.name}"] = {"number": number, **plain(story)}
+    found["aliases"] = plain(rules.stories._aliases)
+    found |= {f"ladder {name}": plain(one) for name, one in rules.ladders.items()}
+    found |= {f"instance {name}": plain(one) for name, one in rules.instances.items()}
+    return {**found, "lemon": plain(rules.lemon)}
+
+
+def plain(value: Any) -> Any:
+    """A value of the catalogue as JSON: dataclasses by the names of their attributes, sets in order."""
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value):
+        names = [one.name for one in dataclasses.fields(value)]
+        return {RENAMED.get(name, name): plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(one) for key, one in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(plain(one) for one in value)
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    return value
+
+
+def in_short(entry: Any) -> Json:
+    return {name: entry[name] for name in ("action", "when", "title") if name in entry}
+
+
+def test_catalogue() -> None:
+    golden.hold("catalogue", loaded(), f"{HOW} catalogue", may_grow=True)
+
+
+# --- the API's document: what it means, whatever its schemas are called and in which order they stand
+
+_PROSE = ("description", "summary", "title", "example", "examples", "tags", "discriminator")
+_UNORDERED = ("required", "enum", "anyOf", "type")
+
+
+def meaning(document: Any) -> Json:
+    """Each operation with all that it takes and answers, schemas put where they are named."""
+    told: Json = {}
+    for path, item in document["paths"].items():
+        shared = [inlined(document, one) for one in item.get("parameters", ())]
+        for method, operation in item.items():
+            if method == "parameters":
+                continue
+            whole = inlined(document, operation)
+            parameters = [*shared, *whole.pop("parameters", ())]
+            whole["parameters"] = {f"{one['in']} {one['name']}": one for one in parameters}
+            told[f"{method.upper()} {path}"] = whole
+    return told
+
+
+def inlined(document: Any, value: Any, above: tuple[str, ...] = ()) -> Any:
+    """
+    A part of the document without prose and names of schemas.
+
+    A schema that holds itself is told by how many schemas above it stands. What can be written in
+    two ways is written in one: `const` as `enum`, a list of types as `anyOf`, `oneOf` as `anyOf`.
+    """
+    if isinstance(value, list):
+        return [inlined(document, one, above) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "$ref" in value:
+        name = str(value["$ref"])
+        if name in above:
+            return {"again": len(above) - above.index(name)}
+        target: Any = document
+        for step in name.removeprefix("#/").split("/"):
+            target = target[step]
+        beside = {key: one for key, one in value.items() if key != "$ref"}
+        return inlined(document, {**target, **beside}, (*above, name))
+    found = {}
+    for key, one in value.items():
+        if key in ("properties", "patternProperties", "responses", "content", "headers"):
+            found[key] = {name: inlined(document, part, above) for name, part in one.items()}
+        elif key not in _PROSE:
+            found[key] = inlined(document, one, above)
+    return _in_one_way(found)
+
+
+def _in_one_way(schema: Json) -> Json:
+    if "const" in schema:
+        schema["enum"] = [schema.pop("const")]
+    if isinstance(schema.get("type"), list):
+        choices = [{"type": one} for one in schema.pop("type")]
+        own = {key: schema.pop(key) for key in tuple(schema) if key not in ("default", "required")}
+        schema["anyOf"] = [one if one["type"] == "null" else {**own, **one} for one in choices]
+    if "oneOf" in schema:
+        schema["anyOf"] = [*schema.get("anyOf", ()), *schema.pop("oneOf")]
+    choices = schema.get("anyOf", [])
+    if any("anyOf" in one for one in choices):
+        schema["anyOf"] = [part for one in choices for part in one.get("anyOf", [one])]
+    for key in _UNORDERED:
+        if isinstance(schema.get(key), list):
+            schema[key] = sorted(schema[key], key=golden.canonical)
+    return schema
+
+
+def test_openapi() -> None:
+    golden.hold("openapi", meaning(DOCUMENT), f"{HOW} openapi")
+
+
+def test_openapi_by_other_names() -> None:
+    """Another order, other names of schemas and other prose are no difference."""
+    text = golden.canonical(DOCUMENT)
+    names = "|".join(map(re.escape, DOCUMENT["components"]["schemas"]))
+    text = re.sub(rf'#/components/schemas/({names})"', r'#/components/schemas/Other\1"', text)
+    other = golden.parse(text)
+    schemas = other["components"]["schemas"]
+    other["components"]["schemas"] = {f"Other{name}": schemas[name] for name in reversed(schemas)}
+    other["paths"]["/v1/status"]["get"]["description"] = "Something else."
+    assert golden.canonical(meaning(other)) == golden.canonical(meaning(DOCUMENT))
+
+
+# --- the command line, and the configuration
+
+# Verbs that need no daemon, or would do something, with words that make them end at once.
+NOBODY = ("--socket", "/nonexistent/vitald.sock")
+WITHOUT_DAEMON = (
+    *(("status",), ("check",), ("check", "--strict"), ("check", "--as", "npd"), ("findings",)),
+    *(("check", "--as", "nagios"), ("check", "--as", "slurm"), ("why", "1"), ("events",)),
+    *(("gpus",), ("components",), ("expect",), ("diag", "list"), ("diag", "run", "1", "--reason", "x")),
+    *(("clear", "1", "--reason", "x"), ("remedy", "1", "--reason", "x"), ("diag", "status")),
+    *(("accept", "1", "--for", "1d", "--reason", "x"), ("release", "--reason", "x")),
+)
+ALONE = (
+    *(("version",), ("--version",), ("--help",), (), ("nonsense",), ("explain", "xid/79")),
+    *(("explain", "xid/99999"), ("explain", "nosuch/1"), ("explain",), ("scan", "/nonexistent")),
+    *(("scan", "LOG"), ("scan", "LOG", "--json"), ("replay", "/nonexistent"), ("replay", "LOG")),
+    *(("config", "check", "/nonexistent"), ("config", "check", "WRONG"), ("config", "example")),
+    *(("run", "--config", "/nonexistent"), ("run", "--config", "WRONG"), ("config",)),
+)
+
+
+def command_line() -> Json:
+    """Each verb with its options and words: how often, which values, what without them."""
+    return {" ".join(path): words for path, words in _verbs(parser(), ("vitald",))}
+
+
+def _verbs(one: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
+    words: Json = {}
+    below: dict[str, argparse.ArgumentParser] = {}
+    for action in one._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            below |= action.choices
+            continue
+        name = ", ".join(action.option_strings) or str(action.metavar or action.dest)
+        default = action.default
+        words[name] = {
+            "kind": type(action).__name__.strip("_"),
+            "takes": action.nargs,
+            "metavar": action.metavar,
+            "choices": [*map(str, action.choices)] if action.choices is not None else None,
+            "required": action.required,
+            "default": default if isinstance(default, (bool, int, float, list)) else str(default),
+            "shown": action.help != argparse.SUPPRESS,
+        }
+    groups = [sorted(_label(action) for action in group._group_actions) for group in one._mutually_exclusive_groups]
+    yield path, {**words, **({"one of": groups} if groups else {})}
+    for name, sub in below.items():
+        yield from _verbs(sub, (*path, name))
+
+
+def _label(action: argparse.Action) -> str:
+    return ", ".join(action.option_strings) or str(action.metavar or action.dest)
+
+
+def exit_codes(folder: Path) -> Json:
+    """What each verb ends with where no daemon answers, and where files are there or not."""
+    files = {"LOG": "[    1.0] NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\n"}
+    files["WRONG"] = "[nvml]\nfast = true\n"
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    asked = {" ".join(words) or "nothing": words for words in ALONE}
+    asked |= {f"{' '.join(words)}, nobody there": (*words, *NOBODY) for words in WITHOUT_DAEMON}
+    found = {}
+    for name, words in asked.items():
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            found[name] = _code_of([str(folder / one) if one in files else one for one in words])
+    return found
+
+
+def _code_of(words: list[str]) -> object:
+    try:
+        return call(words)
+    except SystemExit as ended:
+        return ended.code or 0
+
+
+def test_command_line() -> None:
+    golden.hold("command_line", command_line(), f"{HOW} command_line")
+
+
+@pytest.mark.usefixtures("catalog_loaded_once")
+def test_exit_codes(tmp_path: Path) -> None:
+    golden.hold("exit_codes", exit_codes(tmp_path), f"{HOW} command_line")
+
+
+# One value of each kind that a file can hold.
+PROBES = {
+    "flag": "true",
+    "negative": "-1",
+    "zero": "0",
+    "number": "3",
+    "fraction": "2.5",
+    "large": "100000",
+    "text": '"word"',
+    "empty": '""',
+    "path": '"/data/x"',
+    "period": '"90s"',
+    "size": '"1GiB"',
+    "address": '"127.0.0.1:9"',
+    "off": '"off"',
+    "list": '["a"]',
+    "programs": '["/opt/x", "-v"]',
+    "table": '{ "x" = 1 }',
+}
+
+
+def configuration() -> Json:
+    """Each key with its default, as the example writes it, and which kinds of values it takes."""
+    shown: Json = {}
+    section = ""
+    for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
+        if head := re.match(r"\[(\w+)\]", line):
+            section = head[1]
+        elif key := re.match(r"(#?)(\w+) = (.*)", line):
+            shown[f"{section}.{key[2]}"] = {"default": key[3], "set": not key[1]}
+    for name, entry in shown.items():
+        section, _, key_name = name.partition(".")
+        texts = {probe: f"[{section}]\n{key_name} = {value}\n" for probe, value in PROBES.items()}
+        entry["takes"] = [probe for probe, text in texts.items() if _is_taken(text, key_name)]
+    return shown
+
+
+def _is_taken(text: str, key: str) -> bool:
+    """Whether no mistake is told of this key; what does not go together with others is another matter."""
+    try:
+        configs.parse(text, toml.parse(text, "file"), "file")
+    except configs.ConfigError as error:
+        return not any(key in one for one in error.errors)
+    return True
+
+
+def test_configuration() -> None:
+    golden.hold("configuration", configuration(), f"{HOW} configuration")
+
+
 def main(names: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         for name in names or WRITERS:
@@ -441,7 +723,28 @@ def write_replay(folder: Path) -> None:
     golden.write("replay", replay(Mixture(golden.read("kinds")).events(EVENTS), folder))
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {"scenarios": write_scenarios, "replay": write_replay}
+def write_catalogue(_: Path) -> None:
+    entries = loaded()
+    golden.write_large("catalogue", entries, {name: in_short(one) for name, one in entries.items()})
+
+
+def write_openapi(_: Path) -> None:
+    golden.write("openapi", meaning(DOCUMENT))
+
+
+def write_command_line(folder: Path) -> None:
+    golden.write("command_line", command_line())
+    golden.write("exit_codes", exit_codes(folder))
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "scenarios": write_scenarios,
+    "replay": write_replay,
+    "catalogue": write_catalogue,
+    "openapi": write_openapi,
+    "command_line": write_command_line,
+    "configuration": lambda _: golden.write("configuration", configuration()),
+}
 
 if __name__ == "__main__":
     main(sys.argv[1:])
