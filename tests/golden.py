@@ -86,13 +86,22 @@ def read_summary(name: str) -> dict[str, Any]:
     return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
-def hold(name: str, now: Mapping[str, object], how: str, *, may_grow: bool = False) -> None:
+def hold(
+    name: str,
+    now: Mapping[str, object],
+    how: str,
+    *,
+    may_grow: bool = False,
+    only: str = "",
+) -> None:
     """
-    Compare with what is stored. Raises AssertionError that tells which entries differ, and where the first of them.
+    Compare with what is stored. Raises AssertionError that tells which entries differ, and where
+    the first of them does.
 
-    `how` is the command that writes the data anew. `may_grow`: entries that are not stored are no difference.
+    `how` is the command that writes the data anew. `may_grow`: entries that are not stored are no
+    difference. `only`: with which letters the names of the entries begin that are compared.
     """
-    before = read(name)
+    before = {key: value for key, value in read(name).items() if key.startswith(only)}
     changed = [key for key in before if canonical(before[key]) != canonical(now.get(key))]
     changed += [] if may_grow else sorted({*now} - {*before})
     if not changed:

@@ -651,7 +651,6 @@ def test_command_line() -> None:
     golden.hold("command_line", command_line(), f"{HOW} command_line")
 
 
-@pytest.mark.usefixtures("catalog_loaded_once")
 def test_exit_codes(tmp_path: Path) -> None:
     golden.hold("exit_codes", exit_codes(tmp_path), f"{HOW} command_line")
 
