@@ -1,5 +1,5 @@
 """
-What must stay as it is while the code behind it is rewritten: data that was written once, and what differs from it.
+What must stay as it is while the code behind it is rewritten: data written once, and what differs.
 
 Each file of `tests/data/golden/` is a table by name. A complete form that is too large to be read
 lies beside its table of digests, compressed, so that a difference can be told key by key.
@@ -19,6 +19,7 @@ from tests.harness import ROOT
 
 FOLDER = ROOT / "tests" / "data" / "golden"
 _SHOWN = 12  # differences that a failure tells
+_NAMED = 6  # entries that it names
 _WIDTH = 160  # characters of a value that it shows
 _DIGITS = 16  # of a SHA-256 in hexadecimal
 
@@ -77,13 +78,20 @@ def read(name: str) -> dict[str, Any]:
     """The stored table: the complete one, where there is one."""
     packed = FOLDER / f"{name}.json.gz"
     if packed.exists():
-        return json.loads(gzip.decompress(packed.read_bytes()))  # type: ignore[no-any-return]
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        whole: dict[str, Any] = json.loads(gzip.decompress(packed.read_bytes()))
+        return whole
+    return read_summary(name)
 
 
 def read_summary(name: str) -> dict[str, Any]:
-    """Digest and summary of each entry of a large table."""
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    """What can be read of a table: of a large one the digest and a summary of each entry."""
+    found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def count_differing(before: Mapping[str, object], now: Mapping[str, object]) -> int:
+    """How many entries are not the same in both."""
+    return sum(before.get(key) != now.get(key) for key in {*before, *now})
 
 
 def hold(
@@ -107,9 +115,11 @@ def hold(
     if not changed:
         return
     first = changed[0]
-    told = differences({first: before[first]} if first in before else {}, {first: now[first]} if first in now else {})
-    others = f" (then {', '.join(changed[1:6])}{', …' if len(changed) > 6 else ''})" if changed[1:] else ""
-    lines = [f"{name}: {len(changed)} of {len(before)} differ, first {first}{others}"]
+    was, is_now = ({first: one[first]} if first in one else {} for one in (before, now))
+    told = differences(was, is_now)
+    others = ", ".join([*changed[1:_NAMED], *(["…"] if len(changed) > _NAMED else [])])
+    head = f"{name}: {len(changed)} of {len(before)} differ, first {first}"
+    lines = [f"{head}; then {others}" if others else head]
     lines += [f"  {one}" for one in islice(told, _SHOWN)]
     raise AssertionError("\n".join([*lines, f"  where that is meant: {how}"]))
 

@@ -153,7 +153,13 @@ class Node:
     def verdicts(self) -> dict[str, Verdict]:
         """What would be answered now, by the work that it is asked for."""
         looked = self.now if self.hearing else self.looked
-        source = SourceHealth(name="kernel_log", state=SourceState.OK, deadline=30.0, last_seen=looked, looked=looked)
+        source = SourceHealth(
+            name="kernel_log",
+            state=SourceState.OK,
+            deadline=30.0,
+            last_seen=looked,
+            looked=looked,
+        )
         incidents = {one.id: one for one in self.judge.incidents}
         return {
             name: fold(

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ Json = dict[str, Any]
 _OPEN = ("version",)
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? \S+")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_FATAL = "20034, Fatal, Link 38 LTSSM Fault Up"
 _RECOVERY = """
 [recovery]
 mode = "automatic"
@@ -50,7 +51,7 @@ _ASKED = (
 
 
 def shape_of(page: str) -> Json:
-    """Each family's type, and of its samples the labels with their values; numbers are not looked at."""
+    """Each family's type, and the labels of its samples with their values."""
     found: Json = {}
     family = ""
     for line in page.splitlines():
@@ -72,7 +73,7 @@ def shape_of(page: str) -> Json:
 
 @contextmanager
 def gpu_node(folder: Path) -> Iterator[Node]:
-    """Eight H100 of which one is off the bus, with a diagnostic that ran, and drills and unknown codes."""
+    """Eight H100, a diagnostic that ran, and lines of other devices and of an unknown code."""
     gpus = SimulatedNode(folder / "gpus", "h100")
     with Dcgmi(folder / "bin", gpus=8) as dcgmi:
         extra = f"""
@@ -89,7 +90,7 @@ enabled = false
             node.wait(lambda status: status["status"] == "healthy", 20.0)
             ended(node, asked(node, 1), 30.0)
             node.write(xid(1), xid(2, code=13, pci="0000:3b:00", message="Graphics Exception"))
-            node.write("nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 38 LTSSM Fault Up")
+            node.write(f"nvidia-nvswitch0: SXid (PCI:0000:87:00.0): {_FATAL}")
             node.write(xid(3, code=9999))
             wait_for_pid(node, 3)
             yield node
@@ -145,7 +146,8 @@ def told(name: str, node: Node) -> Json:
 
 @pytest.fixture(autouse=True)
 def _compiler() -> None:
-    require(shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)")
+    found = shutil.which("cc") or shutil.which("gcc")
+    require(found, "a C compiler (apt-get install gcc libc6-dev)")
 
 
 @pytest.mark.slow
@@ -153,11 +155,17 @@ def _compiler() -> None:
 def test_metrics(name: str, tmp_path: Path) -> None:
     """Some are there only after a second look: what is held is what comes to be there."""
     before = of_node(name, golden.read("metrics"))
+    found: list[Json] = []  # as near to that as it has come
+
+    def as_before() -> bool:
+        found.append(told(name, node))
+        found[:] = [min(found, key=lambda one: golden.count_differing(before, one))]
+        return found[0] == before
+
     with NODES[name](tmp_path) as node:
-        try:
-            node.until(lambda: told(name, node) == before, 20.0, "the metrics that there were")
-        except AssertionError:
-            golden.hold("metrics", told(name, node), HOW, only=f"{name} ")
+        with suppress(AssertionError):  # what differs is told below
+            node.until(as_before, 20.0, "the metrics that there were")
+        golden.hold("metrics", found[0], HOW, only=f"{name} ")
         if name == "gpu":
             golden.hold("metrics_exit_codes", exit_codes(node), HOW)
 

@@ -1,11 +1,11 @@
 """
 Golden tests: what was answered before the code behind it was rewritten is answered still.
 
-They go through what stays where it is: scenario files, events and the ledger's columns, the API's JSON, the
-command line. What they take of the package by name stands at the top.
+They go through what stays where it is: scenario files, events and the ledger's columns, the API's
+JSON, the command line. What they take of the package by name stands at the top.
 
-`python -m tests.unit.test_golden` writes tests/data/golden/ anew, where a change of behaviour is meant; with names
-(`scenarios`, `replay`, `catalogue`, ...) only these.
+`python -m tests.unit.test_golden` writes tests/data/golden/ anew, where a change of behaviour is
+meant; with names (`scenarios`, `replay`, `catalogue`, ...) only these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 import sqlite3
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, redirect_stderr, redirect_stdout
 from enum import Enum
@@ -52,7 +52,8 @@ _WORDS = ("cause", "title", "because", "meaning", "advice", "todo", "clears", "r
 
 # --- the scenarios: what is answered after each line, and what the ledger holds at the end
 
-# Of a finding's JSON: what its catalogue entry says of it whatever happens. The catalogue has a table of its own.
+# Of a finding's JSON: what its entry always says of it. The catalogue has a table of its own.
+_IN_SHORT = ("code", "component", "action", "when", "count")
 _OF_THE_ENTRY = ("meaning", "source", "class")
 # What a ledger holds of the judgement. Checksums and numbers of rows are no part of it.
 _TABLES = ("findings", "incidents", "transitions", "marks", "devices", "settled")
@@ -77,7 +78,7 @@ def tell_all(folder: Path) -> tuple[Json, Json]:
 
 
 class Steps:
-    """What the API would answer after each line of a story; of later lines only what they change."""
+    """What the API would answer after each line of a story: what the line changes."""
 
     def __init__(self) -> None:
         self.told: Json = {}
@@ -85,26 +86,31 @@ class Steps:
         self.in_short: list[str] = []
 
     def look(self, node: Node, text: str) -> None:
-        findings = {f"finding {one.id}": form.finding(one, node.catalog) for one in node.judge.opened}
-        self.in_short = [f"{one['code']} {one['component']} {one['action']} {one['when']} x{one['count']}" for one in findings.values()]
+        opened, rules = node.judge.opened, node.catalog
+        findings = {f"finding {one.id}": form.finding(one, rules) for one in opened}
+        self.in_short = [" ".join(str(one[key]) for key in _IN_SHORT) for one in findings.values()]
+        found_in = defaultdict(list)
+        for found in node.standing:
+            found_in[found.incident].append(found)
         incidents = {
-            f"incident {one.id}": form.incident(one, [found for found in node.standing if found.incident == one.id], node.catalog)
-            for one in node.judge.incidents
+            f"incident {number}": form.incident(one, found_in[number], rules)
+            for number, one in ((one.id, one) for one in node.judge.incidents)
         }
         verdicts = {work: form.verdict(verdict) for work, verdict in node.verdicts().items()}
         scores = form.suspects(node.judge.suspects(node.now + node.stepped), node.catalog, {})
         shown: Json = {**verdicts, "suspects": scores, **incidents}
-        for name, found in findings.items():
-            shown[name] = {key: value for key, value in found.items() if key not in _OF_THE_ENTRY}
+        for name, told in findings.items():
+            shown[name] = {key: value for key, value in told.items() if key not in _OF_THE_ENTRY}
         changed = {name: one for name, one in shown.items() if self.shown.get(name) != one}
         gone = sorted(self.shown.keys() - shown.keys())
         if changed or gone:
-            self.told[f"{len(self.told):03} {text[:70]}"] = {**changed, **({"gone": gone} if gone else {})}
+            step = f"{len(self.told):03} {text[:70]}"
+            self.told[step] = {**changed, "gone": gone} if gone else changed
         self.shown = shown
 
 
 def stored(path: Path, tables: Iterable[str] = _TABLES, where: str = "1") -> Json:
-    """What a ledger's file holds, as rows by the columns' names, in the order in which they were stored."""
+    """What a ledger's file holds: rows by the columns' names, in the order of their storing."""
     with closing(sqlite3.connect(path)) as db:
         db.row_factory = sqlite3.Row
         return {
@@ -158,11 +164,14 @@ DEVICES = {
 }
 # What the daemon and people do; the generator below says when.
 _ACTS = ("vitald/cleared", "vitald/remedy_begun", "vitald/accepted")
-_OWN = (*_ACTS, "vitald/boot", "vitald/clock_stepped", "device/identity", "device/replaced", "job/died")
+_OWN = (
+    *("vitald/boot", "vitald/clock_stepped", "device/identity", "device/replaced", "job/died"),
+    *_ACTS,
+)
 
 
 def kinds() -> Json:
-    """What the generator draws from: each code with a component's kind, and fields that make its cases hold."""
+    """What the generator draws from: each code, its kind of component, fields for its cases."""
     found: Json = {}
 
     def add(code: str, kind: str, fields: Mapping[str, Any], line: bool) -> None:
@@ -176,7 +185,8 @@ def kinds() -> Json:
     for text in texts:
         sighting = reader.recognise(text.encode())
         if sighting is not None:
-            one = reader.event(sighting, text.encode(), 0, identity="i", time=0.0, boot_id="a", usec=None)
+            record: Json = {"identity": "i", "time": 0.0, "boot_id": "a", "usec": None}
+            one = reader.event(sighting, text.encode(), 0, **record)
             add(one.code, one.component.kind.value, one.fields, line=True)
     for code, rule in catalogue().rules.items():
         line = rule.kind in ("xid", "sxid")
@@ -201,13 +211,14 @@ def _holding(where: Mapping[str, tuple[Any, ...]]) -> Json:
 
 
 class Mixture:
-    """Events as rows, the same for the same seed on every Python: only `random.random` is drawn from."""
+    """Events as rows, the same on every Python: only `random.random` is drawn from."""
 
     def __init__(self, table: Json) -> None:
         self._draw = random.Random(_SEED).random
         self._codes = sorted(table)
         self._table = table
-        self._curing = [one for one in self._codes if one.startswith(("device/", "driver/", "diagnostic/"))]
+        curing = ("device/", "driver/", "diagnostic/")
+        self._curing = [one for one in self._codes if one.startswith(curing)]
         self._now, self._boot, self._booted, self._number = _BEGUN, 0, _BEGUN, 0
         self._last: list[Json] = []  # some that were told before, which people speak of
 
@@ -231,7 +242,8 @@ class Mixture:
             elif one < 0.016:
                 yield self._death()
             elif one < 0.018 and self._last:
-                yield self._row("device/replaced", self._pick(self._last)["component"], {"by": "alice"})
+                who = self._pick(self._last)["component"]
+                yield self._row("device/replaced", who, {"by": "alice"})
             elif one < 0.03:
                 yield self._seen(self._pick(self._curing))
             elif one < 0.18 and self._last:
@@ -365,12 +377,16 @@ def replay(rows: Iterable[Json], folder: Path) -> Json:
     for number, row in enumerate(rows, start=1):
         event = as_event(row)
         changes = judge.apply(event)
-        entries.append(Entry(events=(event,), transitions=tuple(changes), changes=judge.take_changes()))
+        remembered = judge.take_changes()
+        entries.append(
+            Entry(events=(event,), transitions=tuple(changes), changes=remembered),
+        )
         counts.update(one.finding.code for one in changes)
         if number % _EACH == 0:
             ledger.commit(entries)
             entries = []
-            told[f"{number:06}"] = digests({**standing(folder / FILE), **answered(judge, event.time)})
+            stands = {**standing(folder / FILE), **answered(judge, event.time)}
+            told[f"{number:06}"] = digests(stands)
             forget_told(folder / FILE)
     ledger.close()
     return {**told, "transitions": dict(sorted(counts.items()))}
@@ -410,7 +426,7 @@ def answered(judge: Judge, now: float) -> Json:
 
 
 def digests(told: Json) -> Json:
-    """How many rows each table has with the digest of what is no words in it, and a digest of all words."""
+    """How many rows each table has with their digest but for words, and one of all words."""
     said: list[object] = []
     plain = {name: _without_words(value, said) for name, value in told.items()}
     counted = {name: [len(value), golden.digest(value)] for name, value in plain.items()}
@@ -436,7 +452,7 @@ def test_replay(tmp_path: Path) -> None:
 
 # --- the catalogue: every entry as it is loaded, whatever its file looks like
 
-# What an attribute of the catalogue's classes is called here, where it was renamed: new name -> old name.
+# Attributes of the catalogue's classes that were renamed: new name -> name in the data.
 RENAMED: dict[str, str] = {}
 PROFILES = ("nvidia", "hyperpod")
 
@@ -446,7 +462,8 @@ def loaded() -> Json:
     first, *others = [entries_of(profile) for profile in PROFILES]
     told = {f"{PROFILES[0]} {name}": entry for name, entry in first.items()}
     for profile, entries in zip(PROFILES[1:], others):
-        told |= {f"{profile} {name}": entry for name, entry in entries.items() if entry != first.get(name)}
+        other = {name: entry for name, entry in entries.items() if entry != first.get(name)}
+        told |= {f"{profile} {name}": entry for name, entry in other.items()}
     return told
 
 
@@ -464,7 +481,7 @@ def entries_of(profile: str) -> Json:
 
 
 def plain(value: Any) -> Any:
-    """A value of the catalogue as JSON: dataclasses by the names of their attributes, sets in order."""
+    """A value of the catalogue as JSON: dataclasses by their attributes, sets in order."""
     if isinstance(value, Enum):
         return value.value
     if dataclasses.is_dataclass(value):
@@ -487,7 +504,7 @@ def test_catalogue() -> None:
     golden.hold("catalogue", loaded(), f"{HOW} catalogue", may_grow=True)
 
 
-# --- the API's document: what it means, whatever its schemas are called and in which order they stand
+# --- the API's document: what it means, whatever its schemas are called and their order is
 
 _PROSE = ("description", "summary", "title", "example", "examples", "tags", "discriminator")
 _UNORDERED = ("required", "enum", "anyOf", "type")
@@ -578,8 +595,9 @@ NOBODY = ("--socket", "/nonexistent/vitald.sock")
 WITHOUT_DAEMON = (
     *(("status",), ("check",), ("check", "--strict"), ("check", "--as", "npd"), ("findings",)),
     *(("check", "--as", "nagios"), ("check", "--as", "slurm"), ("why", "1"), ("events",)),
-    *(("gpus",), ("components",), ("expect",), ("diag", "list"), ("diag", "run", "1", "--reason", "x")),
-    *(("clear", "1", "--reason", "x"), ("remedy", "1", "--reason", "x"), ("diag", "status")),
+    *(("gpus",), ("components",), ("expect",), ("diag", "list"), ("diag", "status")),
+    *(("clear", "1", "--reason", "x"), ("remedy", "1", "--reason", "x")),
+    ("diag", "run", "1", "--reason", "x"),
     *(("accept", "1", "--for", "1d", "--reason", "x"), ("release", "--reason", "x")),
 )
 ALONE = (
@@ -596,14 +614,17 @@ def command_line() -> Json:
     return {" ".join(path): words for path, words in _verbs(parser(), ("vitald",))}
 
 
-def _verbs(one: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
+Verb = tuple[tuple[str, ...], Json]
+
+
+def _verbs(one: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[Verb]:
     words: Json = {}
     below: dict[str, argparse.ArgumentParser] = {}
     for action in one._actions:
         if isinstance(action, argparse._SubParsersAction):
             below |= action.choices
             continue
-        name = ", ".join(action.option_strings) or str(action.metavar or action.dest)
+        name = _label(action)
         default = action.default
         words[name] = {
             "kind": type(action).__name__.strip("_"),
@@ -614,7 +635,8 @@ def _verbs(one: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[tupl
             "default": default if isinstance(default, (bool, int, float, list)) else str(default),
             "shown": action.help != argparse.SUPPRESS,
         }
-    groups = [sorted(_label(action) for action in group._group_actions) for group in one._mutually_exclusive_groups]
+    exclusive = [group._group_actions for group in one._mutually_exclusive_groups]
+    groups = [sorted(_label(action) for action in group) for group in exclusive]
     yield path, {**words, **({"one of": groups} if groups else {})}
     for name, sub in below.items():
         yield from _verbs(sub, (*path, name))
@@ -693,7 +715,7 @@ def configuration() -> Json:
 
 
 def _is_taken(text: str, key: str) -> bool:
-    """Whether no mistake is told of this key; what does not go together with others is another matter."""
+    """Whether no mistake is told that names this key."""
     try:
         configs.parse(text, toml.parse(text, "file"), "file")
     except configs.ConfigError as error:
@@ -703,6 +725,13 @@ def _is_taken(text: str, key: str) -> bool:
 
 def test_configuration() -> None:
     golden.hold("configuration", configuration(), f"{HOW} configuration")
+
+
+@pytest.mark.parametrize("name", ["scenarios", "catalogue"])
+def test_digests_are_of_what_is_stored(name: str) -> None:
+    whole = golden.read(name)
+    told = {key: entry[0] for key, entry in golden.read_summary(name).items()}
+    assert told == {key: golden.digest(value) for key, value in whole.items()}
 
 
 def main(names: list[str]) -> None:
