@@ -150,6 +150,7 @@ def test_scenarios(tmp_path: Path) -> None:
 EVENTS = 100_000
 _EACH = 5_000  # events from one digest to the next
 _SEED = 16
+_OFTEN = 8  # in scenarios: codes that are told together here, too
 _BEGUN = 1_700_000_000.0
 DEVICES = {
     "node": ["node"],
@@ -194,6 +195,10 @@ def kinds() -> Json:
             add(code, rule.component.value, case, line)
     add("xid/9999", "gpu", {}, line=True)
     add("sxid/99999", "nvswitch", {"fatal": True}, line=True)
+    scenarios = " ".join(path.read_text(encoding="utf-8") for path in STORIES)
+    often = Counter(re.findall(r"\b[a-z_]+/[a-z0-9_]+(?=[ @])", scenarios))
+    for code, entry in found.items():
+        entry["often"] = often[code] >= _OFTEN
     return {code: entry for code, entry in found.items() if code not in _OWN}
 
 
@@ -218,6 +223,8 @@ class Mixture:
         self._codes = sorted(table)
         self._table = table
         curing = ("device/", "driver/", "diagnostic/")
+        often = [one for one in self._codes if table[one]["often"]]
+        self._of_a_gpu = [one for one in often if table[one]["component"] == "gpu"]
         self._curing = [one for one in self._codes if one.startswith(curing)]
         self._now, self._boot, self._booted, self._number = _BEGUN, 0, _BEGUN, 0
         self._last: list[Json] = []  # some that were told before, which people speak of
@@ -229,6 +236,10 @@ class Mixture:
             one = self._draw()
             if one > 0.35 and self._last:
                 yield self._storm()
+                continue
+            if one > 0.27:
+                self._now += round(self._draw() * 40.0, 3)
+                yield self._beside()
                 continue
             self._now += self._gap()
             if one < 0.001:
@@ -311,6 +322,14 @@ class Mixture:
         of = self._pick(self._last)
         return self._seen(of["code"], of["component"])
 
+    def _beside(self) -> Json:
+        """What is often told of a GPU, of one of two, or what a person does about it."""
+        code, who = self._pick(self._of_a_gpu), self._pick(DEVICES["gpu"][:2])
+        if self._draw() > 0.1:
+            return self._seen(code, who)
+        fields = {"code": code, "by": "alice", "reason": "seen to"}
+        return self._row("vitald/cleared", who, fields)
+
     def _storm(self) -> Json:
         """The last fault is told once more, a few milliseconds later."""
         self._now += round(self._draw() * 0.05, 3)
@@ -344,7 +363,8 @@ class Mixture:
                 more["follows"] = self._last[-1]["identity"]
             elif one < 0.21:  # read late
                 fields["approximate"] = one < 0.2
-                more["time"] = round(self._now - self._draw() * 900.0, 3)
+                longest = 900.0 if self._draw() < 0.5 else 90.0
+                more["time"] = round(self._now - self._draw() * longest, 3)
                 more["boot_id"] = f"boot-{self._boot - (one < 0.19)}"
         elif one < 0.014:
             fields["again"] = "the driver was loaded"
