@@ -2,7 +2,7 @@
 Who has the accelerators' device files open, and which processes are steps of Slurm jobs.
 
 Owns     one table of a node's processes, cheap enough to be brought up to date several times a second.
-Refuses  whose work counts: that is the idle gate's.
+Refuses  whose work counts: that is the idle detector's.
 
 Kernel threads are recognised once. Tables of open files, which cost the most, are read at each look for young processes and
 else every two seconds, and the longer one takes the more seldom. Nothing is asked of a process that needs its memory (its command line,
