@@ -118,8 +118,8 @@ def test_a_folder_that_is_laid_over_the_catalogue_has_policies_of_its_own(folder
     (extra / "site.toml").write_text(user())
     with pytest.raises(CatalogError) as caught:
         load(folder=folder, extra=extra)
-    place = f"{extra}/site.toml: [xid.1] policy: "
-    assert caught.value.errors == [place + "no policy 'shared' in this file"]
+    file = extra / "site.toml"
+    assert caught.value.errors == [f"{file}: [xid.1] policy: no policy 'shared' in {file}"]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_a_folder_that_is_laid_over_the_catalogue_has_policies_of_its_own(folder
     [
         (
             policy() + user() + user("xid.2", policy="sharde"),
-            "[xid.2] policy: no policy 'sharde' in this file, did you mean shared?",
+            "[xid.2] policy: no policy 'sharde' in site.toml, did you mean shared?",
         ),
-        (user(), "[xid.1] policy: no policy 'shared' in this file"),
+        (user(), "[xid.1] policy: no policy 'shared' in site.toml"),
         (user(policy=5), "[xid.1] policy: expected text, found 5"),
         (user(policy=["shared"]), "[xid.1] policy: expected text, found ['shared']"),
         (policy() + table("xid.1", **GOOD), "[policies.shared]: no entry names this policy"),

@@ -85,7 +85,8 @@ class Policies:
             return {**self._policies[name], **own}
         problem = f"expected text, found {name!r}"
         if isinstance(name, str):
-            problem = f"no policy {name!r} in this file{toml.suggest(name, self._policies)}"
+            hint = toml.suggest(name, self._policies)
+            problem = f"no policy {name!r} in {self._origin}{hint}"
         place = f"{self._origin}: [{code.replace('/', '.')}]"
         self._errors.append(f"{place} policy: {problem}")
         return {**_STAND_IN, **own}
