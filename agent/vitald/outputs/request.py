@@ -9,13 +9,14 @@ import asyncio
 import json
 import re
 import time
-from datetime import datetime, timezone
+from datetime import timezone
 
 import structlog
 from aiohttp import web
 
 from vitald import toml
 from vitald.outputs.peer import Peer
+from vitald.timestamps import parse_rfc3339
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
@@ -68,7 +69,7 @@ def since_of(text: str | None) -> tuple[int, float | None]:
     except ValueError:
         pass
     try:
-        moment = datetime.fromisoformat(re.sub(r"[Zz]\Z", "+00:00", text))
+        moment = parse_rfc3339(text)
         return 0, (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
     except (ValueError, OverflowError):
         raise Refused(400, f"since: {text[:80]!r} is no event id, RFC 3339 time or duration such as 30m") from None

@@ -29,6 +29,7 @@ import pynvml
 from vitald.sources.nvml import calls, readings
 from vitald.sources.nvml.calls import Call, Gpu
 from vitald.sources.nvml.marker import MARKER
+from vitald.text import replace_unprintable
 
 SIMULATED = "vitald_simulated_nvml"  # the symbol by which the simulated library says that it is one
 
@@ -301,7 +302,7 @@ class Worker:
 def _available(answer: Any) -> Any:
     """What a call gave, unless that stands for no value: then it failed. Text is for one line of a terminal or a page."""
     if isinstance(answer, str):
-        return "".join(char if char.isprintable() else "?" for char in answer)
+        return replace_unprintable(answer)
     parts = answer if isinstance(answer, (list, tuple)) else (answer,)
     if any(isinstance(part, int) and part in calls.NOT_AVAILABLE for part in parts):
         raise pynvml.NVMLError(calls.NO_VALUE)
