@@ -58,7 +58,7 @@ PURE = ["vitald.model", "vitald.text", *RULES, *named("vitald.judge"), "vitald.d
 
 # Each part imports only from those before it. A part is a module of `vitald`, or a package with all that is in it.
 LAYERS = (
-    *("text", "timestamps"),
+    *("text", "timestamps", "backoff"),
     *("model", "toml", "lane", "lock", "log"),
     *("catalog", "judge"),
     *("config", "sources"),

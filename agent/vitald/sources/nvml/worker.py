@@ -26,6 +26,7 @@ from typing import Any
 
 import pynvml
 
+from vitald.backoff import Backoff
 from vitald.sources.nvml import calls, readings
 from vitald.sources.nvml.calls import Call, Gpu
 from vitald.sources.nvml.marker import MARKER
@@ -37,6 +38,7 @@ _NO_GPUS = 1  # nvmlInitWithFlags: succeed as long as the driver answers
 _WAIT_MS = 60_000
 _EVENTS = 0x1 | 0x2 | 0x8 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 _MASK = "nvmlDeviceGetSupportedEventTypes"  # of which all may be set
+_DEAF = Backoff(1.0, 60.0)  # between attempts to wait for events
 _STACK_BYTES = 256 * 1024
 _PR_SET_PDEATHSIG = 1
 
@@ -272,7 +274,7 @@ class Worker:
 
     def _wait(self, gpu: Gpu, events: Any) -> None:
         """Until the GPU is lost. Other errors are waited out: they come at once, every time."""
-        pause = 1.0
+        failures = 0
         while True:
             try:
                 event = pynvml.nvmlEventSetWait_v2(events, _WAIT_MS)
@@ -285,8 +287,8 @@ class Worker:
                     with suppress(pynvml.NVMLError):  # it holds a descriptor, and for a GPU that comes back there is another
                         pynvml.nvmlEventSetFree(events)
                     return
-                time.sleep(pause)
-                pause = min(pause * 2, 60.0)
+                time.sleep(_DEAF.delay_s(failures))
+                failures += 1
                 continue
             # An event is about the GPU that it names, whichever set it came through.
             address = self._addresses.get(_pointer(event.device), gpu.address)
