@@ -54,12 +54,21 @@ def named(prefix: str) -> list[str]:
 
 GRAMMARS = [f"vitald.sources.kernel_log.{name}" for name in ("clock", "lines", "recognise", "record", "sighting", "sxid", "xid")]
 RULES = [name for name in named("vitald.catalog") if name != READER]
-PURE = ["vitald.model", "vitald.text", *RULES, *named("vitald.judge"), "vitald.diagnostics.report", *GRAMMARS, *ROOTS_RULES]
+PURE = [
+    "vitald.model",
+    "vitald.text",
+    "vitald.checking",
+    *RULES,
+    *named("vitald.judge"),
+    "vitald.diagnostics.report",
+    *GRAMMARS,
+    *ROOTS_RULES,
+]
 
 # Each part imports only from those before it. A part is a module of `vitald`, or a package with all that is in it.
 LAYERS = (
     *("text", "timestamps", "backoff"),
-    *("model", "toml", "lane", "lock", "log"),
+    *("model", "toml", "checking", "lane", "lock", "log"),
     *("catalog", "judge"),
     *("config", "sources"),
     *("ledger", "jobs", "board", "keeper", "pipeline", "supervisor"),
