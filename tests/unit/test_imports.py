@@ -54,11 +54,20 @@ def named(prefix: str) -> list[str]:
 
 GRAMMARS = [f"vitald.sources.kernel_log.{name}" for name in ("clock", "lines", "recognise", "record", "sighting", "sxid", "xid")]
 RULES = [name for name in named("vitald.catalog") if name != READER]
-PURE = [*named("vitald.model"), *RULES, *named("vitald.judge"), *GRAMMARS, *ROOTS_RULES]
+PURE = [
+    *named("vitald.model"),
+    "vitald.text",
+    "vitald.checking",
+    *RULES,
+    *named("vitald.judge"),
+    *GRAMMARS,
+    *ROOTS_RULES,
+]
 
 # Each part imports only from those before it. A part is a module of `vitald`, or a package with all that is in it.
 LAYERS = (
-    *("model", "toml", "lane", "lock", "log"),
+    *("text", "timestamps", "backoff"),
+    *("model", "toml", "checking", "lane", "lock", "log"),
     "slurm",
     *("catalog", "judge"),
     *("config", "sources"),

@@ -8,7 +8,7 @@ Every mistake is told, all of them at once, each with file, entry and key.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -23,12 +23,14 @@ from vitald.catalog.shape import HEAD, begins_with_driver, expand, first_letters
 from vitald.catalog.tables import FILES, read_instances, read_ladders, read_lemon, read_stories
 from vitald.catalog.watch import Watch
 from vitald.catalog.watch import read as read_watch
+from vitald.checking import read_flag, read_member
 from vitald.model import Action, ComponentKind, When
 
 FOLDER = Path(__file__).parent
 PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("*.toml")))
 
 E = TypeVar("E", bound=Enum)
+V = TypeVar("V")
 Raw = dict[str, tuple[toml.Table, str]]  # code -> keys, origin
 
 
@@ -220,10 +222,15 @@ class _Entry:
 
     def flag(self, key: str) -> bool | None:
         value = self.keys.get(key)
-        if value is not None and not isinstance(value, bool):
-            self.wrong(key, f"expected true or false, found {value!r}")
+        return None if value is None else self.checked(key, read_flag, value)
+
+    def checked(self, key: str, read: Callable[[object], V], value: object) -> V | None:
+        """What `read` makes of a value; None, and a mistake told, where it raises ValueError."""
+        try:
+            return read(value)
+        except ValueError as error:
+            self.wrong(key, str(error))
             return None
-        return value
 
     def kinds(self, key: str) -> tuple[ComponentKind, ...]:
         return tuple(kind for word in self.texts(key) if (kind := self.of_enum(key, word, ComponentKind)) is not None)
@@ -242,11 +249,7 @@ class _Entry:
         return self.of_enum(key, self.keys[key], enum) or default
 
     def of_enum(self, key: str, value: object, enum: type[E]) -> E | None:
-        known = [member.value for member in enum]
-        if value in known:
-            return enum(value)
-        self.wrong(key, f"{value!r} is none of {', '.join(known)}{toml.suggest(str(value), known)}")
-        return None
+        return self.checked(key, lambda word: read_member(word, enum), value)
 
     def escalation(self) -> str:
         name = self.text("escalation", required=True)
@@ -347,11 +350,7 @@ class _Entry:
     def diagnostic(self) -> Diagnosis | None:
         if "diagnostic" not in self.keys:
             return None
-        try:
-            return read_diagnosis(self.keys["diagnostic"])
-        except ValueError as error:
-            self.wrong("diagnostic", str(error))
-            return None
+        return self.checked("diagnostic", read_diagnosis, self.keys["diagnostic"])
 
     def match(self) -> tuple[str, ...]:
         patterns = []

@@ -8,6 +8,7 @@ from typing import cast
 
 from vitald.cli import client, render
 from vitald.cli.render import Json
+from vitald.text import join_first
 
 _MANY = 16  # of one kind; beyond that the healthy ones are only counted
 _NAMES = 6  # readings of one gap
@@ -106,7 +107,7 @@ def _coverage(told: Sequence[Json], sources: Sequence[Json], *, whole: bool) -> 
 def _gap(gap: Json, of: int, *, whole: bool) -> str:
     readings, components = cast("list[str]", gap["readings"]), cast("list[str]", gap["components"])
     most = len(readings) if whole else _NAMES
-    names = ", ".join(readings[:most]) + (f" and {len(readings) - most} more" if len(readings) > most else "")
+    names = join_first(readings, most)
     if len(components) >= of:
         whom = ""
     elif whole or len(components) <= 2:

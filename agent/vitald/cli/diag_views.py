@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import cast
 
 from vitald.cli import render
 from vitald.cli.render import Json
+from vitald.text import join_ranges
 
 _OUTCOMES = {
     "pass": ("PASS", "green"),
@@ -46,18 +47,7 @@ def words(one: Json) -> str:
 
 
 def _on(gpus: Sequence[int]) -> str:
-    return f" on GPU{'s' if len(gpus) > 1 else ''} {numbers(gpus)}" if gpus else ""
-
-
-def numbers(gpus: Iterable[int]) -> str:
-    """`0-3, 6`."""
-    runs: list[list[int]] = []
-    for gpu in sorted(set(gpus)):
-        if runs and gpu == runs[-1][-1] + 1:
-            runs[-1].append(gpu)
-        else:
-            runs.append([gpu])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f" on GPU{'s' if len(gpus) > 1 else ''} {join_ranges(gpus)}" if gpus else ""
 
 
 def span(seconds: float) -> str:
@@ -175,7 +165,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 def full(run: Json) -> Iterator[str]:
     """The outcome first, then why, then what was tested."""
     culprits = cast("list[int]", run["culprits"])
-    blamed = f"  GPU {numbers(culprits)}" if culprits else ""
+    blamed = f"  GPU {join_ranges(culprits)}" if culprits else ""
     yield f"{render.colour(words(run), 'bold')}  {outcome_word(run)}{render.colour(blamed, 'bold')}  took {span(cast('float', run['seconds']))}"
     yield from _told(run)
     tests = cast("list[Json]", run["tests"])
@@ -250,9 +240,9 @@ def _by_status(kind: str, statuses: object) -> str:
         return ""
     if len(by) == 1:
         ((status, devices),) = by.items()
-        return f"{_status(status)}  {kind} {numbers(devices)}"
+        return f"{_status(status)}  {kind} {join_ranges(devices)}"
     ordered = sorted(by.items(), key=lambda one: (one[0].lower() == "pass", len(one[1])))
-    return ", ".join(f"{_status(status)} {kind} {numbers(devices)}" for status, devices in ordered)
+    return ", ".join(f"{_status(status)} {kind} {join_ranges(devices)}" for status, devices in ordered)
 
 
 def _waits(fault: Json) -> bool:

@@ -39,6 +39,7 @@ from vitald.recovery.cluster import Scheduler, Wish
 from vitald.recovery.decision import Decision, Facts, Node, Standing, Step, Told, decide
 from vitald.recovery.request import FILE, MOST_BYTES, Kind, Request, RequestBroken
 from vitald.recovery.request import parse as parse_request
+from vitald.timestamps import format_rfc3339
 
 Json = dict[str, object]
 
@@ -350,5 +351,5 @@ def in_words(told: Json, *, would: bool = False) -> str:
 
 def say(level: str, event: str, **pairs: object) -> None:
     """A line of log as the daemon writes them. Not by its library: what runs as root imports nothing that is not ours or Python's."""
-    told = {"event": event, **pairs, "level": level, "timestamp": record.moment(time.time())}
+    told = {"event": event, **pairs, "level": level, "timestamp": format_rfc3339(time.time())}
     print(json.dumps(told, default=str), file=sys.stderr, flush=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 
 from vitald.catalog import Catalog, Rule
 from vitald.jobs import Job
@@ -13,15 +12,14 @@ from vitald.judge.findings import clears_of, rule_of
 from vitald.judge.verdict import by_strength, reasons
 from vitald.ledger import Listed, Past, StoredEvent
 from vitald.model import Acceptance, Action, Event, Finding, Incident, Member, Sample, SourceHealth, SourceState, Transition, Verdict
+from vitald.timestamps import format_rfc3339
 
 Json = dict[str, object]
 
 
 def moment(time: float | None) -> str | None:
     """RFC 3339, UTC, milliseconds."""
-    if time is None:
-        return None
-    return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if time is None else format_rfc3339(time)
 
 
 def damaged_in(listed: Sequence[object]) -> int:

@@ -28,6 +28,7 @@ from vitald.slurm.drain import REPLACE, drain_node
 from vitald.slurm.reasons import is_our_reason
 from vitald.slurm.settings import REASONS_FILE, Settings
 from vitald.slurm.steps import find_jobs_with_steps
+from vitald.text import join_first, replace_unprintable
 
 Json = dict[str, object]
 
@@ -54,7 +55,7 @@ class Wish:
     def reason(self) -> str:
         reasons = self.verdict.get("reasons")
         first = reasons[0] if isinstance(reasons, list) and reasons else self.action
-        return "".join(char if char.isprintable() else "?" for char in str(first))[:500]
+        return replace_unprintable(str(first))[:500]
 
     def told(self, node: str) -> Mapping[str, str]:
         """The same for a program, in its environment."""
@@ -221,8 +222,7 @@ class Kubernetes:
             namespace, name, phase, owner = words
             if phase not in ("Succeeded", "Failed") and owner not in ("DaemonSet", "Node"):
                 busy.append(f"{namespace}/{name}")
-        more = f" and {len(busy) - _NAMED} more" if len(busy) > _NAMED else ""
-        return replace(node, busy=f"pods run here: {', '.join(busy[:_NAMED])}{more}" if busy else "")
+        return replace(node, busy=f"pods run here: {join_first(busy, _NAMED)}" if busy else "")
 
     def drain(self, wish: Wish) -> Node:
         patch = {"spec": {"unschedulable": True}, "metadata": {"annotations": {_ANNOTATION: wish.boot_id}}}

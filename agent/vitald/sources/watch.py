@@ -21,6 +21,7 @@ from typing import Any, Union
 
 from vitald.catalog.watch import Test, Watch, Watched
 from vitald.model import Component, ComponentKind, Readings, Sample, Value
+from vitald.text import join_first
 
 _SIGMA = 1.4826  # median absolute deviations to a standard deviation
 _SIBLINGS = 3  # fewer have no median worth the name
@@ -266,7 +267,7 @@ class Watcher:
             fields[watch.of] = [int(_number(values[place])) for place in hit]
             part = _PARTS.get(one.component.kind, "port")
             fields[f"{part}s"] = list(hit)
-            where = f" on {part} {', '.join(map(str, hit[:_SHOWN]))}" + (f" and {len(hit) - _SHOWN} more" if len(hit) > _SHOWN else "")
+            where = f" on {part} {join_first([str(place) for place in hit], _SHOWN)}"
         value = values[hit[0]]
         if watch.over_s:
             fields["rate"] = round(float(value), 6) if not isinstance(value, str) else None
