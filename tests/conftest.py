@@ -94,7 +94,7 @@ def require(holds: object, what: str) -> None:
 # Files of tests that lay out whole machines, thousands of files each: half a second on a disk.
 _IN_MEMORY = {
     *("test_components", "test_device_metrics", "test_expect", "test_expected", "test_network", "test_neuron", "test_neuron_hostile"),
-    *("test_neuron_node", "test_pci_functions", "test_reference_trees", "test_whole_node"),
+    *("test_golden", "test_neuron_node", "test_pci_functions", "test_reference_trees", "test_whole_node"),
 }
 _MEMORY = Path("/dev/shm")
 

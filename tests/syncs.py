@@ -17,7 +17,7 @@ from pathlib import Path
 
 from vitald.board import Board
 from vitald.catalog import load
-from vitald.judge.judge import Judge
+from vitald.judge.engine import Judge
 from vitald.lane import Lane
 from vitald.ledger import Entry, Ledger
 from vitald.model import Batch, Component, ComponentKind, Event, Incident, Position, Transition

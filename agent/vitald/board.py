@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from vitald.catalog import Clears
 from vitald.jobs import TELLING, Jobs
-from vitald.judge.judge import Judge
+from vitald.judge.engine import Judge
 from vitald.judge.verdict import Work, fold
 from vitald.ledger import StoredEvent
 from vitald.model import Component, Event, Finding, Incident, Readings, SourceHealth, SourceState, Transition, Verdict

@@ -11,10 +11,20 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from vitald import catalog, toml
+from vitald.checking import (
+    Unexpected,
+    read_choice,
+    read_flag,
+    read_match,
+    read_number,
+    read_text,
+    read_whole,
+)
 
 DEFAULT_PATH = Path("/etc/vitald/config.toml")
 _LEAST_S = 0.1
@@ -62,16 +72,16 @@ def default_state() -> Path:
 # How a value of a setting is read: from what TOML gives to what the code uses. Each raises ValueError.
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"expected a text, found {value!r}")
-    return value
+_flag = read_flag
+_text = partial(read_text, least=1)
+_count = partial(read_whole, least=0, most=4096, expected="a number from 0 to 4096")
+_figure = partial(read_number, least=0, most=1e6, expected="a number from 0 to 1000000")
 
 
 def _path(value: object) -> Path:
     path = Path(_text(value))
     if not path.is_absolute() or "\0" in str(path):
-        raise ValueError(f"expected an absolute path, found {value!r}")
+        raise Unexpected("an absolute path", value)
     return path
 
 
@@ -79,25 +89,8 @@ def _journal(value: object) -> str:
     return str(value) if value in ("system", "off") else str(_path(value))
 
 
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"expected true or false, found {value!r}")
-    return value
-
-
 def one_of(*words: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if value not in words:
-            raise ValueError(f"{value!r} is none of {', '.join(words)}{toml.suggest(str(value), words)}")
-        return str(value)
-
-    return read
-
-
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 4096:
-        raise ValueError(f"expected a number from 0 to 4096, found {value!r}")
-    return value
+    return partial(read_choice, known=words)
 
 
 def _period(value: object) -> float:
@@ -107,20 +100,14 @@ def _period(value: object) -> float:
 
 def _level(value: object) -> int:
     if value not in (1, 2, 3, 4) or isinstance(value, bool):
-        raise ValueError(f"expected a run level from 1 to 4, found {value!r}")
+        raise Unexpected("a run level from 1 to 4", value)
     return int(str(value))
-
-
-def _figure(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e6:
-        raise ValueError(f"expected a number from 0 to 1000000, found {value!r}")
-    return float(value)
 
 
 def _names(value: object) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(item, str) and item.strip() for item in values):
-        raise ValueError(f"expected a list of texts, found {value!r}")
+        raise Unexpected("a list of texts", value)
     return tuple(str(item).strip() for item in values)
 
 
@@ -138,13 +125,13 @@ def _programs(value: object) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [value]
     for item in values:
         if not isinstance(item, str) or not item.startswith("/") or item.endswith("/") or "//" in item:
-            raise ValueError(f"expected a list of absolute paths of programs, found {item!r}")
+            raise Unexpected("a list of absolute paths of programs", item)
     return tuple(values)
 
 
 def _table(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise ValueError(f"expected a table, found {value!r}")
+        raise Unexpected("a table", value)
     return value
 
 
@@ -170,7 +157,7 @@ def _listen(value: object) -> Listen | None:
         if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
             raise ValueError(port)
     except ValueError:
-        raise ValueError(f'expected an address and port such as "127.0.0.1:9820", or "off", found {value!r}') from None
+        raise Unexpected('an address and port such as "127.0.0.1:9820", or "off"', value) from None
     return Listen(host, int(port))
 
 
@@ -189,16 +176,18 @@ def _means(value: object) -> Means:
     if value in ("none", "slurm", "kubernetes"):
         return Means(word=str(value))
     if not isinstance(value, list):
-        raise ValueError(f'expected "none", "slurm", "kubernetes", or a list of a program and its arguments, found {value!r}')
+        expected = '"none", "slurm", "kubernetes", or a list of a program and its arguments'
+        raise Unexpected(expected, value)
     return _program(value)
 
 
 def _program(value: object) -> Means:
     argv = value if isinstance(value, list) else []
     if not argv or not argv[0] or not all(isinstance(part, str) and "\0" not in part for part in argv):
-        raise ValueError(f'expected a list of a program and its arguments, such as ["systemctl", "reboot"], found {value!r}')
+        expected = 'a list of a program and its arguments, such as ["systemctl", "reboot"]'
+        raise Unexpected(expected, value)
     if "/" in argv[0] and not argv[0].startswith("/"):
-        raise ValueError(f"expected an absolute path or a bare name, found {argv[0]!r}")
+        raise Unexpected("an absolute path or a bare name", argv[0])
     return Means(argv=tuple(argv))
 
 
@@ -207,16 +196,9 @@ _LABEL = re.compile(
 )
 
 
-def _label(value: object) -> str:
-    if not isinstance(value, str) or not _LABEL.fullmatch(value):
-        raise ValueError(f'expected a label such as "vitald/action=replace", found {value!r}')
-    return value
-
-
-def _node_name(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})", value):
-        raise ValueError(f"expected the name of a node, found {value!r}")
-    return value
+_NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+_label = partial(read_match, pattern=_LABEL, expected='a label such as "vitald/action=replace"')
+_node_name = partial(read_match, pattern=_NODE_NAME, expected="the name of a node")
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ class Daemon:
                 lambda: releases.words if releases is not None else "",
                 sources.nvml.work if sources.nvml is not None else None,
             ),
-            gate=idle.Gate(
+            detector=idle.IdleDetector(
                 config.paths.procfs, config.paths.sysfs / "fs/cgroup", own=(os.getpid(),), ignored=config.diagnostics.ignore_processes
             ),
             schedule=Schedule(host=_host()),

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from vitald.judge.judge import BOOT, CLOCK_STEPPED, JOB_DIED
 from vitald.model import Event, Fields, Incident
+from vitald.model.codes import BOOT, CLOCK_STEPPED, JOB_DIED
 
 BEGAN, ENDED, DIED = "job/began", "job/ended", JOB_DIED
 TELLING = (BEGAN, ENDED, DIED, BOOT, CLOCK_STEPPED)  # the codes of the events that change what is remembered

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import structlog
 
+from vitald.backoff import Backoff
 from vitald.board import Board
 from vitald.lane import Lane, LaneStuck
 from vitald.ledger import Entry, Ledger, LedgerDamaged, LedgerError, LedgerNewer, Remembered, unsaved
@@ -28,7 +29,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("keeper")
 
 _DEADLINE_S = 2.0  # for one commit; a disk that takes longer is treated as failing
 _HELD = 50_000  # events held for a ledger that cannot be written
-_RETRY_S = (1.0, 30.0)
+_RETRY = Backoff(1.0, 30.0)
 _NOTE_S = 0.25
 
 
@@ -60,7 +61,7 @@ class Keeper:
         self._judging = judging
         self._held: list[Entry] = []
         self._retry_at = 0.0
-        self._retry_s = _RETRY_S[0]
+        self._failures = 0  # of the ledger, in succession
         self._to_note: dict[str, Position] = {}  # positions that the lane will note when its turn comes
         self._note_timer: asyncio.TimerHandle | None = None
         self._blind = False  # what is remembered could not be read at the start
@@ -212,7 +213,7 @@ class Keeper:
     def _stored(self, seconds: float) -> None:
         was_failing = not self._board.ledger.ok
         self._held = []
-        self._retry_s = _RETRY_S[0]
+        self._failures = 0
         ledger = self._board.ledger
         self._board.ledger = replace(
             ledger,
@@ -230,8 +231,8 @@ class Keeper:
     def _failed(self, error: str) -> None:
         self._bound()
         first = self._board.ledger.ok
-        self._retry_at = time.monotonic() + self._retry_s
-        self._retry_s = min(self._retry_s * 2, _RETRY_S[1])
+        self._retry_at = time.monotonic() + _RETRY.delay_s(self._failures)
+        self._failures += 1
         self._board.ledger = replace(self._board.ledger, ok=False, error=error, unsaved=unsaved(self._held))
         log.error(
             "ledger_failed",

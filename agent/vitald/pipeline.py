@@ -25,7 +25,9 @@ import structlog
 
 from vitald.board import Board
 from vitald.catalog import Catalog
-from vitald.judge.judge import ACCEPTED, BOOT, BY_PERSON, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SETTLED, TOLD, Judge
+from vitald.judge.engine import Judge
+from vitald.judge.findings import BY_PERSON, TOLD
+from vitald.judge.open_findings import SETTLED
 from vitald.keeper import Keeper
 from vitald.lane import Lane
 from vitald.ledger import Audit, Entry, Ledger, Remembered
@@ -45,6 +47,7 @@ from vitald.model import (
     Trust,
     Value,
 )
+from vitald.model.codes import ACCEPTED, BOOT, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 import anyio
 import structlog
 
+from vitald.backoff import Backoff
 from vitald.model import NODE, Batch, Source, SourceFailed, SourceState
 from vitald.pipeline import Pipeline, source_component
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("supervisor")
 
-_BACKOFF_S = (1.0, 60.0)
+_BACKOFF = Backoff(1.0, 60.0)
 _DEADLINES = 3.0  # of silence, until a source counts as hanging
 _LEAST_S = 60.0
 _PAST_S = 150.0  # what happened before the start: a batch may take half a minute, and a look at a cold disk as long again
@@ -79,14 +80,14 @@ class Supervisor:
 
     async def read(self, source: Source) -> None:
         """A source, for ever: what fails is shown, said as a finding, and started again with back-off."""
-        delay, failed = _BACKOFF_S[0], False
+        failures = 0  # in succession
         while True:
             try:
                 with self._reading(source.name, max(_LEAST_S, _DEADLINES * source.deadline_s)) as reading:
                     async with aclosing(source.batches(self._pipeline.position(source.name))) as batches:  # type: ignore[type-var]
                         async for batch in batches:
-                            if failed:
-                                failed, delay = False, _BACKOFF_S[0]
+                            if failures:
+                                failures = 0
                                 log.info("source_recovered", source=source.name)
                                 await self._own(source, "is read again", recovered=True)
                             await self._hand_in(reading, batch)
@@ -97,12 +98,12 @@ class Supervisor:
                 log.exception("source_broke", source=source.name)
                 reason = f"{type(error).__name__}: {error}"
             await self._pipeline.put(Batch(source.name, state=SourceState.FAILED, detail=reason))
-            if not failed:
-                failed = True
+            delay = _BACKOFF.delay_s(failures)
+            if not failures:
                 log.error("source_failed", source=source.name, error=reason, retry_s=delay)
                 await self._own(source, f"cannot be read: {reason}", recovered=False)
+            failures += 1
             await anyio.sleep(delay)
-            delay = min(delay * 2, _BACKOFF_S[1])
 
     @contextmanager
     def _reading(self, name: str, most_s: float) -> Iterator[_Reading]:

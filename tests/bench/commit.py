@@ -12,7 +12,7 @@ import time
 
 from tests.bench.measure import Json, less, load, scratch, spread, timed
 from vitald import catalog
-from vitald.judge.judge import Judge
+from vitald.judge.engine import Judge
 from vitald.ledger import Entry, Ledger
 from vitald.model import Component, ComponentKind, Event, Position
 

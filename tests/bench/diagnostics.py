@@ -2,7 +2,7 @@
 diagnostics: what they cost the jobs, and the daemon while nothing is asked for.
 
 Simulated GPUs and a stand-in for dcgmi, whose own start is in the figures that say so. The floor of what starts a program is Python
-doing nothing, that of a request is one that has nothing to wait for, that of the idle gate a bare listing of /proc.
+doing nothing, that of a request is one that has nothing to wait for, that of the idle detector a bare listing of /proc.
 On a machine where other diagnostics run (a test's stand-in, too) nothing of this starts: run it in a process namespace of its own
 (`unshare -pf --mount-proc python -m tests.bench diagnostics`).
 """
@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from tests.bench.measure import (
@@ -39,7 +40,7 @@ from tests.dcgmi import Answer, Dcgmi, diag, document
 from vitald import catalog
 from vitald.diagnostics.dcgm import reading
 from vitald.diagnostics.dcgm.meanings import Meanings
-from vitald.diagnostics.idle import Gate
+from vitald.diagnostics.idle import IdleContext, IdleDetector
 from vitald.diagnostics.process import leftovers
 from vitald.simulator.node import SimulatedNode
 
@@ -61,7 +62,7 @@ def run() -> Json:
         gpus = SimulatedNode(folder / "gpus", "h100")
         on, off = _node(folder, "on", gpus, dcgmi), _node(folder, "off", gpus, dcgmi)
         off.config.write_text(off.settings.replace("[diagnostics]\n", "[diagnostics]\nenabled = false\n"))
-        figures: Json = {"unit": "ms", "gate": _gate(), "reading_16_gpus_level_4": _reading()}
+        figures: Json = {"unit": "ms", "idle_detector": _idle_detector(), "reading_16_gpus_level_4": _reading()}
         with off:
             with on:
                 figures["idle"] = _idle(on, off)
@@ -79,19 +80,19 @@ def _node(folder: Path, name: str, gpus: SimulatedNode, dcgmi: Dcgmi) -> Node:
     return made
 
 
-def _gate() -> Json:
+def _idle_detector() -> Json:
     """Looks half a second apart, as beside a run: mostly young processes, then old ones."""
     figures: Json = {}
     for extra in (0, EXTRA):
         with ExitStack() as stack:
             for _ in range(extra):
                 stack.callback(subprocess.Popen(["sleep", "600"]).kill)
-            gate, looks, floor = Gate(), list[float](), list[float]()
-            first = timed(gate.look)[0]
+            detector, looks, floor = IdleDetector(), list[float](), list[float]()
+            first = timed(partial(detector.look, IdleContext()))[0]
             began = time.process_time()
             for _ in range(LOOKS):
                 time.sleep(0.5)
-                looks.append(timed(gate.look)[0])
+                looks.append(timed(partial(detector.look, IdleContext()))[0])
             used = time.process_time() - began
             floor = [timed(_listing)[0] for _ in range(LOOKS)]
             figures[f"{extra}_more"] = {

@@ -34,7 +34,7 @@ from tests.bench.measure import ROOT, Json, rss_mib, scratch
 from vitald import catalog, config, toml
 from vitald.catalog import CatalogError
 from vitald.config import ConfigError
-from vitald.judge.judge import Judge
+from vitald.judge.engine import Judge
 from vitald.judge.verdict import fold
 from vitald.ledger import Entry, Ledger, StoredEvent
 from vitald.model import Event, Transition

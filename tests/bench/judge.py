@@ -49,7 +49,7 @@ from tests.bench.measure import (
 from tests.harness import UnixConnection
 from vitald import catalog
 from vitald.catalog import Catalog
-from vitald.judge.judge import Judge
+from vitald.judge.engine import Judge
 from vitald.ledger import FILE, Ledger, schema, sums
 from vitald.model import Event
 from vitald.sources.kernel_log.announced import Announcements

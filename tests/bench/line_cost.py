@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.bench import ring
 from tests.bench.measure import ROOT, SETTLE_S, Helper, Json, Usage, load, node, pid_of, scratch
 from vitald import catalog
-from vitald.judge.judge import Judge
+from vitald.judge.engine import Judge
 from vitald.sources.kernel_log.announced import Announcements
 from vitald.sources.kernel_log.interpret import Interpreter
 from vitald.sources.kernel_log.kmsg import Kmsg, _Cursor

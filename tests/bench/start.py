@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.bench.measure import SETTLE_S, Json, Node, command, environment, load, memory_mib, node, pid_of, scratch, spread, timed
 from vitald import catalog
 from vitald.catalog import Catalog
-from vitald.judge.judge import Judge
+from vitald.judge.engine import Judge
 from vitald.ledger import Entry, Ledger
 from vitald.model import Component, ComponentKind, Event
 from vitald.sources.kernel_log.announced import Announcements

@@ -7,11 +7,12 @@ verdict must not notice. At the end all events are judged once more by a fresh j
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.unit.builders import booted, catalogue, interpreter
 from vitald import toml
-from vitald.judge.judge import ACCEPTED, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SOURCE_FAILED, Judge
+from vitald.judge.engine import Judge
 from vitald.judge.verdict import Work, fold
 from vitald.ledger import Entry, Ledger
 from vitald.model import (
@@ -27,8 +28,10 @@ from vitald.model import (
     Transition,
     Trust,
     Value,
+    Verdict,
     When,
 )
+from vitald.model.codes import ACCEPTED, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SOURCE_FAILED
 from vitald.sources.kernel_log.lines import Line, strip
 
 VERBS = (
@@ -142,15 +145,40 @@ class Node:
 
     # What must be so.
 
-    def expect(self, rest: str) -> None:
-        self.looked = self.now if self.hearing else self.looked
-        source = SourceHealth(name="kernel_log", state=SourceState.OK, deadline=30.0, last_seen=self.looked, looked=self.looked)
-        standing = [found for found in self.judge.opened if not found.shadow and found.code != SOURCE_FAILED]
+    @property
+    def standing(self) -> list[Finding]:
+        """The open findings, but for those of rules on trial and what is said of deafness."""
+        opened = self.judge.opened
+        return [found for found in opened if not found.shadow and found.code != SOURCE_FAILED]
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """What would be answered now, by the work that it is asked for."""
+        looked = self.now if self.hearing else self.looked
+        source = SourceHealth(
+            name="kernel_log",
+            state=SourceState.OK,
+            deadline=30.0,
+            last_seen=looked,
+            looked=looked,
+        )
         incidents = {one.id: one for one in self.judge.incidents}
-        verdicts = {
-            name: fold(standing, [source], self.now, incidents, device_reset=self.device_reset, work=work)
+        return {
+            name: fold(
+                self.standing,
+                [source],
+                self.now,
+                incidents,
+                device_reset=self.device_reset,
+                work=work,
+            )
             for name, work in _DIFFERENT.items()
         }
+
+    def expect(self, rest: str) -> None:
+        verdicts = self.verdicts()
+        self.looked = self.now if self.hearing else self.looked
+        standing = self.standing
+        incidents = {one.id: one for one in self.judge.incidents}
         verdict = verdicts["running"]
         got = {"status": verdict.status.value, "action": verdict.action.value, **{name: one.status.value for name, one in verdicts.items()}}
         flags = {"reboot": verdict.reboot_required, "replace": verdict.replacement_required, "simulated": verdict.simulated}
@@ -235,6 +263,50 @@ class Node:
 
     def _wall(self) -> float:
         return self.now + self.stepped
+
+
+def tell_story(
+    path: Path,
+    folder: Path,
+    *,
+    restarting: bool = False,
+    look: Callable[[Node, str], None] | None = None,
+) -> Node:
+    """Tell a node, whose ledger lies in `folder`, what a scenario file says, and return it.
+
+    `look` is called after each line that the node was told. Raises AssertionError that names the
+    line where something is not as the file says, or where the file does not end with that.
+    """
+    profile, userspace, flags, overrides = "nvidia", "unconfirmed", set[str](), ""
+    node, verb = None, ""
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        verb, _, rest = text.partition(" ")
+        if not verb or verb.startswith("#"):
+            continue
+        if node is None and verb in ("profile", "userspace", "device_reset", "override"):
+            userspace = rest if verb == "userspace" else userspace
+            profile, flags = (rest, flags) if verb == "profile" else (profile, flags | {verb})
+            if verb == "override":
+                code, _, keys = rest.partition(" ")
+                overrides += f'"{code}" = {{ {keys} }}\n'
+            continue
+        node = node or Node(
+            folder,
+            profile,
+            userspace=userspace,
+            device_reset="device_reset" in flags,
+            overrides=overrides,
+            restarting=restarting,
+        )
+        try:
+            node.tell(verb, rest)
+        except Exception as error:
+            raise AssertionError(f"{path.name}:{number}: {text}\n{error}") from error
+        if look is not None:
+            look(node, text)
+    assert verb in ("expect", "because", "told"), "a story ends with what must be so"
+    assert node is not None
+    return node
 
 
 def named(found: Finding) -> str:

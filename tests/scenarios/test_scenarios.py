@@ -31,7 +31,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.story import Node
+from tests.scenarios.story import tell_story
 
 FOLDER = Path(__file__).parent
 STORIES = sorted(FOLDER.glob("**/*.scenario"))
@@ -40,33 +40,7 @@ STORIES = sorted(FOLDER.glob("**/*.scenario"))
 @pytest.mark.parametrize("restarting", [False, True], ids=["", "restarting"])
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_scenario(path: Path, restarting: bool, tmp_path: Path) -> None:
-    profile, userspace, flags, overrides, node, verb = "nvidia", "unconfirmed", set[str](), "", None, ""
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        verb, _, rest = text.partition(" ")
-        if not verb or verb.startswith("#"):
-            continue
-        if node is None and verb in ("profile", "userspace", "device_reset", "override"):
-            userspace = rest if verb == "userspace" else userspace
-            profile, flags = (rest, flags) if verb == "profile" else (profile, flags | {verb})
-            if verb == "override":
-                code, _, keys = rest.partition(" ")
-                overrides += f'"{code}" = {{ {keys} }}\n'
-            continue
-        node = node or Node(
-            tmp_path,
-            profile,
-            userspace=userspace,
-            device_reset="device_reset" in flags,
-            overrides=overrides,
-            restarting=restarting,
-        )
-        try:
-            node.tell(verb, rest)
-        except Exception as error:
-            raise AssertionError(f"{path.name}:{number}: {text}\n{error}") from error
-    assert verb in ("expect", "because", "told"), "a story ends with what must be so"
-    assert node is not None
-    node.end()
+    tell_story(path, tmp_path, restarting=restarting).end()
 
 
 def test_there_are_stories() -> None:

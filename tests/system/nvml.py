@@ -24,7 +24,7 @@ from vitald import toml
 from vitald.catalog import Catalog, load
 from vitald.catalog.loader import FOLDER
 from vitald.config import Nvml as Settings
-from vitald.judge.judge import Judge
+from vitald.judge.engine import Judge
 from vitald.lane import Lane
 from vitald.model import Batch, Event, Finding, Position, Readings, SourceState
 from vitald.simulator.node import Call, SimulatedNode

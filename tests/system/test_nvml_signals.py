@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import require
 from tests.pace import patient
 from tests.system.nvml import BOOT, Driven, Looking, Outcomes, beside, hasty, outcome, recorded, since, story
+from vitald.backoff import Backoff
 from vitald.catalog import Catalog
 from vitald.model import ComponentKind, SourceState
 from vitald.simulator import build
@@ -472,7 +473,7 @@ async def test_a_driver_that_cannot_be_asked(code: int, asks: str, advice: str, 
     if code != 12:
         node.set_global({"ret.nvmlInitWithFlags": code})
         as_real(node, library)
-    with mock.patch.object(nvml_source, "_RETRY_S", (0.02, 0.05)):
+    with mock.patch.object(nvml_source, "_RETRY", Backoff(0.02, 0.05)):
         async with Looking(node, hasty(), library=library) as looking:
             await looking.until(lambda: looking.asks(None, "nvml/unavailable", asks))
             assert looking.state is SourceState.FAILED

@@ -20,6 +20,7 @@ from tests.conftest import require
 from tests.harness import Node
 from tests.pace import patient
 from tests.system.nvml import Looking, Outcomes, beside, hasty, outcome, story
+from vitald.backoff import Backoff
 from vitald.model import NODE, Component, ComponentKind, Event, SourceState
 from vitald.simulator import build
 from vitald.simulator.node import SimulatedNode
@@ -68,7 +69,8 @@ def library() -> None:
 @contextmanager
 def quickly() -> Iterator[None]:
     """What is tried again after seconds is so at once, and a GPU that was left out is asked again soon."""
-    with mock.patch.object(nvml_source, "_RETRY_S", (0.05, 0.1)), mock.patch.object(nvml_source, "_LEFT_OUT_S", (0.8, 0.8)):
+    retry = mock.patch.object(nvml_source, "_RETRY", Backoff(0.05, 0.1))
+    with retry, mock.patch.object(nvml_source, "_LEFT_OUT", Backoff(0.8, 0.8)):
         yield
 
 

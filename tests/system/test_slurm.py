@@ -19,7 +19,10 @@ from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node, free_port
 from tests.pace import patient
 from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
-from vitald.cli.slurm import Known, Settings, look, read_node, reason_of, withdraw
+from vitald.slurm.drain import drain_node
+from vitald.slurm.reasons import format_reason
+from vitald.slurm.scontrol import SlurmNode, parse_node_state, read_node_state
+from vitald.slurm.settings import Settings
 
 HOST = socket.gethostname().partition(".")[0]
 FALLEN = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
@@ -123,12 +126,12 @@ class Slurm:
     def update(self, *change: str) -> None:
         self("scontrol", "update", f"nodename={HOST}", *change)
 
-    def known(self) -> Known:
+    def known(self) -> SlurmNode:
         shown = self("scontrol", "show", "node", HOST, check=False)
-        return read_node(shown) or Known(frozenset(), "")
+        return parse_node_state(shown) or SlurmNode(frozenset(), "")
 
-    def wait(self, holds: Callable[[Known], object], what: str) -> Known:
-        found: list[Known] = []
+    def wait(self, holds: Callable[[SlurmNode], object], what: str) -> SlurmNode:
+        found: list[SlurmNode] = []
 
         def try_once() -> object:
             found[:] = [self.known()]
@@ -235,7 +238,7 @@ def test_a_healthy_node_lets_a_job_through(slurm: Slurm, on: Callable[..., Node]
     assert str(told["began"]) <= str(told["ended"])
     assert [event["code"] for event in node.events("&kind=job")] == ["job/began", "job/ended"]
     assert slurm.said.read_text() == ""
-    assert slurm.known() == Known(frozenset({"IDLE"}), "")
+    assert slurm.known() == SlurmNode(frozenset({"IDLE"}), "")
 
     took = []
     for number in range(5):
@@ -357,7 +360,7 @@ def test_without_vitald_jobs_are_let_through(slurm: Slurm, on: Callable[..., Nod
     slurm.wait_job(job, "COMPLETED")
     assert "unknown, and jobs are let through then" in slurm.said.read_text()
     slurm.by_hand("healthcheck")
-    assert slurm.known() == Known(frozenset({"IDLE"}), "")
+    assert slurm.known() == SlurmNode(frozenset({"IDLE"}), "")
 
 
 def test_without_vitald_jobs_are_refused_where_that_is_configured(slurm: Slurm, on: Callable[..., Node]) -> None:
@@ -457,11 +460,11 @@ def test_slurm_keeps_a_reason_as_we_put_it(slurm: Slurm, monkeypatch: pytest.Mon
     )
     for reason in said:
         verdict: Json = {"status": "unhealthy", "reasons": [reason], "rebootRequired": True, "replacementRequired": False}
-        made = reason_of(Settings(), verdict)
+        made = format_reason(Settings(), verdict)
         for _ in range(2):
-            known = look(HOST, 5.0)
-            assert isinstance(known, Known)
-            withdraw(Settings(), verdict, HOST, known, 5.0)
+            known = read_node_state(HOST, 5.0)
+            assert isinstance(known, SlurmNode)
+            drain_node(Settings(), verdict, HOST, known, 5.0)
         assert slurm.known().reason == made, reason
         assert (slurm.folder / "slurmctld.log").read_text().count(f"reason set to: {made}\n") == 1, "once is enough"
 

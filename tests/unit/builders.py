@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from vitald import toml
 from vitald.catalog import Catalog, Ruling, load
-from vitald.judge.judge import BOOT, Judge
+from vitald.judge.engine import Judge
 from vitald.model import (
     NODE,
     Action,
@@ -28,6 +28,7 @@ from vitald.model import (
     Trust,
     When,
 )
+from vitald.model.codes import BOOT
 from vitald.sources.kernel_log.announced import Announcements
 from vitald.sources.kernel_log.interpret import Interpreter
 from vitald.sources.kernel_log.lines import strip

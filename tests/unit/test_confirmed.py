@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.builders import catalogue, empty, event, finding, gpu
-from vitald.judge.judge import MOST, TOO_MANY, Judge
+from vitald.judge.engine import Judge
+from vitald.judge.open_findings import MOST
 from vitald.ledger.rows import finding_of, finding_row
 from vitald.ledger.sums import UNSUMMED
 from vitald.model import NODE, Component, ComponentKind, Event, Finding, Trust
+from vitald.model.codes import TOO_MANY
 
 PORT = Component(ComponentKind.PCI, "0000:00:01.0")
 

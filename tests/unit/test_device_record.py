@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, catalogue, event, gpu
+from vitald.judge.engine import Judge
 from vitald.judge.history import _PROCESSES, History
-from vitald.judge.judge import Judge
 from vitald.model import Action, MarkKind
 
 FAULT, PLACES = "xid/13", ("", " gpc=1", " gpc=2")

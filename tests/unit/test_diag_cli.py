@@ -24,6 +24,7 @@ from tests.unit.diagnosing import FAILED, PASSED, FakeDiagnostics, Served, run_o
 from vitald.cli import diag, diag_progress, diag_views, main, status
 from vitald.cli.diag_progress import Progress
 from vitald.model.diagnostic import Due, Fault, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
+from vitald.text import join_ranges
 
 Cli = Callable[..., int]
 
@@ -454,7 +455,7 @@ def test_spans(seconds: float, words: str) -> None:
 
 
 def test_numbers() -> None:
-    assert diag_views.numbers([7, 0, 1, 2, 3, 5, 2]) == "0-3, 5, 7"
+    assert join_ranges([7, 0, 1, 2, 3, 5, 2]) == "0-3, 5, 7"
 
 
 def test_status_tells_of_diagnostics(fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:

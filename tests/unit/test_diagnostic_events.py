@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.builders import catalogue, event, gpu
 from vitald.diagnostics.events import NOT_RUN, PASSED, RAN, Seen, confirmed, events_of
-from vitald.judge.judge import Judge
+from vitald.judge.engine import Judge
 from vitald.model import NODE, Action, Component, ComponentKind, Event
 from vitald.model.diagnostic import Ask, Fault, Outcome, Remedy, Report, Run, Test
 from vitald.sources.facts import Facts

@@ -22,7 +22,7 @@ from vitald.config import Diagnostics as Settings
 from vitald.diagnostics import diagnostics, events
 from vitald.diagnostics.check import Command, Ended, Execute, Output
 from vitald.diagnostics.diagnostics import Diagnostics
-from vitald.diagnostics.idle import Kind, Use
+from vitald.diagnostics.idle import IdleContext, Kind, Use
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Schedule
 from vitald.jobs import BEGAN, ENDED, Job
 from vitald.lane import Lane
@@ -103,21 +103,19 @@ class Programs:
             self._over.set_result(output)
 
 
-class Gate:
-    """The idle gate. `look` is what the test says."""
+class Detector:
+    """The idle detector. `look` is what the test says."""
 
     def __init__(self) -> None:
-        self.announced: Sequence[str] = ()
-        self.released = ""
-        self.compute: object = None
-        self.memory: object = None
+        self.context = IdleContext()
         self.idle_s = 1e9
         self.uses: tuple[Use, ...] = ()
         self.on_look: Callable[[], object] = lambda: None
 
-    def look(self) -> tuple[Use, ...]:
+    def look(self, context: IdleContext) -> tuple[Use, ...]:
+        self.context = context
         self.on_look()
-        return (*(Use(kind=Kind.JOB, words=f"job {job}", job=job) for job in self.announced), *self.uses)
+        return (*(Use(kind=Kind.JOB, words=f"job {job}", job=job) for job in context.announced), *self.uses)
 
     def unknown(self, why: str) -> Use:
         return Use(kind=Kind.UNKNOWN, words=f"not known: {why}")
@@ -181,7 +179,7 @@ class House:
     """A manager, and all that it talks to. `batches` is what it handed in."""
 
     def __init__(self, *checks: Tested, enabled: bool = True) -> None:
-        self.programs, self.gate, self.node = Programs(), Gate(), Node()
+        self.programs, self.detector, self.node = Programs(), Detector(), Node()
         self.batches: list[Batch] = []
         self.counted: list[Run] = []
         self.ledger_open = asyncio.Event()
@@ -193,7 +191,7 @@ class House:
             catalog=catalogue(),
             boot_id="boot-a",
             node=cast("Any", self.node),
-            gate=cast("Any", self.gate),
+            detector=cast("Any", self.detector),
             schedule=Schedule(host="a"),
             programs=cast("Any", self.programs),
             lane=self.lane,
@@ -377,7 +375,7 @@ def test_a_job_that_begins_during_the_look_finds_the_devices_free() -> None:
                     begun.set()
                     asyncio.run_coroutine_threadsafe(house.manager.job_begins("9"), loop).result(5.0)
 
-            house.gate.on_look = look
+            house.detector.on_look = look
             going = house.manager.ask(ask(2))
             await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
             assert house.programs.runs == []
@@ -391,7 +389,7 @@ def test_what_is_asked_for_during_the_look_is_not_begun_without_one(monkeypatch:
     async def work() -> None:
         async with House().open() as house:
             loop, asked = asyncio.get_running_loop(), list[Going]()
-            house.gate.uses = BUSY
+            house.detector.uses = BUSY
 
             def look(_: Path) -> tuple[str, ...]:
                 if not asked:
@@ -434,7 +432,7 @@ def test_work_that_comes_gets_the_devices_and_what_cannot_be_told_counts_as_work
             def fails() -> None:
                 raise KeyError("a fault of ours")
 
-            house.gate.on_look = fails
+            house.detector.on_look = fails
             assert "not known" in (await house.ended(going)).preempted
 
     told(work)
@@ -447,7 +445,9 @@ def test_the_driver_is_asked_afresh_right_before_a_run_and_while_it_has_the_devi
         house = House()
         house.programs.ends = False
         house.node.driver = {"gpu/0": [4711.0]}
-        house.gate.on_look = lambda: setattr(house.gate, "uses", BUSY if house.gate.compute == {"gpu/0": [4711.0]} else ())
+        house.detector.on_look = lambda: setattr(
+            house.detector, "uses", BUSY if house.detector.context.compute == {"gpu/0": [4711.0]} else ()
+        )
         async with house.open():
             going = house.manager.ask(ask(2))
             await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
@@ -491,7 +491,7 @@ def test_what_waits_for_idle_devices_keeps_nothing_else_waiting() -> None:
 
     async def work() -> None:
         house = House(Tested(periods={1: 3600.0, 2: 86400.0}))
-        house.gate.uses = BUSY
+        house.detector.uses = BUSY
         async with house.open():
             await house.until(lambda: house.runs, "level 1")
             assert [run.ask.level for run in house.runs] == [1]
@@ -522,7 +522,7 @@ def _settled_after_boot(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_only_what_nobody_asked_for_waits_until_devices_have_been_idle() -> None:
     async def work() -> None:
         house = House()
-        house.gate.idle_s = 10.0
+        house.detector.idle_s = 10.0
         house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
         async with house.open():
             await house.until(lambda: [going.ask.level for going in house.manager.going] == [2], "level 1, and level 2 asked for")
@@ -539,7 +539,7 @@ def test_only_what_nobody_asked_for_waits_until_devices_have_been_idle() -> None
 def test_what_somebody_asked_for_is_not_taken_from_them() -> None:
     async def work() -> None:
         house = House()
-        house.gate.uses = BUSY
+        house.detector.uses = BUSY
         async with house.open():
             going = house.manager.ask(ask(2))
             with pytest.raises(Refusal, match="waiting already, asked by root, pid 1") as refused:
@@ -555,7 +555,7 @@ def test_what_somebody_asked_for_is_not_taken_from_them() -> None:
 def test_what_a_finding_asked_for_is_over_with_it() -> None:
     async def work() -> None:
         house = House()
-        house.gate.uses = BUSY
+        house.detector.uses = BUSY
         house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
         async with house.open():
             await house.until(lambda: [going.ask.level for going in house.manager.going] == [2], "level 2")
@@ -569,7 +569,7 @@ def test_what_a_finding_asked_for_is_over_with_it() -> None:
 def test_who_takes_the_schedules_run_out_of_the_line_does_not_get_it_back_at_once() -> None:
     async def work() -> None:
         house = House(Tested(periods={2: 86400.0}))
-        house.gate.uses = BUSY
+        house.detector.uses = BUSY
         async with house.open():
             await house.until(lambda: house.manager.going, "level 2")
             house.manager.cancel(house.manager.going[0].id, "root", "not today")
@@ -674,12 +674,12 @@ def test_a_fault_of_ours_does_not_end_what_runs() -> None:
 
 
 def test_a_look_that_hangs_keeps_only_those_waiting_who_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnostics, "_GATE_S", 0.02)
+    monkeypatch.setattr(diagnostics, "_LOOK_S", 0.02)
     stuck = threading.Event()
 
     async def work() -> None:
         async with House().open() as house:
-            house.gate.on_look = lambda: stuck.wait(10.0)
+            house.detector.on_look = lambda: stuck.wait(10.0)
             waits = house.manager.ask(ask(2))
             await house.until(lambda: "not known" in house.manager.going[0].waits_for, "that it is not known")
             assert (await house.ended(house.manager.ask(ask(1)))).report == PASSED

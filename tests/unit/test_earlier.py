@@ -26,9 +26,10 @@ from tests import journals
 from tests.journals import MIDDLE, NEW, OLD, STARTED, missed
 from tests.unit.builders import EXAMPLES, catalogue, interpreter
 from tests.unit.test_pstore import efi, put
-from vitald.judge.judge import BOOT, Judge
+from vitald.judge.engine import Judge
 from vitald.lane import Lane
 from vitald.model import Batch, Event, Position, Trust
+from vitald.model.codes import BOOT
 from vitald.sources.kernel_log import earlier
 from vitald.sources.kernel_log.earlier import CRASH_LOGS, Earlier, Ring
 from vitald.sources.kernel_log.interpret import NAME, Interpreter

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.builders import booted, catalogue, empty, event, finding, gpu, only, said
-from vitald.judge.judge import MOST, TOO_MANY, Judge
+from vitald.judge.engine import Judge
+from vitald.judge.open_findings import MOST
 from vitald.model import NODE, Action, Component, ComponentKind, Event, FindingState, Memory, Trust, When
+from vitald.model.codes import TOO_MANY
 
 
 def recovery(value: int, time: float = 0.0, component: Component | None = None) -> Event:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.builders import act, booted, catalogue, empty, event, gpu, only, said
-from vitald.judge.judge import CLEARED, IDENTITY, Judge
+from vitald.judge.engine import Judge
 from vitald.model import NODE, Action, Component, ComponentKind, Event, FindingState, Trust
+from vitald.model.codes import CLEARED, IDENTITY
 
 DAY = 86400.0
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, booted, catalogue, event, gpu
-from vitald.judge.judge import ACCEPTED, BOOT, CLOCK_STEPPED, Judge
+from vitald.judge.engine import Judge
 from vitald.judge.verdict import fold
 from vitald.model import NODE, Action, Event, Finding, Transition, Trust
+from vitald.model.codes import ACCEPTED, BOOT, CLOCK_STEPPED
 
 DEVICES = 3
 HOUR = 3600.0

@@ -31,6 +31,8 @@ WORDS = st.one_of(
                 "xid/1",
                 "1",
                 "default",
+                "policies",
+                "policy",
                 "steps",
                 "after",
             }

@@ -15,8 +15,8 @@ from tests.pace import patient
 from tests.unit.builders import booted, event, finding
 from vitald.board import Board
 from vitald.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
-from vitald.judge.judge import CLOCK_STEPPED
 from vitald.model import NODE, Action, Batch, Event, Incident, alone
+from vitald.model.codes import CLOCK_STEPPED
 from vitald.model.diagnostic import Ask, Going, Refusal
 from vitald.outputs import form
 from vitald.outputs.jobs import JobRoutes

@@ -8,8 +8,9 @@ import pytest
 
 from tests.unit.builders import act, catalogue, empty, gpu, only
 from tests.unit.builders import event as build
+from vitald.judge.engine import Judge
 from vitald.judge.history import History
-from vitald.judge.judge import CLEARED, SETTLED, Judge
+from vitald.judge.open_findings import SETTLED
 from vitald.ledger import (
     FILE,
     MIGRATIONS,
@@ -24,6 +25,7 @@ from vitald.ledger import (
     read_findings,
 )
 from vitald.model import NODE, Changes, Event, MarkKind, Position, Transition
+from vitald.model.codes import CLEARED
 
 
 @pytest.fixture

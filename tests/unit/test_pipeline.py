@@ -23,11 +23,11 @@ from tests.unit.test_runs import FULL
 from vitald import keeper
 from vitald import pipeline as module
 from vitald.board import Board
-from vitald.judge.judge import BOOT as BOOTED
-from vitald.judge.judge import CLOCK_STEPPED, IDENTITY
 from vitald.lane import Lane
 from vitald.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, Query, read_events, read_runs
 from vitald.model import NODE, Batch, Event, Memory, Position, Transition, Trust
+from vitald.model.codes import BOOT as BOOTED
+from vitald.model.codes import CLOCK_STEPPED, IDENTITY
 from vitald.pipeline import Pipeline
 
 BOOT = "boot-a"

@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require
-from vitald.cli import slurm
-from vitald.cli.slurm import Known
 from vitald.config import Config, Means, Paths, Recovery
 from vitald.recovery import cluster
 from vitald.recovery.cluster import Kubernetes, Nobody, Program, Slurm, Wish
 from vitald.recovery.decision import Node
+from vitald.slurm.scontrol import SlurmNode
 
 WISH = Wish(action="reboot", request="r" * 8, verdict={"reasons": ["gpu/0000:65:00.0: fell \x1b[2J off"]}, boot_id="boot-b")
 OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
@@ -29,7 +28,7 @@ OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot th
 @pytest.fixture(autouse=True)
 def _no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What this machine's own vitald told its Slurm last is not ours."""
-    monkeypatch.setattr(slurm, "RECORD", tmp_path / "slurm-reason")
+    monkeypatch.setattr(cluster, "REASONS_FILE", tmp_path / "slurm-reason")
 
 
 def config(**changes: object) -> Config:
@@ -75,13 +74,15 @@ def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_what_slurm_says_of_the_node(monkeypatch: pytest.MonkeyPatch, states: str, reason: str, node: Node) -> None:
-    monkeypatch.setattr("vitald.cli.slurm.look", lambda name, seconds: Known(frozenset(states.split()), reason))
+    node_of_slurm = SlurmNode(frozenset(states.split()), reason)
+    monkeypatch.setattr("vitald.slurm.scontrol.read_node_state", lambda name, seconds: node_of_slurm)
     assert Slurm(config()).look(WISH) == node
 
 
 def test_a_slurm_that_does_not_answer_is_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitald.cli.slurm.look", lambda name, seconds: "scontrol did not answer within 10.0 s")
-    assert Slurm(config()).look(WISH).trouble == "scontrol did not answer within 10.0 s"
+    problem = "scontrol did not answer within 10.0 s"
+    monkeypatch.setattr("vitald.slurm.scontrol.read_node_state", lambda name, seconds: problem)
+    assert Slurm(config()).look(WISH).trouble == problem
     assert Slurm(config()).drain(WISH).trouble
     assert Slurm(config()).mark(WISH)
 

@@ -16,6 +16,7 @@ from vitald.recovery import files, programs, record
 from vitald.recovery.decision import Decision, Step
 from vitald.recovery.files import Untrusted
 from vitald.recovery.request import Kind
+from vitald.timestamps import format_rfc3339
 
 NOBODY = 65534
 
@@ -233,7 +234,7 @@ def test_the_same_decision_is_counted_and_the_file_stays_small(tmp_path: Path) -
     for moment in (1.0, 2.0, 3.0):
         record.add(tmp_path, record.told(refused, None, "boot-a", moment), 0)
     [one] = record.read(tmp_path)
-    assert (one["times"], one["time"], one["last"]) == (3, record.moment(1.0), record.moment(3.0))
+    assert (one["times"], one["time"], one["last"]) == (3, format_rfc3339(1.0), format_rfc3339(3.0))
     act = Decision(step=Step.ACT, kind=Kind.REBOOT)
     for outcome in (record.BEGUN, "done"):
         record.add(tmp_path, record.told(act, None, "boot-a", 4.0, outcome), 0)

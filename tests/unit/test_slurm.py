@@ -1,314 +1,37 @@
-"""What is said to Slurm and what Slurm says: without one."""
+"""`vitald slurm prolog|epilog|health`, without a Slurm."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.pace import patient
-from tests.unit.builders import FUZZ, ROOT
+from tests.unit.builders import ROOT
+from tests.unit.slurm_made import record_scontrol, verdict
 from tests.unit.test_imports import forbidden, loaded_by
-from vitald import config
 from vitald.cli import slurm
-from vitald.cli.slurm import Known, Settings
+from vitald.slurm import drain, scontrol
+from vitald.slurm.scontrol import SlurmNode
+from vitald.slurm.settings import Settings
 
-# As scontrol of 22.05 prints it.
-NODE = """NodeName=gpu01 Arch=x86_64 CoresPerSocket=1
-   CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=0.22
-   NodeAddr=127.0.0.1 NodeHostName=gpu01 Version=22.05.8
-   State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
-   Partitions=all
-   ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s
-{more}
-"""
-JOB = "JobId=9 JobName=s.sh UserId=root(0) Nice=0 JobState=COMPLETING Reason={reason} Dependency=(null) Reboot=0 ExitCode={code} RunTime=00:00:01"
 OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
-
-
-def verdict(
-    status: str = "unhealthy", reason: str = "gpu/0000:65:00.0: broken (xid/79): reboot the node", **more: object
-) -> dict[str, object]:
-    flags = {"rebootRequired": True, "rebootConfirmed": True, "replacementRequired": False, "replacementConfirmed": False}
-    return {"status": status, "reasons": [reason], **flags, "simulated": False, **more}
 
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What is asked of scontrol, instead of asking it."""
-    asked: list[list[str]] = []
-
-    def scontrol(arguments: list[str], seconds: float) -> tuple[str, str]:
-        assert seconds > 0
-        asked.append(arguments)
-        return "", ""
-
-    monkeypatch.setattr(slurm, "_scontrol", scontrol)
-    return asked
-
-
-def withdrawn(
-    said: list[list[str]], known: Known, settings: Settings | None = None, about: dict[str, object] | None = None
-) -> list[list[str]]:
-    slurm.withdraw(settings or Settings(), about or verdict(), "gpu01", known, 1.0)
-    assert all(words[:2] == ["update", "nodename=gpu01"] for words in said)
-    return [words[2:] for words in said]
-
-
-@pytest.mark.parametrize(
-    ("state", "more", "known"),
-    [
-        ("IDLE", "", Known(frozenset({"IDLE"}), "")),
-        ("MIXED+DRAIN", f"   Reason={OURS} [root@2026-11-21T21:12:13]", Known(frozenset({"MIXED", "DRAIN"}), OURS)),
-        ("DOWN*+DRAIN", "   Reason=a [b] [c@d] [root@2026-11-21T21:12:13]", Known(frozenset({"DOWN", "DRAIN"}), "a [b] [c@d]")),
-        ("IDLE+NOT_RESPONDING", "", Known(frozenset({"IDLE", "NOT_RESPONDING"}), "")),
-        (
-            "IDLE+FAIL",
-            "   Reason=Action:Reboot [root@2026-11-21T21:26:31]\n   Comment=vitald: why = this",
-            Known(frozenset({"IDLE", "FAIL"}), "Action:Reboot", "vitald: why = this"),
-        ),
-    ],
-)
-def test_how_slurm_has_a_node(state: str, more: str, known: Known) -> None:
-    assert slurm.read_node(NODE.format(state=state, more=more)) == known
-    assert known.held is not (known.states <= {"IDLE", "NOT_RESPONDING"})
-
-
-@FUZZ
-@given(st.text(), st.text())
-def test_what_scontrol_may_print(state: str, more: str) -> None:
-    """Whatever is there, it is read or it is not known; never an error."""
-    for text in (state, NODE.format(state=state, more=more)):
-        known = slurm.read_node(text)
-        assert known is None or isinstance(known.reason, str)
-    assert set(slurm.exit_state_of(state)) <= {"exitCode", "signal", "reason"}
-
-
-@pytest.mark.parametrize(
-    ("code", "reason", "state"),
-    [
-        ("0:0", "None", {"exitCode": 0, "signal": 0}),
-        ("3:0", "NonZeroExitCode", {"exitCode": 3, "signal": 0, "reason": "NonZeroExitCode"}),
-        ("0:9", "JobLaunchFailure", {"exitCode": 0, "signal": 9, "reason": "JobLaunchFailure"}),
-        ("0:15", "None", {"exitCode": 0, "signal": 0}),  # scancel
-        ("0:15", "TimeLimit", {"exitCode": 0, "signal": 0, "reason": "TimeLimit"}),
-        ("0:15", "JobLaunchFailure", {"exitCode": 0, "signal": 15, "reason": "JobLaunchFailure"}),
-    ],
-)
-def test_how_a_job_ended_by_scontrol(code: str, reason: str, state: dict[str, object]) -> None:
-    assert slurm.exit_state_of(JOB.format(code=code, reason=reason)) == state
-
-
-@pytest.mark.parametrize(
-    ("environment", "state"),
-    [
-        ({"SLURM_JOB_EXIT_CODE2": "3:0", "SLURM_JOB_EXIT_CODE": "768"}, {"exitCode": 3, "signal": 0}),
-        ({"SLURM_JOB_EXIT_CODE2": "0:9"}, {"exitCode": 0, "signal": 9}),
-        ({"SLURM_JOB_EXIT_CODE": "768"}, {"exitCode": 3, "signal": 0}),
-        ({"SLURM_JOB_EXIT_CODE": "139"}, {"exitCode": 0, "signal": 11}),  # with a core
-        ({"SLURM_JOB_EXIT_CODE": "what"}, {}),
-        ({}, {}),
-    ],
-)
-def test_how_a_job_ended_by_the_environment(
-    environment: dict[str, str], state: dict[str, object], monkeypatch: pytest.MonkeyPatch, said: list[list[str]]
-) -> None:
-    """scontrol is asked only where it does not say."""
-    for name in ("SLURM_JOB_EXIT_CODE", "SLURM_JOB_EXIT_CODE2"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert slurm._exit_state("7") == state
-    assert said == ([] if state else [["show", "job", "7", "-o"]])
-
-
-@pytest.mark.parametrize(
-    "known",
-    [
-        Known(frozenset({"IDLE", "DRAIN"}), "ticket 4711"),
-        Known(frozenset({"IDLE", "DRAIN"}), "vitald is suspected"),
-        Known(frozenset({"IDLE", "DRAIN"}), ""),
-        Known(frozenset({"DOWN"}), "Not responding"),
-        Known(frozenset({"IDLE", "FAIL"}), "Action:Reboot"),
-        Known(frozenset({"IDLE"}), "Action:Replace"),
-        Known(frozenset({"IDLE", "DRAIN"}), slurm.reason_of(Settings(), verdict())),  # said already
-    ],
-)
-def test_what_is_left_alone(known: Known, said: list[list[str]]) -> None:
-    assert withdrawn(said, known) == []
-
-
-@pytest.mark.parametrize("known", [Known(frozenset({"IDLE"}), ""), Known(frozenset({"MIXED"}), "an old reason")])
-def test_a_node_in_service_is_drained(known: Known, said: list[list[str]]) -> None:
-    assert withdrawn(said, known) == [["state=drain", "reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]]
-
-
-def test_a_reason_that_a_person_changed_is_theirs(said: list[list[str]], tmp_path: Path) -> None:
-    settings = Settings(record=tmp_path / "new folder" / "reason")
-    ours, held = slurm.reason_of(settings, verdict()), frozenset({"IDLE", "DRAIN"})
-    assert withdrawn(said, Known(frozenset({"IDLE"}), ""), settings) == [["state=drain", f"reason={ours}"]]
-    for note in (f"{ours}; bob: RMA 4711", "vitald: seen by bob, RMA 123", f"{ours} "):
-        assert not slurm.is_ours(settings, Known(held, note))
-        said.clear()
-        assert withdrawn(said, Known(held, note), settings) == []
-    said.clear()
-    worse = verdict(reason="gpu/0000:9b:00.0: worse (xid/64): replace the node")
-    slurm.withdraw(settings, worse, "gpu01", Known(held, ours), 1.0)
-    assert not slurm.is_ours(settings, Known(held, ours))
-    assert slurm.is_ours(settings, Known(held, slurm.reason_of(settings, worse)))
-
-
-def test_a_reason_that_slurm_did_not_take_leaves_the_former_one_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    settings = Settings(record=tmp_path / "reason")
-    ours, held = slurm.reason_of(settings, verdict()), frozenset({"IDLE", "DRAIN"})
-    for trouble in ("", "slurmctld does not answer"):
-        monkeypatch.setattr(slurm, "_scontrol", lambda arguments, seconds, trouble=trouble: ("", trouble))
-        known = Known(held, ours) if trouble else Known(frozenset({"IDLE"}), "")
-        reason = "gpu/0000:9b:00.0: worse (xid/64): replace the node" if trouble else "gpu/0000:65:00.0: broken (xid/79): reboot the node"
-        slurm.withdraw(settings, verdict(reason=reason), "gpu01", known, 1.0)
-    assert slurm.is_ours(settings, Known(held, ours))
-
-
-def test_where_nothing_was_recorded_the_prefix_decides(tmp_path: Path) -> None:
-    held = frozenset({"IDLE", "DRAIN"})
-    assert slurm.is_ours(Settings(record=tmp_path / "nothing"), Known(held, "vitald: of an older vitald"))
-    (tmp_path / "record").mkdir()
-    assert slurm.is_ours(Settings(record=tmp_path / "record"), Known(held, "vitald: the record is a folder"))
-    assert not slurm.is_ours(Settings(), Known(held, "ticket 4711"))
+    return record_scontrol(monkeypatch)
 
 
 @pytest.mark.parametrize("file", ["docs/slurm.md", "packaging/slurm/README.md", "packaging/install"])
 def test_who_sets_up_slurm_is_told_of_jobs_that_would_stay_held(file: str) -> None:
     assert "SchedulerParameters=nohold_on_prolog_fail" in (ROOT / file).read_text(encoding="utf-8")
-
-
-def test_our_own_reason_is_kept_up_to_date(said: list[list[str]]) -> None:
-    assert withdrawn(said, Known(frozenset({"IDLE", "DRAIN"}), "vitald: something milder")) == [
-        ["reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
-    ]
-
-
-@pytest.mark.parametrize(
-    ("known", "comment"),
-    [
-        (Known(frozenset({"IDLE"}), ""), True),
-        (Known(frozenset({"IDLE", "DRAIN"}), "vitald: it was drained by the prolog", "vitald: older"), True),
-        (Known(frozenset({"IDLE"}), "", "rack 7, ask Bob"), False),  # somebody's comment stays
-    ],
-)
-def test_hyperpod(known: Known, comment: bool, said: list[list[str]]) -> None:
-    """In one call: nobody comes between."""
-    words = ["comment=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
-    done = withdrawn(said, known, Settings(hyperpod=True))
-    assert done == [["state=fail", "reason=Action:Reboot", *(words if comment else [])]]
-
-
-def test_hyperpod_without_a_comment_where_slurm_takes_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    asked: list[list[str]] = []
-
-    def scontrol(arguments: list[str], seconds: float) -> tuple[str, str]:
-        assert 0.0 < seconds <= 1.0
-        asked.append(arguments[2:])
-        return "", "no such word" if any(word.startswith("comment=") for word in arguments) else ""
-
-    monkeypatch.setattr(slurm, "_scontrol", scontrol)
-    slurm.withdraw(Settings(hyperpod=True), verdict(), "gpu01", Known(frozenset({"IDLE"}), ""), 1.0)
-    assert [words[:2] for words in asked] == [["state=fail", "reason=Action:Reboot"]] * 2
-    printed = capsys.readouterr().err
-    assert "no such word" in printed and "not drained" not in printed
-
-
-@pytest.mark.parametrize(
-    ("flags", "action"),
-    [
-        ({}, "Action:Reboot"),
-        ({"replacementConfirmed": True}, "Action:Replace"),
-        ({"rebootConfirmed": False, "replacementConfirmed": True}, "Action:Replace"),
-        ({"rebootConfirmed": False}, ""),  # required, and unconfirmed: the node is only drained
-        ({"replacementRequired": True, "rebootConfirmed": False}, ""),
-        ({"simulated": True, "findings": [{"simulated": True, "confirmed": True, "action": "reboot_node"}]}, ""),
-        ({"simulated": True, "findings": []}, ""),
-        # All that is read is simulated.
-        ({"simulated": True, "findings": [{"simulated": False, "confirmed": True, "action": "reboot_node"}]}, ""),
-        (
-            {
-                "simulated": True,
-                "replacementConfirmed": True,
-                "findings": [
-                    {"simulated": True, "confirmed": True, "action": "replace_node"},
-                    {"simulated": False, "confirmed": True, "action": "reboot_node"},
-                ],
-            },
-            "Action:Reboot",
-        ),
-        (
-            {
-                "simulated": True,
-                "findings": [
-                    {"simulated": True, "confirmed": True, "action": "reboot_node"},
-                    {"simulated": False, "confirmed": False, "action": "reboot_node"},
-                ],
-            },
-            "",
-        ),
-    ],
-)
-def test_what_hyperpod_is_to_do(flags: dict[str, object], action: str) -> None:
-    assert slurm.hyperpod_action(verdict(**flags)) == action
-
-
-@FUZZ
-@given(st.text(), st.text(min_size=1, max_size=40))
-def test_a_reason_is_one_short_line(reason: str, prefix: str) -> None:
-    made = slurm.reason_of(Settings(reason="vitald"), verdict(reason=reason))
-    assert made.startswith("vitald:") and len(made) <= 200 and made.isascii() and made.isprintable()
-    assert not made.startswith("Action:") and not made.endswith('"'), "scontrol would not keep it as it is"
-
-
-def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
-    """Read twice, for speed: keys, defaults and values agree."""
-    own = config.Slurm()
-    assert {name: getattr(Settings(), name) for name in Settings._fields if name not in ("socket", "record")} == {
-        name: getattr(own, name) for name, _ in config.settings_of("slurm").values()
-    }
-    path = tmp_path / "config.toml"
-    path.write_text(
-        '[slurm]\nunknown = "refuse"\nlevel_1_age = "12h"\nbudget = "500ms"\nlevel_2_after_failure = false\nreason = "NODE"\nhyperpod = true\n'
-        f'[paths]\nruntime = "{tmp_path}"\n'
-    )
-    read, whole = slurm.read_settings(path), config.load(path)
-    for name, _ in config.settings_of("slurm").values():
-        assert getattr(read, name) == getattr(whole.slurm, name) != getattr(Settings(), name)
-    assert read.socket == whole.socket_path
-    path.write_text(f'[socket]\npath = "{tmp_path}/s"\n[paths]\nruntime = "/elsewhere"\n')
-    assert slurm.read_settings(path).socket == config.load(path).socket_path
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("[slurm", "not valid TOML"),
-        ('[slurm]\nunknown = "perhaps"\nhyperpod = true', "none of allow, refuse"),
-        ('[slurm]\nbudget = "soon"\nhyperpod = true', "not a duration"),
-        ("[slurm]\nhyperpod = true\nreason = 7", "expected a text"),
-        ("slurm = 3", ""),
-    ],
-)
-def test_what_is_wrong_in_the_file_is_said(text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A key that is wrong costs no other key."""
-    path = tmp_path / "config.toml"
-    path.write_text(text)
-    assert slurm.read_settings(path) == Settings(hyperpod="hyperpod = true" in text)
-    assert complaint in capsys.readouterr().err
-    assert slurm.read_settings(tmp_path / "none") == Settings()
 
 
 @pytest.mark.parametrize("edge", ["prolog", "epilog", "health"])
@@ -351,41 +74,14 @@ def test_a_refusal_stands_whatever_becomes_of_the_drain(
 ) -> None:
     if trouble == "absent":
         monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(slurm, "_PATH", str(tmp_path))
+        monkeypatch.setattr(scontrol, "_PATH", str(tmp_path))
     else:
-        monkeypatch.setattr(slurm, "withdraw", None)
-        monkeypatch.setattr(slurm, "look", lambda *_: Known(frozenset({"IDLE"}), ""))
+        monkeypatch.setattr(drain, "drain_node", None)
+        monkeypatch.setattr(scontrol, "read_node_state", lambda *_: SlurmNode(frozenset({"IDLE"}), ""))
     daemon = Daemon(monkeypatch, {"/v1/status": [verdict()]})
     assert daemon.prolog(Settings()) == 20
     printed = capsys.readouterr().err
     assert ("scontrol cannot be run: No such file or directory" if trouble == "absent" else "TypeError") in printed
-
-
-def test_a_scontrol_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "scontrol"
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    begun = time.monotonic()
-    assert slurm.look("gpu01", 0.2) == "scontrol did not answer within 0.2 s"
-    assert time.monotonic() - begun < patient(5.0)
-
-
-def test_what_is_done_is_in_the_systems_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """slurmd keeps what a script prints only where it failed. A log that hangs is not waited for."""
-    path = tmp_path / "log"
-    monkeypatch.setattr(slurm, "_LOG", str(path))
-    slurm._tell("nobody listens")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
-        log.bind(str(path))
-        log.settimeout(5.0)
-        slurm._tell("gpu01: resumed\n: healthy")
-        line = log.recv(4096).decode()
-        assert line.startswith("<28>") and line.endswith("]: gpu01: resumed\\x0a: healthy")
-        begun = time.monotonic()
-        for _ in range(2000):
-            slurm._tell("nobody reads")
-        assert time.monotonic() - begun < patient(10.0)
 
 
 class Daemon:
@@ -407,7 +103,7 @@ class Daemon:
         return answer
 
     def prolog(self, settings: Settings) -> int:
-        return slurm.prolog(settings, slurm.Asking(None, time.monotonic() + settings.budget_s))
+        return slurm.run_prolog(settings, slurm.DaemonClient(None, time.monotonic() + settings.budget_s))
 
 
 GOING: dict[str, object] = {"id": "r1", "check": "dcgm", "level": 1, "gpus": [], "stage": "running"}
@@ -478,10 +174,10 @@ def test_a_level_1_that_runs_already_is_waited_for(
 def test_what_was_drained_since_we_asked_is_not_resumed(
     then: str, resumed: bool, said: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "look", lambda *_: Known(frozenset({"IDLE", "DRAIN"}), OURS))
+    monkeypatch.setattr(scontrol, "read_node_state", lambda *_: SlurmNode(frozenset({"IDLE", "DRAIN"}), OURS))
     again: dict[str, object] = {"error": "late"} if then == "no answer" else verdict(then)
     Daemon(monkeypatch, {"/v1/status": [HEALTHY, again], "/v1/jobs": [{"running": []}]})
-    assert slurm.health(Settings(), slurm.Asking(None, time.monotonic() + 5.0)) == 0
+    assert slurm.run_health_check(Settings(), slurm.DaemonClient(None, time.monotonic() + 5.0)) == 0
     assert [words[2:] for words in said] == ([["state=resume"]] if resumed else [])
 
 
@@ -518,15 +214,9 @@ def test_the_end_of_a_job_that_nobody_told(
     shown: str, trouble: str, told: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Slurm is asked by the health check; where it does not say so for certain, the job runs."""
-    asked: list[list[str]] = []
-
-    def scontrol(arguments: list[str], seconds: float) -> tuple[str, str]:
-        asked.append(arguments)
-        return shown, trouble
-
-    monkeypatch.setattr(slurm, "_scontrol", scontrol)
+    asked = record_scontrol(monkeypatch, shown, trouble)
     daemon = Daemon(monkeypatch, {"/v1/jobs": [JOBS, {}]})
-    slurm._untold(Settings(), slurm.Asking(None, time.monotonic() + 5.0))
+    slurm._report_ended_jobs(Settings(), slurm.DaemonClient(None, time.monotonic() + 5.0))
     assert asked == [["show", "job", "12", "-o"]], "what is no number of Slurm's, another scheduler told"
     ends = [json.loads(one.partition(" ")[2]) for one in daemon.asked[1:]]
     assert ends == ([{"event": "end", "job": "12", **told, "diagnose": True}] if told is not None else [])

@@ -15,10 +15,11 @@ from tests.unit.builders import EXAMPLES, act, booted, catalogue, event
 from tests.unit.test_pipeline import idle, running
 from vitald.catalog.watch import Test as Kind
 from vitald.catalog.watch import Watch, Watched, read
-from vitald.judge.judge import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED, Judge
+from vitald.judge.engine import Judge
 from vitald.judge.verdict import fold
 from vitald.ledger import Audit, Entry, Query, read_events
 from vitald.model import NODE, Action, Batch, Component, ComponentKind, Event, Finding, Readings, Sample, Status, Transition, Trust
+from vitald.model.codes import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED
 from vitald.pipeline import Pipeline
 from vitald.sources.facts import Facts
 from vitald.sources.watch import Sign, Watcher

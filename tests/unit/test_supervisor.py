@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from vitald import supervisor as module
+from vitald.backoff import Backoff
 from vitald.model import Batch, SourceFailed, SourceState
 from vitald.supervisor import Supervisor
 
@@ -89,7 +90,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(module, "_BACKOFF_S", (0.0, 0.0))
+    monkeypatch.setattr(module, "_BACKOFF", Backoff(0.0, 0.0))
     return Clock(monkeypatch)
 
 

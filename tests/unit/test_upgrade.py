@@ -23,7 +23,7 @@ from vitald import __version__, toml
 from vitald import config as configs
 from vitald.cli import main
 from vitald.config import Moved
-from vitald.judge.judge import Judge
+from vitald.judge.engine import Judge
 from vitald.judge.verdict import fold
 from vitald.ledger import FILE, MIGRATIONS, Ledger, LedgerError, LedgerNewer, Query, read_events, read_findings, read_run, reading, sums
 from vitald.ledger.schema import VERSION, found

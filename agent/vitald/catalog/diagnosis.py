@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from vitald import toml
+from vitald.checking import read_flag, read_key, read_member
 from vitald.model.diagnostic import Remedy
 
 
@@ -54,28 +56,17 @@ def read(table: object) -> Diagnosis:
     if not isinstance(severity, dict) or not all(str(number).isdecimal() and len(str(number)) < 4 for number in severity):
         raise ValueError(f'severity: expected a table such as {{ 6 = "reset_gpu" }}, found {severity!r}')
     return Diagnosis(
-        remedy=_remedy("remedy", table["remedy"]),
-        confirm=_flag(table, "confirm"),
-        environment=_flag(table, "environment"),
+        remedy=read_key("remedy", _remedy, table["remedy"]),
+        confirm=read_key("confirm", read_flag, table.get("confirm", False)),
+        environment=read_key("environment", read_flag, table.get("environment", False)),
         words=_phrases("words", table.get("words", [])),
         instead=_instead(table.get("instead", [])),
-        xid=_flag(table, "xid"),
-        severity={int(number): _remedy(f"severity.{number}", word) for number, word in severity.items()},
+        xid=read_key("xid", read_flag, table.get("xid", False)),
+        severity={int(number): read_key(f"severity.{number}", _remedy, word) for number, word in severity.items()},
     )
 
 
-def _remedy(key: str, word: object) -> Remedy:
-    known = [member.value for member in Remedy]
-    if word not in known:
-        raise ValueError(f"{key}: {word!r} is none of {', '.join(known)}{toml.suggest(str(word), known)}")
-    return Remedy(word)
-
-
-def _flag(table: Mapping[str, object], key: str) -> bool:
-    value = table.get(key, False)
-    if not isinstance(value, bool):
-        raise ValueError(f"{key}: expected true or false, found {value!r}")
-    return value
+_remedy = partial(read_member, enum=Remedy)
 
 
 def _phrases(key: str, value: object) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ Every mistake is told, all of them at once, each with file, entry and key.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -17,17 +17,20 @@ from typing import TypeVar, overload
 from vitald import toml
 from vitald.catalog.diagnosis import Diagnosis
 from vitald.catalog.diagnosis import read as read_diagnosis
+from vitald.catalog.policies import SECTION, Policies
 from vitald.catalog.rules import Among, Case, Catalog, Clears, Cure, FaultClass, Rule, Scalar
 from vitald.catalog.shape import HEAD, begins_with_driver, expand, first_letters
 from vitald.catalog.tables import FILES, read_instances, read_ladders, read_lemon, read_stories
 from vitald.catalog.watch import Watch
 from vitald.catalog.watch import read as read_watch
+from vitald.checking import read_flag, read_member
 from vitald.model import Action, ComponentKind, When
 
 FOLDER = Path(__file__).parent
 PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("*.toml")))
 
 E = TypeVar("E", bound=Enum)
+V = TypeVar("V")
 Raw = dict[str, tuple[toml.Table, str]]  # code -> keys, origin
 
 
@@ -49,16 +52,17 @@ def load(
     tables = {
         name: _read(path, errors) for source in (folder, extra) if source for name in FILES if (path := source / f"{name}.toml").exists()
     }
+    ladders = read_ladders(tables.get("ladders", {"ladder": {}}), errors)
     for path in sorted(folder.glob("*.toml")):
         if path.stem not in FILES:
-            _overlay(raw, trial, _read(path, errors), path.name, errors, fresh=True)
+            _overlay(raw, trial, _read(path, errors), path.name, errors, ladders, fresh=True)
     if profile != "nvidia":
         path = folder / "profiles" / f"{profile}.toml"
         if path.is_file():
-            _overlay(raw, trial, _read(path, errors), f"profiles/{path.name}", errors)
+            _overlay(raw, trial, _read(path, errors), f"profiles/{path.name}", errors, ladders)
         else:
             errors.append(f"[catalog] profile: there is no profile {profile!r}{toml.suggest(profile, PROFILES)}")
-    _overlay(raw, trial, dict(overrides or {}), "[catalog.overrides]", errors)
+    _overlay(raw, trial, dict(overrides or {}), "[catalog.overrides]", errors, ladders)
 
     if extra is not None:
         paths = sorted(extra.glob("*.toml"))
@@ -66,9 +70,8 @@ def load(
             errors.append(f"{extra}: no *.toml file there")
         for path in paths:
             if path.stem not in FILES:
-                _overlay(raw, trial, _read(path, errors), str(path), errors)
+                _overlay(raw, trial, _read(path, errors), str(path), errors, ladders)
 
-    ladders = read_ladders(tables.get("ladders", {"ladder": {}}), errors)
     rules: dict[str, Rule] = {}
     defaults: dict[str, Rule] = {}
 
@@ -101,9 +104,25 @@ def _read(path: Path, errors: list[str]) -> toml.Table:
         return {}
 
 
-def _overlay(raw: Raw, trial: Raw, tables: toml.Table, origin: str, errors: list[str], *, fresh: bool = False) -> None:
+def _overlay(
+    raw: Raw,
+    trial: Raw,
+    tables: toml.Table,
+    origin: str,
+    errors: list[str],
+    ladders: Mapping[str, object],
+    *,
+    fresh: bool = False,
+) -> None:
     """Lay `[kind.code]` tables (or `["kind/code"]`) over what is there, key by key; on `trial`, where they say `shadow = true`."""
+
+    def check(code: str, keys: toml.Table) -> None:
+        _Entry(code, keys, origin, ladders, errors).rule()
+
+    policies = Policies(tables, origin, errors, check)
     for kind, entries in tables.items():
+        if kind == SECTION:
+            continue
         if not isinstance(entries, dict):
             errors.append(f"{origin}: {kind}: expected tables such as [xid.79]")
             continue
@@ -111,7 +130,9 @@ def _overlay(raw: Raw, trial: Raw, tables: toml.Table, origin: str, errors: list
         for code, entry in named.items():
             if not isinstance(entry, dict):
                 errors.append(f"{origin}: [{code.replace('/', '.')}]: expected a table")
-            elif entry.get("shadow") is True:
+                continue
+            entry = policies.expand(code, entry)
+            if entry.get("shadow") is True:
                 keys = {key: value for key, value in entry.items() if key != "shadow"}
                 # What is in force meanwhile for a code that is new: its kind's default; for a new line, that nobody knew it.
                 default, default_origin = raw.get(f"{code.partition('/')[0]}/default", ({}, origin))
@@ -127,6 +148,7 @@ def _overlay(raw: Raw, trial: Raw, tables: toml.Table, origin: str, errors: list
                 errors.append(f"{origin}: [{code.replace('/', '.')}]: stands in {raw[code][1]} too")
             else:
                 raw[code] = ({**raw[code][0], **entry}, origin)
+    policies.report_unused()
 
 
 class _Entry:
@@ -200,10 +222,15 @@ class _Entry:
 
     def flag(self, key: str) -> bool | None:
         value = self.keys.get(key)
-        if value is not None and not isinstance(value, bool):
-            self.wrong(key, f"expected true or false, found {value!r}")
+        return None if value is None else self.checked(key, read_flag, value)
+
+    def checked(self, key: str, read: Callable[[object], V], value: object) -> V | None:
+        """What `read` makes of a value; None, and a mistake told, where it raises ValueError."""
+        try:
+            return read(value)
+        except ValueError as error:
+            self.wrong(key, str(error))
             return None
-        return value
 
     def kinds(self, key: str) -> tuple[ComponentKind, ...]:
         return tuple(kind for word in self.texts(key) if (kind := self.of_enum(key, word, ComponentKind)) is not None)
@@ -222,11 +249,7 @@ class _Entry:
         return self.of_enum(key, self.keys[key], enum) or default
 
     def of_enum(self, key: str, value: object, enum: type[E]) -> E | None:
-        known = [member.value for member in enum]
-        if value in known:
-            return enum(value)
-        self.wrong(key, f"{value!r} is none of {', '.join(known)}{toml.suggest(str(value), known)}")
-        return None
+        return self.checked(key, lambda word: read_member(word, enum), value)
 
     def escalation(self) -> str:
         name = self.text("escalation", required=True)
@@ -327,11 +350,7 @@ class _Entry:
     def diagnostic(self) -> Diagnosis | None:
         if "diagnostic" not in self.keys:
             return None
-        try:
-            return read_diagnosis(self.keys["diagnostic"])
-        except ValueError as error:
-            self.wrong("diagnostic", str(error))
-            return None
+        return self.checked("diagnostic", read_diagnosis, self.keys["diagnostic"])
 
     def match(self) -> tuple[str, ...]:
         patterns = []
@@ -363,5 +382,6 @@ _KEYS = (
     *("watch", "fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
     *("at_probe", "among", "unknown"),
     "diagnostic",
+    "policy",  # its keys take its place before an entry is read; named here for suggestions
 )
 _CASE_KEYS = ("when", "action", "at_least", "when_to_act", "unusable", "title", "advice")

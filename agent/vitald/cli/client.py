@@ -24,6 +24,7 @@ from urllib.parse import quote, urlencode
 
 from vitald import __version__
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Failed, words
+from vitald.text import replace_unprintable
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -54,7 +55,7 @@ class Refused(Failed):
 
     def __init__(self, status: int, error: str, hint: str) -> None:
         said = f"{error} ({hint})" if hint else error
-        super().__init__("".join(char if char.isprintable() else "?" for char in said))  # it goes to a terminal
+        super().__init__(replace_unprintable(said))  # it goes to a terminal
         self.status = status
 
 
@@ -240,7 +241,7 @@ class _Answer:
         own = (name, version) == ("vitald", __version__)
         daemon = f"vitald {version}" if name == "vitald" else "of an older version"
         foreign = f"it is {daemon}, and this command is vitald {__version__}"
-        self._foreign = "" if own else "".join(char if char.isprintable() else "?" for char in foreign)
+        self._foreign = "" if own else replace_unprintable(foreign)
 
     def __enter__(self) -> _Answer:
         return self

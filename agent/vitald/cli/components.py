@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vitald.cli import client, render
+from vitald.text import join_first
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -108,7 +109,7 @@ def _coverage(told: Sequence[schema.Coverage], sources: Sequence[schema.Source],
 def _gap(gap: schema.Gap, of: int, *, whole: bool) -> str:
     readings, components = gap["readings"], gap["components"]
     most = len(readings) if whole else _NAMES
-    names = ", ".join(readings[:most]) + (f" and {len(readings) - most} more" if len(readings) > most else "")
+    names = join_first(readings, most)
     if len(components) >= of:
         whom = ""
     elif whole or len(components) <= 2:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, EX_NOINPUT, diag_views, render, words
 from vitald.cli.render import Json
+from vitald.text import join_ranges
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
@@ -265,7 +266,7 @@ def _gpus(report: Report) -> Iterator[str]:
         said.setdefault(f"to blame: {', '.join(numbers[:6])}", []).append(gpu)
     well = [gpu for gpu in there if gpu not in report.culprits]
     for what, gpus in [*said.items(), *([("not to blame", well)] if well else [])]:
-        yield f"  {render.colour(f'GPU {diag_views.numbers(gpus)}'.ljust(14), 'bold')} {render.safe(what)}"
+        yield f"  {render.colour(f'GPU {join_ranges(gpus)}'.ljust(14), 'bold')} {render.safe(what)}"
 
 
 def _tests(report: Report) -> Iterator[str]:
@@ -291,7 +292,7 @@ def _by_status(gpus: Mapping[str, str], cpus: Mapping[str, str]) -> str:
         for index, status in statuses.items():
             by.setdefault(str(status), []).append(int(index))
         worst_first = sorted(by.items(), key=lambda one: one[0].lower() == "pass")
-        parts += [f"{render.safe(status)} {kind} {diag_views.numbers(numbers)}" for status, numbers in worst_first]
+        parts += [f"{render.safe(status)} {kind} {join_ranges(numbers)}" for status, numbers in worst_first]
     return ", ".join(parts) or "-"
 
 
@@ -304,7 +305,7 @@ def _faults(report: Report, catalog: Catalog) -> Iterator[str]:
     for (code, test), faults in sorted(groups.items(), key=lambda one: -one[1][0].remedy.rank):
         rule = catalog.rule(code)
         gpus = [fault.gpu for fault in faults if fault.gpu is not None]
-        who = f"GPU {diag_views.numbers(gpus)}: " if gpus else _devices(faults)
+        who = f"GPU {join_ranges(gpus)}: " if gpus else _devices(faults)
         yield ""
         yield f"  {render.colour(render.safe(who) + rule.title, 'bold')}  {render.colour(f'{code} {render.safe(test)}', 'dim')}"
         yield from _wrapped("means", rule.meaning, columns)

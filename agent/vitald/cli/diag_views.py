@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from vitald.cli import render
+from vitald.text import join_ranges
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -48,18 +49,7 @@ def words(one: schema.DiagnosticAsk) -> str:
 
 
 def _on(gpus: Sequence[int]) -> str:
-    return f" on GPU{'s' if len(gpus) > 1 else ''} {numbers(gpus)}" if gpus else ""
-
-
-def numbers(gpus: Iterable[int]) -> str:
-    """`0-3, 6`."""
-    runs: list[list[int]] = []
-    for gpu in sorted(set(gpus)):
-        if runs and gpu == runs[-1][-1] + 1:
-            runs[-1].append(gpu)
-        else:
-            runs.append([gpu])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f" on GPU{'s' if len(gpus) > 1 else ''} {join_ranges(gpus)}" if gpus else ""
 
 
 def span(seconds: float) -> str:
@@ -183,7 +173,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 def full(run: schema.DiagnosticRunInFull) -> Iterator[str]:
     """The outcome first, then why, then what was tested."""
     culprits = run["culprits"]
-    blamed = f"  GPU {numbers(culprits)}" if culprits else ""
+    blamed = f"  GPU {join_ranges(culprits)}" if culprits else ""
     yield f"{render.colour(words(run), 'bold')}  {outcome_word(outcome(run))}{render.colour(blamed, 'bold')}  took {span(run['seconds'])}"
     yield from _told(run)
     tests = run["tests"]
@@ -258,9 +248,9 @@ def _by_status(kind: str, statuses: Mapping[str, str]) -> str:
         return ""
     if len(by) == 1:
         ((status, devices),) = by.items()
-        return f"{_status(status)}  {kind} {numbers(devices)}"
+        return f"{_status(status)}  {kind} {join_ranges(devices)}"
     ordered = sorted(by.items(), key=lambda one: (one[0].lower() == "pass", len(one[1])))
-    return ", ".join(f"{_status(status)} {kind} {numbers(devices)}" for status, devices in ordered)
+    return ", ".join(f"{_status(status)} {kind} {join_ranges(devices)}" for status, devices in ordered)
 
 
 def _waits(fault: schema.DiagnosticFault) -> bool:

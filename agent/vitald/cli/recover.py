@@ -23,10 +23,11 @@ import pwd
 import stat
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from vitald import toml
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, client, render
@@ -39,6 +40,7 @@ from vitald.recovery.cluster import Scheduler, Wish
 from vitald.recovery.decision import Decision, Facts, Node, Standing, Step, Told, decide
 from vitald.recovery.request import FILE, MOST_BYTES, Kind, Request, RequestBroken
 from vitald.recovery.request import parse as parse_request
+from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -139,7 +141,7 @@ class Answer:
 
     standing: Standing | None
     trouble: str
-    status: Json
+    status: Mapping[str, object]
 
 
 class Recover:
@@ -240,7 +242,7 @@ class Recover:
             status = client.status(asking)
             findings = client.ask(asking, "/v1/findings", limit=_OPEN)
             jobs = client.ask(asking, "/v1/jobs", limit=_OPEN)
-            return Answer(standing_of(status, findings, jobs), "", cast("Json", status))
+            return Answer(standing_of(status, findings, jobs), "", status)
         except (client.NoAnswer, client.Refused, files.Untrusted) as error:
             return Answer(None, str(error), {})
         except OSError as error:
@@ -353,5 +355,5 @@ def in_words(told: Json, *, would: bool = False) -> str:
 
 def say(level: str, event: str, **pairs: object) -> None:
     """A line of log as the daemon writes them. Not by its library: what runs as root imports nothing that is not ours or Python's."""
-    told = {"event": event, **pairs, "level": level, "timestamp": record.moment(time.time())}
+    told = {"event": event, **pairs, "level": level, "timestamp": format_rfc3339(time.time())}
     print(json.dumps(told, default=str), file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ from vitald.model import Action
 from vitald.recovery import files, record
 from vitald.recovery.book import Book, Clock
 from vitald.recovery.request import Kind, asks_for
+from vitald.timestamps import format_rfc3339
 
 _SHOWN = 8
 _UNHEARD_S = 120.0  # root's unit waits a minute before it decides
@@ -65,7 +66,7 @@ def gathered(config: Config) -> Json:
         else {
             "id": request.id,
             "action": request.kind.value,
-            "time": record.moment(request.time),
+            "time": format_rfc3339(request.time),
             "ageSeconds": round(now.uptime - request.uptime, 1) if request.boot_id == now.boot_id else None,
             "findings": [{"id": one.id, "component": one.component, "code": one.code, "raw": one.raw} for one in request.grounds],
         },
@@ -100,7 +101,7 @@ def _waits(found: Json, *, device_reset: bool) -> bool:
 
 def _budget(book: Book | None, kind: Kind, most: int, now: Clock) -> Json:
     used = list(book.recent(kind, now)) if book is not None else []
-    causes = [{"component": component, "code": code, "time": record.moment(one.time)} for one in used for component, code in one.causes]
+    causes = [{"component": component, "code": code, "time": format_rfc3339(one.time)} for one in used for component, code in one.causes]
     return {"perDay": most, "used": len(used) if book is not None else None, "causes": causes}
 
 

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vitald.server import schema
 
+from vitald.text import escape_unprintable, join_first
+from vitald.timestamps import parse_rfc3339
+
 Json = dict[str, object]
 
 _LABELS = 13  # columns before the text of a finding: `      hint   `
@@ -67,7 +70,7 @@ def action_words(finding: schema.Finding) -> str:
 
 def safe(text: object) -> str:
     """Text that came from outside, without anything a terminal would obey."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in str(text))
+    return escape_unprintable(str(text))
 
 
 def width() -> int:
@@ -102,7 +105,7 @@ def cut(text: str, columns: int) -> str:
 
 
 def parse(moment: object) -> datetime | None:
-    return datetime.fromisoformat(str(moment).replace("Z", "+00:00")) if moment else None
+    return parse_rfc3339(str(moment)) if moment else None
 
 
 def clock(moment: object) -> str:
@@ -217,7 +220,7 @@ def incident_lines(incident: schema.Incident, findings: Mapping[int, schema.Find
             f"{one['code']}{'' if one['component'] == head['component'] else ' on ' + safe(one['component'])}{'' if one['count'] == 1 else ' x ' + str(one['count'])}"
             for one in rest
         ]
-        yield from _wrapped("with", ", ".join(told[:12]) + (f" and {len(told) - 12} more" if len(told) > 12 else ""), width())
+        yield from _wrapped("with", join_first(told, 12), width())
     work = list(job_words(incident))
     for words in work[:3]:
         yield from _wrapped("work", words, width())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
     from vitald.config import Config
-    from vitald.judge.judge import Judge
+    from vitald.judge.engine import Judge
     from vitald.ledger import Stored
     from vitald.model import Event, Finding
 
@@ -103,7 +103,8 @@ def _judge(
     device_reset: bool,
     until: Callable[[], float],
 ) -> int:
-    from vitald.judge.judge import BOOT, Judge
+    from vitald.judge.engine import Judge
+    from vitald.model.codes import BOOT
 
     judges = Judge(force), Judge(other)
     differences, shown, count = 0, None, 0

@@ -25,6 +25,7 @@ from vitald import toml
 from vitald.cli import EX_UNAVAILABLE, WrongUse, render, words
 from vitald.cli.report_archive import Archive, CannotWrite, new_file
 from vitald.cli.report_parts import CONFIG, Report, Wanted
+from vitald.timestamps import format_compact
 
 _HINT = "look through it before you send it: it has host and user names, serial numbers and lines of the kernel log"
 _LEAST = 2 * 1024 * 1024
@@ -65,7 +66,7 @@ def _size(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     now = time.time()
     host = re.sub(r"[^A-Za-z0-9.-]+", "-", socket.gethostname())[:63].strip("-.") or "node"
-    name = f"vitald-report-{host}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
+    name = f"vitald-report-{host}-{format_compact(now)}"
     path: Path = arguments.output
     if str(path) == "-" and sys.stdout.isatty():
         raise WrongUse("an archive is nothing for a terminal: vitald report --output - > FILE")

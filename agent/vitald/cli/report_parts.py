@@ -28,6 +28,7 @@ from vitald.cli.report_archive import Archive, CannotWrite, Full
 from vitald.cli.report_history import PAGE, FromDaemon, FromLedger, History, Pages, raw_ledger
 from vitald.cli.report_redact import Redactor, configuration
 from vitald.sources.pci import PciInventory
+from vitald.text import escape_unprintable
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -405,7 +406,4 @@ def _moment(text: object) -> float:
 
 def _presentable(text: str) -> str:
     """Lines, without anything that a terminal would obey."""
-    return "".join(
-        line if line.isprintable() else "".join(char if char.isprintable() or char in "\t\n" else f"\\x{ord(char):02x}" for char in line)
-        for line in text.replace("\r\n", "\n").splitlines(keepends=True)
-    )
+    return escape_unprintable(text.replace("\r\n", "\n"), keep="\t\n")

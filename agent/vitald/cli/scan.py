@@ -92,7 +92,7 @@ class _Scan:
     """The events of a log, judged; and what is said of them."""
 
     def __init__(self, arguments: argparse.Namespace, catalog: Catalog) -> None:
-        from vitald.judge.judge import Judge
+        from vitald.judge.engine import Judge
 
         self._json: bool = arguments.json
         self._catalog = catalog
@@ -135,7 +135,7 @@ class _Scan:
                 self._stamps[key] = self._stamps.get(key, (here, here))[0], here
 
     def _end(self, change: Transition) -> None:
-        from vitald.judge.judge import TOLD
+        from vitald.judge.findings import TOLD
 
         found, key = change.finding, change.finding.key
         stamps = self._stamps.pop(key, None)

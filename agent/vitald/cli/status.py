@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from vitald import __version__
 from vitald.cli import client, render
 from vitald.cli.check import EXIT
+from vitald.text import join_first
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -63,8 +64,7 @@ def show(status: schema.NodeStatus) -> None:
     watched = [one for one in status["components"] if one["kind"] != "node"]
     unknown = [render.safe(one["name"]) for one in watched if one["status"] == "unknown"]
     if unknown:
-        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
-        render.tell(f"  not known how they are: {', '.join(unknown[:_NAMED])}{more}: vitald components")
+        render.tell(f"  not known how they are: {join_first(unknown, _NAMED)}: vitald components")
     kinds: dict[str, int] = {}
     for component in watched:
         kinds[str(component["kind"])] = kinds.get(str(component["kind"]), 0) + bool(component["attributes"] or component["sources"])

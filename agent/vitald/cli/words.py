@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from datetime import datetime
+
+from vitald.timestamps import parse_rfc3339
 
 DAY_S = 86400.0
 PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
@@ -70,7 +71,7 @@ def since(text: str) -> str:
     if re.fullmatch(r"[0-9]{1,15}", text) or seconds_in(text) is not None:
         return text
     try:
-        datetime.fromisoformat(re.sub(r"[Zz]\Z", "+00:00", text))
+        parse_rfc3339(text)
     except ValueError:
         expected = "how long ago (30m, 24h), a moment (2026-11-18T13:46:40Z) or an event's id"
         raise Wrong(expected, text) from None

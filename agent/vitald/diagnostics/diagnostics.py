@@ -1,7 +1,7 @@
 """
 Diagnostics: who runs what, and when; one run at a time on a node.
 
-    schedule, findings, a person  ──►  what waits  ──►  the gate  ──►  a check  ──►  events, and the run with what was printed
+    schedule, findings, a person  ──►  what waits  ──►  idle devices  ──►  a check  ──►  events, and the run with what was printed
 
 Owns     what was asked for and waits, the run under way, that it makes room for work, and what earlier runs found.
 Refuses  knowing programs (the checks do), judging, and who may ask.
@@ -26,7 +26,7 @@ from vitald.catalog import Catalog
 from vitald.config import Config
 from vitald.diagnostics import events, ladder, summary
 from vitald.diagnostics.check import Catalogued, Check, Command, Ended, Output
-from vitald.diagnostics.idle import Gate, Use
+from vitald.diagnostics.idle import IdleContext, IdleDetector, Use
 from vitald.diagnostics.node import PAST, Node
 from vitald.diagnostics.process import Programs, leftovers
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
@@ -45,7 +45,7 @@ _WATCH_S = 0.5  # between looks whether work has come, while a run has the devic
 _ROOM_S = 1.0  # a program that must make room has so long to end by itself
 _DRIVER_S = 2.0  # the driver says within that who computes, or nobody knows
 _DRIVER_EVERY_S = 1.0  # between such questions while a run has the devices
-_GATE_S = 5.0  # for one look at who uses the devices
+_LOOK_S = 5.0  # for one look at who uses the devices
 _GONE_S = 1.8  # how long a job that begins waits for the devices
 _COMING_S = 60.0  # by then a job that began is on the board
 _LETTING_GO_S = 12.0  # by then a release that was asked for has begun, or has failed
@@ -97,7 +97,7 @@ class Diagnostics:
         catalog: Catalog,
         boot_id: str,
         node: Node,
-        gate: Gate,
+        detector: IdleDetector,
         schedule: Schedule,
         programs: Programs,
         lane: Lane,
@@ -113,7 +113,7 @@ class Diagnostics:
         self._procfs = config.paths.procfs
         self._boot_id = boot_id
         self._node = node
-        self._gate = gate
+        self._detector = detector
         self._schedule = schedule
         self._programs = programs
         self._lane = lane
@@ -527,22 +527,23 @@ class Diagnostics:
     async def _idle(self) -> tuple[float, tuple[Use, ...]]:
         """For how long the devices have been idle, and who uses them."""
         uses = await self._look(testing=False)
-        return self._gate.idle_for(time.monotonic()), uses
+        return self._detector.idle_for(time.monotonic()), uses
 
     async def _look(self, *, testing: bool) -> tuple[Use, ...]:
         """Who uses the devices; `testing`: beside our own run, which has them."""
-        gate, node = self._gate, self._node
+        detector = self._detector
         try:
             compute = await self._compute(testing=testing)
         except asyncio.TimeoutError:
-            return (gate.unknown("the driver does not say in time who uses the GPUs"),)
-        gate.compute, gate.memory, gate.testing = compute, node.memory(), testing
-        gate.released, gate.announced = self._released(), self._announced()
+            return (detector.unknown("the driver does not say in time who uses the GPUs"),)
+        context = IdleContext(
+            announced=self._announced(), released=self._released(), compute=compute, memory=self._node.memory(), testing=testing
+        )
         try:
-            uses = await self._looks.call(gate.look, _GATE_S)
+            uses = await self._looks.call(lambda: detector.look(context), _LOOK_S)
         except Exception as error:  # also a fault of ours: what cannot be told counts as use
             self._trouble("idle_not_known", error, "what needs idle devices waits")
-            return (gate.unknown(str(error)),)
+            return (detector.unknown(str(error)),)
         self._said.discard("idle_not_known")
         return uses
 

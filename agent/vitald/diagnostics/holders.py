@@ -2,7 +2,7 @@
 Who has the accelerators' device files open, and which processes are steps of Slurm jobs.
 
 Owns     one table of a node's processes, cheap enough to be brought up to date several times a second.
-Refuses  whose work counts: that is the idle gate's.
+Refuses  whose work counts: that is the idle detector's.
 
 Kernel threads are recognised once. Tables of open files, which cost the most, are read at each look for young processes and
 else every two seconds, and the longer one takes the more seldom. Nothing is asked of a process that needs its memory (its command line,
@@ -23,6 +23,7 @@ from time import perf_counter
 
 from vitald.diagnostics.harmless import Running
 from vitald.sources.files import names, presentable, read
+from vitald.text import join_first
 
 # Device files that only those who use a device have open. /dev/nvidiactl and the two capabilities of MIG's management are everybody's.
 _DEVICE = r"(nvidia(?:[0-9]+|-uvm|-caps/nvidia-cap(?:[3-9]|[0-9]{2,}))|neuron[0-9]+)"
@@ -54,8 +55,7 @@ class Holder:
 
     @property
     def words(self) -> str:
-        more = f" and {len(self.devices) - 1} more" if len(self.devices) > 1 else ""
-        return f"{self.name} (pid {self.pid}) has {self.devices[0]}{more} open"
+        return f"{self.name} (pid {self.pid}) has {join_first(self.devices, 1)} open"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 """
-The idle gate: whether anybody uses the accelerators, or work holds the node.
+The idle detector: whether anybody uses the accelerators, or work holds the node.
 
     processes with a device open ─┐
     the driver's own list         │
@@ -21,7 +21,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 from pathlib import Path
@@ -100,16 +100,20 @@ def slurm_job(cgroups: str) -> str:
     return match[1] if match else ""
 
 
-class Gate:
-    """Who is in the way of a run that needs idle devices, and since when nobody is.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleContext:
+    """What others know at the moment of a look."""
 
-    What others know is set by its owner, as it changes:
-      announced  jobs that their scheduler announced
-      released   who has asked us to let go of the devices, in words
-      compute    process ids on each GPU by the driver, of those GPUs that answered lately
-      memory     bytes in use on each Neuron device by the driver, likewise
-      testing    a run of ours has the devices: only what is known to be somebody else's counts, and memory, which has no owner, does not
-    """
+    announced: Collection[str] = ()  # jobs that their scheduler announced
+    released: str = ""  # who has asked us to let go of the devices, in words
+    compute: Mapping[str, Sequence[float]] = field(default_factory=dict)  # process ids on each GPU that answered lately
+    memory: Mapping[str, float] = field(default_factory=dict)  # bytes in use on each Neuron device, likewise
+    # A run of ours has the devices: only what is known to be somebody else's counts, and memory, which has no owner, does not.
+    testing: bool = False
+
+
+class IdleDetector:
+    """Who is in the way of a run that needs idle devices, and since when nobody is."""
 
     def __init__(
         self,
@@ -127,11 +131,6 @@ class Gate:
 
         `accounts`: the user ids that no ordinary user has.
         """
-        self.announced: Collection[str] = ()
-        self.released = ""
-        self.compute: Mapping[str, Sequence[float]] = {}
-        self.memory: Mapping[str, float] = {}
-        self.testing = False
         self._table = Table(procfs, dev, proven)
         self._cgroup = cgroup
         self._dev = dev
@@ -143,15 +142,15 @@ class Gate:
         self._since: float | None = None
         self._last = float("-inf")
 
-    def look(self) -> tuple[Use, ...]:
+    def look(self, context: IdleContext) -> tuple[Use, ...]:
         """Who uses the devices, the plainest first. Blocks."""
-        compute, memory, testing = self.compute, self.memory, self.testing
+        compute, memory = context.compute, context.memory
         try:
             self._table.scan(self._clock())
-            uses = [*self._asked(), *self._holders()]
-            if not (testing and self._table.outside):  # there the driver's numbers cannot be told from our own
+            uses = [*self._asked(context), *self._holders()]
+            if not (context.testing and self._table.outside):  # there the driver's numbers cannot be told from our own
                 uses += self._by_driver(compute)
-            if not testing:
+            if not context.testing:
                 uses += [*self._by_memory(memory), *self._not_known(compute, memory)]
         except OSError as error:
             return (self.unknown(presentable(str(error))),)
@@ -176,14 +175,14 @@ class Gate:
             self._since = now
         self._last = now
 
-    def _asked(self) -> Iterator[Use]:
-        if self.released:
-            yield Use(kind=Kind.RELEASE, words=f"released: {self.released}")
+    def _asked(self, context: IdleContext) -> Iterator[Use]:
+        if context.released:
+            yield Use(kind=Kind.RELEASE, words=f"released: {context.released}")
         for job in slurm_jobs(self._cgroup):
             yield _of_slurm(job)
         for pid, job in self._table.steps.items():
             yield _of_slurm(job, pid=pid)
-        for job in self.announced:
+        for job in context.announced:
             yield Use(kind=Kind.JOB, words=presentable(f"job {job}"), job=job)
 
     def _holders(self) -> Iterator[Use]:

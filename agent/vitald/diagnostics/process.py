@@ -28,6 +28,7 @@ from vitald.diagnostics.descendants import Process, leftovers
 from vitald.diagnostics.start import NotStarted, Started, start
 from vitald.lane import Lane, LaneStuck
 from vitald.sources.files import presentable
+from vitald.text import join_first
 
 __all__ = ["MOST_BYTES", "Programs", "leftovers"]
 
@@ -347,12 +348,12 @@ class _Program:
         if self._killed:
             said.append("SIGTERM did not end it: killed")
         if self._behind:
-            said.append(f"it left behind {_listed(self._behind)}" + ("" if left else ", now ended"))
+            said.append(f"it left behind {join_first(self._behind, _SHOWN)}" + ("" if left else ", now ended"))
         names = [str(one) for one in left]
         if self._exited is None and self._started is not None and not left:
             names = [f"{self._name} (pid {self._started.popen.pid})"]
         if names:
-            said.append("cannot be ended: " + _listed([f"{one}{_reason(one)}" for one in left] or names))
+            said.append("cannot be ended: " + join_first([f"{one}{_reason(one)}" for one in left] or names, _SHOWN))
         if self._blind and (self._behind or names or self._ended):
             said.append("what it may have started elsewhere could not be looked for")
         return self._output(ended, "; ".join(said), tuple(names))
@@ -415,10 +416,6 @@ def _reap(popen: subprocess.Popen[bytes]) -> None:
 
 def _reason(one: Process) -> str:
     return ", which waits in the kernel" if one.stuck else ""
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _signal_words(number: int) -> str:

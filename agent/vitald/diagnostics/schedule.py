@@ -31,6 +31,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vitald.backoff import Backoff
 from vitald.model.diagnostic import Outcome, Remedy, Run
 
 SCHEDULE = "schedule"  # who asks for what is run here
@@ -148,7 +149,7 @@ def _next_try(tries: list[Run], slots: Slots, until: float) -> float:
     slot = slots.first_from(ended + min(AGAIN_S, slots.every_s / 2))
     if count > AGAIN_MOST:
         return slot
-    return min(ended + min(AGAIN_S * 2.0 ** (count - 1), slots.every_s), slot)
+    return min(ended + Backoff(AGAIN_S, slots.every_s).delay_s(count - 1), slot)
 
 
 def _end(run: Run, until: float) -> float:

@@ -15,12 +15,13 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 
 import structlog
 
 from vitald.model.diagnostic import Measure, Outcome, Run
+from vitald.text import replace_unprintable
+from vitald.timestamps import format_rfc3339
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -186,11 +187,11 @@ def _failure(run: Run, text: str) -> str:
 
 
 def _moment(run: Run) -> str:
-    return datetime.fromtimestamp(run.ended, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_rfc3339(run.ended, "seconds")
 
 
 def _plain_text(text: str) -> str:
-    plain = "".join(char if char.isprintable() else " " for char in text[:_MOST])
+    plain = replace_unprintable(text[:_MOST], " ")
     return plain.encode("ascii", "backslashreplace").decode()
 
 

@@ -21,10 +21,13 @@ from pathlib import Path
 
 from vitald.config import is_root
 from vitald.diagnostics.check import Ended, Output
+from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy, Report
 from vitald.sources.files import presentable, why
+from vitald.sources.pci import PciInventory
 
 GIGA, GIBI, MICRO = 1e9, float(1 << 30), 1e-6
+NO_GPU = "there is no NVIDIA GPU on PCI"
 _FIGURE = re.compile(r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
 _LINES = 20_000  # more than any of the tools prints
 _WIDTH = 1000
@@ -94,6 +97,14 @@ def _on_the_way(path: str) -> Iterator[tuple[str, os.stat_result]]:
         else:
             here = there
             yield here, found
+
+
+def count_gpus(sysfs: Path) -> tuple[int, str]:
+    """How many NVIDIA GPUs are on PCI, and why not all of them may be known; empty where they are."""
+    inventory = PciInventory(sysfs)
+    inventory.read()
+    gpus = [one for one in inventory.devices.values() if one.kind is ComponentKind.GPU]
+    return len(gpus), inventory.error
 
 
 def not_run(what: str, output: Output) -> Report | None:

@@ -31,6 +31,8 @@ from vitald.model import (
 )
 
 NEVER = float("inf")
+BY_PERSON = "cleared by"  # how the cause of an end begins that a named person is
+TOLD = "told as a consequence of"  # how the cause begins of an end that is none: the fault is told with what explains it
 _WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
 _OF_HEARSAY = (VOUCHED, "facility")
 
@@ -117,9 +119,20 @@ def is_worse_than_accepted(finding: Finding) -> bool:
     return finding.asked.stronger(then) or (finding.unusable and not then.unusable)
 
 
-def shifted(accepted: Acceptance | None, seconds: float) -> Acceptance | None:
+def shift_finding(finding: Finding, seconds: float) -> Finding:
     """The same by a clock that was stepped."""
-    return accepted and replace(accepted, since=accepted.since + seconds, until=accepted.until + seconds)
+    accepted, remedy_at, over_at = finding.accepted, finding.remedy_at, finding.simulated_until
+    if accepted is not None:
+        accepted = replace(accepted, since=accepted.since + seconds, until=accepted.until + seconds)
+    return replace(
+        finding,
+        since=finding.since + seconds,
+        last=finding.last + seconds,
+        heard_since=finding.heard_since + seconds if finding.heard_since else 0.0,
+        remedy_at=remedy_at + seconds if remedy_at is not None else None,
+        simulated_until=over_at + seconds if over_at is not None else None,
+        accepted=accepted,
+    )
 
 
 def noted(accepted: Acceptance, now: float) -> str:

@@ -17,7 +17,6 @@ import os
 import shutil
 import sqlite3
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -33,6 +32,7 @@ from vitald.ledger.rows import RowDamaged
 from vitald.ledger.sums import digest
 from vitald.model import Changes, Component, Event, Finding, Memory, Position, Transition
 from vitald.model.diagnostic import Run
+from vitald.timestamps import format_compact
 
 T = TypeVar("T")
 
@@ -371,7 +371,7 @@ class Ledger:
         if self.fresh or not os.path.lexists(self.path):
             return None
         self._refuse_unmounted()
-        name = f"{FILE}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
+        name = f"{FILE}.damaged-{format_compact(now)}"
         aside, number = self.path.with_name(name), 1
         while os.path.lexists(aside):
             number += 1

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -26,6 +27,7 @@ from aiohttp import web
 from vitald import __version__
 from vitald.board import Board
 from vitald.catalog import Catalog
+from vitald.checking import read_flag, read_line
 from vitald.judge.verdict import Work, by_strength, fold, told
 from vitald.lane import Lane, LaneStuck
 from vitald.ledger import Audit, LedgerError, Listed, Past, Query, StoredEvent, read_events, read_findings, read_past
@@ -45,6 +47,7 @@ from vitald.outputs.request import (
     reason_of,
     seconds_of,
     since_of,
+    value_of,
     who_changes,
 )
 from vitald.pipeline import Pipeline
@@ -337,9 +340,7 @@ class Api:
     async def clear(self, request: web.Request) -> web.Response:
         peer = who_changes(request)
         number, body = _number(request), await read_body(request, "reason", "replaced")
-        replaced = body.get("replaced", False)
-        if not isinstance(replaced, bool):
-            raise Refused(400, "replaced: expected true or false")
+        replaced = value_of(body, "replaced", read_flag, False)
         meant = next((found for found in (*self.board.findings, *self.board.trials) if found.id == number), None)
         if replaced and meant is not None and (meant.simulated or meant.component == NODE):
             raise Refused(400, "replaced: a drill and the node itself have no device that could be", "clear it without, or with a new node")
@@ -372,9 +373,9 @@ class Api:
     async def announce(self, request: web.Request) -> web.Response:
         peer = who_changes(request)
         body = await read_body(request, "line", "holdSeconds")
-        line = body.get("line")
-        if not isinstance(line, str) or not 1 <= len(line) <= 900 or not line.isprintable() or not line.isascii():
-            raise Refused(400, "line: expected one printable line of ASCII, at most 900 characters")
+        expected = "one printable line of ASCII, at most 900 characters"
+        read = partial(read_line, least=1, most=900, expected=expected, ascii_only=True)
+        line = value_of(body, "line", read)
         hold = seconds_of(body, "holdSeconds", _HOLD_S)
         if self.interpreter.recognise(line.encode()) is None:
             raise Refused(400, "line: no rule recognises it, so a drill with it would show nothing", "try it with: vitald scan -")

@@ -11,17 +11,19 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aiohttp import web
 
 from vitald import toml
+from vitald.checking import Unexpected, read_flag, read_list, read_match, read_text, read_whole
 from vitald.diagnostics.check import Check
 from vitald.lane import Lane, LaneStuck
 from vitald.ledger import LedgerError
 from vitald.model.diagnostic import Ask, Due, Fault, Going, Measure, Refusal, Run, Test
 from vitald.outputs import form
-from vitald.outputs.request import Refused, limit_of, read_body, read_query, reason_of, who_changes
+from vitald.outputs.request import Refused, limit_of, read_body, read_query, reason_of, value_of, who_changes
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -137,11 +139,9 @@ class DiagnosticRoutes:
         return web.json_response(answer)
 
     def _ask_of(self, body: Json, by: str) -> Ask:
-        named, busy = body.get("check", "dcgm"), body.get("busy", False)
-        if not isinstance(named, str):
-            raise Refused(400, "check: expected a name", f"one of {', '.join(self._diagnostics.checks)}")
-        if not isinstance(busy, bool):
-            raise Refused(400, "busy: expected true or false")
+        names = f"one of {', '.join(self._diagnostics.checks)}"
+        named = value_of(body, "check", partial(read_text, expected="a name"), "dcgm", names)
+        busy = value_of(body, "busy", read_flag, False)
         level, gpus, reason = _level_of(body), _gpus_of(body), reason_of(body)
         meant = self._check(named)
         if level is None:
@@ -169,31 +169,29 @@ def _id_of(body: Json) -> str | None:
     """None where it is left out: the run under way."""
     if "id" not in body:
         return None
-    id_ = body["id"]
-    if not isinstance(id_, str) or not _ID.fullmatch(id_):
-        raise Refused(400, "id: expected the id of a run", "leave it out for the one that runs")
-    return id_
+    read = partial(read_match, pattern=_ID, expected="the id of a run")
+    return value_of(body, "id", read, hint="leave it out for the one that runs")
 
 
 def _level_of(body: Json) -> int | None:
-    """None where it is left out. JSON knows one kind of number: 2.0 is 2."""
+    """None where it is left out."""
     if "level" not in body:
         return None
-    level = body["level"]
-    if isinstance(level, bool) or not isinstance(level, (int, float)) or level not in range(_LEVEL + 1):
-        raise Refused(400, f"level: expected a whole number from 0 to {_LEVEL}")
-    return int(level)
+    return value_of(body, "level", partial(read_whole, least=0, most=_LEVEL, from_json=True))
 
 
 def _gpus_of(body: Json) -> tuple[int, ...]:
     """By index, as the diagnostic's program numbers them; none for all."""
-    gpus = body.get("gpus", [])
-    listed = gpus if isinstance(gpus, list) and len(gpus) <= _GPUS else [None]
-    whole = all(isinstance(gpu, (int, float)) and not isinstance(gpu, bool) and gpu in range(_INDEX + 1) for gpu in listed)
-    if not whole or len(set(listed)) != len(listed):
-        wanted = f"a list of at most {_GPUS} numbers from 0 to {_INDEX}, each once"
-        raise Refused(400, f"gpus: expected {wanted}", "leave it out for all of them")
-    return tuple(sorted(map(int, listed)))
+    expected = f"a list of at most {_GPUS} numbers from 0 to {_INDEX}, each once"
+
+    def read(value: object) -> tuple[int, ...]:
+        listed = read_list(value, 0, _GPUS, expected)
+        gpus = {read_whole(gpu, 0, _INDEX, expected, from_json=True) for gpu in listed}
+        if len(gpus) != len(listed):
+            raise Unexpected(expected, value)
+        return tuple(sorted(gpus))
+
+    return value_of(body, "gpus", read, [], "leave it out for all of them")
 
 
 # --- how they are told

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal, cast, overload
 
 from vitald.catalog import Catalog, Rule
@@ -14,6 +13,7 @@ from vitald.judge.findings import clears_of, rule_of
 from vitald.judge.verdict import by_strength, reasons
 from vitald.ledger import Listed, Past, StoredEvent
 from vitald.model import Acceptance, Action, Event, Finding, Incident, Member, Sample, SourceHealth, SourceState, Transition, Verdict
+from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -29,9 +29,7 @@ def moment(time: None) -> None: ...
 def moment(time: float | None) -> str | None: ...
 def moment(time: float | None) -> str | None:
     """RFC 3339, UTC, milliseconds."""
-    if time is None:
-        return None
-    return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if time is None else format_rfc3339(time)
 
 
 def damaged_in(listed: Sequence[object]) -> int:

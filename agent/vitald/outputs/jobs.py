@@ -11,6 +11,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,12 +19,13 @@ import structlog
 from aiohttp import web
 
 from vitald.board import Board
+from vitald.checking import read_flag, read_line, read_match, read_whole
 from vitald.jobs import BEGAN, DIED, ENDED, TELLING, Job
 from vitald.ledger import Query, read_events
 from vitald.model import NODE, Action, Batch, Event, Finding, Value
 from vitald.model.diagnostic import Ask, Going, Refusal
 from vitald.outputs import form
-from vitald.outputs.request import Refused, limit_of, read_body, read_query, who_changes
+from vitald.outputs.request import Refused, limit_of, read_body, read_query, value_of, who_changes
 from vitald.sources.facts import Facts
 
 if TYPE_CHECKING:
@@ -77,11 +79,10 @@ class JobRoutes:
         """A job begins, or has ended."""
         peer = who_changes(request)
         body = await read_body(request, "event", "job", "user", "uid", "exitCode", "signal", "reason", "diagnose")
-        event, diagnose = body.get("event"), body.get("diagnose", False)
+        event = body.get("event")
         if event not in ("begin", "end"):
             raise Refused(400, f"event: {str(event)[:80]!r} is none of begin, end")
-        if not isinstance(diagnose, bool):
-            raise Refused(400, "diagnose: expected true or false")
+        diagnose = value_of(body, "diagnose", read_flag, False)
         job = _job_of(body)
         if event == "begin":
             await self._begin(job)
@@ -162,11 +163,8 @@ def _counts(found: Finding) -> bool:
 
 def _job_of(body: form.Json) -> Job:
     """What a client says of a job, held to what a job can be."""
-    id_ = body.get("job")
-    if not isinstance(id_, str) or not _ID.fullmatch(id_):
-        raise Refused(400, "job: expected its id: 1 to 64 letters, digits, or _ . : + [ ] / -", 'send {"event": "begin", "job": "1234"}')
     return Job(
-        id=id_,
+        id=value_of(body, "job", _read_id, hint='send {"event": "begin", "job": "1234"}'),
         user=_text(body, "user", _USER),
         uid=_number(body, "uid"),
         exit_code=_number(body, "exitCode"),
@@ -175,19 +173,20 @@ def _job_of(body: form.Json) -> Job:
     )
 
 
+def _read_id(value: object) -> str:
+    return read_match(value, _ID, "its id: 1 to 64 letters, digits, or _ . : + [ ] / -")
+
+
 def _text(body: form.Json, name: str, most: int) -> str:
-    text = body.get(name, "")
-    if not isinstance(text, str) or len(text) > most or not (text.isascii() and text.isprintable()):
-        raise Refused(400, f"{name}: expected at most {most} printable characters of ASCII")
-    return text.strip()
+    expected = f"at most {most} printable characters of ASCII"
+    read = partial(read_line, least=0, most=most, expected=expected, ascii_only=True)
+    return value_of(body, name, read, "").strip()
 
 
 def _number(body: form.Json, name: str) -> int | None:
-    value = body.get(name)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # JSON knows one kind of number
-    if value is None:
+    """None where it is left out, or null."""
+    if body.get(name) is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST[name]:
-        raise Refused(400, f"{name}: expected a number from 0 to {_MOST[name]}")
-    return value
+    most = _MOST[name]
+    expected = f"a number from 0 to {most}"
+    return value_of(body, name, lambda value: read_whole(value, 0, most, expected, from_json=True))

@@ -11,14 +11,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
 
+from vitald.checking import read_texts
 from vitald.model import ComponentKind
 from vitald.outputs import form
-from vitald.outputs.request import Refused, read_body, reason_of, seconds_of, who_changes
+from vitald.outputs.request import Refused, read_body, reason_of, seconds_of, value_of, who_changes
 from vitald.sources.nvml.release import Releases
 from vitald.sources.pci import PciInventory
 
@@ -91,12 +93,11 @@ class ReleaseRoutes:
 
     def _gpus_of(self, body: form.Json) -> list[str]:
         """The PCI addresses of those that are meant; none for all of them."""
-        wanted = body.get("gpus", [])
         known = {device.address for device in self._inventory.watched() if device.kind is ComponentKind.GPU}
         if not known:
             raise Refused(409, "this node has no GPU on PCI: nothing is released", "vitald components shows what it has")
-        if not isinstance(wanted, list) or not all(isinstance(gpu, str) for gpu in wanted):
-            raise Refused(400, "gpus: expected a list of PCI addresses", "leave it out for all of them")
+        read = partial(read_texts, expected="a list of PCI addresses")
+        wanted = value_of(body, "gpus", read, [], "leave it out for all of them")
         if unknown := [gpu for gpu in wanted if gpu not in known]:
             raise Refused(404, f"no GPU {unknown[0][:80]!r} on PCI", "vitald gpus shows them")
         return wanted

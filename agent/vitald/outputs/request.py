@@ -9,15 +9,21 @@ import asyncio
 import json
 import re
 import time
-from datetime import datetime, timezone
+from collections.abc import Callable
+from datetime import timezone
+from typing import TypeVar
 
 import structlog
 from aiohttp import web
 
 from vitald import toml
+from vitald.checking import Unexpected, read_line, read_number
 from vitald.outputs.peer import Peer
+from vitald.timestamps import parse_rfc3339
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
+
+T = TypeVar("T")
 
 PAGE, PAGE_MOST = 100, 1000
 _BODY_S = 5.0
@@ -68,7 +74,7 @@ def since_of(text: str | None) -> tuple[int, float | None]:
     except ValueError:
         pass
     try:
-        moment = datetime.fromisoformat(re.sub(r"[Zz]\Z", "+00:00", text))
+        moment = parse_rfc3339(text)
         return 0, (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
     except (ValueError, OverflowError):
         raise Refused(400, f"since: {text[:80]!r} is no event id, RFC 3339 time or duration such as 30m") from None
@@ -91,27 +97,36 @@ async def read_body(request: web.Request, *known: str) -> dict[str, object]:
     return values
 
 
+def value_of(
+    body: dict[str, object],
+    name: str,
+    read: Callable[[object], T],
+    default: object = None,
+    hint: str = "",
+) -> T:
+    """What `read` makes of a value; `default` stands for a key left out. Raises Refused."""
+    try:
+        return read(body.get(name, default))
+    except Unexpected as error:
+        raise Refused(400, f"{name}: expected {error.expected}", hint) from None
+
+
 def seconds_of(
     body: dict[str, object], name: str, default: float | None, *, least: float = _SECONDS[0], most: float = _SECONDS[1]
 ) -> float:
     """`default`: where the body does not say; None: it must."""
-    seconds = body.get(name, default)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= most:
-        raise Refused(400, f"{name}: expected a number from {least:.0f} to {most:.0f}")
-    return float(seconds)
+    expected = f"a number from {least:.0f} to {most:.0f}"
+    return value_of(body, name, lambda value: read_number(value, least, most, expected), default)
 
 
 def reason_of(body: dict[str, object]) -> str:
     """Why something is changed. A change without a reason is refused."""
-    reason = body.get("reason")
-    reason = reason.strip() if isinstance(reason, str) else ""
-    if not 1 <= len(reason) <= _REASON or not reason.isprintable():
-        raise Refused(
-            400,
-            f"reason: expected one line of 1 to {_REASON} printable characters",
-            'send {"reason": "replaced the riser, ticket 4711"}',
-        )
-    return reason
+
+    def read(value: object) -> str:
+        return read_line(value.strip() if isinstance(value, str) else value, 1, _REASON)
+
+    hint = 'send {"reason": "replaced the riser, ticket 4711"}'
+    return value_of(body, "reason", read, hint=hint)
 
 
 def who_changes(request: web.Request) -> Peer:

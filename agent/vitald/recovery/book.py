@@ -14,10 +14,9 @@ Refuses  files and clocks: both come in as arguments.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vitald.recovery.request import Cause, Kind, RequestBroken, number, strict_json, table, text, whole
+from vitald.recovery.request import Cause, Kind, RequestBroken, items, number, strict_json, table, text, whole
 
 VERSION = 1
 FILE = "actions.json"
@@ -111,10 +110,7 @@ def parse(data: bytes) -> Book:
         told = table(strict_json(data), "the book", frozenset({"version", "actions"}))
         if whole(told, "version") != VERSION:
             raise BookBroken(f"version {told['version']}, not {VERSION}")
-        actions = told["actions"]
-        if not isinstance(actions, list) or len(actions) > _ENTRIES:
-            raise BookBroken(f"actions: expected a list of at most {_ENTRIES}")
-        return Book(tuple(_entry(one) for one in actions))
+        return Book(tuple(_entry(one) for one in items(told, "actions", 0, _ENTRIES)))
     except RequestBroken as error:
         raise BookBroken(str(error)) from None
 
@@ -128,9 +124,7 @@ def _entry(value: object) -> Entry:
         kind = Kind(told["action"])
     except ValueError:
         raise BookBroken("action: none of reboot, replace") from None
-    causes = told["causes"]
-    if not isinstance(causes, list) or not 1 <= len(causes) <= _CAUSES:
-        raise BookBroken(f"causes: expected a list of 1 to {_CAUSES}")
+    causes = items(told, "causes", 1, _CAUSES)
     return Entry(
         id=text(told, "id", 64, least=1),
         kind=kind,
@@ -141,7 +135,7 @@ def _entry(value: object) -> Entry:
     )
 
 
-def _cause(value: Sequence[object] | object) -> Cause:
+def _cause(value: object) -> Cause:
     if not isinstance(value, list) or len(value) != 2:
         raise BookBroken("causes: expected pairs of component and code")
     component, code = (text({"causes": one}, "causes", 512, least=1) for one in value)

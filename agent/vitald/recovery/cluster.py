@@ -2,7 +2,7 @@
 The node's scheduler: what runs here, keeping new work away, and telling it that the node must be replaced.
 
     none         nothing is kept away; refused where a scheduler of the others is seen to run here
-    slurm        scontrol, by the rules of agent/vitald/cli/slurm.py: what somebody else holds is left alone
+    slurm        scontrol, by the rules of agent/vitald/slurm/drain.py: what somebody else holds is left alone
     kubernetes   kubectl: the node is cordoned with an annotation of ours; pods of DaemonSets and of the kubelet itself are no work
     a program    exit 0: kept away, and nothing runs any more; 75: something still does; anything else: it failed
 
@@ -13,7 +13,6 @@ Refuses  ending work. Nothing here evicts a pod or cancels a job.
 from __future__ import annotations
 
 import json
-import re
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,10 +20,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from vitald.cli import slurm
 from vitald.config import Config, Means
 from vitald.recovery import programs
 from vitald.recovery.decision import Node
+from vitald.slurm import scontrol
+from vitald.slurm.drain import REPLACE, drain_node
+from vitald.slurm.reasons import is_our_reason
+from vitald.slurm.settings import REASONS_FILE, Settings
+from vitald.slurm.steps import find_jobs_with_steps
+from vitald.text import join_first, replace_unprintable
 
 Json = dict[str, object]
 
@@ -33,7 +37,6 @@ _STILL_RUNS = 75  # EX_TEMPFAIL
 _FREE, _BUSY = {"IDLE", "DOWN"}, {"ALLOCATED", "MIXED", "COMPLETING"}
 _OTHERS = {"MAINT", "MAINTENANCE", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "POWERING_DOWN", "POWERED_DOWN", "POWER_DOWN"}
 _SCHEDULERS = ("slurmd", "kubelet")
-_STEP = re.compile(rb"slurmstepd: \[([0-9]+)")  # not "slurmstepd infinity", which holds cgroups and runs for ever
 _ANNOTATION = "vitald/drained"
 _PODS = 1024 * 1024
 _NAMED = 3
@@ -45,14 +48,14 @@ class Wish:
 
     action: str
     request: str
-    verdict: Json
+    verdict: Mapping[str, object]
     boot_id: str
 
     @property
     def reason(self) -> str:
         reasons = self.verdict.get("reasons")
         first = reasons[0] if isinstance(reasons, list) and reasons else self.action
-        return "".join(char if char.isprintable() else "?" for char in str(first))[:500]
+        return replace_unprintable(str(first))[:500]
 
     def told(self, node: str) -> Mapping[str, str]:
         """The same for a program, in its environment."""
@@ -96,12 +99,7 @@ def cut_off(*means: Means) -> str:
 
 def steps(procfs: Path) -> tuple[str, ...]:
     """The jobs of Slurm's that have a process here, whoever is configured to be asked."""
-    found: dict[str, None] = {}
-    for pid in _named(procfs, "slurmstepd"):
-        with suppress(OSError), (procfs / pid / "cmdline").open("rb") as line:
-            match = _STEP.match(line.read(64))
-            found |= {f"job {match[1].decode()} of Slurm": None} if match else {}
-    return tuple(found)
+    return tuple(f"job {job} of Slurm" for job in find_jobs_with_steps(procfs))
 
 
 def _named(procfs: Path, *names: str) -> list[str]:
@@ -135,18 +133,17 @@ class Nobody:
 class Slurm:
     def __init__(self, config: Config) -> None:
         self._node = config.recovery.node or socket.gethostname().partition(".")[0]
-        self._reason = config.slurm.reason
         self._hyperpod = config.slurm.hyperpod
-        record = slurm.RECORD if slurm.RECORD.parent.is_dir() else None  # systemd makes the folder
-        self._settings = slurm.Settings(reason=self._reason, record=record)
+        reasons_file = REASONS_FILE if REASONS_FILE.parent.is_dir() else None  # systemd makes the folder
+        self._settings = Settings(reason=config.slurm.reason, reasons_file=reasons_file)
 
     def look(self, wish: Wish) -> Node:  # noqa: ARG002
-        known = slurm.look(self._node, _SCONTROL_S)
+        known = scontrol.read_node_state(self._node, _SCONTROL_S)
         return Node(trouble=known) if isinstance(known, str) else self._read(known)
 
-    def _read(self, known: slurm.Known) -> Node:
+    def _read(self, known: scontrol.SlurmNode) -> Node:
         state = "+".join(sorted(known.states))
-        ours = known.held and slurm.is_ours(self._settings, known)
+        ours = known.held and is_our_reason(self._settings, known)
         others = sorted(known.states & _OTHERS)
         held = ""
         if others:
@@ -165,16 +162,18 @@ class Slurm:
 
     def mark(self, wish: Wish) -> str:
         self._withdraw(wish, hyperpod=self._hyperpod)
-        known = slurm.look(self._node, _SCONTROL_S)
+        known = scontrol.read_node_state(self._node, _SCONTROL_S)
         if isinstance(known, str):
             return known
-        told = known.reason == "Action:Replace" if self._hyperpod else known.reason.startswith(f"{self._reason}: ")
+        by_prefix = known.reason.startswith(self._settings.prefix)
+        told = known.reason == REPLACE if self._hyperpod else by_prefix
         return "" if known.held and told else f"the node is not marked: {'+'.join(sorted(known.states))}, {known.reason or 'no reason'}"
 
     def _withdraw(self, wish: Wish, *, hyperpod: bool) -> None:
-        known = slurm.look(self._node, _SCONTROL_S)
+        known = scontrol.read_node_state(self._node, _SCONTROL_S)
         if not isinstance(known, str):
-            slurm.withdraw(self._settings._replace(hyperpod=hyperpod), wish.verdict, self._node, known, _SCONTROL_S)
+            changed = self._settings._replace(hyperpod=hyperpod)
+            drain_node(changed, wish.verdict, self._node, known, _SCONTROL_S)
 
 
 class Kubernetes:
@@ -223,8 +222,7 @@ class Kubernetes:
             namespace, name, phase, owner = words
             if phase not in ("Succeeded", "Failed") and owner not in ("DaemonSet", "Node"):
                 busy.append(f"{namespace}/{name}")
-        more = f" and {len(busy) - _NAMED} more" if len(busy) > _NAMED else ""
-        return replace(node, busy=f"pods run here: {', '.join(busy[:_NAMED])}{more}" if busy else "")
+        return replace(node, busy=f"pods run here: {join_first(busy, _NAMED)}" if busy else "")
 
     def drain(self, wish: Wish) -> Node:
         patch = {"spec": {"unschedulable": True}, "metadata": {"annotations": {_ANNOTATION: wish.boot_id}}}

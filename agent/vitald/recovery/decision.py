@@ -19,6 +19,7 @@ from enum import Enum
 from vitald.model import Action, FindingState
 from vitald.recovery.book import Book, Clock
 from vitald.recovery.request import Kind, Request, asks_for
+from vitald.text import join_first
 
 MOST_AGE_S = 300.0
 _NAMED = 3
@@ -194,8 +195,7 @@ def _findings(facts: Facts) -> str:
             wrong.append(f"finding {ground.words} asks for {told.action}")
         elif not told.confirmed:
             wrong.append(f"finding {ground.words} is not confirmed by a second source")
-    more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-    return ", ".join(wrong[:_NAMED]) + more
+    return join_first(wrong, _NAMED, before=", and ")
 
 
 def _released(facts: Facts) -> str:
@@ -268,8 +268,7 @@ CHECKS: Mapping[str, Callable[[Facts], str]] = {
 
 def _busy(facts: Facts) -> str:
     jobs = facts.standing.jobs if facts.standing is not None else ()
-    more = f" and {len(jobs) - _NAMED} more" if len(jobs) > _NAMED else ""
-    told = f"{', '.join(jobs[:_NAMED])}{more} still run here" if jobs else ""
+    told = f"{join_first(jobs, _NAMED)} still run here" if jobs else ""
     return "; ".join(filter(None, [facts.node.busy, told]))
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitald.recovery import files
+from vitald.text import replace_unprintable
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/bin"
 _KEPT = ("SLURM_CONF",)  # what only the unit can know: where Slurm's configuration is
@@ -77,5 +78,5 @@ def run(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = No
         return Done(code=0, out=told)
     lines = told.decode("utf-8", "replace").strip().splitlines()
     how = f"signal {-code}" if code < 0 else f"exit {code}"
-    last = "".join(char if char.isprintable() else "?" for char in lines[-1][:_SAID]) if lines else ""
+    last = replace_unprintable(lines[-1][:_SAID]) if lines else ""
     return Done(code=code, out=told, trouble=f"{program} failed: {how}{f': {last}' if last else ''}")

@@ -11,12 +11,12 @@ Refuses  being read back as fact.
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
 from pathlib import Path
 
 from vitald.recovery import files
 from vitald.recovery.decision import Decision
 from vitald.recovery.request import Request
+from vitald.timestamps import format_rfc3339
 
 Json = dict[str, object]
 FILE = "decisions.jsonl"
@@ -27,8 +27,8 @@ _SAME = ("request", "bootId", "action", "step", "checks", "outcome", "findings")
 
 def told(decision: Decision, request: Request | None, boot_id: str, now: float, outcome: str = "") -> Json:
     return {
-        "time": moment(now),
-        "last": moment(now),
+        "time": format_rfc3339(now),
+        "last": format_rfc3339(now),
         "times": 1,
         "bootId": boot_id,
         "request": request.id if request is not None else None,
@@ -68,11 +68,6 @@ def add(folder: Path, decision: Json, group: int) -> None:
         known.pop()
     kept = [*known, decision][-_MOST:]
     files.write_durably(folder / FILE, b"".join(json.dumps(one).encode() + b"\n" for one in kept), group)
-
-
-def moment(time: float) -> str:
-    """As the API writes it."""
-    return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _same(one: Json, other: Json) -> bool:

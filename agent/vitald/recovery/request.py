@@ -10,12 +10,15 @@ Source of trust: none. Whoever can write the file can ask; what is asked is held
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
+from vitald.checking import Unexpected, read_line, read_list, read_number, read_whole
 from vitald.model import Action, Finding, FindingState
+
+T = TypeVar("T")
 
 VERSION = 1
 MOST_BYTES = 128 * 1024  # what is written is never so long
@@ -160,9 +163,7 @@ def parse(data: bytes) -> Request:
     told = table(strict_json(data), "the request", _REQUEST)
     if whole(told, "version") != VERSION:
         raise RequestBroken(f"version {told['version']}, not {VERSION}")
-    findings = told["findings"]
-    if not isinstance(findings, list) or not 1 <= len(findings) <= _FINDINGS:
-        raise RequestBroken(f"findings: expected a list of 1 to {_FINDINGS}")
+    findings = items(told, "findings", 1, _FINDINGS)
     try:
         kind = Kind(told["action"])
     except ValueError:
@@ -176,7 +177,7 @@ def parse(data: bytes) -> Request:
         host=text(told, "host", _TEXT),
         who=text(told, "who", _TEXT),
         status=text(told, "status", _TEXT),
-        reasons=_texts(told["reasons"]),
+        reasons=_texts(told, "reasons"),
         grounds=tuple(_ground(one) for one in findings),
     )
 
@@ -198,10 +199,8 @@ def _ground(value: object) -> Ground:
     )
 
 
-def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > _REASONS:
-        raise RequestBroken(f"reasons: expected a list of at most {_REASONS}")
-    return tuple(text({"reasons": one}, "reasons", _RAW) for one in value)
+def _texts(told: Mapping[str, object], key: str) -> tuple[str, ...]:
+    return tuple(text({key: member}, key, _RAW) for member in items(told, key, 0, _REASONS))
 
 
 # What the book's reader needs, too.
@@ -238,22 +237,27 @@ def table(value: object, what: str, keys: frozenset[str]) -> dict[str, object]:
 
 
 def text(told: Mapping[str, object], key: str, most: int, least: int = 0) -> str:
-    value = told[key]
-    if not isinstance(value, str) or not least <= len(value) <= most or not value.isprintable():
-        raise RequestBroken(f"{key}: expected {least} to {most} printable characters")
-    return value
+    expected = f"{least} to {most} printable characters"
+    return _checked(told, key, lambda value: read_line(value, least, most, expected))
 
 
 def number(told: Mapping[str, object], key: str) -> float:
-    value = told[key]
-    # A whole number may be longer than a float can be.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _NUMBER or not math.isfinite(value):
-        raise RequestBroken(f"{key}: expected a number from 0 to 2^53")
-    return float(value)
+    expected = "a number from 0 to 2^53"
+    return _checked(told, key, lambda value: read_number(value, 0, _NUMBER, expected))
 
 
 def whole(told: Mapping[str, object], key: str) -> int:
-    value = told[key]
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _NUMBER:
-        raise RequestBroken(f"{key}: expected a whole number from 0 to 2^53")
-    return value
+    expected = "a whole number from 0 to 2^53"
+    return _checked(told, key, lambda value: read_whole(value, 0, _NUMBER, expected))
+
+
+def items(told: Mapping[str, object], key: str, least: int, most: int) -> list[object]:
+    return _checked(told, key, lambda value: read_list(value, least, most))
+
+
+def _checked(told: Mapping[str, object], key: str, read: Callable[[object], T]) -> T:
+    """Does not repeat the value: whoever wrote the file may be anybody."""
+    try:
+        return read(told[key])
+    except Unexpected as error:
+        raise RequestBroken(f"{key}: expected {error.expected}") from None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vitald.model import Sample
+from vitald.text import replace_unprintable
 
 T = TypeVar("T")
 
@@ -129,7 +130,7 @@ def presentable(text: str) -> str:
     """On one line, and not for ever."""
     if len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}..."
-    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+    return replace_unprintable(text)
 
 
 def why(error: OSError) -> str:

@@ -31,6 +31,7 @@ from vitald.sources.files import Look, why
 from vitald.sources.readers import Broken, Readers
 from vitald.sources.roster import MISSED, Entry, Roster, is_name
 from vitald.sources.watch import Sign, Watcher
+from vitald.text import join_first
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("polled")
 
@@ -415,8 +416,7 @@ class Polled:
         if self._found.trouble:
             out.append(self._found.trouble)
         if out:
-            more = f"; and {len(out) - 3} more" if len(out) > 3 else ""
-            return SourceState.FAILED, "; ".join(out[:3]) + more
+            return SourceState.FAILED, join_first(out, 3, "; ", "; and ")
         if not self._listed:
             return SourceState.STARTING, "the devices have not been listed yet"
         if unseen := [one.component.name for one in self._found.devices if one.component not in self.read]:

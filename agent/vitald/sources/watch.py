@@ -21,6 +21,7 @@ from typing import Any, Union
 
 from vitald.catalog.watch import Test, Watch, Watched
 from vitald.model import Component, ComponentKind, Readings, Sample, Value
+from vitald.text import join_first
 
 _SIGMA = 1.4826  # median absolute deviations to a standard deviation
 _SIBLINGS = 3  # fewer have no median worth the name
@@ -60,26 +61,41 @@ class _Known:
     booted: set[str] = field(default_factory=set)  # code:reading of counters that were not read since a boot or a reset
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """The watches of a catalogue's entries, arranged for looking."""
+
+    by_kind: Mapping[ComponentKind, tuple[tuple[Watched, frozenset[str]], ...]]  # entries, and the readings they look at
+    windows: Mapping[str, float]  # seconds of the longest window over each counter that has one
+    window_sizes: Mapping[str, frozenset[float]]
+    words: frozenset[str]  # code:reading of states that a reading tells of by changing
+    counters: frozenset[str]  # code:reading of counters that begin anew with a boot or a reset
+
+    @staticmethod
+    def of(entries: Iterable[Watched]) -> Thresholds:
+        entries = tuple(entries)
+        every = [(one, watch, f"{one.code}:{watch.of}") for one in entries for watch in one.watches]
+        sizes: dict[str, set[float]] = {}
+        for _, watch, _ in every:
+            if watch.over_s:
+                sizes.setdefault(watch.of, set()).add(watch.over_s)
+        looked_at = [(one, frozenset(watch.of for watch in one.watches)) for one in entries]
+        # What is said of a PCI device is said of any.
+        by_kind = {kind: tuple((one, of) for one, of in looked_at if one.component in (kind, ComponentKind.PCI)) for kind in ComponentKind}
+        return Thresholds(
+            by_kind=by_kind,
+            windows={of: max(found) for of, found in sizes.items()},
+            window_sizes={of: frozenset(found) for of, found in sizes.items()},
+            words=frozenset(key for one, watch, key in every if watch.test is Test.CHANGES and one.state),
+            counters=frozenset(key for _, watch, key in every if watch.test is Test.RISES and not watch.lifetime),
+        )
+
+
 class Watcher:
     """The watches of one source over all its components."""
 
     def __init__(self, watched: Iterable[Watched], memory: Mapping[str, Any] | None = None) -> None:
-        self._watched = tuple(watched)
-        self._windows = {
-            of: max(watch.over_s for one in self._watched for watch in one.watches if watch.of == of)
-            for of in {watch.of for one in self._watched for watch in one.watches if watch.over_s}
-        }
-        self._window_sizes = {
-            of: {watch.over_s for one in self._watched for watch in one.watches if watch.of == of and watch.over_s} for of in self._windows
-        }
-        every = [(one, watch, f"{one.code}:{watch.of}") for one in self._watched for watch in one.watches]
-        self._words = {key for one, watch, key in every if watch.test is Test.CHANGES and one.state}
-        self._counters = {key for _, watch, key in every if watch.test is Test.RISES and not watch.lifetime}
-        looked_at = [(one, frozenset(watch.of for watch in one.watches)) for one in self._watched]
-        # What is said of a PCI device is said of any.
-        self._about = {
-            kind: tuple((one, of) for one, of in looked_at if one.component in (kind, ComponentKind.PCI)) for kind in ComponentKind
-        }  # entries with the readings that they look at
+        self._thresholds = Thresholds.of(watched)
         self.holding: list[Sign] = []  # what was said before, and held at the last look
         self.calm: set[tuple[Component, str]] = set()  # codes of states that did not hold at the last look, and that nobody said
         self._known: dict[str, _Known] = {}
@@ -88,7 +104,7 @@ class Watcher:
             grown = {
                 of: deque((float(at), tuple(map(float, values))) for at, values in samples)
                 for of, samples in stored.get("grown", {}).items()
-                if of in self._windows
+                if of in self._thresholds.windows
             }
             self._known[identity] = _Known(
                 on=dict(stored.get("on", {})),
@@ -101,16 +117,15 @@ class Watcher:
 
     def configure(self, watched: Iterable[Watched]) -> None:
         """Other watches, the same memory: the catalogue was reloaded."""
-        known = self._known
-        self.__init__(watched)  # type: ignore[misc]  # nothing but the watches is made anew
-        self._known = known
+        self._thresholds = Thresholds.of(watched)
+        self.holding, self.calm = [], set()
 
     @property
     def memory(self) -> dict[str, Any]:
         """What is to be remembered, for JSON."""
         kept = {}
         for name, one in self._known.items():
-            grown = {of: list(samples) for of, samples in one.grown.items() if self._windows.get(of, 0.0) >= _KEPT_S and samples}
+            grown = {of: list(samples) for of, samples in one.grown.items() if self._thresholds.windows.get(of, 0.0) >= _KEPT_S and samples}
             if one.on or one.stood or one.said or grown:
                 read_at = one.read_at // _READ_STEP_S * _READ_STEP_S
                 more = {**({"stood": one.stood} if one.stood else {}), **({"grown": grown, "read_at": read_at} if grown else {})}
@@ -121,7 +136,7 @@ class Watcher:
         """Something was done that ends findings: what still holds is to be said again. `counters`: and they begin at zero."""
         known = self._known.get(identity)
         if known is not None:
-            gone = self._words | self._counters if counters else self._words
+            gone = self._thresholds.words | self._thresholds.counters if counters else self._thresholds.words
             said = {key: value for key, value in known.said.items() if key not in gone}
             self._known[identity] = _Known(stood={**known.stood, **known.on}, said=said, booted=set(said))
 
@@ -152,7 +167,7 @@ class Watcher:
             self._note(one, now)
         signs: list[Sign] = []
         for one in readings:
-            for watched, of in self._about[one.component.kind]:
+            for watched, of in self._thresholds.by_kind[one.component.kind]:
                 if not of.isdisjoint(one.fresh):
                     signs += self._lasting(watched, one, siblings, now) if watched.lasting else self._happening(watched, one)
         if len(self._known) > _MOST:
@@ -252,7 +267,7 @@ class Watcher:
             fields[watch.of] = [int(_number(values[place])) for place in hit]
             part = _PARTS.get(one.component.kind, "port")
             fields[f"{part}s"] = list(hit)
-            where = f" on {part} {', '.join(map(str, hit[:_SHOWN]))}" + (f" and {len(hit) - _SHOWN} more" if len(hit) > _SHOWN else "")
+            where = f" on {part} {join_first([str(place) for place in hit], _SHOWN)}"
         value = values[hit[0]]
         if watch.over_s:
             fields["rate"] = round(float(value), 6) if not isinstance(value, str) else None
@@ -339,7 +354,7 @@ class Watcher:
     def _note(self, one: Readings, now: float) -> None:
         known = self._known.setdefault(one.identity, _Known())
         stopped_s = now - known.read_at
-        for of, window in self._windows.items():
+        for of, window in self._thresholds.windows.items():
             value = one.values.get(of)
             if value is None or isinstance(value, str) or of not in one.fresh:
                 continue
@@ -370,7 +385,7 @@ class Watcher:
         if not samples or samples[-1][1] == numbers or any(was > at for was, at in zip(samples[-1][1], numbers)):
             return
         last = samples[-1][1]
-        for window in sorted(self._window_sizes[of], reverse=True):
+        for window in sorted(self._thresholds.window_sizes[of], reverse=True):
             if window < stopped_s and now - window > samples[-1][0]:
                 share = 1.0 - window / stopped_s
                 samples.append((now - window, tuple(was + (at - was) * share for was, at in zip(last, numbers))))

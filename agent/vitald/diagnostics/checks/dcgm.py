@@ -25,10 +25,8 @@ from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.diagnostics.dcgm import answers, reading
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
 from vitald.diagnostics.dcgm.tables import version_of
-from vitald.model import ComponentKind
 from vitald.model.diagnostic import Ask, Fault, Outcome, Remedy, Report
 from vitald.sources.files import presentable
-from vitald.sources.pci import PciInventory
 
 NAME = "dcgm"
 GRACE_S = 60.0  # the engine tells its program to end every few seconds for so long before it kills it
@@ -61,11 +59,8 @@ class Dcgm:
             return "[dcgm] enabled = false"
         if not tool.find(self._settings.program):
             return _not_executable(self._settings.program) or tool.absent(self._settings.program)
-        inventory = PciInventory(self._sysfs)
-        inventory.read()
-        if not any(device.kind is ComponentKind.GPU for device in inventory.devices.values()):
-            return inventory.error or "there is no NVIDIA GPU on PCI"
-        return ""
+        count, error = tool.count_gpus(self._sysfs)
+        return "" if count else error or tool.NO_GPU
 
     def every_s(self, level: int) -> float:
         if level > self._settings.most:

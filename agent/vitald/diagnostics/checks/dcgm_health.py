@@ -263,11 +263,8 @@ class DcgmHealth:
             return "[dcgm_health] enabled = false"
         if not tool.find(self._program):
             return tool.absent(self._program)
-        inventory = PciInventory(self._sysfs)
-        inventory.read()
-        if not any(device.kind is ComponentKind.GPU for device in inventory.devices.values()):
-            return inventory.error or "there is no NVIDIA GPU on PCI"
-        return ""
+        count, error = tool.count_gpus(self._sysfs)
+        return "" if count else error or tool.NO_GPU
 
     def every_s(self, level: int) -> float:
         del level

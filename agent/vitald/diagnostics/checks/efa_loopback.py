@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 from vitald.config import Config
 from vitald.diagnostics import tool
+from vitald.diagnostics.bandwidth import BandwidthCheck
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Test
 from vitald.sources import files
@@ -150,14 +151,14 @@ def _free_port() -> int:
         return port
 
 
-class EfaLoopback:
+class EfaLoopback(BandwidthCheck):
     """One adapter after the other, since they share the node's memory and processors."""
 
     name = NAME
     title = "EFA loopback"
-    levels: tuple[int, ...] = (0,)
 
     def __init__(self, config: Config) -> None:
+        super().__init__(every_s=config.efa_loopback.every_s, expected_s=15.0)
         self._settings = config.efa_loopback
         self._classes = config.paths.sysfs / "class" / "infiniband"
 
@@ -169,20 +170,12 @@ class EfaLoopback:
         except OSError as error:
             return f"{self._classes}: {files.why(error)}"
 
-    def every_s(self, level: int) -> float:
-        del level
-        return self._settings.every_s
-
-    def needs_idle(self, level: int) -> bool:
-        del level
-        return True
-
     def expected_s(self, level: int) -> float:
         del level
         try:
-            return 15.0 * max(1, len(self._adapters()))
+            return self._expected_s * max(1, len(self._adapters()))
         except OSError:
-            return 15.0
+            return self._expected_s
 
     async def perform(self, ask: Ask, execute: Execute) -> Report:
         del ask  # its GPUs are not what is tested

@@ -22,11 +22,10 @@ from dataclasses import dataclass, field, replace
 
 from vitald.config import Config
 from vitald.diagnostics import tool
+from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
-from vitald.model import ComponentKind
-from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Test
+from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
 from vitald.sources.files import presentable
-from vitald.sources.pci import PciInventory
 
 NAME = "nccl"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
@@ -65,18 +64,13 @@ _OURS = re.compile(r"unhandled system error|internal error", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class Printed(Figures):
     """What all_reduce_perf printed. Bandwidths in GB/s."""
 
-    sizes: tuple[int, ...] = ()
-    buses: tuple[float, ...] = ()
-    algorithms: tuple[float, ...] = ()
     wrong: float = 0.0  # values, of all sizes
     checked: bool = False  # whether they were compared
     out_of_bounds: bool | None = None  # the footer's word; None where it has not come to that
-    average: float | None = None
     slow: bool = False  # by the program's own measure (NCCL_TESTS_MIN_BW)
-    broken: str = ""  # a line of the table that is not whole
     complaints: tuple[str, ...] = ()
     devices: Mapping[str, int] = field(default_factory=dict)  # CUDA's number by the bus, as far as the program says them
 
@@ -194,37 +188,31 @@ def _by_bus(bus: str, devices: Mapping[str, int]) -> int | None:
     return next((device for name, device in devices.items() if (name.split(":")[-2] if ":" in name else name)[-2:] == number), None)
 
 
-class Nccl:
+class Nccl(BandwidthCheck):
     """One run of all_reduce_perf over the GPUs."""
 
     name = NAME
     title = "NCCL all-reduce on this node"
-    levels: tuple[int, ...] = (0,)
 
     def __init__(self, config: Config) -> None:
+        super().__init__(every_s=config.nccl.every_s, expected_s=60.0)
         self._settings = config.nccl
         self._sysfs = config.paths.sysfs
+        self._reports = AllReduce(
+            check=NAME,
+            program="all_reduce_perf",
+            unit=tool.GIGA,
+            least=self._settings.least_gbytes,
+        )
 
     def missing(self) -> str:
         if not tool.find(self._settings.program, FOLDERS):
             return tool.absent(self._settings.program, FOLDERS)
-        count, error = self._gpus()
+        count, error = tool.count_gpus(self._sysfs)
         return error or _too_few(count)
 
-    def every_s(self, level: int) -> float:
-        del level
-        return self._settings.every_s
-
-    def needs_idle(self, level: int) -> bool:
-        del level
-        return True
-
-    def expected_s(self, level: int) -> float:
-        del level
-        return 60.0
-
     async def perform(self, ask: Ask, execute: Execute) -> Report:
-        count, error = await asyncio.to_thread(self._gpus)
+        count, error = await asyncio.to_thread(tool.count_gpus, self._sysfs)
         if error:
             return Report(outcome=Outcome.ERROR, reason=error, remedy=Remedy.RETRY)
         gpus = tuple(sorted(set(ask.gpus)))
@@ -233,11 +221,6 @@ class Nccl:
             return Report(outcome=Outcome.NOT_APPLICABLE, reason=why)
         output = await execute(self._command(gpus, count))
         return self._judge(output, gpus)
-
-    def _gpus(self) -> tuple[int, str]:
-        inventory = PciInventory(self._sysfs)
-        inventory.read()
-        return sum(1 for device in inventory.devices.values() if device.kind is ComponentKind.GPU), inventory.error
 
     def _command(self, gpus: Sequence[int], count: int) -> Command:
         program = tool.find(self._settings.program, FOLDERS) or self._settings.program
@@ -257,17 +240,16 @@ class Nccl:
         if output.ended is Ended.DEADLINE:
             return self._hang(printed, gpus)
         failed = any(_FAILURE.search(line) for line in printed.complaints)
-        incomplete = _incomplete(printed, output)
+        incomplete = self._reports.incomplete(printed, output) or _unfinished(printed)
         if printed.slow and not failed and not incomplete:
             return self._fail(SLOW, f"{max(printed.buses):.4g} GB/s of bus bandwidth, below what NCCL_TESTS_MIN_BW says", printed)
         if output.exit_code != 0 or failed:
             return self._failure(output, printed, gpus)
         if incomplete:
-            return Report(outcome=Outcome.INCONCLUSIVE, reason=presentable(f"all_reduce_perf: {incomplete}"), remedy=Remedy.RETRY)
-        least, best = self._settings.least_gbytes, max(printed.buses)
-        if least and best < least:
-            return self._fail(SLOW, f"{best:.4g} GB/s of bus bandwidth, below the {least:g} GB/s that are expected", printed)
-        return Report(outcome=Outcome.PASS, tests=(_test("Pass"),), measures=self._measures(printed))
+            return self._reports.inconclusive(incomplete)
+        if slow := self._reports.slow(printed):
+            return self._fail(SLOW, slow, printed)
+        return self._reports.passed(printed)
 
     def _hang(self, printed: Printed, gpus: Sequence[int]) -> Report:
         """A collective waits for its slowest member for ever."""
@@ -293,46 +275,18 @@ class Nccl:
         return self._fail(FAILED, last, printed, [gpu])
 
     def _fail(self, code: str, said: str, printed: Printed, gpus: Iterable[int | None] = (None,)) -> Report:
-        text = presentable(f"all_reduce_perf: {said}")
-        faults = tuple(
-            Fault(code=code, test="all-reduce", text=text, gpu=gpu, remedy=Remedy.INVESTIGATE, confirm=code != WRONG) for gpu in gpus
-        )
-        return Report(
-            outcome=Outcome.FAIL,
-            reason=text,
-            remedy=Remedy.INVESTIGATE,
-            tests=(_test("Fail"),),
-            faults=faults,
-            culprits=tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None})),
-            measures=self._measures(printed) if printed.average is not None else (),
-        )
-
-    def _measures(self, printed: Printed) -> tuple[Measure, ...]:
-        if not printed.buses:
-            return ()
-        least = self._settings.least_gbytes * tool.GIGA or None
-        return (
-            Measure(name="busbw_bytes_per_second", value=max(printed.buses) * tool.GIGA, least=least),
-            Measure(name="busbw_average_bytes_per_second", value=(printed.average or 0.0) * tool.GIGA),
-            Measure(name="algbw_bytes_per_second", value=max(printed.algorithms) * tool.GIGA),
-        )
+        return self._reports.failed(code, said, printed, gpus, confirm=code != WRONG)
 
 
 def _too_few(gpus: int) -> str:
     """One GPU has nobody to reduce with: its bus bandwidth is 0 by definition."""
     if gpus < 1:
-        return "there is no NVIDIA GPU on PCI"
+        return tool.NO_GPU
     return "an all-reduce needs two GPUs" if gpus < 2 else ""
 
 
-def _incomplete(printed: Printed, output: Output) -> str:
-    """Why this cannot be a pass; empty where it can."""
-    if output.dropped:
-        return "its output is incomplete"
-    if printed.broken:
-        return f"a line of the table is not whole: {printed.broken}"
-    if not printed.sizes:
-        return f"it printed no table: {tool.last_line(output.stdout, output.stderr) or 'nothing at all'}"
+def _unfinished(printed: Printed) -> str:
+    """Why a whole table is not all of it; empty where it is."""
     if printed.average is None or printed.out_of_bounds is None:
         return "the table ends before its footer"
     if not printed.checked:
@@ -340,10 +294,6 @@ def _incomplete(printed: Printed, output: Output) -> str:
     if not max(printed.buses):
         return "no bandwidth was measured"
     return ""
-
-
-def _test(status: str) -> Test:
-    return Test(name="all-reduce", category=NAME, status=status)
 
 
 def build(config: Config) -> Check:

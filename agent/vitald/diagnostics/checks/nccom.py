@@ -20,8 +20,9 @@ from pathlib import Path
 
 from vitald.config import Config
 from vitald.diagnostics import tool
+from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
-from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Test
+from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
 from vitald.sources import files
 from vitald.sources.files import presentable
 
@@ -52,16 +53,11 @@ _SETTINGS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """What nccom-test printed, bandwidths in GiB/s. `average`: the words below it, which come when it ran to its end."""
+class Table(Figures):
+    """What nccom-test printed, bandwidths in GiB/s."""
 
-    sizes: tuple[int, ...] = ()
-    buses: tuple[float, ...] = ()
-    algorithms: tuple[float, ...] = ()
-    average: float | None = None
     errors: tuple[str, ...] = ()  # lines that say that it failed
     wrong: tuple[str, ...] = ()  # lines that may speak of wrong results
-    broken: str = ""  # a line of it that is not whole
 
 
 def read(text: str) -> Table:
@@ -142,16 +138,23 @@ def cores(sysfs: Path) -> Cores:
     return Cores(len(devices), physical, 2 if family in _OF_TWO else 1, family)
 
 
-class Nccom:
+class Nccom(BandwidthCheck):
     """One run of nccom-test over everything."""
 
     name = NAME
     title = "Neuron all-reduce on this node"
-    levels: tuple[int, ...] = (0,)
 
     def __init__(self, config: Config) -> None:
+        # It compiles a program for each size first.
+        super().__init__(every_s=config.nccom.every_s, expected_s=120.0)
         self._settings = config.nccom
         self._sysfs = config.paths.sysfs
+        self._reports = AllReduce(
+            check=NAME,
+            program=PROGRAM,
+            unit=tool.GIBI,
+            least=self._settings.least_gbytes,
+        )
 
     def missing(self) -> str:
         if not tool.find(PROGRAM, FOLDERS):
@@ -165,18 +168,6 @@ class Nccom:
         if here.family == "Inf1":
             return f"{PROGRAM} does not run on Inferentia (Inf1)"
         return "" if here.workers > 1 else f"{PROGRAM} needs two cores, the driver shows {here.physical}"
-
-    def every_s(self, level: int) -> float:
-        del level
-        return self._settings.every_s
-
-    def needs_idle(self, level: int) -> bool:
-        del level
-        return True
-
-    def expected_s(self, level: int) -> float:
-        del level
-        return 120.0  # it compiles a program for each size first
 
     async def perform(self, ask: Ask, execute: Execute) -> Report:
         del ask
@@ -216,45 +207,18 @@ class Nccom:
             return Report(outcome=Outcome.ERROR, reason=presentable(f"{PROGRAM} crashed: {last}"), remedy=Remedy.RETRY)
         if failed:
             return self._fail(FAILED, f"it failed over {here.workers} cores (exit {output.exit_code}): {last}", table)
-        if why := _incomplete(table, output):
-            return Report(outcome=Outcome.INCONCLUSIVE, reason=presentable(f"{PROGRAM}: {why}"), remedy=Remedy.RETRY)
-        least = self._settings.least_gbytes
-        if least and max(table.buses) < least:
-            return self._fail(SLOW, f"{max(table.buses):.4g} GB/s of bus bandwidth, below the {least:g} GB/s that are expected", table)
-        return Report(outcome=Outcome.PASS, tests=(_test("Pass"),), measures=self._measures(table))
+        if why := self._reports.incomplete(table, output) or _unfinished(table):
+            return self._reports.inconclusive(why)
+        if slow := self._reports.slow(table):
+            return self._fail(SLOW, slow, table)
+        return self._reports.passed(table)
 
     def _fail(self, code: str, said: str, table: Table) -> Report:
-        text = presentable(f"{PROGRAM}: {said}")
-        fault = Fault(code=code, test="all-reduce", text=text, confirm=code != WRONG)
-        return Report(
-            outcome=Outcome.FAIL,
-            reason=text,
-            remedy=Remedy.INVESTIGATE,
-            tests=(_test("Fail"),),
-            faults=(fault,),
-            measures=self._measures(table) if table.average is not None else (),
-        )
-
-    def _measures(self, table: Table) -> tuple[Measure, ...]:
-        if not table.buses:
-            return ()
-        least = self._settings.least_gbytes * tool.GIBI or None
-        average = (table.average or 0.0) * tool.GIBI
-        return (
-            Measure(name="busbw_bytes_per_second", value=max(table.buses) * tool.GIBI, least=least),
-            Measure(name="busbw_average_bytes_per_second", value=average),
-            Measure(name="algbw_bytes_per_second", value=max(table.algorithms) * tool.GIBI),
-        )
+        return self._reports.failed(code, said, table, confirm=code != WRONG)
 
 
-def _incomplete(table: Table, output: Output) -> str:
-    """Why this cannot be a pass; empty where it can."""
-    if output.dropped:
-        return "its output is incomplete"
-    if table.broken:
-        return f"a line of the table is not whole: {table.broken}"
-    if not table.sizes:
-        return f"it printed no table: {tool.last_line(output.stdout, output.stderr) or 'nothing at all'}"
+def _unfinished(table: Table) -> str:
+    """Why a whole table is not all of it; empty where it is."""
     if table.wrong:
         return f"it speaks of wrong results, and of no error: {table.wrong[0]}"
     if table.average is None:
@@ -262,10 +226,6 @@ def _incomplete(table: Table, output: Output) -> str:
     if max(table.sizes) < _MOST_BYTES // 4 or not max(table.buses):  # 1 MB times 4 four times is 256 MB, then 1 GB
         return "the table ends before its largest size"
     return ""
-
-
-def _test(status: str) -> Test:
-    return Test(name="all-reduce", category=NAME, status=status)
 
 
 def build(config: Config) -> Check:

@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from vitald.text import replace_unprintable
+
 GPU, CPU = "gpu", "cpu"
 
 _GROUPS = {1: GPU, 7: CPU}  # DCGM's numbers of entity groups
@@ -510,7 +512,7 @@ def text_of(value: object) -> str:
     if not isinstance(value, str):
         value = str(value) if isinstance(value, (int, float)) else type(value).__name__
     line = " ".join(value[: 2 * _LONGEST_TEXT].split())[:_LONGEST_TEXT]
-    return line if line.isprintable() else "".join(char if char.isprintable() else "?" for char in line)
+    return replace_unprintable(line)
 
 
 def _word(value: object) -> str:

@@ -20,6 +20,7 @@ from vitald.diagnostics.dcgm.document import CPU, GPU, Document, Message, Printe
 from vitald.diagnostics.dcgm.meanings import KIND, LOST, UNCLEAR, Meaning, Meanings
 from vitald.diagnostics.dcgm.tables import Row, Tables, TestRow, Version, tables, version_of
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Test
+from vitald.text import count_more, join_first, join_ranges
 
 _ERRORS_MOST = 32  # of a response in 4.x: those that come later are lost
 _ISOLATE = 2
@@ -383,8 +384,8 @@ class _Reading:
         if gaps or unverified:
             words = told + [_group_words([one]) for one in unverified]
             remedies = [*(gap.remedy for gap in gaps), *by_remedy]
-            more = f"; and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
-            return _Said(Outcome.INCONCLUSIVE, _strongest(remedies), f"not verified: {'; '.join(words[:_SHOWN])}{more}")
+            said = f"not verified: {join_first(words, _SHOWN, '; ', '; and ')}"
+            return _Said(Outcome.INCONCLUSIVE, _strongest(remedies), said)
         settings = [one for one in found if one.fault.remedy is not Remedy.NONE]
         if settings:
             return _Said(Outcome.CONFIG, _strongest(by_remedy), _reason(settings, settings))
@@ -505,14 +506,7 @@ def _strongest(remedies: Iterable[Remedy]) -> Remedy:
 
 def _gpus(numbers: Sequence[int]) -> str:
     """`GPU 3`, `GPUs 0-3, 6`."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"GPU{'s' if len(set(numbers)) > 1 else ''} {words}"
+    return f"GPU{'s' if len(set(numbers)) > 1 else ''} {join_ranges(numbers)}"
 
 
 def _reason(found: list[_Found], most: list[_Found]) -> str:
@@ -522,8 +516,7 @@ def _reason(found: list[_Found], most: list[_Found]) -> str:
         groups.setdefault((one.meaning.code, one.fault.test), []).append(one)
     told = sorted(groups.values(), key=lambda group: -group[0].fault.remedy.rank)
     rest = len({(one.meaning.code, one.fault.test) for one in found}) - len(told[:_SHOWN])
-    more = f"; and {rest} more" if rest > 0 else ""
-    return "; ".join(_group_words(group) for group in told[:_SHOWN]) + more
+    return "; ".join(_group_words(group) for group in told[:_SHOWN]) + count_more(rest, "; and ")
 
 
 def _group_words(group: Sequence[_Found]) -> str:

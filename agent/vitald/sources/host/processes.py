@@ -23,6 +23,7 @@ from pathlib import Path
 from vitald.model import Component, ComponentKind
 from vitald.sources.files import Files, Look, read
 from vitald.sources.polled import Device
+from vitald.text import join_first, replace_unprintable
 
 # Functions and modules, as they stand in a stack: `[<0>] nvidia_ioctl+0x1f/0x30 [nvidia]`.
 _DRIVERS = {
@@ -96,9 +97,8 @@ class Processes:
             longest[one.driver] = max(longest[one.driver], now - one.since)
         look.values |= {f"stuck_in_{driver}_seconds": round(seconds, 1) for driver, seconds in longest.items()}
         oldest = sorted((one for one in self._waiting.values() if one.since < now), key=lambda one: one.since)
-        shown = [f"{one.name} ({one.pid}) in {one.where}" for one in oldest[:_SHOWN]]
-        more = f" and {len(oldest) - _SHOWN} more" if len(oldest) > _SHOWN else ""
-        look.words = ", ".join(shown) + more
+        named = [f"{one.name} ({one.pid}) in {one.where}" for one in oldest]
+        look.words = join_first(named, _SHOWN)
         if oldest:
             look.fields = {"process": oldest[0].name, "where": oldest[0].where}
 
@@ -134,19 +134,15 @@ class Processes:
         if before is not None and (before.began, before.switches) == (words[19], switches):
             return before
         where = _where(folder)
+        name = replace_unprintable(head.partition("(")[2])  # a process may call itself anything
         driver = next((name for name, pattern in _DRIVERS.items() if pattern.search(where)), OTHER)
-        return Waiting(pid, words[19], switches, _printable(head.partition("(")[2]), time.monotonic(), _short(where), driver)
+        return Waiting(pid, words[19], switches, name, time.monotonic(), _short(where), driver)
 
 
 def _load(text: str) -> list[float]:
     """Load of the last minute, and how many tasks there are, threads included: `0.20 0.18 0.12 1/80 11206`."""
     words = text.split()
     return [float(words[0]), float(words[3].partition("/")[2])]
-
-
-def _printable(name: str) -> str:
-    """A process is called as it likes."""
-    return "".join(char if char.isprintable() else "?" for char in name)
 
 
 def _where(folder: str) -> str:

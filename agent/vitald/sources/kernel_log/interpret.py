@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from vitald.catalog import Catalog
 from vitald.model import KERNEL_LOG, NODE, VOUCHED, Component, ComponentKind, Event, Trust, Value
@@ -20,6 +19,7 @@ from vitald.sources.kernel_log.sighting import Sighting
 from vitald.sources.listed import Listed
 from vitald.sources.neuron.places import PLACED, Places
 from vitald.sources.pci import PciInventory
+from vitald.timestamps import format_rfc3339
 
 NAME = KERNEL_LOG
 _FOLLOW_S = 5.0  # an SXid's follow-up records come within milliseconds of it
@@ -222,7 +222,7 @@ def lost_event(
 ) -> Event:
     """Records that nobody will ever read: an event of its own, so that silence is not taken for health. `span`: from when to when."""
     said = "an unknown number of" if count is None else str(count)
-    when = [f"{word} {_stamp(moment)}" for word, moment in zip(("after", "before"), span) if moment]
+    when = [f"{word} {format_rfc3339(moment, 'seconds')}" for word, moment in zip(("after", "before"), span) if moment]
     which = [f"{key} {value}" for key, value in fields.items() if key != "ranges"]
     return Event(
         identity=identity,
@@ -251,7 +251,3 @@ def boot_event(boot_id: str, time: float) -> Event:
         raw="the node was booted",
         trust=Trust.DAEMON,
     )
-
-
-def _stamp(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")

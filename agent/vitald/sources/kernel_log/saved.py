@@ -35,6 +35,7 @@ from vitald.sources.kernel_log.recognise import begins_with_name
 from vitald.sources.kernel_log.record import escape
 from vitald.sources.kernel_log.sighting import Sighting
 from vitald.sources.kernel_log.unpack import Unpacked
+from vitald.text import count_noun
 
 LONGEST = 1 << 16  # of a longer line only the beginning is looked at
 _OBJECT = 1 << 20  # a longer JSON object is nobody's record
@@ -99,9 +100,9 @@ class Coverage:
         if self.trouble:
             return self.trouble
         if not self.kernel:
-            return f"none of {self.lines} line{'s' if self.lines > 1 else ''} has the shape of a kernel log"
+            return f"none of {count_noun(self.lines, 'line')} has the shape of a kernel log"
         if self.unread:
-            return f"{self.unread} line{'s' if self.unread > 1 else ''} could not be read, but may tell of a fault"
+            return f"{count_noun(self.unread, 'line')} could not be read, but may tell of a fault"
         return ""
 
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from vitald.text import join_first
+
 _TOLD = 3
 
 
@@ -137,5 +139,4 @@ class Releases:
 
     def _put_in_words(self) -> None:
         told = [f"{one.words} released until {one.clock}, asked by {one.by}: {one.reason}" for one in self._running]
-        more = f"; and {len(told) - _TOLD} more releases" if len(told) > _TOLD else ""
-        self.words = "; ".join(told[:_TOLD]) + more
+        self.words = join_first(told, _TOLD, "; ", "; and ", "more releases")

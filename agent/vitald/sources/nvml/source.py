@@ -19,6 +19,7 @@ from zlib import crc32
 
 import structlog
 
+from vitald.backoff import Backoff
 from vitald.catalog import Catalog
 from vitald.config import Nvml as Settings
 from vitald.lane import Lane, LaneStuck
@@ -31,8 +32,8 @@ from vitald.sources.pci import PciInventory
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 
 RELEASED, RETURNED = "nvml/released", "nvml/returned"
-_RETRY_S = (5.0, 60.0)  # a driver that cannot be asked is tried again
-_LEFT_OUT_S = (60.0, 1800.0)  # a GPU at which a call hung is asked again
+_RETRY = Backoff(5.0, 60.0)  # a driver that cannot be asked is tried again
+_LEFT_OUT = Backoff(60.0, 1800.0)  # a GPU at which a call hung is asked again
 _STUCK = 2  # processes that do not end: with so many, no other is started
 _CORROBORATED_S = 2.0  # the kernel log tells an Xid with its words; the event speaks only after it
 _SWARM_S = 0.2  # events come in swarms
@@ -130,7 +131,7 @@ class Nvml:
                 self._node.recall(after.cursor, after.boot_id)
             except ValueError as error:
                 log.error("nvml_memory_not_read", error=str(error), effect="baselines begin anew")
-        delay = _RETRY_S[0]
+        failures = 0  # in succession
         while True:
             due = self._announced or self._inventory.error or time.monotonic() - self._walked >= self.settings.inventory_s
             if due or self._gpus():
@@ -144,21 +145,21 @@ class Nvml:
                 await self._pause(min(self.releases.left_s, self.deadline_s / 3))
             elif not self._gpus() and self._inventory.error:
                 yield self._batch([], SourceState.FAILED, self._blind())
-                await self._pause(_RETRY_S[0])
+                await self._pause(_RETRY.first_s)
             elif not self._gpus():
                 yield self._batch(self._node.unavailable(0, self._nothing(), self._on_pci()), SourceState.ABSENT, self._nothing())
                 await self._pause(min(self.settings.inventory_s, self.deadline_s / 3))
             elif sum(not stuck.gone for stuck in self._stuck) >= _STUCK:
                 yield self._batch([], SourceState.FAILED, self._given_up())
-                await self._pause(_LEFT_OUT_S[0])
+                await self._pause(_LEFT_OUT.first_s)
             else:
                 answered = False
                 async for batch in self._attached():
                     answered = answered or bool(batch.readings)
                     yield batch
                 if self._answer is None:
-                    await self._pause(delay)
-                delay = _RETRY_S[0] if answered else min(delay * 2, _RETRY_S[1])
+                    await self._pause(_RETRY.delay_s(failures))
+                failures = 0 if answered else failures + 1
 
     def _fresh(self) -> GpuNode:
         settings = self.settings
@@ -334,7 +335,7 @@ class Nvml:
 
     def _leave_out(self, gpu: str, why: str) -> None:
         times = self._left_out[gpu].times + 1 if gpu in self._left_out else 0
-        self._left_out[gpu] = _LeftOut(time.monotonic() + min(_LEFT_OUT_S[0] * 2**times, _LEFT_OUT_S[1]), times, why)
+        self._left_out[gpu] = _LeftOut(time.monotonic() + _LEFT_OUT.delay_s(times), times, why)
 
     # --- stepping aside
 

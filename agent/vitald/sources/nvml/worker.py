@@ -26,9 +26,11 @@ from typing import Any
 
 import pynvml
 
+from vitald.backoff import Backoff
 from vitald.sources.nvml import calls, readings
 from vitald.sources.nvml.calls import Call, Gpu
 from vitald.sources.nvml.marker import MARKER
+from vitald.text import replace_unprintable
 
 SIMULATED = "vitald_simulated_nvml"  # the symbol by which the simulated library says that it is one
 
@@ -36,6 +38,7 @@ _NO_GPUS = 1  # nvmlInitWithFlags: succeed as long as the driver answers
 _WAIT_MS = 60_000
 _EVENTS = 0x1 | 0x2 | 0x8 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 _MASK = "nvmlDeviceGetSupportedEventTypes"  # of which all may be set
+_DEAF = Backoff(1.0, 60.0)  # between attempts to wait for events
 _STACK_BYTES = 256 * 1024
 _PR_SET_PDEATHSIG = 1
 
@@ -271,7 +274,7 @@ class Worker:
 
     def _wait(self, gpu: Gpu, events: Any) -> None:
         """Until the GPU is lost. Other errors are waited out: they come at once, every time."""
-        pause = 1.0
+        failures = 0
         while True:
             try:
                 event = pynvml.nvmlEventSetWait_v2(events, _WAIT_MS)
@@ -284,8 +287,8 @@ class Worker:
                     with suppress(pynvml.NVMLError):  # it holds a descriptor, and for a GPU that comes back there is another
                         pynvml.nvmlEventSetFree(events)
                     return
-                time.sleep(pause)
-                pause = min(pause * 2, 60.0)
+                time.sleep(_DEAF.delay_s(failures))
+                failures += 1
                 continue
             # An event is about the GPU that it names, whichever set it came through.
             address = self._addresses.get(_pointer(event.device), gpu.address)
@@ -301,7 +304,7 @@ class Worker:
 def _available(answer: Any) -> Any:
     """What a call gave, unless that stands for no value: then it failed. Text is for one line of a terminal or a page."""
     if isinstance(answer, str):
-        return "".join(char if char.isprintable() else "?" for char in answer)
+        return replace_unprintable(answer)
     parts = answer if isinstance(answer, (list, tuple)) else (answer,)
     if any(isinstance(part, int) and part in calls.NOT_AVAILABLE for part in parts):
         raise pynvml.NVMLError(calls.NO_VALUE)

@@ -1,0 +1,24 @@
+"""
+Exponential back-off: how long to wait before what failed is tried again.
+
+Owns     the figures of one back-off and the delay that follows from them.
+Refuses  waiting, and counting: a loop counts its failures in succession, and begins at 0 after a success.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_DOUBLINGS = 512  # a float holds no power of two from 1024 on
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The delay after the first failure, and the longest that there is, in seconds."""
+
+    first_s: float
+    longest_s: float
+
+    def delay_s(self, failures: int) -> float:
+        """Before the next attempt, twice as long each time. `failures`: those before the last one."""
+        return min(self.first_s * 2.0 ** min(failures, _DOUBLINGS), self.longest_s)

@@ -1,0 +1,126 @@
+"""
+Checks of values that people and programs give: requests, the request to root, the catalogue, the configuration.
+
+Owns     what a flag, a number, a text, a list and a choice are, and `expected X, found Y` where it is something else.
+Refuses  naming the place of a value: whoever reads a file or a request says where it stands.
+
+Cheap to import; what only a mistake needs is imported then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import re
+
+E = TypeVar("E", bound=Enum)
+T = TypeVar("T")
+
+
+class Unexpected(ValueError):
+    """`expected true or false, found 'x'`. `expected` is the middle of it, for who does not repeat the value."""
+
+    def __init__(self, expected: str, found: object) -> None:
+        super().__init__(f"expected {expected}, found {found!r}")
+        self.expected = expected
+
+
+def read_flag(value: object) -> bool:
+    """True or false. Raises Unexpected."""
+    if not isinstance(value, bool):
+        raise Unexpected("true or false", value)
+    return value
+
+
+def read_whole(
+    value: object,
+    least: int,
+    most: int,
+    expected: str = "",
+    *,
+    from_json: bool = False,
+) -> int:
+    """A whole number within limits. `from_json`: 2.0 is 2, for JSON knows one kind of number. Raises Unexpected."""
+    number = int(value) if from_json and isinstance(value, float) and value.is_integer() else value
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+        raise Unexpected(expected or f"a whole number from {least} to {most}", value)
+    return number
+
+
+def read_number(value: object, least: float, most: float, expected: str = "") -> float:
+    """A number within limits, which must be finite. Raises Unexpected."""
+    if (
+        isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most  # neither does nan
+    ):
+        raise Unexpected(expected or f"a number from {least:g} to {most:g}", value)
+    return float(value)
+
+
+def read_text(value: object, least: int = 0, expected: str = "a text") -> str:
+    """A text of at least so many characters. Raises Unexpected."""
+    if not isinstance(value, str) or len(value) < least:
+        raise Unexpected(expected, value)
+    return value
+
+
+def read_line(
+    value: object,
+    least: int,
+    most: int,
+    expected: str = "",
+    *,
+    ascii_only: bool = False,
+) -> str:
+    """A text of printable characters, so many of them. Raises Unexpected."""
+    if not isinstance(value, str) or not least <= len(value) <= most or not value.isprintable() or (ascii_only and not value.isascii()):
+        raise Unexpected(expected or f"one line of {least} to {most} printable characters", value)
+    return value
+
+
+def read_match(value: object, pattern: re.Pattern[str], expected: str) -> str:
+    """A text of which all matches. Raises Unexpected."""
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise Unexpected(expected, value)
+    return value
+
+
+def read_list(value: object, least: int, most: int, expected: str = "") -> list[object]:
+    """A list of so many members, which are not looked at. Raises Unexpected."""
+    if not isinstance(value, list) or not least <= len(value) <= most:
+        range_ = f"{least} to {most}" if least else f"at most {most}"
+        raise Unexpected(expected or f"a list of {range_}", value)
+    return value
+
+
+def read_texts(value: object, expected: str = "a list of texts") -> list[str]:
+    """A list of texts. Raises Unexpected."""
+    if not isinstance(value, list) or not all(isinstance(member, str) for member in value):
+        raise Unexpected(expected, value)
+    return value
+
+
+def read_choice(value: object, known: Iterable[str]) -> str:
+    """One of the known words. Raises ValueError that lists them, with the one that may be meant."""
+    words = tuple(known)
+    if value not in words:
+        from vitald.toml import suggest
+
+        meant = suggest(str(value), words)
+        raise ValueError(f"{value!r} is none of {', '.join(words)}{meant}")
+    return str(value)
+
+
+def read_member(value: object, enum: type[E]) -> E:
+    """The member of an enum whose values are words. Raises ValueError as read_choice does."""
+    return enum(read_choice(value, [member.value for member in enum]))
+
+
+def read_key(key: str, read: Callable[[object], T], value: object) -> T:
+    """What `read` makes of the value of a key. Raises ValueError that begins with the key."""
+    try:
+        return read(value)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None

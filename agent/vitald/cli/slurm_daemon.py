@@ -1,0 +1,120 @@
+"""
+What Slurm's scripts ask the daemon, each within the time that the script has.
+
+Owns     the deadline of all that is asked, and the diagnostic before a job.
+Refuses  deciding what an answer means for the job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitald.cli import client
+from vitald.slurm.report import report
+from vitald.slurm.settings import Settings
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+FOR_SCONTROL = 0.25  # of the prolog's budget
+_POLL_S = 0.05
+
+
+class DaemonClient:
+    """Asks the daemon until a moment on the monotonic clock, and no longer."""
+
+    def __init__(self, socket: Path | None, end: float) -> None:
+        self._socket = socket
+        self._end = end
+
+    @property
+    def seconds_left(self) -> float:
+        return self._end - time.monotonic()
+
+    def read_verdict(self, share: float = 1.0) -> schema.NodeStatus:
+        """What it thinks of a job about to begin, within a share of the time left.
+
+        Raises NoAnswer, Refused.
+        """
+        return client.status(self._limit(share), work="prolog")
+
+    def ask(self, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Its answer to a GET, or with a body to a POST. Raises NoAnswer, Refused."""
+        return client.ask(self._limit(), path, body)
+
+    def _limit(self, share: float = 1.0) -> argparse.Namespace:
+        timeout = max(0.01, self.seconds_left * share)
+        return argparse.Namespace(socket=self._socket, timeout=timeout)
+
+
+def run_level_1(settings: Settings, daemon: DaemonClient, job: str) -> bool:
+    """Run a diagnostic where the last one is too old and there is time. Whether one has ended."""
+    for_scontrol_s = settings.budget_s * FOR_SCONTROL
+    try:
+        shown: schema.Diagnostics = daemon.ask("/v1/diagnostics")
+        active = _find_level_1(shown)
+        # What one that has just ended found is in the verdict once it is no longer active.
+        if active is None or active["stage"] != "ending":
+            time_left = daemon.seconds_left - for_scontrol_s
+            if not _is_level_1_due(settings, shown, time_left):
+                return False
+        active = active or _request_level_1(daemon, job)
+        while daemon.seconds_left > for_scontrol_s:
+            shown = daemon.ask("/v1/diagnostics")
+            if all(run["id"] != active["id"] for run in shown["going"]):
+                return True
+            time.sleep(_POLL_S)
+        report("the level 1 diagnostic has not ended in time: going by the verdict before it")
+    except (client.NoAnswer, client.Refused, KeyError, TypeError, ValueError) as error:
+        report(f"no level 1 diagnostic: {error}")
+    return False
+
+
+def _is_level_1_due(settings: Settings, shown: schema.Diagnostics, time_left: float) -> bool:
+    """Whether the last one is too old, and as long a run fits into the time left, in seconds."""
+    from vitald.cli import render  # most prologs do without
+
+    last = next((run for run in shown["last"] if (run["check"], run["level"]) == ("dcgm", 1)), None)
+    if last is None:
+        return True
+    ended = render.parse(last["ended"])
+    if ended is not None:
+        age = datetime.now(timezone.utc) - ended
+        if age.total_seconds() <= settings.level_1_age_s:
+            return False
+    took = last["seconds"]
+    if took > time_left:
+        left = f"{max(0.0, time_left):.1f} s are left"
+        report(f"no time for a level 1 diagnostic: the last one took {took} s, and {left}")
+        return False
+    return True
+
+
+def _request_level_1(daemon: DaemonClient, job: str) -> schema.DiagnosticGoing:
+    body: schema.RunDiagnosticRequest = {
+        "check": "dcgm",
+        "level": 1,
+        "reason": f"the prolog of job {job}",
+    }
+    try:
+        asked: schema.OneGoing = daemon.ask("/v1/diagnostics/run", body)
+        return asked["going"]
+    except client.Refused:
+        # The prolog of a job beside this one was quicker.
+        active = _find_level_1(daemon.ask("/v1/diagnostics"))
+        if active is None:
+            raise
+        return active
+
+
+def _find_level_1(shown: schema.Diagnostics) -> schema.DiagnosticGoing | None:
+    """The level 1 run of all GPUs that is queued or active, whoever asked for it."""
+    for run in shown["going"]:
+        if (run["check"], run["level"], run["gpus"]) == ("dcgm", 1, []):
+            return run
+    return None

@@ -1,0 +1,149 @@
+"""
+What the bandwidth checks share: their schedule, and the report on an all-reduce.
+
+Owns     checks that run at one level and by one period, on idle devices; what an all-reduce program
+         measured, why that can be no pass, and the reports on it.
+Refuses  reading what a program printed, and deciding whose fault a failure is: each check knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vitald.diagnostics import tool
+from vitald.diagnostics.check import Output
+from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Test
+from vitald.sources.files import presentable
+
+_TEST = "all-reduce"
+
+
+class BandwidthCheck:
+    """The part of a check that is the same for all that measure bandwidth: no levels, idle devices.
+
+    `every_s`: its period in seconds, 0 for on request only; `expected_s`: how long it takes.
+    """
+
+    levels: tuple[int, ...] = (0,)
+
+    def __init__(self, *, every_s: float, expected_s: float) -> None:
+        self._every_s = every_s
+        self._expected_s = expected_s
+
+    def every_s(self, level: int) -> float:
+        del level
+        return self._every_s
+
+    def needs_idle(self, level: int) -> bool:
+        del level
+        return True
+
+    def expected_s(self, level: int) -> float:
+        del level
+        return self._expected_s
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What an all-reduce program measured, in its own unit: GB/s or GiB/s."""
+
+    sizes: tuple[int, ...] = ()  # bytes
+    buses: tuple[float, ...] = ()
+    algorithms: tuple[float, ...] = ()
+    average: float | None = None  # of the bus bandwidths; None where the run ended before it
+    broken: str = ""  # a line of the table that is not whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduce:
+    """How the runs of one program are reported.
+
+    `unit`: its GB/s in bytes per second; `least`: expected, in its GB/s, 0 where nothing is.
+    """
+
+    check: str
+    program: str
+    unit: float
+    least: float
+
+    def incomplete(self, figures: Figures, output: Output) -> str:
+        """Why the table cannot be that of a pass; empty where it can."""
+        if output.dropped:
+            return "its output is incomplete"
+        if figures.broken:
+            return f"a line of the table is not whole: {figures.broken}"
+        if not figures.sizes:
+            last = tool.last_line(output.stdout, output.stderr) or "nothing at all"
+            return f"it printed no table: {last}"
+        return ""
+
+    def slow(self, figures: Figures) -> str:
+        """That the best bandwidth is below what is expected; empty where it is not."""
+        best = max(figures.buses)
+        if not self.least or best >= self.least:
+            return ""
+        return f"{best:.4g} GB/s of bus bandwidth, below the {self.least:g} GB/s that are expected"
+
+    def passed(self, figures: Figures) -> Report:
+        return Report(
+            outcome=Outcome.PASS,
+            tests=(self._test("Pass"),),
+            measures=self._measures(figures),
+        )
+
+    def failed(
+        self,
+        code: str,
+        said: str,
+        figures: Figures,
+        gpus: Iterable[int | None] = (None,),
+        *,
+        confirm: bool,
+    ) -> Report:
+        """A fault of each of these GPUs; None is for none of them. `confirm`: as in Fault."""
+        text = presentable(f"{self.program}: {said}")
+        faults = tuple(
+            Fault(
+                code=code,
+                test=_TEST,
+                text=text,
+                gpu=gpu,
+                confirm=confirm,
+            )
+            for gpu in gpus
+        )
+        return Report(
+            outcome=Outcome.FAIL,
+            reason=text,
+            remedy=Remedy.INVESTIGATE,
+            tests=(self._test("Fail"),),
+            faults=faults,
+            culprits=tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None})),
+            measures=self._measures(figures) if figures.average is not None else (),
+        )
+
+    def inconclusive(self, why: str) -> Report:
+        said = presentable(f"{self.program}: {why}")
+        return Report(outcome=Outcome.INCONCLUSIVE, reason=said, remedy=Remedy.RETRY)
+
+    def _measures(self, figures: Figures) -> tuple[Measure, ...]:
+        if not figures.buses:
+            return ()
+        measured = {
+            "busbw": max(figures.buses),
+            "busbw_average": figures.average or 0.0,
+            "algbw": max(figures.algorithms),
+        }
+        least = self.least * self.unit or None
+        return tuple(
+            Measure(
+                name=f"{name}_bytes_per_second",
+                value=value * self.unit,
+                least=least if name == "busbw" else None,
+            )
+            for name, value in measured.items()
+        )
+
+    def _test(self, status: str) -> Test:
+        return Test(name=_TEST, category=self.check, status=status)

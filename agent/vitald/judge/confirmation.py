@@ -1,0 +1,96 @@
+"""
+A second witness: what rests on the text of a log is confirmed where another source tells of the same device.
+
+Others repair a node for a confirmed finding only. Text can be forged; what vitald read itself cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vitald.catalog import FaultClass, Ruling
+from vitald.judge import findings as life
+from vitald.judge.state import State
+from vitald.model import (
+    NODE,
+    Action,
+    Asked,
+    ComponentKind,
+    Event,
+    Finding,
+    Incident,
+    Member,
+    Transition,
+    Trust,
+    When,
+)
+from vitald.model.codes import TOO_MANY
+
+
+class Confirmation:
+    """Marks findings as confirmed, and tells which an observation bears out."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def confirm_findings(self, incident: Incident, event: Event, ruling: Ruling, *, opened: bool) -> list[Transition]:
+        """What the event, or a confirmed finding of the incident, bears out. `opened`: the event opened a finding."""
+        speaks = event.trust is Trust.DAEMON
+        if not (speaks or opened):
+            return []
+        by = {}
+        if speaks:
+            borne_out = self.find_borne_out(incident, event, ruling)
+            by = {finding.key: f"{event.source} ({event.code})" for finding in borne_out}
+        changes = []
+        for finding in self._find_unconfirmed(incident):
+            witness = by.get(finding.key) or self._find_witness(finding, incident)
+            if witness:
+                confirmed = replace(finding, confirmed_by=witness)
+                self._state.findings.put(confirmed)
+                changes.append(life.moved(finding, confirmed, event))
+        return changes
+
+    def find_borne_out(self, incident: Incident, event: Event, ruling: Ruling) -> list[Finding]:
+        """The unconfirmed findings of the incident that agree with what a source saw itself."""
+        own = incident.member(event.component, event.code)
+        if own is None:
+            return []
+        unconfirmed = self._find_unconfirmed(incident)
+        return [one for one in unconfirmed if self._is_witness(own, ruling.asked, one, incident)]
+
+    def _find_unconfirmed(self, incident: Incident) -> list[Finding]:
+        """Its findings that a second source may confirm. What stands for many may stand for text, too."""
+        return [one for one in self._state.findings.of_incident(incident.id) if not (one.confirmed or one.hearsay or one.code == TOO_MANY)]
+
+    def _find_witness(self, finding: Finding, incident: Incident) -> str:
+        """Who has confirmed another finding of the incident, which bears this one out. Empty for nobody."""
+        for other in self._state.findings.of_incident(incident.id):
+            member = incident.member(other.component, other.code)
+            if member is None or not other.confirmed or other.key == finding.key:
+                continue
+            if self._is_witness(member, other.ruled, finding, incident):
+                by = other.confirmed_by
+                return by if by.endswith(")") else f"{by} ({other.code})"
+        return ""
+
+    def _is_witness(self, member: Member, asked: Asked, finding: Finding, incident: Incident) -> bool:
+        """Whether what was seen bears the finding out: the same fault by another name, or damage that needs a remedy itself.
+
+        What applications do to themselves anybody can bring about, and what only asks to look has not seen the fault.
+        """
+        rule = self._state.catalog.rule(member.code)
+        same = rule.fault == self._state.catalog.rule(finding.code).fault
+        if not (same and asked.action is not Action.NONE) and not (
+            rule.fault_class is not FaultClass.APPLICATION and asked.when is not When.MAINTENANCE and (asked.action.unfit or asked.unusable)
+        ):
+            return False
+        own = incident.member(finding.component, finding.code)
+        places = own.places if own is not None else frozenset({finding.component.id})
+        if False in (finding.fields.get("on_pci"), finding.fields.get("on_node")):
+            return finding.component.id in member.places  # else no more than a name that somebody wrote
+        if NODE in (finding.component, member.component):
+            return True  # counts are the node's
+        if finding.component.kind is ComponentKind.NVSWITCH:
+            return True  # switches are seen through the GPUs at their links
+        return not places.isdisjoint(member.places)

@@ -1,0 +1,148 @@
+"""
+What a device's record changes about what is asked for, and what goes into that record.
+
+A fault that comes back after its remedy, survives a reset, or meets process after process asks for more than its entry
+does (`ladders.toml`). Marks of faults, remedies and dead jobs also make the lemon score. `history` keeps the marks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vitald.catalog import Cure, FaultClass, Rule
+from vitald.judge.acceptance import is_lived_with
+from vitald.judge.history import ladder_places, process_of
+from vitald.judge.state import State
+from vitald.model import NODE, Action, Event, Finding, Incident, MarkKind
+from vitald.model.codes import DIAGNOSTIC_FAILED, TOO_MANY
+
+# Whose faults count in a device's record: not those of applications, nor what only informs.
+_OF_THE_DEVICE = (FaultClass.HARDWARE, FaultClass.DRIVER, FaultClass.FABRIC, FaultClass.THERMAL)
+_REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
+
+
+class Escalation:
+    """Reads and writes the devices' records."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def escalate(self, finding: Finding, rule: Rule, event: Event, *, survived: bool) -> Finding:
+        """Whether the fault has come back often enough to ask for more than its rule does."""
+        if finding.simulated or finding.shadow or finding.hearsay or finding.code == TOO_MANY:
+            return finding
+        base = finding.driver or finding.table
+        steps = self._state.catalog.ladder(rule, base.action).steps
+        known = finding.escalated
+        if known is not None and not any(step.asks.stronger(known) for step in steps):
+            return finding
+        asked = self._state.history.escalated(
+            self._state.devices.identity(finding.component),
+            finding.component,
+            rule.fault or rule.code,
+            event.fields,
+            event.time,
+            steps,
+            survived=survived,
+            times=finding.count,
+        )
+        if asked is None or (known is not None and not asked.stronger(known)):
+            return finding
+        return replace(finding, escalated=asked)
+
+    def survived(self, current: Finding, event: Event) -> bool:
+        """Whether a finding that stands is seen again after a reset of its device or a boot, which nobody made for another reason."""
+        devices = self._state.devices
+        reset_at = devices.reset_at(event.component)
+        another_boot = current.boot_id != event.boot_id and event.boot_id == devices.boot
+        if another_boot and not is_lived_with(current):
+            return True
+        return reset_at is not None and current.last < reset_at <= event.time
+
+    # --- what is noted
+
+    def note_fault(self, finding: Finding, rule: Rule, event: Event) -> None:
+        """One incident is one fault in the device's record, and one more where a remedy did not hold."""
+        if finding.simulated or finding.shadow or finding.hearsay:
+            return
+        if rule.fault_class not in _OF_THE_DEVICE:
+            return
+        if "again" in event.fields:
+            return  # the same fault, which somebody had cleared while it stood: no second one in the device's record
+        history = self._state.history
+        device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
+        steps = self._state.catalog.ladder(rule, finding.ruled.action).steps
+        window_s = max((step.within_s for step in steps), default=0.0)
+        one = f"incident {finding.incident}"
+        if history.returned(device, fault, event.time, window_s):
+            history.add(device, event.time, MarkKind.NOT_HELD, fault, one)
+        incident = self._state.incidents.get(finding.incident)
+        if incident is None or event.code == DIAGNOSTIC_FAILED:
+            return
+        if (incident.root.code, incident.root.component) != (finding.code, finding.component):
+            return
+        history.add(device, event.time, MarkKind.FAULT, fault, one)
+        for death in tuple(history.of(NODE.name)):
+            near = 0 <= event.time - death.time <= self._state.catalog.lemon.job_before_s
+            if death.kind is MarkKind.JOB_DIED and near:
+                history.add(device, event.time, MarkKind.JOB_DIED, fault, f"{one} {death.detail}")
+
+    def note_process(self, finding: Finding, rule: Rule, event: Event) -> bool:
+        """Whether this process is a new one for this fault on this device."""
+        if finding.simulated or finding.shadow or event.hearsay or event.follows is not None:
+            return False
+        steps = self._state.catalog.ladder(rule, finding.ruled.action).steps
+        if not any(step.processes for step in steps):
+            return False
+        places = ladder_places(self._state.catalog, rule.code)
+        who = process_of(event.fields, event.boot_id, places)
+        device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
+        return bool(who) and self._state.history.add(device, event.time, MarkKind.PROCESS, fault, who)
+
+    def note_dead_work(self, incident: Incident, event: Event) -> None:
+        """Work that died with a fault of a device counts in that device's record, once an incident."""
+        rule = self._state.catalog.rule(incident.root.code)
+        if rule.fault_class not in _OF_THE_DEVICE or event.simulated:
+            return
+        if event.fields.get("pid") is not None:
+            device, fault = self._state.devices.identity(incident.root.component), rule.fault or rule.code
+            detail = f"incident {incident.id}"
+            self._state.history.add(device, event.time, MarkKind.JOB_DIED, fault, detail)
+
+    def note_remedy(self, finding: Finding, cure: Cure, time: float) -> None:
+        """Only what an open finding asked for: a reboot for another reason says nothing about a device.
+
+        Nor does one while a fault is accepted.
+        """
+        if cure not in (Cure.REBOOT, Cure.DEVICE_RESET) or finding.action not in _REMEDIES:
+            return
+        if finding.simulated or finding.shadow or finding.hearsay:
+            return
+        if cure is Cure.REBOOT and is_lived_with(finding):
+            return
+        rule = self._state.catalog.rule(finding.code)
+        # A reset is no reboot, though it may end what asked for one: only what was done can have failed to hold.
+        done = Action.RESET_DEVICE if cure is Cure.DEVICE_RESET else finding.action
+        device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
+        self._state.history.add(device, time, MarkKind.REMEDY, fault, done.value)
+
+    def note_dead_job(self, event: Event) -> None:
+        """It counts in the record of what was faulty near its end: of a device seen so already, or within the next minutes."""
+        history, devices = self._state.history, self._state.devices
+        lemon = self._state.catalog.lemon
+        job = f"job {event.fields.get('job') or event.identity}"
+        history.add(NODE.name, event.time, MarkKind.JOB_DIED, event.code, job)
+        for device in history.devices:
+            if device == NODE.name:
+                continue
+            if event.component != NODE and device != devices.identity(event.component):
+                continue
+            for mark in tuple(history.of(device)):
+                near = -lemon.job_before_s <= event.time - mark.time <= lemon.job_after_s
+                if mark.kind is MarkKind.FAULT and near:
+                    history.add(device, event.time, MarkKind.JOB_DIED, mark.fault, f"{mark.detail} {job}")
+
+    def note_failed_diagnostic(self, event: Event) -> None:
+        if not event.simulated:
+            device, test = self._state.devices.identity(event.component), event.fields.get("test")
+            self._state.history.add(device, event.time, MarkKind.DIAGNOSTIC_FAILED, event.code, str(test or ""))

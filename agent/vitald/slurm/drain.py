@@ -1,0 +1,132 @@
+"""
+Taking a node out of Slurm's service, and giving it back: by draining it, or by a state and a reason
+on which SageMaker HyperPod acts.
+
+Owns     which nodes may be touched: never one that somebody else holds, or that HyperPod acts on.
+Refuses  judging, and waiting until the node is free.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+from vitald.slurm import scontrol
+from vitald.slurm.reasons import (
+    Verdict,
+    forget_reasons,
+    format_reason,
+    is_our_reason,
+    record_reasons,
+)
+from vitald.slurm.report import report
+from vitald.slurm.scontrol import SlurmNode
+from vitald.slurm.settings import Settings
+
+ACTION = "Action:"  # HyperPod acts on a node whose reason begins so: nobody may touch it meanwhile
+# These words and no others: with anything around them HyperPod does not see them.
+REBOOT, REPLACE = "Action:Reboot", "Action:Replace"
+
+
+def drain_node(
+    settings: Settings,
+    verdict: Verdict,
+    name: str,
+    node: SlurmNode,
+    seconds: float,
+) -> None:
+    """Take a node out of service for the verdict's reason, within so many seconds, and report it.
+
+    `node` is what Slurm has just said of it. One that somebody else holds is left as it is.
+    """
+    ours = is_our_reason(settings, node)
+    if node.reason.startswith(ACTION):
+        report(f"{name}: left alone: {node.reason} is under way")
+        return
+    if node.held and not ours:
+        state = "+".join(sorted(node.states))
+        why = node.reason or "no reason given"
+        report(f"{name}: left alone: it is {state} already, for: {why}")
+        return
+    reason = format_reason(settings, verdict)
+    action = choose_hyperpod_action(verdict) if settings.hyperpod else ""
+    if action:
+        own_comment = not node.comment or node.comment.startswith(settings.prefix)
+        _fail_node(name, action, reason, seconds, comment=own_comment)
+    elif not node.held:
+        _set_reason(settings, name, node.reason, reason, ["state=drain"], seconds)
+    elif node.reason != reason:
+        _set_reason(settings, name, node.reason, reason, [], seconds)
+
+
+def resume_node(settings: Settings, name: str, reason: str, status: str, seconds: float) -> None:
+    """Give back a node that we drained for `reason`, since its status allows it, and report it."""
+    problem = scontrol.update_node(name, ["state=resume"], seconds)
+    if problem:
+        report(f"{name}: not resumed: {problem}")
+        return
+    report(f"{name}: resumed: {status}; it was drained for: {reason}")
+    forget_reasons(settings)
+
+
+def remove_comment(settings: Settings, name: str, node: SlurmNode, seconds: float) -> None:
+    """Remove a comment of ours, unless HyperPod still acts on the node. Best effort."""
+    if node.comment.startswith(settings.prefix) and not node.reason.startswith(ACTION):
+        scontrol.update_node(name, ["comment="], seconds)
+
+
+def choose_hyperpod_action(verdict: Verdict) -> str:
+    """What HyperPod is to do for a confirmed reboot or replacement; empty for anything else.
+
+    A drill asks for nothing: no instance is replaced for one.
+    """
+    replace = verdict.get("replacementConfirmed") is True
+    reboot = verdict.get("rebootConfirmed") is True
+    if verdict.get("simulated"):
+        findings = cast("list[Verdict]", verdict.get("findings") or [])
+        # Where no finding is a drill's, what is read is simulated: then nothing here is real.
+        drill = any(finding["simulated"] for finding in findings)
+        real = [finding for finding in findings if drill and not finding["simulated"]]
+        actions = [finding["action"] for finding in real if finding.get("confirmed")]
+        replace = replace and "replace_node" in actions
+        reboot = reboot and "reboot_node" in actions
+    if replace:
+        return REPLACE
+    return REBOOT if reboot else ""
+
+
+def _set_reason(
+    settings: Settings,
+    name: str,
+    former: str,
+    reason: str,
+    changes: list[str],
+    seconds: float,
+) -> None:
+    """Give a node our reason. Until Slurm has taken it, the former one counts as ours, too."""
+    changes = [*changes, f"reason={reason}"]
+    record_reasons(settings, former, reason)
+    problem = scontrol.update_node(name, changes, seconds)
+    if problem:
+        report(f"{name}: not drained: {problem}")
+        return
+    record_reasons(settings, reason)
+    report(f"{name}: {' '.join(changes)}")
+
+
+def _fail_node(name: str, action: str, reason: str, seconds: float, *, comment: bool) -> None:
+    """Hand a node to HyperPod. What happened goes into the comment, where that is free or ours."""
+    end = time.monotonic() + seconds
+    changes = ["state=fail", f"reason={action}"]
+    problem = ""
+    if comment:
+        # In one call: between two of them others could change the node.
+        problem = scontrol.update_node(name, [*changes, f"comment={reason}"], seconds / 2)
+        if problem:
+            report(f"{name}: not with a comment: {problem}")
+    if problem or not comment:
+        problem = scontrol.update_node(name, changes, end - time.monotonic())
+    if problem:
+        report(f"{name}: not drained: {problem}")
+    else:
+        report(f"{name}: {' '.join(changes)} ({reason})")

@@ -1,0 +1,83 @@
+"""
+A node's reason in Slurm: the one that we give it, and whether the one that it has is ours.
+
+A person may add a note to our reason, or put another behind our prefix; the node is theirs from
+then on. To see that, the reasons that we gave last are recorded in a file.
+
+Owns     the words of a reason, and the record of the last ones.
+Refuses  changing a node.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import cast
+
+from vitald.slurm.report import report
+from vitald.slurm.scontrol import SlurmNode
+from vitald.slurm.settings import Settings
+
+Verdict = Mapping[str, object]  # the daemon's answer to /v1/status
+
+_MAX_REASON = 200  # characters
+
+
+def first_reason(verdict: Verdict) -> str:
+    """The strongest reason of a verdict, or its status where it has none."""
+    reasons = cast("list[str]", verdict["reasons"])
+    return reasons[0] if reasons else str(verdict["status"])
+
+
+def format_reason(settings: Settings, verdict: Verdict) -> str:
+    """Our prefix and the strongest reason, in a short line of ASCII that Slurm keeps as it is."""
+    plain = re.sub(r"[^\x20-\x7e]+", " ", first_reason(verdict))
+    reason = f"{settings.prefix}{' '.join(plain.split())}"
+    return reason[:_MAX_REASON].rstrip(' "')  # scontrol takes a quote at the end for one of its own
+
+
+def is_our_reason(settings: Settings, node: SlurmNode) -> bool:
+    """Whether a node's reason is one that we gave it, unchanged.
+
+    Where nothing is recorded, as after a boot without a disk, the prefix decides.
+    """
+    if not node.reason.startswith(settings.prefix):
+        return False
+    recorded = _read_recorded(settings)
+    return not recorded or node.reason in recorded
+
+
+def record_reasons(settings: Settings, *reasons: str) -> None:
+    """Record the reasons that the node may have from us, instead of those recorded before."""
+    path = settings.reasons_file
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_text("".join(f"{reason}\n" for reason in reasons if reason), encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        lost = "so a note that somebody adds to our reason will not be noticed"
+        report(f"{path}: not kept, {lost}: {error}")
+
+
+def forget_reasons(settings: Settings) -> None:
+    if settings.reasons_file is not None:
+        with suppress(OSError):
+            settings.reasons_file.unlink(missing_ok=True)
+
+
+def _read_recorded(settings: Settings) -> list[str]:
+    path = settings.reasons_file
+    if path is None:
+        return []
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        report(f"{path}: not read, going by the prefix: {error}")
+        return []

@@ -1,0 +1,31 @@
+"""
+Reports of Slurm's scripts: one line on standard error and in the system's log.
+
+slurmd keeps only what a script that failed has printed; the log has the rest.
+
+Owns     the form of such a line, and that a system log which hangs holds up no job.
+Refuses  deciding what is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from contextlib import suppress
+
+_LOG_SOCKET = "/dev/log"
+_PRIORITY = 3 << 3 | 4  # facility daemon, severity warning
+
+
+def report(text: str) -> None:
+    """One line, whatever characters are in the text."""
+    line = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    print(f"vitald: {line}", file=sys.stderr, flush=True)
+    stamp = time.strftime("%b %e %H:%M:%S")
+    record = f"<{_PRIORITY}>{stamp} vitald-slurm[{os.getpid()}]: {line}"
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.setblocking(False)  # syslog(3) blocks: a log that hangs must not hold up a job
+        log.connect(_LOG_SOCKET)
+        log.send(record.encode())

@@ -1,0 +1,148 @@
+"""
+scontrol: running it with a time limit, and reading what it prints about nodes and jobs.
+
+Owns     how scontrol is found and run, and the meaning of its output and of its failures.
+Refuses  deciding: what follows from a node's or a job's state is up to the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# slurmd gives its scripts no search path.
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin"
+_HELD = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILG", "FAILING", "ERROR"}
+_ENDED = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "REVOKED", "TIMEOUT"),
+}
+_REQUEUED = "PENDING"
+_UNKNOWN_JOB = "Invalid job id"
+_JOB_STATE = re.compile(r" JobState=([A-Z_]+)")
+_EXIT_CODE = re.compile(r" ExitCode=([0-9]{1,3}):([0-9]{1,3})( |$)")
+_SIGTERM = 15
+_MAX_MESSAGE = 300  # characters of what scontrol says of a failure
+
+
+class SlurmNode(NamedTuple):
+    """A node as Slurm has it: the words of its state, its reason, its comment."""
+
+    states: frozenset[str]
+    reason: str
+    comment: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether it has been taken out of service, by whomever."""
+        return bool(self.states & _HELD)
+
+
+class JobEnd(NamedTuple):
+    """A job that has ended: its state, empty where Slurm has forgotten the job; and how it ended.
+
+    `exit_state` has `exitCode`, `signal` and `reason`, each only where it is known.
+    """
+
+    state: str
+    exit_state: dict[str, object]
+
+
+def read_node_state(name: str, seconds: float) -> SlurmNode | str:
+    """A node's state, reason and comment; or why they are not known."""
+    shown, problem = run_scontrol(["show", "node", name], seconds)
+    return problem or parse_node_state(shown) or f"scontrol shows no state of node {name}"
+
+
+def parse_node_state(shown: str) -> SlurmNode | None:
+    """What `scontrol show node` prints. None where it has no state."""
+    state = re.search(r"^\s+State=(\S+)", shown, re.MULTILINE)
+    if state is None:
+        return None
+    reason = re.search(r"^ +Reason=(.*)$", shown, re.MULTILINE)
+    comment = re.search(r"^ +Comment=(.*)$", shown, re.MULTILINE)
+    return SlurmNode(
+        states=frozenset(re.findall(r"[A-Z_]+", state[1])),
+        # Behind the reason stands who set it, and when: `[root@2026-11-21T21:12:13]`.
+        reason=re.sub(r" \[[^\[\]]*@[^\[\]]*\]$", "", reason[1]) if reason else "",
+        comment=comment[1] if comment else "",
+    )
+
+
+def update_node(name: str, changes: Sequence[str], seconds: float) -> str:
+    """Change a node, such as by `state=resume`. Why that failed; empty where it did not."""
+    return run_scontrol(["update", f"nodename={name}", *changes], seconds)[1]
+
+
+def read_exit_state(job: str, seconds: float) -> dict[str, object]:
+    """A job's `exitCode`, `signal` and `reason`; empty where Slurm does not tell them in time."""
+    return parse_exit_state(_show_job(job, seconds)[0])
+
+
+def read_job_end(job: str, seconds: float) -> JobEnd | None:
+    """How a job ended. None where it has not, or where Slurm does not say so for certain."""
+    shown, problem = _show_job(job, seconds)
+    if problem and _UNKNOWN_JOB not in problem:
+        return None
+    if not shown:
+        return JobEnd("", {})
+    state = _JOB_STATE.search(shown)
+    if state is not None and state[1] == _REQUEUED:
+        return JobEnd(_REQUEUED, {"reason": "requeued"})
+    if state is None or state[1] not in _ENDED:
+        return None
+    return JobEnd(state[1], parse_exit_state(shown))
+
+
+def parse_exit_state(shown: str) -> dict[str, object]:
+    """How a job ended, by its line of `scontrol show job -o`; empty where it says nothing of it."""
+    found = _EXIT_CODE.search(shown)
+    if not found:
+        return {}
+    reason = re.search(r" JobState=(\w+) Reason=(\w+)", shown)
+    exit_code, signal = int(found[1]), int(found[2])
+    words = {"reason": reason[2]} if reason and reason[2] != "None" else {}
+    died = reason and reason[2] in ("JobLaunchFailure", "NonZeroExitCode")
+    if signal == _SIGTERM and not died:  # scancel or the time limit: no failure
+        return {"exitCode": 0, "signal": 0, **words}
+    return {"exitCode": exit_code, "signal": signal, **words}
+
+
+def _show_job(job: str, seconds: float) -> tuple[str, str]:
+    """A job's line of `scontrol show job -o`, and why there is none.
+
+    By the number of an array, or of a job of several components, scontrol prints all of them.
+    """
+    shown, problem = run_scontrol(["show", "job", job, "-o"], seconds)
+    lines = [line for line in shown.splitlines() if line.startswith(f"JobId={job} ")]
+    return lines[0] if lines else "", problem
+
+
+def run_scontrol(arguments: list[str], seconds: float) -> tuple[str, str]:
+    """What scontrol printed, and why it failed; empty where it did not."""
+    import subprocess  # a large part of what a prolog costs, and most prologs need no scontrol
+
+    if seconds <= 0.0:
+        return "", f"no time left to ask scontrol to {arguments[0]}"
+    path = f"{os.environ.get('PATH', '')}:{_PATH}".lstrip(":")
+    try:
+        done = subprocess.run(
+            ["scontrol", *arguments],
+            env={**os.environ, "PATH": path, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"scontrol did not answer within {seconds:.1f} s"
+    except OSError as error:
+        return "", f"scontrol cannot be run: {error.strerror}"
+    shown = done.stdout.decode("utf-8", "replace")
+    if done.returncode:
+        lines = (done.stderr.decode("utf-8", "replace") or shown).strip().splitlines()
+        message = lines[-1][:_MAX_MESSAGE] if lines else f"exit {done.returncode}"
+        return "", f"scontrol {arguments[0]} failed: {message}"
+    return shown, ""

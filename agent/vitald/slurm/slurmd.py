@@ -1,0 +1,43 @@
+"""
+What slurmd tells the scripts that it runs, in their environment: the node, the job, how it ended.
+
+Owns     the names and forms of these variables.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+
+from vitald.slurm import scontrol
+
+_SCONTROL_S = 1.0  # an epilog holds up the next job
+
+
+def read_node_name() -> str:
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+
+
+def read_job() -> dict[str, object]:
+    """The job that slurmd calls us for; empty where there is none."""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if not job:
+        return {}
+    known: dict[str, object] = {"job": job, "user": os.environ.get("SLURM_JOB_USER", "")}
+    uid = os.environ.get("SLURM_JOB_UID", "")
+    return {**known, "uid": int(uid)} if uid.isascii() and uid.isdigit() else known
+
+
+def read_exit_state(job: str) -> dict[str, object]:
+    """How the job ended: slurmd 22.05 and later say it, and 0:0 of one cancelled or out of time."""
+    found = re.fullmatch(
+        r"([0-9]{1,3}):([0-9]{1,3})",
+        os.environ.get("SLURM_JOB_EXIT_CODE2", ""),
+    )
+    if found:
+        return {"exitCode": int(found[1]), "signal": int(found[2])}
+    status = os.environ.get("SLURM_JOB_EXIT_CODE", "")
+    if status.isascii() and status.isdigit():
+        return {"exitCode": int(status) >> 8 & 0xFF, "signal": int(status) & 0x7F}
+    return scontrol.read_exit_state(job, _SCONTROL_S)

@@ -1,0 +1,57 @@
+"""
+Text for people: safe on a terminal and in a log, and lists that stay short.
+
+Owns     what stands for characters that a terminal would obey, lists that are cut, ranges of numbers, plurals.
+
+Imports nothing: the command line and schedulers' prologs pay for every import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def replace_unprintable(text: str, replacement: str = "?") -> str:
+    """The text with `replacement` for each character that is not printable; a line break is none."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else replacement for char in text)
+
+
+def escape_unprintable(text: str, keep: str = "") -> str:
+    """The text with `\\x1b` for each character that is not printable, but for those in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else f"\\x{ord(char):02x}" for char in text)
+
+
+def count_more(left: int, before: str = " and ", what: str = "more") -> str:
+    """` and 3 more` for what is left out of a list; empty where nothing is."""
+    return f"{before}{left} {what}" if left > 0 else ""
+
+
+def join_first(
+    items: Sequence[str],
+    limit: int,
+    separator: str = ", ",
+    before: str = " and ",
+    what: str = "more",
+) -> str:
+    """`a, b and 3 more`: the first `limit` items, and how many others there are."""
+    return separator.join(items[:limit]) + count_more(len(items) - limit, before, what)
+
+
+def join_ranges(numbers: Iterable[int]) -> str:
+    """`0-3, 6`: in ascending order, each number once."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def count_noun(count: int, noun: str) -> str:
+    """`1 line`, `2 lines`, `0 lines`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

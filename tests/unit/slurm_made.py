@@ -1,0 +1,27 @@
+"""A Slurm that is not asked: what would be asked of scontrol, and the verdicts for which it would be."""
+
+from __future__ import annotations
+
+import pytest
+
+from vitald.slurm import scontrol
+
+
+def verdict(
+    status: str = "unhealthy", reason: str = "gpu/0000:65:00.0: broken (xid/79): reboot the node", **more: object
+) -> dict[str, object]:
+    flags = {"rebootRequired": True, "rebootConfirmed": True, "replacementRequired": False, "replacementConfirmed": False}
+    return {"status": status, "reasons": [reason], **flags, "simulated": False, **more}
+
+
+def record_scontrol(monkeypatch: pytest.MonkeyPatch, shown: str = "", problem: str = "") -> list[list[str]]:
+    """The arguments of each call of scontrol from now on: none is made, and each has this answer."""
+    asked: list[list[str]] = []
+
+    def run(arguments: list[str], seconds: float) -> tuple[str, str]:
+        assert seconds > 0
+        asked.append(arguments)
+        return shown, problem
+
+    monkeypatch.setattr(scontrol, "run_scontrol", run)
+    return asked

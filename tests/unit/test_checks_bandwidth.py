@@ -1,0 +1,70 @@
+"""What the bandwidth checks share."""
+
+from __future__ import annotations
+
+import pytest
+
+from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
+from vitald.diagnostics.check import Ended, Output
+from vitald.model.diagnostic import Outcome, Remedy
+
+NODE = AllReduce(check="made", program="made_perf", unit=1e9, least=100.0)
+WHOLE = Figures(sizes=(8, 16), buses=(90.0, 120.5), algorithms=(50.0, 60.0), average=105.25)
+ENDED = Output(ended=Ended.EXITED, stdout="first\nlast\n", exit_code=0)
+
+
+def test_it_runs_on_idle_devices_by_one_period() -> None:
+    check = BandwidthCheck(every_s=3600.0, expected_s=15.0)
+    assert check.levels == (0,)
+    assert (check.every_s(0), check.expected_s(0), check.needs_idle(0)) == (3600.0, 15.0, True)
+
+
+@pytest.mark.parametrize(
+    ("figures", "dropped", "why"),
+    [
+        (WHOLE, 0, ""),
+        (WHOLE, 1, "its output is incomplete"),
+        (Figures(broken="8 x"), 0, "a line of the table is not whole: 8 x"),
+        (Figures(), 0, "it printed no table: last"),
+    ],
+)
+def test_what_can_be_no_pass(figures: Figures, dropped: int, why: str) -> None:
+    output = Output(ended=Ended.EXITED, stdout=ENDED.stdout, exit_code=0, dropped=dropped)
+    assert NODE.incomplete(figures, output) == why
+
+
+def test_the_best_size_is_held_against_what_is_expected() -> None:
+    assert NODE.slow(WHOLE) == ""
+    slow = Figures(sizes=(8,), buses=(99.94,), algorithms=(50.0,), average=99.94)
+    assert NODE.slow(slow) == "99.94 GB/s of bus bandwidth, below the 100 GB/s that are expected"
+    unlimited = AllReduce(check="made", program="made_perf", unit=1e9, least=0.0)
+    assert unlimited.slow(slow) == ""
+
+
+def test_a_pass_has_its_figures_in_bytes_per_second() -> None:
+    report = NODE.passed(WHOLE)
+    assert report.outcome is Outcome.PASS
+    assert [(one.name, one.value, one.least) for one in report.measures] == [
+        ("busbw_bytes_per_second", 120.5e9, 100e9),
+        ("busbw_average_bytes_per_second", 105.25e9, None),
+        ("algbw_bytes_per_second", 60e9, None),
+    ]
+    assert [(one.name, one.category, one.status) for one in report.tests] == [("all-reduce", "made", "Pass")]
+
+
+def test_a_failure_names_its_gpus() -> None:
+    report = NODE.failed("made/slow", "too slow\x1b", WHOLE, [3, 1, 3], confirm=True)
+    assert (report.outcome, report.remedy) == (Outcome.FAIL, Remedy.INVESTIGATE)
+    assert report.reason == "made_perf: too slow?"
+    assert report.culprits == (1, 3)
+    assert [fault.gpu for fault in report.faults] == [3, 1, 3]
+    assert all(fault.confirm and fault.text == report.reason for fault in report.faults)
+    assert report.measures
+
+
+def test_a_run_that_ended_before_its_average_has_no_figures() -> None:
+    half = Figures(sizes=(8,), buses=(90.0,), algorithms=(50.0,))
+    report = NODE.failed("made/failed", "it hangs", half, confirm=False)
+    assert report.measures == ()
+    assert report.culprits == ()
+    assert [fault.gpu for fault in report.faults] == [None]
