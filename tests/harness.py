@@ -23,13 +23,14 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tests.pace import patient
 from tests.warm import Process, Starter
 from vitald.config import POLLED
 from vitald.simulator.node import SimulatedNode
 
-Json = dict[str, object]
+Json = dict[str, Any]
 # What the daemon and the command line run with: their libraries, as a node has them, without those of the tests (tests/run).
 _LEAN = Path(sys.prefix) / "daemon/bin/python"
 PYTHON = str(_LEAN) if _LEAN.exists() else sys.executable
@@ -144,7 +145,7 @@ listen = "127.0.0.1:{self.port}"
             self.until(self._looked, 15.0, "the first look")
 
     def _looked(self) -> bool:
-        return all(source["state"] != "starting" for source in self.status()["sources"])  # type: ignore[attr-defined]
+        return all(source["state"] != "starting" for source in self.status()["sources"])
 
     def stop(self, number: int = signal.SIGTERM) -> float:
         """Seconds that it took to end."""
@@ -227,7 +228,7 @@ listen = "127.0.0.1:{self.port}"
         return self.get("/v1/status")
 
     def findings(self, query: str = "") -> list[Json]:
-        return self.get(f"/v1/findings?limit=1000{query}")["findings"]  # type: ignore[return-value]
+        return self.get(f"/v1/findings?limit=1000{query}")["findings"]
 
     def events(self, query: str = "") -> list[Json]:
         """All of them, page by page."""
@@ -235,7 +236,7 @@ listen = "127.0.0.1:{self.port}"
         after: object = 0
         while after is not None:
             page = self.get(f"/v1/events?limit=1000&since={after}{query}")
-            found += page["events"]  # type: ignore[arg-type]
+            found += page["events"]
             after = page["next"]
         return found
 

@@ -148,7 +148,7 @@ def _counters(running: Node) -> tuple[float, float, float]:
 
 def _newest(running: Node) -> int:
     newest = running.get("/v1/events?newest=true&limit=1")["events"]
-    return int(newest[0]["id"]) if newest else 0  # type: ignore[index]
+    return int(newest[0]["id"]) if newest else 0
 
 
 def _accounts(running: Node, since: int) -> tuple[dict[int, int], list[tuple[int, int]]]:
@@ -158,7 +158,7 @@ def _accounts(running: Node, since: int) -> tuple[dict[int, int], list[tuple[int
     after: object = since
     while after is not None:
         page = running.get(f"/v1/events?limit=1000&since={after}")
-        for event in page["events"]:  # type: ignore[attr-defined]
+        for event in page["events"]:
             if event["code"] == "xid/79":
                 seq = int(str(event["identity"]).rpartition(":")[2])
                 judged[seq] = judged.get(seq, 0) + 1

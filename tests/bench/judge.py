@@ -286,7 +286,7 @@ def _reach(running: Node, out: int, domain: int) -> int:
 
     def reached() -> bool:
         page = running.get(f"/v1/events?newest=true&limit=1&component=gpu/{domain:04x}:ff:1f.0")["events"]
-        return any(str(event["identity"]).endswith(f":{seq}") for event in page)  # type: ignore[attr-defined]
+        return any(str(event["identity"]).endswith(f":{seq}") for event in page)
 
     running.until(reached, _CATCH_UP_S, f"record {seq}")
     return seq

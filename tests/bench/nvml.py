@@ -84,7 +84,7 @@ def run() -> Json:
         figures, floor = spread(through[name]), spread(times)
         looks[name] = {"worker": figures, "bare_calls": floor, "calls": made}
         more = (sorted(through[name])[LOOKS // 2] - sorted(times)[LOOKS // 2]) / made
-        looks[name]["us_more_a_call"] = round(more * 1e6, 3)  # type: ignore[index]
+        looks[name]["us_more_a_call"] = round(more * 1e6, 3)
     return {"unit": "ms", "gpus": 8, "looks": looks, "worker_started_and_attached_s": round(started_s, 3), "daemon": whole, "load": load()}
 
 

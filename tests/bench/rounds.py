@@ -289,7 +289,7 @@ def _daemon(folder: Path, whole: Whole) -> Json:
         rss = {name: memory_mib(pid_of(one)) for name, one in daemons.items()}
         _while_working(whole)
         used = {name: cpu_s(pid_of(one)) - before[name] for name, one in daemons.items()}
-        states = {str(one["name"]): one["state"] for one in daemons["all"].status()["sources"]}  # type: ignore[attr-defined]
+        states = {str(one["name"]): one["state"] for one in daemons["all"].status()["sources"]}
         figures: Json = {
             name: {
                 "cpu_percent": round(100 * used[name] / SECONDS, 4),

@@ -557,7 +557,7 @@ listen = "127.0.0.1:{self.port}"
         for _ in range(60):
             self.advance(1.0)
             with suppress(OSError, http.client.HTTPException):
-                if all(one["state"] != "starting" for one in self.get("/v1/status")["sources"]):  # type: ignore[attr-defined]
+                if all(one["state"] != "starting" for one in self.get("/v1/status")["sources"]):
                     break
         start = self.now
         due: list[tuple[float, int, Callable[[], None]]] = []
@@ -832,7 +832,7 @@ listen = "127.0.0.1:{self.port}"
     # --- people and schedulers
 
     def _opened(self) -> Sequence[Json]:
-        found: Sequence[Json] = self.get("/v1/findings?limit=1000")["findings"]  # type: ignore[assignment]
+        found: Sequence[Json] = self.get("/v1/findings?limit=1000")["findings"]
         return found
 
     def job(self) -> None:
@@ -913,10 +913,9 @@ listen = "127.0.0.1:{self.port}"
         most = {
             name: [max(one[name] for one in part) for part in (first, last)]
             for name in ("fds", "threads", "tasks", "children", "worker_fds")
-        }  # type: ignore[type-var]
+        }
         sizes: dict[str, list[int]] = {
-            name: [max(one["collections"][name] for one in part) for part in (first, last)]  # type: ignore[index]
-            for name in second[0]["collections"]  # type: ignore[attr-defined]
+            name: [max(one["collections"][name] for one in part) for part in (first, last)] for name in second[0]["collections"]
         }
         most |= {name: sizes[name] for name in ("watchers", "clients", "readings", "answers", "queue", "held")}
         lines = (self.folder / "vitald.log").read_text(errors="replace").splitlines()
@@ -936,9 +935,9 @@ listen = "127.0.0.1:{self.port}"
             "took_s": {name: round(seconds, 1) for name, seconds in self.took.most_common(10)},
             "kernel_lines": self.written,
             "daemon": {
-                "records_read": status["kernelLog"]["recordsRead"],  # type: ignore[index]
-                "ledger_ok": status["ledger"]["ok"],  # type: ignore[index]
-                "states": {one["name"]: one["state"] for one in status["sources"]},  # type: ignore[attr-defined, index]
+                "records_read": status["kernelLog"]["recordsRead"],
+                "ledger_ok": status["ledger"]["ok"],
+                "states": {one["name"]: one["state"] for one in status["sources"]},
                 "events": self._stored("events"),
                 "runs": self._stored("runs"),
                 "said": dict(said.most_common()),
@@ -957,7 +956,7 @@ listen = "127.0.0.1:{self.port}"
 
 
 def _line(sample: Json) -> str:
-    sizes: dict[str, int] = sample["collections"]  # type: ignore[assignment]
+    sizes: dict[str, int] = sample["collections"]
     names = ("blocks", "fds", "threads", "tasks", "children")
     return (
         f"{float(str(sample['rss_mib'])):7.2f} MiB  malloc {float(str(sample['malloc_used_mib'])):.2f} free {float(str(sample['malloc_free_mib'])):.2f}  {'  '.join(f'{name} {sample[name]}' for name in names)}  "
@@ -976,10 +975,10 @@ def _rise(samples: Sequence[Json], name: str) -> float:
 
 def exceeded(figures: Json) -> list[str]:
     """What grew beyond its bound."""
-    rises: dict[str, float] = figures["rise_over_second_half"]  # type: ignore[assignment]
-    most: dict[str, list[int]] = figures["most_at_its_begin_and_end"]  # type: ignore[assignment]
+    rises: dict[str, float] = figures["rise_over_second_half"]
+    most: dict[str, list[int]] = figures["most_at_its_begin_and_end"]
     found = {name: rises[name] for name in ("rss_mib", "worker_rss_mib")} | {name: last - first for name, (first, last) in most.items()}
-    found["blocks_share"] = rises["blocks"] / figures["blocks"][0]  # type: ignore[index]
+    found["blocks_share"] = rises["blocks"] / figures["blocks"][0]
     return [f"{name}: {found[name]:+.4g}, at most {bound:+.4g}" for name, bound in BOUNDS.items() if found[name] > bound]
 
 

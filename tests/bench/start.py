@@ -207,7 +207,7 @@ def _asked(made: Node, query: str) -> Json:
         seconds, (status, answer) = timed(lambda: made.request("GET", f"/v1/events?{query}", timeout=30.0))
         times.append(seconds)
         statuses.add(status)
-        counts.add(len(answer.get("events", [])))  # type: ignore[arg-type]
+        counts.add(len(answer.get("events", [])))
     # A query that was given up goes on in the daemon, and until it ends the others are answered from memory.
     blind, _ = timed(lambda: made.until(lambda: made.get("/v1/events?limit=1")["events"], _PATIENCE_S, "the ledger to be read again"))
     return {"query": query, "statuses": sorted(statuses), "events": sorted(counts), **spread(times), "then_blind_s": round(blind, 2)}

@@ -62,7 +62,7 @@ def fresh_pid() -> int:
 
 def pids(events: list[Json]) -> list[int]:
     """Of the Xids among the events, in order."""
-    return [event["fields"].get("pid") for event in events if event["kind"] == "xid"]  # type: ignore[attr-defined]
+    return [event["fields"].get("pid") for event in events if event["kind"] == "xid"]
 
 
 def about(found: list[Json], pci: str) -> list[Json]:

@@ -106,7 +106,7 @@ class _Worker(Worker):
         _started.setdefault(library, []).append(self.pid)
 
 
-nvml_source.Worker = _Worker  # type: ignore[misc]
+nvml_source.Worker = _Worker
 
 
 def own(node: SimulatedNode) -> Path:

@@ -45,10 +45,10 @@ def test_status(known: Node) -> None:
     """Everything that the contract of issue 2 names, and the verdict follows from the findings beside it."""
     status = known.status()
     assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == ("unhealthy", True, False)
-    assert status["openFindings"] == len(status["findings"])  # type: ignore[arg-type]
-    assert status["reasons"] == [incident["line"] for incident in status["incidents"]]  # type: ignore[union-attr]
+    assert status["openFindings"] == len(status["findings"])
+    assert status["reasons"] == [incident["line"] for incident in status["incidents"]]
     assert status["bootId"] == open("/proc/sys/kernel/random/boot_id").read().strip()
-    sources = {source["name"]: source for source in status["sources"]}  # type: ignore[union-attr]
+    sources = {source["name"]: source for source in status["sources"]}
     assert {name: (sources[name]["state"], sources[name]["detail"]) for name in ("kernel_log", "nvml")} == {
         "kernel_log": ("ok", ""),
         "nvml": ("not present", "no NVIDIA GPU on PCI"),
@@ -56,8 +56,8 @@ def test_status(known: Node) -> None:
     for source in sources.values():
         moments = [datetime.fromisoformat(source[key].replace("Z", "+00:00")) for key in ("lastSeen", "deadline")]
         assert moments[0] < moments[1]
-    assert status["ledger"]["ok"]  # type: ignore[index]
-    assert status["kernelLog"]["recordsRead"] >= 13  # type: ignore[index]
+    assert status["ledger"]["ok"]
+    assert status["kernelLog"]["recordsRead"] >= 13
 
 
 @pytest.mark.smoke
@@ -68,13 +68,13 @@ def test_findings(known: Node) -> None:
     assert [one["code"] for one in known.findings("&component=gpu/0000:66:00.0")] == ["xid/79", "xid/63"]
     (one,) = known.findings("&code=xid/13")
     assert (one["component"], one["count"], one["action"]) == ("gpu/0000:65:00.0", 8, "restart_workload")
-    assert len(known.get("/v1/findings?limit=2")["findings"]) == 2  # type: ignore[arg-type]
+    assert len(known.get("/v1/findings?limit=2")["findings"]) == 2
     assert known.findings("&component=gpu/0000:99:00.0") == []
 
 
 def test_an_sxid_and_what_follows_it_are_one_event(known: Node) -> None:
     (event,) = known.events("&kind=sxid")
-    assert len(event["followedBy"]) == 1  # type: ignore[arg-type]
+    assert len(event["followedBy"]) == 1
     (finding,) = known.findings("&component=nvswitch/0000:87:00.0")
     assert finding["count"] == 1
 
@@ -87,7 +87,7 @@ def test_events_page_by_page(known: Node) -> None:
         found, after = [], "0"
         for _ in range(20):
             answer = page(known, f"limit={limit}&since={after}")
-            found += [event["id"] for event in answer["events"]]  # type: ignore[union-attr]
+            found += [event["id"] for event in answer["events"]]
             if answer["next"] is None:
                 break
             after = str(answer["next"])
@@ -95,11 +95,11 @@ def test_events_page_by_page(known: Node) -> None:
 
 
 def test_events_narrowed(known: Node) -> None:
-    assert pids(page(known, "kind=xid&limit=3")["events"]) == [0, 1, 2]  # type: ignore[arg-type]
-    assert pids(page(known, "kind=xid&limit=3&newest=true")["events"]) == [8, 9, 10]  # type: ignore[arg-type]
+    assert pids(page(known, "kind=xid&limit=3")["events"]) == [0, 1, 2]
+    assert pids(page(known, "kind=xid&limit=3&newest=true")["events"]) == [8, 9, 10]
     assert page(known, "limit=3&newest=true")["next"] is None
-    assert pids(page(known, "code=xid/79")["events"]) == [8, 10]  # type: ignore[arg-type]
-    assert pids(page(known, "component=gpu/0000:66:00.0&code=xid/63")["events"]) == [9]  # type: ignore[arg-type]
+    assert pids(page(known, "code=xid/79")["events"]) == [8, 10]
+    assert pids(page(known, "component=gpu/0000:66:00.0&code=xid/63")["events"]) == [9]
     assert page(known, "kind=xid&code=sxid/20034")["events"] == []
 
 
@@ -144,11 +144,11 @@ def test_an_event_is_not_told_before_its_finding(make_node: Callable[[], Node]) 
 
 def test_components(known: Node) -> None:
     """Each with its own verdict; the node with the verdict on the whole."""
-    listed = {one["name"]: one for one in known.get("/v1/components")["components"]}  # type: ignore[union-attr]
+    listed = {one["name"]: one for one in known.get("/v1/components")["components"]}
     assert listed["node"]["status"] == "unhealthy"
     assert (listed["gpu/0000:65:00.0"]["status"], listed["gpu/0000:66:00.0"]["status"]) == ("degraded", "unhealthy")
     assert listed["gpu/0000:66:00.0"]["findings"] == 2
-    short = {one["name"]: one for one in known.status()["components"]}  # type: ignore[union-attr]
+    short = {one["name"]: one for one in known.status()["components"]}
     assert short.keys() == listed.keys()
     assert all(one.items() <= listed[name].items() for name, one in short.items())
 
@@ -180,8 +180,8 @@ def test_openapi(known: Node) -> None:
     """The document tells all routes that there are."""
     document = known.get("/v1/openapi.json")
     assert str(document["openapi"]).startswith("3.1")
-    for path in document["paths"]:  # type: ignore[attr-defined]
-        method = "POST" if "post" in document["paths"][path] else "GET"  # type: ignore[index]
+    for path in document["paths"]:
+        method = "POST" if "post" in document["paths"][path] else "GET"
         if path != "/v1/watch":
             assert known.request(method, path.replace("{", "").replace("}", ""), {} if method == "POST" else None)[0] in (200, 400, 404)
 
@@ -193,8 +193,8 @@ def test_clear(known: Node) -> None:
     (finding,) = known.findings("&component=gpu/0000:70:00.0")
     status, answer = known.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "  replaced the riser\n"})
     assert status == 200
-    assert (answer["finding"]["state"], answer["finding"]["id"]) == ("cleared", finding["id"])  # type: ignore[index]
-    assert "replaced the riser" in str(answer["finding"]["clearedBy"])  # type: ignore[index]
+    assert (answer["finding"]["state"], answer["finding"]["id"]) == ("cleared", finding["id"])
+    assert "replaced the riser" in str(answer["finding"]["clearedBy"])
     assert known.findings("&component=gpu/0000:70:00.0") == []
     assert known.findings("&state=cleared")[0] == answer["finding"]
     with closing(sqlite3.connect(known.state / "ledger.db")) as ledger:
@@ -213,7 +213,7 @@ def test_cleared_findings_are_filtered_before_they_are_counted(known: Node) -> N
         (finding,) = known.findings(f"&component=gpu/0000:71:00.0&code=xid/{code}")
         known.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "test"})
     found = known.get("/v1/findings?state=cleared&code=xid/31&limit=1")["findings"]
-    assert [one["code"] for one in found] == ["xid/31"]  # type: ignore[union-attr]
+    assert [one["code"] for one in found] == ["xid/31"]
 
 
 @pytest.mark.parametrize(

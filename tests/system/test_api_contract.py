@@ -80,7 +80,7 @@ def test_every_answer_is_in_the_document(case: schemathesis.Case, session: reque
 
 
 def test_the_daemon_outlived_it(session: requests.Session, shared_node: Node) -> None:
-    assert shared_node.status()["ledger"]["ok"]  # type: ignore[index]
+    assert shared_node.status()["ledger"]["ok"]
     assert shared_node.said("request_failed") == []
     assert shared_node.process is not None
     assert shared_node.process.poll() is None

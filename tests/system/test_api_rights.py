@@ -68,7 +68,7 @@ def test_in_the_group(guarded: Node) -> None:
     for verb in (("clear", "1"), ("accept", "1", "--end"), ("remedy", "1"), ("release",), ("release", "--end"), ("expect", "--confirm")):
         refused = cli_as_nobody(guarded, *verb, "--reason", "mine", groups=member)
         assert (refused.returncode, "may not change" in refused.stderr) == (69, True), verb
-    assert {source["name"]: source["state"] for source in guarded.status()["sources"]}["nvml"] == "not present"  # type: ignore[attr-defined]
+    assert {source["name"]: source["state"] for source in guarded.status()["sources"]}["nvml"] == "not present"
 
 
 def test_outside_the_group(guarded: Node) -> None:

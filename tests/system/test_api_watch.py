@@ -50,20 +50,20 @@ def test_what_happens_in_order(node: Node) -> None:
         assert (first["type"], first["status"], first["rebootRequired"]) == ("verdict", "healthy", False)
         node.write("usb 1-1: nothing of note", xid(1))
         event, finding, incident, verdict = (next(lines) for _ in range(4))
-        assert (event["type"], event["event"]["code"], event["event"]["fields"]["pid"]) == ("event", "xid/79", 1)  # type: ignore[index]
-        assert (finding["type"], finding["finding"]["state"], finding["cause"]) == ("finding", "open", "xid/79 seen")  # type: ignore[index]
-        assert finding["event"] == event["event"]["identity"]  # type: ignore[index]
-        assert (incident["type"], incident["incident"]["state"], incident["incident"]["findings"]) == ("incident", "open", [1])  # type: ignore[index]
+        assert (event["type"], event["event"]["code"], event["event"]["fields"]["pid"]) == ("event", "xid/79", 1)
+        assert (finding["type"], finding["finding"]["state"], finding["cause"]) == ("finding", "open", "xid/79 seen")
+        assert finding["event"] == event["event"]["identity"]
+        assert (incident["type"], incident["incident"]["state"], incident["incident"]["findings"]) == ("incident", "open", [1])
         assert (verdict["type"], verdict["status"], verdict["rebootRequired"]) == ("verdict", "unhealthy", True)
 
         node.write(xid(2))
-        assert next(lines)["event"]["fields"]["pid"] == 2  # type: ignore[index]
+        assert next(lines)["event"]["fields"]["pid"] == 2
         node.request("POST", "/v1/findings/1/clear", {"reason": "over"})
         event, finding, incident, verdict = (next(lines) for _ in range(4))
-        assert (event["type"], event["event"]["code"], event["event"]["trust"]) == ("event", "vitald/cleared", "daemon")  # type: ignore[index]
-        assert (finding["type"], finding["finding"]["state"], finding["finding"]["count"]) == ("finding", "cleared", 2)  # type: ignore[index]
+        assert (event["type"], event["event"]["code"], event["event"]["trust"]) == ("event", "vitald/cleared", "daemon")
+        assert (finding["type"], finding["finding"]["state"], finding["finding"]["count"]) == ("finding", "cleared", 2)
         assert "over" in str(finding["cause"])
-        assert (incident["type"], incident["incident"]["state"], incident["incident"]["findings"]) == ("incident", "over", [])  # type: ignore[index]
+        assert (incident["type"], incident["incident"]["state"], incident["incident"]["findings"]) == ("incident", "over", [])
         assert (verdict["type"], verdict["status"], verdict["rebootRequired"]) == ("verdict", "healthy", False)
 
 
@@ -72,7 +72,7 @@ def incidents_in(lines: Iterator[Json], until: Callable[[Json], object]) -> list
     told: list[Json] = []
     for line in lines:
         if line["type"] == "incident":
-            told.append(line["incident"])  # type: ignore[arg-type]
+            told.append(line["incident"])
         if until(line):
             break
     return told
@@ -128,7 +128,7 @@ def test_who_does_not_read_delays_nobody(shared_node: Node) -> None:
             while len(got) < size:
                 line = next(lines)
                 if line["type"] == "event":
-                    got.append(line["event"]["fields"]["pid"])  # type: ignore[index]
+                    got.append(line["event"]["fields"]["pid"])
             assert got == [*range(number * size, (number + 1) * size)]
             assert node.answers("/v1/status")
 
@@ -154,7 +154,7 @@ def test_a_burst_too_long_for_the_queue(shared_node: Node) -> None:
             node.write(*(xid(pid, pci=pci) for pid in range(5000)))
         told = []
         while len(told) < 5000 and (line := next(lines))["type"] != "lagged":
-            told += [line["event"]["fields"]["pid"]] if line["type"] == "event" else []  # type: ignore[index]
+            told += [line["event"]["fields"]["pid"]] if line["type"] == "event" else []
         assert told == [*range(len(told))]
         node.until(lambda: len(about(node.events(), pci)) == 5000, 30.0, "all lines")
         assert pids(about(node.events(), pci)) == [*range(5000)]

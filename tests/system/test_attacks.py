@@ -298,7 +298,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that reads the real kernel log, past what older tests left in it, and believes no process."""
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
     with Node(tmp_path_factory.mktemp("strict"), kernel_log="kmsg", userspace="ignore") as node:
-        node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)  # type: ignore[index]
+        node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
         yield node
 
 
@@ -650,8 +650,8 @@ def test_nothing_is_written_through_a_link_in_the_state_folder(make_node: Make, 
     node.start()
     node.write(xid(1))
     status = node.wait(lambda status: status["rebootRequired"])
-    assert (status["ledger"]["ok"], str(way) in str(status["ledger"]["error"])) == (False, True)  # type: ignore[index]
-    assert ("link" in str(status["ledger"]["error"])) is (kind == "link")  # type: ignore[index]
+    assert (status["ledger"]["ok"], str(way) in str(status["ledger"]["error"])) == (False, True)
+    assert ("link" in str(status["ledger"]["error"])) is (kind == "link")
     assert "vitald/ledger_failed" in open_codes(node)
     assert node.cli("events").returncode == 0
     way.unlink()

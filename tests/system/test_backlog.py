@@ -25,10 +25,10 @@ def test_status_does_not_wait_for_a_backlog(node: Node) -> None:
     while True:
         begun = time.monotonic()
         status = node.status()
-        if status["sources"][0]["state"] != "starting":  # type: ignore[index]
+        if status["sources"][0]["state"] != "starting":
             break
         taken.append(time.monotonic() - begun)
         assert status["status"] == "unknown"
     assert taken, "it was over before anybody asked"
     assert max(taken) < patient(0.5)
-    node.until(lambda: sum(one["count"] for one in node.findings("&code=xid/31")) == LINES, 60.0, "all lines to be judged")  # type: ignore[misc]
+    node.until(lambda: sum(one["count"] for one in node.findings("&code=xid/31")) == LINES, 60.0, "all lines to be judged")

@@ -92,7 +92,7 @@ def test_a_line_from_before_that_nobody_had_read(machine: Machine) -> None:
     node.write(xid(2, pci="0000:66:00"))
     machine.reboot()
     wait_for_pid(node, 2)
-    assert [event["fields"]["pid"] for event in node.events("&kind=xid")] == [1, 2]  # type: ignore[index]
+    assert [event["fields"]["pid"] for event in node.events("&kind=xid")] == [1, 2]
 
 
 def test_no_boot_id(make_node: Callable[..., Node]) -> None:

@@ -151,7 +151,7 @@ def adapters(tmp_path: Path) -> list[str]:
 
 
 def loopback(tmp_path: Path, **settings: float) -> Check:
-    return efa_loopback.build(Config(paths=Paths(sysfs=tmp_path / "sys"), efa_loopback=EfaLoopback(**settings)))  # type: ignore[arg-type]
+    return efa_loopback.build(Config(paths=Paths(sysfs=tmp_path / "sys"), efa_loopback=EfaLoopback(**settings)))
 
 
 @pytest.mark.smoke

@@ -198,7 +198,7 @@ def test_what_there_is_not(ill: Node) -> None:
     assert misspelt.stderr == "no events\nvitald: the catalogue has no kind 'xidd', did you mean xid?\n"
     refused = vitald(["release", "--reason", "x", *asks])
     assert (refused.returncode, "this node has no GPU on PCI: nothing is released" in refused.stderr) == (UNAVAILABLE, True)
-    assert "released" not in [source["state"] for source in ill.status()["sources"]]  # type: ignore[attr-defined]
+    assert "released" not in [source["state"] for source in ill.status()["sources"]]
 
 
 def test_a_daemon_with_nothing_open(tmp_path: Path) -> None:

@@ -87,6 +87,6 @@ def test_an_event_that_is_damaged_is_left_out_and_counted(stopped: Node) -> None
         ledger.execute("UPDATE events SET code = 'xid/78' WHERE id = 2")
         ledger.commit()
     first = node.get("/v1/events?limit=3&kind=xid")
-    assert ([one["id"] for one in first["events"]], first["damaged"], first["next"]) == ([1, 3], 1, 3)  # type: ignore[attr-defined]
+    assert ([one["id"] for one in first["events"]], first["damaged"], first["next"]) == ([1, 3], 1, 3)
     rest = node.get(f"/v1/events?kind=xid&since={first['next']}")
-    assert (len(rest["events"]), rest["damaged"]) == (GPUS - 3, 0)  # type: ignore[arg-type]
+    assert (len(rest["events"]), rest["damaged"]) == (GPUS - 3, 0)

@@ -80,7 +80,7 @@ def test_the_state_folder_is_removed(make_node: Make) -> None:
     # Nobody has to wait for the next fault: it is seen when the place in the log is noted.
     node.write("nothing of interest")
     node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 15.0, "the finding")
-    node.wait(lambda status: status["ledger"]["ok"], 15.0)  # type: ignore[index]
+    node.wait(lambda status: status["ledger"]["ok"], 15.0)
     assert standing(node) == before
     node.write(xid(4, pci="0000:67:00"))
     wait_for_pid(node, 4)
@@ -182,14 +182,14 @@ def test_the_state_disk_is_taken_away_and_comes_back(disks: tuple[Node, Disks, P
     node.until(lambda: "vitald/ledger_failed" in open_codes(node), 15.0, "it to be noticed")
     node.write(xid(2, pci="0000:66:00"), xid(3))
     node.until(lambda: [one[3] for one in standing(node)] == [2, 1], 10.0, "the new faults")
-    status = node.wait(lambda status: "not mounted" in status["ledger"]["error"], 10.0)  # type: ignore[index]
+    status = node.wait(lambda status: "not mounted" in status["ledger"]["error"], 10.0)
     assert status["rebootRequired"]
     assert node.metric("vitald_ledger_ok") == 0
     assert pids(node.events())[-2:] == [2, 3]
     assert list(node.state.iterdir()) == []
     before = standing(node)
     made.mount(disk)
-    node.wait(lambda status: status["ledger"]["ok"], 40.0)  # type: ignore[index]
+    node.wait(lambda status: status["ledger"]["ok"], 40.0)
     node.until(lambda: "vitald/ledger_failed" not in open_codes(node), 5.0, "the finding to be closed")
     assert stored(node) == [1, 2, 3]
     assert standing(node) == before
@@ -206,7 +206,7 @@ def test_another_disk_comes_in_its_place(disks: tuple[Node, Disks, Path]) -> Non
     before = standing(node)
     made.mount(made.make("second"))
     node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 40.0, "it to be told")
-    node.wait(lambda status: status["ledger"]["ok"], 40.0)  # type: ignore[index]
+    node.wait(lambda status: status["ledger"]["ok"], 40.0)
     assert standing(node) == before
     node.restart(signal.SIGKILL)
     assert standing(node) == before
@@ -588,7 +588,7 @@ EIO, EACCES, ENOENT, EMFILE = errno.EIO, errno.EACCES, errno.ENOENT, errno.EMFIL
 
 
 def unknown(status: Json) -> bool:
-    return status["status"] == "unknown"
+    return bool(status["status"] == "unknown")
 
 
 @pytest.mark.kmsg
@@ -711,7 +711,7 @@ def test_no_file_can_be_opened_any_more(whole: Node, tree: WholeTree) -> None:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
     whole.until(lambda: whole.answers("/healthz"), 10.0, "an answer")
     wait_for_pid(whole, 2)
-    whole.wait(lambda status: states(whole) == {"ok"} and {one["code"] for one in status["findings"]} == {"xid/13"}, 20.0)  # type: ignore[attr-defined]
+    whole.wait(lambda status: states(whole) == {"ok"} and {one["code"] for one in status["findings"]} == {"xid/13"}, 20.0)
     assert told(whole) - before == Counter({("xid/13", "gpu/0000:99:00.0"): 1, ("xid/13", "gpu/0000:98:00.0"): 1})
     assert stored(whole) == [1, 2]
     tree.neuron.ecc(11, "sram_ecc_uncorrected", 1)
@@ -728,7 +728,7 @@ def test_the_daemon_gets_no_turn_for_a_while(whole: Node, tree: WholeTree) -> No
         tree.network.down("mlx5_5")
         time.sleep(6.0)
     wait_for_pid(whole, 1)
-    whole.wait(lambda status: states(whole) == {"ok"} and len(status["findings"]) == 2, 15.0)  # type: ignore[arg-type]
+    whole.wait(lambda status: states(whole) == {"ok"} and len(status["findings"]) == 2, 15.0)
     assert sorted(code for code, _ in told(whole) - before) == ["ib/port_down", "xid/79"]
     assert not any("hung" in str(one["code"]) for one in whole.events())
 
@@ -760,7 +760,7 @@ def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path:
     assert len(killed) == 3
     node.write(xid(1, code=13, message="Graphics Exception"))
     wait_for_pid(node, 1)
-    node.wait(lambda status: all(one["state"] in ("ok", "not present") for one in status["sources"]), 30.0)  # type: ignore[attr-defined]
+    node.wait(lambda status: all(one["state"] in ("ok", "not present") for one in status["sources"]), 30.0)
     node.until(lambda: {str(one["code"]) for one in node.findings()} <= {"xid/13"}, 30.0, "the GPUs to be well again")
     assert {one["component"] for one in node.findings() if one["kind"] not in ("vitald", "xid")} == set()
     assert not any(str(one["kind"]) == "gpu_lost" for one in node.events())

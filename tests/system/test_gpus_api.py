@@ -395,7 +395,7 @@ def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
     assert workers(node) == []
     assert (answer["gpus"], answer["seconds"]) == ([], 3)
     status = node.wait(is_released, 2.0)
-    assert source(status)["detail"].startswith("all GPUs released until ")  # type: ignore[attr-defined]
+    assert source(status)["detail"].startswith("all GPUs released until ")
     assert "asked by root (uid 0), pid " in str(status["reasons"])
     assert [(one["status"], one["fresh"]) for one in listed(node)] == [("unknown", False)] * 8
     assert node.metric('vitald_source_up{source="nvml"}') == 0

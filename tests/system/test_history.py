@@ -119,7 +119,7 @@ class Away:
 
     def gaps(self) -> list[dict[str, Any]]:
         """What was told as lost after the place."""
-        told: list[dict[str, Any]] = [event["fields"] for event in self.node.events("&code=vitald/records_lost")]  # type: ignore[misc]
+        told: list[dict[str, Any]] = [event["fields"] for event in self.node.events("&code=vitald/records_lost")]
         return [fields for fields in told if fields["last_seq"] > self.place]
 
     def holds(self, lacking: Callable[[Record], bool], *, killed: bool) -> None:
@@ -266,7 +266,7 @@ def former(machine: Machine, boot: str, records: list[str]) -> None:
 
 
 def told(node: Node, code: str) -> list[Json]:
-    return [event["fields"] for event in node.events(f"&code={code}")]  # type: ignore[misc]
+    return [event["fields"] for event in node.events(f"&code={code}")]
 
 
 def test_the_end_of_a_former_boot(machine: Machine) -> None:
@@ -336,5 +336,5 @@ def test_a_place_that_another_source_left(make_node: Callable[..., Node], kmsg: 
     kmsg(f"<4>{xid(2, pci=pci)}")
     node.start()
     node.until(lambda: about(node.events(), pci)[1:], 10.0, "the line in the ring")
-    assert node.status()["sources"][0]["state"] == "ok"  # type: ignore[index]
+    assert node.status()["sources"][0]["state"] == "ok"
     assert not node.said("source_broke", "history_not_read")

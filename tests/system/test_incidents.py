@@ -47,8 +47,8 @@ def number_of(node: Node, pci: str, code: str) -> object:
 
 def untold(status: Json) -> set[object]:
     """Open findings that no incident of the status names, or more than one does."""
-    named = [number for incident in status["incidents"] for number in incident["findings"]]  # type: ignore[attr-defined]
-    return {one["id"] for one in status["findings"] if named.count(one["id"]) != 1}  # type: ignore[attr-defined]
+    named = [number for incident in status["incidents"] for number in incident["findings"]]
+    return {one["id"] for one in status["findings"] if named.count(one["id"]) != 1}
 
 
 # --- incidents
@@ -59,14 +59,14 @@ def test_one_story_is_one_line(told: Node) -> None:
     """Forty-two lines of one GPU: one reason, one incident with its cause first, and the remap beside it."""
     status = told.status()
     conforms("NodeStatus", status)
-    gone, waiting = status["incidents"]  # type: ignore[misc]
-    assert status["reasons"] == [gone["line"], waiting["line"]]  # type: ignore[index]
+    gone, waiting = status["incidents"]
+    assert status["reasons"] == [gone["line"], waiting["line"]]
     assert untold(status) == set()
-    assert (gone["code"], gone["state"], gone["action"], gone["when"], gone["count"]) == ("xid/79", "open", "reboot_node", "now", 42)  # type: ignore[index]
-    members = [(one["code"], one["role"], one["count"]) for one in gone["members"]]  # type: ignore[index]
+    assert (gone["code"], gone["state"], gone["action"], gone["when"], gone["count"]) == ("xid/79", "open", "reboot_node", "now", 42)
+    members = [(one["code"], one["role"], one["count"]) for one in gone["members"]]
     assert members[0] == ("xid/79", "root", 1)
     assert sorted(members[1:]) == [("xid/154", "consequence", 1), ("xid/45", "consequence", 40)]
-    assert (waiting["code"], waiting["action"], waiting["when"], waiting["story"]) == ("xid/63", "reset_device", "maintenance", "")  # type: ignore[index]
+    assert (waiting["code"], waiting["action"], waiting["when"], waiting["story"]) == ("xid/63", "reset_device", "maintenance", "")
     assert [one["code"] for one in about(told.findings(), GONE)] == ["xid/79", "xid/154"], "an echo has no finding of its own"
     assert told.metric("vitald_incidents") == 2
     assert told.metric("vitald_findings_escalated") == 0
@@ -77,7 +77,7 @@ def test_incidents(told: Node) -> None:
     listed = told.get("/v1/incidents")
     conforms("Incidents", listed)
     assert listed["incidents"] == told.status()["incidents"]
-    assert told.get("/v1/incidents?limit=1")["incidents"] == listed["incidents"][:1]  # type: ignore[index]
+    assert told.get("/v1/incidents?limit=1")["incidents"] == listed["incidents"][:1]
     for query, said in (("limit=0", "limit"), ("state=open", "unknown parameter"), ("limit=1&limit=2", "more than once")):
         status, answer = told.request("GET", f"/v1/incidents?{query}")
         assert (status, said in str(answer["error"])) == (400, True), answer
@@ -94,16 +94,16 @@ def test_an_incident_that_is_over(node: Node) -> None:
         node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "replaced the riser"})
     status = node.status()
     assert (status["status"], status["reasons"], status["incidents"]) == ("healthy", [], [])
-    (over,) = node.get("/v1/incidents")["incidents"]  # type: ignore[misc]
-    assert (over["state"], over["findings"], over["action"], over["when"], over["code"]) == ("over", [], "none", None, "xid/79")  # type: ignore[index]
-    assert over["closedAt"]  # type: ignore[index]
+    (over,) = node.get("/v1/incidents")["incidents"]
+    assert (over["state"], over["findings"], over["action"], over["when"], over["code"]) == ("over", [], "none", None, "xid/79")
+    assert over["closedAt"]
     assert node.metric("vitald_incidents") == 0
     node.write(xid(2, code=45, message="Ch 00000099"))  # a late echo: told by what is over, and asks for nothing
     wait_for_pid(node, 2)
     assert node.findings() == []
     node.write(xid(3))  # it fell off again: that is another one
     wait_for_pid(node, 3)
-    node.until(lambda: len(node.get("/v1/incidents")["incidents"]) == 2, 5.0, "the second incident")  # type: ignore[arg-type]
+    node.until(lambda: len(node.get("/v1/incidents")["incidents"]) == 2, 5.0, "the second incident")
 
 
 def test_incidents_survive(told: Node) -> None:
@@ -131,8 +131,8 @@ def test_a_ledger_from_before_there_were_incidents(make_node: Make) -> None:
         ledger.commit()
     node.start()
     status = node.status()
-    assert (status["status"], len(status["reasons"])) == ("unhealthy", 1)  # type: ignore[arg-type]
-    assert why(node, 1)["finding"]["code"] == "xid/79"  # type: ignore[index]
+    assert (status["status"], len(status["reasons"])) == ("unhealthy", 1)
+    assert why(node, 1)["finding"]["code"] == "xid/79"
     assert untold(status) == set()
     assert "xid/79" in node.cli("status").stdout
     assert "xid/79" in node.cli("why").stdout
@@ -150,8 +150,8 @@ def test_incidents_after_the_ledger_was_replaced(node: Node) -> None:
     node.restart()
     status = node.status()
     assert untold(status) == set()
-    kept = {incident["id"]: incident["members"] for incident in status["incidents"]}  # type: ignore[attr-defined]
-    assert [kept.get(incident["id"]) for incident in before] == [incident["members"] for incident in before]  # type: ignore[attr-defined]
+    kept = {incident["id"]: incident["members"] for incident in status["incidents"]}
+    assert [kept.get(incident["id"]) for incident in before] == [incident["members"] for incident in before]
 
 
 # --- why
@@ -162,12 +162,12 @@ def test_why_open(told: Node) -> None:
     chain = why(told, number_of(told, GONE, "xid/79"))
     assert chain["finding"] == told.findings("&code=xid/79")[0]
     assert chain["events"] == told.events("&code=xid/79")
-    assert chain["incident"] == told.status()["incidents"][0]  # type: ignore[index]
+    assert chain["incident"] == told.status()["incidents"][0]
     assert chain["rule"] == told.get("/v1/rules/xid/79")
-    asked = [(one["layer"], one["action"], one["decides"]) for one in chain["asked"]]  # type: ignore[attr-defined]
+    asked = [(one["layer"], one["action"], one["decides"]) for one in chain["asked"]]
     assert asked == [("table", "reboot_node", True)]  # the driver's own word says the same
     assert chain["flags"] == flags(reboot=True, replacement=False)
-    assert chain["transitions"][0]["event"] == chain["events"][0]["identity"]  # type: ignore[index]
+    assert chain["transitions"][0]["event"] == chain["events"][0]["identity"]
 
 
 def test_why_of_many_events(node: Node) -> None:
@@ -176,9 +176,9 @@ def test_why_of_many_events(node: Node) -> None:
     wait_for_pid(node, 19)
     node.until(lambda: node.findings()[0]["count"] == 20, 5.0, "all lines")
     chain = why(node, 1)
-    assert [event["fields"]["pid"] for event in chain["events"]] == [0, 1, 2, 3, 16, 17, 18, 19]  # type: ignore[attr-defined]
-    assert chain["finding"]["count"] == 20  # type: ignore[index]
-    assert [change["cause"] for change in chain["transitions"]] == ["xid/79 seen"]  # type: ignore[attr-defined]
+    assert [event["fields"]["pid"] for event in chain["events"]] == [0, 1, 2, 3, 16, 17, 18, 19]
+    assert chain["finding"]["count"] == 20
+    assert [change["cause"] for change in chain["transitions"]] == ["xid/79 seen"]
 
 
 def test_why_cleared(node: Node) -> None:
@@ -189,12 +189,12 @@ def test_why_cleared(node: Node) -> None:
     node.write(dbe(2))
     wait_for_pid(node, 2)
     chain = why(node, 1)
-    assert (chain["finding"]["state"], chain["incident"]["state"]) == ("cleared", "over")  # type: ignore[index]
+    assert (chain["finding"]["state"], chain["incident"]["state"]) == ("cleared", "over")
     assert chain["flags"] == flags(reboot=False, replacement=False)
-    last = chain["transitions"][-1]  # type: ignore[index]
-    assert (last["state"], "wrong slot" in last["cause"]) == ("cleared", True)  # type: ignore[index]
-    assert [event["fields"]["pid"] for event in chain["events"]] == [1]  # type: ignore[attr-defined]
-    assert [event["fields"]["pid"] for event in why(node, 2)["events"]] == [2]  # type: ignore[attr-defined]
+    last = chain["transitions"][-1]
+    assert (last["state"], "wrong slot" in last["cause"]) == ("cleared", True)
+    assert [event["fields"]["pid"] for event in chain["events"]] == [1]
+    assert [event["fields"]["pid"] for event in why(node, 2)["events"]] == [2]
 
 
 def test_why_escalated(make_node: Make) -> None:
@@ -208,16 +208,16 @@ def test_why_escalated(make_node: Make) -> None:
     node.write(xid(2))
     node.wait(lambda status: status["replacementRequired"])
     chain = why(node, 2)
-    assert [(one["layer"], one["action"], one["decides"]) for one in chain["asked"]] == [  # type: ignore[attr-defined]
+    assert [(one["layer"], one["action"], one["decides"]) for one in chain["asked"]] == [
         ("table", "reboot_node", False),
         ("escalation", "replace_node", True),
     ]
-    assert "it came back although" in str(chain["finding"]["because"])  # type: ignore[index]
+    assert "it came back although" in str(chain["finding"]["because"])
     assert chain["flags"] == flags(reboot=False, replacement=True)
-    assert "rebooted" in str(why(node, 1)["transitions"][-1]["cause"])  # type: ignore[index]
-    (suspect,) = node.status()["suspects"]  # type: ignore[misc]
-    assert {part["kind"] for part in suspect["parts"]} == {"fault", "not_held"}  # type: ignore[index]
-    assert node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') == suspect["score"] > 1  # type: ignore[index]
+    assert "rebooted" in str(why(node, 1)["transitions"][-1]["cause"])
+    (suspect,) = node.status()["suspects"]
+    assert {part["kind"] for part in suspect["parts"]} == {"fault", "not_held"}
+    assert node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') == suspect["score"] > 1
     shown = node.cli("why", "2").stdout
     assert "-> escalation replace_node: it came back although" in shown
     assert "replacement required" in shown
@@ -236,7 +236,7 @@ def test_why_shows_only_its_own_events(node: Node) -> None:
     assert len(by_drill) == 2, node.events()
     for simulated, number in by_drill.items():
         chain = why(node, number)
-        assert [event["simulated"] for event in chain["events"]] == [simulated] * chain["finding"]["count"]  # type: ignore[index, operator, attr-defined]
+        assert [event["simulated"] for event in chain["events"]] == [simulated] * chain["finding"]["count"]
 
 
 def test_why_while_the_ledger_cannot_be_written(make_node: Make) -> None:
@@ -286,14 +286,14 @@ def test_remedy(make_node: Make) -> None:
     wait_for_pid(node, 1)
     status, answer = node.request("POST", "/v1/findings/1/remedy", {"reason": "  drained, reboot at 15:00\n"})
     conforms("OneFinding", answer)
-    assert (status, answer["finding"]["state"]) == (200, "in_remedy")  # type: ignore[index]
+    assert (status, answer["finding"]["state"]) == (200, "in_remedy")
     now = node.status()
-    assert (now["status"], now["rebootRequired"], now["findings"][0]["state"]) == ("unhealthy", True, "in_remedy")  # type: ignore[index]
+    assert (now["status"], now["rebootRequired"], now["findings"][0]["state"]) == ("unhealthy", True, "in_remedy")
     assert node.findings("&code=xid/79")[0]["state"] == "in_remedy"
     assert "(begun)" in node.cli("status").stdout
     (event,) = node.events("&code=vitald/remedy_begun")
     assert "drained" in str(event["raw"])
-    assert why(node, 1)["transitions"][-1]["state"] == "in_remedy"  # type: ignore[index]
+    assert why(node, 1)["transitions"][-1]["state"] == "in_remedy"
     with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
         row = ledger.execute("SELECT uid, pid, verb, target, reason FROM audit").fetchone()
     assert row == (0, os.getpid(), "remedy", "1", "drained, reboot at 15:00")
@@ -305,7 +305,7 @@ def test_remedy(make_node: Make) -> None:
     assert node.findings()[0]["state"] == "in_remedy"
     machine.reboot()
     assert node.status()["status"] == "healthy"
-    assert [change["state"] for change in why(node, 1)["transitions"]] == ["open", "in_remedy", "open", "in_remedy", "cleared"]  # type: ignore[attr-defined]
+    assert [change["state"] for change in why(node, 1)["transitions"]] == ["open", "in_remedy", "open", "in_remedy", "cleared"]
     assert node.request("POST", "/v1/findings/1/remedy", {"reason": "late"})[0] == 404
 
 
@@ -345,11 +345,11 @@ def test_replaced(node: Node) -> None:
     """Another board is in the slot: every finding of the old one is closed, and its record does not count against the new one."""
     node.write(xid(1), remap(2), xid(3, pci=WAITING))
     wait_for_pid(node, 3)
-    assert {one["component"] for one in node.status()["suspects"]} == {"gpu/0000:65:00.0", "gpu/0000:66:00.0"}  # type: ignore[attr-defined]
+    assert {one["component"] for one in node.status()["suspects"]} == {"gpu/0000:65:00.0", "gpu/0000:66:00.0"}
     for wrong in ("yes", 1, None, []):
         assert node.request("POST", "/v1/findings/1/clear", {"reason": "x", "replaced": wrong})[0] == 400, wrong
     status, answer = node.request("POST", "/v1/findings/1/clear", {"reason": "new board", "replaced": True})
-    assert (status, answer["finding"]["state"]) == (200, "cleared")  # type: ignore[index]
+    assert (status, answer["finding"]["state"]) == (200, "cleared")
     assert about(node.findings(), GONE) == []
     assert len(about(node.findings(), WAITING)) == 1
     (event,) = node.events("&code=device/replaced")
@@ -407,7 +407,7 @@ def test_a_component_is_judged_for_the_same_work(node: Node) -> None:
     """Before a job the node is unfit for this GPU's sake: the GPU cannot be merely degraded in the same answer."""
     node.write(dbe(1), remap(2))
     wait_for_pid(node, 2)
-    listed = {one["name"]: one["status"] for one in node.get("/v1/status?for=prolog")["components"]}  # type: ignore[union-attr]
+    listed = {one["name"]: one["status"] for one in node.get("/v1/status?for=prolog")["components"]}
     assert listed["node"] == listed["gpu/0000:65:00.0"] == "unhealthy"
 
 
@@ -425,16 +425,16 @@ def test_a_rule_on_trial(make_node: Make) -> None:
     wait_for_pid(node, 1)
     status = node.wait(lambda status: status["trials"])
     conforms("NodeStatus", status)
-    (trial,) = status["trials"]  # type: ignore[misc]
-    assert (trial["code"], trial["action"], trial["incident"]) == ("xid/79", "replace_node", 0)  # type: ignore[index]
+    (trial,) = status["trials"]
+    assert (trial["code"], trial["action"], trial["incident"]) == ("xid/79", "replace_node", 0)
     assert (status["action"], status["replacementRequired"], status["openFindings"]) == ("reboot_node", False, 1)
-    assert len(node.findings()) == len(status["incidents"]) == len(status["reasons"]) == 1  # type: ignore[arg-type]
+    assert len(node.findings()) == len(status["incidents"]) == len(status["reasons"]) == 1
     assert node.metric("vitald_replacement_required") == 0
     labels = 'action="replace_node",code="79",component="gpu/0000:65:00.0",kind="xid",simulated="false"'
     assert node.metric(f"vitald_findings{{{labels}}}") is None
-    chain = why(node, trial["id"])  # type: ignore[index]
+    chain = why(node, trial["id"])
     assert (chain["incident"], chain["flags"]) == (None, flags(reboot=False, replacement=False))
-    assert node.get("/v1/rules/xid/79")["shadow"]["action"] == "replace_node"  # type: ignore[index]
+    assert node.get("/v1/rules/xid/79")["shadow"]["action"] == "replace_node"
     assert "on trial xid/79 would have asked to replace the node" in node.cli("status").stdout
 
     node.config.write_text(node.settings.replace(TRIAL, ""))
@@ -464,7 +464,7 @@ match = ['OurStorage: .*This client was thrown out by (?P<device>[\\w\\-]+)']
     node.write("OurStorage: node ours-1: This client was thrown out by ours-1")
     status = node.wait(lambda status: status["trials"])
     assert (status["status"], status["reasons"], status["incidents"]) == ("healthy", [], [])
-    assert [one["code"] for one in status["trials"]] == ["fs/ours_evicted"]  # type: ignore[attr-defined]
+    assert [one["code"] for one in status["trials"]] == ["fs/ours_evicted"]
 
 
 # --- metrics
@@ -476,7 +476,7 @@ def test_metrics_follow_the_incidents(node: Node) -> None:
     node.write(*fallen_with_company(1, pci), remap(2, WAITING))
     wait_for_pid(node, 2)
     node.until(lambda: node.metric("vitald_incidents") == 2, 5.0, "both incidents")
-    scores = {one["device"]: one["score"] for one in node.status()["suspects"]}  # type: ignore[attr-defined]
+    scores = {one["device"]: one["score"] for one in node.status()["suspects"]}
     assert {device: node.metric(f'vitald_device_lemon_score{{device="{device}"}}') for device in scores} == scores
     assert scores[f"gpu/{pci}.0"] >= 1
 

@@ -63,7 +63,7 @@ def test_marked_wherever_it_shows(careful: Node) -> None:
     number = drill(node, pci)
     status = node.status()
     assert (status["status"], status["rebootRequired"], status["simulated"]) == ("unhealthy", True, True)
-    assert str(status["reasons"][0]).startswith("SIMULATED")  # type: ignore[index]
+    assert str(status["reasons"][0]).startswith("SIMULATED")
     (finding,) = about(node.findings(), pci)
     assert (finding["simulated"], finding["count"], finding["id"]) == (True, 1, number)
     assert finding["simulatedUntil"]

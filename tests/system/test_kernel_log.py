@@ -89,7 +89,7 @@ def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
     node, pci = make_node(kernel_log="kmsg", userspace="ignore"), fresh_pci()
     node.start()
     node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
-    before = node.status()["kernelLog"]["untrusted"]  # type: ignore[index]
+    before = node.status()["kernelLog"]["untrusted"]
     for facility in (0, 1, 3, 16):
         kmsg(f"<{facility << 3 | 3}>{xid(facility, pci=pci)}")
     node.until(lambda: len(about(node.events(), pci)) == 4, 10.0, "the events")
@@ -97,7 +97,7 @@ def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
     assert about(node.findings(), pci) == []
     status = node.status()
     assert not status["rebootRequired"]
-    assert status["kernelLog"]["untrusted"] == before + 4  # type: ignore[index]
+    assert status["kernelLog"]["untrusted"] == before + 4
     assert node.metric("vitald_kernel_records_untrusted_total") == before + 4
     assert "UNTRUSTED" in node.cli("events", "--component", f"gpu/{pci}.0").stdout
     assert "were not believed" in node.cli("status").stdout
@@ -118,7 +118,7 @@ def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(make_node: Mak
     assert (status["status"], status["rebootRequired"], status["rebootConfirmed"]) == ("unhealthy", True, False)
     assert node.cli("check", "--for", "prolog").returncode == 20
     assert [(one["confirmed"], one["writtenByProcess"]) for one in about(node.findings(), pci)] == [(False, True)] * 2
-    told = [(event["trust"], event["fields"]["facility"]) for event in about(node.events(), pci)]  # type: ignore[index]
+    told = [(event["trust"], event["fields"]["facility"]) for event in about(node.events(), pci)]
     assert told == [("accepted", 1), ("accepted", 3)]
     assert "[written by a process, no such device here, facility 3]" in node.cli("events", "--component", f"gpu/{pci}.0").stdout
     assert "reboot required (unconfirmed)" in node.cli("status").stdout
@@ -135,7 +135,7 @@ def test_escaped_bytes(believing: Node, kmsg: Write) -> None:
     kmsg(f"<3>NVRM: Xid (PCI:{pci}): 79, pid=7, name=h\xe9llo\\\t\x1b[2J, GPU has fallen off the bus.")
     node.until(lambda: about(node.events(), pci), 10.0, "the event")
     (event,) = about(node.events(), pci)
-    assert event["fields"]["process"] == "h\xe9llo\\\t\x1b[2J"  # type: ignore[index]
+    assert event["fields"]["process"] == "h\xe9llo\\\t\x1b[2J"
     assert str(event["raw"]).isascii()
     assert str(event["raw"]).isprintable()
     for verb in ("status", "events", "findings"):
@@ -151,7 +151,7 @@ def mark(kmsg: Write, text: str) -> int:
 
 def gaps_of(event: Json) -> list[tuple[int, int]]:
     """First and last number of each gap that one event tells of."""
-    fields: dict[str, Any] = event["fields"]  # type: ignore[assignment]
+    fields: dict[str, Any] = event["fields"]
     flat = fields.get("ranges", [fields["first_seq"], fields["last_seq"]])
     gaps = [*zip(flat[::2], flat[1::2])]
     assert (gaps[0][0], gaps[-1][1]) == (fields["first_seq"], fields["last_seq"])
@@ -178,7 +178,7 @@ def test_flood(believing: Node, kmsg: Write, lines: int) -> None:
     wait_for_pid(node, end, 60.0)
 
     seen = [event for event in node.events("&kind=xid") if str(event["component"]).startswith(f"gpu/{domain}:")]
-    seqs = {event["fields"]["pid"]: int(str(event["identity"]).rpartition(":")[2]) for event in seen}  # type: ignore[index]
+    seqs = {event["fields"]["pid"]: int(str(event["identity"]).rpartition(":")[2]) for event in seen}
     assert len(seqs) == len(seen), "an Xid was judged twice"
     told = [gap for event in node.events("&code=vitald/records_lost") for gap in gaps_of(event)]
     gaps = [gap for gap in told if gap[1] > first]
@@ -190,10 +190,10 @@ def test_flood(believing: Node, kmsg: Write, lines: int) -> None:
         assert strangers or not (judged and lost)
 
     after = node.status()["kernelLog"]
-    read, missed = (after[key] - before[key] for key in ("recordsRead", "recordsLost"))  # type: ignore[index]
+    read, missed = (after[key] - before[key] for key in ("recordsRead", "recordsLost"))
     assert read + missed >= last - first + 1
     assert missed == sum(finish - begin + 1 for begin, finish in gaps)
-    assert node.metric("vitald_kernel_records_lost_total") == after["recordsLost"]  # type: ignore[index]
+    assert node.metric("vitald_kernel_records_lost_total") == after["recordsLost"]
     assert not missed or node.findings("&code=vitald/records_lost")
     assert missed or not gaps
     assert len(about(node.findings(), f"{domain}:00:00")) == (0 in seqs)

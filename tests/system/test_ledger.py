@@ -57,10 +57,10 @@ def test_full_disk(small: tuple[Node, Disk]) -> None:
     disk.fill()
     node.write(*(xid(number, pci=f"0000:{number % 64:02x}:00") for number in range(1, 400)))
     status = node.wait(lambda status: status["rebootRequired"] and not status["ledger"]["ok"], 15.0)
-    assert status["ledger"]["error"]  # type: ignore[index]
-    assert status["ledger"]["unsavedEvents"] > 0  # type: ignore[index]
+    assert status["ledger"]["error"]
+    assert status["ledger"]["unsavedEvents"] > 0
     node.until(lambda: "vitald/ledger_failed" in open_codes(node), 5.0, "the finding")
-    node.until(lambda: sum(finding["count"] for finding in node.findings("&code=xid/79")) == 399, 10.0, "all lines to be judged")  # type: ignore[misc]
+    node.until(lambda: sum(finding["count"] for finding in node.findings("&code=xid/79")) == 399, 10.0, "all lines to be judged")
     assert node.metric("vitald_ledger_ok") == 0
     assert "CANNOT BE WRITTEN" in node.cli("status").stdout
 
@@ -88,7 +88,7 @@ def test_stop_with_a_full_disk(small: tuple[Node, Disk]) -> None:
     node.start()
     wait_for_pid(node, 399)
     assert sorted(pids(node.events())) == [*range(400)]
-    assert sum(finding["count"] for finding in node.findings("&code=xid/79")) == 400  # type: ignore[misc]
+    assert sum(finding["count"] for finding in node.findings("&code=xid/79")) == 400
 
 
 def test_read_only_from_the_start(small: tuple[Node, Disk]) -> None:
@@ -98,7 +98,7 @@ def test_read_only_from_the_start(small: tuple[Node, Disk]) -> None:
     node.start()
     node.write(*map(xid, range(5)))
     status = node.wait(lambda status: status["rebootRequired"])
-    assert not status["ledger"]["ok"]  # type: ignore[index]
+    assert not status["ledger"]["ok"]
     assert "vitald/ledger_failed" in open_codes(node)
     assert node.cli("check").returncode == 20
     assert "xid/79" in node.cli("events").stdout
@@ -107,10 +107,10 @@ def test_read_only_from_the_start(small: tuple[Node, Disk]) -> None:
     found, after = [], 0
     for _ in range(10):
         page = node.get(f"/v1/events?kind=xid&limit=2&since={after}")
-        found += pids(page["events"])  # type: ignore[arg-type]
+        found += pids(page["events"])
         if page["next"] is None:
             break
-        after = page["next"]  # type: ignore[assignment]
+        after = page["next"]
     assert found == [*range(5)]
 
     disk.remount("rw")
@@ -150,7 +150,7 @@ def test_locked_by_somebody(shared_node: Node) -> None:
         ledger.execute("BEGIN IMMEDIATE")
         node.write(xid(2, pci="0000:66:00"))
         node.until(lambda: len(node.findings("&code=xid/79")) == 2, 15.0, "the verdict")
-        assert not node.status()["ledger"]["ok"]  # type: ignore[index]
+        assert not node.status()["ledger"]["ok"]
         ledger.execute("ROLLBACK")
     node.wait(lambda status: status["ledger"]["ok"], 40.0)
     assert stored(node) == [1, 2]
@@ -170,7 +170,7 @@ def test_damaged_while_away(node: Node, first: int) -> None:
     node.write(xid(2, pci="0000:66:00"))
     wait_for_pid(node, 2)
     status = node.status()
-    assert (status["rebootRequired"], status["ledger"]["ok"]) == (True, True)  # type: ignore[index]
+    assert (status["rebootRequired"], status["ledger"]["ok"]) == (True, True)
     assert 2 in stored(node)
 
 
@@ -193,7 +193,7 @@ def test_damaged_while_running(node: Node) -> None:
 
 
 def counted(node: Node) -> int:
-    return sum(finding["count"] for finding in node.findings("&code=xid/79"))  # type: ignore[misc]
+    return sum(finding["count"] for finding in node.findings("&code=xid/79"))
 
 
 def test_a_newer_ledger_is_left_as_it_is(make_node: Make) -> None:

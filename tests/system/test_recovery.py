@@ -118,7 +118,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     assert recover(node.config)["why"] == "there is no request"
 
     node.write(vouched(xid(1)))
-    asked = node.wait(lambda status: status["recovery"]["request"])["recovery"]["request"]  # type: ignore[index]
+    asked = node.wait(lambda status: status["recovery"]["request"])["recovery"]["request"]
     request = request_of(node)
     assert (request.id, request.kind, request.causes, request.who) == (
         asked["id"],
@@ -158,7 +158,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     [found] = node.findings()
     assert node.request("POST", f"/v1/findings/{found['id']}/clear", {"reason": "rebooted"})[0] == 200
     node.until(lambda: not (node.runtime / FILE).exists(), 5.0, "the request to be withdrawn")
-    assert node.status()["recovery"]["request"] is None  # type: ignore[index]
+    assert node.status()["recovery"]["request"] is None
 
 
 def test_a_crash_does_not_forget_a_reboot(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
@@ -194,7 +194,7 @@ def test_replacement(site: Callable[..., Site], make_node: Callable[..., Node]) 
     node = quiet(make_node(extra=here.settings + REPLACE_FOR_64), here)
     node.start()
     node.write(vouched(xid(2, pci="0000:9b:00")), vouched(xid(1, code=64, message=REMAP_FAILED)))
-    node.wait(lambda status: (status["recovery"]["request"] or {}).get("action") == "replace")  # type: ignore[index]
+    node.wait(lambda status: (status["recovery"]["request"] or {}).get("action") == "replace")
     assert recover(node.config)["outcome"] == "done"
     assert recover(node.config)["checks"] == ["cause", "budget"]
     assert here.done == ["drain ", "replace "]
@@ -208,7 +208,7 @@ def test_a_drill_never_acts(site: Callable[..., Site], make_node: Callable[..., 
     line = xid(7)
     assert node.request("POST", "/v1/injections", {"line": line})[0] == 201
     node.write(f"<12>{line}")
-    found = node.wait(lambda status: status["rebootRequired"])["findings"][0]  # type: ignore[index]
+    found = node.wait(lambda status: status["rebootRequired"])["findings"][0]
     assert found["simulated"] is True
     forge(node, replace(handmade(node), grounds=(ground(found),)))
     refused = recover(node.config)

@@ -78,7 +78,7 @@ def test_it_agrees_with_the_daemon(told: Node) -> None:
     differences, last = summary(replay(told, "--json"))
     assert (differences, last["differences"], last["events"], last["trials"]) == ([], 0, len(told.events()), [])
     assert last["inForce"] == last["other"] == last["remembered"]
-    assert len(last["remembered"]) == told.status()["openFindings"]  # type: ignore[arg-type]
+    assert len(last["remembered"]) == told.status()["openFindings"]
 
 
 def test_it_agrees_after_all_that_people_do(node: Node) -> None:
@@ -96,7 +96,7 @@ def test_it_agrees_after_all_that_people_do(node: Node) -> None:
     for ending in (signal.SIGKILL, signal.SIGTERM):
         node.restart(ending)
         node.write(xid(5), xid(6, code=31, pci="0000:68:00", message="-"))
-    node.until(lambda: about(node.findings(), "0000:68:00")[0]["count"] == 2, 10.0, "the last lines")  # type: ignore[index]
+    node.until(lambda: about(node.findings(), "0000:68:00")[0]["count"] == 2, 10.0, "the last lines")
     done = replay(node)
     assert (done.returncode, "the ledger remembers the same" in done.stdout) == (0, True), done.stdout
 
@@ -158,13 +158,13 @@ def test_another_profile(told: Node) -> None:
     assert "open by the rules in force:\n" in done.stdout
     assert "open by the other rules:\n" in done.stdout
     differences, last = summary(replay(told, "--profile", "hyperpod", "--json"))
-    assert last["differences"] == len(differences) > 0  # type: ignore[arg-type]
+    assert last["differences"] == len(differences) > 0
     first = differences[0]
     assert first["event"] == xid(1)
     assert first["inForce"] == {"status": "unhealthy", "action": "reboot_node", "rebootRequired": True, "replacementRequired": False}
-    assert first["other"]["replacementRequired"]  # type: ignore[index]
-    assert "xid/79 on gpu/0000:65:00.0: replace_node, seen once" in last["other"]  # type: ignore[operator]
-    assert "xid/79 on gpu/0000:65:00.0: reboot_node, seen once" in last["inForce"]  # type: ignore[operator]
+    assert first["other"]["replacementRequired"]
+    assert "xid/79 on gpu/0000:65:00.0: replace_node, seen once" in last["other"]
+    assert "xid/79 on gpu/0000:65:00.0: reboot_node, seen once" in last["inForce"]
     assert last["inForce"] == last["remembered"]
 
 

@@ -59,7 +59,7 @@ def test_reload(make_node: Make) -> None:
     assert node.metric("vitald_replacement_required") == 1
 
     node.config.write_text(f'{settings}[catalog.overrides."xid/79"]\naction = "inspect"\n')
-    assert sorted(node.reload()["applied"]) == ["[catalog] overrides", "[catalog] profile"]  # type: ignore[call-overload]
+    assert sorted(node.reload()["applied"]) == ["[catalog] overrides", "[catalog] profile"]
     status = node.status()
     assert (status["status"], status["action"], status["profile"]) == ("degraded", "inspect", "nvidia")
 
@@ -232,7 +232,7 @@ def test_notify(notified: tuple[Node, Systemd]) -> None:
     node.start(wait=False)
     manager.wait("READY=1")
     assert node.answers("/healthz")
-    assert node.status()["sources"][0]["state"] == "ok"  # type: ignore[index]
+    assert node.status()["sources"][0]["state"] == "ok"
     manager.wait("STATUS=healthy")
     so_far = manager.heard.count("WATCHDOG=1")
     first = manager.wait("WATCHDOG=1", times=so_far + 1)

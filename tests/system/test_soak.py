@@ -29,11 +29,11 @@ def test_a_quarter_of_an_hour_of_everything(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(soak, "BOUNDS", _BOUNDS)
     figures = soak.soak(_HOURS, _LEAST)
     assert figures["exceeded"] == []
-    assert min(figures["happened"].values()) >= _LEAST  # type: ignore[attr-defined]
-    daemon: Json = figures["daemon"]  # type: ignore[assignment]
-    assert daemon["ledger_ok"] and {*daemon["states"].values()} <= {"ok", "stale", "released"}  # type: ignore[attr-defined]
+    assert min(figures["happened"].values()) >= _LEAST
+    daemon: Json = figures["daemon"]
+    assert daemon["ledger_ok"] and {*daemon["states"].values()} <= {"ok", "stale", "released"}
     assert int(str(daemon["records_read"])) >= int(str(figures["kernel_lines"]))
-    said: dict[str, int] = daemon["said"]  # type: ignore[assignment]
+    said: dict[str, int] = daemon["said"]
     for word, least in (
         *(("source_failed", 1), ("source_recovered", 1), ("ledger_failed", 1), ("ledger_recovered", 1), ("nvml_attached", 3)),
         *(("reloaded", 2), ("clock_stepped", 2), ("drill_announced", 2), ("released", 2), ("job_told", 3), ("diagnostic_ended", 3)),
@@ -57,7 +57,7 @@ def test_the_command_that_the_documents_name() -> None:
     assert "error" not in figures, done.stderr
     assert float(str(figures["hours"])) >= soak.SHORTEST
     assert done.returncode == bool(figures["exceeded"])
-    assert min(figures["happened"].values()) >= 1  # type: ignore[attr-defined]
+    assert min(figures["happened"].values()) >= 1
 
 
 def figures_of(**changes: object) -> Json:

@@ -15,7 +15,7 @@ EXCUSED = {"fs/space_low", "fs/full", "clock/unsynchronised", "clock/skewed", "h
 @pytest.mark.smoke
 def test_this_machine_is_read_without_error(tmp_path: Path) -> None:
     with Node(tmp_path, looks=ALL) as node:
-        states = {one["name"]: (one["state"], one["detail"]) for one in node.status()["sources"]}  # type: ignore[attr-defined]
+        states = {one["name"]: (one["state"], one["detail"]) for one in node.status()["sources"]}
         assert {name: state for name, state in states.items() if state[0] not in ("ok", "not present")} == {}
         assert {str(finding["code"]) for finding in node.findings()} <= EXCUSED
         said = node.cli("components", "--socket", str(node.socket))

@@ -51,7 +51,7 @@ def test_a_daemon_goes_on_from_an_older_ledger(make_node: Make, tmp_path: Path, 
     node.configure("[paths]", f'[paths]\nprocfs = "{proc.root}"')
     laid_out(node.state, schema)
     told = said(schema)
-    read_again(node, [str(raw) for raw in told["events"]])  # type: ignore[attr-defined]
+    read_again(node, [str(raw) for raw in told["events"]])
     node.start()
     keys = ("id", "component", "code", "action", "count", "since", "last", "raw")
     for again in range(2):
@@ -60,18 +60,17 @@ def test_a_daemon_goes_on_from_an_older_ledger(make_node: Make, tmp_path: Path, 
             key: told[key] for key in ("status", "rebootRequired", "replacementRequired", "action", "reasons")
         }
         assert [{key: found[key] for key in keys} for found in node.findings()] == [
-            {key: found[key] for key in keys}
-            for found in told["findings"]  # type: ignore[attr-defined]
+            {key: found[key] for key in keys} for found in told["findings"]
         ]
         raws = [event["raw"] for event in node.events()]
-        assert raws[: len(told["events"])] == told["events"]  # type: ignore[arg-type]
-        assert sorted(found["id"] for found in node.findings("&state=cleared")) == told["cleared"]  # type: ignore[type-var]
-        for found in told["findings"]:  # type: ignore[attr-defined]
-            assert node.get(f"/v1/findings/{found['id']}/why")["finding"]["raw"] == found["raw"]  # type: ignore[index]
+        assert raws[: len(told["events"])] == told["events"]
+        assert sorted(found["id"] for found in node.findings("&state=cleared")) == told["cleared"]
+        for found in told["findings"]:
+            assert node.get(f"/v1/findings/{found['id']}/why")["finding"]["raw"] == found["raw"]
         if not again:
             node.restart(signal.SIGKILL)
     node.write("NVRM: Xid (PCI:0000:6b:00): 79, pid=1, name=x, GPU has fallen off the bus.")
-    node.until(lambda: len(node.findings()) == len(told["findings"]) + 1, 5.0, "the new finding")  # type: ignore[arg-type]
+    node.until(lambda: len(node.findings()) == len(told["findings"]) + 1, 5.0, "the new finding")
     assert max(int(str(found["id"])) for found in node.findings()) == 11
 
 

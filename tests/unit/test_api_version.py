@@ -25,7 +25,7 @@ CLOSED = ("status", "action")
 def promised(document: Json) -> dict[str, str]:
     """Every parameter, key of a body and field of an answer, with its type and its words."""
     found: dict[str, str] = {}
-    for path, item in document["paths"].items():  # type: ignore[attr-defined]
+    for path, item in document["paths"].items():
         for method, operation in item.items():
             if method not in ("get", "post"):
                 continue

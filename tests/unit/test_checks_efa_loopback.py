@@ -42,7 +42,7 @@ def node(tmp_path: Path, adapters: int = 2) -> list[str]:
 
 
 def check(tmp_path: Path, **settings: float) -> EfaLoopback:
-    return EfaLoopback(config(tmp_path, efa_loopback=Settings(**settings)))  # type: ignore[arg-type]
+    return EfaLoopback(config(tmp_path, efa_loopback=Settings(**settings)))
 
 
 def test_each_adapter_of_the_driver_efa_sends_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def sysfs(tmp_path: Path) -> Path:
 
 
 def check(sysfs: Path, **settings: float) -> Nccom:
-    return Nccom(config(sysfs, nccom=Settings(**settings)))  # type: ignore[arg-type]
+    return Nccom(config(sysfs, nccom=Settings(**settings)))
 
 
 @pytest.mark.parametrize(

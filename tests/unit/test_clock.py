@@ -102,16 +102,16 @@ def verdict(form: Form, *lines: tuple[float, str]) -> Json:
 
 
 def codes(verdict: Json, what: str = "findings") -> list[str]:
-    return [str(one["code"]) for one in verdict[what]]  # type: ignore[attr-defined]
+    return [str(one["code"]) for one in verdict[what]]
 
 
 def test_what_silence_ends_has_ended_by_the_last_line(form: Form) -> None:
     """Until then an application's fault stands."""
     said = verdict(form, (100.0, xid(31, 5)), (100.0 + 2 * DAY, "usb 1-1: x"))
     assert (said["status"], codes(said), codes(said, "ended")) == ("healthy", [], ["xid/31"])
-    (one,) = said["ended"]  # type: ignore[misc, attr-defined]
+    (one,) = said["ended"]
     assert (one["count"], one["lastLine"], one["ended"]) == (1, 1, "quiet for as long as its rule asks")
-    assert said["asOf"]["line"] == 2  # type: ignore[index]
+    assert said["asOf"]["line"] == 2
     said = verdict(form, (100.0, xid(31, 5)), (400.0, "usb 1-1: x"))
     assert (said["status"], codes(said), codes(said, "ended")) == ("degraded", ["xid/31"], [])
 
@@ -126,8 +126,8 @@ def test_three_in_a_day_are_three_in_a_day(form: Form) -> None:
     lines = [xid(94, pid, words="Contained: SM (0x1). RST: No, D-RST: No") for pid in (1, 2, 3)]
     near = verdict(form, *((100.0 + number * HOUR, line) for number, line in enumerate(lines)))
     far = verdict(form, *((100.0 + number * 1.1 * DAY, line) for number, line in enumerate(lines)))
-    assert near["findings"][0]["action"] == "reset_device"  # type: ignore[index]
-    assert far["findings"][0]["action"] == "restart_workload"  # type: ignore[index]
+    assert near["findings"][0]["action"] == "reset_device"
+    assert far["findings"][0]["action"] == "restart_workload"
 
 
 def test_follow_ups_go_with_their_cause_by_the_logs_times(form: Form) -> None:
@@ -166,8 +166,8 @@ def test_a_fault_that_comes_back_after_its_reboot_climbs(name: str) -> None:
     verdicts = [scan_json("\n".join(lines).encode())[1] for lines in (first + second, second + first)]
     for said in verdicts:
         assert (said["replacementRequired"], codes(said), codes(said, "ended")) == (True, ["xid/79"], ["xid/79"])
-        assert said["findings"][0]["since"] == "2025-02-20T00:40:00.000Z"  # type: ignore[index]
-    assert verdicts[0]["asOf"]["time"] == verdicts[1]["asOf"]["time"]  # type: ignore[index]
+        assert said["findings"][0]["since"] == "2025-02-20T00:40:00.000Z"
+    assert verdicts[0]["asOf"]["time"] == verdicts[1]["asOf"]["time"]
 
 
 @pytest.mark.parametrize("words", ["-- Boot 0123456789abcdef0123456789abcdef --", "-- Reboot --"])
@@ -243,7 +243,7 @@ def test_a_replay_and_a_scan_agree(tmp_path: Path) -> None:
         summary = summary_of(path)
         assert summary["inForce"] == ["xid/79 on gpu/0000:65:00.0: replace_node, seen once"]
         said = scan_json("\n".join(lines).encode())[1]
-        assert [(one["code"], one["action"], one["count"]) for one in said["findings"]] == [("xid/79", "replace_node", 1)]  # type: ignore[attr-defined]
+        assert [(one["code"], one["action"], one["count"]) for one in said["findings"]] == [("xid/79", "replace_node", 1)]
         assert summary["events"] == said["events"] == 3
 
 
@@ -268,8 +268,8 @@ def test_rotated_files_may_come_in_any_order(name: str, seed: int) -> None:
     straight, mixed = (scan_json("\n".join(each).encode())[1] for each in (lines, [line for file in files for line in file]))
 
     def told(verdict: Json) -> list[object]:
-        both = (*verdict["findings"], *verdict["ended"])  # type: ignore[misc]
-        shown = [(one["code"], one["action"], one["count"], one["since"], one["last"]) for one in both]  # type: ignore[index]
+        both = (*verdict["findings"], *verdict["ended"])
+        shown = [(one["code"], one["action"], one["count"], one["since"], one["last"]) for one in both]
         return [verdict["status"], verdict["rebootRequired"], verdict["replacementRequired"], sorted(shown)]
 
     assert told(mixed) == told(straight)

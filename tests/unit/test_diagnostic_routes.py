@@ -66,30 +66,30 @@ def test_everything_is_in_the_document(served: Served, fake: FakeDiagnostics) ->
     full_of(fake)
     answer = get(served, "/v1/diagnostics")
     conforms("Diagnostics", answer)
-    dcgm, health, nccl = answer["checks"]  # type: ignore[misc]
+    dcgm, health, nccl = answer["checks"]
     assert dcgm["every"] == {"1": 3600.0, "2": 86400.0, "3": 0.0, "4": 0.0}
     assert dcgm["needsIdle"] == {"1": False, "2": True, "3": True, "4": True}
     assert (health["levels"], nccl["missing"]) == ([0], "all_reduce_perf is not installed")
-    running, waiting = answer["going"]  # type: ignore[misc]
+    running, waiting = answer["going"]
     assert (running["stage"], running["gpus"], running["test"], waiting["stage"]) == ("running", [1, 3], "memory", "waiting")
     assert 30.0 <= running["elapsed"] < 60.0
     assert (waiting["elapsed"], waiting["began"], waiting["waitsFor"]) == (0.0, None, "idle devices: job 815")
-    assert [one["at"] for one in answer["due"]] == ["2026-11-18T11:06:40.000Z", "2026-11-18T11:06:45.000Z"]  # type: ignore[attr-defined]
+    assert [one["at"] for one in answer["due"]] == ["2026-11-18T11:06:40.000Z", "2026-11-18T11:06:45.000Z"]
     assert answer["blocked"] == "job 815"
 
     runs = get(served, "/v1/diagnostics/runs")
     conforms("DiagnosticRuns", runs)
     listed = runs["runs"]
-    assert [one["outcome"] for one in listed] == ["fail", "fail"]  # type: ignore[attr-defined]
-    assert "raw" not in listed[0]  # type: ignore[index]
-    assert get(served, "/v1/diagnostics/runs?check=nccl&limit=1")["runs"] == [listed[1]]  # type: ignore[index]
+    assert [one["outcome"] for one in listed] == ["fail", "fail"]
+    assert "raw" not in listed[0]
+    assert get(served, "/v1/diagnostics/runs?check=nccl&limit=1")["runs"] == [listed[1]]
 
     one = get(served, f"/v1/diagnostics/runs/{fake.remembered[0].id}")
     conforms("DiagnosticRunInFull", one)
     assert (one["raw"], one["culprits"], one["action"], one["why"]) == ('{"DCGM GPU Diagnostic": 1}', [3], "replace", FAILED.reason)
     assert (one["rebootRequired"], one["replacementRequired"], one["exitCode"], one["seconds"]) == (False, True, 226, 60.0)
-    assert one["tests"][0]["gpus"] == {"0": "Pass", "1": "Pass", "2": "Pass", "3": "Fail"}  # type: ignore[index]
-    assert (one["faults"][0]["gpu"], one["faults"][0]["errorId"]) == (3, 84)  # type: ignore[index]
+    assert one["tests"][0]["gpus"] == {"0": "Pass", "1": "Pass", "2": "Pass", "3": "Fail"}
+    assert (one["faults"][0]["gpu"], one["faults"][0]["errorId"]) == (3, 84)
 
 
 def test_figures_that_are_none(served: Served, fake: FakeDiagnostics) -> None:
@@ -98,7 +98,7 @@ def test_figures_that_are_none(served: Served, fake: FakeDiagnostics) -> None:
     fake.remembered = [run_of(Report(outcome=Outcome.INCONCLUSIVE, measures=measures))]
     one = get(served, f"/v1/diagnostics/runs/{fake.remembered[0].id}")
     conforms("DiagnosticRunInFull", one)
-    assert [measure["value"] for measure in one["measures"]] == [None, None, 1.0]  # type: ignore[attr-defined]
+    assert [measure["value"] for measure in one["measures"]] == [None, None, 1.0]
 
 
 def test_what_is_not_there(served: Served, fake: FakeDiagnostics) -> None:
@@ -130,7 +130,7 @@ def test_asking(served: Served, fake: FakeDiagnostics) -> None:
     status, answer = served.request("POST", RUN, {"reason": "why not"})
     assert status == 202
     conforms("OneGoing", answer)
-    assert (answer["going"]["stage"], answer["going"]["level"]) == ("waiting", 1)  # type: ignore[index]
+    assert (answer["going"]["stage"], answer["going"]["level"]) == ("waiting", 1)
     assert served.request("POST", RUN, {"check": "dcgm_health", "reason": "why not"})[0] == 202
     everything = {"check": "dcgm", "level": 2.0, "gpus": [3, 1.0], "busy": True, "reason": " why not "}
     assert served.request("POST", RUN, everything)[0] == 202
@@ -184,7 +184,7 @@ def test_cancelling(served: Served, fake: FakeDiagnostics) -> None:
     assert served.request("POST", CANCEL, {"reason": "x", "id": "b-9"})[1]["error"] == "no diagnostic b-9 runs or waits"
     status, answer = served.request("POST", CANCEL, {"reason": "a job waits"})
     conforms("OneGoing", answer)
-    assert (status, answer["going"]["id"], answer["going"]["stage"]) == (200, "a-1", "ending")  # type: ignore[index]
+    assert (status, answer["going"]["id"], answer["going"]["stage"]) == (200, "a-1", "ending")
     assert fake.cancelled[-1] == (None, f"root (uid 0), pid {os.getpid()}", "a job waits")
     assert served.request("POST", CANCEL, {"reason": "x", "id": "a-2"})[0] == 200
     before = len(fake.cancelled)
@@ -213,7 +213,7 @@ def test_others_may_look_and_not_touch(served: Served, fake: FakeDiagnostics) ->
     assert (fake.asked, fake.cancelled) == ([], [])
 
 
-OURS = {**TIGHT, "paths": {path: item for path, item in TIGHT["paths"].items() if path.startswith("/v1/diagnostics")}}  # type: ignore[attr-defined]
+OURS = {**TIGHT, "paths": {path: item for path, item in TIGHT["paths"].items() if path.startswith("/v1/diagnostics")}}
 schema = schemathesis.openapi.from_dict(OURS, config=CONFIG)
 REFUSABLE = ("runDiagnostic", "cancelDiagnostic")  # no such level, nothing runs
 

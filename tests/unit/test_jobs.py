@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -191,7 +192,7 @@ class Served:
     diagnostics: Diagnostics
     client: TestClient[web.Request, web.Application]
 
-    async def tell(self, event: str, job: object = "7", **more: object) -> tuple[int, dict[str, object]]:
+    async def tell(self, event: str, job: object = "7", **more: object) -> tuple[int, dict[str, Any]]:
         response = await self.client.post("/v1/jobs", json={"event": event, "job": job, **more})
         return response.status, await response.json()
 
@@ -227,7 +228,7 @@ def test_a_job_begins_once_the_devices_are_free() -> None:
             assert not telling.done()
             here.diagnostics.free.set()
             status, answer = await telling
-            assert (status, answer["job"]["state"], answer["job"]["user"]) == (200, "running", "alice")  # type: ignore[index]
+            assert (status, answer["job"]["state"], answer["job"]["user"]) == (200, "running", "alice")
             assert here.diagnostics.cleared == ["7"]
 
     asyncio.run(asyncio.wait_for(work(), patient(10.0)))
@@ -258,7 +259,7 @@ def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
         async with served() as here:
             here.diagnostics.free.set()
 
-            async def run(left: bool = False, **end: object) -> dict[str, object]:
+            async def run(left: bool = False, **end: object) -> dict[str, Any]:
                 await here.tell("begin", user="alice")
                 began_at = here.board.jobs.running["7"].began or 0.0
                 older, own = finding(number=1, since=began_at - 1), finding(number=3, since=began_at + 1, kind="vitald")
@@ -273,9 +274,9 @@ def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
             answer = await run(exitCode=1, diagnose=True)
             assert answer["diagnostic"] == {"asked": True, "id": "run-1", "why": "job 7 of alice ended with exit 1"}
             answer = await run(left=True, signal=9, diagnose=True)
-            assert (answer["left"], answer["diagnostic"]["why"]) == ([2], "job 7 of alice ended with signal 9 and left #2")  # type: ignore[index]
+            assert (answer["left"], answer["diagnostic"]["why"]) == ([2], "job 7 of alice ended with signal 9 and left #2")
             answer = await run(left=True, exitCode=0, diagnose=True)
-            assert answer["diagnostic"]["why"] == "job 7 of alice left #2"  # type: ignore[index]
+            assert answer["diagnostic"]["why"] == "job 7 of alice left #2"
             assert {(ask.check, ask.level, ask.by) for ask in here.diagnostics.asked} == {("dcgm", 2, "job 7")}
             here.diagnostics.refusal = "dcgmi is not installed"
             assert (await run(exitCode=1, diagnose=True))["diagnostic"] == {"asked": False, "id": None, "why": "dcgmi is not installed"}
@@ -328,7 +329,7 @@ def test_the_end_of_a_job_that_never_began_here() -> None:
         ({"event": "end", "job": "7", "exit": 1}, "unknown key"),
     ],
 )
-def test_what_no_scheduler_says(body: dict[str, object], said: str) -> None:
+def test_what_no_scheduler_says(body: dict[str, Any], said: str) -> None:
     """Refused, and nothing is remembered of it."""
 
     async def work() -> None:

@@ -79,7 +79,7 @@ def test_what_is_remembered_survives_reopening(ledger: Ledger) -> None:
 
 def test_a_failed_commit_leaves_nothing_behind(ledger: Ledger) -> None:
     """All or nothing: an entry that cannot be stored takes its whole transaction with it."""
-    broken = event("xid/79", identity="broken", fields={"set": {1, 2}})  # type: ignore[dict-item]
+    broken = event("xid/79", identity="broken", fields={"set": {1, 2}})
     with pytest.raises(LedgerError, match="not JSON serializable"):
         ledger.commit([Entry(events=events(2)), Entry(events=(broken,))])
     assert read_events(ledger.path, Query()) == []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from collections.abc import Iterator
 from enum import Enum
 from typing import Annotated, Literal, TypedDict, Union
 
 import pytest
 
 from tests import openapi
+from tests.unit.builders import ROOT
+from vitald.server.operations import OPERATIONS
 from vitald.server.schema import Keywords
 
 
@@ -64,3 +68,35 @@ def test_every_schema_is_described() -> None:
 )
 def test_a_type_as_json_schema(kind: object, expected: dict[str, object]) -> None:
     assert openapi.schema_of(kind) == expected
+
+
+# What no verb asks: a load balancer's sign of life, a stream, one code's rule, this document.
+_NOT_ASKED = {"healthz", "watch", "rule", "openapi"}
+
+
+def _asked_and_answered() -> Iterator[tuple[str, str, str]]:
+    """Path, type of the body, type of the answer, as `client.ask` declares them."""
+    source = (ROOT / "agent/vitald/cli/client.py").read_text(encoding="utf-8")
+    for one in ast.parse(source).body:
+        if isinstance(one, ast.FunctionDef) and one.name == "ask" and one.decorator_list:
+            _, path, body = (ast.unparse(each.annotation or each) for each in one.args.args)
+            assert one.returns is not None
+            if path.startswith("Literal"):
+                yield ast.literal_eval(path[len("Literal[") : -1]), body, ast.unparse(one.returns)
+
+
+def _annotation(kind: object) -> str:
+    return f"schema.{getattr(kind, '__name__', '')}"
+
+
+def test_the_command_line_takes_each_answer_for_what_it_is() -> None:
+    contract = {
+        (
+            one.path,
+            _annotation(one.body.type) if one.body is not None else "None",
+            _annotation(one.answer.type),
+        )
+        for one in OPERATIONS
+        if one.name not in _NOT_ASKED
+    }
+    assert {*_asked_and_answered()} == contract

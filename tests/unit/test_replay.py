@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,11 @@ BUS = "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=x, GPU has fallen off the bus
 AFTER = "NVRM: Xid (PCI:0000:65:00): 31, pid=1896, name=train, Ch 00000010, intr 00000000. MMU Fault: x"
 
 
-def summary_of(log: Path) -> dict[str, object]:
+def summary_of(log: Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "vitald", "replay", str(log), "--json"], cwd=ROOT, capture_output=True, timeout=60, check=True
     )
-    summary: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return summary
 
 
@@ -38,4 +39,4 @@ def test_a_saved_log_is_judged_by_its_own_clock(lines: tuple[str, ...], wanted: 
     log = tmp_path / "kernel.log"
     log.write_text("".join(f"{line}\n" for line in lines))
     summary = summary_of(log)
-    assert sorted(one.partition(" ")[0] for one in summary["inForce"]) == wanted  # type: ignore[attr-defined]
+    assert sorted(one.partition(" ")[0] for one in summary["inForce"]) == wanted

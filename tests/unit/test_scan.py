@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from vitald.cli import answer
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
 
-Json = dict[str, object]
+Json = dict[str, Any]
 BUS = "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=x, GPU has fallen off the bus."
 
 
@@ -86,12 +87,12 @@ def test_stories_are_told_by_the_lines_own_clock() -> None:
     """The cleanup of a process goes with the loss of its GPU, and not with one of an hour before, nor of another boot."""
     after = "NVRM: Xid (PCI:0000:65:00): 31, pid=1896, name=train, Ch 00000010, intr 00000000. MMU Fault: x"
     counts = [
-        len(verdict_of(f"[  100.000000] {BUS}", f"[{stamp}] {after}")["findings"])  # type: ignore[arg-type]
+        len(verdict_of(f"[  100.000000] {BUS}", f"[{stamp}] {after}")["findings"])
         for stamp in ("  101.000000", " 3700.000000", "   90.000000")
     ]
     assert counts == [1, 2, 2]
-    assert len(verdict_of(f"4,1,100000000,-;{BUS}", f"4,2,3700000000,-;{after}")["findings"]) == 2  # type: ignore[arg-type]
-    assert len(verdict_of(BUS, after)["findings"]) == 1  # type: ignore[arg-type]  # no clock: they stand together
+    assert len(verdict_of(f"4,1,100000000,-;{BUS}", f"4,2,3700000000,-;{after}")["findings"]) == 2
+    assert len(verdict_of(BUS, after)["findings"]) == 1  # no clock: they stand together
 
 
 def test_an_event_and_the_verdict_have_the_promised_keys() -> None:
@@ -494,7 +495,7 @@ def test_findings_are_dated_by_the_logs_own_stamps(prefix: str, wanted: str | No
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     (event,), verdict = scan_json(f"{prefix}{BUS}\n".encode())
-    (finding,) = verdict["findings"]  # type: ignore[misc, attr-defined]
+    (finding,) = verdict["findings"]
     assert (event["time"], finding["since"], finding["last"]) == (wanted, wanted, wanted)
     assert "0 s ago" not in scan(f"{prefix}{BUS}\n".encode())[1]
 
@@ -527,7 +528,7 @@ SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 38 vital
 @pytest.mark.parametrize("drill", [f"[  1.0] {DRILL}", f"12,7,8,-;{DRILL}", f"<12>{DRILL}", f"[  1.0] {SWITCH}"])
 def test_a_drill_is_told_as_one(drill: str) -> None:
     (event,), verdict = scan_json(f"{QUIET}{drill}\n".encode())
-    (finding,) = verdict["findings"]  # type: ignore[misc, attr-defined]
+    (finding,) = verdict["findings"]
     assert (event["simulated"], finding["simulated"], verdict["simulated"]) == (True, True, True)
     assert (verdict["status"], verdict["rebootRequired"], verdict["drills"]) == ("healthy", False, 1)
     assert "SIMULATED" in scan(f"{QUIET}{drill}\n".encode())[1]
@@ -537,7 +538,7 @@ def test_a_process_that_has_a_drills_name_hides_no_fault_of_the_kernels() -> Non
     """Where the form keeps the facility: a drill's lines are a process's."""
     assert scan_json(f"4,7,8,-;{DRILL}\n".encode())[1]["status"] == "unhealthy"
     both = scan_json(f"[  1.0] {DRILL}\n[  2.0] {BUS}\n".encode())[1]
-    assert [finding["simulated"] for finding in both["findings"]] == [False, True]  # type: ignore[attr-defined]
+    assert [finding["simulated"] for finding in both["findings"]] == [False, True]
     assert (both["status"], both["rebootRequired"], both["simulated"]) == ("unhealthy", True, True)
 
 

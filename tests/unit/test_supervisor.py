@@ -98,7 +98,7 @@ def test_a_source_that_hangs_is_cancelled_and_read_again(clock: Clock) -> None:
     async def tell() -> None:
         pipeline, source = Pipeline(), Source(hangs, hangs)
         watched = Supervisor(pipeline)  # type: ignore[arg-type]
-        task = asyncio.create_task(watched.read(source))  # type: ignore[arg-type]
+        task = asyncio.create_task(watched.read(source))
         await source.silent.wait()
         assert clock.pass_(watched, 90.0) == ""
         assert pipeline.states == [SourceState.OK], "three deadlines are not over yet"
@@ -124,7 +124,7 @@ def test_one_that_cannot_be_cancelled_is_named(clock: Clock) -> None:
     async def tell() -> None:
         pipeline, source = Pipeline(), Source(clings)
         watched = Supervisor(pipeline)  # type: ignore[arg-type]
-        task = asyncio.create_task(watched.read(source))  # type: ignore[arg-type]
+        task = asyncio.create_task(watched.read(source))
         await source.silent.wait()
         assert clock.pass_(watched, 105.0) == ""
         assert clock.pass_(watched, 5.0) == "kernel_log"
@@ -139,7 +139,7 @@ def test_who_waits_for_the_judge_does_not_hang(clock: Clock) -> None:
         pipeline, source = Pipeline(), Source(hangs)
         pipeline.room.clear()
         watched = Supervisor(pipeline)  # type: ignore[arg-type]
-        task = asyncio.create_task(watched.read(source))  # type: ignore[arg-type]
+        task = asyncio.create_task(watched.read(source))
         await pipeline.until(lambda: bool(pipeline.batches))
         assert clock.pass_(watched, 600.0) == ""
         pipeline.room.set()
@@ -154,7 +154,7 @@ def test_time_in_which_the_daemon_itself_was_stopped_is_no_silence(clock: Clock)
     async def tell() -> None:
         pipeline, source = Pipeline(), Source(hangs)
         watched = Supervisor(pipeline)  # type: ignore[arg-type]
-        task = asyncio.create_task(watched.read(source))  # type: ignore[arg-type]
+        task = asyncio.create_task(watched.read(source))
         await source.silent.wait()
         clock.pass_(watched, 3600.0, step=3600.0)
         await asyncio.sleep(0)

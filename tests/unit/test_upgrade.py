@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ from vitald.ledger.schema import VERSION, found
 
 LEDGERS = ROOT / "tests" / "data" / "ledgers"
 OLD = [*range(1, VERSION + 1)]  # a new schema brings a ledger of the one before it with it
-Json = dict[str, object]
+Json = dict[str, Any]
 
 
 def laid_out(folder: Path, schema: int) -> Path:
@@ -100,7 +101,7 @@ def test_the_verdict_over_an_older_ledger_is_the_one_of_its_day(tmp_path: Path, 
     assert flags == {name: told[name] for name in flags}
     assert list(verdict.reasons) == told["reasons"]
     opened = [{"id": one.id, "code": one.code, "component": one.component.name, "action": one.action.value} for one in judge.opened]
-    opened_then: list[Json] = told["findings"]  # type: ignore[assignment]
+    opened_then: list[Json] = told["findings"]
     assert sorted(opened, key=str) == sorted(({key: one[key] for key in opened[0]} for one in opened_then), key=str)
     assert sorted(one.id for one in read_findings(ledger.path, 100)) == told["cleared"]
     assert [one.event.raw for one in read_events(ledger.path, Query())] == told["events"]
@@ -211,7 +212,7 @@ def test_a_disk_that_gets_full_during_a_migration(tmp_path: Path, schema: int) -
         except LedgerError as error:
             assert not isinstance(error, LedgerNewer) and str(ledger.path) in str(error)
             rescued = ledger.rescue()
-            assert rescued is not None and len(rescued.memory.findings) == len(said(schema)["findings"])  # type: ignore[arg-type]
+            assert rescued is not None and len(rescued.memory.findings) == len(said(schema)["findings"])
             seen.add(whole(shutil.copytree(ledger.path.parent, tmp_path / f"{number} looked at"), schema))
         else:
             break
@@ -266,7 +267,7 @@ def test_a_strange_name_is_no_part_of_an_address(tmp_path: Path) -> None:
     """SQLite reads the path as a URI where it is asked to."""
     folder = laid_out(tmp_path / "a?mode=rw&b#c%41", VERSION)
     assert found(folder / FILE) == VERSION
-    assert len(read_events(folder / FILE, Query())) == len(said(VERSION)["events"])  # type: ignore[arg-type]
+    assert len(read_events(folder / FILE, Query())) == len(said(VERSION)["events"])
     assert Ledger(folder).rescue() is not None
 
 
@@ -276,8 +277,8 @@ def test_a_ledger_of_any_age_is_replayed(tmp_path: Path) -> None:
         folder = laid_out(tmp_path / str(schema), schema)
         before = everything(folder)
         with reading(folder / FILE) as stored:
-            assert len([*stored.events]) >= len(said(schema)["events"])  # type: ignore[arg-type]
-            assert len(stored.opened) == len(said(schema)["findings"])  # type: ignore[arg-type]
+            assert len([*stored.events]) >= len(said(schema)["events"])
+            assert len(stored.opened) == len(said(schema)["findings"])
         assert everything(folder) == before
 
 

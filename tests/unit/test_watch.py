@@ -123,7 +123,7 @@ def test_no_growth_is_lost_and_none_told_twice(steps: list[int], least: int) -> 
     watcher, total, told = Watcher([one]), 0, 0
     for number, step in enumerate(steps):
         total += step
-        told += sum(int(sign.fields["rise"]) for sign in look(watcher, number, reading(errors=float(total))))  # type: ignore[call-overload]
+        told += sum(int(sign.fields["rise"]) for sign in look(watcher, number, reading(errors=float(total))))
         if step % 2:
             watcher = again(watcher, one)
     assert total - told in range(least)  # what has not reached the threshold yet is kept for later

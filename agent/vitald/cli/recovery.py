@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, client, recover, render
-from vitald.cli.render import Json
 from vitald.config import DEFAULT_PATH, Config, ConfigError
 from vitald.model import Action
 from vitald.recovery import files, record
@@ -18,10 +17,70 @@ from vitald.recovery.book import Book, Clock
 from vitald.recovery.request import Kind, asks_for
 from vitald.timestamps import format_rfc3339
 
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from vitald.server import schema
+
+    class Ground(TypedDict):
+        """A finding that something is asked for."""
+
+        id: int
+        component: str
+        code: str
+        raw: str
+
+    class Asked(TypedDict):
+        """What the daemon asks of root. `ageSeconds`: null where it is of another boot."""
+
+        id: str
+        action: str
+        time: str
+        ageSeconds: float | None
+        findings: list[Ground]
+
+    class Waiting(TypedDict):
+        """A finding that nobody acts on before a second source has seen it."""
+
+        id: int
+        component: str
+        code: str
+        action: str
+        writtenByProcess: bool
+        witnesses: list[str]
+
+    class Cause(TypedDict):
+        component: str
+        code: str
+        time: str
+
+    class Budget(TypedDict):
+        """Of one kind of action. `used`: null where the book cannot be read."""
+
+        perDay: int
+        used: int | None
+        causes: list[Cause]
+
+    class Recovery(TypedDict):
+        """What `vitald recovery --json` says. A trouble or a stop is empty where there is none."""
+
+        mode: str
+        drain: str
+        replace: str
+        killSwitch: str
+        maintenance: str
+        request: Asked | None
+        requestTrouble: str
+        unconfirmed: list[Waiting]
+        unconfirmedTrouble: str
+        bookTrouble: str
+        budget: dict[str, Budget]
+        decisions: list[dict[str, object]]  # as root wrote them
+
+
 _SHOWN = 8
 _UNHEARD_S = 120.0  # root's unit waits a minute before it decides
 _OPEN = 1000
-_WAITING = ("id", "component", "code", "action", "writtenByProcess", "witnesses")  # what is told of them
 _ANSWER_S = 2.0
 
 
@@ -48,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def gathered(config: Config) -> Json:
+def gathered(config: Config) -> Recovery:
     settings = config.recovery
     request, request_trouble = recover.request_of(config)
     book, book_trouble = recover.book_of(settings.state)
@@ -82,71 +141,89 @@ def gathered(config: Config) -> Json:
     }
 
 
-def _unconfirmed(config: Config) -> tuple[list[Json], str]:
+def _unconfirmed(config: Config) -> tuple[list[Waiting], str]:
     """Findings that would be asked for if a second source confirmed them; or why that is not known."""
     asking = argparse.Namespace(socket=config.socket_path, timeout=_ANSWER_S)
     try:
-        findings = cast("list[Json]", client.ask(asking, "/v1/findings", limit=_OPEN)["findings"])
+        findings = client.ask(asking, "/v1/findings", limit=_OPEN)["findings"]
         waiting = [one for one in findings if _waits(one, device_reset=config.policy.device_reset)]
-        return [{key: one[key] for key in _WAITING} for one in waiting], ""
+        return [_waiting(one) for one in waiting], ""
     except (client.NoAnswer, client.Refused) as error:
         return [], str(error)
 
 
-def _waits(found: Json, *, device_reset: bool) -> bool:
+def _waiting(found: schema.Finding) -> Waiting:
+    return {
+        "id": found["id"],
+        "component": found["component"],
+        "code": found["code"],
+        "action": found["action"],
+        "writtenByProcess": found["writtenByProcess"],
+        "witnesses": found["witnesses"],
+    }
+
+
+def _waits(found: schema.Finding, *, device_reset: bool) -> bool:
     counts = found["accepted"] is None and (found["when"] != "maintenance" or found["unusable"])
     asked = asks_for(Action(found["action"]), device_reset=device_reset)
     return bool(counts and asked and not found["simulated"] and not found["confirmed"])
 
 
-def _budget(book: Book | None, kind: Kind, most: int, now: Clock) -> Json:
+def _budget(book: Book | None, kind: Kind, most: int, now: Clock) -> Budget:
     used = list(book.recent(kind, now)) if book is not None else []
-    causes = [{"component": component, "code": code, "time": format_rfc3339(one.time)} for one in used for component, code in one.causes]
+    causes: list[Cause] = [
+        {"component": component, "code": code, "time": format_rfc3339(one.time)} for one in used for component, code in one.causes
+    ]
     return {"perDay": most, "used": len(used) if book is not None else None, "causes": causes}
 
 
-def show(told: Json) -> None:
+def show(told: Recovery) -> None:
     automatic = told["mode"] == "automatic"
     print(render.colour("recovery", "bold"), told["mode"] if automatic else 'none: nobody acts by itself ([recovery] mode = "none")')
     if automatic:
         _line("drain", f"{told['drain']}, replacement: {told['replace']}")
-    for name, key in (("stopped", "killSwitch"), ("stopped", "maintenance"), ("request", "requestTrouble"), ("book", "bookTrouble")):
-        if told[key]:
-            _line(name, render.colour(render.safe(told[key]), "yellow"))
-    request = cast("Json | None", told["request"])
+    for name, said in (
+        ("stopped", told["killSwitch"]),
+        ("stopped", told["maintenance"]),
+        ("request", told["requestTrouble"]),
+        ("book", told["bookTrouble"]),
+    ):
+        if said:
+            _line(name, render.colour(render.safe(said), "yellow"))
+    request = told["request"]
     if request is None:
         if not told["requestTrouble"]:
             _line("request", "none")
     else:
-        age = "made in another boot" if request["ageSeconds"] is None else f"{render.span(cast('float', request['ageSeconds']))} old"
+        age = "made in another boot" if request["ageSeconds"] is None else f"{render.span(request['ageSeconds'])} old"
         _line("request", f"{render.safe(request['action'])}, {age}")
-        for one in cast("list[Json]", request["findings"])[:_SHOWN]:
+        for one in request["findings"][:_SHOWN]:
             _line("", render.cut(render.safe(f"#{one['id']} {one['code']} of {one['component']}: {one['raw']}"), render.width() - 13))
-    for one in cast("list[Json]", told["unconfirmed"])[:_SHOWN]:
-        _line("waits", render.safe(_missing(one)))
+    for waiting in told["unconfirmed"][:_SHOWN]:
+        _line("waits", render.safe(_missing(waiting)))
     if told["unconfirmedTrouble"]:
         _line("waits", f"what is unconfirmed is not known: {render.safe(told['unconfirmedTrouble'])}")
-    for name, what in cast("dict[str, Json]", told["budget"]).items():
+    for name, what in told["budget"].items():
         used = "not known how many" if what["used"] is None else what["used"]
         _line("budget", f"{used} of {what['perDay']} {name} in a day")
-        for cause in cast("list[Json]", what["causes"]):
+        for cause in what["causes"]:
             _line("", render.safe(f"{render.clock(cause['time'])} for {cause['code']} of {cause['component']}"))
-    decisions = cast("list[Json]", told["decisions"])
-    for number, one in enumerate(decisions):
-        _line("decided" if number == 0 else "", f"{render.clock(one.get('last'))}  {recover.in_words(one)}")
+    decisions = told["decisions"]
+    for number, decision in enumerate(decisions):
+        _line("decided" if number == 0 else "", f"{render.clock(decision.get('last'))}  {recover.in_words(decision)}")
     if not decisions:
         _line("decided", "nothing yet")
     if (
         request is not None
-        and cast("float", request["ageSeconds"] or 0.0) > _UNHEARD_S
+        and (request["ageSeconds"] or 0.0) > _UNHEARD_S
         and all(one.get("request") != request["id"] for one in decisions)
     ):
         _line("", "nobody has decided on the request: systemctl status vitald-recover.path vitald-recover.service")
 
 
-def _missing(found: Json) -> str:
+def _missing(found: Waiting) -> str:
     """Who has to agree before anybody repairs the node for it."""
-    could = ", ".join(cast("list[str]", found["witnesses"]))
+    could = ", ".join(found["witnesses"])
     who = f"for a second witness of #{found['id']} {found['code']} of {found['component']}"
     written = " (a process wrote it)" if found["writtenByProcess"] else ""
     return f"{who}{written}: {could}" if could else f"{who}{written}: no other source can see it, a person must decide"
