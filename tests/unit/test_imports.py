@@ -59,7 +59,7 @@ PURE = [*named("vitald.model"), *RULES, *named("vitald.judge"), *GRAMMARS, *ROOT
 # Each part imports only from those before it. A part is a module of `vitald`, or a package with all that is in it.
 LAYERS = (
     *("model", "toml", "lane", "lock", "log"),
-    "slurm",
+    *("programs", "slurm"),
     *("catalog", "judge"),
     *("config", "sources"),
     *("ledger", "jobs", "board", "keeper", "pipeline", "supervisor"),

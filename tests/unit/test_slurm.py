@@ -99,7 +99,7 @@ def test_a_refusal_stands_whatever_becomes_of_the_drain(
 ) -> None:
     if trouble == "absent":
         monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(scontrol, "_PATH", str(tmp_path))
+        monkeypatch.setattr(scontrol, "PATH", str(tmp_path))
     else:
         monkeypatch.setattr(drain, "drain_node", None)
         monkeypatch.setattr(scontrol, "read_node_state", lambda *_: SlurmNode(frozenset({"IDLE"}), ""))

@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# slurmd gives its scripts no search path.
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin"
+from vitald.programs import PATH
+
 _HELD = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILG", "FAILING", "ERROR"}
 _ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
@@ -124,7 +124,8 @@ def run_scontrol(arguments: list[str], seconds: float) -> tuple[str, str]:
 
     if seconds <= 0.0:
         return "", f"no time left to ask scontrol to {arguments[0]}"
-    path = f"{os.environ.get('PATH', '')}:{_PATH}".lstrip(":")
+    # slurmd gives its scripts no search path.
+    path = f"{os.environ.get('PATH', '')}:{PATH}".lstrip(":")
     try:
         done = subprocess.run(
             ["scontrol", *arguments],
