@@ -19,6 +19,7 @@ from vitald.slurm.report import report
 from vitald.slurm.settings import Settings
 
 FOR_SCONTROL = 0.25  # of the prolog's budget
+SCONTROL_S = 5.0  # where no job waits
 _POLL_S = 0.05
 
 
