@@ -17,7 +17,8 @@ from vitald.catalog import Catalog, load
 from vitald.outputs import form
 
 FOLDER = Path(__file__).resolve().parent / "data/rules"
-TABLES = (("nvidia", "sxid"), ("nvidia", "xid"), ("hyperpod", "xid"))  # profile, kind
+# Profile and kind.
+TABLES = (("nvidia", "sxid"), ("nvidia", "xid"), ("nvidia", "dcgm"), ("hyperpod", "xid"))
 _UNLISTED = "unlisted"  # a code that the table does not have: its kind's default
 
 
