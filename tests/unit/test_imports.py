@@ -28,7 +28,7 @@ CALM = {
 READER = "vitald.catalog.loader"  # of the catalogue's files; the package names it, and is the way to it
 CALENDAR = "vitald.judge.history"  # puts a time that it is given into words, and needs `datetime` for that
 ROOTS_RULES = [f"vitald.recovery.{name}" for name in ("book", "decision", "request")]
-SERVER = ("aiohttp", "structlog", "prometheus_client", "anyio")
+SERVER = ("aiohttp", "structlog", "prometheus_client", "anyio", "vitald.server")
 
 
 @cache
@@ -69,7 +69,7 @@ LAYERS = (
     *("text", "timestamps", "backoff"),
     *("model", "toml", "checking", "lane", "lock", "log"),
     *("programs", "slurm"),
-    *("catalog", "judge"),
+    *("catalog", "judge", "server"),
     *("config", "sources"),
     *("ledger", "jobs", "board", "keeper", "pipeline", "supervisor"),
     *("diagnostics", "recovery", "outputs"),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import cast
 
 from vitald.cli import client, render, words
-from vitald.cli.render import Json
 
 _MOST_S = 90 * words.DAY_S
 
@@ -24,12 +22,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.ask(arguments, f"/v1/findings/{arguments.id}/accept", {"reason": arguments.reason, "seconds": arguments.seconds})
+    answer = client.ask(arguments, "/v1/findings/{id}/accept", {"reason": arguments.reason, "seconds": arguments.seconds}, id=arguments.id)
     if arguments.json:
         render.emit_json(answer)
         return 0
-    finding = cast("Json", answer["finding"])
-    accepted = cast("Json | None", finding["accepted"])
+    finding = answer["finding"]
+    accepted = finding["accepted"]
     said = "no longer accepted" if accepted is None else "accepted"
     print(f"{said} #{finding['id']}: {render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}")
     if accepted is not None:

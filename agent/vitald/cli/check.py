@@ -14,10 +14,13 @@ the prolog of the next, and at the epilog, it is due.
 from __future__ import annotations
 
 import argparse
-from typing import cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from vitald.cli import client, render
-from vitald.cli.render import Json
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 EXIT = {"healthy": 0, "degraded": 10, "unhealthy": 20, "unknown": 30}
 # Protocol -> status -> exit code. Degraded is fit unless --strict.
@@ -49,8 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
         verdict = client.status(arguments, work=arguments.work)
         status = str(verdict["status"])
         line = f"{status}: {why(verdict)}"
+        answer: Mapping[str, object] = verdict
     except (client.NoAnswer, client.Refused) as error:
-        verdict, status = {"status": "unknown", "reasons": [str(error)]}, "unknown"
+        answer, status = {"status": "unknown", "reasons": [str(error)]}, "unknown"
         line = f"unknown: {error}"
     # Nagios has a code of its own for a warning, so a degraded node is told there in any case.
     softened = "healthy" if status == "degraded" and not arguments.strict and arguments.protocol != "nagios" else status
@@ -66,15 +70,15 @@ def run(arguments: argparse.Namespace) -> int:
             "simulated",
             "reasons",
         )
-        render.emit_json({key: verdict[key] for key in keys if key in verdict})
+        render.emit_json({key: answer[key] for key in keys if key in answer})
     else:
         print(f"VITALD {_NAGIOS[code]} - {render.safe(line)}" if arguments.protocol == "nagios" else render.safe(line))
     return code
 
 
-def why(verdict: Json) -> str:
+def why(verdict: schema.Verdict) -> str:
     """The strongest reason, and how many more there are."""
-    reasons = cast("list[str]", verdict["reasons"])
+    reasons = verdict["reasons"]
     if not reasons:
         return "no open findings"
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import cast
 
 from vitald.cli import client, render, words
-from vitald.cli.render import Json
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -18,10 +16,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.ask(arguments, f"/v1/findings/{arguments.id}/clear", {"reason": arguments.reason, "replaced": arguments.replaced})
+    answer = client.ask(arguments, "/v1/findings/{id}/clear", {"reason": arguments.reason, "replaced": arguments.replaced}, id=arguments.id)
     if arguments.json:
         render.emit_json(answer)
     else:
-        finding = cast("Json", answer["finding"])
+        finding = answer["finding"]
         print(f"cleared #{finding['id']}: {render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}")
     return 0

@@ -17,13 +17,17 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from urllib.parse import quote, urlencode
 
 from vitald import __version__
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Failed, words
 from vitald.text import replace_unprintable
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 Json = dict[str, object]
 STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
@@ -134,13 +138,86 @@ def _judge_listener(sock: socket.socket, place: Path) -> None:
         raise NotBelieved(f"uid {uid} listens on {place}: root believes only a daemon of root's or of the user {USER}; ask as that user")
 
 
-def ask(arguments: argparse.Namespace, path: str, body: Json | None = None, **query: object) -> Json:
-    """The JSON answer to a GET, or with a body to a POST. Raises NoAnswer or Refused."""
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/components"], body: None = None, **query: object) -> schema.Components: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/diagnostics"], body: None = None, **query: object) -> schema.Diagnostics: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/diagnostics/runs"], body: None = None, **query: object
+) -> schema.DiagnosticRuns: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/diagnostics/runs/{id}"], body: None = None, **query: object
+) -> schema.DiagnosticRunInFull: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/events"], body: None = None, **query: object) -> schema.Events: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/expect"], body: None = None, **query: object) -> schema.Expected: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/findings"], body: None = None, **query: object) -> schema.Findings: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/findings/{id}/why"], body: None = None, **query: object) -> schema.Why: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/gpus"], body: None = None, **query: object) -> schema.Gpus: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/incidents"], body: None = None, **query: object) -> schema.Incidents: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/injections/{id}"], body: None = None, **query: object) -> schema.Drill: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/jobs"], body: None = None, **query: object) -> schema.Jobs: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/status"], body: None = None, **query: object) -> schema.NodeStatus: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/diagnostics/cancel"], body: schema.CancelDiagnosticRequest, **query: object
+) -> schema.OneGoing: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/diagnostics/run"], body: schema.RunDiagnosticRequest, **query: object
+) -> schema.OneGoing: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/expect/confirm"], body: schema.ConfirmRequest, **query: object
+) -> schema.Confirmed: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/findings/{id}/accept"], body: schema.AcceptRequest, **query: object
+) -> schema.OneFinding: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/findings/{id}/clear"], body: schema.ClearRequest, **query: object
+) -> schema.OneFinding: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/findings/{id}/remedy"], body: schema.RemedyRequest, **query: object
+) -> schema.OneFinding: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/injections"], body: schema.AnnounceRequest, **query: object
+) -> schema.AnnouncedDrill: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/jobs"], body: schema.TellJobRequest, **query: object) -> schema.JobTold: ...
+@overload
+def ask(arguments: argparse.Namespace, path: Literal["/v1/release"], body: schema.ReleaseRequest, **query: object) -> schema.Released: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/release/end"], body: schema.EndReleaseRequest, **query: object
+) -> schema.ReleaseEnded: ...
+@overload  # whoever asks for what is not known until then
+def ask(arguments: argparse.Namespace, path: str, body: Mapping[str, object] | None = None, **query: object) -> Any: ...
+def ask(arguments: argparse.Namespace, path: str, body: Mapping[str, object] | None = None, **query: object) -> Any:
+    """The JSON answer to a GET, or with a body to a POST. `path` is as in the contract: its `{id}` is given by that name.
+
+    Raises NoAnswer or Refused.
+    """
+    if "{id}" in path:
+        path = path.replace("{id}", quote(str(query.pop("id")), safe=""))
     with _open(arguments, path, body, query, time.monotonic() + arguments.timeout) as response:
         return response.json()
 
 
-def status(arguments: argparse.Namespace, work: str | None = None) -> Json:
+def status(arguments: argparse.Namespace, work: str | None = None) -> schema.NodeStatus:
     """The answer of /v1/status, with at least what a verdict needs. Raises NoAnswer for anything else, and Refused."""
     answer = ask(arguments, "/v1/status", None, **({"for": work} if work not in (None, "running") else {}))
     reasons = answer.get("reasons")
@@ -150,10 +227,11 @@ def status(arguments: argparse.Namespace, work: str | None = None) -> Json:
     return answer
 
 
-def follow(arguments: argparse.Namespace) -> Iterator[Json]:
+def follow(arguments: argparse.Namespace) -> Iterator[schema.WatchLine]:
     """The changes from /v1/watch, as they come."""
     with _open(arguments, "/v1/watch", None, {}, None) as response:
-        yield from response.lines()
+        for line in response.lines():
+            yield cast("schema.WatchLine", line)
 
 
 class _Answer:
@@ -233,7 +311,9 @@ def _is_deep(value: object) -> bool:
     return True
 
 
-def _open(arguments: argparse.Namespace, path: str, body: Json | None, query: dict[str, object], deadline: float | None) -> _Answer:
+def _open(
+    arguments: argparse.Namespace, path: str, body: Mapping[str, object] | None, query: dict[str, object], deadline: float | None
+) -> _Answer:
     place: Path = arguments.socket or default_socket()
     wanted = {name: value for name, value in query.items() if value is not None}
     target = f"{path}?{urlencode(wanted)}" if wanted else path

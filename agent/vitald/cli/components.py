@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
+from typing import TYPE_CHECKING
 
 from vitald.cli import client, render
-from vitald.cli.render import Json
 from vitald.text import join_first
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 _MANY = 16  # of one kind; beyond that the healthy ones are only counted
 _NAMES = 6  # readings of one gap
@@ -25,17 +27,17 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     answer = client.ask(arguments, "/v1/components")
-    for part in ("components", "coverage"):
-        answer[part] = [one for one in cast("list[Json]", answer[part]) if arguments.kind in (None, one["kind"])]
+    answer["components"] = [one for one in answer["components"] if arguments.kind in (None, one["kind"])]
+    answer["coverage"] = [one for one in answer["coverage"] if arguments.kind in (None, one["kind"])]
     if arguments.json:
         render.emit_json(answer)
         return 0
-    listed, told = cast("list[Json]", answer["components"]), cast("list[Json]", answer["coverage"])
+    listed, told = answer["components"], answer["coverage"]
     for line in _rows(listed, whole=arguments.all or arguments.kind is not None):
         render.tell(line)
     print()
     print(render.colour("what cannot be observed here", "bold"))
-    for line in _coverage(told, cast("list[Json]", answer["sources"]), whole=arguments.all):
+    for line in _coverage(told, answer["sources"], whole=arguments.all):
         render.tell(line)
     for line in _others(answer, listed, only=arguments.kind):
         render.tell(line)
@@ -45,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 # --- components
 
 
-def _rows(listed: Sequence[Json], *, whole: bool) -> Iterator[str]:
+def _rows(listed: Sequence[schema.WatchedComponent], *, whole: bool) -> Iterator[str]:
     """A line each, and one more for each source that cannot say how it is."""
     shown = [one for one in listed if whole or not _folded(one, listed)]
     rows = [_TITLES, *(_row(one) for one in shown)]
@@ -54,7 +56,7 @@ def _rows(listed: Sequence[Json], *, whole: bool) -> Iterator[str]:
     for one, row in zip(shown, rows[1:]):
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths)]
         yield "  ".join([*cells, row[-1] if row[-1] == "healthy" else render.status_word(row[-1])])
-        for reason in cast("list[str]", one["unseen"]):
+        for reason in one["unseen"]:
             yield f"    not known: {render.safe(reason)}"
     folded: dict[str, int] = {}
     for one in listed:
@@ -64,14 +66,14 @@ def _rows(listed: Sequence[Json], *, whole: bool) -> Iterator[str]:
         yield f"and {count} {kind}, healthy (--all, --kind {kind})"
 
 
-def _folded(one: Json, listed: Sequence[Json]) -> bool:
+def _folded(one: schema.WatchedComponent, listed: Sequence[schema.WatchedComponent]) -> bool:
     return one["status"] == "healthy" and sum(other["kind"] == one["kind"] for other in listed) > _MANY
 
 
-def _row(one: Json) -> tuple[str, ...]:
-    by = cast("list[Json]", one["sights"])
-    asked = sum(cast("int", sight["asked"]) for sight in by)
-    observed = sum(cast("int", sight["observable"]) for sight in by)
+def _row(one: schema.WatchedComponent) -> tuple[str, ...]:
+    by = one["sights"]
+    asked = sum(sight["asked"] for sight in by)
+    observed = sum(sight["observable"] for sight in by)
     return (
         render.safe(one["name"]),
         render.safe(one["identity"]) if one["identity"] else "-",
@@ -81,14 +83,14 @@ def _row(one: Json) -> tuple[str, ...]:
     )
 
 
-def _looked(sight: Json) -> str:
+def _looked(sight: schema.Sight) -> str:
     return f"{sight['name']} {render.age(sight['looked'])} ago" if sight["looked"] else f"{sight['name']} never"
 
 
 # --- coverage
 
 
-def _coverage(told: Sequence[Json], sources: Sequence[Json], *, whole: bool) -> Iterator[str]:
+def _coverage(told: Sequence[schema.Coverage], sources: Sequence[schema.Source], *, whole: bool) -> Iterator[str]:
     """By source: how it fares, how much it observes of each kind, and what not."""
     for source in sources:
         own = [one for one in told if one["source"] == source["name"]]
@@ -97,15 +99,15 @@ def _coverage(told: Sequence[Json], sources: Sequence[Json], *, whole: bool) -> 
             word = str(source["state"])
             yield f"  {source['name']}: {word if word == 'not present' else render.colour(word.upper(), 'bold', 'magenta')}{detail}"
         for one in own:
-            asked, seen = cast("int", one["asked"]), cast("int", one["observable"])
+            asked, seen = one["asked"], one["observable"]
             share = f"{seen} of {asked} readings observed" if asked else "nothing was ever read"
             yield f"  {source['name']}: {one['components'] or 'any'} {one['kind']}, {share}"
-            for gap in cast("list[Json]", one["gaps"]):
-                yield f"      {_gap(gap, cast('int', one['components']), whole=whole)}"
+            for gap in one["gaps"]:
+                yield f"      {_gap(gap, one['components'], whole=whole)}"
 
 
-def _gap(gap: Json, of: int, *, whole: bool) -> str:
-    readings, components = cast("list[str]", gap["readings"]), cast("list[str]", gap["components"])
+def _gap(gap: schema.Gap, of: int, *, whole: bool) -> str:
+    readings, components = gap["readings"], gap["components"]
     most = len(readings) if whole else _NAMES
     names = join_first(readings, most)
     if len(components) >= of:
@@ -117,10 +119,10 @@ def _gap(gap: Json, of: int, *, whole: bool) -> str:
     return render.safe(f"{names}{whom}: {gap['reason']}")
 
 
-def _others(answer: Json, listed: Iterable[Json], *, only: str | None) -> Iterator[str]:
+def _others(answer: schema.Components, listed: Iterable[schema.WatchedComponent], *, only: str | None) -> Iterator[str]:
     """Who is not asked, and whom nobody asks."""
     if only is None:
-        for name in cast("list[str]", answer["off"]):
+        for name in answer["off"]:
             yield f"  {render.safe(name)}: switched off, [{render.safe(name)}] enabled = false"
     alone: dict[str, int] = {}
     for one in listed:

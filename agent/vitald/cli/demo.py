@@ -17,13 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 from vitald.cli import EX_UNAVAILABLE, Failed, answer, client, render, words
-from vitald.cli.render import Json
 from vitald.simulator.build import CannotBuild
 from vitald.simulator.node import SimulatedNode
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 _WAIT_S = 30.0
 # A test holds them to agent/vitald/simulator/profiles.toml, which would be read for the help alone.
@@ -164,7 +166,7 @@ class _Story:
             lines = answer.read().decode().splitlines()
         return next((line for line in lines if line.startswith(f"{name} ")), f"{name} is not there")
 
-    def _until(self, holds: Callable[[Json], bool]) -> None:
+    def _until(self, holds: Callable[[schema.NodeStatus], bool]) -> None:
         until = time.monotonic() + _WAIT_S
         asking = argparse.Namespace(socket=self.place, timeout=5.0)
         while not holds(client.status(asking)):
@@ -174,12 +176,12 @@ class _Story:
             time.sleep(0.1)
 
 
-def _found(*codes: str) -> Callable[[Json], bool]:
+def _found(*codes: str) -> Callable[[schema.NodeStatus], bool]:
     """All of these are told: as findings, or in an incident."""
 
-    def holds(status: Json) -> bool:
-        members = [member for incident in cast("list[Json]", status["incidents"]) for member in cast("list[Json]", incident["members"])]
-        return {str(one["code"]) for one in [*members, *cast("list[Json]", status["findings"])]} >= {*codes}
+    def holds(status: schema.NodeStatus) -> bool:
+        members = [member for incident in status["incidents"] for member in incident["members"]]
+        return {str(one["code"]) for one in [*members, *status["findings"]]} >= {*codes}
 
     return holds
 

@@ -14,12 +14,13 @@ import argparse
 import re
 import sys
 import time
-from typing import cast
-from urllib.parse import quote
+from typing import TYPE_CHECKING, cast
 
 from vitald.cli import EX_UNAVAILABLE, INTERRUPTED, Failed, WrongUse, client, diag_read, diag_views, render, words
 from vitald.cli.diag_progress import Progress
-from vitald.cli.render import Json
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
 _USUAL_S = {3: 1800.0, 4: 7200.0}  # levels with full load for long, unless the daemon knows better
@@ -97,14 +98,15 @@ def _run_id(text: str) -> str:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.level in _USUAL_S:
         _ask_for_consent(arguments)
-    body: Json = {
+    body: schema.RunDiagnosticRequest = {
         "check": arguments.check,
         "reason": arguments.reason or _DEFAULT_REASON,
         "gpus": sorted(set(arguments.gpu)),
         "busy": arguments.busy,
-        **({"level": arguments.level} if arguments.level is not None else {}),
     }
-    asked = cast("Json", client.ask(arguments, "/v1/diagnostics/run", body)["going"])
+    if arguments.level is not None:
+        body["level"] = arguments.level
+    asked = client.ask(arguments, "/v1/diagnostics/run", body)["going"]
     if arguments.no_wait:
         if arguments.json:
             render.emit_json({"going": asked})
@@ -129,7 +131,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return exit_code(result)
 
 
-def exit_code(result: Json) -> int:
+def exit_code(result: schema.DiagnosticRun) -> int:
     return EXIT["inconclusive"] if result["preempted"] else EXIT.get(str(result["outcome"]), EXIT["error"])
 
 
@@ -147,9 +149,9 @@ def _ask_for_consent(arguments: argparse.Namespace) -> None:
     if arguments.yes:
         return
     usual = _USUAL_S[level]
-    for one in cast("list[Json]", client.ask(arguments, "/v1/diagnostics")["checks"]):
+    for one in client.ask(arguments, "/v1/diagnostics")["checks"]:
         if one["name"] == arguments.check:
-            usual = cast("dict[str, float]", one["expected"]).get(str(level)) or usual
+            usual = one["expected"].get(str(level)) or usual
     print(f"{arguments.check} level {level} puts full load on every GPU for about {diag_views.span(usual)}.", file=sys.stderr)
     print("Nobody can work on the node meanwhile; a job that arrives ends the run without a result.", file=sys.stderr)
     if not sys.stdin.isatty():
@@ -159,14 +161,14 @@ def _ask_for_consent(arguments: argparse.Namespace) -> None:
         raise _Declined("not asked for")
 
 
-def _follow(arguments: argparse.Namespace, asked: Json) -> Json | None:
+def _follow(arguments: argparse.Namespace, asked: schema.DiagnosticGoing) -> schema.DiagnosticRunInFull | None:
     """The run, once it has ended; None where there is no trace of it."""
     answered = time.monotonic()
     with Progress(sys.stderr if arguments.json else sys.stdout, quiet=arguments.json) as progress:
         progress.show(asked)
         while True:
             try:
-                going = cast("list[Json]", client.ask(arguments, "/v1/diagnostics")["going"])
+                going = client.ask(arguments, "/v1/diagnostics")["going"]
             except client.NoAnswer:
                 if time.monotonic() - answered > _PATIENCE_S:
                     raise
@@ -181,11 +183,11 @@ def _follow(arguments: argparse.Namespace, asked: Json) -> Json | None:
     return _result(arguments, str(asked["id"]))
 
 
-def _result(arguments: argparse.Namespace, id_: str) -> Json | None:
+def _result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRunInFull | None:
     until = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return client.ask(arguments, f"/v1/diagnostics/runs/{quote(id_, safe='')}")
+            return client.ask(arguments, "/v1/diagnostics/runs/{id}", id=id_)
         except client.Refused as error:
             if error.status not in (404, 503) or time.monotonic() > until:
                 if error.status == 404:
@@ -202,11 +204,11 @@ def _result(arguments: argparse.Namespace, id_: str) -> Json | None:
 
 def _list(arguments: argparse.Namespace) -> int:
     answer = client.ask(arguments, "/v1/diagnostics")
-    runs = client.ask(arguments, "/v1/diagnostics/runs", None, limit=arguments.limit)["runs"]
+    runs = client.ask(arguments, "/v1/diagnostics/runs", limit=arguments.limit)["runs"]
     if arguments.json:
         render.emit_json({**answer, "runs": runs})
         return 0
-    for line in diag_views.overview(answer, cast("list[Json]", runs)):
+    for line in diag_views.overview(answer, runs):
         render.tell(line)
     return 0
 
@@ -214,12 +216,12 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     id_ = arguments.id
     if id_ == "last":
-        runs = cast("list[Json]", client.ask(arguments, "/v1/diagnostics/runs", None, limit=1)["runs"])
+        runs = client.ask(arguments, "/v1/diagnostics/runs", limit=1)["runs"]
         if not runs:
             print("vitald: no run is remembered: vitald diag list shows what can be run", file=sys.stderr)
             return EX_UNAVAILABLE
         id_ = str(runs[0]["id"])
-    found = client.ask(arguments, f"/v1/diagnostics/runs/{quote(id_, safe='')}")
+    found = client.ask(arguments, "/v1/diagnostics/runs/{id}", id=id_)
     if arguments.json:
         render.emit_json(found)
     elif arguments.raw:
@@ -242,12 +244,14 @@ def _print_raw(text: str) -> None:
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
-    body: Json = {"reason": arguments.reason, **({"id": arguments.id} if arguments.id is not None else {})}
+    body: schema.CancelDiagnosticRequest = {"reason": arguments.reason}
+    if arguments.id is not None:
+        body["id"] = arguments.id
     answer = client.ask(arguments, "/v1/diagnostics/cancel", body)
     if arguments.json:
         render.emit_json(answer)
         return 0
-    ended = cast("Json", answer["going"])
+    ended = answer["going"]
     how = "taken out of the queue" if ended["stage"] == "waiting" else "told to end"
     print(f"{diag_views.words(ended)} was {how}: vitald diag show {ended['id']}")
     return 0

@@ -9,11 +9,13 @@ import re
 import shutil
 import time
 from types import TracebackType
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
 from vitald.cli import render
 from vitald.cli.diag_views import span, words
-from vitald.cli.render import Json
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 _BAR = 24
 _SIGN_OF_LIFE_S = 60.0
@@ -37,12 +39,12 @@ class Progress:
             self._to.write("\r\033[K")
             self._to.flush()
 
-    def show(self, going: Json, behind: Json | None = None) -> None:
+    def show(self, going: schema.DiagnosticGoing, behind: schema.DiagnosticGoing | None = None) -> None:
         """`behind`: the run that it waits for, if it is that."""
         if self._silent:
             return
         what, waits_for = words(going), render.safe(going["waitsFor"])
-        elapsed, expected = cast("float", going["elapsed"]), cast("float", going["expected"])
+        elapsed, expected = going["elapsed"], going["expected"]
         if going["stage"] == "waiting":
             waits_for = waits_for or (f"{words(behind)} to end" if behind is not None else "its turn")
             self.say(f"{what} waits for {waits_for}", since=f", {render.age(going['askedAt'])} so far")

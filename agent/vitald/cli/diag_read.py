@@ -237,8 +237,7 @@ def _told(report: Report, level: int) -> Iterator[str]:
     models = ", ".join(f"{report.device_ids.count(one)} x {one}" for one in dict.fromkeys(report.device_ids))
     ran = f"dcgmi diag level {level}" if level else "dcgmi diag, some tests only" if report.tests else "dcgmi diag"
     about = [ran, *known, models]
-    run: Json = {"outcome": report.outcome.value, "preempted": ""}
-    yield f"{diag_views.outcome_word(run)}  {render.safe(', '.join(filter(None, about)))}"
+    yield f"{diag_views.outcome_word(report.outcome.value)}  {render.safe(', '.join(filter(None, about)))}"
     columns = max(40, min(render.width(), _WIDEST) - 9)
     yield from _wrapped("why", report.reason, columns)
     yield from _wrapped("means", diag_views.MEANING.get(report.outcome.value, ""), columns)

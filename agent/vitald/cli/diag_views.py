@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import cast
+from typing import TYPE_CHECKING
 
 from vitald.cli import render
-from vitald.cli.render import Json
 from vitald.text import join_ranges
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 _OUTCOMES = {
     "pass": ("PASS", "green"),
@@ -40,10 +42,10 @@ TODO = {
 _FAULTS, _MEASURES, _NAME = 16, 32, 28
 
 
-def words(one: Json) -> str:
+def words(one: schema.DiagnosticAsk) -> str:
     """`dcgm level 2`, `dcgm level 2 on GPU 3`, `nccl`."""
     level = f" level {one['level']}" if one["level"] else ""
-    return f"{render.safe(one['check'])}{level}{_on(cast('list[int]', one['gpus']))}"
+    return f"{render.safe(one['check'])}{level}{_on(one['gpus'])}"
 
 
 def _on(gpus: Sequence[int]) -> str:
@@ -61,32 +63,32 @@ def span(seconds: float) -> str:
     return f"{whole // 3600} h{f' {minutes} min' if minutes else ''}"
 
 
-def _asked(one: Json) -> str:
+def _asked(one: schema.DiagnosticAsk) -> str:
     """By whom, and what for."""
     reason = f": {render.safe(one['reason'])}" if one["reason"] else ""
     return f"{render.safe(one['by'])}{reason}"
 
 
-def outcome(run: Json) -> str:
+def outcome(run: schema.DiagnosticRun) -> str:
     return "preempted" if run["preempted"] else str(run["outcome"])
 
 
-def outcome_word(run: Json, columns: int = 0) -> str:
-    word, colour = _OUTCOMES.get(outcome(run), (outcome(run).upper(), "bold"))
+def outcome_word(outcome: str, columns: int = 0) -> str:
+    word, colour = _OUTCOMES.get(outcome, (outcome.upper(), "bold"))
     return render.colour(word.ljust(columns), "bold", colour)
 
 
 # --- all of them
 
 
-def overview(answer: Json, runs: Sequence[Json]) -> Iterator[str]:
-    checks = cast("list[Json]", answer["checks"])
-    going = cast("list[Json]", answer["going"])
-    last = {(one["check"], one["level"]): one for one in cast("list[Json]", answer["last"])}
-    due = {(one["check"], one["level"]): one for one in cast("list[Json]", answer["due"])}
+def overview(answer: schema.Diagnostics, runs: Sequence[schema.DiagnosticRun]) -> Iterator[str]:
+    checks = answer["checks"]
+    going = answer["going"]
+    last = {(one["check"], one["level"]): one for one in answer["last"]}
+    due = {(one["check"], one["level"]): one for one in answer["due"]}
     rows = []
     for check in checks:
-        for level in cast("list[int]", check["levels"]) or [0]:
+        for level in check["levels"] or [0]:
             key = (check["name"], level)
             mine = next((one for one in going if (one["check"], one["level"]) == key), None)
             rows.append(_check_row(check, level, last.get(key), due.get(key), mine))
@@ -107,10 +109,16 @@ def overview(answer: Json, runs: Sequence[Json]) -> Iterator[str]:
     yield from table(titles, [_run_row(run) for run in runs])
 
 
-def _check_row(check: Json, level: int, last: Json | None, due: Json | None, going: Json | None) -> tuple[str, ...]:
-    every = cast("dict[str, float]", check["every"]).get(str(level), 0.0)
+def _check_row(
+    check: schema.DiagnosticCheck,
+    level: int,
+    last: schema.DiagnosticRun | None,
+    due: schema.DiagnosticDue | None,
+    going: schema.DiagnosticGoing | None,
+) -> tuple[str, ...]:
+    every = check["every"].get(str(level), 0.0)
     if going is not None and going["stage"] != "waiting":
-        coming = f"runs: {span(cast('float', going['elapsed']))} of about {span(cast('float', going['expected']))}"
+        coming = f"runs: {span(going['elapsed'])} of about {span(going['expected'])}"
     elif going is not None:
         coming = f"waits for {render.safe(going['waitsFor']) or 'its turn'}"
     elif check["missing"]:
@@ -123,15 +131,15 @@ def _check_row(check: Json, level: int, last: Json | None, due: Json | None, goi
         render.safe(check["name"]),
         str(level) if level else "-",
         f"{_OUTCOMES.get(outcome(last), (outcome(last),))[0].lower()}, {render.age(last['ended'])} ago" if last is not None else "never",
-        span(cast("float", last["seconds"])) if last is not None else "-",
+        span(last["seconds"]) if last is not None else "-",
         span(every) if every and not check["missing"] else "-",
         coming,
     )
 
 
-def _run_row(run: Json) -> tuple[str, ...]:
+def _run_row(run: schema.DiagnosticRun) -> tuple[str, ...]:
     why = render.safe(run["why"]) or (f"made room for {render.safe(run['preempted'])}" if run["preempted"] else "")
-    took = span(cast("float", run["seconds"]))
+    took = span(run["seconds"])
     return (
         render.clock(run["began"]),
         words(run),
@@ -162,24 +170,24 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 # --- one of them
 
 
-def full(run: Json) -> Iterator[str]:
+def full(run: schema.DiagnosticRunInFull) -> Iterator[str]:
     """The outcome first, then why, then what was tested."""
-    culprits = cast("list[int]", run["culprits"])
+    culprits = run["culprits"]
     blamed = f"  GPU {join_ranges(culprits)}" if culprits else ""
-    yield f"{render.colour(words(run), 'bold')}  {outcome_word(run)}{render.colour(blamed, 'bold')}  took {span(cast('float', run['seconds']))}"
+    yield f"{render.colour(words(run), 'bold')}  {outcome_word(outcome(run))}{render.colour(blamed, 'bold')}  took {span(run['seconds'])}"
     yield from _told(run)
-    tests = cast("list[Json]", run["tests"])
+    tests = run["tests"]
     if tests:
         yield ""
         yield from _tests(tests)
-    faults = cast("list[Json]", run["faults"])
+    faults = run["faults"]
     if faults:
         yield ""
         for fault in faults[:_FAULTS]:
             yield from _fault(fault)
         if len(faults) > _FAULTS:
             yield f"  and {len(faults) - _FAULTS} more: vitald diag show {render.safe(run['id'])} --json"
-    measures = cast("list[Json]", run["measures"])
+    measures = run["measures"]
     if measures:
         yield ""
         yield from table(("  measured", "device", "value", "", "must be"), [_measure(one) for one in measures[:_MEASURES]])
@@ -189,7 +197,7 @@ def full(run: Json) -> Iterator[str]:
     yield from _footer(run)
 
 
-def _told(run: Json) -> Iterator[str]:
+def _told(run: schema.DiagnosticRunInFull) -> Iterator[str]:
     meaning = MEANING.get(outcome(run), "")
     columns = max(40, min(render.width(), 120) - 9)
     if run["preempted"]:
@@ -198,7 +206,7 @@ def _told(run: Json) -> Iterator[str]:
         yield from _wrapped("why", str(run["why"]), columns)
     if meaning:
         yield f"  means  {meaning}"
-    asking = [_waits(fault) for fault in cast("list[Json]", run.get("faults", [])) if fault["action"] == run["action"]]
+    asking = [_waits(fault) for fault in run.get("faults", []) if fault["action"] == run["action"]]
     yield from todo(str(run["action"]), reboot=bool(run["rebootRequired"]), replace=bool(run["replacementRequired"]), confirm=asking)
 
 
@@ -223,7 +231,7 @@ def _wrapped(label: str, text: str, columns: int) -> Iterator[str]:
         yield f"  {label if number == 0 else '':<6} {line}"
 
 
-def _tests(tests: Sequence[Json]) -> Iterator[str]:
+def _tests(tests: Sequence[schema.DiagnosticTest]) -> Iterator[str]:
     columns = max(len(render.cut(render.safe(test["name"]), _NAME)) for test in tests)
     for test in tests:
         name = render.cut(render.safe(test["name"]), _NAME).ljust(columns)
@@ -231,10 +239,10 @@ def _tests(tests: Sequence[Json]) -> Iterator[str]:
         yield f"  {name}  {'; '.join(parts) or _status(str(test['status']) or 'no status')}"
 
 
-def _by_status(kind: str, statuses: object) -> str:
+def _by_status(kind: str, statuses: Mapping[str, str]) -> str:
     """`Pass` where all agree; else who has which, the most frequent last."""
     by: dict[str, list[int]] = {}
-    for device, status in cast("Mapping[str, str]", statuses).items():
+    for device, status in statuses.items():
         by.setdefault(str(status), []).append(int(device) if device.isdecimal() else -1)
     if not by:
         return ""
@@ -245,7 +253,7 @@ def _by_status(kind: str, statuses: object) -> str:
     return ", ".join(f"{_status(status)} {kind} {join_ranges(devices)}" for status, devices in ordered)
 
 
-def _waits(fault: Json) -> bool:
+def _waits(fault: schema.DiagnosticFault) -> bool:
     """Whether a second run must find it first. A daemon that is older says nothing of an earlier run."""
     return bool(fault["confirm"]) and not fault.get("confirmed")
 
@@ -255,7 +263,7 @@ def _status(status: str) -> str:
     return render.colour(render.safe(status), *filter(None, [colours.get(status.strip().lower())]))
 
 
-def _fault(fault: Json) -> Iterator[str]:
+def _fault(fault: schema.DiagnosticFault) -> Iterator[str]:
     who = f"GPU {fault['gpu']}" if fault["gpu"] is not None else render.safe(fault["device"]) or "node"
     known = [f"error {fault['errorId']}" if fault["errorId"] is not None else ""]
     known += [f"severity {fault['severity']}" if fault["severity"] is not None else ""]
@@ -265,9 +273,9 @@ def _fault(fault: Json) -> Iterator[str]:
     yield from _wrapped("", str(fault["text"]), max(40, min(render.width(), 120) - 9))
 
 
-def _measure(measure: Json) -> tuple[str, ...]:
+def _measure(measure: schema.DiagnosticMeasure) -> tuple[str, ...]:
     name, value = str(measure["name"]), measure["value"]
-    least, most = cast("float | None", measure["least"]), cast("float | None", measure["most"])
+    least, most = measure["least"], measure["most"]
     limits = [f"at least {figure(name, least)}" if least is not None else "", f"at most {figure(name, most)}" if most is not None else ""]
     if not isinstance(value, (int, float)):
         mark = "?"
@@ -288,16 +296,10 @@ def figure(name: str, value: float) -> str:
     return f"{value:.6g}"
 
 
-def _footer(run: Json) -> Iterator[str]:
-    versions = [f"{title} {render.safe(run[key])}" for key, title in (("dcgmVersion", "DCGM"), ("driverVersion", "driver")) if run[key]]
+def _footer(run: schema.DiagnosticRunInFull) -> Iterator[str]:
+    versions = [f"{title} {render.safe(said)}" for title, said in (("DCGM", run["dcgmVersion"]), ("driver", run["driverVersion"])) if said]
     code = run["exitCode"]
-    ended = (
-        "no program was started"
-        if code is None
-        else f"exit code {code}"
-        if cast("int", code) >= 0
-        else f"ended by signal {-cast('int', code)}"
-    )
+    ended = "no program was started" if code is None else f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
     lines = [
         f"asked by {_asked(run)}",
         f"began {render.clock(run['began'])}, {', '.join([ended, *versions])}",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from vitald.cli import WrongUse, client, render, words
-from vitald.cli.render import Json
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 _PAGE, _MOST = 1000, 1_000_000_000  # at once; in all
 
@@ -64,37 +66,40 @@ def _past(arguments: argparse.Namespace) -> set[object]:
     """Print what the ledger has. Returns the identities of what was printed: all of them where the stream goes on from there, else some."""
     chosen = {"component": arguments.component, "code": arguments.code, "kind": arguments.kind}
     if arguments.since is None:
-        return _print(arguments, client.ask(arguments, "/v1/events", None, **chosen, limit=arguments.limit or 50, newest="true"))
+        return _print(arguments, client.ask(arguments, "/v1/events", **chosen, limit=arguments.limit or 50, newest="true")["events"])
     since, left = arguments.since, arguments.limit
     shown: set[object] = set()
     while since is not None and (left is None or left > 0):
         limit = min(left or _PAGE, _PAGE)
-        page = client.ask(arguments, "/v1/events", None, **chosen, since=since, limit=limit)
-        printed = _print(arguments, page)
+        page = client.ask(arguments, "/v1/events", **chosen, since=since, limit=limit)
+        printed = _print(arguments, page["events"])
         shown = shown | printed if arguments.follow else printed or shown
         since = page["next"]
         left = left - len(printed) if left is not None else None
     return shown
 
 
-def _future(arguments: argparse.Namespace, changes: Iterator[Json], shown: set[object]) -> int:
+def _future(arguments: argparse.Namespace, changes: Iterator[schema.WatchLine], shown: set[object]) -> int:
     """Print what the stream brings, but for what was shown already."""
-    chosen = (("component", arguments.component), ("code", arguments.code), ("kind", arguments.kind))
     for change in changes:
         if change["type"] == "lagged":
             print("vitald: too slow, some events were not shown; vitald events has them", file=sys.stderr)
             return 0
         if change["type"] != "event":
             continue
-        event = cast("Json", change["event"])
-        if event["identity"] not in shown and all(wanted in (None, event[key]) for key, wanted in chosen):
-            _print(arguments, {"events": [event]})
+        event = change["event"]
+        if event["identity"] not in shown and _is_chosen(event, arguments):
+            _print(arguments, [event])
     print("vitald: the daemon ended the stream", file=sys.stderr)
     return 30
 
 
-def _print(arguments: argparse.Namespace, page: Json) -> set[object]:
-    events = cast("list[Json]", page["events"])
+def _is_chosen(event: schema.Event, arguments: argparse.Namespace) -> bool:
+    wanted = ((arguments.component, event["component"]), (arguments.code, event["code"]), (arguments.kind, event["kind"]))
+    return all(value in (None, own) for value, own in wanted)
+
+
+def _print(arguments: argparse.Namespace, events: Iterable[schema.Event]) -> set[object]:
     for event in events:
         print(json.dumps(event) if arguments.json else render.event_line(event), flush=True)
     return {event["identity"] for event in events}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from vitald.cli import WrongUse, client, render, words
-from vitald.cli.render import Json
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 _VERSIONS = {"gpu_driver": "GPU driver", "neuron_driver": "Neuron driver", "efa_driver": "EFA driver"}
 
@@ -25,23 +27,25 @@ def run(arguments: argparse.Namespace) -> int:
         raise WrongUse("--confirm needs to know why: --reason TEXT")
     if arguments.reason and not arguments.confirm:
         raise WrongUse("--reason is for --confirm")
+    answer: schema.Expected
+    confirmed = None
     if arguments.confirm:
-        answer = client.ask(arguments, "/v1/expect/confirm", {"reason": arguments.reason})
+        answer = told = client.ask(arguments, "/v1/expect/confirm", {"reason": arguments.reason})
+        confirmed = told["confirmed"]
     else:
         answer = client.ask(arguments, "/v1/expect")
     if arguments.json:
         render.emit_json(answer)
         return 0
-    for line in _lines(answer):
+    for line in _lines(answer, confirmed):
         render.tell(line)
     return 0
 
 
-def _lines(answer: Json) -> Iterator[str]:
-    counts = cast("list[Json]", answer["counts"])
-    if "confirmed" in answer:
-        confirmed = cast("Json", answer["confirmed"])
-        said = [f"{confirmed[str(one['kind'])]} {one['title']}" for one in counts if confirmed.get(str(one["kind"]))]
+def _lines(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iterator[str]:
+    counts = answer["counts"]
+    if confirmed is not None:
+        said = [f"{confirmed[one['kind']]} {one['title']}" for one in counts if confirmed.get(one["kind"])]
         yield f"confirmed: {', '.join(said) or 'that there are none'}"
         yield ""
     if answer["instanceType"]:
@@ -57,14 +61,14 @@ def _lines(answer: Json) -> Iterator[str]:
     reasons = [render.safe(one["notObservable"]) or "not counted yet" for one in uncertain]
     for reason in dict.fromkeys(reasons):
         yield f"not known yet: {', '.join(str(one['title']) for one, own in zip(uncertain, reasons) if own == reason)}: {reason}"
-    versions = [one for one in cast("list[Json]", answer["versions"]) if one["here"] is not None or one["expected"]]
+    versions = [one for one in answer["versions"] if one["here"] is not None or one["expected"]]
     if versions:
         yield ""
         yield from _table(("versions", "here", "allowed", ""), [_version(one) for one in versions])
     yield from _advice(answer, rows)
 
 
-def _advice(answer: Json, rows: Sequence[Json]) -> Iterator[str]:
+def _advice(answer: schema.Expected, rows: Sequence[schema.ExpectedCount]) -> Iterator[str]:
     """What somebody who reads this may want to do, or to wait for."""
     learns = answer["healthyBoots"] and not answer["thisBootCounted"] and not all(one["confirmed"] for one in rows)
     differs = any(_differs(one) for one in rows)
@@ -91,21 +95,22 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[i
             yield "  ".join(marked).rstrip()
 
 
-def _count(one: Json, answer: Json) -> tuple[str, ...]:
+def _count(one: schema.ExpectedCount, answer: schema.Expected) -> tuple[str, ...]:
     unknown = "not known yet, learned at healthy boots" if answer["healthyBoots"] else "nobody has said"
     remark = ""
-    if _differs(one):
-        more = cast("int", one["here"]) - cast("int", one["expected"])
+    here, expected = one["here"], one["expected"]
+    if here is not None and expected is not None and here != expected:
+        more = here - expected
         remark = f"{more} MORE" if more > 0 else f"{-more} FEWER"
     return str(one["title"]), _known(one["here"]), _known(one["expected"]), remark, render.safe(one["because"]) or unknown
 
 
-def _differs(one: Json) -> bool:
+def _differs(one: schema.ExpectedCount) -> bool:
     return None not in (one["here"], one["expected"]) and one["here"] != one["expected"]
 
 
-def _version(one: Json) -> tuple[str, ...]:
-    here, expected = one["here"], cast("list[str]", one["expected"])
+def _version(one: schema.ExpectedVersion) -> tuple[str, ...]:
+    here, expected = one["here"], one["expected"]
     differs = here is not None and expected and here not in expected
     name = _VERSIONS.get(str(one["name"]), str(one["name"]))
     allowed = " or ".join(map(render.safe, expected)) or "any"

@@ -8,10 +8,12 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, Parser, WrongUse, render, words
-from vitald.cli.render import Json
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 
 def options(parser: Parser) -> None:
@@ -58,10 +60,10 @@ def _no_kind(kind: str, kinds: Iterable[str]) -> str:
     return f"the catalogue has no kind {kind!r}{hint} (write kind/code, such as xid/79)"
 
 
-def _list(kind: str, rules: list[Json], as_json: bool) -> int:
-    chosen = [rule for rule in rules if str(rule["code"]).partition("/")[0] == kind]
+def _list(kind: str, rules: list[schema.Rule], as_json: bool) -> int:
+    chosen = [rule for rule in rules if rule["code"].partition("/")[0] == kind]
     if not chosen:
-        raise WrongUse(_no_kind(kind, {str(rule["code"]).partition("/")[0] for rule in rules}))
+        raise WrongUse(_no_kind(kind, {rule["code"].partition("/")[0] for rule in rules}))
     if as_json:
         render.emit_json({"rules": chosen})
         return 0
@@ -70,7 +72,7 @@ def _list(kind: str, rules: list[Json], as_json: bool) -> int:
     return 0
 
 
-def _show(rule: Json, profile: str) -> None:
+def _show(rule: schema.Rule, profile: str) -> None:
     print(f"{render.colour(str(rule['code']), 'bold')}  {rule['title']}")
     if rule["mnemonic"]:
         print(render.colour(f"  {rule['mnemonic']}", "dim"))
@@ -80,23 +82,20 @@ def _show(rule: Json, profile: str) -> None:
     after = render.when_words(rule["when"])
     print(f"\n  class       {rule['class']}")
     render.tell(f"  action      {rule['action']}: {rule['todo']}{after}")
-    for case in cast("list[Json]", rule["cases"]):
-        said = ", ".join(
-            f"{field.replace('_not', ' other than')} {_values(values)}" for field, values in cast("Json", case["when"]).items()
-        )
+    for case in rule["cases"]:
+        said = ", ".join(f"{field.replace('_not', ' other than')} {_values(values)}" for field, values in case["when"].items())
         wanted = case["action"] or f"at least {case['atLeast']}"
         render.tell(f"              {wanted} where {said}" + (f": {case['title']}" if case["title"] else ""))
-    clears = cast("list[str]", rule["clears"])
-    render.tell(f"  cleared by  {', '.join([*clears, 'a named person'])}")
+    render.tell(f"  cleared by  {', '.join([*rule['clears'], 'a named person'])}")
     render.tell(f"  escalation  {rule['escalation']}")
     if rule["shadow"] is not None:
-        trial = cast("Json", rule["shadow"])
+        trial = rule["shadow"]
         print(
             f"  on trial    {trial['action']}: {trial['todo']} ({trial['origin']}): shown as what it would have asked for, without effect"
         )
     render.tell(f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})")
 
 
-def _values(values: object) -> str:
-    shown = [hex(value) if type(value) is int and value > 9 else str(value).lower() for value in cast("list[object]", values)]
+def _values(values: Iterable[object]) -> str:
+    shown = [hex(value) if type(value) is int and value > 9 else str(value).lower() for value in values]
     return " or ".join(shown)

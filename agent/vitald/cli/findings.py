@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import cast
 
 from vitald.cli import client, render, words
-from vitald.cli.render import Json
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json(answer)
         return 0
-    findings = cast("list[Json]", answer["findings"])
+    findings = answer["findings"]
     if not findings:
         print("no cleared findings" if arguments.cleared else "no open findings")
     for number, finding in enumerate(findings):

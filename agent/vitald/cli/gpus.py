@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TYPE_CHECKING
 
 from vitald.cli import client, render
-from vitald.cli.render import Json
 
-Show = Callable[[Json], str]
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+Show = Callable[["schema.Gpu"], str]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json(answer)
         return 0
-    gpus = cast("list[Json]", answer["gpus"])
+    gpus = answer["gpus"]
     mixed = len({gpu["simulated"] for gpu in gpus}) > 1
     if gpus and gpus[0]["simulated"] and not mixed:
         print(render.colour("SIMULATED: none of these GPUs is real", "bold", "magenta"))
@@ -40,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         if mixed and gpu["simulated"]:
             words.append(render.colour("SIMULATED", "bold", "magenta"))
         render.tell("  ".join(words))
-    source = cast("Json | None", answer["source"])
+    source = answer["source"]
     if not gpus:
         print("no GPU on PCI" if source is not None else "NVML is not asked on this node: [nvml] enabled = false")
     elif source is None or source["state"] != "ok":
@@ -53,15 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _wrong(arguments: argparse.Namespace, gpus: Sequence[Json]) -> list[str]:
+def _wrong(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> list[str]:
     """The codes of what is wrong with each GPU."""
-    found: list[Json] = []
+    found: list[schema.Finding] = []
     if any(gpu["findings"] for gpu in gpus):
-        found = cast("list[Json]", client.ask(arguments, "/v1/findings", limit=1000)["findings"])
+        found = client.ask(arguments, "/v1/findings", limit=1000)["findings"]
     return [" ".join(render.safe(one["code"]) for one in found if one["component"] == gpu["component"]) for gpu in gpus]
 
 
-def _fitting(gpus: Sequence[Json], codes: int) -> list[tuple[str, Show, int]]:
+def _fitting(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Show, int]]:
     """The columns for which this terminal has room beside a status and so many characters of codes, and how wide each is."""
     shown = [(title, show, max([len(title), *(len(show(gpu)) for gpu in gpus)])) for title, show in _COLUMNS]
     room = render.width() - len("UNHEALTHY ") - codes
@@ -72,30 +74,30 @@ def _fitting(gpus: Sequence[Json], codes: int) -> list[tuple[str, Show, int]]:
     return shown
 
 
-def _of(gpu: Json, name: str) -> float | None:
-    value = cast("Json", gpu["readings"]).get(name)
+def _of(gpu: schema.Gpu, name: str) -> float | None:
+    value = gpu["readings"].get(name)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _who(gpu: Json, name: str) -> str:
-    value = cast("Json", gpu["identity"]).get(name)
+def _who(gpu: schema.Gpu, name: str) -> str:
+    value = gpu["identity"].get(name)
     return render.safe(value) if value not in (None, "") else "-"
 
 
 def _number(name: str, unit: str = "", scale: float = 1.0) -> Show:
-    def show(gpu: Json) -> str:
+    def show(gpu: schema.Gpu) -> str:
         value = _of(gpu, name)
         return "-" if value is None else f"{value * scale:.0f}{unit}"
 
     return show
 
 
-def _memory(gpu: Json) -> str:
+def _memory(gpu: schema.Gpu) -> str:
     used, total = _of(gpu, "memory_used_bytes"), _of(gpu, "memory_total_bytes")
     return "-" if used is None or total is None else f"{used / 2**30:.0f}/{total / 2**30:.0f}G"
 
 
-def _remap(gpu: Json) -> str:
+def _remap(gpu: schema.Gpu) -> str:
     """Rows remapped, and whether one waits or failed."""
     rows, pending, failed = (_of(gpu, name) for name in ("remapped_rows_uncorrected", "row_remap_pending", "row_remap_failed"))
     if rows is None:
@@ -104,14 +106,14 @@ def _remap(gpu: Json) -> str:
     return f"{rows:.0f}" + (" FAILED" if failed else " pending" if pending else "")
 
 
-def _links(gpu: Json) -> str:
+def _links(gpu: schema.Gpu) -> str:
     active, links = _of(gpu, "nvlinks_active"), _of(gpu, "nvlinks_expected")
     if links is None:
         links = _of(gpu, "nvlinks")
     return "-" if active is None or links is None else f"{active:.0f}/{links:.0f}"
 
 
-def _pcie(gpu: Json) -> str:
+def _pcie(gpu: schema.Gpu) -> str:
     generation, width = _of(gpu, "pcie_generation"), _of(gpu, "pcie_width")
     return "-" if generation is None or width is None else f"{generation:.0f}x{width:.0f}"
 

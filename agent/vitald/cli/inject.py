@@ -17,13 +17,15 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 
 from vitald.checking import is_line
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, WrongUse, client, recover, render, words
-from vitald.cli.render import Json
 from vitald.config import DEFAULT_PATH, ConfigError, KernelLog, load
 from vitald.recovery import files
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 _MESSAGES = {
     "13": "Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Out Of Range Address",
@@ -143,7 +145,7 @@ def _device(arguments: argparse.Namespace) -> str:
     if arguments.device is not None:
         return str(arguments.device)
     wanted = "gpu" if arguments.kind == "xid" else "nvswitch"
-    listed = cast("list[Json]", client.ask(arguments, "/v1/components")["components"])
+    listed = client.ask(arguments, "/v1/components")["components"]
     # Who is on PCI, or was read: not the ghost of another drill.
     here = [one for one in listed if one["kind"] == wanted and (one["attributes"] or one["sources"])]
     here.sort(key=lambda one: one["status"] != "healthy")
@@ -172,7 +174,7 @@ def _line(kind: str, code: int, pci: str) -> str:
     return f"NVRM: Xid (PCI:{slot}): {code}, pid={os.getpid()}, name=vitald-drill, {message}"
 
 
-def _announce_and_write(arguments: argparse.Namespace, log: KernelLog, line: str) -> Json:
+def _announce_and_write(arguments: argparse.Namespace, log: KernelLog, line: str) -> schema.Drill:
     """What became of it. A record needs its newline: without one the kernel keeps it open for continuation. Raises Untrusted, OSError."""
     fd = files.open_kernel_log(log.path, device=log.source == "kmsg")
     try:
@@ -187,10 +189,10 @@ def _announce_and_write(arguments: argparse.Namespace, log: KernelLog, line: str
     return _wait(arguments, str(drill["id"]))
 
 
-def _wait(arguments: argparse.Namespace, id_: str) -> Json:
+def _wait(arguments: argparse.Namespace, id_: str) -> schema.Drill:
     until = time.monotonic() + arguments.timeout
     while True:
-        drill = client.ask(arguments, f"/v1/injections/{id_}")
+        drill = client.ask(arguments, "/v1/injections/{id}", id=id_)
         if drill["state"] == "seen" or time.monotonic() > until:
             return drill
         time.sleep(0.02)

@@ -26,7 +26,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from vitald import toml
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, client, render
@@ -40,6 +40,9 @@ from vitald.recovery.decision import Decision, Facts, Node, Standing, Step, Told
 from vitald.recovery.request import FILE, MOST_BYTES, Kind, Request, RequestBroken
 from vitald.recovery.request import parse as parse_request
 from vitald.timestamps import format_rfc3339
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 Json = dict[str, object]
 
@@ -238,7 +241,7 @@ class Recover:
             status = client.status(asking)
             findings = client.ask(asking, "/v1/findings", limit=_OPEN)
             jobs = client.ask(asking, "/v1/jobs", limit=_OPEN)
-            return Answer(standing_of(status, findings, jobs), "", status)
+            return Answer(standing_of(status, findings, jobs), "", cast("Json", status))
         except (client.NoAnswer, client.Refused, files.Untrusted) as error:
             return Answer(None, str(error), {})
         except OSError as error:
@@ -283,7 +286,7 @@ class Recover:
             say("error", "recovery_not_recorded", why=error.strerror)
 
 
-def standing_of(status: Json, findings: Json, jobs: Json) -> Standing:
+def standing_of(status: schema.NodeStatus, findings: schema.Findings, jobs: schema.Jobs) -> Standing:
     """What the daemon's answers say. Raises KeyError, TypeError, ValueError, AttributeError for what is none."""
     found = {
         _int(one["id"]): Told(
@@ -296,11 +299,11 @@ def standing_of(status: Json, findings: Json, jobs: Json) -> Standing:
             deferred=one["accepted"] is not None or (one["when"] == "maintenance" and one["unusable"] is not True),
             confirmed=one.get("confirmed") is True,
         )
-        for one in cast("list[Json]", findings["findings"])
+        for one in findings["findings"]
     }
     drills = any(one.simulated for one in found.values())
-    released = [str(one["detail"] or "released") for one in cast("list[Json]", status["sources"]) if one["state"] == "released"]
-    running = [f"job {one['job']}" + (f" of {one['user']}" if one["user"] else "") for one in cast("list[Json]", jobs["running"])]
+    released = [str(one["detail"] or "released") for one in status["sources"] if one["state"] == "released"]
+    running = [f"job {one['job']}" + (f" of {one['user']}" if one["user"] else "") for one in jobs["running"]]
     return Standing(
         findings=found,
         reboot_required=status["rebootRequired"] is True,

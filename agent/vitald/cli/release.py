@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import cast
+from typing import TYPE_CHECKING
 
 from vitald.cli import WrongUse, client, render, words
-from vitald.cli.render import Json
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 _WAIT_S = 15.0
 
@@ -33,15 +35,15 @@ def run(arguments: argparse.Namespace) -> int:
     """0: nothing of ours has the devices open, and nobody else is seen to. 10: somebody has."""
     arguments.timeout = max(arguments.timeout, _WAIT_S)
     if arguments.end:
-        answer = client.ask(arguments, "/v1/release/end", {})
+        over = client.ask(arguments, "/v1/release/end", {})
         if arguments.json:
-            render.emit_json(answer)
+            render.emit_json(over)
         else:
-            print("taken back: the GPUs are looked at again" if answer["ended"] else "nothing was released")
+            print("taken back: the GPUs are looked at again" if over["ended"] else "nothing was released")
         return 0
     if not arguments.reason:
         raise WrongUse("a release needs to know what for: --reason TEXT")
-    body: Json = {"seconds": arguments.seconds, "gpus": arguments.device, "reason": arguments.reason}
+    body: schema.ReleaseRequest = {"seconds": arguments.seconds, "gpus": arguments.device, "reason": arguments.reason}
     answer = client.ask(arguments, "/v1/release", body)
     if arguments.json:
         render.emit_json(answer)
@@ -50,14 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if answer["free"] else 10
 
 
-def _show(answer: Json) -> None:
-    what = ", ".join(cast("list[str]", answer["gpus"])) or "all GPUs"
+def _show(answer: schema.Released) -> None:
+    what = ", ".join(answer["gpus"]) or "all GPUs"
     print(f"released {render.safe(what)} until {render.clock(answer['until'])}; vitald release --end takes them back earlier")
-    for pid in cast("list[int]", answer["stuck"]):
+    for pid in answer["stuck"]:
         print(f"  vitald's own process {pid} hangs in the driver and cannot be ended: only a reboot frees the device")
-    for holder in cast("list[Json]", answer["holders"]):
+    for holder in answer["holders"]:
         print(f"  still open in {render.safe(holder['process'])} (pid {holder['pid']})")
-    hidden = cast("int", answer["notLookedAt"])
+    hidden = answer["notLookedAt"]
     if hidden:
         who = "other processes" if hidden < 0 else f"{hidden} processes of other users"
         print(f"  {who} could not be looked at: fuser -v /dev/nvidia*, as root, shows who else has them open")

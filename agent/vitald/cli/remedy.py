@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import cast
 
 from vitald.cli import client, render, words
-from vitald.cli.render import Json
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -17,11 +15,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.ask(arguments, f"/v1/findings/{arguments.id}/remedy", {"reason": arguments.reason})
+    answer = client.ask(arguments, "/v1/findings/{id}/remedy", {"reason": arguments.reason}, id=arguments.id)
     if arguments.json:
         render.emit_json(answer)
     else:
-        finding = cast("Json", answer["finding"])
+        finding = answer["finding"]
         print(f"in remedy #{finding['id']}: {render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}")
-        print(f"it stands until {'; '.join(cast('list[str]', finding['clears']))}")
+        print(f"it stands until {'; '.join(finding['clears'])}")
     return 0

@@ -6,9 +6,12 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
-from typing import cast
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 from vitald.text import escape_unprintable, join_first
 from vitald.timestamps import parse_rfc3339
@@ -32,7 +35,7 @@ def status_word(status: str) -> str:
     return colour(status.upper(), "bold", _STATUS.get(status, "bold"))
 
 
-def flag_words(findings: Iterable[Json], flags: Json) -> list[str]:
+def flag_words(findings: Iterable[schema.Finding], flags: Mapping[str, object]) -> list[str]:
     """The flags that are up, and whether they are confirmed; and why a reboot is required where no finding asks for one."""
     words = []
     if flags["rebootRequired"]:
@@ -59,7 +62,7 @@ def unfit(action: object) -> bool:
     return action in ("reset_device", "reboot_node", "replace_node")
 
 
-def action_words(finding: Json) -> str:
+def action_words(finding: schema.Finding) -> str:
     # As in the verdict's reasons: what cannot be used matters more than what is to be done about it.
     unusable = "it cannot be used: " if finding["unusable"] and not unfit(finding["action"]) else ""
     return colour(f"{unusable}{finding['todo']}{when_words(finding['when'])}", *filter(None, [_ACTION.get(str(finding["action"]))]))
@@ -138,14 +141,14 @@ def emit_json(value: object) -> None:
     print(json.dumps(value, indent=None if not sys.stdout.isatty() else 2))
 
 
-def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:
+def finding_lines(finding: schema.Finding, *, full: bool = False) -> Iterable[str]:
     """What, which device, since when, the raw line, what to do."""
     columns = width()
     drill = colour("SIMULATED ", "bold", "magenta") if finding["simulated"] else ""
     yield f"  {drill}{colour(safe(finding['component']), 'bold')}  {safe(finding['title'])}  {colour(str(finding['code']), 'dim')}  #{finding['id']}"
     begun = " (begun)" if finding["state"] == "in_remedy" else ""
     yield f"      do     {action_words(finding)}{begun}"
-    accepted = cast("Json | None", finding["accepted"])
+    accepted = finding["accepted"]
     if accepted is not None:
         until = f"until {clock(accepted['until'])}, by {safe(accepted['by'])}: {safe(accepted['reason'])}"
         yield from _wrapped("accept", until, columns)
@@ -161,16 +164,17 @@ def finding_lines(finding: Json, *, full: bool = False) -> Iterable[str]:
     if finding["clearedAt"]:
         yield f"      clear  {clock(finding['clearedAt'])}: {safe(finding['clearedBy'])}"
     elif full:
-        yield f"      clears {'; '.join(cast('list[str]', finding['clears']))}"
-    fields = cast("Json", finding["fields"])
+        yield f"      clears {'; '.join(finding['clears'])}"
+    fields = finding["fields"]
     absent = "  (no such PCI device on this node now)" if fields.get("on_pci") is False else ""
     raw = safe(finding["raw"])
     yield f"      line   {raw if full else cut(raw, columns - 13 - len(absent))}{absent}"
 
 
-def witness_words(finding: Json, *, full: bool) -> str:
+def witness_words(finding: schema.Finding, *, full: bool) -> str:
     """Whether it is confirmed, where that decides what others may do to the node; who could confirm it."""
-    confirmed = finding.get("confirmed")
+    told: Mapping[str, object] = finding  # nobody could tell where a saved log is judged
+    confirmed = told.get("confirmed")
     if finding["simulated"]:
         return ""
     if confirmed:
@@ -180,11 +184,11 @@ def witness_words(finding: Json, *, full: bool) -> str:
     who = "written by a process" if finding.get("writtenByProcess") else "the kernel log alone"
     if confirmed is None:
         return who if finding.get("writtenByProcess") else ""
-    could = ", ".join(cast("list[str]", finding["witnesses"]))
+    could = ", ".join(finding["witnesses"])
     return f"{who}, unconfirmed: {f'{could} could confirm it' if could else 'no other source can see it'}"
 
 
-def _seen_words(finding: Json) -> str:
+def _seen_words(finding: schema.Finding) -> str:
     """Since when, how often, and when a drill ends."""
     seen = f"since {clock(finding['since'])} ({age(finding['since'])} ago), {times(finding['count'])}"
     if finding["count"] != 1:
@@ -194,9 +198,9 @@ def _seen_words(finding: Json) -> str:
     return seen
 
 
-def incident_lines(incident: Json, findings: dict[object, Json]) -> Iterable[str]:
+def incident_lines(incident: schema.Incident, findings: Mapping[int, schema.Finding]) -> Iterable[str]:
     """One incident: the finding that heads it, what else asks for something, and what is a consequence."""
-    own = [findings[number] for number in cast("list[object]", incident["findings"]) if number in findings]
+    own = [findings[number] for number in incident["findings"] if number in findings]
     head = next(
         (one for one in own if (one["component"], one["code"]) == (incident["component"], incident["code"])), own[0] if own else None
     )
@@ -210,7 +214,7 @@ def incident_lines(incident: Json, findings: dict[object, Json]) -> Iterable[str
             if other["because"] and other["because"] != head["because"]:
                 yield f"             {safe(other['because'])}"
     named = {(one["component"], one["code"]) for one in own}
-    rest = [one for one in cast("list[Json]", incident["members"]) if (one["component"], one["code"]) not in named]
+    rest = [one for one in incident["members"] if (one["component"], one["code"]) not in named]
     if rest:
         told = [
             f"{one['code']}{'' if one['component'] == head['component'] else ' on ' + safe(one['component'])}{'' if one['count'] == 1 else ' x ' + str(one['count'])}"
@@ -224,10 +228,10 @@ def incident_lines(incident: Json, findings: dict[object, Json]) -> Iterable[str
         yield f"      {'':<6} and {len(work) - 3} more: vitald why"
 
 
-def job_words(incident: Json) -> Iterable[str]:
+def job_words(incident: schema.Incident) -> Iterable[str]:
     """The jobs near an incident: `job 1234 of alice ended with exit 1, 12 s after`, told from when it began."""
     since = parse(incident["since"])
-    for job in cast("list[Json]", incident.get("jobs") or []):
+    for job in incident.get("jobs") or []:
         name = f"job {job['job']}" + (f" of {job['user']}" if job["user"] else "")
         ended = parse(job["ended"])
         if since is None or ended is None:
@@ -247,8 +251,8 @@ def _wrapped(label: str, text: str, columns: int) -> Iterable[str]:
         yield f"      {label if number == 0 else '':<6} {line}"
 
 
-def event_line(event: Json) -> str:
-    fields = cast("Json", event.get("fields") or {})
+def event_line(event: schema.Event) -> str:
+    fields = event.get("fields") or {}
     marks = []
     if event["simulated"]:
         marks.append("SIMULATED")
@@ -261,7 +265,7 @@ def event_line(event: Json) -> str:
     if (facility := fields.get("facility")) is not None:
         marks.append(f"facility {facility}")
     mark = colour(f"[{', '.join(marks)}] ", "magenta") if marks else ""
-    more = cast("list[str]", event.get("followedBy") or [])
+    more = event.get("followedBy") or []
     tail = f"  (+{len(more)} records)" if more else ""
     when = parse(event["time"])
     stamp = when.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if when else "?"

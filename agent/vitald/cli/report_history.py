@@ -16,18 +16,20 @@ import sqlite3
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from vitald.cli import Failed
 from vitald.cli.client import NoAnswer
-from vitald.cli.render import Json
 from vitald.config import Config
 from vitald.ledger import FILE, LedgerError, Query, StoredEvent
 from vitald.model import Finding
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 PAGE = 1000
 _PRIVATE = 2 * 1024 * 1024 * 1024  # an older ledger is copied to be read; not a larger one
@@ -38,14 +40,14 @@ class History(Protocol):
 
     @property
     def origin(self) -> str: ...
-    def status(self) -> Json: ...
-    def opened(self) -> list[Json]: ...
-    def cleared(self) -> list[Json]: ...
-    def incidents(self) -> list[Json]: ...
-    def why(self, finding: object) -> Json: ...
-    def events(self, since: float, *, after: int | None = None, newest: bool = False, limit: int = PAGE) -> list[Json]: ...
-    def runs(self) -> list[Json]: ...
-    def run(self, id_: str) -> Json: ...
+    def status(self) -> Mapping[str, object]: ...
+    def opened(self) -> list[schema.Finding]: ...
+    def cleared(self) -> list[schema.Finding]: ...
+    def incidents(self) -> list[schema.Incident]: ...
+    def why(self, finding: object) -> schema.Why: ...
+    def events(self, since: float, *, after: int | None = None, newest: bool = False, limit: int = PAGE) -> list[schema.Event]: ...
+    def runs(self) -> list[schema.DiagnosticRun]: ...
+    def run(self, id_: str) -> schema.DiagnosticRunInFull: ...
 
 
 class FromDaemon:
@@ -53,11 +55,11 @@ class FromDaemon:
 
     origin = "the daemon"
 
-    def __init__(self, ask: Callable[..., Json]) -> None:
+    def __init__(self, ask: Callable[..., Any]) -> None:
         self._asking = ask
         self._silent = ""
 
-    def ask(self, path: str, **query: object) -> Json:
+    def ask(self, path: str, **query: object) -> Any:
         if self._silent:
             raise Failed(f"not asked: {self._silent}")
         try:
@@ -68,37 +70,40 @@ class FromDaemon:
         except RecursionError:
             raise Failed(f"{path}: an answer that nobody can read") from None
 
-    def status(self) -> Json:
-        return self.ask("/v1/status")
+    def status(self) -> schema.NodeStatus:
+        answer: schema.NodeStatus = self.ask("/v1/status")
+        return answer
 
-    def opened(self) -> list[Json]:
+    def opened(self) -> list[schema.Finding]:
         return _listed(self.ask("/v1/findings", limit=PAGE), "findings")
 
-    def cleared(self) -> list[Json]:
+    def cleared(self) -> list[schema.Finding]:
         return _listed(self.ask("/v1/findings", state="cleared", limit=PAGE), "findings")
 
-    def incidents(self) -> list[Json]:
+    def incidents(self) -> list[schema.Incident]:
         return _listed(self.ask("/v1/incidents", limit=PAGE), "incidents")
 
-    def why(self, finding: object) -> Json:
-        return self.ask(f"/v1/findings/{finding}/why")
+    def why(self, finding: object) -> schema.Why:
+        answer: schema.Why = self.ask(f"/v1/findings/{finding}/why")
+        return answer
 
-    def events(self, since: float, *, after: int | None = None, newest: bool = False, limit: int = PAGE) -> list[Json]:
+    def events(self, since: float, *, after: int | None = None, newest: bool = False, limit: int = PAGE) -> list[schema.Event]:
         begin = str(after) if after is not None else f"{max(0, time.time() - since):.0f}s"
         return _listed(self.ask("/v1/events", since=begin, limit=limit, newest="true" if newest else None), "events")
 
-    def runs(self) -> list[Json]:
+    def runs(self) -> list[schema.DiagnosticRun]:
         return _listed(self.ask("/v1/diagnostics/runs", limit=PAGE), "runs")
 
-    def run(self, id_: str) -> Json:
-        return self.ask(f"/v1/diagnostics/runs/{quote(id_, safe='')}")
+    def run(self, id_: str) -> schema.DiagnosticRunInFull:
+        answer: schema.DiagnosticRunInFull = self.ask(f"/v1/diagnostics/runs/{quote(id_, safe='')}")
+        return answer
 
 
-def _listed(answer: Json, key: str) -> list[Json]:
+def _listed(answer: Mapping[str, Any], key: str) -> list[Any]:
     found = answer.get(key)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise ValueError(f"no list of {key} in the answer")
-    return cast("list[Json]", found)
+    return found
 
 
 class FromLedger:
@@ -119,7 +124,7 @@ class FromLedger:
 
     def _readable(self) -> Path:
         """The ledger itself, or where it is an older one, or its folder cannot be written, a copy that can be read."""
-        from vitald.ledger import schema
+        from vitald.ledger import schema as tables
 
         with self._path.open("rb"):
             pass  # SQLite does not say why it cannot
@@ -127,11 +132,11 @@ class FromLedger:
             version = _version(self._path)
         except sqlite3.Error:
             version = None
-        if version is not None and version > schema.VERSION:
+        if version is not None and version > tables.VERSION:
             raise LedgerError(
-                f"{self._path}: written by a newer vitald (schema {version}, this one knows {schema.VERSION}): --ledger puts it in as it is"
+                f"{self._path}: written by a newer vitald (schema {version}, this one knows {tables.VERSION}): --ledger puts it in as it is"
             )
-        if version == schema.VERSION:
+        if version == tables.VERSION:
             return self._path
         if self._path.stat().st_size > _PRIVATE:
             raise LedgerError(f"{self._path}: too large to be copied, and it cannot be read where it is")
@@ -142,7 +147,7 @@ class FromLedger:
                 if (part := self._path.with_name(FILE + suffix)).exists():
                     shutil.copyfile(part, copy.with_name(FILE + suffix))
             with closing(sqlite3.connect(copy, isolation_level=None)) as db:
-                schema.migrate(db)
+                tables.migrate(db)
         except sqlite3.Error as error:
             self.close()
             raise LedgerError(f"{self._path}: {error}: --ledger puts it in as it is") from error
@@ -161,7 +166,7 @@ class FromLedger:
         with as_owner(self._folder), reading(self._path) as stored:
             return stored.opened, stored.until
 
-    def status(self) -> Json:
+    def status(self) -> Mapping[str, object]:
         """What is remembered to be wrong; how the node is now, nobody knows."""
         from vitald.judge.verdict import fold
         from vitald.outputs import form
@@ -171,30 +176,30 @@ class FromLedger:
         known = {"remembered": judged.status.value, "until": form.moment(until), "openFindings": len(opened)}
         return {**form.verdict(judged), "status": "unknown", **known}
 
-    def opened(self) -> list[Json]:
+    def opened(self) -> list[schema.Finding]:
         from vitald.judge.verdict import by_strength
         from vitald.outputs import form
 
         return [form.finding(one, self._catalog) for one in by_strength(self._remembered()[0])]
 
-    def cleared(self) -> list[Json]:
+    def cleared(self) -> list[schema.Finding]:
         from vitald.ledger import read_findings
         from vitald.outputs import form
 
         with as_owner(self._folder):
             return [form.finding(one, self._catalog) for one in read_findings(self._path, PAGE)]
 
-    def incidents(self) -> list[Json]:
+    def incidents(self) -> list[schema.Incident]:
         """Those of the findings that are remembered."""
-        told: dict[object, Json] = {}
+        told: dict[int, schema.Incident] = {}
         for one in [*self.opened(), *self.cleared()]:
             if one["incident"] and one["incident"] not in told:
                 incident = self.why(one["id"])["incident"]
                 if incident is not None:
-                    told[one["incident"]] = cast("Json", incident)
+                    told[one["incident"]] = incident
         return list(told.values())
 
-    def devices(self) -> Json:
+    def devices(self) -> dict[str, object]:
         """Who was in which slot, and the serial numbers that a diagnostic read last, by the GPUs' numbers."""
         from vitald.ledger import Ledger, read_runs
 
@@ -207,7 +212,7 @@ class FromLedger:
             "serials": next(({str(gpu): serial for gpu, serial in one.report.serials.items()} for one in runs if one.report.serials), {}),
         }
 
-    def why(self, finding: object) -> Json:
+    def why(self, finding: object) -> schema.Why:
         from vitald.judge.verdict import fold
         from vitald.ledger import read_past
         from vitald.outputs import form
@@ -221,7 +226,7 @@ class FromLedger:
         judged = fold([past.finding] if past.finding.open else [], [], 0.0, device_reset=self._device_reset)
         return form.why(past, past.incident, own, self._catalog, form.flags(judged))
 
-    def events(self, since: float, *, after: int | None = None, newest: bool = False, limit: int = PAGE) -> list[Json]:
+    def events(self, since: float, *, after: int | None = None, newest: bool = False, limit: int = PAGE) -> list[schema.Event]:
         from vitald.ledger import read_events
         from vitald.outputs import form
 
@@ -230,14 +235,14 @@ class FromLedger:
             stored: Sequence[StoredEvent] = read_events(self._path, Query(after=after or 0, since=begin, newest=newest, limit=limit))
         return [form.event(one) for one in stored]
 
-    def runs(self) -> list[Json]:
+    def runs(self) -> list[schema.DiagnosticRun]:
         from vitald.ledger import read_runs
         from vitald.outputs import diagnostics  # with the server's library: not where the daemon answers
 
         with as_owner(self._folder):
             return [diagnostics.run(one) for one in read_runs(self._path, PAGE)]
 
-    def run(self, id_: str) -> Json:
+    def run(self, id_: str) -> schema.DiagnosticRunInFull:
         from vitald.ledger import read_run
         from vitald.outputs import diagnostics
 
@@ -251,7 +256,7 @@ class FromLedger:
 class Pages:
     """Events in the order in which they happened, kept compressed; the newest are fetched first, so that these are there if not all fit."""
 
-    def __init__(self, history: History, since: float, write: Callable[[Json], bytes], *, most: int, until: float) -> None:
+    def __init__(self, history: History, since: float, write: Callable[[Mapping[str, object]], bytes], *, most: int, until: float) -> None:
         """`most`: bytes, compressed. `until`: on the monotonic clock, no more are fetched after it."""
         self.cut = ""
         self._kept: list[tuple[int, bytes, object]] = []  # length, compressed, time of the first: the newest first
@@ -289,7 +294,7 @@ class Pages:
         self.cut = f"those before {self._kept[-1][2]} are left out: {why}" if self._kept else why
 
 
-def _backwards(history: History, since: float) -> Iterator[list[Json]]:
+def _backwards(history: History, since: float) -> Iterator[list[schema.Event]]:
     """Pages from the newest to the oldest, each in order. Only the way forward can be asked for, so each page is what follows a number."""
     first, last = history.events(since, limit=1), history.events(since, newest=True, limit=1)
     if not first or not last:
@@ -303,7 +308,7 @@ def _backwards(history: History, since: float) -> Iterator[list[Json]]:
         upper = lower
 
 
-def _number(event: Json) -> int:
+def _number(event: schema.Event) -> int:
     return int(str(event["id"]))
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
 
 from vitald import __version__, toml
 from vitald import config as configs
@@ -29,6 +30,10 @@ from vitald.cli.report_redact import Redactor, configuration
 from vitald.sources.pci import PciInventory
 from vitald.text import escape_unprintable
 
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+T = TypeVar("T")
 CONFIG = Path("/etc/vitald/config.toml")
 _CONFIG_BYTES = 1024 * 1024
 _EVENTS_S = 120.0
@@ -232,7 +237,7 @@ class Report:
         opened, cleared = self._findings(history)
         with self._part("incidents.json"):
             self._json("incidents.json", history.incidents())
-        chains: list[Json] = []
+        chains: list[schema.Why] = []
         with self._part("why.json"):
             for one in opened[:_WHYS]:
                 chains.append(history.why(one["id"]))
@@ -247,9 +252,9 @@ class Report:
                 self._say("how the open findings came to be", _spaced(why.lines, chains[:_TOLD]))
         self._inventory(history)
 
-    def _findings(self, history: History) -> tuple[list[Json], list[Json]]:
-        opened: list[Json] = []
-        cleared: list[Json] = []
+    def _findings(self, history: History) -> tuple[list[schema.Finding], list[schema.Finding]]:
+        opened: list[schema.Finding] = []
+        cleared: list[schema.Finding] = []
         with self._part("findings.json"):
             opened = history.opened()
             ended = history.cleared()
@@ -276,27 +281,28 @@ class Report:
             with self._part("inventory/devices.json"):
                 self._json("inventory/devices.json", history.devices())
 
-    def _listed(self, history: History | None) -> list[Json]:
+    def _listed(self, history: History | None) -> list[schema.DiagnosticRun]:
         """The runs of the time that was asked for, the newest first."""
         with self._part("diagnostics/runs.json"):
             return [one for one in history.runs() if _moment(one["ended"]) >= self._wanted.since] if history is not None else []
         return []
 
-    def _runs(self, history: History, listed: list[Json]) -> None:
+    def _runs(self, history: History, listed: list[schema.DiagnosticRun]) -> None:
         """All of them, and what the newest printed, and those that did not pass."""
-        told: list[Json] = []
+        told: list[dict[str, object]] = []
         kept = 0
         for number, one in enumerate(listed, start=1):
             name = f"diagnostics/run-{number:03}.txt"
+            shown: dict[str, object] = {**one}
             if kept < _RUNS // 2 or (kept < _RUNS and one["outcome"] != "pass"):
                 kept += 1
                 with self._part(name):
-                    one = history.run(str(one["id"]))
-                    raw = str(one.pop("raw"))
+                    shown = {**history.run(one["id"])}
+                    raw = str(shown.pop("raw"))
                     if raw:
                         self._text(name, raw if raw.endswith("\n") else f"{raw}\n")
-                        one["printed"] = name
-            told.append(one)
+                        shown["printed"] = name
+            told.append(shown)
         with self._part("diagnostics/runs.json"):
             self._json("diagnostics/runs.json", told)
 
@@ -316,7 +322,7 @@ class Report:
 
     # --- what the machine itself tells
 
-    def _from_machine(self, runs: list[Json]) -> None:
+    def _from_machine(self, runs: list[schema.DiagnosticRun]) -> None:
         config = self._config
         with self._part("inventory/pci.json"):
             self._json("inventory/pci.json", _pci(config.paths.sysfs))
@@ -383,13 +389,13 @@ def _pci(sysfs: Path) -> list[Json]:
     ]
 
 
-def _spaced(lines: Callable[[Json], Iterable[str]], told: Iterable[Json]) -> Iterator[str]:
+def _spaced(lines: Callable[[T], Iterable[str]], told: Iterable[T]) -> Iterator[str]:
     for one in told:
         yield from lines(one)
         yield ""
 
 
-def _ended(finding: Json) -> float:
+def _ended(finding: schema.Finding) -> float:
     return _moment(finding["clearedAt"])
 
 

@@ -17,12 +17,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
     from vitald.config import Config
     from vitald.model import Event, Finding, FindingKey, Transition, Verdict
+    from vitald.server import schema
     from vitald.sources.kernel_log.saved import Coverage, SavedLog, Stamp, Told
 
 from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
@@ -175,13 +176,14 @@ class _Scan:
             self._print(verdict, coverage, findings)
         return EXIT[verdict.status.value]
 
-    def _dated(self, found: Finding) -> Json:
+    def _dated(self, found: Finding) -> schema.Finding:
         from vitald.outputs import form
 
-        shown = form.finding(found, self._catalog) | {"confirmed": None}  # there is no other witness in a log
         first, last = self._stamps[found.key]
         until = f", last {_words(last)}" if last != first else ""
-        return shown | {
+        shown = {
+            **form.finding(found, self._catalog),
+            "confirmed": None,  # there is no other witness in a log
             "since": form.moment(first.time),
             "last": form.moment(last.time),
             "firstLine": first.number,
@@ -189,6 +191,7 @@ class _Scan:
             "simulatedUntil": None,
             "seen": f"{_words(first)}, {render.times(found.count)}{until}",
         }
+        return cast("schema.Finding", shown)  # as an answer has it, but for what a log cannot say
 
     def _history(self) -> list[Json]:
         """What ended within the log, the strongest first; what came back after its end is among what stands, too."""
@@ -211,7 +214,7 @@ class _Scan:
             for one in sorted(self._ended.values(), key=lambda one: (-one.finding.action.rank, one.first.number))
         ]
 
-    def _print_json(self, verdict: Verdict, coverage: Coverage, findings: list[Json]) -> None:
+    def _print_json(self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]) -> None:
         from vitald.outputs import form
 
         counts = {"lines": coverage.lines, "events": self._events, "untrusted": self._untrusted, "drills": self._drills}
@@ -227,7 +230,7 @@ class _Scan:
         told = {"asOf": as_of, "findings": findings, "ended": self._history(), "endedNotListed": self._forgotten}
         print(json.dumps({"type": "verdict", **form.verdict(verdict), **counts, **unread, **told}))
 
-    def _print(self, verdict: Verdict, coverage: Coverage, findings: list[Json]) -> None:
+    def _print(self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]) -> None:
         drills = f" ({self._drills} of a drill)" if self._drills else ""
         print(f"\n{coverage.lines} lines, {self._events} events{drills}, {self._untrusted} not believed")
         if coverage.unread:

@@ -39,11 +39,12 @@ class DaemonClient:
 
         Raises NoAnswer, Refused.
         """
-        return client.status(self._limit(share), work="prolog")
+        return {**client.status(self._limit(share), work="prolog")}
 
     def ask(self, path: str, body: Json | None = None) -> Json:
         """Its answer to a GET, or with a body to a POST. Raises NoAnswer, Refused."""
-        return client.ask(self._limit(), path, body)
+        answer: Json = client.ask(self._limit(), path, body)
+        return answer
 
     def _limit(self, share: float = 1.0) -> argparse.Namespace:
         timeout = max(0.01, self.seconds_left * share)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import cast
+from typing import TYPE_CHECKING
 
 from vitald import __version__
 from vitald.cli import client, render
 from vitald.cli.check import EXIT
-from vitald.cli.render import Json
 from vitald.text import join_first
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 _SHOWN, _NAMED = 4, 6
 
@@ -35,13 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT[str(status["status"])]
 
 
-def show(status: Json) -> None:
-    flags = render.flag_words(cast("list[Json]", status["findings"]), status)
+def show(status: schema.NodeStatus) -> None:
+    flags = render.flag_words(status["findings"], status)
     drill = "simulated" if status["simulated"] else ""
     head = [render.colour(render.safe(status["host"]), "bold"), render.status_word(str(status["status"]))]
     render.tell("  ".join([*head, render.colour(", ".join(filter(None, [*flags, drill])), "bold")]).rstrip())
-    findings = {finding["id"]: finding for finding in cast("list[Json]", status["findings"])}
-    incidents = cast("list[Json]", status["incidents"])
+    findings = {finding["id"]: finding for finding in status["findings"]}
+    incidents = status["incidents"]
     for incident in incidents[:_SHOWN]:
         print()
         for line in render.incident_lines(incident, findings):
@@ -55,11 +57,11 @@ def show(status: Json) -> None:
             render.tell(f"  and {len(rest) - 8} more incidents: vitald findings")
     _advice(status)
     print()
-    _sources(cast("list[Json]", status["sources"]))
+    _sources(status["sources"])
     _troubles(status)
-    _diagnostics(cast("Json", status.get("diagnostics") or {}))
-    _recovery(cast("Json", status.get("recovery") or {}))
-    watched = [one for one in cast("list[Json]", status["components"]) if one["kind"] != "node"]
+    _diagnostics(status.get("diagnostics"))
+    _recovery(status.get("recovery"))
+    watched = [one for one in status["components"] if one["kind"] != "node"]
     unknown = [render.safe(one["name"]) for one in watched if one["status"] == "unknown"]
     if unknown:
         render.tell(f"  not known how they are: {join_first(unknown, _NAMED)}: vitald components")
@@ -75,7 +77,7 @@ def show(status: Json) -> None:
     )
 
 
-def _sources(sources: list[Json]) -> None:
+def _sources(sources: list[schema.Source]) -> None:
     """Those that look and have nothing to say share a line; so do those that have nothing to look at."""
     fine, absent = [], []
     for source in sources:
@@ -96,41 +98,43 @@ def _sources(sources: list[Json]) -> None:
         render.tell(f"  not present: {', '.join(absent)}")
 
 
-def _diagnostics(told: Json) -> None:
+def _diagnostics(told: schema.DiagnosticOutline | None) -> None:
     """What runs or waits, and what failed when it ran last."""
-    for one in cast("list[Json]", told.get("going") or [])[:1]:
+    if told is None:
+        return
+    for one in (told.get("going") or [])[:1]:
         how = f"waits for {render.safe(one['waitsFor']) or 'its turn'}" if one["stage"] == "waiting" else "runs"
         render.tell(f"  diagnostic {_diagnostic(one)} {how}: vitald diag list")
-    for one in cast("list[Json]", told.get("last") or []):
-        if one["outcome"] == "fail" and not one["preempted"]:
+    for run in told.get("last") or []:
+        if run["outcome"] == "fail" and not run["preempted"]:
             failed = render.colour("FAILED", "bold", "red")
-            why = f": {render.cut(render.safe(one['why']), 80)}" if one["why"] else ""
+            why = f": {render.cut(render.safe(run['why']), 80)}" if run["why"] else ""
             render.tell(
-                f"  diagnostic {_diagnostic(one)} {failed} {render.age(one['ended'])} ago{why}: vitald diag show {render.safe(one['id'])}"
+                f"  diagnostic {_diagnostic(run)} {failed} {render.age(run['ended'])} ago{why}: vitald diag show {render.safe(run['id'])}"
             )
 
 
-def _recovery(told: Json) -> None:
+def _recovery(told: schema.Recovery | None) -> None:
     """What root is asked to do."""
-    request = cast("Json | None", told.get("request"))
+    request = told.get("request") if told is not None else None
     if request is not None:
-        findings = ", ".join(f"#{number}" for number in cast("list[int]", request["findings"])[:_NAMED])
+        findings = ", ".join(f"#{number}" for number in request["findings"][:_NAMED])
         what = "a reboot" if request["action"] == "reboot" else "a replacement"
         render.tell(f"  recovery: {what} is asked for since {render.clock(request['since'])}, for {findings}: vitald recovery")
 
 
-def _diagnostic(one: Json) -> str:
+def _diagnostic(one: schema.DiagnosticAsk) -> str:
     return f"{render.safe(one['check'])} level {one['level']}" if one["level"] else render.safe(one["check"])
 
 
-def _advice(status: Json) -> None:
+def _advice(status: schema.NodeStatus) -> None:
     """What asks for nothing by itself: devices with a record, rules on trial."""
-    suspects = [one for one in cast("list[Json]", status["suspects"]) if one["suspect"]]
-    trials = cast("list[Json]", status["trials"])
+    suspects = [one for one in status["suspects"] if one["suspect"]]
+    trials = status["trials"]
     if suspects or trials:
         print()
     for one in suspects:
-        parts = ", ".join(f"{part['count']} {str(part['kind']).replace('_', ' ')}" for part in cast("list[Json]", one["parts"]))
+        parts = ", ".join(f"{part['count']} {str(part['kind']).replace('_', ' ')}" for part in one["parts"])
         where = one["component"] if one["component"] == one["device"] else f"{one['component']} ({one['device']})"
         render.tell(f"  suspect {render.safe(where)}: score {one['score']} in 28 days: {parts}")
     for trial in trials[:4]:
@@ -139,8 +143,8 @@ def _advice(status: Json) -> None:
         )
 
 
-def _troubles(status: Json) -> None:
-    ledger, kernel = cast("Json", status["ledger"]), cast("Json", status["kernelLog"])
+def _troubles(status: schema.NodeStatus) -> None:
+    ledger, kernel = status["ledger"], status["kernelLog"]
     if not ledger["ok"]:
         render.tell(render.colour(f"  ledger: CANNOT BE WRITTEN: {render.safe(ledger['error'])}", "bold", "magenta"))
         render.tell(

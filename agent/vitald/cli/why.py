@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from typing import cast
+from typing import TYPE_CHECKING
 
 from vitald.cli import client, render, words
-from vitald.cli.render import Json
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +26,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     numbers = [arguments.finding] if arguments.finding else _heads(client.status(arguments))
-    chains = [client.ask(arguments, f"/v1/findings/{number}/why") for number in numbers]
+    chains = [client.ask(arguments, "/v1/findings/{id}/why", id=number) for number in numbers]
     if arguments.json:
         render.emit_json(chains[0] if arguments.finding else {"why": chains})
         return 0
@@ -38,44 +40,44 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _heads(status: Json) -> list[object]:
+def _heads(status: schema.NodeStatus) -> list[int]:
     """One finding of each open incident: the first that it lists is the strongest."""
-    return [cast("list[object]", incident["findings"])[0] for incident in cast("list[Json]", status["incidents"]) if incident["findings"]]
+    return [incident["findings"][0] for incident in status["incidents"] if incident["findings"]]
 
 
-def lines(chain: Json) -> Iterable[str]:
-    finding, rule = cast("Json", chain["finding"]), cast("Json", chain["rule"])
+def lines(chain: schema.Why) -> Iterable[str]:
+    finding, rule = chain["finding"], chain["rule"]
     drill = "SIMULATED " if finding["simulated"] else ""
     yield render.colour(
         f"#{finding['id']} {drill}{render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}", "bold"
     )
     yield "  lines"
-    for event in cast("list[Json]", chain["events"]):
+    for event in chain["events"]:
         yield f"    {render.event_line(event)}"
-    count = cast("int", finding["count"])
-    if count > len(cast("list[Json]", chain["events"])):
+    count = finding["count"]
+    if count > len(chain["events"]):
         yield f"    ({count} in all; vitald events --code {finding['code']} --component {finding['component']} shows them)"
-    incident = cast("Json | None", chain["incident"])
+    incident = chain["incident"]
     if incident is not None:
         yield f"  incident {incident['id']}, {incident['state']}" + (f": {incident['story']}" if incident["story"] else "")
-        for member in cast("list[Json]", incident["members"]):
+        for member in incident["members"]:
             role = "cause" if member["role"] == "root" else "     "
             yield f"    {role} {render.clock(member['first'])}  {member['code']} on {render.safe(member['component'])}, {render.times(member['count'])}  {member['title']}"
         for words in render.job_words(incident):
             yield f"    work  {render.safe(words)}"
     yield f"  rule     {rule['code']}: {rule['title']}"
     yield "  asked"
-    for layer in cast("list[Json]", chain["asked"]):
+    for layer in chain["asked"]:
         mark = "->" if layer["decides"] else "  "
         when = render.when_words(layer["when"])
         yield f"    {mark} {layer['layer']!s:<10} {layer['action']}{when}: {render.safe(layer['because'])}"
-    up = cast("Json", chain["flags"])
+    up = chain["flags"]
     flags = render.flag_words([finding], up)
     yield f"  flags    {', '.join(flags) or 'none'}"
     if words := render.witness_words(finding, full=True):
         yield f"  witness  {words}"
     yield "  history"
-    for change in cast("list[Json]", chain["transitions"]):
+    for change in chain["transitions"]:
         yield f"    {render.clock(change['time'])}  {change['state']}, {change['action']}: {render.safe(change['cause'])}"
     if finding["state"] != "cleared":
-        yield f"  cleared by {'; '.join(cast('list[str]', finding['clears']))}"
+        yield f"  cleared by {'; '.join(finding['clears'])}"

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import anyio
 import structlog
@@ -55,6 +55,9 @@ from vitald.sources.kernel_log.announced import WINDOW_S, Announcement
 from vitald.sources.kernel_log.interpret import Interpreter
 from vitald.sources.nvml.node import NAME as NVML
 from vitald.sources.pci import PciInventory
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
@@ -137,7 +140,8 @@ class Api:
         read_query(request)
         if self.pipeline.wedged():
             raise Refused(503, "the judge is stuck", "see the daemon's log")
-        return web.json_response({"ok": True, "version": __version__})
+        answer: schema.Health = {"ok": True, "version": __version__}
+        return web.json_response(answer)
 
     async def status(self, request: web.Request) -> web.Response:
         wanted = read_query(request, "for").get("for", Work.RUNNING.value)
@@ -148,35 +152,34 @@ class Api:
         now = time.time()
         board, counters = self.board, self.interpreter.counters
         judged = board.verdict(Work(wanted))
-        return web.json_response(
-            {
-                **form.verdict(judged),
-                "components": components.listed(board, self.inventory, judged, components.sights(board, self.inventory), Work(wanted)),
-                "sources": [form.source(source) for source in board.sources.values()],
-                "findings": [form.finding(found, self.catalog) for found in by_strength(board.findings)[:PAGE]],
-                "openFindings": len(board.findings),
-                "incidents": [form.incident(told, own, self.catalog, self.board.jobs.near(told)) for told, own in self._told()[:PAGE]],
-                "trials": [form.finding(found, self.catalog) for found in by_strength(board.trials)[:PAGE]],
-                "suspects": self._suspects(now),
-                "diagnostics": outline(self.diagnostics),
-                "recovery": self.recovery.shown() if self.recovery is not None else None,
-                "ledger": {
-                    "ok": board.ledger.ok,
-                    "error": board.ledger.error,
-                    "unsavedEvents": board.ledger.unsaved,
-                    "droppedEvents": board.ledger.dropped,
-                    "sizeBytes": board.ledger.size_bytes,
-                },
-                "kernelLog": {"recordsRead": counters.read, "recordsLost": counters.lost, "untrusted": counters.untrusted},
-                "profile": self.catalog.profile,
-                "host": socket.gethostname(),
-                "bootId": board.boot_id,
-                "version": __version__,
-                "pid": os.getpid(),
-                "startedAt": form.moment(board.started_at),
-                "time": form.moment(now),
-            }
-        )
+        answer: schema.NodeStatus = {
+            **form.verdict(judged),
+            "components": components.listed(board, self.inventory, judged, components.sights(board, self.inventory), Work(wanted)),
+            "sources": [form.source(source) for source in board.sources.values()],
+            "findings": [form.finding(found, self.catalog) for found in by_strength(board.findings)[:PAGE]],
+            "openFindings": len(board.findings),
+            "incidents": [form.incident(told, own, self.catalog, self.board.jobs.near(told)) for told, own in self._told()[:PAGE]],
+            "trials": [form.finding(found, self.catalog) for found in by_strength(board.trials)[:PAGE]],
+            "suspects": self._suspects(now),
+            "diagnostics": outline(self.diagnostics),
+            "recovery": self.recovery.shown() if self.recovery is not None else None,
+            "ledger": {
+                "ok": board.ledger.ok,
+                "error": board.ledger.error,
+                "unsavedEvents": board.ledger.unsaved,
+                "droppedEvents": board.ledger.dropped,
+                "sizeBytes": board.ledger.size_bytes,
+            },
+            "kernelLog": {"recordsRead": counters.read, "recordsLost": counters.lost, "untrusted": counters.untrusted},
+            "profile": self.catalog.profile,
+            "host": socket.gethostname(),
+            "bootId": board.boot_id,
+            "version": __version__,
+            "pid": os.getpid(),
+            "startedAt": form.moment(board.started_at),
+            "time": form.moment(now),
+        }
+        return web.json_response(answer)
 
     async def findings(self, request: web.Request) -> web.Response:
         query = read_query(request, "state", "limit", "component", "code")
@@ -188,7 +191,11 @@ class Api:
             found = await self._read(lambda: read_findings(self.pipeline.ledger.path, most, component, code))
         else:
             raise Refused(400, f"state: {state[:80]!r} is none of open, cleared")
-        return web.json_response({"findings": [form.finding(one, self.catalog) for one in found], "damaged": form.damaged_in(found)})
+        answer: schema.Findings = {
+            "findings": [form.finding(one, self.catalog) for one in found],
+            "damaged": form.damaged_in(found),
+        }
+        return web.json_response(answer)
 
     async def incidents(self, request: web.Request) -> web.Response:
         """The open ones, the strongest first, and then those that ended or began without a finding a moment ago."""
@@ -196,9 +203,10 @@ class Api:
         open_ones = self._told()
         over = sorted((one for one in self.board.incidents.values() if one.closed_at is not None), key=lambda one: -one.last)
         listed = [*open_ones, *((one, []) for one in over)][: limit_of(query)]
-        return web.json_response(
-            {"incidents": [form.incident(told, own, self.catalog, self.board.jobs.near(told)) for told, own in listed]}
-        )
+        answer: schema.Incidents = {
+            "incidents": [form.incident(told, own, self.catalog, self.board.jobs.near(told)) for told, own in listed]
+        }
+        return web.json_response(answer)
 
     async def why(self, request: web.Request) -> web.Response:
         """How a finding came to be, from the lines to the flags."""
@@ -230,7 +238,7 @@ class Api:
         incidents = self.board.incidents
         return [(incidents.get(head.incident) or alone(head), own) for head, own in told(self.board.findings, incidents)]
 
-    def _suspects(self, now: float) -> list[form.Json]:
+    def _suspects(self, now: float) -> list[schema.Suspect]:
         watched = (Component(device.kind, device.address) for device in self.inventory.watched())
         names = {self.board.identity(component): component.name for component in watched}
         return form.suspects(self.board.suspects(now), self.catalog, names)[:PAGE]
@@ -258,7 +266,12 @@ class Api:
             stored = self._from_memory(wanted)
         damaged = form.damaged_in(stored)
         more = len(stored) + damaged == wanted.limit and not wanted.newest
-        return web.json_response({"events": [form.event(one) for one in stored], "damaged": damaged, "next": stored.last if more else None})
+        answer: schema.Events = {
+            "events": [form.event(one) for one in stored],
+            "damaged": damaged,
+            "next": stored.last if more else None,
+        }
+        return web.json_response(answer)
 
     async def components(self, request: web.Request) -> web.Response:
         read_query(request)
@@ -268,7 +281,8 @@ class Api:
         read_query(request)
         board, source = self.board, self.board.sources.get(NVML)
         listed = gpus.listed(board, self.inventory)
-        return web.json_response({"gpus": listed, "source": form.source(source) if source is not None else None})
+        answer: schema.Gpus = {"gpus": listed, "source": form.source(source) if source is not None else None}
+        return web.json_response(answer)
 
     async def rule(self, request: web.Request) -> web.Response:
         read_query(request)
@@ -309,7 +323,7 @@ class Api:
                         response, {"type": "incident", "incident": form.incident(change, own, self.catalog, self.board.jobs.near(change))}
                     )
                 else:
-                    await _line(response, {"type": "finding", **form.transition(change, self.catalog)})
+                    await _line(response, form.transition(change, self.catalog))
                 if subscription.queue.empty():
                     shown = await self._show_verdict(response, shown)
             await _line(response, {"type": "lagged", "hint": "read /v1/events for what was missed, then watch again"})
@@ -353,7 +367,8 @@ class Api:
         if found is None:
             raise Refused(404, f"no open finding {audit.target}", "vitald findings shows the open ones")
         log.info(audit.verb, finding=audit.target, uid=audit.uid, pid=audit.pid, reason=audit.reason)
-        return web.json_response({"finding": form.finding(found, self.catalog)})
+        answer: schema.OneFinding = {"finding": form.finding(found, self.catalog)}
+        return web.json_response(answer)
 
     async def announce(self, request: web.Request) -> web.Response:
         peer = who_changes(request)
@@ -366,7 +381,8 @@ class Api:
             raise Refused(400, "line: no rule recognises it, so a drill with it would show nothing", "try it with: vitald scan -")
         made = self.interpreter.announcements.announce(line, time.time(), hold)
         log.warning("drill_announced", id=made.id, line=line, uid=peer.uid, pid=peer.pid)
-        return web.json_response({**self._drill(made), "writeTo": str(self.inject_path), "windowSeconds": WINDOW_S}, status=201)
+        answer: schema.AnnouncedDrill = {**self._drill(made), "writeTo": str(self.inject_path), "windowSeconds": WINDOW_S}
+        return web.json_response(answer, status=201)
 
     async def injection(self, request: web.Request) -> web.Response:
         read_query(request)
@@ -375,7 +391,7 @@ class Api:
             raise Refused(404, "no such drill")
         return web.json_response(self._drill(made))
 
-    def _drill(self, made: Announcement) -> form.Json:
+    def _drill(self, made: Announcement) -> schema.Drill:
         seen = next((one for one in reversed(self.board.recent) if one.event.identity == made.seen), None)
         finding = None
         if seen is not None:
@@ -390,7 +406,7 @@ class Api:
             "simulatedUntil": form.moment(made.simulated_until),
         }
 
-    async def _show_verdict(self, response: web.StreamResponse, shown: form.Json | None) -> form.Json:
+    async def _show_verdict(self, response: web.StreamResponse, shown: schema.Verdict | None) -> schema.Verdict:
         judged = form.verdict(self.board.verdict())
         if judged != shown:
             await _line(response, {"type": "verdict", **judged})
@@ -466,5 +482,5 @@ def _audit(peer: Peer, verb: str, number: int, body: form.Json) -> Audit:
     return Audit(time=time.time(), uid=peer.uid, pid=peer.pid, verb=verb, target=str(number), reason=reason_of(body))
 
 
-async def _line(response: web.StreamResponse, value: form.Json) -> None:
+async def _line(response: web.StreamResponse, value: schema.WatchLine) -> None:
     await asyncio.wait_for(response.write(json.dumps(value).encode() + b"\n"), _WRITE_S)

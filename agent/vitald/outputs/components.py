@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vitald.board import Board, Sight
 from vitald.config import POLLED
 from vitald.judge.verdict import Work, status_of
 from vitald.model import NODE, Action, Component, ComponentKind, Finding, Status, Verdict
 from vitald.outputs import form
-from vitald.outputs.form import Json
 from vitald.sources.nvml.node import NAME as NVML
 from vitald.sources.pci import PciDevice, PciInventory
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 Sights = Mapping[Component, Sequence[Sight]]
 
@@ -54,13 +57,13 @@ def sights(board: Board, inventory: PciInventory, more: Iterable[Component] = ()
     return board.sights({NVML: [*gpus, *more]})
 
 
-def listed(board: Board, inventory: PciInventory, whole: Verdict, seen: Sights, work: Work = Work.RUNNING) -> list[Json]:
+def listed(board: Board, inventory: PciInventory, whole: Verdict, seen: Sights, work: Work = Work.RUNNING) -> list[schema.Component]:
     """Whatever PCI shows, a source reads or has an open finding, each with its own verdict; the node has the `whole` one."""
     on_pci = {Component(device.kind, device.address): device for device in inventory.watched()}
     own: dict[Component, list[Finding]] = {component: [] for component in (NODE, *on_pci, *filter(_one, seen))}
     for found in board.findings:
         own.setdefault(found.component, []).append(found)
-    shown: list[Json] = []
+    shown: list[schema.Component] = []
     for component, findings in sorted(own.items(), key=lambda one: _order(one[0])):
         unseen = [f"{sight.source}: {sight.unseen}" for sight in seen.get(component, ()) if sight.unseen]
         shown.append(
@@ -79,15 +82,14 @@ def listed(board: Board, inventory: PciInventory, whole: Verdict, seen: Sights, 
     return shown
 
 
-def in_full(board: Board, inventory: PciInventory) -> Json:
+def in_full(board: Board, inventory: PciInventory) -> schema.Components:
     """The answer of /v1/components."""
     seen = sights(board, inventory)
-    shown = listed(board, inventory, board.verdict(), seen)
-    for one in shown:
-        component = Component.parse(str(one["name"]))
+    shown: list[schema.WatchedComponent] = []
+    for one in listed(board, inventory, board.verdict(), seen):
+        component = Component.parse(one["name"])
         by = seen.get(component, ())
-        one["identity"] = _identity(board, component, by)
-        one["sights"] = [_sight(sight) for sight in by]
+        shown.append({**one, "identity": _identity(board, component, by), "sights": [_sight(sight) for sight in by]})
     return {
         "components": shown,
         "coverage": [_coverage(one) for one in coverage(seen)],
@@ -159,13 +161,13 @@ def _identity(board: Board, component: Component, by: Iterable[Sight]) -> str | 
     return next((name for name in names if name not in ("", component.name, component.id)), None)
 
 
-def _attributes(device: PciDevice | None) -> Json:
+def _attributes(device: PciDevice | None) -> schema.PciAttributes:
     if device is None:
         return {}
     return {"pci": device.address, "vendor": f"{device.vendor:04x}", "device": f"{device.device:04x}", "driver": device.driver}
 
 
-def _sight(sight: Sight) -> Json:
+def _sight(sight: Sight) -> schema.Sight:
     read = sight.readings
     return {
         "name": sight.source,
@@ -179,7 +181,7 @@ def _sight(sight: Sight) -> Json:
     }
 
 
-def _coverage(one: Coverage) -> Json:
+def _coverage(one: Coverage) -> schema.Coverage:
     return {
         "source": one.source,
         "kind": one.kind.value,

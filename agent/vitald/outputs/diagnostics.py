@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aiohttp import web
 
@@ -24,6 +24,9 @@ from vitald.ledger import LedgerError
 from vitald.model.diagnostic import Ask, Due, Fault, Going, Measure, Refusal, Run, Test
 from vitald.outputs import form
 from vitald.outputs.request import Refused, limit_of, read_body, read_query, reason_of, value_of, who_changes
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 _READ_S = 5.0
 _GPUS, _INDEX, _LEVEL = 64, 4095, 100
@@ -82,14 +85,13 @@ class DiagnosticRoutes:
         """What can be run here, what runs, what comes next, and how it went the last time."""
         read_query(request)
         shown = self._diagnostics
-        return web.json_response(
-            {
-                "checks": [check(one, shown.missing.get(name, "not looked for yet")) for name, one in shown.checks.items()],
-                **outline(shown),
-                "due": [due(one) for one in shown.due],
-                "blocked": shown.blocked,
-            }
-        )
+        answer: schema.Diagnostics = {
+            "checks": [check(one, shown.missing.get(name, "not looked for yet")) for name, one in shown.checks.items()],
+            **outline(shown),
+            "due": [due(one) for one in shown.due],
+            "blocked": shown.blocked,
+        }
+        return web.json_response(answer)
 
     async def runs(self, request: web.Request) -> web.Response:
         """Those that have ended, the newest first."""
@@ -98,7 +100,8 @@ class DiagnosticRoutes:
         if wanted is not None:
             self._check(wanted)
         listed = await self._read(lambda: self._read_runs(most, wanted))
-        return web.json_response({"runs": [run(one) for one in listed], "damaged": form.damaged_in(listed)})
+        answer: schema.DiagnosticRuns = {"runs": [run(one) for one in listed], "damaged": form.damaged_in(listed)}
+        return web.json_response(answer)
 
     async def one(self, request: web.Request) -> web.Response:
         read_query(request)
@@ -120,7 +123,8 @@ class DiagnosticRoutes:
             begun = self._diagnostics.ask(asked)
         except Refusal as refusal:
             raise Refused(409, str(refusal), refusal.hint) from None
-        return web.json_response({"going": going(begun)}, status=202)
+        answer: schema.OneGoing = {"going": going(begun)}
+        return web.json_response(answer, status=202)
 
     async def cancel(self, request: web.Request) -> web.Response:
         """End a run, or take it out of the queue. Answers at once; its programs get their time to end."""
@@ -131,7 +135,8 @@ class DiagnosticRoutes:
         if ended is None:
             error = "no diagnostic runs" if id_ is None else f"no diagnostic {id_} runs or waits"
             raise Refused(409, error, "vitald diag list shows what does")
-        return web.json_response({"going": going(ended)})
+        answer: schema.OneGoing = {"going": going(ended)}
+        return web.json_response(answer)
 
     def _ask_of(self, body: Json, by: str) -> Ask:
         names = f"one of {', '.join(self._diagnostics.checks)}"
@@ -192,12 +197,12 @@ def _gpus_of(body: Json) -> tuple[int, ...]:
 # --- how they are told
 
 
-def outline(shown: Shown) -> Json:
+def outline(shown: Shown) -> schema.DiagnosticOutline:
     """What runs and waits, and the last run of each kind: what `/v1/status` shows too."""
     return {"going": [going(one) for one in shown.going], "last": [run(one) for _, one in sorted(shown.last.items())]}
 
 
-def check(one: Check, missing: str) -> Json:
+def check(one: Check, missing: str) -> schema.DiagnosticCheck:
     """By level, where it has levels; else all is under `0`. A period of 0: on request only. `missing`: looked for elsewhere, as that blocks."""
     return {
         "name": one.name,
@@ -210,15 +215,14 @@ def check(one: Check, missing: str) -> Json:
     }
 
 
-def due(one: Due) -> Json:
+def due(one: Due) -> schema.DiagnosticDue:
     return {"check": one.check, "level": one.level, "at": form.moment(one.at), "waitsFor": one.waits_for}
 
 
-def going(one: Going) -> Json:
+def going(one: Going) -> schema.DiagnosticGoing:
     """`elapsed` is 0 while it waits."""
     return {
-        "id": one.id,
-        **_ask(one.ask),
+        **_ask(one.id, one.ask),
         "stage": one.stage.value,
         "askedAt": form.moment(one.asked_at),
         "began": form.moment(one.began),
@@ -229,11 +233,10 @@ def going(one: Going) -> Json:
     }
 
 
-def run(one: Run) -> Json:
+def run(one: Run) -> schema.DiagnosticRun:
     report = one.report
     return {
-        "id": one.id,
-        **_ask(one.ask),
+        **_ask(one.id, one.ask),
         "began": form.moment(one.began),
         "ended": form.moment(one.ended),
         "seconds": round(max(0.0, one.ended - one.began), 3),
@@ -251,7 +254,7 @@ def run(one: Run) -> Json:
     }
 
 
-def in_full(one: Run) -> Json:
+def in_full(one: Run) -> schema.DiagnosticRunInFull:
     """With what was printed, and all that was read out of it."""
     report = one.report
     return {
@@ -264,11 +267,11 @@ def in_full(one: Run) -> Json:
     }
 
 
-def _ask(ask: Ask) -> Json:
-    return {"check": ask.check, "level": ask.level, "gpus": list(ask.gpus), "by": ask.by, "reason": ask.reason}
+def _ask(id_: str, ask: Ask) -> schema.DiagnosticAsk:
+    return {"id": id_, "check": ask.check, "level": ask.level, "gpus": list(ask.gpus), "by": ask.by, "reason": ask.reason}
 
 
-def _test(test: Test) -> Json:
+def _test(test: Test) -> schema.DiagnosticTest:
     return {
         "name": test.name,
         "category": test.category,
@@ -278,7 +281,7 @@ def _test(test: Test) -> Json:
     }
 
 
-def _fault(fault: Fault) -> Json:
+def _fault(fault: Fault) -> schema.DiagnosticFault:
     return {
         "code": fault.code,
         "test": fault.test,
@@ -294,7 +297,7 @@ def _fault(fault: Fault) -> Json:
     }
 
 
-def _measure(measure: Measure) -> Json:
+def _measure(measure: Measure) -> schema.DiagnosticMeasure:
     return {
         "name": measure.name,
         "device": measure.device,

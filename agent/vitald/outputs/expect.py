@@ -8,6 +8,7 @@ Refuses  counting and learning, which the source does.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
@@ -17,11 +18,13 @@ from vitald.outputs.request import Refused, read_body, read_query, reason_of, wh
 from vitald.sources.expected import KINDS, VERSIONS, Expected, Unsettled
 from vitald.sources.polled import Polled
 
+if TYPE_CHECKING:
+    from vitald.server import schema
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 CONFIRMED = "vitald/confirmed"
 _BY_NVML = "source nvml knows each of them by its UUID"
-Json = dict[str, object]
 
 
 class ExpectRoutes:
@@ -55,12 +58,13 @@ class ExpectRoutes:
         await self._store(self._source.told(CONFIRMED, {**confirmed, "by": peer.name, "reason": reason}, text))
         self._source.look_now()
         log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=reason)
-        return web.json_response({"confirmed": confirmed, **answer(self._expected)})
+        told: schema.Confirmed = {"confirmed": confirmed, **answer(self._expected)}
+        return web.json_response(told)
 
 
-def answer(expected: Expected) -> Json:
+def answer(expected: Expected) -> schema.Expected:
     """What is expected, why, and what is here. Null is what nobody knows."""
-    counts: list[Json] = []
+    counts: list[schema.ExpectedCount] = []
     for kind, title in KINDS.items():
         wanted, here = expected.wanted(kind), expected.here.get(kind)
         counts.append(
@@ -74,7 +78,9 @@ def answer(expected: Expected) -> Json:
                 "because": wanted.because if wanted is not None else "" if kind in expected.judged else _BY_NVML,
             }
         )
-    versions = [{"name": name, "here": expected.versions.get(name), "expected": list(expected.may_run(name))} for name in VERSIONS]
+    versions: list[schema.ExpectedVersion] = [
+        {"name": name, "here": expected.versions.get(name), "expected": list(expected.may_run(name))} for name in VERSIONS
+    ]
     return {
         "instanceType": expected.machine,
         "counts": counts,

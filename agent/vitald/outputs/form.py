@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 from vitald.catalog import Catalog, Rule
 from vitald.jobs import Job
@@ -14,9 +15,18 @@ from vitald.ledger import Listed, Past, StoredEvent
 from vitald.model import Acceptance, Action, Event, Finding, Incident, Member, Sample, SourceHealth, SourceState, Transition, Verdict
 from vitald.timestamps import format_rfc3339
 
+if TYPE_CHECKING:
+    from vitald.server import schema
+
 Json = dict[str, object]
 
 
+@overload
+def moment(time: float) -> str: ...
+@overload
+def moment(time: None) -> None: ...
+@overload
+def moment(time: float | None) -> str | None: ...
 def moment(time: float | None) -> str | None:
     """RFC 3339, UTC, milliseconds."""
     return None if time is None else format_rfc3339(time)
@@ -27,7 +37,7 @@ def damaged_in(listed: Sequence[object]) -> int:
     return listed.damaged if isinstance(listed, Listed) else 0
 
 
-def event(stored: StoredEvent) -> Json:
+def event(stored: StoredEvent) -> schema.Event:
     seen = stored.event
     return {
         "id": stored.id,
@@ -46,7 +56,7 @@ def event(stored: StoredEvent) -> Json:
     }
 
 
-def finding(found: Finding, catalog: Catalog) -> Json:
+def finding(found: Finding, catalog: Catalog) -> schema.Finding:
     entry = rule_of(found, catalog)
     ruling = entry.rule_on(found.fields)
     asked = found.asked
@@ -86,7 +96,7 @@ def finding(found: Finding, catalog: Catalog) -> Json:
     }
 
 
-def acceptance(accepted: Acceptance | None) -> Json | None:
+def acceptance(accepted: Acceptance | None) -> schema.Acceptance | None:
     """Who lives with a finding until when; null where nobody does."""
     if accepted is None:
         return None
@@ -98,7 +108,7 @@ def acceptance(accepted: Acceptance | None) -> Json | None:
     }
 
 
-def flags(judged: Verdict) -> dict[str, bool]:
+def flags(judged: Verdict) -> schema.Flags:
     """What is asked for, and whether it rests on more than the text of a log."""
     return {
         "rebootRequired": judged.reboot_required,
@@ -108,7 +118,7 @@ def flags(judged: Verdict) -> dict[str, bool]:
     }
 
 
-def verdict(judged: Verdict) -> Json:
+def verdict(judged: Verdict) -> schema.Verdict:
     return {
         "status": judged.status.value,
         **flags(judged),
@@ -118,11 +128,11 @@ def verdict(judged: Verdict) -> Json:
     }
 
 
-def transition(changed: Transition, catalog: Catalog) -> Json:
-    return {"cause": changed.cause, "event": changed.event, "finding": finding(changed.finding, catalog)}
+def transition(changed: Transition, catalog: Catalog) -> schema.WatchFinding:
+    return {"type": "finding", "cause": changed.cause, "event": changed.event, "finding": finding(changed.finding, catalog)}
 
 
-def source(health: SourceHealth) -> Json:
+def source(health: SourceHealth) -> schema.Source:
     """`deadline` is the moment by which it must have looked again."""
     fresh = health.fresh(time.monotonic())
     return {
@@ -134,17 +144,22 @@ def source(health: SourceHealth) -> Json:
     }
 
 
-def plain(value: Sample) -> object:
+def plain(value: Sample) -> schema.Reading:
     """A reading: whole numbers are written as such; a part that could not be read is null."""
     if isinstance(value, tuple):
-        return [plain(part) for part in value]
+        return [_plain_part(part) for part in value]
+    return cast("schema.Reading", _plain_part(value))  # what stands alone was read
+
+
+def _plain_part(value: float | str) -> float | str | None:
     if isinstance(value, float) and math.isnan(value):
         return None
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def job(seen: Job) -> Json:
+def job(seen: Job) -> schema.Job:
     """`state`: `lost` where nobody told its end; `ended` is then when it cannot have run any more."""
+    state: Literal["running", "ended", "died", "lost"]
     state = "running" if seen.ended is None else "lost" if seen.lost else "died" if seen.failed else "ended"
     return {
         "job": seen.id,
@@ -159,7 +174,7 @@ def job(seen: Job) -> Json:
     }
 
 
-def incident(told: Incident, findings: Iterable[Finding], catalog: Catalog, jobs: Iterable[Job] = ()) -> Json:
+def incident(told: Incident, findings: Iterable[Finding], catalog: Catalog, jobs: Iterable[Job] = ()) -> schema.Incident:
     """One story: its root, what it asks for, and its members, the root first. `findings` are its open ones, `jobs` the work near it."""
     own = by_strength(list(findings))
     root = catalog.rule(told.root.code)
@@ -189,7 +204,7 @@ def incident(told: Incident, findings: Iterable[Finding], catalog: Catalog, jobs
     }
 
 
-def _member(member: Member, is_root: bool, catalog: Catalog) -> Json:
+def _member(member: Member, is_root: bool, catalog: Catalog) -> schema.Member:
     return {
         "component": member.component.name,
         "code": member.code,
@@ -203,8 +218,8 @@ def _member(member: Member, is_root: bool, catalog: Catalog) -> Json:
 
 
 def why(
-    past: Past, told: Incident | None, own: Iterable[Finding], catalog: Catalog, flags: Mapping[str, bool], jobs: Iterable[Job] = ()
-) -> Json:
+    past: Past, told: Incident | None, own: Iterable[Finding], catalog: Catalog, flags: schema.Flags, jobs: Iterable[Job] = ()
+) -> schema.Why:
     """The chain of one finding: lines, events, incident, rule, layers of what is asked for, flags, and every transition."""
     found = past.finding
     entry = rule_of(found, catalog)
@@ -230,7 +245,7 @@ def why(
             for name, one, source in layers
             if one is not None
         ],
-        "flags": dict(flags),
+        "flags": flags,
         "transitions": [
             {"time": moment(one.time), "state": one.state, "action": one.action, "cause": one.cause, "event": one.event}
             for one in past.transitions
@@ -238,7 +253,9 @@ def why(
     }
 
 
-def suspects(scored: Mapping[str, tuple[float, list[tuple[str, int, float]]]], catalog: Catalog, names: Mapping[str, str]) -> list[Json]:
+def suspects(
+    scored: Mapping[str, tuple[float, list[tuple[str, int, float]]]], catalog: Catalog, names: Mapping[str, str]
+) -> list[schema.Suspect]:
     """Lemon scores, the highest first. `names` says in which slot a device is."""
     return [
         {
@@ -272,7 +289,7 @@ def scan_event(number: int, raw: str, seen: Event, time: float | None = None) ->
     }
 
 
-def rule(entry: Rule) -> Json:
+def rule(entry: Rule) -> schema.Rule:
     """A catalogue entry, as `vitald explain` and the API show it."""
     return {
         "code": entry.code,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, cast
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -12,9 +13,11 @@ from vitald.model import Component, ComponentKind, Readings
 from vitald.outputs import form
 from vitald.outputs.components import sights, status
 from vitald.outputs.families import Family, Who, counter, counters, gauge, gauges, made
-from vitald.outputs.form import Json
 from vitald.sources.nvml.node import NAME as NVML
 from vitald.sources.pci import PciInventory
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 LABELS = ("gpu", "uuid", "pci_bus_id", "model")
 _PLACE = ("chassis_serial", "chassis_slot", "tray_index", "host_id")
@@ -204,13 +207,13 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def listed(board: Board, inventory: PciInventory) -> list[Json]:
+def listed(board: Board, inventory: PciInventory) -> list[schema.Gpu]:
     """Each GPU that PCI shows or that was read: who it is, how it is, and what is known of it."""
     by_component = {one.component: one for one in board.readings.get(NVML, ())}
     components = {Component(device.kind, device.address) for device in inventory.watched() if device.kind is ComponentKind.GPU}
     components |= set(by_component) | {finding.component for finding in board.findings if finding.component.kind is ComponentKind.GPU}
     seen = sights(board, inventory, components)
-    gpus: list[Json] = []
+    gpus: list[schema.Gpu] = []
     for component in sorted(components, key=lambda one: one.id):
         own = [finding for finding in board.findings if finding.component == component]
         read = by_component.get(component)
@@ -225,7 +228,7 @@ def listed(board: Board, inventory: PciInventory) -> list[Json]:
                 "looked": form.moment(read.time) if read is not None else None,
                 "fresh": read is not None and not any(sight.unseen for sight in by if sight.source == NVML),
                 "simulated": read.simulated if read is not None else any(finding.simulated for finding in own),
-                "identity": {name: form.plain(values[name]) for name in _WHO if name in values},
+                "identity": cast("schema.GpuIdentity", {name: form.plain(values[name]) for name in _WHO if name in values}),
                 "slot": inventory.slots.get(component.id.rpartition(".")[0]),
                 "readings": {name: form.plain(value) for name, value in sorted(values.items()) if name not in _WHO},
                 "notObservable": dict(sorted(read.missing.items())) if read is not None else {},

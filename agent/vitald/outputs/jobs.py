@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from aiohttp import web
@@ -27,6 +27,9 @@ from vitald.model.diagnostic import Ask, Going, Refusal
 from vitald.outputs import form
 from vitald.outputs.request import Refused, limit_of, read_body, read_query, value_of, who_changes
 from vitald.sources.facts import Facts
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
@@ -66,7 +69,11 @@ class JobRoutes:
         """Those that run, the latest first, and those that ended, too."""
         most, jobs = limit_of(read_query(request, "limit")), self._board.jobs
         running, recent = [*jobs.running.values()][::-1], [*jobs.recent][::-1]
-        return web.json_response({"running": [form.job(job) for job in running[:most]], "recent": [form.job(job) for job in recent[:most]]})
+        answer: schema.Jobs = {
+            "running": [form.job(job) for job in running[:most]],
+            "recent": [form.job(job) for job in recent[:most]],
+        }
+        return web.json_response(answer)
 
     async def tell(self, request: web.Request) -> web.Response:
         """A job begins, or has ended."""
@@ -100,7 +107,7 @@ class JobRoutes:
         if clearing is not None:
             await asyncio.shield(clearing)
 
-    async def _end(self, job: Job, *, diagnose: bool) -> form.Json:
+    async def _end(self, job: Job, *, diagnose: bool) -> schema.JobTold:
         if self._diagnostics is not None:
             self._diagnostics.job_ends(job.id)
         if (saying := self._beginning.get(job.id)) is not None:
@@ -117,7 +124,7 @@ class JobRoutes:
         wanted = diagnose and (job.failed or bool(left))
         return _answer(told, left, self._ask(job, left) if wanted else None)
 
-    def _ask(self, job: Job, left: list[Finding]) -> form.Json:
+    def _ask(self, job: Job, left: list[Finding]) -> schema.AskedDiagnostic:
         numbers = ", ".join(f"#{found.id}" for found in left[:_NAMED])
         why = " and ".join(filter(None, [f"ended with {job.end}" if job.end else "", f"left {numbers}" if numbers else ""]))
         try:
@@ -145,7 +152,7 @@ def read_jobs(path: Path) -> list[Event]:
     return [one.event for one in sorted(stored, key=lambda one: one.id)]
 
 
-def _answer(job: Job | None, left: Sequence[Finding] = (), diagnostic: form.Json | None = None) -> form.Json:
+def _answer(job: Job | None, left: Sequence[Finding] = (), diagnostic: schema.AskedDiagnostic | None = None) -> schema.JobTold:
     return {"ok": True, "job": form.job(job) if job is not None else None, "left": [one.id for one in left], "diagnostic": diagnostic}
 
 

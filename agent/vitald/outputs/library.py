@@ -12,13 +12,16 @@ import asyncio
 import errno
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from vitald import __version__
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("http")
 
@@ -32,7 +35,10 @@ def sign(response: web.StreamResponse) -> None:
 
 
 def error(status: int, what: str, hint: str = "") -> web.Response:
-    return web.json_response({"error": what, "hint": hint} if hint else {"error": what}, status=status)
+    answer: schema.Error = {"error": what}
+    if hint:
+        answer["hint"] = hint
+    return web.json_response(answer, status=status)
 
 
 def of_library(raised: web.HTTPException, what: str = "", hint: str = "") -> web.Response:

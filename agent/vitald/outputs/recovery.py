@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import structlog
@@ -31,6 +32,9 @@ from vitald.model import Finding, SourceState
 from vitald.outputs import form
 from vitald.recovery.request import FILE, Kind, Request, ground_of, render, wanted
 from vitald.sources.files import presentable
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("recovery")
 
@@ -60,13 +64,18 @@ class Asking:
     def mode(self) -> str:
         return self._settings().mode
 
-    def shown(self) -> form.Json:
+    def shown(self) -> schema.Recovery:
         """For /v1/status."""
         asked = self.request
         if asked is None:
             return {"mode": self.mode, "request": None}
         findings = [one.id for one in asked.grounds]
-        told = {"id": asked.id, "action": asked.kind.value, "since": form.moment(self.asked_at), "findings": findings}
+        told: schema.RecoveryRequest = {
+            "id": asked.id,
+            "action": asked.kind.value,
+            "since": form.moment(self.asked_at or asked.time),
+            "findings": findings,
+        }
         return {"mode": self.mode, "request": told}
 
     def metrics(self) -> Iterator[Metric]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
@@ -22,6 +23,9 @@ from vitald.outputs import form
 from vitald.outputs.request import Refused, read_body, reason_of, seconds_of, value_of, who_changes
 from vitald.sources.nvml.release import Releases
 from vitald.sources.pci import PciInventory
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
@@ -67,17 +71,16 @@ class ReleaseRoutes:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._stored(), _SHOWN_S)
         log.warning("released", gpus=wanted or "all", seconds=seconds, uid=peer.uid, pid=peer.pid, reason=reason)
-        return web.json_response(
-            {
-                "gpus": [f"gpu/{gpu}" for gpu in wanted],
-                "seconds": seconds,
-                "until": form.moment(time.time() + seconds),
-                "holders": [{"pid": pid, "process": name} for pid, name in report.holders],
-                "notLookedAt": report.hidden,
-                "stuck": list(report.stuck),
-                "free": not (report.holders or report.stuck),
-            }
-        )
+        answer: schema.Released = {
+            "gpus": [f"gpu/{gpu}" for gpu in wanted],
+            "seconds": seconds,
+            "until": form.moment(time.time() + seconds),
+            "holders": [{"pid": pid, "process": name} for pid, name in report.holders],
+            "notLookedAt": report.hidden,
+            "stuck": list(report.stuck),
+            "free": not (report.holders or report.stuck),
+        }
+        return web.json_response(answer)
 
     async def end(self, request: web.Request) -> web.Response:
         """Take everything back now."""
@@ -85,7 +88,8 @@ class ReleaseRoutes:
         await read_body(request)
         ended = self._releasing().end(f"{peer.name}, pid {peer.pid}")
         log.info("release_ended", uid=peer.uid, pid=peer.pid, ended=ended)
-        return web.json_response({"ended": ended})
+        answer: schema.ReleaseEnded = {"ended": ended}
+        return web.json_response(answer)
 
     def _gpus_of(self, body: form.Json) -> list[str]:
         """The PCI addresses of those that are meant; none for all of them."""

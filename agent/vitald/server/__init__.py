@@ -1,0 +1,1 @@
+"""The contract of the API, and later its server."""

@@ -1,0 +1,307 @@
+"""
+agent/vitald/outputs/openapi.json, made from the types of the API:
+
+    python -m tests.openapi        writes it
+
+A test keeps the two in step.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import json
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from vitald.server import operations, schema
+from vitald.server.operations import OPERATIONS, Operation, Parameter, Problem
+
+Json = dict[str, object]
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "agent/vitald/outputs/openapi.json"
+# As it was promised before there were names for all: tests/data/api-v1.json.
+_IN_PLACE = ("AskedDiagnostic", "Reading")
+_SCALARS = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+    object: "object",
+}
+
+
+def document() -> Json:
+    """The whole document."""
+    writer = _SchemaWriter()
+    paths: dict[str, Json] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation, writer)
+    problems = (problem for operation in OPERATIONS for problem in _problems(operation))
+    responses = {one.name: _problem(one, writer) for one in problems}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "vitald",
+            "version": "1",
+            "summary": operations.SUMMARY,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+            "description": operations.DESCRIPTION,
+        },
+        "servers": [{"url": operations.SERVER, "description": operations.SERVER_DESCRIPTION}],
+        "tags": [{"name": name, "description": text} for name, text in operations.TAGS.items()],
+        "paths": paths,
+        "components": {
+            "responses": responses,
+            "schemas": dict(sorted(writer.schemas.items())),
+        },
+    }
+
+
+def text() -> str:
+    """The document as it is kept: a client and a reviewer read it as text."""
+    return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
+
+
+def schema_of(kind: object) -> Json:
+    """JSON Schema of one type."""
+    return _SchemaWriter().of(kind)
+
+
+class _SchemaWriter:
+    """JSON Schema of types. Each public one is written once, in `schemas`, and referred to."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[str, Json] = {}
+
+    def of(self, kind: object, description: str = "") -> Json:
+        """The schema of a type where it is used; the description is of this use."""
+        name = _name_of(kind)
+        if not name or name.startswith("_") or name in _IN_PLACE:
+            own = _descriptions_of_names().get(name, "")
+            return self.in_full(kind, description or own)
+        if name not in self.schemas:
+            self.schemas[name] = {}  # a type may be within itself
+            self.schemas[name] = self.in_full(kind, _descriptions_of_names().get(name, ""))
+        reference: Json = {"$ref": f"#/components/schemas/{name}"}
+        return {**reference, "description": description} if description else reference
+
+    def in_full(self, kind: Any, description: str = "") -> Json:
+        """The schema of a type, written out."""
+        described: Json = {"description": description} if description else {}
+        if typing.is_typeddict(kind):
+            return {**self._table(kind), **_described_class(kind), **described}
+        origin, parts = typing.get_origin(kind), typing.get_args(kind)
+        if origin is typing.Annotated:
+            written = self.in_full(parts[0], description)
+            for one in parts[1:]:
+                written |= _keywords(one)
+            return written
+        if origin in (typing.Union, types.UnionType):
+            return {**self._choice(parts), **described}
+        if origin is typing.Literal:
+            return {**_words(parts), **described}
+        if origin is list:
+            return {"type": "array", **described, "items": self.of(parts[0])}
+        if isinstance(origin, type) and issubclass(origin, Mapping):
+            return {"type": "object", **described, **self._map(*parts)}
+        return {"type": _SCALARS[kind], **described}
+
+    def _table(self, kind: Any) -> Json:
+        hints = typing.get_type_hints(kind, include_extras=True)
+        described = _descriptions_of_keys(kind)
+        written: Json = {"type": "object"}
+        required = [key for key in hints if key in kind.__required_keys__]
+        if required:
+            written["required"] = required
+        if hints:
+            keys = {key: self.of(hint, described.get(key, "")) for key, hint in hints.items()}
+            written["properties"] = keys
+        return written
+
+    def _choice(self, parts: tuple[Any, ...]) -> Json:
+        if all(part in _SCALARS for part in parts):
+            return {"type": [_SCALARS[part] for part in parts]}
+        scalars = [part for part in parts if part in _SCALARS and part is not type(None)]
+        if len(scalars) > 1:  # together with something else: values of a kernel line, readings
+            plain = [part for part in parts if part in _SCALARS]
+            others = [part for part in parts if part not in _SCALARS]
+            return {"anyOf": [self._choice(tuple(plain)), *map(self.of, others)]}
+        if all(typing.is_typeddict(part) for part in parts):
+            return self._tagged(parts)
+        choices = [self.of(part) for part in parts]
+        kinds = {str(one.get("type")) for one in choices}
+        if len(kinds) == 1 and "type" in choices[0]:
+            bare = [{key: one[key] for key in one if key != "type"} for one in choices]
+            return {"type": kinds.pop(), "anyOf": bare}
+        return {"anyOf": choices}
+
+    def _tagged(self, parts: tuple[object, ...]) -> Json:
+        """Tables that say by their key `type` which one they are."""
+        mapping = {}
+        for part in parts:
+            (tag,) = typing.get_args(typing.get_type_hints(part)["type"])
+            mapping[tag] = self.of(part)["$ref"]
+        return {
+            "oneOf": [self.of(part) for part in parts],
+            "discriminator": {"propertyName": "type", "mapping": mapping},
+        }
+
+    def _map(self, key: object, value: object) -> Json:
+        # A key is always a string.
+        names = {word: said for word, said in self.of(key).items() if word != "type"}
+        return {
+            **({"propertyNames": names} if names else {}),
+            **({} if value is object else {"additionalProperties": self.of(value)}),
+        }
+
+
+def _keywords(fact: object) -> Json:
+    if isinstance(fact, type) and issubclass(fact, Enum):
+        return {"enum": [one.value for one in fact]}
+    assert isinstance(fact, schema.Keywords), fact
+    said = {key: value for key, value in asdict(fact).items() if value is not None}
+    lists = {key: list(value) for key, value in said.items() if isinstance(value, tuple)}
+    return {_in_camel_case(key): value for key, value in {**said, **lists}.items()}
+
+
+def _in_camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.title() for word in others)
+
+
+def _words(values: tuple[object, ...]) -> Json:
+    if len(values) == 1:
+        return {"const": values[0]}
+    return {"type": "string", "enum": list(values)}
+
+
+@cache
+def _names() -> dict[str, object]:
+    """What the module of types names, besides its tables."""
+    written = {name: value for name, value in vars(schema).items() if not name.startswith("__")}
+    return {name: value for name, value in written.items() if typing.get_origin(value) is not None}
+
+
+def _name_of(kind: object) -> str:
+    if typing.is_typeddict(kind):
+        return str(getattr(kind, "__name__", ""))
+    return next((name for name, value in _names().items() if value == kind), "")
+
+
+def _described_class(kind: object) -> Json:
+    docs = inspect.cleandoc(getattr(kind, "__doc__", None) or "")
+    return {"description": " ".join(docs.split())} if docs else {}
+
+
+@cache
+def _tree() -> ast.Module:
+    return ast.parse(inspect.getsource(schema))
+
+
+@cache
+def _descriptions_of_names() -> dict[str, str]:
+    return dict(_followed_by_text(_tree().body))
+
+
+def _descriptions_of_keys(kind: type) -> dict[str, str]:
+    """Those of the tables that it extends, too."""
+    classes = {one.name: one for one in _tree().body if isinstance(one, ast.ClassDef)}
+    found: dict[str, str] = {}
+    pending = [kind.__name__]
+    while pending:
+        written = classes.get(pending.pop())
+        if written is not None:
+            found = {**dict(_followed_by_text(written.body)), **found}
+            pending += [base.id for base in written.bases if isinstance(base, ast.Name)]
+    return found
+
+
+def _followed_by_text(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for one, after in itertools.pairwise(body):
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+            match after:
+                case ast.Expr(value=ast.Constant(value=str(said))):
+                    yield one.target.id, " ".join(said.split())
+
+
+def _operation(told: Operation, writer: _SchemaWriter) -> Json:
+    written: Json = {"operationId": told.name, "tags": [told.tag], "summary": told.summary}
+    if told.description:
+        written["description"] = told.description
+    if told.parameters:
+        written["parameters"] = [_parameter(one, writer) for one in told.parameters]
+    if told.body is not None:
+        asked = writer.in_full(told.body.type)
+        written["requestBody"] = {
+            "required": True,
+            "description": told.body.description,
+            "content": {
+                "application/json": {
+                    "schema": {**asked, "additionalProperties": False},
+                    "example": told.body.example,
+                }
+            },
+        }
+    written["responses"] = dict(
+        sorted(
+            [
+                (str(told.answer.status), _answer(told, writer)),
+                *((str(one.status), _reference(one)) for one in _problems(told)),
+            ]
+        )
+    )
+    return written
+
+
+def _answer(told: Operation, writer: _SchemaWriter) -> Json:
+    answer = told.answer
+    content: Json = {"schema": writer.of(answer.type)}
+    if answer.stream and isinstance(answer.example, tuple):
+        content["example"] = "".join(json.dumps(line) + "\n" for line in answer.example)
+    elif answer.example is not None:
+        content["example"] = answer.example
+    media = "application/x-ndjson" if answer.stream else "application/json"
+    headers: Json = {"headers": answer.headers} if answer.headers else {}
+    return {"description": answer.description, **headers, "content": {media: content}}
+
+
+def _problems(told: Operation) -> Iterable[Problem]:
+    return (*operations.PROBLEMS[told.method], *told.problems)
+
+
+def _reference(problem: Problem) -> Json:
+    return {"$ref": f"#/components/responses/{problem.name}"}
+
+
+def _problem(problem: Problem, writer: _SchemaWriter) -> Json:
+    told = {"schema": writer.of(schema.Error), "example": problem.example}
+    content: Json = {"application/json": told}
+    if problem.plain:
+        content["text/plain"] = {"schema": {"type": "string"}}
+    headers: Json = {"headers": problem.headers} if problem.headers else {}
+    return {"description": problem.description, "content": content, **headers}
+
+
+def _parameter(told: Parameter, writer: _SchemaWriter) -> Json:
+    written: Json = {"name": told.name, "in": told.place}
+    if told.place == "path":
+        written["required"] = True
+    written |= {"description": told.description, "schema": writer.of(told.type)}
+    if told.example is not None:
+        written["example"] = told.example
+    if told.examples:
+        written["examples"] = {name: {"value": value} for name, value in told.examples.items()}
+    return written
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(text(), encoding="utf-8")
