@@ -2,7 +2,7 @@
 Exponential back-off: how long to wait before what failed is tried again.
 
 Owns     the figures of one back-off and the delay that follows from them.
-Refuses  waiting, and counting: a loop counts its failures in succession, and begins at 0 after a success.
+Refuses  waiting, and counting: a loop counts its failures in succession, from 0 after a success.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ class Backoff:
     longest_s: float
 
     def delay_s(self, failures: int) -> float:
-        """Before the next attempt, twice as long each time. `failures`: those before the last one."""
+        """Before the next attempt. Each of `failures`, those before the last, doubles it."""
         return min(self.first_s * 2.0 ** min(failures, _DOUBLINGS), self.longest_s)

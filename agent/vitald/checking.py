@@ -1,7 +1,7 @@
 """
-Checks of values that people and programs give: requests, the request to root, the catalogue, the configuration.
+Checks of values that people and programs give, in requests, the catalogue, the configuration.
 
-Owns     what a flag, a number, a text, a list and a choice are, and `expected X, found Y` where it is something else.
+Owns     what a flag, a number, a text, a list and a choice are, and how anything else is refused.
 Refuses  naming the place of a value: whoever reads a file or a request says where it stands.
 
 Cheap to import; what only a mistake needs is imported then.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     import re
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Unexpected(ValueError):
-    """`expected true or false, found 'x'`. `expected` is the middle of it, for who does not repeat the value."""
+    """`expected true or false, found 'x'`. `expected`: the same without the value."""
 
     def __init__(self, expected: str, found: object) -> None:
         super().__init__(f"expected {expected}, found {found!r}")
@@ -43,7 +43,7 @@ def read_whole(
     *,
     from_json: bool = False,
 ) -> int:
-    """A whole number within limits. `from_json`: 2.0 is 2, for JSON knows one kind of number. Raises Unexpected."""
+    """A whole number within limits. `from_json`: 2.0 is taken as 2. Raises Unexpected."""
     number = int(value) if from_json and isinstance(value, float) and value.is_integer() else value
     if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
         raise Unexpected(expected or f"a whole number from {least} to {most}", value)
@@ -51,10 +51,8 @@ def read_whole(
 
 
 def read_number(value: object, least: float, most: float, expected: str = "") -> float:
-    """A number within limits, which must be finite. Raises Unexpected."""
-    if (
-        isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most  # neither does nan
-    ):
+    """A number within limits, which must be finite; nan is in none. Raises Unexpected."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         raise Unexpected(expected or f"a number from {least:g} to {most:g}", value)
     return float(value)
 
@@ -66,6 +64,19 @@ def read_text(value: object, least: int = 0, expected: str = "a text") -> str:
     return value
 
 
+def is_line(
+    value: object,
+    least: int,
+    most: int,
+    *,
+    ascii_only: bool = False,
+) -> TypeGuard[str]:
+    """Whether it is a text of so many characters, all of them printable."""
+    if not isinstance(value, str) or not least <= len(value) <= most:
+        return False
+    return value.isprintable() and (value.isascii() or not ascii_only)
+
+
 def read_line(
     value: object,
     least: int,
@@ -74,8 +85,8 @@ def read_line(
     *,
     ascii_only: bool = False,
 ) -> str:
-    """A text of printable characters, so many of them. Raises Unexpected."""
-    if not isinstance(value, str) or not least <= len(value) <= most or not value.isprintable() or (ascii_only and not value.isascii()):
+    """A text for which is_line holds. Raises Unexpected."""
+    if not is_line(value, least, most, ascii_only=ascii_only):
         raise Unexpected(expected or f"one line of {least} to {most} printable characters", value)
     return value
 

@@ -1,7 +1,7 @@
 """
 Text for people: safe on a terminal and in a log, and lists that stay short.
 
-Owns     what stands for characters that a terminal would obey, lists that are cut, ranges of numbers, plurals.
+Owns     what stands for characters that a terminal would obey, lists that are cut, ranges, plurals.
 
 Imports nothing: the command line and schedulers' prologs pay for every import.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 
 def replace_unprintable(text: str, replacement: str = "?") -> str:
-    """The text with `replacement` for each character that is not printable; a line break is none."""
+    """The text with `replacement` for each character that is not printable, line breaks too."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else replacement for char in text)
@@ -22,7 +22,8 @@ def escape_unprintable(text: str, keep: str = "") -> str:
     """The text with `\\x1b` for each character that is not printable, but for those in `keep`."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() or char in keep else f"\\x{ord(char):02x}" for char in text)
+    unprintable = {char for char in text if not char.isprintable()} - {*keep}
+    return text.translate({ord(char): f"\\x{ord(char):02x}" for char in unprintable})
 
 
 def count_more(left: int, before: str = " and ", what: str = "more") -> str:

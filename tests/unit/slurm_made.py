@@ -1,4 +1,4 @@
-"""A Slurm that is not asked: what would be asked of scontrol, and the verdicts for which it would be."""
+"""A Slurm that is not asked: the calls of scontrol, and the verdicts that lead to them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ def verdict(
     return {"status": status, "reasons": [reason], **flags, "simulated": False, **more}
 
 
-def record_scontrol(monkeypatch: pytest.MonkeyPatch, shown: str = "", problem: str = "") -> list[list[str]]:
-    """The arguments of each call of scontrol from now on: none is made, and each has this answer."""
+def record_scontrol(
+    monkeypatch: pytest.MonkeyPatch,
+    shown: str = "",
+    problem: str = "",
+) -> list[list[str]]:
+    """The arguments of each call of scontrol from now on: none is made; each has this answer."""
     asked: list[list[str]] = []
 
     def run(arguments: list[str], seconds: float) -> tuple[str, str]:

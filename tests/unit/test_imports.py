@@ -68,7 +68,7 @@ PURE = [
 LAYERS = (
     *("text", "timestamps", "backoff"),
     *("model", "toml", "checking", "lane", "lock", "log"),
-    "slurm",
+    *("programs", "slurm"),
     *("catalog", "judge", "server"),
     *("config", "sources"),
     *("ledger", "jobs", "board", "keeper", "pipeline", "supervisor"),

@@ -1,4 +1,4 @@
-"""What scontrol and slurmd say of nodes and jobs: what it means, and what becomes of a scontrol that hangs."""
+"""What scontrol prints of nodes and jobs: what it means, and what becomes of a scontrol that hangs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.pace import patient
 from tests.unit.builders import FUZZ
-from tests.unit.slurm_made import record_scontrol
-from vitald.slurm import scontrol, slurmd
+from vitald.slurm import scontrol
 from vitald.slurm.scontrol import SlurmNode
 
 # As scontrol of 22.05 prints it.
@@ -27,12 +26,6 @@ NODE = """NodeName=gpu01 Arch=x86_64 CoresPerSocket=1
 """
 JOB = "JobId=9 JobName=s.sh UserId=root(0) Nice=0 JobState=COMPLETING Reason={reason} Dependency=(null) Reboot=0 ExitCode={code} RunTime=00:00:01"
 OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What is asked of scontrol, instead of asking it."""
-    return record_scontrol(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -77,29 +70,6 @@ def test_what_scontrol_may_print(state: str, more: str) -> None:
 )
 def test_how_a_job_ended_by_scontrol(code: str, reason: str, state: dict[str, object]) -> None:
     assert scontrol.parse_exit_state(JOB.format(code=code, reason=reason)) == state
-
-
-@pytest.mark.parametrize(
-    ("environment", "state"),
-    [
-        ({"SLURM_JOB_EXIT_CODE2": "3:0", "SLURM_JOB_EXIT_CODE": "768"}, {"exitCode": 3, "signal": 0}),
-        ({"SLURM_JOB_EXIT_CODE2": "0:9"}, {"exitCode": 0, "signal": 9}),
-        ({"SLURM_JOB_EXIT_CODE": "768"}, {"exitCode": 3, "signal": 0}),
-        ({"SLURM_JOB_EXIT_CODE": "139"}, {"exitCode": 0, "signal": 11}),  # with a core
-        ({"SLURM_JOB_EXIT_CODE": "what"}, {}),
-        ({}, {}),
-    ],
-)
-def test_how_a_job_ended_by_the_environment(
-    environment: dict[str, str], state: dict[str, object], monkeypatch: pytest.MonkeyPatch, said: list[list[str]]
-) -> None:
-    """scontrol is asked only where it does not say."""
-    for name in ("SLURM_JOB_EXIT_CODE", "SLURM_JOB_EXIT_CODE2"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert slurmd.read_exit_state("7") == state
-    assert said == ([] if state else [["show", "job", "7", "-o"]])
 
 
 def test_a_scontrol_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

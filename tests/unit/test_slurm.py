@@ -15,7 +15,7 @@ from tests.pace import patient
 from tests.unit.builders import ROOT
 from tests.unit.slurm_made import record_scontrol, verdict
 from tests.unit.test_imports import forbidden, loaded_by
-from vitald.cli import slurm
+from vitald.cli import slurm, slurm_health
 from vitald.slurm import drain, scontrol
 from vitald.slurm.scontrol import SlurmNode
 from vitald.slurm.settings import Settings
@@ -27,6 +27,29 @@ OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot th
 def said(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What is asked of scontrol, instead of asking it."""
     return record_scontrol(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("environment", "state"),
+    [
+        ({"SLURM_JOB_EXIT_CODE2": "3:0", "SLURM_JOB_EXIT_CODE": "768"}, {"exitCode": 3, "signal": 0}),
+        ({"SLURM_JOB_EXIT_CODE2": "0:9"}, {"exitCode": 0, "signal": 9}),
+        ({"SLURM_JOB_EXIT_CODE": "768"}, {"exitCode": 3, "signal": 0}),
+        ({"SLURM_JOB_EXIT_CODE": "139"}, {"exitCode": 0, "signal": 11}),  # with a core
+        ({"SLURM_JOB_EXIT_CODE": "what"}, {}),
+        ({}, {}),
+    ],
+)
+def test_how_a_job_ended_by_the_environment(
+    environment: dict[str, str], state: dict[str, object], monkeypatch: pytest.MonkeyPatch, said: list[list[str]]
+) -> None:
+    """scontrol is asked only where it does not say."""
+    for name in ("SLURM_JOB_EXIT_CODE", "SLURM_JOB_EXIT_CODE2"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert slurm._read_exit_state("7") == state
+    assert said == ([] if state else [["show", "job", "7", "-o"]])
 
 
 @pytest.mark.parametrize("file", ["docs/slurm.md", "packaging/slurm/README.md", "packaging/install"])
@@ -47,6 +70,8 @@ def test_asking_loads_little(edge: str, monkeypatch: pytest.MonkeyPatch) -> None
         )
         == []
     )
+    if edge != "health":
+        assert forbidden(loaded, "vitald.slurm.scontrol", "vitald.cli.render") == []
 
 
 @pytest.mark.parametrize(("edge", "code"), [("prolog", 20), ("epilog", 0), ("health", 0)])
@@ -74,7 +99,7 @@ def test_a_refusal_stands_whatever_becomes_of_the_drain(
 ) -> None:
     if trouble == "absent":
         monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(scontrol, "_PATH", str(tmp_path))
+        monkeypatch.setattr(scontrol, "PATH", str(tmp_path))
     else:
         monkeypatch.setattr(drain, "drain_node", None)
         monkeypatch.setattr(scontrol, "read_node_state", lambda *_: SlurmNode(frozenset({"IDLE"}), ""))
@@ -216,7 +241,7 @@ def test_the_end_of_a_job_that_nobody_told(
     """Slurm is asked by the health check; where it does not say so for certain, the job runs."""
     asked = record_scontrol(monkeypatch, shown, trouble)
     daemon = Daemon(monkeypatch, {"/v1/jobs": [JOBS, {}]})
-    slurm._report_ended_jobs(Settings(), slurm.DaemonClient(None, time.monotonic() + 5.0))
+    slurm_health.report_ended_jobs(Settings(), slurm.DaemonClient(None, time.monotonic() + 5.0))
     assert asked == [["show", "job", "12", "-o"]], "what is no number of Slurm's, another scheduler told"
     ends = [json.loads(one.partition(" ")[2]) for one in daemon.asked[1:]]
     assert ends == ([{"event": "end", "job": "12", **told, "diagnose": True}] if told is not None else [])

@@ -62,11 +62,15 @@ def read(table: object) -> Diagnosis:
         words=_phrases("words", table.get("words", [])),
         instead=_instead(table.get("instead", [])),
         xid=read_key("xid", read_flag, table.get("xid", False)),
-        severity={int(number): read_key(f"severity.{number}", _remedy, word) for number, word in severity.items()},
+        severity=_by_severity(severity),
     )
 
 
 _remedy = partial(read_member, enum=Remedy)
+
+
+def _by_severity(table: Mapping[str, object]) -> dict[int, Remedy]:
+    return {int(number): read_key(f"severity.{number}", _remedy, word) for number, word in table.items()}
 
 
 def _phrases(key: str, value: object) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitald.checking import is_line
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, WrongUse, client, recover, render, words
 from vitald.config import DEFAULT_PATH, ConfigError, KernelLog, load
 from vitald.recovery import files
@@ -130,7 +131,7 @@ def _message(kind: _Kind, code: str | None) -> str:
     if given is None:
         raise WrongUse("argument CODE: expected one, as in vitald inject xid 79")
     if kind == "line":
-        if not 1 <= len(given) <= _LONGEST_LINE or not given.isprintable() or not given.isascii():
+        if not is_line(given, 1, _LONGEST_LINE, ascii_only=True):
             wanted = f"one line of at most {_LONGEST_LINE} printable characters of ASCII"
             raise WrongUse(f"argument CODE: expected {wanted}")
         return given

@@ -23,27 +23,20 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vitald.cli import client
-from vitald.cli.slurm_daemon import FOR_SCONTROL, DaemonClient, run_level_1
-from vitald.slurm import drain, scontrol, slurmd
-from vitald.slurm.reasons import first_reason, forget_reasons, is_our_reason
+from vitald.cli.client import Json
+from vitald.cli.slurm_daemon import FOR_SCONTROL, SCONTROL_S, DaemonClient, run_level_1
+from vitald.slurm import slurmd
 from vitald.slurm.report import report
 from vitald.slurm.settings import REASONS_FILE, Settings, read_settings
-from vitald.slurm.steps import find_jobs_with_steps
-
-if TYPE_CHECKING:
-    from vitald.server import schema
 
 _CONFIG = Path("/etc/vitald/config.toml")
-_PROCFS = Path("/proc")
 _REASONS_VARIABLE = "VITALD_SLURM_RECORD"  # names another place for REASONS_FILE
 _ALLOWED, _REFUSED = 0, 20
-_SCONTROL_S = 5.0
+_EXIT_STATE_S = 1.0  # the next job may wait for the epilog
 _ANSWER_S = 5.0  # where no job waits
 _STARTING_S = 0.1  # what the interpreter and the script have taken of the budget already
-_MAX_UNREPORTED = 16  # jobs that Slurm is asked about in one health check
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +125,7 @@ def run_epilog(settings: Settings, daemon: DaemonClient) -> int:
         report("no SLURM_JOB_ID: not called by slurmd?")
         return 0
     name = str(job["job"])
-    body = {"event": "end", **job, **slurmd.read_exit_state(name)}
+    body = {"event": "end", **job, **_read_exit_state(name)}
     try:
         answer = daemon.ask("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
     except (client.NoAnswer, client.Refused) as error:
@@ -145,73 +138,21 @@ def run_epilog(settings: Settings, daemon: DaemonClient) -> int:
     return 0
 
 
+def _read_exit_state(job: str) -> Json:
+    """From slurmd, and only where it does not say it from scontrol."""
+    known = slurmd.read_exit_state()
+    if known:
+        return known
+    from vitald.slurm import scontrol
+
+    return scontrol.read_exit_state(job, _EXIT_STATE_S)
+
+
 def run_health_check(settings: Settings, daemon: DaemonClient) -> int:
-    """Drain an unfit node, resume one that we drained, report the job ends that no epilog did."""
-    try:
-        _drain_or_resume(settings, daemon)
-    except (client.NoAnswer, client.Refused) as error:
-        report(f"unknown, nothing done: {error}")
-    else:
-        _report_ended_jobs(settings, daemon)
+    from vitald.cli import slurm_health  # no part of a prolog
+
+    slurm_health.check_node(settings, daemon)
     return 0
-
-
-def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
-    """Without a verdict nothing is done: an unknown node is neither fit nor unfit."""
-    verdict = daemon.read_verdict()
-    if verdict["status"] == "unknown":
-        report(f"unknown, nothing done: {first_reason(verdict)}")
-        return
-    name = slurmd.read_node_name()
-    node = scontrol.read_node_state(name, _SCONTROL_S)
-    if isinstance(node, str):
-        report(f"nothing done: {node}")
-        return
-    if verdict["status"] == "unhealthy":
-        drain.drain_node(settings, verdict, name, node, _SCONTROL_S)
-        return
-    if not node.held:
-        forget_reasons(settings)
-    elif is_our_reason(settings, node):
-        # Once more: a prolog may have drained it since we asked.
-        status = daemon.read_verdict()["status"]
-        if status not in ("healthy", "degraded"):
-            report(f"{name}: not resumed: {status}")
-            return
-        drain.resume_node(settings, name, node.reason, str(status), _SCONTROL_S)
-    elif node.reason.startswith(settings.prefix):
-        theirs = "somebody changed our reason, so the node is theirs"
-        report(f"{name}: not resumed: {theirs}: {node.reason}")
-    drain.remove_comment(settings, name, node, _SCONTROL_S)
-
-
-def _report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
-    """Report to vitald the ends of jobs whose epilog could not: a job that seems to run keeps the
-    node from being idle.
-
-    A job with a process here runs. Slurm is asked about the others: a job may hold a node without
-    a step.
-    """
-    try:
-        jobs: list[schema.Job] = daemon.ask("/v1/jobs")["running"]
-    except (client.NoAnswer, client.Refused):
-        return
-    names = [str(job["job"]) for job in jobs]
-    here = find_jobs_with_steps(_PROCFS) if names else []
-    # What is no number was reported by another scheduler.
-    asked = [name for name in names if name.isascii() and name.isdigit() and name not in here]
-    for name in asked[:_MAX_UNREPORTED]:
-        end = scontrol.read_job_end(name, daemon.seconds_left)
-        if end is None:
-            continue
-        body = {"event": "end", "job": name, **end.exit_state}
-        try:
-            daemon.ask("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
-        except (client.NoAnswer, client.Refused) as error:
-            report(f"the end of job {name} was not noted: {error}")
-        else:
-            state = end.state or "Slurm does not know it any more"
-            report(f"job {name} is over ({state}), and nobody had told: noted")
 
 
 _EDGES: dict[str, Callable[[Settings, DaemonClient], int]] = {
@@ -224,17 +165,19 @@ _EDGES: dict[str, Callable[[Settings, DaemonClient], int]] = {
 # What a verdict means for a job.
 
 
-def _decide(settings: Settings, verdict: schema.NodeStatus, daemon: DaemonClient) -> int:
+def _decide(settings: Settings, verdict: Mapping[str, object], daemon: DaemonClient) -> int:
+    if verdict["status"] not in ("unknown", "unhealthy"):
+        return _ALLOWED
+    from vitald.slurm.reasons import first_reason  # few jobs are refused
+
     if verdict["status"] == "unknown":
         return _decide_unknown(settings, first_reason(verdict), daemon.seconds_left)
-    if verdict["status"] != "unhealthy":
-        return _ALLOWED
     report(f"refused: {first_reason(verdict)}")
     _drain(settings, verdict, daemon.seconds_left)
     return _REFUSED
 
 
-def _decide_unknown(settings: Settings, why: str, seconds: float = _SCONTROL_S) -> int:
+def _decide_unknown(settings: Settings, why: str, seconds: float = SCONTROL_S) -> int:
     """Nothing is known of the node: the configured choice."""
     if settings.unknown == "allow":
         report(f"unknown, and jobs are let through then ([slurm] unknown): {why}")
@@ -245,11 +188,12 @@ def _decide_unknown(settings: Settings, why: str, seconds: float = _SCONTROL_S) 
 
 
 def _drain(settings: Settings, verdict: Mapping[str, object], seconds: float) -> None:
-    """Drain this node before Slurm does so for the refusal, with a reason that names no cause.
-
-    Where that fails, or no time is left, Slurm's reason has to do.
+    """Drain this node with our reason, before Slurm drains it for the refusal with one that names
+    no cause. Where that fails, or no time is left, Slurm's has to do.
     """
     try:
+        from vitald.slurm import drain, scontrol  # few jobs are refused
+
         name, end = slurmd.read_node_name(), time.monotonic() + seconds
         node = scontrol.read_node_state(name, seconds)
         if isinstance(node, str):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vitald.server import schema
 
 FOR_SCONTROL = 0.25  # of the prolog's budget
+SCONTROL_S = 5.0  # where no job waits
 _POLL_S = 0.05
 
 

@@ -10,6 +10,7 @@ import argparse
 import re
 from collections.abc import Callable
 
+from vitald.checking import is_line
 from vitald.timestamps import parse_rfc3339
 
 DAY_S = 86400.0
@@ -88,7 +89,7 @@ def finding(text: str) -> str:
 
 def reason(text: str) -> str:
     said = text.strip()
-    if not 1 <= len(said) <= _REASON or not said.isprintable():
+    if not is_line(said, 1, _REASON):
         raise Wrong(f"one line of 1 to {_REASON} printable characters", text)
     return said
 

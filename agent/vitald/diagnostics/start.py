@@ -19,6 +19,7 @@ from pathlib import Path
 
 from vitald.diagnostics.check import Command
 from vitald.diagnostics.descendants import MARKER, Descendants
+from vitald.programs import FOLDERS
 from vitald.sources.files import presentable
 
 _OOM_SCORE = "500"  # the daemon's is below 0, and a diagnostic is what the node can best do without
@@ -35,7 +36,6 @@ _DROPPED = frozenset(
         *(f"{kind}_DIRECTORY" for kind in ("RUNTIME", "STATE", "CACHE", "LOGS", "CONFIGURATION", "CREDENTIALS")),
     )
 )
-_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _HINTS = {
     errno.EACCES: "no right to, or it is not marked executable",
     errno.ENOEXEC: "neither a program for this machine nor a script with an interpreter line",
@@ -88,7 +88,7 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
     """For a diagnostic: nothing that hides devices from it, that tells it of a job, or that is the daemon's own."""
     kept = {name: value for name, value in environment.items() if not name.startswith(_DROPPED_PREFIXES) and name not in _DROPPED}
     folders = [folder for folder in environment.get("PATH", "").split(":") if folder.startswith("/")]
-    return kept | {"LC_ALL": "C", "PATH": ":".join(dict.fromkeys((*folders, *_FOLDERS)))}
+    return kept | {"LC_ALL": "C", "PATH": ":".join(dict.fromkeys((*folders, *FOLDERS)))}
 
 
 def _why(error: OSError | ValueError | IndexError, name: str, search: str) -> str:

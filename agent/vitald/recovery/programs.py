@@ -1,7 +1,7 @@
 """
 Running a program as root: by its own arguments, with a clean environment, and not for ever.
 
-Owns     where programs are looked for, what they are given, and that one that does not end is ended with all that it started.
+Owns     what programs are given, and that one that does not end is ended with all that it started.
 Refuses  shells, and deciding what is run.
 """
 
@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitald.programs import PATH
 from vitald.recovery import files
 from vitald.text import replace_unprintable
 
-PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/bin"
 _KEPT = ("SLURM_CONF",)  # what only the unit can know: where Slurm's configuration is
 _SAID = 300
 

@@ -15,13 +15,15 @@ import sys
 import time
 from contextlib import suppress
 
+from vitald.text import escape_unprintable
+
 _LOG_SOCKET = "/dev/log"
 _PRIORITY = 3 << 3 | 4  # facility daemon, severity warning
 
 
 def report(text: str) -> None:
     """One line, whatever characters are in the text."""
-    line = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    line = escape_unprintable(text)
     print(f"vitald: {line}", file=sys.stderr, flush=True)
     stamp = time.strftime("%b %e %H:%M:%S")
     record = f"<{_PRIORITY}>{stamp} vitald-slurm[{os.getpid()}]: {line}"

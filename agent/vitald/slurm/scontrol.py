@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# slurmd gives its scripts no search path.
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin"
+from vitald.programs import PATH
+
 _HELD = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILG", "FAILING", "ERROR"}
 _ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
@@ -21,8 +21,6 @@ _ENDED = {
 }
 _REQUEUED = "PENDING"
 _UNKNOWN_JOB = "Invalid job id"
-_JOB_STATE = re.compile(r" JobState=([A-Z_]+)")
-_EXIT_CODE = re.compile(r" ExitCode=([0-9]{1,3}):([0-9]{1,3})( |$)")
 _SIGTERM = 15
 _MAX_MESSAGE = 300  # characters of what scontrol says of a failure
 
@@ -88,7 +86,7 @@ def read_job_end(job: str, seconds: float) -> JobEnd | None:
         return None
     if not shown:
         return JobEnd("", {})
-    state = _JOB_STATE.search(shown)
+    state = re.search(r" JobState=([A-Z_]+)", shown)
     if state is not None and state[1] == _REQUEUED:
         return JobEnd(_REQUEUED, {"reason": "requeued"})
     if state is None or state[1] not in _ENDED:
@@ -98,7 +96,7 @@ def read_job_end(job: str, seconds: float) -> JobEnd | None:
 
 def parse_exit_state(shown: str) -> dict[str, object]:
     """How a job ended, by its line of `scontrol show job -o`; empty where it says nothing of it."""
-    found = _EXIT_CODE.search(shown)
+    found = re.search(r" ExitCode=([0-9]{1,3}):([0-9]{1,3})( |$)", shown)
     if not found:
         return {}
     reason = re.search(r" JobState=(\w+) Reason=(\w+)", shown)
@@ -126,7 +124,8 @@ def run_scontrol(arguments: list[str], seconds: float) -> tuple[str, str]:
 
     if seconds <= 0.0:
         return "", f"no time left to ask scontrol to {arguments[0]}"
-    path = f"{os.environ.get('PATH', '')}:{_PATH}".lstrip(":")
+    # slurmd gives its scripts no search path.
+    path = f"{os.environ.get('PATH', '')}:{PATH}".lstrip(":")
     try:
         done = subprocess.run(
             ["scontrol", *arguments],

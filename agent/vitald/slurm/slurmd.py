@@ -10,10 +10,6 @@ import os
 import re
 import socket
 
-from vitald.slurm import scontrol
-
-_SCONTROL_S = 1.0  # an epilog holds up the next job
-
 
 def read_node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
@@ -29,8 +25,8 @@ def read_job() -> dict[str, object]:
     return {**known, "uid": int(uid)} if uid.isascii() and uid.isdigit() else known
 
 
-def read_exit_state(job: str) -> dict[str, object]:
-    """How the job ended: slurmd 22.05 and later say it, and 0:0 of one cancelled or out of time."""
+def read_exit_state() -> dict[str, object]:
+    """How the job ended; 0:0 for one cancelled or out of time. Empty for a slurmd before 22.05."""
     found = re.fullmatch(
         r"([0-9]{1,3}):([0-9]{1,3})",
         os.environ.get("SLURM_JOB_EXIT_CODE2", ""),
@@ -40,4 +36,4 @@ def read_exit_state(job: str) -> dict[str, object]:
     status = os.environ.get("SLURM_JOB_EXIT_CODE", "")
     if status.isascii() and status.isdigit():
         return {"exitCode": int(status) >> 8 & 0xFF, "signal": int(status) & 0x7F}
-    return scontrol.read_exit_state(job, _SCONTROL_S)
+    return {}
