@@ -121,7 +121,9 @@ class Tree:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """To read it costs nothing: on a machine with other work a look would else be put off for what it took."""
+    monkeypatch.setattr(holders, "perf_counter", lambda: 0.0)
     return Tree(tmp_path / "node")
 
 
