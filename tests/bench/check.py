@@ -24,7 +24,7 @@ def run() -> Json:
         asked = ["check", "--socket", str(running.socket)]
         commands = {
             "vitald": [str(_SCRIPT), *asked],
-            "python_m_agent": command("-m", "vitald", *asked),
+            "python_m_vitald": command("-m", "vitald", *asked),
             "status": command("-m", "vitald", "status", *asked[1:]),
             "floor_python": command("-c", "pass"),
             "floor_python_isolated": command("-I", "-S", "-c", "pass"),
