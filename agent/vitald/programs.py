@@ -1,12 +1,15 @@
 """
-Search path for programs whose place differs from site to site.
+Search paths for programs whose place differs from site to site.
 
-Owns     the folders and their order: what a site has put into /usr/local comes first.
+Owns     the folders, and who looks in which first.
 Refuses  running anything: how a program is run and ended depends on who runs it.
 """
 
 from __future__ import annotations
 
-FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-# For schedulers' programs, too: /opt/slurm is Slurm's place on AWS ParallelCluster and HyperPod.
-PATH = ":".join((*FOLDERS, "/opt/slurm/bin"))
+_SITE, _SYSTEM = ("/usr/local/sbin", "/usr/local/bin"), ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_SLURM = "/opt/slurm/bin"  # Slurm's place on AWS ParallelCluster and HyperPod
+FOLDERS = (*_SITE, *_SYSTEM)  # what a site has put into /usr/local comes first
+PATH = ":".join((*FOLDERS, _SLURM))
+# For what reboots a node: nothing in /usr/local stands in for a program of the system's.
+RECOVERY_PATH = ":".join((*_SYSTEM, *_SITE, _SLURM))

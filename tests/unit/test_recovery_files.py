@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import require
 from tests.pace import patient
-from vitald.programs import PATH
+from vitald.programs import RECOVERY_PATH
 from vitald.recovery import files, programs, record
 from vitald.recovery.decision import Decision, Step
 from vitald.recovery.files import Untrusted
@@ -177,7 +177,9 @@ def test_a_program_gets_a_clean_environment_and_its_own_arguments(tmp_path: Path
     script(tmp_path / "env", "echo hostile")
     done = programs.run(("env",), 5.0, {"VITALD_ACTION": "reboot"})
     told = dict(line.split("=", 1) for line in done.out.decode().splitlines())
-    assert told == {"PATH": PATH, "LC_ALL": "C.UTF-8", "HOME": "/", "VITALD_ACTION": "reboot"}
+    assert told == {"PATH": RECOVERY_PATH, "LC_ALL": "C.UTF-8", "HOME": "/", "VITALD_ACTION": "reboot"}
+    folders = RECOVERY_PATH.split(":")
+    assert folders.index("/usr/bin") < folders.index("/usr/local/bin"), "what is in /usr/local does not stand in for the system's"
     assert programs.run(("printf", "%s", "$(id); `id`"), 5.0).out == b"$(id); `id`"
 
 

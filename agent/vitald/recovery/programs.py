@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.programs import PATH
+from vitald.programs import RECOVERY_PATH
 from vitald.recovery import files
 from vitald.text import replace_unprintable
 
@@ -34,7 +34,7 @@ class Done:
 
 
 def clean_environment(given: Mapping[str, str]) -> dict[str, str]:
-    return {"PATH": PATH, "LC_ALL": "C.UTF-8", "HOME": "/", **{name: given[name] for name in _KEPT if name in given}}
+    return {"PATH": RECOVERY_PATH, "LC_ALL": "C.UTF-8", "HOME": "/", **{name: given[name] for name in _KEPT if name in given}}
 
 
 def run(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = None, most: int = 4096) -> Done:
