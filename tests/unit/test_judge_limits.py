@@ -1,0 +1,48 @@
+"""The judge's narrow time limits: what happens on either side of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.builders import act, booted, empty, event, finding, only
+from vitald.judge import findings as life
+from vitald.model import NODE, Trust
+from vitald.model.codes import ACCEPTED, CLEARED
+
+
+@pytest.mark.parametrize(("apart", "counts"), [(29.0, False), (31.0, True)])
+def test_two_witnesses_of_one_thing_tell_of_it_within_30_s(apart: float, counts: bool) -> None:
+    told = event("xid/79", time=apart, fields={"witness": "nvml"})
+    assert life.counts(told, finding()) is counts
+
+
+@pytest.mark.parametrize(("before", "history"), [(59.0, False), (61.0, True)])
+def test_a_reckoned_time_may_be_off_by_60_s(before: float, history: bool) -> None:
+    """A line that may have been written after its fault was dealt with is told again."""
+    judge = empty()
+    found = only(judge.apply(event(time=900.0))).finding
+    judge.apply(act(CLEARED, found, 1000.0))
+    changes = judge.apply(event(time=1000.0 - before, fields={"approximate": True}))
+    assert (changes == []) is history
+
+
+@pytest.mark.parametrize(("after", "still"), [(3590.0, True), (3610.0, False)])
+def test_an_acceptance_outlasts_a_boot_for_an_hour_where_a_line_tells_the_fault(after: float, still: bool) -> None:
+    judge = empty()
+    judge.apply(booted("boot-a", 0.0))
+    found = only(judge.apply(event(time=10.0))).finding
+    asked = act(ACCEPTED, found, 20.0)
+    judge.apply(event(ACCEPTED, found.component, 20.0, trust=Trust.DAEMON, fields={**asked.fields, "until": 1e6}))
+    judge.apply(booted("boot-b", 100.0))
+    judge.apply(event(time=100.0 + after, boot="boot-b"))
+    (again,) = (one for one in judge.opened if one.code == found.code)
+    assert (again.accepted is not None) is still
+
+
+@pytest.mark.parametrize(("after", "stands"), [(29.0, True), (31.0, False)])
+def test_a_driver_takes_30_s_to_load(after: float, stands: bool) -> None:
+    """The banner at the end of a load is no evidence against what failed in the probe of that load."""
+    judge = empty()
+    judge.apply(event("gpu_init_failed/unsupported", time=100.0))
+    judge.apply(event("driver/loaded", NODE, 100.0 + after))
+    assert bool(judge.opened) is stands
