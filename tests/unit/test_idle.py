@@ -102,7 +102,7 @@ class Tree:
         folder.mkdir(parents=True)
         (folder / "cgroup.procs").write_text(processes)
 
-    def gate(self, *, own: Sequence[int] = (), ignored: Sequence[str] = (), users: bool = False) -> Detector:
+    def detector(self, *, own: Sequence[int] = (), ignored: Sequence[str] = (), users: bool = False) -> Detector:
         """`users`: who runs this test, and so owns the tree, is an ordinary user; else an account of the system's."""
         accounts = range(0) if users else range(os.getuid() + 1)
         return Detector(
@@ -150,7 +150,7 @@ def words(uses: Sequence[Use]) -> list[str]:
 def test_a_process_with_a_device_open_is_a_use(tree: Tree, file: str) -> None:
     tree.process(4711, files=[f"/dev/{file}"])
     device = file.removesuffix(" (deleted)")
-    assert tree.gate().uses() == (Use(kind=Kind.PROCESS, words=f"python3 (pid 4711) has {device} open", pid=4711, device=device),)
+    assert tree.detector().uses() == (Use(kind=Kind.PROCESS, words=f"python3 (pid 4711) has {device} open", pid=4711, device=device),)
 
 
 @pytest.mark.parametrize(
@@ -168,17 +168,17 @@ def test_a_process_with_a_device_open_is_a_use(tree: Tree, file: str) -> None:
 )
 def test_other_files_of_the_driver_and_files_of_such_names_are_none(tree: Tree, file: str) -> None:
     tree.process(4711, files=[file])
-    assert tree.gate().uses() == ()
+    assert tree.detector().uses() == ()
 
 
 def test_eight_devices_of_one_process_are_one_use(tree: Tree) -> None:
     tree.process(4711, files=["/dev/nvidiactl", *(f"/dev/nvidia{index}" for index in range(8)), "/dev/nvidia-uvm", "/dev/nvidia3"])
-    assert words(tree.gate().uses()) == ["python3 (pid 4711) has nvidia-uvm and 8 more open"]
+    assert words(tree.detector().uses()) == ["python3 (pid 4711) has nvidia-uvm and 8 more open"]
 
 
 def test_a_process_that_only_changed_its_root_is_seen(tree: Tree) -> None:
     tree.process(4711, files=["/srv/image/dev/nvidia2"])
-    assert [use.device for use in tree.gate().uses()] == ["nvidia2"]
+    assert [use.device for use in tree.detector().uses()] == ["nvidia2"]
 
 
 def test_a_plain_file_that_is_called_like_a_device_is_none(tree: Tree) -> None:
@@ -193,17 +193,17 @@ def test_a_plain_file_that_is_called_like_a_device_is_none(tree: Tree) -> None:
 def test_daemons_and_monitors_do_not_count(tree: Tree, path: str) -> None:
     """By their names only where the account is the system's: a name is anybody's to take."""
     tree.process(4711, path.rpartition("/")[2][:15], ["/dev/nvidia0", "/dev/nvidia-uvm"])
-    assert tree.gate().uses() == ()
-    assert len(tree.gate(users=True).uses()) == 1
+    assert tree.detector().uses() == ()
+    assert len(tree.detector(users=True).uses()) == 1
 
 
 def test_a_site_may_name_more_monitors(tree: Tree) -> None:
     tree.process(4711, "our-gpu-exporte", ["/dev/nvidia0"])
-    assert len(tree.gate().uses()) == 1
-    assert tree.gate(ignored=["/opt/our/our-gpu-exporter-of-many-words"]).uses() == ()
-    gate = tree.gate(ignored=["/opt/our/our-gpu-exporter-of-many-words"])
-    gate.given(compute={"gpu/0": [4711]})
-    assert gate.uses() == ()
+    assert len(tree.detector().uses()) == 1
+    assert tree.detector(ignored=["/opt/our/our-gpu-exporter-of-many-words"]).uses() == ()
+    detector = tree.detector(ignored=["/opt/our/our-gpu-exporter-of-many-words"])
+    detector.given(compute={"gpu/0": [4711]})
+    assert detector.uses() == ()
 
 
 def test_where_a_program_can_be_looked_at_its_path_counts_and_its_name_does_not() -> None:
@@ -237,26 +237,26 @@ def test_the_program_of_a_process_is_looked_at(tree: Tree) -> None:
     assert program is not None
     tree.process(4711, "nvidia-smi", ["/dev/nvidia0"])
     (tree.procfs / "4711" / "exe").symlink_to(program)
-    assert len(tree.gate().uses()) == 1, "so it calls itself"
-    ours = tree.gate(ignored=[program]).uses()
+    assert len(tree.detector().uses()) == 1, "so it calls itself"
+    ours = tree.detector(ignored=[program]).uses()
     assert len(ours) == (0 if Path(program).stat().st_uid == 0 else 1)
 
 
 def test_an_mps_server_is_no_work_though_the_driver_lists_it(tree: Tree) -> None:
     tree.process(10, "nvidia-cuda-mps-server"[:15], ["/dev/nvidia0"])
     tree.process(11, "nvidia-cuda-mps-control"[:15])
-    gate = tree.gate()
-    gate.given(compute={"gpu/0": [10]})
-    assert gate.uses() == ()
+    detector = tree.detector()
+    detector.given(compute={"gpu/0": [10]})
+    assert detector.uses() == ()
     tree.process(12, "train", ["/dev/nvidia0"])
-    gate.given(compute={"gpu/0": [10, 12]})
-    assert words(gate.uses()) == ["train (pid 12) has nvidia0 open"]
+    detector.given(compute={"gpu/0": [10, 12]})
+    assert words(detector.uses()) == ["train (pid 12) has nvidia0 open"]
 
 
 def test_a_user_who_calls_his_job_a_test_of_dcgms_has_a_job(tree: Tree) -> None:
     tree.process(13, "nvvs", ["/dev/nvidia0"])
     tree.process(14, "train", ["/dev/nvidia1"], parent=13)
-    assert [use.pid for use in tree.gate(users=True).uses()] == [13, 14]
+    assert [use.pid for use in tree.detector(users=True).uses()] == [13, 14]
 
 
 def test_what_is_ours_does_not_count(tree: Tree) -> None:
@@ -267,20 +267,20 @@ def test_what_is_ours_does_not_count(tree: Tree) -> None:
     tree.process(104, "nvvs", ["/dev/nvidia2", "/dev/nvidia-uvm"])
     tree.process(105, "helper", ["/dev/nvidia3"], environ="PATH=/bin\0VITALD_RUN=20240101T000000-1-dcgm-2\0")
     tree.process(106, "helper", ["/dev/nvidia4"], environ="PATH=/bin\0NOT_VITALD_RUN=1\0X=\nVITALD_RUN=1\0")
-    assert [use.pid for use in tree.gate(own=[100]).uses()] == [106]
-    assert [use.pid for use in tree.gate().uses()] == [101, 103, 106]
+    assert [use.pid for use in tree.detector(own=[100]).uses()] == [106]
+    assert [use.pid for use in tree.detector().uses()] == [101, 103, 106]
 
 
 def test_parents_that_go_in_a_circle_end(tree: Tree) -> None:
     tree.process(100, files=["/dev/nvidia0"], parent=101)
     tree.process(101, parent=100)
-    assert [use.pid for use in tree.gate(own=[5]).uses()] == [100]
+    assert [use.pid for use in tree.detector(own=[5]).uses()] == [100]
 
 
 def test_names_that_are_meant_to_deceive(tree: Tree) -> None:
     tree.process(1, "evil) R 1\x1b[31m\n\u202e", ["/dev/nvidia0"])
     tree.process(2, "\n" * 15, ["/dev/nvidia0"])
-    shown = words(tree.gate().uses())
+    shown = words(tree.detector().uses())
     assert shown == ["evil) R 1?[31m?? (pid 1) has nvidia0 open", f"{'?' * 15} (pid 2) has nvidia0 open"]
 
 
@@ -288,21 +288,21 @@ def test_open_files_that_cannot_be_shown_do_not_matter(tree: Tree) -> None:
     folder = tree.process(4711, files=["/dev/nvidia0"])
     (folder / "fd/90").symlink_to(os.fsdecode(b"/tmp/\xff\xfe\n/dev/nvidia\xff"))
     (folder / "fd/91").symlink_to("/" + "a/dev/" * 600 + "nvidia")
-    assert [use.device for use in tree.gate().uses()] == ["nvidia0"]
+    assert [use.device for use in tree.detector().uses()] == ["nvidia0"]
 
 
 def test_a_young_process_is_looked_at_each_time_and_an_old_one_every_two_seconds(tree: Tree) -> None:
     tree.process(15, "old")
-    gate = tree.gate()
-    assert gate.uses() == ()
+    detector = tree.detector()
+    assert detector.uses() == ()
     tree.process(16, "new")
-    assert gate.uses() == ()
+    assert detector.uses() == ()
     tree.open(15, 50, "/dev/nvidia1")
     tree.open(16, 50, "/dev/nvidia2")
     tree.clock.now += 0.5
-    assert [use.pid for use in gate.uses()] == [16]
+    assert [use.pid for use in detector.uses()] == [16]
     tree.clock.now += 1.6
-    assert [use.pid for use in gate.uses()] == [15, 16]
+    assert [use.pid for use in detector.uses()] == [15, 16]
 
 
 def test_after_a_pause_all_are_looked_at_and_then_by_turns(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,22 +327,22 @@ def test_after_a_pause_all_are_looked_at_and_then_by_turns(tree: Tree, monkeypat
 def test_who_has_ended_or_let_go_is_no_use_any_more(tree: Tree) -> None:
     tree.process(1, files=["/dev/nvidia1"])
     folder = tree.process(2, files=["/dev/nvidia2"])
-    gate = tree.gate()
-    assert [use.pid for use in gate.uses()] == [1, 2]
+    detector = tree.detector()
+    assert [use.pid for use in detector.uses()] == [1, 2]
     (tree.procfs / "1").rename(tree.procfs / "gone")
     (folder / "fd/2").unlink()
-    assert [use.pid for use in gate.uses()] == [2], "it was read a moment ago"
+    assert [use.pid for use in detector.uses()] == [2], "it was read a moment ago"
     tree.clock.now += 2.5
-    assert gate.uses() == ()
+    assert detector.uses() == ()
 
 
 def test_a_number_that_was_given_out_again_is_another_process(tree: Tree) -> None:
     tree.process(7, "kworker/0:1", flags=KERNEL_THREAD)
-    gate = tree.gate()
-    assert gate.uses() == ()
+    detector = tree.detector()
+    assert detector.uses() == ()
     (tree.procfs / "7").rename(tree.procfs / "gone")  # its inode stays in use
     tree.process(7, "train", ["/dev/nvidia0"])
-    assert [use.words for use in gate.uses()] == ["train (pid 7) has nvidia0 open"]
+    assert [use.words for use in detector.uses()] == ["train (pid 7) has nvidia0 open"]
 
 
 def test_kernel_threads_are_looked_at_once(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +368,7 @@ def test_a_process_that_ends_while_it_is_looked_at_is_none(tree: Tree) -> None:
     tree.open(2, 0, "/dev/nvidia0")  # and its stat is gone
     tree.process(3, state="Z")
     (tree.procfs / "4").write_text("not a folder")
-    assert tree.gate().uses() == ()
+    assert tree.detector().uses() == ()
 
 
 def test_a_table_of_files_without_end_is_not_read_to_its_end(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +401,7 @@ def test_a_thread_that_outlives_the_first_one_is_seen(tree: Tree) -> None:
     for thread in ("4711", "4712"):
         (folder / "task" / thread / "fd").mkdir(parents=True)
     (folder / "task/4712/fd/5").symlink_to(tree.dev / "nvidia6")
-    assert words(tree.gate().uses()) == ["train (pid 4711) has nvidia6 open"]
+    assert words(tree.detector().uses()) == ["train (pid 4711) has nvidia6 open"]
 
 
 # --- Slurm
@@ -414,21 +414,21 @@ def test_steps_of_slurm_name_their_jobs(tree: Tree) -> None:
     tree.process(13, "slurmstepd", cmdline="/usr/sbin/slurmstepd\0infinity\0")
     tree.process(14, "slurmd", ["/dev/nvidia0"], cmdline="/usr/sbin/slurmd\0-D\0")
     tree.process(15, "slurmstepd", cmdline="slurmstepd: [99.0]\0", state="Z")
-    assert words(tree.gate().uses()) == ["job 123 (slurm)", "job 4500 (slurm)"]
+    assert words(tree.detector().uses()) == ["job 123 (slurm)", "job 4500 (slurm)"]
 
 
 def test_a_step_that_just_begins_counts_and_is_named_once_it_says_its_job(tree: Tree) -> None:
-    gate = tree.gate()
-    assert gate.uses() == ()
+    detector = tree.detector()
+    assert detector.uses() == ()
     folder = tree.process(10, "slurmd")
-    assert gate.uses() == ()
+    assert detector.uses() == ()
     tree.process(11, "slurmstepd", cmdline="/usr/sbin/slurmstepd\0")
-    assert words(gate.uses()) == ["a job of Slurm's (pid 11)"]
+    assert words(detector.uses()) == ["a job of Slurm's (pid 11)"]
     tree.clock.now += 0.5
     (tree.procfs / "11/cmdline").write_text("slurmstepd: [77.batch]\0")
     (folder / "stat").write_text((folder / "stat").read_text().replace("slurmd", "slurmstepd"))
     (folder / "cmdline").write_text("slurmstepd: [78.batch]\0")
-    assert words(gate.uses()) == ["job 78 (slurm)", "job 77 (slurm)"]
+    assert words(detector.uses()) == ["job 78 (slurm)", "job 77 (slurm)"]
 
 
 @pytest.mark.parametrize(
@@ -466,9 +466,9 @@ def test_a_job_is_told_once_whatever_names_it_and_with_its_process(tree: Tree) -
     tree.process(10, "slurmstepd", cmdline="slurmstepd: [123.0]\0")
     tree.process(11, "train", ["/dev/nvidia0"], cgroup="0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0\n")
     tree.job("system.slice/slurmstepd.scope/job_123")
-    gate = tree.gate()
-    gate.given(announced=("123", "124"))
-    assert gate.uses() == (
+    detector = tree.detector()
+    detector.given(announced=("123", "124"))
+    assert detector.uses() == (
         Use(kind=Kind.JOB, words="job 124", job="124"),
         Use(kind=Kind.SLURM, words="job 123 (slurm)", job="123", pid=11, device="nvidia0"),
     )
@@ -494,7 +494,7 @@ def test_a_process_of_a_pod_names_the_pod(tree: Tree, cgroup: str) -> None:
     tree.process(4711, "train", ["/dev/nvidia0"], cgroup=cgroup)
     tree.process(4712, "train", ["/dev/nvidia1"], cgroup=cgroup)
     tree.process(4713, "pause", cgroup=cgroup)
-    assert tree.gate().uses() == (
+    assert tree.detector().uses() == (
         Use(kind=Kind.POD, words=f"pod {POD}: train (pid 4711) has nvidia0 open", pod=POD, pid=4711, device="nvidia0"),
     )
 
@@ -522,9 +522,9 @@ def test_a_pods_name_is_found_among_anything(text: str) -> None:
 
 
 def test_announced_jobs_and_a_release_are_uses(tree: Tree) -> None:
-    gate = tree.gate()
-    gate.given(announced=("55\n",), released="all GPUs released until 12:00:00")
-    assert words(gate.uses()) == ["released: all GPUs released until 12:00:00", "job 55?"]
+    detector = tree.detector()
+    detector.given(announced=("55\n",), released="all GPUs released until 12:00:00")
+    assert words(detector.uses()) == ["released: all GPUs released until 12:00:00", "job 55?"]
 
 
 def test_the_driver_names_processes_that_cannot_be_looked_at(tree: Tree) -> None:
@@ -534,11 +534,11 @@ def test_the_driver_names_processes_that_cannot_be_looked_at(tree: Tree) -> None
     tree.process(13, "nvvs")
     for pid in (10, 11, 13):
         tree.hide(pid)
-    gate = tree.gate()
-    gate.given(compute={f"gpu/{index}": () for index in range(8)})
-    assert gate.uses() == (), "nobody works on any"
-    gate.given(compute={**gate.context.compute, "gpu/0": [10.0, 13.0], "gpu/1": [11, 12, 999]})  # 12 has let go, 999 has ended
-    assert words(gate.uses()) == ["job 123 (slurm)", "notebook (pid 11) computes on gpu/1, as the driver says"]
+    detector = tree.detector()
+    detector.given(compute={f"gpu/{index}": () for index in range(8)})
+    assert detector.uses() == (), "nobody works on any"
+    detector.given(compute={**detector.context.compute, "gpu/0": [10.0, 13.0], "gpu/1": [11, 12, 999]})  # 12 has let go, 999 has ended
+    assert words(detector.uses()) == ["job 123 (slurm)", "notebook (pid 11) computes on gpu/1, as the driver says"]
 
 
 def test_beside_a_run_of_ours_only_what_is_known_to_be_somebody_elses_counts(tmp_path: Path) -> None:
@@ -548,13 +548,13 @@ def test_beside_a_run_of_ours_only_what_is_known_to_be_somebody_elses_counts(tmp
     tree.process(14, "nvbandwidth", parent=13)
     for pid in (10, 13, 14):
         tree.hide(pid)
-    gate = tree.gate()
-    gate.given(compute={"gpu/0": [13, 14]}, memory={"neuron/0": 4096.0})
-    assert [use.kind for use in gate.uses()] == [Kind.DRIVER, Kind.UNKNOWN], "memory that has no owner, and a GPU that did not answer"
-    gate.given(testing=True)
-    assert gate.uses() == ()
-    gate.given(compute={"gpu/0": [13, 14, 10]})
-    assert words(gate.uses()) == ["train (pid 10) computes on gpu/0, as the driver says"]
+    detector = tree.detector()
+    detector.given(compute={"gpu/0": [13, 14]}, memory={"neuron/0": 4096.0})
+    assert [use.kind for use in detector.uses()] == [Kind.DRIVER, Kind.UNKNOWN], "memory that has no owner, and a GPU that did not answer"
+    detector.given(testing=True)
+    assert detector.uses() == ()
+    detector.given(compute={"gpu/0": [13, 14, 10]})
+    assert words(detector.uses()) == ["train (pid 10) computes on gpu/0, as the driver says"]
 
 
 def test_what_dcgms_engine_starts_for_a_test_is_not_somebody_elses_work(tree: Tree) -> None:
@@ -562,23 +562,23 @@ def test_what_dcgms_engine_starts_for_a_test_is_not_somebody_elses_work(tree: Tr
     tree.process(13, "nvvs")
     tree.process(14, "mpirun", parent=13)
     tree.process(15, "all_reduce_perf", ["/dev/nvidia0"], parent=14)
-    assert tree.gate().uses() == ()
+    assert tree.detector().uses() == ()
     tree.process(20, "all_reduce_perf", ["/dev/nvidia1"])
-    assert words(tree.gate().uses()) == ["all_reduce_perf (pid 20) has nvidia1 open"]
+    assert words(tree.detector().uses()) == ["all_reduce_perf (pid 20) has nvidia1 open"]
 
 
 def test_a_process_is_told_once_though_the_driver_names_it_too(tree: Tree) -> None:
     tree.process(10, "train", ["/dev/nvidia0"])
-    gate = tree.gate()
-    gate.given(compute={"gpu/0": [10], "gpu/1": [10]})
-    assert words(gate.uses()) == ["train (pid 10) has nvidia0 open"]
+    detector = tree.detector()
+    detector.given(compute={"gpu/0": [10], "gpu/1": [10]})
+    assert words(detector.uses()) == ["train (pid 10) has nvidia0 open"]
 
 
 def test_a_monitor_that_computes_is_work_after_all(tree: Tree) -> None:
     tree.process(10, "nvidia-smi", ["/dev/nvidia0", "/dev/nvidia-uvm"])  # so it calls itself
-    gate = tree.gate()
-    gate.given(compute={"gpu/0": [10]})
-    assert words(gate.uses()) == ["nvidia-smi (pid 10) computes on gpu/0, as the driver says"]
+    detector = tree.detector()
+    detector.given(compute={"gpu/0": [10]})
+    assert words(detector.uses()) == ["nvidia-smi (pid 10) computes on gpu/0, as the driver says"]
 
 
 # --- what cannot be told
@@ -587,28 +587,28 @@ def test_a_monitor_that_computes_is_work_after_all(tree: Tree) -> None:
 def test_where_processes_cannot_be_looked_at_the_driver_must_answer_for_every_gpu(tree: Tree) -> None:
     tree.process(10)
     tree.hide(10)
-    gate = tree.gate()
+    detector = tree.detector()
     said = "not known: 1 processes could not be looked at, and the driver does not say who uses {} of 8 GPUs"
-    assert words(gate.uses()) == [said.format(8)]
-    gate.given(compute={f"gpu/{index}": () for index in range(7)})
-    assert words(gate.uses()) == [said.format(1)]
-    gate.given(compute={f"gpu/{index}": () for index in range(8)})
-    assert gate.uses() == ()
+    assert words(detector.uses()) == [said.format(8)]
+    detector.given(compute={f"gpu/{index}": () for index in range(7)})
+    assert words(detector.uses()) == [said.format(1)]
+    detector.given(compute={f"gpu/{index}": () for index in range(8)})
+    assert detector.uses() == ()
 
 
 def test_the_same_of_neuron_devices(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "trainium", gpus=0, neurons=2)
     tree.process(10)
-    gate = tree.gate()
-    gate.given(memory={"neuron/0": 4096.0})
-    assert gate.uses() == (), "who may look at all processes need not ask the driver"
+    detector = tree.detector()
+    detector.given(memory={"neuron/0": 4096.0})
+    assert detector.uses() == (), "who may look at all processes need not ask the driver"
     tree.hide(10)
     tree.clock.now += 3.0
-    assert [use.kind for use in gate.uses()] == [Kind.DRIVER, Kind.UNKNOWN]
-    gate.given(memory={"neuron/0": 0.0, "neuron/1": 0.0})
-    assert gate.uses() == ()
-    gate.given(memory={"neuron/0": 0.0, "neuron/1": 4096.0})
-    assert words(gate.uses()) == ["memory of neuron/1 is in use, as the driver says"]
+    assert [use.kind for use in detector.uses()] == [Kind.DRIVER, Kind.UNKNOWN]
+    detector.given(memory={"neuron/0": 0.0, "neuron/1": 0.0})
+    assert detector.uses() == ()
+    detector.given(memory={"neuron/0": 0.0, "neuron/1": 4096.0})
+    assert words(detector.uses()) == ["memory of neuron/1 is in use, as the driver says"]
 
 
 def test_in_a_container_of_its_own_only_the_driver_can_tell(tree: Tree) -> None:
@@ -616,45 +616,45 @@ def test_in_a_container_of_its_own_only_the_driver_can_tell(tree: Tree) -> None:
     tree.process(50, "bash")
     (tree.procfs / "self/ns").mkdir(parents=True)
     (tree.procfs / "self/ns/pid").symlink_to("pid:[4026532999]")
-    gate = tree.gate()
-    assert [use.kind for use in gate.uses()] == [Kind.UNKNOWN]
-    gate.given(compute={f"gpu/{index}": () for index in range(8)})
-    assert gate.uses() == ()
-    gate.given(compute={**gate.context.compute, "gpu/3": [50, 90210]})  # not the 50 that is seen from here
-    assert {use.device for use in gate.uses()} == {"gpu/3"}
-    assert words(gate.uses())[0] == "process 50 of the node computes on gpu/3, as the driver says"
-    gate.given(testing=True)
-    assert gate.uses() == (), "which of these numbers are our own run's cannot be told"
+    detector = tree.detector()
+    assert [use.kind for use in detector.uses()] == [Kind.UNKNOWN]
+    detector.given(compute={f"gpu/{index}": () for index in range(8)})
+    assert detector.uses() == ()
+    detector.given(compute={**detector.context.compute, "gpu/3": [50, 90210]})  # not the 50 that is seen from here
+    assert {use.device for use in detector.uses()} == {"gpu/3"}
+    assert words(detector.uses())[0] == "process 50 of the node computes on gpu/3, as the driver says"
+    detector.given(testing=True)
+    assert detector.uses() == (), "which of these numbers are our own run's cannot be told"
 
 
 def test_where_other_users_processes_are_hidden_a_process_not_seen_has_not_ended(tree: Tree) -> None:
     tree.process(50, "vitald")
     (tree.procfs / "self").mkdir()
-    gate = tree.gate()
-    gate.given(compute={f"gpu/{index}": () for index in range(8)})
-    assert gate.uses() == ()
-    gate.given(compute={**gate.context.compute, "gpu/3": [90210]})
-    assert words(gate.uses()) == ["a process (pid 90210) computes on gpu/3, as the driver says"]
-    gate.given(compute={})
-    assert [use.kind for use in gate.uses()] == [Kind.UNKNOWN]
+    detector = tree.detector()
+    detector.given(compute={f"gpu/{index}": () for index in range(8)})
+    assert detector.uses() == ()
+    detector.given(compute={**detector.context.compute, "gpu/3": [90210]})
+    assert words(detector.uses()) == ["a process (pid 90210) computes on gpu/3, as the driver says"]
+    detector.given(compute={})
+    assert [use.kind for use in detector.uses()] == [Kind.UNKNOWN]
 
 
 def test_a_node_without_devices_has_no_users(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "plain", gpus=0)
     tree.process(10)
     tree.hide(10)
-    assert tree.gate().uses() == ()
+    assert tree.detector().uses() == ()
 
 
 def test_the_nodes_first_process_may_be_closed_to_anybody(tree: Tree) -> None:
     tree.process(1, "systemd")
     tree.hide(1)
-    assert tree.gate().uses() == ()
+    assert tree.detector().uses() == ()
 
 
 def test_without_procfs_nothing_is_known(tree: Tree) -> None:
     tree.procfs.rmdir()
-    (use,) = tree.gate().uses()
+    (use,) = tree.detector().uses()
     assert use.kind is Kind.UNKNOWN
     assert "No such file" in use.words
 
@@ -669,7 +669,7 @@ def test_whatever_stands_in_procfs_a_look_returns(files: dict[str, bytes], pid: 
         process = tree.process(pid, "slurmstepd", ["/dev/nvidia0"])
         for name, content in files.items():
             (process / name).write_bytes(content)
-        for use in tree.gate().uses():
+        for use in tree.detector().uses():
             assert use.words.isprintable()
 
 
@@ -677,39 +677,39 @@ def test_whatever_stands_in_procfs_a_look_returns(files: dict[str, bytes], pid: 
 
 
 def test_idle_time_begins_with_the_first_look_that_saw_nobody(tree: Tree) -> None:
-    gate, clock = tree.gate(), tree.clock
-    assert gate.idle_for(clock.now) == 0.0
-    gate.uses()
+    detector, clock = tree.detector(), tree.clock
+    assert detector.idle_for(clock.now) == 0.0
+    detector.uses()
     clock.now += 30
-    gate.uses()
-    assert gate.idle_for(clock.now + 5) == 35.0
-    gate.given(announced=("1",))
-    gate.uses()
-    assert gate.idle_for(clock.now) == 0.0
-    gate.given(announced=())
+    detector.uses()
+    assert detector.idle_for(clock.now + 5) == 35.0
+    detector.given(announced=("1",))
+    detector.uses()
+    assert detector.idle_for(clock.now) == 0.0
+    detector.given(announced=())
     clock.now += 10
-    gate.uses()
+    detector.uses()
     clock.now += 10
-    assert gate.idle_for(clock.now) == 10.0
+    assert detector.idle_for(clock.now) == 10.0
 
 
 def test_a_look_that_failed_ends_it(tree: Tree) -> None:
-    gate, clock = tree.gate(), tree.clock
-    gate.uses()
+    detector, clock = tree.detector(), tree.clock
+    detector.uses()
     clock.now += 30
-    assert gate.idle_for(clock.now) == 30.0
-    assert gate.unknown("no answer within 5 s") == Use(kind=Kind.UNKNOWN, words="not known: no answer within 5 s")
-    assert gate.idle_for(clock.now) == 0.0
+    assert detector.idle_for(clock.now) == 30.0
+    assert detector.unknown("no answer within 5 s") == Use(kind=Kind.UNKNOWN, words="not known: no answer within 5 s")
+    assert detector.idle_for(clock.now) == 0.0
 
 
 def test_looks_that_are_far_apart_do_not_make_one_idle_time(tree: Tree) -> None:
-    gate, clock = tree.gate(), tree.clock
-    gate.uses()
+    detector, clock = tree.detector(), tree.clock
+    detector.uses()
     clock.now += 3600
-    assert gate.idle_for(clock.now) == 0.0
-    gate.uses()
+    assert detector.idle_for(clock.now) == 0.0
+    detector.uses()
     clock.now += 20
-    assert gate.idle_for(clock.now) == 20.0
+    assert detector.idle_for(clock.now) == 20.0
 
 
 # --- real processes
@@ -762,19 +762,19 @@ def real(folder: Path, own: Sequence[int] = (), proven: Callable[[str], bool] | 
 def test_a_real_process_is_seen_and_one_of_ours_is_not(tmp_path: Path) -> None:
     device = tmp_path / "nvidia0"
     device.touch()
-    gate = real(tmp_path)
-    assert gate.uses() == ()
+    detector = real(tmp_path)
+    assert detector.uses() == ()
     with child(OPEN.format(path=str(device))) as process:
-        (use,) = gate.uses()
+        (use,) = detector.uses()
         assert (use.pid, use.device) == (process.pid, "nvidia0")
         assert f"(pid {process.pid}) has nvidia0 open" in use.words
         assert real(tmp_path, own=[os.getpid()]).uses() == ()
         device.unlink()
         device.touch()  # as udev may make it anew
         assert [use.pid for use in real(tmp_path).uses()] == [process.pid]
-    assert gate.uses() == ()
+    assert detector.uses() == ()
     with child(OPEN.format(path=str(device)), VITALD_RUN="20240101T000000-1-dcgm-2"):
-        assert gate.uses() == ()
+        assert detector.uses() == ()
 
 
 def test_a_real_device_file_needs_no_help(tmp_path: Path) -> None:
@@ -786,8 +786,8 @@ def test_a_real_device_file_needs_no_help(tmp_path: Path) -> None:
         pytest.skip(f"no device files can be made here: {error}")
     (tmp_path / "nvidia1").touch()
     with child(OPEN.format(path=str(device))) as process, child(OPEN.format(path=str(tmp_path / "nvidia1"))):
-        gate = Detector(cgroup=tmp_path / "none", dev=tmp_path)
-        assert [(use.pid, use.device) for use in gate.uses()] == [(process.pid, "nvidia0")]
+        detector = Detector(cgroup=tmp_path / "none", dev=tmp_path)
+        assert [(use.pid, use.device) for use in detector.uses()] == [(process.pid, "nvidia0")]
 
 
 @pytest.mark.usefixtures("whole_machine")
@@ -814,7 +814,7 @@ def test_a_real_process_whose_first_thread_has_ended(tmp_path: Path) -> None:
 
 
 def test_processes_that_come_and_go_meanwhile(tmp_path: Path) -> None:
-    gate = real(tmp_path)
+    detector = real(tmp_path)
     over = threading.Event()
 
     def churn() -> None:
@@ -826,7 +826,7 @@ def test_processes_that_come_and_go_meanwhile(tmp_path: Path) -> None:
         thread.start()
     try:
         for _ in range(30):
-            assert gate.uses() == ()
+            assert detector.uses() == ()
     finally:
         over.set()
         for thread in threads:
