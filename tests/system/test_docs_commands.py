@@ -253,21 +253,3 @@ def test_a_synopsis_is_every_command_that_it_stands_for() -> None:
         "vitald diag run --busy",
     ]
     assert expand("vitald inject line 'TEXT [with] brackets'") == ["vitald inject line 'TEXT [with] brackets'"]
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_links_lead_somewhere(document: str) -> None:
-    """Within the repository: to a file that is there, and a heading in it."""
-    astray = []
-    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", (ROOT / document).read_text("utf-8")):
-        path, _, anchor = link.partition("#")
-        target = (ROOT / document).parent / path if path else ROOT / document
-        if not target.exists() or (anchor and anchor not in headings(target)):
-            astray.append(link)
-    assert not astray
-
-
-def headings(page: Path) -> set[str]:
-    """As their links are written."""
-    titles = re.findall(r"^#+ (.*)", page.read_text("utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
