@@ -39,7 +39,7 @@ Generated from the catalogue by `python -m tests.findings_page`. On a node, `vit
 shows more: the meaning, the cases, the source and what your configuration changes; `vitald why ID`
 shows how a finding came to be.
 
-Codes are grouped by what they require ([who acts on it](operations.md#what-to-do)) and by what
+Codes are grouped by what they require ([who acts on it](what-to-do.md#by-action)) and by what
 closes them. After "or": depending on the line itself, or once the fault is confirmed; `vitald
 status` shows which one applies. A fault that returns after its remedy requires a stronger one. A
 named person may close any finding: `vitald clear ID --reason TEXT`.
