@@ -8,7 +8,7 @@ A test keeps the two in step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vitald.catalog import Catalog, load
@@ -35,13 +35,17 @@ _CHAPTERS = {
 _TOP = """\
 # What each finding means, and what to do
 
-Made from the catalogue by `python -m tests.findings_page`, for reading without a node at hand. On a node, `vitald explain CODE` says
-more: the meaning, the cases, whose advice it is, and what your configuration changes. `vitald why ID` says how this very finding came to be.
+Generated from the catalogue by `python -m tests.findings_page`. On a node, `vitald explain CODE`
+shows more: the meaning, the cases, the source and what your configuration changes; `vitald why ID`
+shows how a finding came to be.
 
-- **do** is what the finding asks for ([who acts on it](operations.md#what-to-do)). After "or": by what the line itself says, or when the fault was confirmed; `vitald status`
-  has the one that counts now. A fault that returns after its remedy asks for a stronger one.
-- **ends with** is the evidence that closes it. A named person always may: `vitald clear ID --reason TEXT`.
-- A code that is not here makes no finding, is a number that current drivers do not print, or is unknown: that is kept, shown, and asks somebody to look (`inspect`).
+Codes are grouped by what they require ([who acts on it](what-to-do.md#by-action)) and by what
+closes them. After "or": depending on the line itself, or once the fault is confirmed; `vitald
+status` shows which one applies. A fault that returns after its remedy requires a stronger one. A
+named person may close any finding: `vitald clear ID --reason TEXT`.
+
+A code that is not here opens no finding, is not printed by current drivers, or is unknown: unknown
+codes are kept, shown and require `inspect`.
 """
 
 
@@ -54,7 +58,7 @@ def page(catalog: Catalog) -> str:
     parts = [_TOP]
     for title, chapter in _CHAPTERS.items():
         rules = [rule for kind in chapter for rule in catalog.rules.values() if rule.code.startswith(f"{kind}/") and _asks(rule)]
-        parts.append(f"## {title}\n\n{_switches(rules) if chapter == ('sxid',) else _table(rules)}")
+        parts.append(f"## {title}\n\n{_switches(rules) if chapter == ('sxid',) else _groups(rules)}")
     return "\n".join(parts)
 
 
@@ -69,21 +73,42 @@ def _others(rule: Rule) -> list[Action]:
     return sorted(said, key=lambda action: action.rank)
 
 
-def _table(rules: Iterable[Rule]) -> str:
-    rows = ["| code | what is wrong | do | ends with | and |", "|---|---|---|---|---|"]
-    for rule in rules:
-        after = rule.when.words
-        first = [f"`{rule.action.value}`{after}"] if rule.action is not Action.NONE else []
-        asked = " or ".join([*first, *(f"`{action.value}`" for action in _others(rule))])
-        cells = (rule.code, rule.title, asked, ", ".join(rule.clears.words()) or "a person's word", rule.advice)
-        rows.append("| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(rows) + "\n"
+def _groups(rules: Iterable[Rule]) -> str:
+    """The codes by what they require and what closes them, the strongest first; advice that several
+    have is written once."""
+    groups: dict[str, dict[str, list[Rule]]] = {}
+    for rule in sorted(rules, key=_strength, reverse=True):
+        ends = ", ".join(rule.clears.words()) or "a named person only"
+        alike = groups.setdefault(f"**{_asked(rule)}**, closed by {ends}:", {})
+        alike.setdefault(" ".join(rule.advice.split()), []).append(rule)
+    parts = []
+    for heading, by_advice in groups.items():
+        lines = [line for advice, alike in by_advice.items() for line in _lines(advice, alike)]
+        parts.append("\n".join([heading, "", *lines, ""]))
+    return "\n".join(parts)
+
+
+def _strength(rule: Rule) -> int:
+    return max(action.rank for action in (rule.action, *_others(rule)))
+
+
+def _asked(rule: Rule) -> str:
+    first = [f"`{rule.action.value}`{rule.when.words}"] if rule.action is not Action.NONE else []
+    return " or ".join([*first, *(f"`{action.value}`" for action in _others(rule))])
+
+
+def _lines(advice: str, rules: Sequence[Rule]) -> list[str]:
+    if not advice:
+        return [f"- {rule.code}: {rule.title}" for rule in rules]
+    named = "; ".join(f"{rule.code}: {rule.title}" for rule in rules)
+    return [f"- {named}. {advice}"]
 
 
 def _switches(rules: Iterable[Rule]) -> str:
     """The switches have hundreds of codes, of which the table says little but what to do."""
     rows = [
-        "By what the table asks for; where the line calls itself fatal it is a reset at least. `vitald explain sxid/12020` says what each one is.",
+        "Grouped by what the catalogue requires; a line that calls itself fatal requires a reset at least.",
+        "`vitald explain sxid/12020` shows what each one is.",
         *("", "| do | SXid |", "|---|---|"),
     ]
     listed = list(rules)

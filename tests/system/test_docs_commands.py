@@ -25,7 +25,7 @@ from vitald.cli import VERBS, main
 from vitald.config import POLLED
 from vitald.simulator.node import SimulatedNode
 
-DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))]
+DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
 DOCUMENTS += sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("packaging/*/README.md"))
 ENDLESS = {"run", "demo"}  # verbs that run until they are stopped, or for a minute
 # What the placeholders may stand for where only the options are checked.

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests import golden
+from tests import golden, metrics_page
 from tests.conftest import require
 from tests.dcgmi import Dcgmi
 from tests.harness import Node
@@ -166,6 +166,8 @@ def test_metrics(name: str, tmp_path: Path) -> None:
         with suppress(AssertionError):  # what differs is told below
             node.until(as_before, 20.0, "the metrics that there were")
         golden.hold("metrics", found[0], HOW, only=f"{name} ")
+        written, shown = metrics_page.help_texts_written(), metrics_page.help_texts_of(node.metrics())
+        assert shown == {family: written.get(family) for family in shown}, metrics_page.HOW
         if name == "gpu":
             golden.hold("metrics_exit_codes", exit_codes(node), HOW)
 

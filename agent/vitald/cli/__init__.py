@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from vitald import __version__
 from vitald.cli.streams import ReaderGone, Streams, Unwritten
 
-# Exit codes beside those of a verdict, which are in agent/vitald/cli/check.py; docs/api.md has them all.
+# Exit codes beside those of a verdict, which are in agent/vitald/cli/check.py; docs/reference/commands.md has them all.
 EX_USAGE = 2  # argparse's own
 EX_NOINPUT, EX_UNAVAILABLE, EX_IOERR, EX_CONFIG = 66, 69, 74, 78
 INTERRUPTED, READER_GONE = 130, 141
