@@ -21,7 +21,15 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 HERE = os.path.dirname(os.path.realpath(__file__))
-_ALIASES = {"--run": "-r", "--json": "-j", "--list": "-l", "--set": "-s", "--check": "-c", "--entity-id": "-i", "--gpuList": "-i"}
+_ALIASES = {
+    "--run": "-r",
+    "--json": "-j",
+    "--list": "-l",
+    "--set": "-s",
+    "--check": "-c",
+    "--entity-id": "-i",
+    "--gpuList": "-i",
+}
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _CHUNK = b"0123456789abcdef" * 4095 + b"0123456789abcd\n"
 
@@ -67,7 +75,9 @@ def _fits(wanted: list[str], words: list[str]) -> bool:
         return False
     starts = [number for number, word in enumerate(wanted) if number == 0 or word.startswith("-")]
     parts = [wanted[start:end] for start, end in zip(starts, [*starts[1:], len(wanted)])]
-    return all(any(words[at : at + len(part)] == part for at in range(len(words))) for part in parts)
+    return all(
+        any(words[at : at + len(part)] == part for at in range(len(words))) for part in parts
+    )
 
 
 def _turn(entry: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +136,10 @@ def _play(answer: dict[str, Any], scenario: dict[str, Any], words: list[str]) ->
             signal.pause()
     _stop(diagnostic)  # the run has ended, and the engine's program with it
     if answer.get("signal"):
-        signal.signal(answer["signal"], signal.SIG_DFL) if answer["signal"] not in (signal.SIGKILL, signal.SIGSTOP) else None
+        signal.signal(answer["signal"], signal.SIG_DFL) if answer["signal"] not in (
+            signal.SIGKILL,
+            signal.SIGSTOP,
+        ) else None
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [answer["signal"]])
         os.kill(os.getpid(), answer["signal"])
         time.sleep(60)
@@ -243,7 +256,9 @@ def _only(text: str, words: list[str]) -> str:
     if "-i" not in words[:-1] or not text.startswith("{"):
         return text
     named = words[words.index("-i") + 1].split(",")
-    wanted = {int(name.removeprefix("gpu:")) for name in named if name.removeprefix("gpu:").isdigit()}
+    wanted = {
+        int(name.removeprefix("gpu:")) for name in named if name.removeprefix("gpu:").isdigit()
+    }
     if len(wanted) != len(named):
         return text
     return printed(_pruned(json.loads(text), wanted)) + "\n"
@@ -254,7 +269,11 @@ def _pruned(value: Any, wanted: set[int]) -> Any:
     if isinstance(value, dict):
         if "GPU Device IDs" in value:
             ids = [one for number, one in enumerate(value["GPU Device IDs"]) if number in wanted]
-            serials = {number: one for number, one in value.get("GPU Device Serials", {}).items() if int(number) in wanted}
+            serials = {
+                number: one
+                for number, one in value.get("GPU Device Serials", {}).items()
+                if int(number) in wanted
+            }
             value = {**value, "GPU Device IDs": ids, "GPU Device Serials": serials}
         return {key: _pruned(one, wanted) for key, one in value.items()}
     if isinstance(value, list):

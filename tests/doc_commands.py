@@ -57,7 +57,9 @@ class Command:
 
     @property
     def placeholders(self) -> set[str]:
-        return set(_PLACEHOLDER.findall(re.sub(r"\"[^\"]*\"|'[^']*'", "", self.text.partition(" #")[0])))
+        return set(
+            _PLACEHOLDER.findall(re.sub(r"\"[^\"]*\"|'[^']*'", "", self.text.partition(" #")[0]))
+        )
 
     def with_values(self, values: Mapping[str, str]) -> str:
         """What to run. Raises KeyError for a placeholder that has no value."""
@@ -85,7 +87,9 @@ def _blocks(document: str) -> Iterator[Command]:
             inside = None
             if fenced and language in ("sh", "shell", "bash", "console"):
                 if language != "sh" or place not in [one.value for one in Where]:
-                    raise ValueError(f"{document}:{number}: ```{fence[1]}: a block of commands is one of sh, sh booted, sh elsewhere")
+                    raise ValueError(
+                        f"{document}:{number}: ```{fence[1]}: a block of commands is one of sh, sh booted, sh elsewhere"
+                    )
                 inside = Where(place)
             continue
         if inside is None or (not pending and (not line.strip() or line.lstrip().startswith("#"))):
@@ -96,7 +100,9 @@ def _blocks(document: str) -> Iterator[Command]:
             pending = pending[:-1].rstrip()
             continue
         said = _EXITS.search(pending)
-        exits = tuple(int(code) for code in re.findall(r"\d+", said[1])) if said is not None else (0,)
+        exits = (
+            tuple(int(code) for code in re.findall(r"\d+", said[1])) if said is not None else (0,)
+        )
         yield Command(document, begun, inside, pending, exits)
         pending = ""
 
@@ -117,7 +123,10 @@ def spans(document: str) -> list[Command]:
 def expand(synopsis: str) -> list[str]:
     """`vitald check [--for prolog|epilog] [--strict]`: without the options, and with each alternative of each once."""
     parts = re.findall(r"\[[^\]]*\]|'[^']*'|\"[^\"]*\"|\S+", synopsis)
-    choices = [["", *_alternatives(part[1:-1])] if part[0] == "[" else _alternatives(part) for part in parts]
+    choices = [
+        ["", *_alternatives(part[1:-1])] if part[0] == "[" else _alternatives(part)
+        for part in parts
+    ]
     shortest = [options[0] for options in choices]
     forms = [shortest]
     for place, options in enumerate(choices):
@@ -149,7 +158,9 @@ def unsound(command: Command) -> list[str]:
     """What can be told of a command without running it: its syntax, and the files of this repository that it names."""
     done = subprocess.run(["sh", "-n", "-c", command.text], capture_output=True, text=True)
     found = [f"{command}\n    {done.stderr.strip()}"] if done.returncode else []
-    for path in re.findall(r"(?<![\w/.-])(?:packaging|systemd|docs|tests|agent)/[\w./-]+", command.text):
+    for path in re.findall(
+        r"(?<![\w/.-])(?:packaging|systemd|docs|tests|agent)/[\w./-]+", command.text
+    ):
         if not (ROOT / path).exists():
             found.append(f"{command}\n    there is no {path}")
     return found

@@ -89,5 +89,9 @@ OF_A_PACKET = (
 )  # fmt: skip
 # Begins with a file's name, of 255 bytes, where kernel.print-fatal-signals is set.
 OF_A_FILE = (
-    Message("{f}: {c}: potentially unexpected fatal signal 11.", "kernel/signal.c (6.13 and later)", "kernel.print-fatal-signals"),
+    Message(
+        "{f}: {c}: potentially unexpected fatal signal 11.",
+        "kernel/signal.c (6.13 and later)",
+        "kernel.print-fatal-signals",
+    ),
 )

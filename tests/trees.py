@@ -11,7 +11,16 @@ import shutil
 from pathlib import Path
 
 AMAZON, NVIDIA, MELLANOX = 0x1D0F, 0x10DE, 0x15B3
-_CORRECTABLE = ["RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr", "CorrIntErr", "HeaderOF"]
+_CORRECTABLE = [
+    "RxErr",
+    "BadTLP",
+    "BadDLLP",
+    "Rollover",
+    "Timeout",
+    "NonFatalErr",
+    "CorrIntErr",
+    "HeaderOF",
+]
 _UNCORRECTABLE = [
     "Undefined",
     "DLP",
@@ -92,7 +101,15 @@ class Tree:
         self.link("class/dmi/id", "devices/virtual/dmi/id")
 
     def pci(
-        self, address: str, vendor: int, device: int, pci_class: int, driver: str = "", *, speed: str = "16.0 GT/s PCIe", width: int = 16
+        self,
+        address: str,
+        vendor: int,
+        device: int,
+        pci_class: int,
+        driver: str = "",
+        *,
+        speed: str = "16.0 GT/s PCIe",
+        width: int = 16,
     ) -> str:
         """A PCI function; its folder is returned."""
         folder = f"devices/pci{address[:7]}/{address}"
@@ -109,13 +126,19 @@ class Tree:
         }
         for name, value in plain.items():
             self.write(f"{folder}/{name}", value)
-        self.write(f"{folder}/config", (vendor.to_bytes(2, "little") + device.to_bytes(2, "little")).ljust(64, b"\0"))
+        self.write(
+            f"{folder}/config",
+            (vendor.to_bytes(2, "little") + device.to_bytes(2, "little")).ljust(64, b"\0"),
+        )
         for severity, names, total in (
             ("correctable", _CORRECTABLE, "COR"),
             ("nonfatal", _UNCORRECTABLE, "NONFATAL"),
             ("fatal", _UNCORRECTABLE, "FATAL"),
         ):
-            self.write(f"{folder}/aer_dev_{severity}", "\n".join([*(f"{name} 0" for name in names), f"TOTAL_ERR_{total} 0"]))
+            self.write(
+                f"{folder}/aer_dev_{severity}",
+                "\n".join([*(f"{name} 0" for name in names), f"TOTAL_ERR_{total} 0"]),
+            )
         self.link(f"bus/pci/devices/{address}", folder)
         if driver:
             (self.root / "bus/pci/drivers" / driver).mkdir(parents=True, exist_ok=True)

@@ -78,7 +78,9 @@ class Starter:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST)
         with its:
             command = [python, "-m", "tests.warm", str(its.fileno())]
-            self._server = subprocess.Popen(command, cwd=_ROOT, pass_fds=(its.fileno(),), stdin=subprocess.DEVNULL)
+            self._server = subprocess.Popen(
+                command, cwd=_ROOT, pass_fds=(its.fileno(),), stdin=subprocess.DEVNULL
+            )
         self._socket = own
         self._lock = threading.RLock()
         self._running: dict[int, Forked] = {}
@@ -127,7 +129,9 @@ def serve(connection: socket.socket) -> list[str] | None:
     """Fork whenever one is asked for. Returns in each child, with its words; in the parent when nobody asks any more."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
-    former = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGCHLD, signal.SIGINT)}
+    former = {
+        number: signal.signal(number, lambda *_: None) for number in (signal.SIGCHLD, signal.SIGINT)
+    }
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     while True:
         readable = select.select([connection.fileno(), woken], [], [])[0]
@@ -161,7 +165,9 @@ def _tell_who_ended(connection: socket.socket) -> None:
             return
         if pid == 0:
             return
-        connection.send(json.dumps({"pid": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+        connection.send(
+            json.dumps({"pid": pid, "code": os.waitstatus_to_exitcode(status)}).encode()
+        )
 
 
 def _become(request: dict[str, object], output: int) -> list[str]:

@@ -37,7 +37,9 @@ def held(folder: Path) -> Iterator[None]:
 def _take(path: Path) -> int:
     while True:
         # Not for writing: on a disk that is mounted read-only, one that is there will do. Not blocking: it may be a pipe.
-        fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        fd = os.open(
+            path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600
+        )
         try:
             _judge(path, fd)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,7 +17,12 @@ from typing import TextIO
 
 import structlog
 
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 
 
 _JOURNAL = Path("/run/systemd/journal/stdout")
@@ -59,19 +64,33 @@ class _Libraries(logging.Handler):
     """What libraries say through the standard library's logging, as lines of ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        reason = f"{record.exc_info[0].__name__}: {record.exc_info[1]}" if record.exc_info and record.exc_info[0] else ""
+        reason = (
+            f"{record.exc_info[0].__name__}: {record.exc_info[1]}"
+            if record.exc_info and record.exc_info[0]
+            else ""
+        )
         say = structlog.get_logger(record.name)
-        say.log(record.levelno, "library", logger=record.name, message=record.getMessage()[:500], reason=reason[:500])
+        say.log(
+            record.levelno,
+            "library",
+            logger=record.name,
+            message=record.getMessage()[:500],
+            reason=reason[:500],
+        )
 
 
 def configure(level: str, form: str) -> None:
     """`form` is auto, json or text. May be called again: a reload changes the level."""
     as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if as_text else structlog.processors.JSONRenderer(sort_keys=False)
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        if as_text
+        else structlog.processors.JSONRenderer(sort_keys=False)
     )
     stream = Stream(sys.stderr, _JOURNAL if "JOURNAL_STREAM" in os.environ else None)
-    logging.basicConfig(level=max(LEVELS[level], logging.WARNING), handlers=[_Libraries()], force=True)
+    logging.basicConfig(
+        level=max(LEVELS[level], logging.WARNING), handlers=[_Libraries()], force=True
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -50,7 +50,13 @@ def run() -> Json:
         with Helper(_serve, folder / "bare.sock", answer):
             asked = _asked(made, folder)
         floor, _ = timed(lambda: _insert(folder / "floor.db"))
-    return {"lines": LINES, **alone, "floor_us_per_line": round(1e6 * floor / LINES, 1), "while_asked": asked, "load": load()}
+    return {
+        "lines": LINES,
+        **alone,
+        "floor_us_per_line": round(1e6 * floor / LINES, 1),
+        "while_asked": asked,
+        "load": load(),
+    }
 
 
 def _alone(made: Node, start_s: float) -> Json:
@@ -58,11 +64,18 @@ def _alone(made: Node, start_s: float) -> Json:
     with _started(made) as running:
         took = _caught_up(running)
         used = Usage.of(pid_of(running)).cpu_s
-    return {"caught_up_after_s": took, "start_cpu_s": round(start_s, 2), "cpu_us_per_line": round(1e6 * (used - start_s) / LINES, 1)}
+    return {
+        "caught_up_after_s": took,
+        "start_cpu_s": round(start_s, 2),
+        "cpu_us_per_line": round(1e6 * (used - start_s) / LINES, 1),
+    }
 
 
 def _asked(made: Node, folder: Path) -> Json:
-    with _started(made) as running, Helper(_client, running.socket, folder / "bare.sock", 0) as client:
+    with (
+        _started(made) as running,
+        Helper(_client, running.socket, folder / "bare.sock", 0) as client,
+    ):
         took = _caught_up(running)
         client.pipe.send("end")
         return {"caught_up_after_s": took, "status": _answers(client)}
@@ -87,7 +100,9 @@ def _caught_up(running: Node) -> float:
 
 def _judged(running: Node) -> int:
     """As it is stored: asking the daemon would be one more request."""
-    with closing(sqlite3.connect(f"file:{running.state / 'ledger.db'}?mode=ro", uri=True, timeout=5.0)) as db:
+    with closing(
+        sqlite3.connect(f"file:{running.state / 'ledger.db'}?mode=ro", uri=True, timeout=5.0)
+    ) as db:
         (count,) = db.execute("SELECT count(*) FROM events WHERE code = 'xid/31'").fetchone()
     time.sleep(0.2)
     return int(count)
@@ -99,5 +114,8 @@ def _insert(path: Path) -> None:
         db.execute("CREATE TABLE lines (id INTEGER PRIMARY KEY, raw TEXT)")
         for first in range(0, LINES, _BATCH):
             db.execute("BEGIN")
-            db.executemany("INSERT INTO lines (raw) VALUES (?)", [(line(number),) for number in range(first, min(LINES, first + _BATCH))])
+            db.executemany(
+                "INSERT INTO lines (raw) VALUES (?)",
+                [(line(number),) for number in range(first, min(LINES, first + _BATCH))],
+            )
             db.execute("COMMIT")

@@ -163,7 +163,15 @@ def bare_reader(pipe: Connection, name: str, wanted: bytes) -> None:
                 if wanted in record:
                     seen.append((now, record))
                 elif end in record:
-                    pipe.send({"seen": seen, "read": count, "lost": lost, "cpu_s": time.process_time() - cpu, "end": now})
+                    pipe.send(
+                        {
+                            "seen": seen,
+                            "read": count,
+                            "lost": lost,
+                            "cpu_s": time.process_time() - cpu,
+                            "end": now,
+                        }
+                    )
                     return
         except BlockingIOError:
             pass

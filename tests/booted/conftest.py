@@ -17,7 +17,9 @@ from tests.conftest import require
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """What the machine said lately goes with a failure."""
     report = yield
     machine = getattr(item, "funcargs", {}).get("machine")

@@ -23,7 +23,10 @@ def built(folder: Path) -> Path:
     if given:
         return Path(given)
     done = subprocess.run(
-        [sys.executable, str(ROOT / "packaging/build"), "--deb", "--out", str(folder)], capture_output=True, text=True, timeout=500
+        [sys.executable, str(ROOT / "packaging/build"), "--deb", "--out", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.returncode == 0, f"packaging/build: {done.stderr[-4000:]}"
     (package,) = folder.glob("*.deb")
@@ -39,7 +42,11 @@ def older(package: Path, folder: Path) -> Path:
     lower(tree / "DEBIAN/control", f"Version: {__version__}", f"Version: {OLD}")
     for file in tree.rglob("vitald/__init__.py"):
         lower(file, f'"{__version__}"', f'"{OLD}"')
-    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", "-Znone", str(tree), str(made)], check=True, capture_output=True)
+    subprocess.run(
+        ["dpkg-deb", "--build", "--root-owner-group", "-Znone", str(tree), str(made)],
+        check=True,
+        capture_output=True,
+    )
     return made
 
 

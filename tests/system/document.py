@@ -8,7 +8,7 @@ import jsonschema_rs
 
 from tests.harness import ROOT
 
-DOCUMENT = json.loads((ROOT / "agent/vitald/outputs/openapi.json").read_text())
+DOCUMENT = json.loads((ROOT / "agent/vitald/server/openapi.json").read_text())
 
 
 def closed(schema: object) -> object:
@@ -17,8 +17,14 @@ def closed(schema: object) -> object:
         return [closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: closed(value) for key, value in schema.items() if key not in ("example", "examples")}
-    if schema.get("type") == "object" and "properties" in schema and "additionalProperties" not in schema:
+    made = {
+        key: closed(value) for key, value in schema.items() if key not in ("example", "examples")
+    }
+    if (
+        schema.get("type") == "object"
+        and "properties" in schema
+        and "additionalProperties" not in schema
+    ):
         made["additionalProperties"] = False
     return made
 
@@ -28,4 +34,6 @@ SCHEMAS = closed(DOCUMENT["components"]["schemas"])
 
 def conforms(name: str, value: object) -> None:
     """Raises where the value is not as the document says."""
-    jsonschema_rs.Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}}).validate(value)
+    jsonschema_rs.Draft202012Validator(
+        {"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}}
+    ).validate(value)

@@ -14,7 +14,18 @@ import socket
 import struct
 from collections.abc import Callable
 
-_SETITIMER, _MREMAP, _SIGRETURN, _SHMGET, _SEMGET, _SEMCTL, _FLOCK, _CAPGET, _FUTEX, _REMAP = 38, 25, 15, 29, 64, 66, 73, 125, 202, 216
+_SETITIMER, _MREMAP, _SIGRETURN, _SHMGET, _SEMGET, _SEMCTL, _FLOCK, _CAPGET, _FUTEX, _REMAP = (
+    38,
+    25,
+    15,
+    29,
+    64,
+    66,
+    73,
+    125,
+    202,
+    216,
+)
 _NEWNS, _NEWUSER, _NEWNET = 0x20000, 0x10000000, 0x40000000
 _libc = ctypes.CDLL(None)
 
@@ -29,7 +40,14 @@ def setitimer_without_value() -> None:
 
 def mremap_of_a_private_mapping() -> None:
     mapping = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    _libc.syscall(_MREMAP, ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(mapping))), 0, 8192, 1, 0)
+    _libc.syscall(
+        _MREMAP,
+        ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(mapping))),
+        0,
+        8192,
+        1,
+        0,
+    )
 
 
 def mandatory_lock() -> None:

@@ -21,12 +21,22 @@ def vouched(line: str) -> str:
 
 def dbe(pid: int, pci: str = "0000:65:00") -> str:
     """A double-bit error: a reset of the GPU is asked for."""
-    return xid(pid, code=48, pci=pci, message="An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer.")
+    return xid(
+        pid,
+        code=48,
+        pci=pci,
+        message="An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer.",
+    )
 
 
 def remap(pid: int, pci: str = "0000:65:00") -> str:
     """A spare row waits for the next reset; the running work may end first."""
-    return xid(pid, code=63, pci=pci, message="Row Remapper: New row (0x0000000001aa5555) marked for remapping, reset gpu to activate.")
+    return xid(
+        pid,
+        code=63,
+        pci=pci,
+        message="Row Remapper: New row (0x0000000001aa5555) marked for remapping, reset gpu to activate.",
+    )
 
 
 # What asks for a replacement at once: the catalogue wants a second occurrence first.

@@ -50,7 +50,9 @@ def test_requests_wait_while_the_daemon_is_away(node: Node) -> None:
         node.stop(number)
         assert node.socket.exists(), "it is systemd's to remove"
         with ThreadPoolExecutor(20) as pool:
-            asked = [pool.submit(node.request, "GET", "/v1/status", timeout=30.0) for _ in range(20)]
+            asked = [
+                pool.submit(node.request, "GET", "/v1/status", timeout=30.0) for _ in range(20)
+            ]
             node.start(wait=False)
             answers = [one.result() for one in asked]
         assert {(code, answer["rebootRequired"]) for code, answer in answers} == {(200, True)}

@@ -31,4 +31,8 @@ def test_status_does_not_wait_for_a_backlog(node: Node) -> None:
         assert status["status"] == "unknown"
     assert taken, "it was over before anybody asked"
     assert max(taken) < patient(0.5)
-    node.until(lambda: sum(one["count"] for one in node.findings("&code=xid/31")) == LINES, 60.0, "all lines to be judged")
+    node.until(
+        lambda: sum(one["count"] for one in node.findings("&code=xid/31")) == LINES,
+        60.0,
+        "all lines to be judged",
+    )

@@ -28,11 +28,18 @@ def test_a_reboot_cures(machine: Machine) -> None:
     first = node.status()["bootId"]
     boot_id = machine.reboot()
     status = node.status()
-    assert (status["bootId"], status["status"], status["rebootRequired"]) == (boot_id, "healthy", False)
+    assert (status["bootId"], status["status"], status["rebootRequired"]) == (
+        boot_id,
+        "healthy",
+        False,
+    )
     assert boot_id != first
     cleared = node.findings("&state=cleared")
     assert {finding["code"] for finding in cleared} == {"xid/79", "xid/13"}
-    assert all(f"the node was rebooted (boot {boot_id[:8]})" in str(finding["clearedBy"]) for finding in cleared)
+    assert all(
+        f"the node was rebooted (boot {boot_id[:8]})" in str(finding["clearedBy"])
+        for finding in cleared
+    )
     assert node.metric("vitald_reboot_required") == 0
     assert machine.boots() == 1
     assert len(node.events("&kind=xid")) == 2
@@ -100,4 +107,8 @@ def test_no_boot_id(make_node: Callable[..., Node]) -> None:
     node = make_node()
     node.configure("[paths]", f'[paths]\nprocfs = "{node.folder}"')
     done = node.cli("run", "--config", str(node.config))
-    assert (done.returncode, "boot id" in done.stderr, "Traceback" in done.stderr) == (69, True, False)
+    assert (done.returncode, "boot id" in done.stderr, "Traceback" in done.stderr) == (
+        69,
+        True,
+        False,
+    )

@@ -59,17 +59,31 @@ def with_events(events: list[Held]) -> Ledger:
 
 def with_gaps(*gaps: Gap) -> Ledger:
     counted = {**BALANCED.findings, ("node", "vitald/records_lost"): len(gaps)}
-    return replace(BALANCED, gaps=list(gaps), gap_events=len(gaps), findings=counted, incidents=counted)
+    return replace(
+        BALANCED, gaps=list(gaps), gap_events=len(gaps), findings=counted, incidents=counted
+    )
 
 
 MISTAKES: dict[str, tuple[list[str], Ledger]] = {
     "neither": (["missing"], with_events([held(13)])),
     "both": (["contradicted"], with_events([*BALANCED.events, held(12)])),
     "judged twice": (["twice", "twice"], with_events([*BALANCED.events, held(13)])),
-    "under two numbers": (["invented", "twice"], with_events([*BALANCED.events, held(14, "fault 13")])),
-    "counted twice": (["misfolded"], replace(BALANCED, findings={**BALANCED.findings, ("gpu/a", "xid/31"): 3})),
-    "not counted": (["misfolded"], replace(BALANCED, findings={("node", "vitald/records_lost"): 1})),
-    "told twice": (["misfolded"], replace(BALANCED, incidents={**BALANCED.findings, ("gpu/a", "xid/31"): 3})),
+    "under two numbers": (
+        ["invented", "twice"],
+        with_events([*BALANCED.events, held(14, "fault 13")]),
+    ),
+    "counted twice": (
+        ["misfolded"],
+        replace(BALANCED, findings={**BALANCED.findings, ("gpu/a", "xid/31"): 3}),
+    ),
+    "not counted": (
+        ["misfolded"],
+        replace(BALANCED, findings={("node", "vitald/records_lost"): 1}),
+    ),
+    "told twice": (
+        ["misfolded"],
+        replace(BALANCED, incidents={**BALANCED.findings, ("gpu/a", "xid/31"): 3}),
+    ),
     "a gap of another size": (["miscounted"], with_gaps(replace(GAP, count=3))),
     "a gap told twice": (["miscounted"], with_gaps(GAP, GAP)),
     "a gap over what the ring held": (["contradicted", "invented"], with_gaps(Gap(11, 13, 1.5, 3))),

@@ -186,7 +186,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         for name, made in NODES.items():
             with made(Path(folder) / name) as node:
-                table |= settled(lambda: told(name, node))  # noqa: B023
+                table |= settled(lambda: told(name, node))
                 if name == "gpu":
                     golden.write("metrics_exit_codes", exit_codes(node))
     golden.write("metrics", table)

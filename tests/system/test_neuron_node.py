@@ -20,7 +20,12 @@ def tree(tmp_path: Path) -> NeuronTree:
 
 @pytest.fixture
 def node(tmp_path: Path, tree: NeuronTree) -> Iterator[Node]:
-    with Node(tmp_path, sysfs=tree.root, looks=["neuron"], extra='[neuron]\nevery = "200ms"\ndeadline = "1s"') as started:
+    with Node(
+        tmp_path,
+        sysfs=tree.root,
+        looks=["neuron"],
+        extra='[neuron]\nevery = "200ms"\ndeadline = "1s"',
+    ) as started:
         yield started
 
 
@@ -57,16 +62,26 @@ def test_where_a_device_sits_is_remembered(tmp_path: Path) -> None:
     tree = NeuronTree(tmp_path / "sys", addresses, machine="unknown")
     with Node(tmp_path, sysfs=tree.root, looks=["neuron"]) as node:
         for index, address in enumerate(reversed(addresses)):
-            node.write(f"neuron:neuron_pci_get_device_id_v3: ** BDF: {address[5:]} => nd[{index}] (routing id: {index})")
-        node.wait(lambda _: any(one["name"] == f"neuron/{addresses[0]}" for one in node.status()["components"]))
-        node.write("neuron:nr_wait_for_reset_completion: nd3: reset request 17 was initiated, but failed to complete")
+            node.write(
+                f"neuron:neuron_pci_get_device_id_v3: ** BDF: {address[5:]} => nd[{index}] (routing id: {index})"
+            )
+        node.wait(
+            lambda _: any(
+                one["name"] == f"neuron/{addresses[0]}" for one in node.status()["components"]
+            )
+        )
+        node.write(
+            "neuron:nr_wait_for_reset_completion: nd3: reset request 17 was initiated, but failed to complete"
+        )
         node.wait(lambda _: codes(node) == {("neuron/reset_failed", f"neuron/{addresses[0]}")})
         node.restart()
         node.write("neuron:ncdev_open: nd2 is in an invalid state")
         node.wait(lambda _: ("neuron/invalid_state", f"neuron/{addresses[1]}") in codes(node))
 
 
-def test_a_reader_that_hangs_makes_its_device_unknown_and_delays_nothing(node: Node, tree: NeuronTree) -> None:
+def test_a_reader_that_hangs_makes_its_device_unknown_and_delays_nothing(
+    node: Node, tree: NeuronTree
+) -> None:
     tree.hang(tree.path(4, "stats/hardware/sram_ecc_uncorrected"))
     node.wait(lambda status: status["status"] == "unknown", 5.0)
     components = {one["name"]: one["status"] for one in node.status()["components"]}

@@ -55,16 +55,26 @@ def test_reload(make_node: Make) -> None:
     node.config.write_text(f'{settings}[catalog]\nprofile = "hyperpod"\n')
     assert node.reload()["applied"] == ["[catalog] profile"]
     status = node.status()
-    assert (status["profile"], status["replacementRequired"], status["rebootRequired"]) == ("hyperpod", True, False)
+    assert (status["profile"], status["replacementRequired"], status["rebootRequired"]) == (
+        "hyperpod",
+        True,
+        False,
+    )
     assert node.metric("vitald_replacement_required") == 1
 
     node.config.write_text(f'{settings}[catalog.overrides."xid/79"]\naction = "inspect"\n')
     assert sorted(node.reload()["applied"]) == ["[catalog] overrides", "[catalog] profile"]
     status = node.status()
-    assert (status["status"], status["action"], status["profile"]) == ("degraded", "inspect", "nvidia")
+    assert (status["status"], status["action"], status["profile"]) == (
+        "degraded",
+        "inspect",
+        "nvidia",
+    )
 
     node.config.write_text(settings.replace(str(node.port), str(free_port())))
-    for _ in range(2):  # told each time: it is not in force yet, however often the file was read since
+    for _ in range(
+        2
+    ):  # told each time: it is not in force yet, however often the file was read since
         assert node.reload()["needs_restart"] == ["[metrics] listen"]
     assert node.metric("vitald_reboot_required") == 1
     assert node.status()["pid"] == pid
@@ -77,7 +87,10 @@ def test_a_bad_file_is_refused(shared_node: Node) -> None:
     wait_for_pid(node, 1)
     before = node.status()
     for text, said in (
-        ("[kernel_log]\nusrspace = 'ignore'\n[metric]\n", ["did you mean userspace?", "did you mean metrics?"]),
+        (
+            "[kernel_log]\nusrspace = 'ignore'\n[metric]\n",
+            ["did you mean userspace?", "did you mean metrics?"],
+        ),
         ("[kernel_log", ["not valid TOML"]),
         ('[catalog.overrides."xid/79"]\naction = "repair"\n', ["xid.79", "action"]),
     ):
@@ -89,7 +102,9 @@ def test_a_bad_file_is_refused(shared_node: Node) -> None:
     node.config.unlink()
     assert node.reload()["event"] == "reload_refused"
     after = node.status()
-    assert [after[key] for key in ("status", "action", "profile", "pid")] == [before[key] for key in ("status", "action", "profile", "pid")]
+    assert [after[key] for key in ("status", "action", "profile", "pid")] == [
+        before[key] for key in ("status", "action", "profile", "pid")
+    ]
     node.config.write_text(node.settings)
     assert node.reload()["event"] == "reloaded"
 
@@ -166,7 +181,11 @@ def test_one_at_a_time(shared_node: Node, tmp_path: Path) -> None:
     """Another runtime folder does not make it another node, nor does another state folder."""
     for changed in ({}, {"runtime": str(tmp_path / "run")}, {"state": str(tmp_path / "state")}):
         done = second(shared_node, tmp_path, **changed)
-        assert (done.returncode, "another vitald is running" in done.stderr, "Traceback" in done.stderr) == (69, True, False), changed
+        assert (
+            done.returncode,
+            "another vitald is running" in done.stderr,
+            "Traceback" in done.stderr,
+        ) == (69, True, False), changed
     assert shared_node.answers("/healthz")
 
 
@@ -217,8 +236,14 @@ class Systemd:
 
 
 @pytest.fixture(params=["path", pytest.param("abstract", marks=pytest.mark.slow)])
-def notified(request: pytest.FixtureRequest, make_node: Make, tmp_path: Path) -> Iterator[tuple[Node, Systemd]]:
-    address = str(tmp_path / "notify") if request.param == "path" else f"@vitald-test-{secrets.token_hex(8)}"
+def notified(
+    request: pytest.FixtureRequest, make_node: Make, tmp_path: Path
+) -> Iterator[tuple[Node, Systemd]]:
+    address = (
+        str(tmp_path / "notify")
+        if request.param == "path"
+        else f"@vitald-test-{secrets.token_hex(8)}"
+    )
     node = make_node()
     node.environment = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"}
     manager = Systemd(address)
@@ -252,7 +277,13 @@ def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
     require(Path("/proc/sys/kernel/dmesg_restrict").read_text() == "1\n", "kernel.dmesg_restrict=1")
     for given, state in (("</dev/kmsg", "ok"), ("</dev/null", "failed")):
         node = make_node(kernel_log="kmsg", userspace="ignore")
-        node.command = ["sh", "-c", f'exec setpriv --bounding-set=-syslog,-sys_admin "$@" {given}', "sh", *node.command]
+        node.command = [
+            "sh",
+            "-c",
+            f'exec setpriv --bounding-set=-syslog,-sys_admin "$@" {given}',
+            "sh",
+            *node.command,
+        ]
         for _ in range(2):  # the second time too it is read from the oldest record on
             node.start()
             node.wait(lambda status, state=state: status["sources"][0]["state"] == state, 10.0)  # type: ignore[misc]
@@ -267,7 +298,15 @@ def test_how_exposed_the_units_are(name: str, most: int) -> None:
     require(shutil.which("systemd-analyze"), "systemd-analyze")
     unit = ROOT / f"systemd/{name}.service"
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", f"--threshold={most}", "--json=short", "--no-pager", str(unit)],
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=true",
+            f"--threshold={most}",
+            "--json=short",
+            "--no-pager",
+            str(unit),
+        ],
         capture_output=True,
         text=True,
     )
@@ -277,6 +316,12 @@ def test_how_exposed_the_units_are(name: str, most: int) -> None:
     said = " ".join(line for line in unit.read_text().splitlines() if line.startswith("#"))
     for row in json.loads(done.stdout):
         setting = row["name"].partition("=")[0].partition("/")[0]
-        words = ("AF_INET", "AF_UNIX", "AF_NETLINK") if setting == "RestrictAddressFamilies" else (setting,)
+        words = (
+            ("AF_INET", "AF_UNIX", "AF_NETLINK")
+            if setting == "RestrictAddressFamilies"
+            else (setting,)
+        )
         explained = any(word in said for word in words) or f"\n{setting}=" in unit.read_text()
-        assert row["set"] in (True, None) or explained, f"{row['name']} is not explained"  # None: of no account here
+        assert row["set"] in (True, None) or explained, (
+            f"{row['name']} is not explained"
+        )  # None: of no account here

@@ -47,7 +47,9 @@ def test_a_command_that_is_written_down_can_be_given(module: str, words: str) ->
 
 def test_every_benchmark_can_be_asked_for() -> None:
     modules = {path.stem for path in BENCH.glob("*.py") if not path.stem.startswith("_")}
-    runs = {name for name in modules if hasattr(importlib.import_module(f"tests.bench.{name}"), "run")}
+    runs = {
+        name for name in modules if hasattr(importlib.import_module(f"tests.bench.{name}"), "run")
+    }
     assert runs == set(BENCHMARKS)
     assert all(parsed([name]).names == [name] for name in runs)
 
@@ -66,7 +68,9 @@ def test_a_day_is_not_run_unasked() -> None:
         (["soak", "--hours", "nan"], "0.03 or more"),
     ],
 )
-def test_what_cannot_be_had_is_refused(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_had_is_refused(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         parsed(arguments)
     assert ended.value.code == 2

@@ -74,7 +74,10 @@ def test_what_still_holds_confirms_what_it_was_told_under() -> None:
     judge.apply(seen("nvml/gpu_lost", gpu(1), 1.0, lost=1))
     assert judge.accounts_for(seen("nvml/gpu_lost", gpu(1), 2.0, lost=1))
     memory = judge.memory
-    judge = Judge(catalogue(), replace(memory, findings=tuple(replace(one, confirmed_by="") for one in memory.findings)))
+    judge = Judge(
+        catalogue(),
+        replace(memory, findings=tuple(replace(one, confirmed_by="") for one in memory.findings)),
+    )
     held = seen("nvml/gpu_lost", gpu(1), 2.0, lost=1)
     assert not judge.accounts_for(held), "it has something new to say"
     judge.apply(held)

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from vitald.core.supervisor import Supervisor
 from vitald.daemon import Daemon, _unix_socket
 from vitald.model import Batch
-from vitald.supervisor import Supervisor
 
 
 class Past:
@@ -23,7 +23,9 @@ class Past:
         self.broken = broken
         self.said = said
 
-    async def former_boots(self, _: object, crashes: object, *, orderly: bool) -> AsyncIterator[Batch]:
+    async def former_boots(
+        self, _: object, crashes: object, *, orderly: bool
+    ) -> AsyncIterator[Batch]:
         async for batch in self._part("former boots"):
             yield batch
 
@@ -64,9 +66,18 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
         async def read(self, _: object) -> None:
             said.append("watched")
 
-    pipeline = SimpleNamespace(put=put, booted=booted, own=own, position=lambda _: None, orderly=True)
-    sources = SimpleNamespace(kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said))
-    daemon = SimpleNamespace(sources=sources, pipeline=pipeline, past_told=asyncio.Event(), supervisor=Supervised(pipeline))  # type: ignore[arg-type]
+    pipeline = SimpleNamespace(
+        put=put, booted=booted, own=own, position=lambda _: None, orderly=True
+    )
+    sources = SimpleNamespace(
+        kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said)
+    )
+    daemon = SimpleNamespace(
+        sources=sources,
+        pipeline=pipeline,
+        past_told=asyncio.Event(),
+        supervisor=Supervised(pipeline),
+    )  # type: ignore[arg-type]
     asyncio.run(Daemon._read_kernel_log(daemon))  # type: ignore[arg-type]
     assert said == wanted
 

@@ -69,4 +69,6 @@ def test_the_log_is_used_again_only_when_what_was_in_it_is_on_the_disk(noted: li
     again = [at for at, line in enumerate(lines) if line == ("write", LOG, "0") and at > moved[0]]
     assert again
     for at in again:
-        assert DATABASE not in unsynced(lines[:at]), "written over before it was safe in the database"
+        assert DATABASE not in unsynced(lines[:at]), (
+            "written over before it was safe in the database"
+        )

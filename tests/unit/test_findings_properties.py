@@ -55,10 +55,17 @@ LASTING: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-def steps(kinds: list[tuple[str, dict[str, object]]]) -> st.SearchStrategy[tuple[int, tuple[str, dict[str, object]], bool, bool]]:
+def steps(
+    kinds: list[tuple[str, dict[str, object]]],
+) -> st.SearchStrategy[tuple[int, tuple[str, dict[str, object]], bool, bool]]:
     """Device, what it reports, whether it is a drill, whether it is believed."""
     drill = st.sampled_from([False, False, False, True])
-    return st.tuples(st.integers(0, DEVICES - 1), st.sampled_from(kinds), drill, st.sampled_from([True, True, True, False]))
+    return st.tuples(
+        st.integers(0, DEVICES - 1),
+        st.sampled_from(kinds),
+        drill,
+        st.sampled_from([True, True, True, False]),
+    )
 
 
 Step = tuple[int, tuple[str, dict[str, object]], bool, bool]
@@ -79,12 +86,23 @@ def at(step: Step, time: float, boot: str = "boot-a", number: int = 0) -> Event:
 
 
 @st.composite
-def streams(draw: st.DrawFn, kinds: list[tuple[str, dict[str, object]]] = KINDS + STATE, reboots: bool = True) -> list[Event]:
+def streams(
+    draw: st.DrawFn,
+    kinds: list[tuple[str, dict[str, object]]] = KINDS + STATE,
+    reboots: bool = True,
+) -> list[Event]:
     """Events in the order of their times, with reboots between them; minutes to days apart."""
     gaps = st.sampled_from([0.0, 1.0, 600.0, HOUR, 30 * HOUR])
     time, boot, stream = 0.0, 0, []
     for number, (gap, step) in enumerate(
-        draw(st.lists(st.tuples(gaps, st.one_of(steps(kinds), st.just(None) if reboots else steps(kinds))), max_size=14))
+        draw(
+            st.lists(
+                st.tuples(
+                    gaps, st.one_of(steps(kinds), st.just(None) if reboots else steps(kinds))
+                ),
+                max_size=14,
+            )
+        )
     ):
         time += gap
         if step is None:
@@ -102,7 +120,10 @@ def folded(events: Iterable[Event]) -> tuple[Judge, list[Transition]]:
 
 def standing(findings: Judge) -> set[tuple[object, ...]]:
     """What is open, without when and in which order it came."""
-    return {(one.component, one.code, one.simulated, one.action, one.when, one.count, one.boot_id) for one in findings.opened}
+    return {
+        (one.component, one.code, one.simulated, one.action, one.when, one.count, one.boot_id)
+        for one in findings.opened
+    }
 
 
 def asked_of_devices(findings: Judge) -> dict[tuple[object, bool], tuple[int, int, bool]]:
@@ -138,7 +159,9 @@ def test_the_transitions_tell_the_whole_story(stream: list[Event]) -> None:
         assert change.opened is (change.finding.id not in told)
         told[change.finding.id] = change.finding
         assert change.cause or change.finding.state.value == "open"
-    assert {id_: one for id_, one in told.items() if one.state.value == "open"} == {one.id: one for one in findings.opened}
+    assert {id_: one for id_, one in told.items() if one.state.value == "open"} == {
+        one.id: one for one in findings.opened
+    }
     assert [change.time for change in changes] == sorted(change.time for change in changes)
 
 
@@ -219,7 +242,9 @@ def test_only_evidence_lowers(stream: list[Event]) -> None:
     findings = Judge(catalogue())
     for one in stream:
         before = {found.key: found for found in findings.opened}
-        ended = {change.finding.key: change for change in findings.apply(one) if not change.finding.open}
+        ended = {
+            change.finding.key: change for change in findings.apply(one) if not change.finding.open
+        }
         now = {found.key: found for found in findings.opened}
         for key, old in before.items():
             new = now.get(key)
@@ -231,7 +256,10 @@ def test_only_evidence_lowers(stream: list[Event]) -> None:
                 told = change.cause.startswith("told as a consequence") and any(
                     found.action.rank >= old.action.rank for found in now.values()
                 )
-                quiet = change.time <= one.time and change.cause in ("quiet for as long as its rule asks", "the drill is over")
+                quiet = change.time <= one.time and change.cause in (
+                    "quiet for as long as its rule asks",
+                    "the drill is over",
+                )
                 assert told or quiet or one.code == BOOT or old.code == "xid/154"
 
 
@@ -260,11 +288,34 @@ def lived_with(draw: st.DrawFn) -> list[Event]:
     told: list[Event] = []
     for number, one in enumerate(draw(streams(LASTING))):
         if one.code == BOOT and draw(st.booleans()):
-            told.append(event(CLOCK_STEPPED, NODE, one.time, identity=f"step {number}", boot=one.boot_id, fields={"seconds": 0.5}))
+            told.append(
+                event(
+                    CLOCK_STEPPED,
+                    NODE,
+                    one.time,
+                    identity=f"step {number}",
+                    boot=one.boot_id,
+                    fields={"seconds": 0.5},
+                )
+            )
         told.append(one)
         if one.code != BOOT and one.judged and not one.simulated and draw(st.booleans()):
-            fields = {"code": one.code, "by": "alice", "reason": "known", "until": one.time + draw(st.sampled_from([HOUR, 100 * HOUR]))}
-            told.append(event(ACCEPTED, one.component, one.time, identity=f"accept {number}", boot=one.boot_id, fields=fields))
+            fields = {
+                "code": one.code,
+                "by": "alice",
+                "reason": "known",
+                "until": one.time + draw(st.sampled_from([HOUR, 100 * HOUR])),
+            }
+            told.append(
+                event(
+                    ACCEPTED,
+                    one.component,
+                    one.time,
+                    identity=f"accept {number}",
+                    boot=one.boot_id,
+                    fields=fields,
+                )
+            )
     return told
 
 
@@ -276,7 +327,11 @@ def test_what_is_accepted_is_so_after_a_restart_and_a_replay(stream: list[Event]
     before, first = folded(stream[:cut])
     after = Judge(catalogue(), before.memory)
     second = [change for one in stream[cut:] for change in after.apply(one)]
-    assert (after.opened, after.memory.marks, first + second) == (whole.opened, whole.memory.marks, changes)
+    assert (after.opened, after.memory.marks, first + second) == (
+        whole.opened,
+        whole.memory.marks,
+        changes,
+    )
     for change in changes:
         accepted = change.finding.accepted
         if accepted is not None and change.finding.open:
@@ -294,16 +349,28 @@ def test_text_confirms_nothing(stream: list[Event]) -> None:
 def _written(one: Event) -> Event:
     """The same by a process."""
     said = {**one.fields, "facility": 1, "vouched": False}
-    return replace(one, identity=f"{one.identity} written", trust=Trust.ACCEPTED, fields=said, simulated_until=None)
+    return replace(
+        one,
+        identity=f"{one.identity} written",
+        trust=Trust.ACCEPTED,
+        fields=said,
+        simulated_until=None,
+    )
 
 
 @FUZZ
 @given(streams(), streams(reboots=False))
-def test_what_a_process_writes_changes_nothing_that_others_saw(stream: list[Event], written: list[Event]) -> None:
+def test_what_a_process_writes_changes_nothing_that_others_saw(
+    stream: list[Event], written: list[Event]
+) -> None:
     """Neither for better nor for worse, whatever it writes when: it only has findings of its own beside them."""
     boots = [(one.time, one.boot_id) for one in stream if one.code == BOOT]
     beside = [
-        replace(_written(one), boot_id=next((boot for time, boot in reversed(boots) if time <= one.time), "boot-0")) for one in written
+        replace(
+            _written(one),
+            boot_id=next((boot for time, boot in reversed(boots) if time <= one.time), "boot-0"),
+        )
+        for one in written
     ]
     both = sorted([*stream, *beside], key=lambda one: one.time)
     alone, together = folded(stream)[0], folded(both)[0]
@@ -311,7 +378,10 @@ def test_what_a_process_writes_changes_nothing_that_others_saw(stream: list[Even
     theirs = {one.key: one for one in together.opened if not one.hearsay}
     assert theirs.keys() == {one.key for one in alone.opened}
     for one in alone.opened:
-        assert (theirs[one.key].confirmed, theirs[one.key].action.rank >= one.action.rank) == (one.confirmed, True)
+        assert (theirs[one.key].confirmed, theirs[one.key].action.rank >= one.action.rank) == (
+            one.confirmed,
+            True,
+        )
     assert not any(one.confirmed for one in together.opened if one.hearsay)
 
 

@@ -17,15 +17,26 @@ from typing import Any
 
 import pytest
 
-from tests.named import NAME, OF_A_FILE, OF_A_NETWORK_DEVICE, OF_A_PACKET, OF_A_PROCESS, PREFIX, SEGFAULT, Message
+from tests.named import (
+    NAME,
+    OF_A_FILE,
+    OF_A_NETWORK_DEVICE,
+    OF_A_PACKET,
+    OF_A_PROCESS,
+    PREFIX,
+    SEGFAULT,
+    Message,
+)
 from tests.unit.builders import catalogue, recogniser
 from vitald.catalog.rules import Rule
+from vitald.collectors.kernel_log import recognise
+from vitald.collectors.kernel_log.record import escape
 from vitald.model import Action
-from vitald.sources.kernel_log import recognise
-from vitald.sources.kernel_log.record import escape
 
 _parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
-_op: Any = importlib.import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
+_op: Any = importlib.import_module(
+    "re._constants" if sys.version_info >= (3, 11) else "sre_constants"
+)
 
 BEYOND = 3  # letters that a shape must fix after those that a name can hold
 HARMLESS = {"crash/segfault", "crash/trap", "oom/invoked"}  # what such a message is
@@ -68,7 +79,9 @@ def fixed(tree: Any, *, backwards: bool = False) -> tuple[int, bool]:
         inner, free = 0, False
         if op in (_op.MAX_REPEAT, _op.MIN_REPEAT):
             least, most, part = value
-            inner, free = (0, True) if most > NAME and _is_free(part) else fixed(part, backwards=backwards)
+            inner, free = (
+                (0, True) if most > NAME and _is_free(part) else fixed(part, backwards=backwards)
+            )
             inner *= least
         elif op is _op.SUBPATTERN:
             inner, free = fixed(value[3], backwards=backwards)
@@ -133,7 +146,9 @@ def _part(op: Any, value: Any, most: int) -> Iterator[str]:
     elif op in (_op.MAX_REPEAT, _op.MIN_REPEAT):
         least, upmost, part = value
         for times in dict.fromkeys((least, min(least + 1, upmost), min(max(least, most), upmost))):
-            yield from (made * times for made in islice(_made(part, most), 12)) if times else iter(("",))
+            yield from (
+                (made * times for made in islice(_made(part, most), 12)) if times else iter(("",))
+            )
     elif op is _op.SUBPATTERN:
         yield from _made(value[3], most)
     elif op is _op.BRANCH:
@@ -156,14 +171,22 @@ def _one_of(items: Any) -> str:
 def wholes() -> tuple[str, ...]:
     """Lines of all shapes: the samples, and what the expressions themselves allow."""
     samples = [sample for rule in catalogue().rules.values() for sample in rule.samples]
-    made = [text for _, pattern in SHAPES for text in islice(_made(_parser.parse(pattern, re.S), NAME), 256)]
+    made = [
+        text
+        for _, pattern in SHAPES
+        for text in islice(_made(_parser.parse(pattern, re.S), NAME), 256)
+    ]
     return tuple(dict.fromkeys((*CODES, *samples, *made)))
 
 
 @cache
 def names() -> tuple[tuple[str, str], ...]:
     """A name of 15 bytes at most that a line begins with, and the rest of the line."""
-    return tuple({text[:end]: (text[:end], text[end:]) for text in wholes() for end in range(5, NAME + 1)}.values())
+    return tuple(
+        {
+            text[:end]: (text[:end], text[end:]) for text in wholes() for end in range(5, NAME + 1)
+        }.values()
+    )
 
 
 def interfaces() -> Iterator[tuple[str, str]]:
@@ -176,12 +199,18 @@ def interfaces() -> Iterator[tuple[str, str]]:
 def seen_in(lines: Iterator[str]) -> set[tuple[str, str]]:
     known = recogniser()
     found = ((known.recognise(line.encode()), line) for line in lines)
-    return {(sighting.code, line) for sighting, line in found if sighting is not None and sighting.code not in HARMLESS}
+    return {
+        (sighting.code, line)
+        for sighting, line in found
+        if sighting is not None and sighting.code not in HARMLESS
+    }
 
 
 def test_there_are_many_names() -> None:
     assert len(names()) > 2000
-    assert {"EDAC MC2: 1 UE ", "EDAC MC1: UE pa", "NVRM: Xid (PCI:", "XFS (md127): Co"} <= {name for name, _ in names()}
+    assert {"EDAC MC2: 1 UE ", "EDAC MC1: UE pa", "NVRM: Xid (PCI:", "XFS (md127): Co"} <= {
+        name for name, _ in names()
+    }
 
 
 @pytest.mark.parametrize("message", OF_A_PROCESS, ids=lambda message: message.source)
@@ -228,10 +257,17 @@ def test_no_network_device_makes_a_fault(message: Message) -> None:
 @pytest.mark.parametrize("message", OF_A_PACKET, ids=lambda message: message.text[:24])
 def test_no_packet_makes_a_fault(message: Message) -> None:
     """The prefix of a rule has room for a whole line, an Xid's too."""
-    prefixes = (prefix for whole in wholes() for prefix in (whole[:PREFIX], f"{whole[: PREFIX - 1]} ", whole[: PREFIX // 2]))
+    prefixes = (
+        prefix
+        for whole in wholes()
+        for prefix in (whole[:PREFIX], f"{whole[: PREFIX - 1]} ", whole[: PREFIX // 2])
+    )
     assert seen_in(message.text.format(p=prefix) for prefix in prefixes) == set()
 
 
 @pytest.mark.parametrize("message", OF_A_FILE, ids=lambda message: message.source)
 def test_no_file_makes_a_fault(message: Message) -> None:
-    assert seen_in(message.text.format(f=whole.replace("/", "")[:255], c="x") for whole in wholes()) == set()
+    assert (
+        seen_in(message.text.format(f=whole.replace("/", "")[:255], c="x") for whole in wholes())
+        == set()
+    )

@@ -28,7 +28,9 @@ def holding_all_it_can(folders: list[Path]) -> Iterator[int]:
     if child == 0:
         try:
             os.close(go)
-            places = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in folders]  # the way there may be closed to it
+            places = [
+                os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in folders
+            ]  # the way there may be closed to it
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -37,7 +39,9 @@ def holding_all_it_can(folders: list[Path]) -> Iterator[int]:
                 os.fchdir(place)
                 for one in [Path(), *Path().rglob("*")]:
                     try:
-                        fcntl.flock(os.open(one, os.O_RDONLY | os.O_NONBLOCK), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        fcntl.flock(
+                            os.open(one, os.O_RDONLY | os.O_NONBLOCK), fcntl.LOCK_EX | fcntl.LOCK_NB
+                        )
                     except OSError:
                         continue
                     held += 1

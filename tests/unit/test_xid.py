@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, seen
-from vitald.sources.kernel_log import xid
-from vitald.sources.kernel_log.sighting import Sighting
+from vitald.collectors.kernel_log import xid
+from vitald.collectors.kernel_log.parsed_line import Sighting
 
 BUS = "GPU has fallen off the bus."
 
@@ -23,30 +23,130 @@ def parsed(text: str) -> Sighting:
     ("line", "code", "pci", "pid", "process", "message"),
     [
         # every generation, oldest first
-        ("NVRM: Xid (0001:00): 8, Channel 00000000", 8, "0000:01:00.0", None, None, "Channel 00000000"),
-        ("NVRM: Xid (0000:03:00): 14, Channel 00000001", 14, "0000:03:00.0", None, None, "Channel 00000001"),
-        ("NVRM: Xid (PCI:0000:03:00): 31, Ch 0000000b, intr 10000000", 31, "0000:03:00.0", None, None, "Ch 0000000b, intr 10000000"),
-        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=1896, Ch 00000010", 43, "0000:3b:00.0", 1896, None, "Ch 00000010"),
-        (f"NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, {BUS}", 79, "0000:18:00.0", None, None, BUS),
-        (f"NVRM: Xid (PCI:0000:18:00): 79, pid=<unknown>, name='<unknown>', {BUS}", 79, "0000:18:00.0", None, None, BUS),
-        (f"NVRM: Xid (PCI:0000:18:00): 79, pid='4021', name=x, {BUS}", 79, "0000:18:00.0", 4021, "x", BUS),
-        (f"NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, {BUS}", 79, "0000:9b:00.0", 4021, "python3", BUS),
+        (
+            "NVRM: Xid (0001:00): 8, Channel 00000000",
+            8,
+            "0000:01:00.0",
+            None,
+            None,
+            "Channel 00000000",
+        ),
+        (
+            "NVRM: Xid (0000:03:00): 14, Channel 00000001",
+            14,
+            "0000:03:00.0",
+            None,
+            None,
+            "Channel 00000001",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:03:00): 31, Ch 0000000b, intr 10000000",
+            31,
+            "0000:03:00.0",
+            None,
+            None,
+            "Ch 0000000b, intr 10000000",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 43, pid=1896, Ch 00000010",
+            43,
+            "0000:3b:00.0",
+            1896,
+            None,
+            "Ch 00000010",
+        ),
+        (
+            f"NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, {BUS}",
+            79,
+            "0000:18:00.0",
+            None,
+            None,
+            BUS,
+        ),
+        (
+            f"NVRM: Xid (PCI:0000:18:00): 79, pid=<unknown>, name='<unknown>', {BUS}",
+            79,
+            "0000:18:00.0",
+            None,
+            None,
+            BUS,
+        ),
+        (
+            f"NVRM: Xid (PCI:0000:18:00): 79, pid='4021', name=x, {BUS}",
+            79,
+            "0000:18:00.0",
+            4021,
+            "x",
+            BUS,
+        ),
+        (
+            f"NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, {BUS}",
+            79,
+            "0000:9b:00.0",
+            4021,
+            "python3",
+            BUS,
+        ),
         (f"NVRM: Xid (PCI:0000:9b:00): 79, {BUS}", 79, "0000:9b:00.0", None, None, BUS),
         # addresses: wide domains, capitals, a function
-        ("NVRM: Xid (PCI:10000:01:00): 63, Row Remapper: x", 63, "10000:01:00.0", None, None, "Row Remapper: x"),
-        ("NVRM: Xid (PCI:00000000:9B:00.0): 43, Ch 00000010", 43, "0000:9b:00.0", None, None, "Ch 00000010"),
-        ("NVRM: Xid (PCI:0019:01:00.3): 43, Ch 00000010", 43, "0019:01:00.3", None, None, "Ch 00000010"),
+        (
+            "NVRM: Xid (PCI:10000:01:00): 63, Row Remapper: x",
+            63,
+            "10000:01:00.0",
+            None,
+            None,
+            "Row Remapper: x",
+        ),
+        (
+            "NVRM: Xid (PCI:00000000:9B:00.0): 43, Ch 00000010",
+            43,
+            "0000:9b:00.0",
+            None,
+            None,
+            "Ch 00000010",
+        ),
+        (
+            "NVRM: Xid (PCI:0019:01:00.3): 43, Ch 00000010",
+            43,
+            "0019:01:00.3",
+            None,
+            None,
+            "Ch 00000010",
+        ),
         # a code, and nothing more, or one that nobody knows
         ("NVRM: Xid (PCI:0000:9b:00): 43", 43, "0000:9b:00.0", None, None, ""),
         ("NVRM: Xid (PCI:0000:9b:00): 43,", 43, "0000:9b:00.0", None, None, ""),
-        ("NVRM: Xid (PCI:0000:9b:00): 9999, no such thing", 9999, "0000:9b:00.0", None, None, "no such thing"),
+        (
+            "NVRM: Xid (PCI:0000:9b:00): 9999, no such thing",
+            9999,
+            "0000:9b:00.0",
+            None,
+            None,
+            "no such thing",
+        ),
         ("NVRM: Xid (PCI:0000:9b:00): 0, x", 0, "0000:9b:00.0", None, None, "x"),
         # the record's own newline, and a missing blank
-        ("NVRM: Xid (PCI:0000:9b:00): 43, pid=7, name=a, Ch 00000010\n", 43, "0000:9b:00.0", 7, "a", "Ch 00000010"),
-        ("NVRM: Xid (PCI:0000:9b:00): 43,pid=7, name=a, Ch 00000010", 43, "0000:9b:00.0", 7, "a", "Ch 00000010"),
+        (
+            "NVRM: Xid (PCI:0000:9b:00): 43, pid=7, name=a, Ch 00000010\n",
+            43,
+            "0000:9b:00.0",
+            7,
+            "a",
+            "Ch 00000010",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:9b:00): 43,pid=7, name=a, Ch 00000010",
+            43,
+            "0000:9b:00.0",
+            7,
+            "a",
+            "Ch 00000010",
+        ),
     ],
 )
-def test_every_generation(line: str, code: int, pci: str, pid: int | None, process: str | None, message: str) -> None:
+def test_every_generation(
+    line: str, code: int, pci: str, pid: int | None, process: str | None, message: str
+) -> None:
     found = parsed(line)
     assert (found.code, found.number, found.pci) == (f"xid/{code}", code, pci)
     assert (found.pid, found.process, found.fields["message"]) == (pid, process, message)
@@ -62,9 +162,15 @@ def test_every_generation(line: str, code: int, pci: str, pid: int | None, proce
         ("PCI:0000:01:00 GPU-I:0013", {"gpu_instance": 13}),
     ],
 )
-def test_mig_instances_are_read_and_the_gpu_is_charged(where: str, instances: dict[str, int]) -> None:
-    found = parsed(f"NVRM: Xid ({where}): 13, pid=7240, name=infer, Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): x")
-    assert {name: value for name, value in found.fields.items() if name.endswith("instance")} == instances
+def test_mig_instances_are_read_and_the_gpu_is_charged(
+    where: str, instances: dict[str, int]
+) -> None:
+    found = parsed(
+        f"NVRM: Xid ({where}): 13, pid=7240, name=infer, Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): x"
+    )
+    assert {
+        name: value for name, value in found.fields.items() if name.endswith("instance")
+    } == instances
     assert (found.pci, found.process) == ("0000:01:00.0", "infer")
 
 
@@ -171,11 +277,18 @@ def test_a_name_with_a_comma_before_the_worded_nvlink_form() -> None:
 
 
 def test_an_unknown_message_begins_at_the_first_comma() -> None:
-    found = parsed("NVRM: Xid (PCI:0000:07:00): 170, pid=812, name=train, words that no table knows, RST: Yes")
-    assert (found.process, found.fields["message"]) == ("train", "words that no table knows, RST: Yes")
+    found = parsed(
+        "NVRM: Xid (PCI:0000:07:00): 170, pid=812, name=train, words that no table knows, RST: Yes"
+    )
+    assert (found.process, found.fields["message"]) == (
+        "train",
+        "words that no table knows, RST: Yes",
+    )
 
 
-@pytest.mark.parametrize("rest", ["pid=812, name=train", "pid=812, name=train,", "pid=812, name=train, "])
+@pytest.mark.parametrize(
+    "rest", ["pid=812, name=train", "pid=812, name=train,", "pid=812, name=train, "]
+)
 def test_a_line_cut_behind_the_name(rest: str) -> None:
     found = parsed(f"NVRM: Xid (PCI:0000:07:00): 43, {rest}")
     assert (found.pid, found.process, found.fields["message"]) == (812, "train", "")
@@ -183,7 +296,9 @@ def test_a_line_cut_behind_the_name(rest: str) -> None:
 
 def test_a_cut_line_gives_no_action_words() -> None:
     """The beginning of a genuine message says nothing about its end."""
-    found = parsed("NVRM: Xid (PCI:0000:1b:00): 95, pid=7115, name=train, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST:")
+    found = parsed(
+        "NVRM: Xid (PCI:0000:1b:00): 95, pid=7115, name=train, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST:"
+    )
     assert "rst" not in found.fields
 
 
@@ -196,8 +311,12 @@ def test_a_cut_line_gives_no_action_words() -> None:
     pid=st.integers(0, 2**31),
     upper=st.booleans(),
 )
-def test_header_round_trip(domain: int, bus: int, device: int, code: int, pid: int, upper: bool) -> None:
+def test_header_round_trip(
+    domain: int, bus: int, device: int, code: int, pid: int, upper: bool
+) -> None:
     """What the driver prints comes back, the address as sysfs writes it."""
     address = f"{domain:04x}:{bus:02x}:{device:02x}"
-    found = parsed(f"NVRM: Xid (PCI:{address.upper() if upper else address}): {code}, pid={pid}, name=a b, Ch 00000010")
+    found = parsed(
+        f"NVRM: Xid (PCI:{address.upper() if upper else address}): {code}, pid={pid}, name=a b, Ch 00000010"
+    )
     assert (found.pci, found.number, found.pid, found.process) == (f"{address}.0", code, pid, "a b")

@@ -5,4 +5,16 @@ from __future__ import annotations
 from vitald.catalog.loader import PROFILES, CatalogError, load
 from vitald.catalog.rules import CLEARS_OF, Case, Catalog, Clears, Cure, FaultClass, Rule, Ruling
 
-__all__ = ["CLEARS_OF", "PROFILES", "Case", "Catalog", "CatalogError", "Clears", "Cure", "FaultClass", "Rule", "Ruling", "load"]
+__all__ = [
+    "CLEARS_OF",
+    "PROFILES",
+    "Case",
+    "Catalog",
+    "CatalogError",
+    "Clears",
+    "Cure",
+    "FaultClass",
+    "Rule",
+    "Ruling",
+    "load",
+]

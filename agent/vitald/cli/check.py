@@ -42,8 +42,16 @@ def options(parser: argparse.ArgumentParser) -> None:
         default="running",
         help="a job is about to begin, has ended, or runs (default)",
     )
-    parser.add_argument("--strict", action="store_true", help="degraded is not good enough: exit 10")
-    parser.add_argument("--as", dest="protocol", choices=[*PROTOCOLS], default="vitald", help="whose exit codes to use")
+    parser.add_argument(
+        "--strict", action="store_true", help="degraded is not good enough: exit 10"
+    )
+    parser.add_argument(
+        "--as",
+        dest="protocol",
+        choices=[*PROTOCOLS],
+        default="vitald",
+        help="whose exit codes to use",
+    )
     parser.add_argument("--json", action="store_true", help="the verdict as JSON")
 
 
@@ -57,7 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
         answer, status = {"status": "unknown", "reasons": [str(error)]}, "unknown"
         line = f"unknown: {error}"
     # Nagios has a code of its own for a warning, so a degraded node is told there in any case.
-    softened = "healthy" if status == "degraded" and not arguments.strict and arguments.protocol != "nagios" else status
+    softened = (
+        "healthy"
+        if status == "degraded" and not arguments.strict and arguments.protocol != "nagios"
+        else status
+    )
     code = PROTOCOLS[arguments.protocol][softened]
     if arguments.json:
         keys = (
@@ -72,7 +84,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
         render.emit_json({key: answer[key] for key in keys if key in answer})
     else:
-        print(f"VITALD {_NAGIOS[code]} - {render.safe(line)}" if arguments.protocol == "nagios" else render.safe(line))
+        print(
+            f"VITALD {_NAGIOS[code]} - {render.safe(line)}"
+            if arguments.protocol == "nagios"
+            else render.safe(line)
+        )
     return code
 
 

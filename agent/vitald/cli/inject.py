@@ -55,13 +55,30 @@ class _Kind(str):
 def options(parser: Parser) -> None:
     client.options(parser)
     parser.intermixed = True
-    parser.add_argument("kind", type=_kind, choices=["xid", "sxid", "line"], help="what to write; `line` takes the text itself")
-    parser.add_argument("code", nargs="?", metavar="CODE", help="the code, or for `line` the kernel line; xid/79 is the same as xid 79")
+    parser.add_argument(
+        "kind",
+        type=_kind,
+        choices=["xid", "sxid", "line"],
+        help="what to write; `line` takes the text itself",
+    )
+    parser.add_argument(
+        "code",
+        nargs="?",
+        metavar="CODE",
+        help="the code, or for `line` the kernel line; xid/79 is the same as xid 79",
+    )
     help_ = "PCI address of the GPU or switch (default: one that this node has)"
     parser.add_argument("--device", type=words.pci, metavar="PCI", default=None, help=help_)
-    hold, help_ = words.duration(1, words.DAY_S, "1s to 24h"), "when the drill ends by itself (default: 10m)"
-    parser.add_argument("--for", dest="hold", type=hold, metavar="DURATION", default=600.0, help=help_)
-    help_ = f"the daemon's configuration, which says where its kernel log is (default: {DEFAULT_PATH})"
+    hold, help_ = (
+        words.duration(1, words.DAY_S, "1s to 24h"),
+        "when the drill ends by itself (default: 10m)",
+    )
+    parser.add_argument(
+        "--for", dest="hold", type=hold, metavar="DURATION", default=600.0, help=help_
+    )
+    help_ = (
+        f"the daemon's configuration, which says where its kernel log is (default: {DEFAULT_PATH})"
+    )
     parser.add_argument("--config", type=Path, default=DEFAULT_PATH, metavar="FILE", help=help_)
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
@@ -81,7 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"vitald: where the kernel log is cannot be told: {error}", file=sys.stderr)
         return EX_CONFIG
     try:
-        line = message if arguments.kind == "line" else _line(arguments.kind, int(message), _device(arguments))
+        line = (
+            message
+            if arguments.kind == "line"
+            else _line(arguments.kind, int(message), _device(arguments))
+        )
         seen = _announce_and_write(arguments, log, line)
     except files.Untrusted as error:
         print(f"vitald: {error}: the drill was not written", file=sys.stderr)
@@ -89,7 +110,10 @@ def run(arguments: argparse.Namespace) -> int:
     except client.Refused as error:
         if error.status != 403:
             raise
-        print(f"vitald: a drill writes to the kernel log, which only root may: {error}", file=sys.stderr)
+        print(
+            f"vitald: a drill writes to the kernel log, which only root may: {error}",
+            file=sys.stderr,
+        )
         return EX_UNAVAILABLE
     except PermissionError:
         print("vitald: a drill writes to the kernel log, which only root may", file=sys.stderr)
@@ -100,14 +124,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json(seen)
     if seen["state"] != "seen":
-        print("vitald: the line was written but never came back from the kernel log", file=sys.stderr)
+        print(
+            "vitald: the line was written but never came back from the kernel log", file=sys.stderr
+        )
         print(_why_dropped(log), file=sys.stderr)
         return EX_UNAVAILABLE
     if not arguments.json:
         finding = seen["finding"]
         print(f"injected: {line}")
         if finding is None:
-            print("the catalogue asks for nothing here, so it is an event without a finding: see vitald events")
+            print(
+                "the catalogue asks for nothing here, so it is an event without a finding: see vitald events"
+            )
         else:
             number = render.safe(finding)
             print(f"finding #{number}, simulated, until {render.clock(seen['simulatedUntil'])}")
@@ -136,7 +164,9 @@ def _message(kind: _Kind, code: str | None) -> str:
             raise WrongUse(f"argument CODE: expected {wanted}")
         return given
     if not re.fullmatch(r"[0-9]{1,5}", given):
-        raise WrongUse(f"argument CODE: {given[:80]!r} is not a code: write e.g. vitald inject xid 79")
+        raise WrongUse(
+            f"argument CODE: {given[:80]!r} is not a code: write e.g. vitald inject xid 79"
+        )
     return given
 
 
@@ -147,7 +177,9 @@ def _device(arguments: argparse.Namespace) -> str:
     wanted = "gpu" if arguments.kind == "xid" else "nvswitch"
     listed = client.ask(arguments, "/v1/components")["components"]
     # Who is on PCI, or was read: not the ghost of another drill.
-    here = [one for one in listed if one["kind"] == wanted and (one["attributes"] or one["sources"])]
+    here = [
+        one for one in listed if one["kind"] == wanted and (one["attributes"] or one["sources"])
+    ]
     here.sort(key=lambda one: one["status"] != "healthy")
     if here:
         return _address(str(here[0]["name"]).partition("/")[2])
@@ -178,7 +210,9 @@ def _announce_and_write(arguments: argparse.Namespace, log: KernelLog, line: str
     """What became of it. A record needs its newline: without one the kernel keeps it open for continuation. Raises Untrusted, OSError."""
     fd = files.open_kernel_log(log.path, device=log.source == "kmsg")
     try:
-        drill = client.ask(arguments, "/v1/injections", {"line": line, "holdSeconds": arguments.hold})
+        drill = client.ask(
+            arguments, "/v1/injections", {"line": line, "holdSeconds": arguments.hold}
+        )
         if drill["writeTo"] != str(log.path):
             said = f"the daemon reads {drill['writeTo']!r}, and {arguments.config} says {str(log.path)!r}"
             raise files.Untrusted(f"{said}: name its configuration with --config")

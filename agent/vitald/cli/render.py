@@ -21,8 +21,18 @@ Json = dict[str, object]
 _LABELS = 13  # columns before the text of a finding: `      hint   `
 _COLOURS = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2", "magenta": "35"}
 _STATUS = {"healthy": "green", "degraded": "yellow", "unhealthy": "red", "unknown": "magenta"}
-WHEN_WORDS = {"now": "", "after_job": " after the running job", "maintenance": " at the next maintenance"}
-_ACTION = {"replace_node": "red", "reboot_node": "red", "reset_device": "red", "restart_workload": "yellow", "inspect": "yellow"}
+WHEN_WORDS = {
+    "now": "",
+    "after_job": " after the running job",
+    "maintenance": " at the next maintenance",
+}
+_ACTION = {
+    "replace_node": "red",
+    "reboot_node": "red",
+    "reset_device": "red",
+    "restart_workload": "yellow",
+    "inspect": "yellow",
+}
 
 
 def colour(text: str, *names: str) -> str:
@@ -39,7 +49,12 @@ def flag_words(findings: Iterable[schema.Finding], flags: Mapping[str, object]) 
     """The flags that are up, and whether they are confirmed; and why a reboot is required where no finding asks for one."""
     words = []
     if flags["rebootRequired"]:
-        asked = any(one["action"] == "reboot_node" and one["accepted"] is None and one["when"] != "maintenance" for one in findings)
+        asked = any(
+            one["action"] == "reboot_node"
+            and one["accepted"] is None
+            and one["when"] != "maintenance"
+            for one in findings
+        )
         why = "" if asked else " (for a device reset: [policy] device_reset is false)"
         words.append(f"reboot required{why}{_unconfirmed(flags.get('rebootConfirmed'))}")
     if flags["replacementRequired"]:
@@ -65,7 +80,10 @@ def unfit(action: object) -> bool:
 def action_words(finding: schema.Finding) -> str:
     # As in the verdict's reasons: what cannot be used matters more than what is to be done about it.
     unusable = "it cannot be used: " if finding["unusable"] and not unfit(finding["action"]) else ""
-    return colour(f"{unusable}{finding['todo']}{when_words(finding['when'])}", *filter(None, [_ACTION.get(str(finding["action"]))]))
+    return colour(
+        f"{unusable}{finding['todo']}{when_words(finding['when'])}",
+        *filter(None, [_ACTION.get(str(finding["action"]))]),
+    )
 
 
 def safe(text: object) -> str:
@@ -90,7 +108,10 @@ def folded(line: str, columns: int) -> Iterable[str]:
         return len(re.sub(r"\x1b\[[0-9;]*m", "", text))
 
     behind_label = re.fullmatch(r" {6}[a-z]* +", line[:_LABELS])
-    indent, out = " " * (_LABELS if behind_label else min(4 + len(line) - len(line.lstrip()), columns // 2)), ""
+    indent, out = (
+        " " * (_LABELS if behind_label else min(4 + len(line) - len(line.lstrip()), columns // 2)),
+        "",
+    )
     for gap, word in re.findall(r"(\s*)(\S+)", line):
         if out.strip() and seen(out + gap + word) > columns:
             yield out
@@ -114,7 +135,9 @@ def clock(moment: object) -> str:
     if when is None:
         return "never"
     local = when.astimezone()
-    return local.strftime("%H:%M:%S" if local.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M:%S")
+    return local.strftime(
+        "%H:%M:%S" if local.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M:%S"
+    )
 
 
 def age(moment: object) -> str:
@@ -190,7 +213,9 @@ def witness_words(finding: schema.Finding, *, full: bool) -> str:
 
 def _seen_words(finding: schema.Finding) -> str:
     """Since when, how often, and when a drill ends."""
-    seen = f"since {clock(finding['since'])} ({age(finding['since'])} ago), {times(finding['count'])}"
+    seen = (
+        f"since {clock(finding['since'])} ({age(finding['since'])} ago), {times(finding['count'])}"
+    )
     if finding["count"] != 1:
         seen += f", last {clock(finding['last'])}"
     if finding["simulatedUntil"]:
@@ -198,11 +223,18 @@ def _seen_words(finding: schema.Finding) -> str:
     return seen
 
 
-def incident_lines(incident: schema.Incident, findings: Mapping[int, schema.Finding]) -> Iterable[str]:
+def incident_lines(
+    incident: schema.Incident, findings: Mapping[int, schema.Finding]
+) -> Iterable[str]:
     """One incident: the finding that heads it, what else asks for something, and what is a consequence."""
     own = [findings[number] for number in incident["findings"] if number in findings]
     head = next(
-        (one for one in own if (one["component"], one["code"]) == (incident["component"], incident["code"])), own[0] if own else None
+        (
+            one
+            for one in own
+            if (one["component"], one["code"]) == (incident["component"], incident["code"])
+        ),
+        own[0] if own else None,
     )
     if head is None:
         return
@@ -238,7 +270,13 @@ def job_words(incident: schema.Incident) -> Iterable[str]:
             yield f"{name} has run since {clock(job['began'])}"
             continue
         how = f"signal {job['signal']}" if job["signal"] else f"exit {job['exitCode']}"
-        end = f"ended with {how}" if job["state"] == "died" else "was lost" if job["state"] == "lost" else "ended"
+        end = (
+            f"ended with {how}"
+            if job["state"] == "died"
+            else "was lost"
+            if job["state"] == "lost"
+            else "ended"
+        )
         reason = f" ({job['reason']})" if job["reason"] else ""
         seconds = (ended - since).total_seconds()
         yield f"{name} {end}{reason}, {span(abs(seconds))} {'after' if seconds >= 0 else 'before'}"
@@ -257,7 +295,9 @@ def event_line(event: schema.Event) -> str:
     if event["simulated"]:
         marks.append("SIMULATED")
     if event["trust"] == "untrusted":
-        marks.append(f"UNTRUSTED ({safe(fields.get('untrusted') or 'written by a process')}, not judged)")
+        marks.append(
+            f"UNTRUSTED ({safe(fields.get('untrusted') or 'written by a process')}, not judged)"
+        )
     elif event["trust"] == "accepted":
         marks.append("written by a process")
     if "untrusted" not in fields and fields.get("on_node") is False:

@@ -88,10 +88,17 @@ class Streams:
             sys.stdout = _text(_Answers(1), sys.__stdout__)
         if sys.stderr is sys.__stderr__:
             self._remarks = _Remarks(2)
-            sys.stderr = _text(self._remarks, sys.__stderr__, line_buffering=True, errors="backslashreplace")
+            sys.stderr = _text(
+                self._remarks, sys.__stderr__, line_buffering=True, errors="backslashreplace"
+            )
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         sys.stdin, sys.stdout, sys.stderr = self._before
 
     def discard(self) -> None:
@@ -115,7 +122,9 @@ def _occupy() -> None:
             os.open(os.devnull, flags)  # the lowest that is free
 
 
-def _text(raw: _Raw, like: TextIO | None, *, line_buffering: bool = False, errors: str = "") -> TextIO:
+def _text(
+    raw: _Raw, like: TextIO | None, *, line_buffering: bool = False, errors: str = ""
+) -> TextIO:
     """As the interpreter made it; what its character set has no sign for is written as an escape."""
     if like is not None and not errors:
         line_buffering, errors = getattr(like, "line_buffering", False), like.errors or ""

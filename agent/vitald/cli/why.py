@@ -49,7 +49,8 @@ def lines(chain: schema.Why) -> Iterable[str]:
     finding, rule = chain["finding"], chain["rule"]
     drill = "SIMULATED " if finding["simulated"] else ""
     yield render.colour(
-        f"#{finding['id']} {drill}{render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}", "bold"
+        f"#{finding['id']} {drill}{render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}",
+        "bold",
     )
     yield "  lines"
     for event in chain["events"]:
@@ -59,7 +60,9 @@ def lines(chain: schema.Why) -> Iterable[str]:
         yield f"    ({count} in all; vitald events --code {finding['code']} --component {finding['component']} shows them)"
     incident = chain["incident"]
     if incident is not None:
-        yield f"  incident {incident['id']}, {incident['state']}" + (f": {incident['story']}" if incident["story"] else "")
+        yield f"  incident {incident['id']}, {incident['state']}" + (
+            f": {incident['story']}" if incident["story"] else ""
+        )
         for member in incident["members"]:
             role = "cause" if member["role"] == "root" else "     "
             yield f"    {role} {render.clock(member['first'])}  {member['code']} on {render.safe(member['component'])}, {render.times(member['count'])}  {member['title']}"

@@ -32,7 +32,9 @@ class Command:
 
     argv: tuple[str, ...]
     deadline_s: float
-    grace_s: float = 5.0  # between SIGTERM and SIGKILL: some need it to stop what they started elsewhere
+    grace_s: float = (
+        5.0  # between SIGTERM and SIGKILL: some need it to stop what they started elsewhere
+    )
     environment: Mapping[str, str] = field(default_factory=dict)  # added to a cleaned one
 
 

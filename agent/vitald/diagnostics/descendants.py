@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.sources.files import presentable
+from vitald.collectors.small_files import presentable
 
 MARKER = "VITALD_RUN"
 _ENVIRON_BYTES = 1024 * 1024
@@ -103,12 +103,18 @@ class Descendants:
         found = {one.pid: one for one in everyone if self._is_ours(one)}
         if deep:
             found |= self._marked([one for one in everyone if one.pid not in found])
-        while more := {one.pid: one for one in everyone if one.parent in found and one.pid not in found}:
+        while more := {
+            one.pid: one for one in everyone if one.parent in found and one.pid not in found
+        }:
             found |= more
         return list(found.values())
 
     def _is_ours(self, one: Process) -> bool:
-        return one.pid == self._pid or self._pid in (one.group, one.session) or (one.pid, one.started) in self._known
+        return (
+            one.pid == self._pid
+            or self._pid in (one.group, one.session)
+            or (one.pid, one.started) in self._known
+        )
 
     def _marked(self, others: list[Process]) -> dict[int, Process]:
         """Those whose environment has the marker. Empty ones are looked at again for a while: execve(2) may be under way."""
@@ -133,7 +139,9 @@ class Descendants:
         if number == signal.SIGTERM and (one.pid, one.started) in self._told:
             return
         self._told.add((one.pid, one.started))
-        with suppress(ProcessLookupError, PermissionError):  # it has ended, or is somebody else's: the next sweep shows which
+        with suppress(
+            ProcessLookupError, PermissionError
+        ):  # it has ended, or is somebody else's: the next sweep shows which
             os.kill(one.pid, number)
 
     def _bury(self, one: Process) -> None:
@@ -149,7 +157,11 @@ def leftovers(procfs: Path = Path("/proc"), names: Sequence[str] = ("nvvs",)) ->
     DCGM's runs under its engine, and outlives a client that was killed. Whatever an ordinary user calls by that name is none. Raises
     OSError where processes cannot be listed.
     """
-    named = (one for one in processes(procfs) if not one.dead and (one.name in names or _program(procfs, one.pid) in names))
+    named = (
+        one
+        for one in processes(procfs)
+        if not one.dead and (one.name in names or _program(procfs, one.pid) in names)
+    )
     return tuple(str(one) for one in named if _is_systems(procfs, one.pid))
 
 
@@ -179,7 +191,9 @@ def _process(procfs: Path, pid: int) -> Process | None:
             os.close(fd)
         words = tail.split()
         numbers = [int(words[at]) for at in (1, 2, 3, 19)]
-        return Process(pid, head.partition(b"(")[2].decode(errors="replace"), words[0].decode(), *numbers)
+        return Process(
+            pid, head.partition(b"(")[2].decode(errors="replace"), words[0].decode(), *numbers
+        )
     except (OSError, ValueError, IndexError):
         return None  # it has ended meanwhile
 

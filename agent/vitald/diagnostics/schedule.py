@@ -39,7 +39,9 @@ AGAIN_S = 600.0  # then twice as long each time
 AGAIN_MOST = 3
 SETTLE_S = 120.0  # after boot the fabric trains and the driver's daemons start: until then a result says little
 _BOOT_SPREAD_S = 30.0
-_IDLE_SPREAD_S = 300.0  # those that load the devices and the power supply part ways after a common outage
+_IDLE_SPREAD_S = (
+    300.0  # those that load the devices and the power supply part ways after a common outage
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +88,26 @@ class Schedule:
             return math.inf
         slots = self._slots(plan)
         since = -math.inf if plan.needs_idle else moment.boot
-        until = moment.now + plan.every_s / 4  # later ones are from before the clock was put back, and would hold up the schedule
-        known = [run for run in runs if run.ask.check == plan.check and not run.ask.gpus and since <= run.began <= until]
-        last = max((run for run in known if fills(run, plan.level)), key=lambda run: (run.began, run.ended), default=None)
-        tries = [run for run in known if run.ask.level == plan.level and again(run) and (last is None or run.began > last.began)]
+        until = (
+            moment.now + plan.every_s / 4
+        )  # later ones are from before the clock was put back, and would hold up the schedule
+        known = [
+            run
+            for run in runs
+            if run.ask.check == plan.check and not run.ask.gpus and since <= run.began <= until
+        ]
+        last = max(
+            (run for run in known if fills(run, plan.level)),
+            key=lambda run: (run.began, run.ended),
+            default=None,
+        )
+        tries = [
+            run
+            for run in known
+            if run.ask.level == plan.level
+            and again(run)
+            and (last is None or run.began > last.began)
+        ]
         if tries:
             at = _next_try(tries, slots, until)
         elif last is not None:
@@ -97,7 +115,9 @@ class Schedule:
         else:
             at = -math.inf  # never in this boot, or never at all: as if it had been missed
         if at < moment.start:
-            at = moment.start + self.spread(plan, _IDLE_SPREAD_S if plan.needs_idle else _BOOT_SPREAD_S)
+            at = moment.start + self.spread(
+                plan, _IDLE_SPREAD_S if plan.needs_idle else _BOOT_SPREAD_S
+            )
         return max(at, moment.boot + SETTLE_S + self.spread(plan, _BOOT_SPREAD_S))
 
     def spread(self, plan: Plan, most_s: float) -> float:
@@ -105,7 +125,10 @@ class Schedule:
         return _fraction(self.host, plan.check, plan.level, "spread") * most_s
 
     def _slots(self, plan: Plan) -> Slots:
-        return Slots(every_s=plan.every_s, phase_s=_fraction(self.host, plan.check, plan.level, "phase") * plan.every_s)
+        return Slots(
+            every_s=plan.every_s,
+            phase_s=_fraction(self.host, plan.check, plan.level, "phase") * plan.every_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +149,10 @@ class Slots:
 
 def again(run: Run) -> bool:
     """Whether the schedule asked for it and should soon ask again: nothing was found out, for a reason that goes away."""
-    wants = run.report.outcome in (Outcome.ERROR, Outcome.INCONCLUSIVE) and run.report.remedy in (Remedy.RETRY, Remedy.EXCLUSIVE_RERUN)
+    wants = run.report.outcome in (Outcome.ERROR, Outcome.INCONCLUSIVE) and run.report.remedy in (
+        Remedy.RETRY,
+        Remedy.EXCLUSIVE_RERUN,
+    )
     return run.ask.by == SCHEDULE and (bool(run.preempted) or wants)
 
 

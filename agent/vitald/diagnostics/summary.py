@@ -30,7 +30,11 @@ _UNKNOWN = "unknown"
 _MOST = 2000  # characters of a line
 _WORD = re.compile(r"[^0-9A-Za-z._:+-]")
 _GBIT, _MICROSECONDS = 8e-9, 1e6
-_LINKS = ("efa_loopback", "nccom", "nccl")  # what they measure is held against what the site expects
+_LINKS = (
+    "efa_loopback",
+    "nccom",
+    "nccl",
+)  # what they measure is held against what the site expects
 # Name in the line -> (the measure, what it is multiplied by). Bandwidth in Gbit/s, latency in microseconds.
 _LOOPBACK = {
     "MaxBw": ("bandwidth_bytes_per_second", _GBIT),
@@ -68,12 +72,19 @@ def deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str
     elif run.report.outcome is Outcome.FAIL:
         if _faulty(run):
             where = f"Region: {_word(region)}, InstanceType: {_word(instance_type)}."
-            lines.append(_failure(run, f"Encountered FaultyInstance. Replace the Instance. {where} ERROR:{_detail(run)}"))
+            lines.append(
+                _failure(
+                    run,
+                    f"Encountered FaultyInstance. Replace the Instance. {where} ERROR:{_detail(run)}",
+                )
+            )
         else:
             waits = "" if _certain(run) else " (to be confirmed by a second run)"
             lines.append(_record(run, "error", f"{_title(run)} failed: {_detail(run)}{waits}"))
     elif run.report.outcome is Outcome.CONFIG:
-        lines.append(_record(run, "warn", f"{_title(run)} found settings that are wrong: {_why(run)}"))
+        lines.append(
+            _record(run, "warn", f"{_title(run)} found settings that are wrong: {_why(run)}")
+        )
     elif not lines:
         lines.append(_record(run, "info", f"{_title(run)} success"))
     return tuple(lines)
@@ -98,14 +109,21 @@ class DeepLog:
         except OSError as error:
             said = error.strerror or str(error)
             if said != self._failed:
-                log.error("deep_log_not_written", path=str(self.path), error=said, effect="the runs are in the ledger all the same")
+                log.error(
+                    "deep_log_not_written",
+                    path=str(self.path),
+                    error=said,
+                    effect="the runs are in the ledger all the same",
+                )
             self._failed = said
         else:
             self._failed = ""
 
     def _write(self, data: bytes) -> None:
         # Without waiting for the reader of a pipe that somebody put in its place.
-        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+        fd = os.open(
+            self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640
+        )
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(0, "not a regular file")
@@ -122,13 +140,20 @@ def _loopback(run: Run) -> Iterable[tuple[str, str]]:
     by_device: dict[str, dict[str, Measure]] = {}
     for measure in run.report.measures:
         by_device.setdefault(measure.device, {})[measure.name] = measure
-    failed = {test.name.rpartition(" ")[2] for test in run.report.tests if test.status.lower() == "fail"}
+    failed = {
+        test.name.rpartition(" ")[2] for test in run.report.tests if test.status.lower() == "fail"
+    }
     for device in sorted({*by_device, *failed}):
         measures = by_device.get(device, {})
         bad = device in failed or any(map(_missed, measures.values()))
-        figures = ", ".join(f"{name}: {_figure(measures, *place):.6f}" for name, place in _LOOPBACK.items())
+        figures = ", ".join(
+            f"{name}: {_figure(measures, *place):.6f}" for name, place in _LOOPBACK.items()
+        )
         found = f"Output summary is {figures}" if measures else _why(run)
-        yield "error" if bad else "info", f"EFA Loopback check {'failed' if bad else 'passed'} for device: {_word(device)} . {found}"
+        yield (
+            "error" if bad else "info",
+            f"EFA Loopback check {'failed' if bad else 'passed'} for device: {_word(device)} . {found}",
+        )
 
 
 def _figure(measures: Mapping[str, Measure], name: str, factor: float) -> float:
@@ -175,7 +200,11 @@ def _title(run: Run) -> str:
 
 
 def _why(run: Run) -> str:
-    return run.report.reason or next((fault.text for fault in run.report.faults), "") or run.report.outcome.value
+    return (
+        run.report.reason
+        or next((fault.text for fault in run.report.faults), "")
+        or run.report.outcome.value
+    )
 
 
 def _record(run: Run, level: str, text: str) -> str:
@@ -183,7 +212,9 @@ def _record(run: Run, level: str, text: str) -> str:
 
 
 def _failure(run: Run, text: str) -> str:
-    return json.dumps({"level": "error", "ts": _moment(run), "msg": _plain_text(text)}, separators=(",", ":"))
+    return json.dumps(
+        {"level": "error", "ts": _moment(run), "msg": _plain_text(text)}, separators=(",", ":")
+    )
 
 
 def _moment(run: Run) -> str:

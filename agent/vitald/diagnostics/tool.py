@@ -19,16 +19,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.collectors.small_files import presentable, why
 from vitald.config import is_root
 from vitald.diagnostics.check import Ended, Output
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy, Report
-from vitald.sources.files import presentable, why
-from vitald.sources.pci import PciInventory
 
 GIGA, GIBI, MICRO = 1e9, float(1 << 30), 1e-6
 NO_GPU = "there is no NVIDIA GPU on PCI"
-_FIGURE = re.compile(r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
+_FIGURE = re.compile(
+    r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,4})?", re.ASCII
+)
 _LINES = 20_000  # more than any of the tools prints
 _WIDTH = 1000
 _BEGINNINGS = 64  # places at which a JSON document is looked for
@@ -58,7 +60,13 @@ def absent(program: str, folders: Sequence[str] = ()) -> str:
 def _places(program: str, folders: Sequence[str]) -> Iterator[str]:
     """The executable files that are meant by it. Where somebody happens to stand (a dot or nothing in PATH) is no place."""
     path = (os.environ.get("PATH") or os.defpath).split(os.pathsep)
-    for place in [program] if "/" in program else [os.path.join(folder, program) for folder in (*path, *folders) if folder.startswith("/")]:
+    for place in (
+        [program]
+        if "/" in program
+        else [
+            os.path.join(folder, program) for folder in (*path, *folders) if folder.startswith("/")
+        ]
+    ):
         if os.access(place, os.X_OK) and Path(place).is_file():
             yield place
 
@@ -71,7 +79,9 @@ def _tampered(program: str) -> str:
         for place, found in _on_the_way(str(Path(program).absolute())):
             if found.st_uid:
                 return f"{place} belongs to uid {found.st_uid}"
-            if found.st_mode & stat.S_IWOTH and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+            if found.st_mode & stat.S_IWOTH and not (
+                stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+            ):
                 return f"everybody may write to {place}"
             if found.st_mode & stat.S_IWGRP and found.st_gid >= _USERS:
                 return f"the group {found.st_gid} may write to {place}"
@@ -121,7 +131,11 @@ def not_run(what: str, output: Output) -> Report | None:
 
 
 def _ending(output: Output) -> str:
-    return f"signal {-output.exit_code}" if output.exit_code is not None and output.exit_code < 0 else "no reason given"
+    return (
+        f"signal {-output.exit_code}"
+        if output.exit_code is not None and output.exit_code < 0
+        else "no reason given"
+    )
 
 
 def lines(text: str) -> Iterator[str]:

@@ -40,10 +40,14 @@ class Acceptances:
         if finding is None or not isinstance(until, (int, float)):
             return []
         if until <= event.time:
-            return [self.end(finding, event.time, f"ended by {event.fields.get('by')}", event.identity)]
+            return [
+                self.end(finding, event.time, f"ended by {event.fields.get('by')}", event.identity)
+            ]
         by, reason = str(event.fields.get("by")), str(event.fields.get("reason"))
         asked = replace(finding.asked, unusable=finding.unusable)
-        accepted = Acceptance(by=by, reason=reason, since=event.time, until=float(until), asked=asked)
+        accepted = Acceptance(
+            by=by, reason=reason, since=event.time, until=float(until), asked=asked
+        )
         finding = replace(finding, accepted=accepted)
         self._state.findings.put(finding)
         cause = f"accepted by {by}: {reason}"
@@ -57,12 +61,17 @@ class Acceptances:
         cause = f"no longer accepted by {by}: {why}"
         return Transition(time=time, finding=counts, cause=cause, event=event)
 
-    def end_outgrown(self, changes: Iterable[Transition], time: float, event: str | None) -> list[Transition]:
+    def end_outgrown(
+        self, changes: Iterable[Transition], time: float, event: str | None
+    ) -> list[Transition]:
         """What was accepted and asks for more now counts at once."""
         touched = {one.finding.key for one in changes if one.finding.accepted is not None}
         found = (self._state.findings.get(key) for key in touched)
         worse = [one for one in found if one is not None and life.is_worse_than_accepted(one)]
-        return [self.end(finding, time, "it asks for more now", event) for finding in sorted(worse, key=lambda one: one.id)]
+        return [
+            self.end(finding, time, "it asks for more now", event)
+            for finding in sorted(worse, key=lambda one: one.id)
+        ]
 
     def keep_over_boot(self, finding: Finding, time: float) -> None:
         """A boot ends the finding, and not what a person said: that holds where the same fault is found again."""

@@ -49,7 +49,11 @@ class Devices:
 
     def identity(self, component: Component) -> str:
         """What survives a move to another slot: UUID or serial, else the slot's own name. The node stays itself over its boots."""
-        return component.name if component == NODE else self._known(component).identity or component.name
+        return (
+            component.name
+            if component == NODE
+            else self._known(component).identity or component.name
+        )
 
     def reset(self, component: Component, time: float) -> None:
         """`component` without an id stands for every one of its kind."""
@@ -58,7 +62,10 @@ class Devices:
 
     def reset_at(self, component: Component) -> float | None:
         """When it was last reset, alone or with all of its kind. None if that was never seen."""
-        return max(self._known(component).reset_at, self._known(Component(component.kind)).reset_at) or None
+        return (
+            max(self._known(component).reset_at, self._known(Component(component.kind)).reset_at)
+            or None
+        )
 
     def placed_at(self, component: Component) -> float:
         """When it was put into its slot; 0 if that was never seen."""
@@ -72,7 +79,8 @@ class Devices:
         return [
             one
             for one in self._in.values()
-            if one.component not in (component, NODE) and ((uuid and one.uuid == uuid) or (not uuid and one.serial == serial))
+            if one.component not in (component, NODE)
+            and ((uuid and one.uuid == uuid) or (not uuid and one.serial == serial))
         ]
 
     def adopt(self, devices: Iterable[Device]) -> None:

@@ -38,10 +38,10 @@ from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.confirmation import Confirmation
 from vitald.judge.correlation import Correlation, is_below
-from vitald.judge.driver_word import DriverWord
+from vitald.judge.driver_recommendation import DriverWord
 from vitald.judge.escalation import Escalation
 from vitald.judge.evidence import Evidence
-from vitald.judge.expiry import Expiry
+from vitald.judge.lifecycle import Expiry
 from vitald.judge.state import State
 from vitald.model import (
     NODE,
@@ -130,16 +130,22 @@ class Judge:
             return True
         if rule.word and self._driver_word.stands_for(event):
             return True
-        told = [one for one in self._incidents_with_findings(event) if self._is_told(one, event, ruling)]
+        told = [
+            one for one in self._incidents_with_findings(event) if self._is_told(one, event, ruling)
+        ]
         borne_out = (self._confirmation.find_borne_out(one, event, ruling) for one in told)
         return bool(told) and not any(borne_out)
 
-    def contradicted_by(self, source: str, calm: Collection[tuple[Component, str]]) -> list[Finding]:
+    def contradicted_by(
+        self, source: str, calm: Collection[tuple[Component, str]]
+    ) -> list[Finding]:
         """Open findings of a source which says that it does not observe them."""
         return [
             finding
             for finding in self._state.findings
-            if finding.source == source and not finding.shadow and (finding.component, finding.code) in calm
+            if finding.source == source
+            and not finding.shadow
+            and (finding.component, finding.code) in calm
         ]
 
     # --- what changes it
@@ -160,6 +166,7 @@ class Judge:
         if not rule.context or self._state.catalog.stories.places(event.code):
             changes += self._fold_fault(event, rule, shadow=False)
         changes += self._acceptances.end_outgrown(changes, event.time, event.identity)
+        changes += self._expiry.end_overdue(changes, event.time)
         self._expiry.note_changes(changes)
         return changes
 
@@ -265,7 +272,9 @@ class Judge:
             changes += self._correlation.regroup(grown, event)
         return changes
 
-    def _grow_incident(self, event: Event, current: Finding | None, *, asks: bool) -> Incident | None:
+    def _grow_incident(
+        self, event: Event, current: Finding | None, *, asks: bool
+    ) -> Incident | None:
         member = self._state.incidents.member(event)
         incident = self._correlation.find_incident(member, current, event, asks=asks)
         if incident is None:
@@ -285,7 +294,9 @@ class Judge:
         self._state.findings.put(counted)
         return [life.moved(current, counted, event)]
 
-    def _recover(self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None) -> list[Transition]:
+    def _recover(
+        self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None
+    ) -> list[Transition]:
         """A state that asks for nothing any more ends its finding, and those of the codes that it speaks for."""
         if event.hearsay:
             return []
@@ -300,7 +311,11 @@ class Judge:
         if event.component.kind is ComponentKind.PCI and rule.ends:
             ended += self._find_below(event, rule)
         cause = f"{event.code}: {ruling.title}"
-        return [findings.close(finding, event.time, cause, event.identity, settled=True) for finding in ended if finding.last <= event.time]
+        return [
+            findings.close(finding, event.time, cause, event.identity, settled=True)
+            for finding in ended
+            if finding.last <= event.time
+        ]
 
     def _find_below(self, port: Event, rule: Rule) -> list[Finding]:
         """A port speaks for what is below it."""
@@ -329,7 +344,9 @@ class Judge:
         # A line may be an older boot's, read late.
         of_this_boot = current.boot_id == self._state.devices.boot
         boot_id = current.boot_id if of_this_boot else event.boot_id
-        joined = replace(current, incident=incident) if incident and not current.incident else current
+        joined = (
+            replace(current, incident=incident) if incident and not current.incident else current
+        )
         finding = life.seen_again(joined, event, ruling, boot_id=boot_id, latest=rule.state)
         fresh = self._escalation.note_process(finding, rule, event)
         survived = self._escalation.survived(current, event)
@@ -342,7 +359,9 @@ class Judge:
             self._escalation.note_fault(finding, rule, event)
         return life.moved(current, finding, event)
 
-    def _open(self, key: FindingKey, event: Event, rule: Rule, ruling: Ruling, incident: int) -> Transition:
+    def _open(
+        self, key: FindingKey, event: Event, rule: Rule, ruling: Ruling, incident: int
+    ) -> Transition:
         if key[1] == TOO_MANY:
             ruling = replace(ruling, title=self._state.catalog.rule(TOO_MANY).title)
         finding = life.opened(self._state.findings.take_id(), key, event, ruling, incident)
@@ -357,7 +376,9 @@ class Judge:
             cause += still
         self._state.findings.put(finding)
         self._escalation.note_fault(finding, rule, event)
-        return Transition(time=event.time, finding=finding, cause=cause, event=event.identity, opened=True)
+        return Transition(
+            time=event.time, finding=finding, cause=cause, event=event.identity, opened=True
+        )
 
     def _finish(self, finding: Finding, key: FindingKey) -> Finding:
         """What its incident changes; and of many in one, of which one may be no more than text, none is confirmed."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from vitald.catalog import Cure, FaultClass, Rule
 from vitald.judge.acceptance import is_lived_with
-from vitald.judge.history import ladder_places, process_of
+from vitald.judge.device_history import ladder_places, process_of
 from vitald.judge.state import State
 from vitald.model import NODE, Action, Event, Finding, Incident, MarkKind
 from vitald.model.codes import DIAGNOSTIC_FAILED, TOO_MANY
@@ -97,7 +97,9 @@ class Escalation:
         places = ladder_places(self._state.catalog, rule.code)
         who = process_of(event.fields, event.boot_id, places)
         device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
-        return bool(who) and self._state.history.add(device, event.time, MarkKind.PROCESS, fault, who)
+        return bool(who) and self._state.history.add(
+            device, event.time, MarkKind.PROCESS, fault, who
+        )
 
     def note_dead_work(self, incident: Incident, event: Event) -> None:
         """Work that died with a fault of a device counts in that device's record, once an incident."""
@@ -105,7 +107,10 @@ class Escalation:
         if rule.fault_class not in _OF_THE_DEVICE or event.simulated:
             return
         if event.fields.get("pid") is not None:
-            device, fault = self._state.devices.identity(incident.root.component), rule.fault or rule.code
+            device, fault = (
+                self._state.devices.identity(incident.root.component),
+                rule.fault or rule.code,
+            )
             detail = f"incident {incident.id}"
             self._state.history.add(device, event.time, MarkKind.JOB_DIED, fault, detail)
 
@@ -140,9 +145,13 @@ class Escalation:
             for mark in tuple(history.of(device)):
                 near = -lemon.job_before_s <= event.time - mark.time <= lemon.job_after_s
                 if mark.kind is MarkKind.FAULT and near:
-                    history.add(device, event.time, MarkKind.JOB_DIED, mark.fault, f"{mark.detail} {job}")
+                    history.add(
+                        device, event.time, MarkKind.JOB_DIED, mark.fault, f"{mark.detail} {job}"
+                    )
 
     def note_failed_diagnostic(self, event: Event) -> None:
         if not event.simulated:
             device, test = self._state.devices.identity(event.component), event.fields.get("test")
-            self._state.history.add(device, event.time, MarkKind.DIAGNOSTIC_FAILED, event.code, str(test or ""))
+            self._state.history.add(
+                device, event.time, MarkKind.DIAGNOSTIC_FAILED, event.code, str(test or "")
+            )

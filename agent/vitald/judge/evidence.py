@@ -47,7 +47,13 @@ _LOAD_S = 30.0  # a driver's load, from its first probe to its banner
 class Evidence:
     """Folds in what an event proves."""
 
-    def __init__(self, state: State, correlation: Correlation, escalation: Escalation, acceptances: Acceptances) -> None:
+    def __init__(
+        self,
+        state: State,
+        correlation: Correlation,
+        escalation: Escalation,
+        acceptances: Acceptances,
+    ) -> None:
         self._state = state
         self._correlation = correlation
         self._escalation = escalation
@@ -96,7 +102,9 @@ class Evidence:
             )
         return changes
 
-    def _touches(self, event: Event, cure: Cure, of: tuple[ComponentKind, ...], finding: Finding) -> bool:
+    def _touches(
+        self, event: Event, cure: Cure, of: tuple[ComponentKind, ...], finding: Finding
+    ) -> bool:
         if cure is Cure.REBOOT:
             return finding.boot_id != event.boot_id
         if finding.last > event.time:
@@ -121,7 +129,9 @@ class Evidence:
         others = (one.boot_id for one in self._state.findings if one.boot_id != event.boot_id)
         former = devices.boot or next(others, "")
         if event.boot_id != devices.boot:
-            devices.put(Device(component=NODE, uuid=event.boot_id, serial=former, reset_at=event.time))
+            devices.put(
+                Device(component=NODE, uuid=event.boot_id, serial=former, reset_at=event.time)
+            )
         return []
 
     # --- who is in a slot
@@ -142,7 +152,9 @@ class Evidence:
         elif known.identity != (uuid or known.identity):
             history.rename(known.identity, uuid)  # only its serial number was known
         for former in devices.elsewhere(event.component, uuid, serial):
-            changes += self._take_out(event, former)  # it was moved here; nobody has said who took its place
+            changes += self._take_out(
+                event, former
+            )  # it was moved here; nobody has said who took its place
             devices.put(Device(component=former.component, placed_at=event.time))
         met = replace(known, uuid=uuid or known.uuid, serial=serial or known.serial)
         if met != devices.get(event.component):
@@ -163,14 +175,18 @@ class Evidence:
                     device.component.name,
                 )
             cause = f"the device in {device.component.name} was replaced by another"
-            changes.append(self._state.findings.close(finding, event.time, cause, event.identity, settled=True))
+            changes.append(
+                self._state.findings.close(finding, event.time, cause, event.identity, settled=True)
+            )
         return changes
 
     def _bring_along(self, event: Event, identity: str) -> list[Transition]:
         """What was wrong with a board when it was taken out of its slot is wrong with it here."""
         changes = []
         removed = [
-            mark for mark in self._state.history.of(identity) if mark.kind is MarkKind.REMOVED and mark.detail != event.component.name
+            mark
+            for mark in self._state.history.of(identity)
+            if mark.kind is MarkKind.REMOVED and mark.detail != event.component.name
         ]
         for mark in removed:
             key = (event.component, mark.fault, False, False)
@@ -226,7 +242,9 @@ class Evidence:
         if finding is None:
             return []
         cause = f"{life.BY_PERSON} {event.fields.get('by')}: {event.fields.get('reason')}"
-        return [self._state.findings.close(finding, event.time, cause, event.identity, settled=True)]
+        return [
+            self._state.findings.close(finding, event.time, cause, event.identity, settled=True)
+        ]
 
     def _begin_remedy(self, event: Event) -> list[Transition]:
         finding = self._find_meant(event)
@@ -254,7 +272,9 @@ class Evidence:
         for finding in self._state.findings:
             shifted = life.shift_finding(finding, seconds)
             self._state.findings.put(shifted)
-            changes.append(Transition(time=event.time, finding=shifted, cause="", event=event.identity))
+            changes.append(
+                Transition(time=event.time, finding=shifted, cause="", event=event.identity)
+            )
         self._state.findings.shift_settled(seconds)
         self._state.devices.shift(seconds)
         self._state.incidents.shift(seconds)
@@ -270,7 +290,9 @@ class Evidence:
             if finding.source == event.component.id:
                 heard = replace(finding, heard_since=event.time)
                 self._state.findings.put(heard)
-                changes.append(Transition(time=event.time, finding=heard, cause="", event=event.identity))
+                changes.append(
+                    Transition(time=event.time, finding=heard, cause="", event=event.identity)
+                )
         return changes
 
     def _note_dead_job(self, event: Event) -> list[Transition]:

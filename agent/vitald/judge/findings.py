@@ -73,13 +73,22 @@ def counts(event: Event, known: Finding | Member | None) -> bool:
         return False
     if known is None or abs(event.time - known.last) > _WITNESS_S:
         return True
-    return not second_hand(event.fields) and not (isinstance(known, Finding) and second_hand(known.fields))
+    return not second_hand(event.fields) and not (
+        isinstance(known, Finding) and second_hand(known.fields)
+    )
 
 
-def seen_again(current: Finding, event: Event, ruling: Ruling, *, boot_id: str, latest: bool) -> Finding:
+def seen_again(
+    current: Finding, event: Event, ruling: Ruling, *, boot_id: str, latest: bool
+) -> Finding:
     """`boot_id`: in which it was seen last. `latest`: a state, whose last event decides alone."""
     if current.hearsay and not event.hearsay:
-        current = replace(current, fields={name: value for name, value in current.fields.items() if name not in _OF_HEARSAY})
+        current = replace(
+            current,
+            fields={
+                name: value for name, value in current.fields.items() if name not in _OF_HEARSAY
+            },
+        )
     seen = changed(
         current,
         last=max(current.last, event.time),
@@ -98,16 +107,28 @@ def seen_again(current: Finding, event: Event, ruling: Ruling, *, boot_id: str, 
         # A stronger event must not shorten the wait: it ends by quiet only if all that was seen may, after the longest of them.
         quiet = ruling.clears.quiet_s
         if not latest:
-            quiet = None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
+            quiet = (
+                None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
+            )
         raw = event.raw if event.follows is None else current.raw
         fields = merged(event, current)
         unusable = ruling.unusable or (current.unusable and not latest)
         asked = replace(ruling.asked, unusable=unusable)
-        seen = replace(seen, ruled=asked, context=None, title=ruling.title, raw=raw, fields=fields, quiet_s=quiet)
+        seen = replace(
+            seen,
+            ruled=asked,
+            context=None,
+            title=ruling.title,
+            raw=raw,
+            fields=fields,
+            quiet_s=quiet,
+        )
     elif ruling.unusable and not current.unusable:
         seen = replace(seen, ruled=replace(current.ruled, unusable=True))
     if seen.driver is not None and seen.driver.action.rank < seen.table.action.rank:
-        seen = replace(seen, driver=None)  # the word was given before this; it no longer speaks for what stands now
+        seen = replace(
+            seen, driver=None
+        )  # the word was given before this; it no longer speaks for what stands now
     return seen
 
 
@@ -139,7 +160,9 @@ def noted(accepted: Acceptance, now: float) -> str:
     """An acceptance as the detail of a mark that was made now. Moments are told from there, so that a stepped clock moves them along."""
     asked = accepted.asked
     said = [asked.action.value, asked.when.value, asked.unusable]
-    return json.dumps([accepted.since - now, accepted.until - now, said, accepted.by, accepted.reason])
+    return json.dumps(
+        [accepted.since - now, accepted.until - now, said, accepted.by, accepted.reason]
+    )
 
 
 def accepted_of(detail: str, time: float) -> Acceptance:
@@ -204,9 +227,18 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
 
 def _is_only_counted(before: Finding, after: Finding) -> bool:
     """Whether nothing was decided, as with most lines."""
-    layers = before.ruled is after.ruled and before.context is after.context and before.told is after.told
+    layers = (
+        before.ruled is after.ruled
+        and before.context is after.context
+        and before.told is after.told
+    )
     others = before.driver is after.driver and before.escalated is after.escalated
-    return layers and others and before.state is after.state and before.confirmed_by == after.confirmed_by
+    return (
+        layers
+        and others
+        and before.state is after.state
+        and before.confirmed_by == after.confirmed_by
+    )
 
 
 def rule_of(finding: Finding, catalog: Catalog) -> Rule:
@@ -232,6 +264,10 @@ def clears_of(finding: Finding, catalog: Catalog) -> Clears:
 
 def due_of(finding: Finding) -> float:
     """When it ends by itself: by quiet, counted while its source was listened to, or with its drill."""
-    quiet_s = finding.quiet_s if finding.action is finding.ruled.action else CLEARS_OF[finding.action].quiet_s
+    quiet_s = (
+        finding.quiet_s
+        if finding.action is finding.ruled.action
+        else CLEARS_OF[finding.action].quiet_s
+    )
     quiet = max(finding.last, finding.heard_since) + quiet_s if quiet_s is not None else NEVER
     return min(quiet, finding.simulated_until if finding.simulated_until is not None else NEVER)

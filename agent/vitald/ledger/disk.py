@@ -78,11 +78,17 @@ def lost_frames(log: Path) -> int:
         return len(data) // 4096 if any(data) else 0  # begun, and never got so far; or zeroed
     magic, _, size, _, *salt, first, second = _HEADER.unpack_from(data)
     little = magic == _MAGIC
-    sound = magic & ~1 == _MAGIC and size >= 512 and _sum(data[:24], (0, 0), little=little) == (first, second)
+    sound = (
+        magic & ~1 == _MAGIC
+        and size >= 512
+        and _sum(data[:24], (0, 0), little=little) == (first, second)
+    )
     if not sound:
         return max(1, len(data) // 4096)
     places = range(_HEADER.size, len(data) - _FRAME.size - size + 1, _FRAME.size + size)
-    behind: list[tuple[int, bool]] = []  # of the frames behind the last commit that SQLite sees: page count where one ends a commit, sound
+    behind: list[
+        tuple[int, bool]
+    ] = []  # of the frames behind the last commit that SQLite sees: page count where one ends a commit, sound
     chain, former = True, (first, second)
     for place in places:
         _, commit, salt_1, salt_2, *stored = _FRAME.unpack_from(data, place)
@@ -126,7 +132,11 @@ class Count:
     def open(self) -> None:
         """Where that cannot be, nothing is counted."""
         with suppress(OSError):
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
+            self._fd = os.open(
+                self._path,
+                os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
+                0o640,
+            )
 
     def write(self, number: int) -> None:
         if self._fd is not None:

@@ -16,8 +16,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from vitald.ledger.rows import UNREADABLE, PastTransition, event_of, finding_of, incident_of, run_of, transition_of
-from vitald.ledger.schema import EVENT, FINDING, INCIDENT, RUN, RUN_TOLD, TRANSITION, VERSION, migrate, read, version
+from vitald.ledger.rows import (
+    UNREADABLE,
+    PastTransition,
+    event_of,
+    finding_of,
+    incident_of,
+    run_of,
+    transition_of,
+)
+from vitald.ledger.schema import (
+    EVENT,
+    FINDING,
+    INCIDENT,
+    RUN,
+    RUN_TOLD,
+    TRANSITION,
+    VERSION,
+    migrate,
+    read,
+    version,
+)
 from vitald.ledger.store import LedgerError, refuse_newer
 from vitald.model import Event, Finding, Incident, Trust
 from vitald.model.diagnostic import Run
@@ -32,7 +51,14 @@ def _connected(path: Path, options: str = "") -> Iterator[sqlite3.Connection]:
     if path.exists() and not path.is_file():  # whoever opens a named pipe waits for its other end
         raise LedgerError(f"{path}: is no plain file")
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{options}", uri=True, timeout=1.0, isolation_level=None)) as db:
+        with closing(
+            sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro{options}",
+                uri=True,
+                timeout=1.0,
+                isolation_level=None,
+            )
+        ) as db:
             db.row_factory = sqlite3.Row
             yield db
     except (sqlite3.Error, *UNREADABLE) as error:
@@ -90,20 +116,28 @@ class StoredEvent:
 def read_events(path: Path, query: Query) -> Listed[StoredEvent]:
     """Events in the ledger's order."""
     where, wanted = ["follows IS NULL", "id > ?"], list[object]([query.after])
-    for column, value in (("component", query.component), ("code", query.code), ("kind", query.kind)):
+    for column, value in (
+        ("component", query.component),
+        ("code", query.code),
+        ("kind", query.kind),
+    ):
         if value is not None:
             where.append(f"{column} = ?")
             wanted.append(value)
     if query.since is not None:
         # By the index on time first; ids follow time but for records found at a start, hence the margin.
-        where.append("time >= ? AND id > coalesce((SELECT id FROM events WHERE time >= ? ORDER BY time LIMIT 1), 0) - 5000")
+        where.append(
+            "time >= ? AND id > coalesce((SELECT id FROM events WHERE time >= ? ORDER BY time LIMIT 1), 0) - 5000"
+        )
         wanted += [query.since, query.since]
     order = "DESC" if query.newest else "ASC"
     with _connected(path) as db:
         sql = f"SELECT id, {read(db, EVENT)} FROM events WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?"
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         end = time.monotonic() + _READ_S
-        db.set_progress_handler(lambda: time.monotonic() > end, 20_000)  # then it is interrupted, which is an error
+        db.set_progress_handler(
+            lambda: time.monotonic() > end, 20_000
+        )  # then it is interrupted, which is an error
         rows = db.execute(sql, (*wanted, query.limit)).fetchall()
         stored = Listed.of(rows, lambda row: _stored(db, row))
     if query.newest:
@@ -113,18 +147,24 @@ def read_events(path: Path, query: Query) -> Listed[StoredEvent]:
 
 
 def _stored(db: sqlite3.Connection, row: sqlite3.Row) -> StoredEvent:
-    followers = db.execute("SELECT raw FROM events WHERE follows = ? ORDER BY id LIMIT 8", (row["identity"],))
+    followers = db.execute(
+        "SELECT raw FROM events WHERE follows = ? ORDER BY id LIMIT 8", (row["identity"],)
+    )
     return StoredEvent(row["id"], event_of(row), tuple(one["raw"] for one in followers))
 
 
-def read_findings(path: Path, limit: int, component: str | None = None, code: str | None = None) -> Listed[Finding]:
+def read_findings(
+    path: Path, limit: int, component: str | None = None, code: str | None = None
+) -> Listed[Finding]:
     """The findings that were cleared last, newest first."""
     wanted = {"component": component, "code": code}
     narrow = "".join(f" AND {column} = ?" for column, value in wanted.items() if value is not None)
     values = [value for value in wanted.values() if value is not None]
     which = f"FROM findings WHERE state = 'cleared' AND NOT shadow{narrow} ORDER BY cleared_at DESC LIMIT ?"
     with _connected(path) as db:
-        return Listed.of(db.execute(f"SELECT {read(db, FINDING)} {which}", (*values, limit)), finding_of)
+        return Listed.of(
+            db.execute(f"SELECT {read(db, FINDING)} {which}", (*values, limit)), finding_of
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +180,34 @@ class Past:
 def read_past(path: Path, finding_id: int) -> Past | None:
     """The story of one finding, open or cleared. None where there is no such finding."""
     with _connected(path) as db:
-        row = db.execute(f"SELECT {read(db, FINDING)} FROM findings WHERE id = ?", (finding_id,)).fetchone()
+        row = db.execute(
+            f"SELECT {read(db, FINDING)} FROM findings WHERE id = ?", (finding_id,)
+        ).fetchone()
         if row is None:
             return None
         finding = finding_of(row)
-        changed = db.execute(f"SELECT {read(db, TRANSITION)} FROM transitions WHERE finding = ? ORDER BY id", (finding_id,))
+        changed = db.execute(
+            f"SELECT {read(db, TRANSITION)} FROM transitions WHERE finding = ? ORDER BY id",
+            (finding_id,),
+        )
         transitions = tuple(map(transition_of, changed))
-        told = db.execute(f"SELECT {read(db, INCIDENT)} FROM incidents WHERE id = ?", (finding.incident,)).fetchone()
-        return Past(finding, transitions, _evidence(db, finding, transitions), incident_of(told) if told is not None else None)
+        told = db.execute(
+            f"SELECT {read(db, INCIDENT)} FROM incidents WHERE id = ?", (finding.incident,)
+        ).fetchone()
+        return Past(
+            finding,
+            transitions,
+            _evidence(db, finding, transitions),
+            incident_of(told) if told is not None else None,
+        )
 
 
-def _evidence(db: sqlite3.Connection, finding: Finding, transitions: Sequence[PastTransition]) -> tuple[StoredEvent, ...]:
-    first = db.execute("SELECT id FROM events WHERE identity = ?", (transitions[0].event if transitions else None,)).fetchone()
+def _evidence(
+    db: sqlite3.Connection, finding: Finding, transitions: Sequence[PastTransition]
+) -> tuple[StoredEvent, ...]:
+    first = db.execute(
+        "SELECT id FROM events WHERE identity = ?", (transitions[0].event if transitions else None,)
+    ).fetchone()
     where = "component = ? AND code = ? AND follows IS NULL AND trust != ? AND (simulated_until IS NOT NULL) = ? AND id >= ? AND time <= ?"
     values = (
         finding.component.name,
@@ -176,14 +232,25 @@ def read_runs(path: Path, limit: int, check: str | None = None) -> Listed[Run]:
     """The last runs of diagnostics, the newest first, without what was printed. Raises LedgerError."""
     where, values = ("WHERE kind = ?", (check, limit)) if check is not None else ("", (limit,))
     with _connected(path) as db:
-        return Listed.of(db.execute(f"SELECT {_without_raw(db)} FROM runs {where} ORDER BY ended DESC LIMIT ?", values), run_of)
+        return Listed.of(
+            db.execute(
+                f"SELECT {_without_raw(db)} FROM runs {where} ORDER BY ended DESC LIMIT ?", values
+            ),
+            run_of,
+        )
 
 
 def read_last_runs(path: Path, each: int) -> Listed[Run]:
     """The last runs of each check and level, the oldest first, without what was printed. Raises LedgerError."""
     latest = "SELECT *, row_number() OVER (PARTITION BY kind, level ORDER BY ended DESC) AS place FROM runs"
     with _connected(path) as db:
-        return Listed.of(db.execute(f"SELECT {_without_raw(db)} FROM ({latest}) WHERE place <= ? ORDER BY ended", (each,)), run_of)
+        return Listed.of(
+            db.execute(
+                f"SELECT {_without_raw(db)} FROM ({latest}) WHERE place <= ? ORDER BY ended",
+                (each,),
+            ),
+            run_of,
+        )
 
 
 def read_run(path: Path, run_id: str) -> Run | None:
@@ -208,14 +275,21 @@ def reading(path: Path) -> Iterator[Stored]:
     # A ledger that nobody writes is left as it is found: no write-ahead log is made beside it.
     quiet = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
     try:
-        with _connected(path, quiet) as db, closing(sqlite3.connect("", isolation_level=None)) as copy:
+        with (
+            _connected(path, quiet) as db,
+            closing(sqlite3.connect("", isolation_level=None)) as copy,
+        ):
             refuse_newer(path, version(db))
-            if 0 < version(db) < VERSION:  # it is taken over in a copy, on a disk, that is gone when it is closed
+            if (
+                0 < version(db) < VERSION
+            ):  # it is taken over in a copy, on a disk, that is gone when it is closed
                 db.backup(copy)
                 migrate(copy)
                 db, copy.row_factory = copy, sqlite3.Row
             db.execute("BEGIN")  # one snapshot for all that is read
-            opened = db.execute(f"SELECT {read(db, FINDING)} FROM findings WHERE state != 'cleared' AND NOT shadow").fetchall()
+            opened = db.execute(
+                f"SELECT {read(db, FINDING)} FROM findings WHERE state != 'cleared' AND NOT shadow"
+            ).fetchall()
             latest = "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time) FROM transitions), 0))"
             until: float = db.execute(latest).fetchone()[0]
             rows = db.execute(f"SELECT {read(db, EVENT)} FROM events ORDER BY id")

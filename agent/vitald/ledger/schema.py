@@ -124,7 +124,9 @@ def found(path: Path, *, log: bool = True) -> int:
     beside = path.with_name(path.name + "-wal")
     # Without locks, and alone, SQLite keeps a log's index in memory; where there is no log it would begin one.
     how = "vfs=unix-none" if log and beside.exists() and beside.stat().st_size else "immutable=1"
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&{how}", uri=True, isolation_level=None)) as db:
+    with closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&{how}", uri=True, isolation_level=None)
+    ) as db:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         return version(db)
 
@@ -192,6 +194,8 @@ PUT_POSITION = _put_summed("REPLACE", "positions", POSITION)
 PUT_RUN = _put_summed("REPLACE", "runs", RUN)
 PUT_SEAL = _put_summed("REPLACE", "seal", f"id, {SEAL}")
 ADD_AUDIT = _put("IGNORE", "audit", AUDIT)
-DROP_MARK = "DELETE FROM marks WHERE " + " AND ".join(f"{column} = :{column}" for column in MARK.split(", "))
+DROP_MARK = "DELETE FROM marks WHERE " + " AND ".join(
+    f"{column} = :{column}" for column in MARK.split(", ")
+)
 SUM_MARKS = _sum_anew("marks", MARK)
 SUM_SETTLED = _sum_anew("settled", SETTLED)

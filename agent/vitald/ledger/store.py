@@ -100,8 +100,12 @@ class Remembered:
 
     memory: Memory
     positions: dict[str, Position]
-    ended: dict[tuple[Component, str, bool], str] = field(default_factory=dict)  # how the last finding of each fault, drill or not, ended
-    lost: frozenset[str] = frozenset()  # tables of which not all could be read, or that may have been longer
+    ended: dict[tuple[Component, str, bool], str] = field(
+        default_factory=dict
+    )  # how the last finding of each fault, drill or not, ended
+    lost: frozenset[str] = (
+        frozenset()
+    )  # tables of which not all could be read, or that may have been longer
 
 
 def unsaved(entries: Iterable[Entry]) -> int:
@@ -148,13 +152,17 @@ class Ledger:
         log = self.path.with_name(FILE + "-wal")
         lost = disk.lost_frames(log) if log.exists() else 0
         with suppress(sqlite3.Error, OSError):  # what is wrong with the file is told below, in full
-            refuse_newer(self.path, schema.found(self.path, log=not lost) if self.path.is_file() else 0)
+            refuse_newer(
+                self.path, schema.found(self.path, log=not lost) if self.path.is_file() else 0
+            )
         self._refuse_unmounted()
         self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         os.close(fd)
         if lost:
-            raise LedgerDamaged(f"{log}: it is damaged, and up to {lost} pages that were committed cannot be read from it")
+            raise LedgerDamaged(
+                f"{log}: it is damaged, and up to {lost} pages that were committed cannot be read from it"
+            )
         db = sqlite3.connect(self.path, timeout=2.0, isolation_level=None, check_same_thread=False)
         db.row_factory = sqlite3.Row
         try:
@@ -171,12 +179,17 @@ class Ledger:
             db.execute("PRAGMA foreign_keys = ON")
             db.execute("PRAGMA synchronous = FULL")
             schema.migrate(db)
-            self.fresh, self.gone = version == 0, version == 0 and self._opened is not None and not anew
+            self.fresh, self.gone = (
+                version == 0,
+                version == 0 and self._opened is not None and not anew,
+            )
             self._seal = self._read_seal(db)
             if not self._anew:
                 self._refuse_earlier()
             sums = db.execute("SELECT id, sum FROM findings WHERE state != 'cleared'")
-            self._opened_sums = {row["id"]: row["sum"] for row in sums if isinstance(row["sum"], int)}
+            self._opened_sums = {
+                row["id"]: row["sum"] for row in sums if isinstance(row["sum"], int)
+            }
             self._count.open()
         except BaseException:
             db.close()
@@ -187,14 +200,18 @@ class Ledger:
         try:
             (seal,) = map(rows.seal_of, db.execute(f"SELECT {schema.SEAL}, sum FROM seal"))
         except rows.UNREADABLE as error:
-            raise LedgerDamaged(f"{self.path}: what it must hold cannot be read: {error!r}") from error
+            raise LedgerDamaged(
+                f"{self.path}: what it must hold cannot be read: {error!r}"
+            ) from error
         return seal
 
     def _refuse_earlier(self) -> None:
         """What was committed was on the disk before it was counted. Where there is less, the file is an older one, or its log is gone."""
         counted = self._count.read()
         if counted > self._seal.commits:
-            raise LedgerDamaged(f"{self.path}: it was committed to {counted} times, and {self._seal.commits} of these are in it")
+            raise LedgerDamaged(
+                f"{self.path}: it was committed to {counted} times, and {self._seal.commits} of these are in it"
+            )
 
     def _refuse_unmounted(self) -> None:
         """What lies underneath a file system that is not mounted is not where a ledger belongs: it will be covered again."""
@@ -226,14 +243,22 @@ class Ledger:
         except rows.UNREADABLE as error:
             raise LedgerDamaged(f"{self.path}: a row cannot be read: {error!r}") from error
         if remembered.lost:
-            raise LedgerDamaged(f"{self.path}: rows of {', '.join(sorted(remembered.lost))} are missing")
+            raise LedgerDamaged(
+                f"{self.path}: rows of {', '.join(sorted(remembered.lost))} are missing"
+            )
         return remembered
 
     def _remembered(self, read: _Reading) -> Remembered:
         counted = self._count.read()  # first: whoever writes the store meanwhile counts on
         (last,) = read("", _first, "SELECT coalesce(max(last), 0) FROM incidents") or (0.0,)
-        table = "findings NOT INDEXED" if read.damaged else "findings"  # an index that lacks a row would hide it
-        summed = read("findings", _finding_and_sum, read.of(table, schema.FINDING, "WHERE state != 'cleared' ORDER BY id"))
+        table = (
+            "findings NOT INDEXED" if read.damaged else "findings"
+        )  # an index that lacks a row would hide it
+        summed = read(
+            "findings",
+            _finding_and_sum,
+            read.of(table, schema.FINDING, "WHERE state != 'cleared' ORDER BY id"),
+        )
         findings = sorted((finding for finding, _ in summed), key=lambda finding: finding.id)
         highest_finding = read("", _first, "SELECT coalesce(max(id), 0) FROM findings")
         highest_incident = read("", _first, "SELECT coalesce(max(id), 0) FROM incidents")
@@ -243,17 +268,32 @@ class Ledger:
             incidents=read("incidents", rows.incident_of, joinable, last - _JOINABLE_S),
             marks=read("marks", rows.mark_of, read.of("marks", schema.MARK, "ORDER BY id")),
             devices=read("devices", rows.device_of, read.of("devices", schema.DEVICE)),
-            settled=read("settled", rows.settled_of, read.of("settled", schema.SETTLED, "ORDER BY id")),
-            next_finding=int(max((*highest_finding, *(finding.id for finding in findings)), default=0)) + 1,
-            next_incident=int(max((*highest_incident, *(finding.incident for finding in findings)), default=0)) + 1,
+            settled=read(
+                "settled", rows.settled_of, read.of("settled", schema.SETTLED, "ORDER BY id")
+            ),
+            next_finding=int(
+                max((*highest_finding, *(finding.id for finding in findings)), default=0)
+            )
+            + 1,
+            next_incident=int(
+                max((*highest_incident, *(finding.incident for finding in findings)), default=0)
+            )
+            + 1,
         )
         latest = f"WHERE state = 'cleared' AND NOT shadow ORDER BY id DESC LIMIT {_ENDED}"
-        cleared = reversed(read("cleared", rows.finding_of, read.of("findings", schema.FINDING, latest)))
+        cleared = reversed(
+            read("cleared", rows.finding_of, read.of("findings", schema.FINDING, latest))
+        )
         ended = {(one.component, one.code, one.simulated): one.cleared_by or "" for one in cleared}
         positions = read("positions", rows.position_of, read.of("positions", schema.POSITION))
         if not _are_all(read, [sum_ for _, sum_ in summed], counted):
             read.lost.add("findings")
-        return Remembered(memory, {position.source: position for position in positions}, ended, frozenset(read.lost))
+        return Remembered(
+            memory,
+            {position.source: position for position in positions},
+            ended,
+            frozenset(read.lost),
+        )
 
     def commit(self, entries: Sequence[Entry]) -> None:
         """Store entries in one transaction, on disk when it returns. An event stored before is not stored again."""
@@ -269,7 +309,10 @@ class Ledger:
         try:
             for entry in entries:
                 added = db.executemany(schema.ADD_EVENT, map(rows.event_row, entry.events)).rowcount
-                db.executemany(schema.ADD_TRANSITION, [rows.transition_row(one) for one in entry.transitions if one.cause])
+                db.executemany(
+                    schema.ADD_TRANSITION,
+                    [rows.transition_row(one) for one in entry.transitions if one.cause],
+                )
                 # Tried again after an answer that came too late, it must not shift a second time what it shifted.
                 again = bool(entry.events) and not added
                 _store_changes(db, replace(entry.changes, shifted=0.0) if again else entry.changes)
@@ -280,7 +323,9 @@ class Ledger:
                     db.execute(schema.ADD_AUDIT, asdict(entry.audit))
             db.executemany(schema.PUT_INCIDENT, map(rows.incident_row, incidents.values()))
             sums = self._put_findings(db, findings.values())
-            changed = (one for id_, sum_ in sums.items() for one in (self._opened_sums.get(id_, 0), sum_))
+            changed = (
+                one for id_, sum_ in sums.items() for one in (self._opened_sums.get(id_, 0), sum_)
+            )
             seal = rows.Seal(self._seal.commits + 1, digest((self._seal.opened, *changed)))
             db.execute(schema.PUT_SEAL, rows.seal_row(seal))
             db.execute("COMMIT")
@@ -310,7 +355,9 @@ class Ledger:
         log = disk.identity(self.path.with_name(FILE + "-wal"))
         self._log = self._log or log
         if disk.identity(self.path) != self._opened or log != self._log:
-            raise LedgerDamaged(f"{self.path}: it was removed, or another file put in its place, while it was open")
+            raise LedgerDamaged(
+                f"{self.path}: it was removed, or another file put in its place, while it was open"
+            )
 
     def known(self, identities: Sequence[str]) -> set[str]:
         """Which of these events are stored already."""
@@ -321,7 +368,12 @@ class Ledger:
         for begin in range(0, len(identities), 500):
             part = identities[begin : begin + 500]
             marks = ",".join("?" * len(part))
-            found.update(row[0] for row in db.execute(f"SELECT identity FROM events WHERE identity IN ({marks})", part))
+            found.update(
+                row[0]
+                for row in db.execute(
+                    f"SELECT identity FROM events WHERE identity IN ({marks})", part
+                )
+            )
         return found
 
     def note(self, position: Position) -> None:
@@ -342,28 +394,49 @@ class Ledger:
     def _trim(self, now: float, keep_s: float, most_bytes: int) -> int:
         db = self._connection()
         oldest = now - keep_s
-        dropped = db.execute("DELETE FROM events WHERE id IN (SELECT id FROM events WHERE time < ? LIMIT ?)", (oldest, _TRIM_ROWS)).rowcount
+        dropped = db.execute(
+            "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE time < ? LIMIT ?)",
+            (oldest, _TRIM_ROWS),
+        ).rowcount
         if not dropped and _used_bytes(db) > most_bytes:
             first, last = db.execute("SELECT min(id), max(id) FROM events").fetchone()
             if first is not None and first < last:
-                dropped = db.execute("DELETE FROM events WHERE id < ?", (first + min(_TRIM_ROWS, (last - first) // 4 + 1),)).rowcount
-                oldest = max(oldest, db.execute("SELECT time FROM events ORDER BY id LIMIT 1").fetchone()[0])
+                dropped = db.execute(
+                    "DELETE FROM events WHERE id < ?",
+                    (first + min(_TRIM_ROWS, (last - first) // 4 + 1),),
+                ).rowcount
+                oldest = max(
+                    oldest, db.execute("SELECT time FROM events ORDER BY id LIMIT 1").fetchone()[0]
+                )
         if dropped:
-            db.execute("DELETE FROM transitions WHERE time < ? AND finding IN (SELECT id FROM findings WHERE state = 'cleared')", (oldest,))
+            db.execute(
+                "DELETE FROM transitions WHERE time < ? AND finding IN (SELECT id FROM findings WHERE state = 'cleared')",
+                (oldest,),
+            )
             db.execute("DELETE FROM findings WHERE state = 'cleared' AND cleared_at < ?", (oldest,))
             db.execute("DELETE FROM incidents WHERE closed_at < ?", (oldest,))
             db.execute("DELETE FROM marks WHERE time < ?", (now - _MARKS_S,))
             db.execute("DELETE FROM runs WHERE ended < ?", (oldest,))
-            db.executescript(f"PRAGMA incremental_vacuum({_TRIM_ROWS})")  # execute() would step once and free one page
+            db.executescript(
+                f"PRAGMA incremental_vacuum({_TRIM_ROWS})"
+            )  # execute() would step once and free one page
         return dropped
 
     def forget_output(self, before: float) -> None:
         """Drop what programs printed in runs that ended before; what they came to stays."""
-        self._guard(lambda: self._connection().execute("UPDATE runs SET raw = NULL WHERE ended < ? AND raw IS NOT NULL", (before,)))
+        self._guard(
+            lambda: self._connection().execute(
+                "UPDATE runs SET raw = NULL WHERE ended < ? AND raw IS NOT NULL", (before,)
+            )
+        )
 
     def size(self) -> int:
         """Bytes of the store on disk, the write-ahead log included."""
-        return sum(path.stat().st_size for path in self.path.parent.glob(f"{FILE}*") if path.suffix in (".db", ".db-wal", ".db-shm"))
+        return sum(
+            path.stat().st_size
+            for path in self.path.parent.glob(f"{FILE}*")
+            if path.suffix in (".db", ".db-wal", ".db-shm")
+        )
 
     def set_aside(self, now: float) -> Path | None:
         """Move a damaged store out of the way, so that a new one can begin. Returns its new name; None where there is nothing to keep."""
@@ -379,7 +452,9 @@ class Ledger:
         try:
             self.path.rename(aside)
             log = self.path.with_name(FILE + "-wal")
-            if os.path.lexists(log) and log.lstat().st_size:  # under this name SQLite still finds it
+            if (
+                os.path.lexists(log) and log.lstat().st_size
+            ):  # under this name SQLite still finds it
                 log.rename(aside.with_name(aside.name + "-wal"))
             log.unlink(missing_ok=True)
             self.path.with_name(FILE + "-shm").unlink(missing_ok=True)
@@ -396,13 +471,19 @@ class Ledger:
             return None
         # On a read-only disk SQLite cannot make the shared memory that a write-ahead log needs; a copy elsewhere can be read. There, too,
         # what an older vitald wrote can be migrated; where it is damaged and cannot be, it is read as it is.
-        for attempt in (self._remembered_there, self._remembered_in_a_copy, partial(self._remembered_there, older=True)):
+        for attempt in (
+            self._remembered_there,
+            self._remembered_in_a_copy,
+            partial(self._remembered_there, older=True),
+        ):
             with suppress(*_UNREADABLE):
                 return attempt(damaged=damaged)
         return None
 
     def _remembered_there(self, *, damaged: bool, older: bool = False) -> Remembered:
-        return self._remembered_in(f"{self.path.absolute().as_uri()}?mode=ro", damaged=damaged, older=older)
+        return self._remembered_in(
+            f"{self.path.absolute().as_uri()}?mode=ro", damaged=damaged, older=older
+        )
 
     def _remembered_in_a_copy(self, *, damaged: bool) -> Remembered:
         with tempfile.TemporaryDirectory(prefix="vitald-") as folder:
@@ -411,7 +492,9 @@ class Ledger:
                     shutil.copyfile(part, Path(folder) / part.name)
             return self._remembered_in(f"file:{folder}/{FILE}", damaged=damaged, migrate=True)
 
-    def _remembered_in(self, uri: str, *, damaged: bool, migrate: bool = False, older: bool = False) -> Remembered:
+    def _remembered_in(
+        self, uri: str, *, damaged: bool, migrate: bool = False, older: bool = False
+    ) -> Remembered:
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
             db.row_factory = sqlite3.Row
             if damaged:  # an index that cannot be told any more must not hide the tables
@@ -435,12 +518,22 @@ class Ledger:
             return work()
         except sqlite3.DatabaseError as error:
             # A subclass (OperationalError: full, read-only, locked) is an obstacle; DatabaseError itself is damage.
-            damaged = type(error) is sqlite3.DatabaseError or any(words in str(error) for words in _DAMAGE)
+            damaged = type(error) is sqlite3.DatabaseError or any(
+                words in str(error) for words in _DAMAGE
+            )
             raise (LedgerDamaged if damaged else LedgerError)(f"{self.path}: {error}") from error
         except UnicodeDecodeError as error:  # of SQLite's own words about a text that is damaged
             raise LedgerDamaged(f"{self.path}: {error}") from error
-        except (OSError, sqlite3.Error, ValueError, TypeError, OverflowError) as error:  # the latter: a value that cannot be stored
-            raise LedgerError(f"{self.path}: {getattr(error, 'strerror', None) or error}") from error
+        except (
+            OSError,
+            sqlite3.Error,
+            ValueError,
+            TypeError,
+            OverflowError,
+        ) as error:  # the latter: a value that cannot be stored
+            raise LedgerError(
+                f"{self.path}: {getattr(error, 'strerror', None) or error}"
+            ) from error
 
 
 def _first(row: sqlite3.Row) -> float:
@@ -475,7 +568,9 @@ class _Reading:
     def of(self, table: str, columns: str, where: str = "") -> str:
         return f"SELECT {schema.read(self._db, columns)} FROM {table} {where}".rstrip()
 
-    def __call__(self, what: str, make: Callable[[sqlite3.Row], T], sql: str, *values: float) -> tuple[T, ...]:
+    def __call__(
+        self, what: str, make: Callable[[sqlite3.Row], T], sql: str, *values: float
+    ) -> tuple[T, ...]:
         """`what` is lost where not all rows can be read; nothing is where that is empty."""
         if not self.damaged:
             return tuple(map(make, self._db.execute(sql, values)))
@@ -484,7 +579,9 @@ class _Reading:
             self.lost.add(what)
         return made
 
-    def _salvaged(self, make: Callable[[sqlite3.Row], T], sql: str, *values: float) -> tuple[tuple[T, ...], bool]:
+    def _salvaged(
+        self, make: Callable[[sqlite3.Row], T], sql: str, *values: float
+    ) -> tuple[tuple[T, ...], bool]:
         """The rows that can be read, from both ends: a damaged page hides what lies behind it. And whether these are all."""
         made: dict[tuple[object, ...], T] = {}
         whole = True
@@ -505,7 +602,10 @@ def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
         db.execute("UPDATE OR REPLACE marks SET time = time + ?", (changes.shifted,))
         db.execute("UPDATE settled SET time = time + ?", (changes.shifted,))
         db.execute(schema.SUM_SETTLED)
-    db.executemany("UPDATE OR IGNORE marks SET device = ? WHERE device = ?", [(new, old) for old, new in changes.renamed])
+    db.executemany(
+        "UPDATE OR IGNORE marks SET device = ? WHERE device = ?",
+        [(new, old) for old, new in changes.renamed],
+    )
     if changes.shifted or changes.renamed:
         db.execute(schema.SUM_MARKS)
     db.executemany(schema.ADD_MARK, map(rows.mark_row, changes.marks))
@@ -513,10 +613,16 @@ def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
     db.executemany(schema.PUT_DEVICE, map(rows.device_row, changes.devices))
     if changes.settled:
         db.executemany(schema.PUT_SETTLED, map(rows.settled_row, changes.settled))
-        db.execute("DELETE FROM settled WHERE id IN (SELECT id FROM settled ORDER BY id DESC LIMIT -1 OFFSET ?)", (_SETTLED,))
+        db.execute(
+            "DELETE FROM settled WHERE id IN (SELECT id FROM settled ORDER BY id DESC LIMIT -1 OFFSET ?)",
+            (_SETTLED,),
+        )
 
 
 def _used_bytes(db: sqlite3.Connection) -> int:
-    pages: int = db.execute("PRAGMA page_count").fetchone()[0] - db.execute("PRAGMA freelist_count").fetchone()[0]
+    pages: int = (
+        db.execute("PRAGMA page_count").fetchone()[0]
+        - db.execute("PRAGMA freelist_count").fetchone()[0]
+    )
     size: int = db.execute("PRAGMA page_size").fetchone()[0]
     return pages * size

@@ -16,7 +16,9 @@ UNSUMMED = -1  # stands for the checksum in what is read of a ledger from before
 
 def checksum(*values: object) -> int:
     """Of a row's values, in the order of its columns. SQLite gives a number back as what the column holds: 1 and 1.0 are the same here."""
-    return zlib.crc32("\x1f".join([value if type(value) is str else _told(value) for value in values]).encode())
+    return zlib.crc32(
+        "\x1f".join([value if type(value) is str else _told(value) for value in values]).encode()
+    )
 
 
 def _told(value: object) -> str:

@@ -19,7 +19,15 @@ from vitald.model.finding import Acceptance, Asked, Finding, FindingKey, Finding
 from vitald.model.incident import Incident, Member, alone
 from vitald.model.memory import Changes, Memory
 from vitald.model.reading import Readings, Sample
-from vitald.model.source import KERNEL_LOG, Batch, Position, Source, SourceFailed, SourceHealth, SourceState
+from vitald.model.source import (
+    KERNEL_LOG,
+    Batch,
+    Position,
+    Source,
+    SourceFailed,
+    SourceHealth,
+    SourceState,
+)
 from vitald.model.verdict import Status, Verdict
 
 __all__ = [

@@ -76,4 +76,8 @@ class When(Enum):
 
 
 _URGENCY = {when: urgency for urgency, when in enumerate(When)}
-_WHEN_WORDS = {When.NOW: "", When.AFTER_JOB: " after the running job", When.MAINTENANCE: " at the next maintenance"}
+_WHEN_WORDS = {
+    When.NOW: "",
+    When.AFTER_JOB: " after the running job",
+    When.MAINTENANCE: " at the next maintenance",
+}

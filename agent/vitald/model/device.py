@@ -18,7 +18,9 @@ class MarkKind(Enum):
     NOT_HELD = "not_held"  # the fault came back after its remedy
     PROCESS = "process"  # a process died of a fault that may be its own or the device's
     REMOVED = "removed"  # it left its slot with something open that only a replacement ends
-    ACCEPTED = "accepted"  # a boot ended what a person lives with until a moment: it may be found again
+    ACCEPTED = (
+        "accepted"  # a boot ended what a person lives with until a moment: it may be found again
+    )
     JOB_DIED = "job_died"
     DIAGNOSTIC_FAILED = "diagnostic_failed"
 

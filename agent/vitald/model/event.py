@@ -39,8 +39,12 @@ class Event:
     raw: str = ""
     trust: Trust = Trust.KERNEL
     fields: Fields = field(default_factory=dict)
-    follows: str | None = None  # identity of the event that this record continues (SXid severity and data records)
-    simulated_until: float | None = None  # set for a drill: the event is simulated, and its finding ends then
+    follows: str | None = (
+        None  # identity of the event that this record continues (SXid severity and data records)
+    )
+    simulated_until: float | None = (
+        None  # set for a drill: the event is simulated, and its finding ends then
+    )
 
     @property
     def simulated(self) -> bool:

@@ -70,7 +70,9 @@ class Finding:
     source: str  # which source would see it again
     ruled: Asked
     context: Asked | None = None
-    told: Asked | None = None  # the most that an echo of it asks for, which has no finding of its own
+    told: Asked | None = (
+        None  # the most that an echo of it asks for, which has no finding of its own
+    )
     driver: Asked | None = None
     escalated: Asked | None = None
     incident: int = 0
@@ -92,7 +94,9 @@ class Finding:
         if self.driver is not None and asked.action in _DRIVERS_TO_SAY:
             asked = self.driver
         if self.escalated is not None and self.escalated.action.rank > asked.action.rank:
-            due = asked.when if asked.action.unfit and asked.when is When.NOW else self.escalated.when
+            due = (
+                asked.when if asked.action.unfit and asked.when is When.NOW else self.escalated.when
+            )
             asked = Asked(self.escalated.action, due, self.escalated.because)
         elif self.escalated is not None and self.escalated.stronger(asked):
             asked = self.escalated

@@ -54,7 +54,9 @@ class Incident:
         return sum(member.count for member in self.members)
 
     def member(self, component: Component, code: str) -> Member | None:
-        return next((one for one in self.members if one.code == code and one.component == component), None)
+        return next(
+            (one for one in self.members if one.code == code and one.component == component), None
+        )
 
 
 def alone(finding: Finding) -> Incident:
@@ -73,4 +75,10 @@ def alone(finding: Finding) -> Incident:
         processes=frozenset(),
         raw=finding.raw,
     )
-    return Incident(id=finding.incident, members=(member,), since=finding.since, last=finding.last, simulated=finding.simulated)
+    return Incident(
+        id=finding.incident,
+        members=(member,),
+        since=finding.since,
+        last=finding.last,
+        simulated=finding.simulated,
+    )

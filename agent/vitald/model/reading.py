@@ -29,4 +29,6 @@ class Readings:
     missing: Mapping[str, str] = field(default_factory=dict)
     simulated: bool = False
     blind: str = ""  # looked at, but nothing can be said of its health, and why
-    who: Mapping[str, str] = field(default_factory=dict)  # what finds it: index, address, interface, mount
+    who: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what finds it: index, address, interface, mount

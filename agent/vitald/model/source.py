@@ -42,7 +42,10 @@ class SourceHealth:
     simulated: bool = False  # what it reads is not real
 
     def fresh(self, monotonic: float) -> bool:
-        return self.state in (SourceState.OK, SourceState.ABSENT) and monotonic - self.looked <= self.deadline
+        return (
+            self.state in (SourceState.OK, SourceState.ABSENT)
+            and monotonic - self.looked <= self.deadline
+        )
 
 
 class SourceFailed(Exception):
@@ -76,8 +79,12 @@ class Batch:
     readings: tuple[Readings, ...] = ()  # everything that is known now of the components it reads
     simulated: bool = False  # what it reads is not real
     runs: tuple[Run, ...] = ()  # of diagnostics, which the events come from
-    holding: tuple[Event, ...] = ()  # what was told before and is observed still: the judge must know of it
-    calm: frozenset[tuple[Component, str]] = frozenset()  # codes of states that are not observed: nothing of ours may say that they are
+    holding: tuple[
+        Event, ...
+    ] = ()  # what was told before and is observed still: the judge must know of it
+    calm: frozenset[tuple[Component, str]] = (
+        frozenset()
+    )  # codes of states that are not observed: nothing of ours may say that they are
 
 
 class Source(Protocol):

@@ -35,7 +35,16 @@ Json = dict[str, object]
 _SCONTROL_S = 10.0
 _STILL_RUNS = 75  # EX_TEMPFAIL
 _FREE, _BUSY = {"IDLE", "DOWN"}, {"ALLOCATED", "MIXED", "COMPLETING"}
-_OTHERS = {"MAINT", "MAINTENANCE", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "POWERING_DOWN", "POWERED_DOWN", "POWER_DOWN"}
+_OTHERS = {
+    "MAINT",
+    "MAINTENANCE",
+    "REBOOT",
+    "REBOOT_ISSUED",
+    "REBOOT_REQUESTED",
+    "POWERING_DOWN",
+    "POWERED_DOWN",
+    "POWER_DOWN",
+}
 _SCHEDULERS = ("slurmd", "kubelet")
 _ANNOTATION = "vitald/drained"
 _PODS = 1024 * 1024
@@ -59,7 +68,12 @@ class Wish:
 
     def told(self, node: str) -> Mapping[str, str]:
         """The same for a program, in its environment."""
-        return {"VITALD_ACTION": self.action, "VITALD_NODE": node, "VITALD_REASON": self.reason, "VITALD_REQUEST": self.request}
+        return {
+            "VITALD_ACTION": self.action,
+            "VITALD_NODE": node,
+            "VITALD_REASON": self.reason,
+            "VITALD_REQUEST": self.request,
+        }
 
 
 class Scheduler(Protocol):
@@ -120,7 +134,9 @@ class Nobody:
     def look(self, wish: Wish) -> Node:  # noqa: ARG002
         for name in _SCHEDULERS:
             if _named(self._procfs, name):
-                return Node(trouble=f'{name} runs here, and [recovery] drain is "none": it could start work at any moment')
+                return Node(
+                    trouble=f'{name} runs here, and [recovery] drain is "none": it could start work at any moment'
+                )
         return Node(drained=True)
 
     def drain(self, wish: Wish) -> Node:
@@ -134,7 +150,9 @@ class Slurm:
     def __init__(self, config: Config) -> None:
         self._node = config.recovery.node or socket.gethostname().partition(".")[0]
         self._hyperpod = config.slurm.hyperpod
-        reasons_file = REASONS_FILE if REASONS_FILE.parent.is_dir() else None  # systemd makes the folder
+        reasons_file = (
+            REASONS_FILE if REASONS_FILE.parent.is_dir() else None
+        )  # systemd makes the folder
         self._settings = Settings(reason=config.slurm.reason, reasons_file=reasons_file)
 
     def look(self, wish: Wish) -> Node:  # noqa: ARG002
@@ -167,7 +185,11 @@ class Slurm:
             return known
         by_prefix = known.reason.startswith(self._settings.prefix)
         told = known.reason == REPLACE if self._hyperpod else by_prefix
-        return "" if known.held and told else f"the node is not marked: {'+'.join(sorted(known.states))}, {known.reason or 'no reason'}"
+        return (
+            ""
+            if known.held and told
+            else f"the node is not marked: {'+'.join(sorted(known.states))}, {known.reason or 'no reason'}"
+        )
 
     def _withdraw(self, wish: Wish, *, hyperpod: bool) -> None:
         known = scontrol.read_node_state(self._node, _SCONTROL_S)
@@ -225,8 +247,13 @@ class Kubernetes:
         return replace(node, busy=f"pods run here: {join_first(busy, _NAMED)}" if busy else "")
 
     def drain(self, wish: Wish) -> Node:
-        patch = {"spec": {"unschedulable": True}, "metadata": {"annotations": {_ANNOTATION: wish.boot_id}}}
-        done = self._kubectl("patch", "node", self._node, "--type=merge", f"--patch={json.dumps(patch)}")
+        patch = {
+            "spec": {"unschedulable": True},
+            "metadata": {"annotations": {_ANNOTATION: wish.boot_id}},
+        }
+        done = self._kubectl(
+            "patch", "node", self._node, "--type=merge", f"--patch={json.dumps(patch)}"
+        )
         return Node(trouble=done.trouble) if done.trouble else self.look(wish)
 
     def mark(self, wish: Wish) -> str:  # noqa: ARG002
@@ -234,7 +261,13 @@ class Kubernetes:
 
     def _kubectl(self, *arguments: str) -> programs.Done:
         # It would keep a cache in root's home; there is no folder of this name.
-        argv = ("kubectl", f"--kubeconfig={self._config}", "--request-timeout=20s", "--cache-dir=/dev/null/none", *arguments)
+        argv = (
+            "kubectl",
+            f"--kubeconfig={self._config}",
+            "--request-timeout=20s",
+            "--cache-dir=/dev/null/none",
+            *arguments,
+        )
         return programs.run(argv, self._seconds, most=_PODS)
 
 
@@ -254,7 +287,9 @@ class Program:
         done = programs.run(self._argv, self._seconds, wish.told(self._node))
         if done.code == _STILL_RUNS:
             last = done.trouble.partition(": exit 75: ")[2]
-            return Node(drained=True, busy=f"{self._argv[0]} says: {last or 'something still runs here'}")
+            return Node(
+                drained=True, busy=f"{self._argv[0]} says: {last or 'something still runs here'}"
+            )
         return Node(trouble=done.trouble) if done.trouble else Node(drained=True)
 
     def mark(self, wish: Wish) -> str:

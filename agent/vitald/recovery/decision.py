@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald.model import Action, FindingState
-from vitald.recovery.book import Book, Clock
+from vitald.recovery.action_log import Book, Clock
 from vitald.recovery.request import Kind, Request, asks_for
 from vitald.text import join_first
 
@@ -42,7 +42,9 @@ class Told:
     state: str
     simulated: bool
     deferred: bool = False  # accepted by a person, or left to the next maintenance
-    confirmed: bool = False  # by a second source, or the one that saw it: not by the text of a log alone
+    confirmed: bool = (
+        False  # by a second source, or the one that saw it: not by the text of a log alone
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +153,11 @@ def _age(facts: Facts) -> str:
     age = facts.now.uptime - request.uptime
     if age < 0:
         return "it was made after this moment"
-    return f"it is {age:.0f} s old, and more than {MOST_AGE_S:.0f} s is too old" if age > MOST_AGE_S else ""
+    return (
+        f"it is {age:.0f} s old, and more than {MOST_AGE_S:.0f} s is too old"
+        if age > MOST_AGE_S
+        else ""
+    )
 
 
 def _daemon(facts: Facts) -> str:
@@ -170,7 +176,11 @@ def _daemon(facts: Facts) -> str:
     if not (standing.replacement_required if replace else standing.reboot_required):
         return f"the daemon does not say {word}Required any more"
     confirmed = standing.replacement_confirmed if replace else standing.reboot_confirmed
-    return "" if confirmed else f"the daemon does not say {word}Confirmed: only the text of a log asks for it"
+    return (
+        ""
+        if confirmed
+        else f"the daemon does not say {word}Confirmed: only the text of a log asks for it"
+    )
 
 
 def _findings(facts: Facts) -> str:
@@ -184,7 +194,9 @@ def _findings(facts: Facts) -> str:
         if told is None:
             wrong.append(f"finding {ground.words} is not open")
         elif (told.component, told.code) != ground.cause:
-            wrong.append(f"finding #{ground.id} is {told.code} of {told.component}, not {ground.code} of {ground.component}")
+            wrong.append(
+                f"finding #{ground.id} is {told.code} of {told.component}, not {ground.code} of {ground.component}"
+            )
         elif told.simulated:
             wrong.append(f"finding {ground.words} is a drill's")
         elif told.state != FindingState.OPEN.value:
@@ -199,14 +211,22 @@ def _findings(facts: Facts) -> str:
 
 
 def _released(facts: Facts) -> str:
-    return f"somebody has the devices: {facts.standing.released}" if facts.standing is not None and facts.standing.released else ""
+    return (
+        f"somebody has the devices: {facts.standing.released}"
+        if facts.standing is not None and facts.standing.released
+        else ""
+    )
 
 
 def _book(facts: Facts) -> str:
     if facts.book is None:
         return f"what was done before is not known: {facts.book_trouble or 'no book'}"
     ahead = facts.book.ahead(facts.now)
-    return f"the book has a {ahead.kind.value} that lies in the future: the clock was set back, or the book is wrong" if ahead else ""
+    return (
+        f"the book has a {ahead.kind.value} that lies in the future: the clock was set back, or the book is wrong"
+        if ahead
+        else ""
+    )
 
 
 def _cause(facts: Facts) -> str:
@@ -218,7 +238,9 @@ def _cause(facts: Facts) -> str:
         again = [cause for cause in request.causes if cause in entry.causes]
         if again:
             component, code = again[0]
-            done = "it was rebooted" if entry.kind is Kind.REBOOT else "it was marked for replacement"
+            done = (
+                "it was rebooted" if entry.kind is Kind.REBOOT else "it was marked for replacement"
+            )
             return f"{done} for {code} of {component} {_hours(entry.ago(facts.now))} ago, and that is done once a day"
     return ""
 
@@ -231,14 +253,22 @@ def _budget(facts: Facts) -> str:
     most = facts.reboots_per_day if reboot else facts.replacements_per_day
     used = len(book.recent(request.kind, facts.now))
     what = "reboots" if reboot else "replacements"
-    return f"{used} {what} within a day, and [recovery] {what}_per_day is {most}" if used >= most else ""
+    return (
+        f"{used} {what} within a day, and [recovery] {what}_per_day is {most}"
+        if used >= most
+        else ""
+    )
 
 
 def _means(facts: Facts) -> str:
     if facts.request is None:
         return ""
     if facts.request.kind is Kind.REPLACE:
-        return "" if facts.replaceable else '[recovery] replace is "none": nobody is configured to be told'
+        return (
+            ""
+            if facts.replaceable
+            else '[recovery] replace is "none": nobody is configured to be told'
+        )
     return facts.elsewhere
 
 

@@ -36,7 +36,9 @@ def read(path: Path, owners: Collection[int], most: int) -> bytes:
     except FileNotFoundError:
         raise Absent(f"{path}: there is no such file") from None
     except OSError as error:
-        raise Untrusted(f"{path}: {'a symbolic link' if _is_link(path) else error.strerror}") from None
+        raise Untrusted(
+            f"{path}: {'a symbolic link' if _is_link(path) else error.strerror}"
+        ) from None
     try:
         _judge(path, os.fstat(fd), owners)
         data = b""
@@ -57,7 +59,9 @@ def _judge(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
     if found.st_uid not in owners:
         raise Untrusted(f"{path}: it belongs to uid {found.st_uid}")
     if found.st_mode & _OTHERS_WRITE:
-        raise Untrusted(f"{path}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})")
+        raise Untrusted(
+            f"{path}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})"
+        )
     if found.st_nlink != 1:
         raise Untrusted(f"{path}: it has another name elsewhere")
 
@@ -80,7 +84,9 @@ def judge_folders(folder: Path, owners: Collection[int]) -> None:
         if found.st_uid not in owners:
             raise Untrusted(f"{one}: it belongs to uid {found.st_uid}")
         if found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
-            raise Untrusted(f"{one}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})")
+            raise Untrusted(
+                f"{one}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})"
+            )
 
 
 def read_roots(path: Path, most: int) -> bytes:
@@ -106,7 +112,9 @@ def judge_program(path: Path) -> None:
     if found.st_uid != 0:
         raise Untrusted(f"{real}: it belongs to uid {found.st_uid}")
     if found.st_mode & _OTHERS_WRITE:
-        raise Untrusted(f"{real}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})")
+        raise Untrusted(
+            f"{real}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})"
+        )
 
 
 def open_kernel_log(path: Path, *, device: bool) -> int:
@@ -119,7 +127,9 @@ def open_kernel_log(path: Path, *, device: bool) -> int:
     try:
         _judge_kernel_log(path, os.fstat(named), device=device)
         # The same file, by its descriptor: whatever is at the path meanwhile.
-        return os.open(f"/proc/self/fd/{named}", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.open(
+            f"/proc/self/fd/{named}", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+        )
     finally:
         os.close(named)
 
@@ -208,7 +218,11 @@ def forgets(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
             fields, _, kind = line.partition(" - ")
             if fields.split()[2] == f"{os.major(device)}:{os.minor(device)}":
                 name = kind.split()[0]
-                return f"{folder} is on a {name}, which does not survive a reboot" if name in _FORGETFUL else ""
+                return (
+                    f"{folder} is on a {name}, which does not survive a reboot"
+                    if name in _FORGETFUL
+                    else ""
+                )
     except (OSError, IndexError) as error:
         return f"{folder}: whether it survives a reboot cannot be told: {error}"
     return ""  # such as btrfs, whose files are on another device than it says

@@ -104,7 +104,8 @@ def wanted(
     asking = [
         (kind, one)
         for one in findings
-        if not (one.simulated or one.shadow or one.deferred) and (kind := asks_for(one.action, device_reset=device_reset))
+        if not (one.simulated or one.shadow or one.deferred)
+        and (kind := asks_for(one.action, device_reset=device_reset))
     ]
     if any(one.state is not FindingState.OPEN for _, one in asking):
         return None
@@ -167,7 +168,9 @@ def parse(data: bytes) -> Request:
     try:
         kind = Kind(told["action"])
     except ValueError:
-        raise RequestBroken(f"action: {str(told['action'])[:80]!r} is none of reboot, replace") from None
+        raise RequestBroken(
+            f"action: {str(told['action'])[:80]!r} is none of reboot, replace"
+        ) from None
     return Request(
         id=text(told, "id", 64, least=8),
         boot_id=text(told, "bootId", 64, least=1),
@@ -182,7 +185,21 @@ def parse(data: bytes) -> Request:
     )
 
 
-_REQUEST = frozenset({"version", "id", "bootId", "time", "uptime", "action", "host", "who", "status", "reasons", "findings"})
+_REQUEST = frozenset(
+    {
+        "version",
+        "id",
+        "bootId",
+        "time",
+        "uptime",
+        "action",
+        "host",
+        "who",
+        "status",
+        "reasons",
+        "findings",
+    }
+)
 _GROUND = frozenset({"id", "component", "code", "since", "action", "count", "raw"})
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from vitald import toml
+from vitald import tomlfile
 from vitald.simulator import build
 
 PROFILES = Path(__file__).with_name("profiles.toml")
@@ -55,7 +55,15 @@ _KEY = re.compile(
 # What a reset sets back to 0, as far as a model has it: volatile ECC counts, errors of links and PCIe, times of throttling, advice.
 _CLEARED = re.compile(r"ecc\.\w+\.vol\.\w+|nvlink\.\d+\.err\.\d|pcie\.replay|pages\.pending")
 _CLEARED_FIELDS = frozenset(
-    {*range(32, 60), *range(74, 82), *range(94, 120), *range(161, 164), 169, *range(173, 184), *range(201, 223)}
+    {
+        *range(32, 60),
+        *range(74, 82),
+        *range(94, 120),
+        *range(161, 164),
+        169,
+        *range(173, 184),
+        *range(201, 223),
+    }
     | {226, 227, 230, *range(235, 251), *range(269, 272)}
 )
 _COUNT = re.compile(r"-?(?:0|[1-9]\d*)|0x[0-9a-fA-F]+")
@@ -83,10 +91,14 @@ def exported() -> frozenset[str]:
 def _checked(key: str, gpu: bool) -> str:
     bare = key.removeprefix("rate.") if gpu else key
     if not (_KEY if gpu else _GLOBAL).fullmatch(bare):
-        raise ValueError(f"{key!r} is not a key {'of a GPU' if gpu else 'without a GPU'}: see {PROFILES.with_name('README.md')}")
+        raise ValueError(
+            f"{key!r} is not a key {'of a GPU' if gpu else 'without a GPU'}: see {PROFILES.with_name('README.md')}"
+        )
     kind, _, function = bare.partition(".")
     if kind in _INJECTIONS and function != "*" and function not in exported():
-        raise ValueError(f"{key!r}: the simulated library has no {function}{toml.suggest(function, exported())}")
+        raise ValueError(
+            f"{key!r}: the simulated library has no {function}{tomlfile.suggest(function, exported())}"
+        )
     return key
 
 
@@ -112,17 +124,19 @@ class Profile:
 
 def profiles() -> list[str]:
     """The models there are."""
-    return [name for name in toml.read(PROFILES)[1] if not name.startswith("_")]
+    return [name for name in tomlfile.read(PROFILES)[1] if not name.startswith("_")]
 
 
 def named(name: str) -> Profile:
     """A model by its name. Raises ValueError."""
     if name not in profiles():
-        raise ValueError(f"there is no profile {name!r}{toml.suggest(name, profiles())}: {', '.join(profiles())}")
-    return _profile(_merged(toml.read(PROFILES)[1], name))
+        raise ValueError(
+            f"there is no profile {name!r}{tomlfile.suggest(name, profiles())}: {', '.join(profiles())}"
+        )
+    return _profile(_merged(tomlfile.read(PROFILES)[1], name))
 
 
-def _merged(tables: toml.Table, name: str) -> toml.Table:
+def _merged(tables: tomlfile.Table, name: str) -> tomlfile.Table:
     """A table with what it takes over from the one that it is `like`; its keys flat, as the state file has them."""
     own = tables[name]
     assert isinstance(own, dict)
@@ -131,20 +145,31 @@ def _merged(tables: toml.Table, name: str) -> toml.Table:
     return {**below, **own, "gpu": keys}
 
 
-def _profile(table: toml.Table) -> Profile:
+def _profile(table: tomlfile.Table) -> Profile:
     def number(name: str) -> int:
         return int(str(table.get(name, 0)))
 
     keys = {f"fi.{at}.0": "0" for at in _ids(table.get("zeros"))}
-    keys |= {f"ecc.{kind}.{since}.{where}": "0" for kind in ("cor", "unc") for since in ("vol", "agg") for where in _list(table.get("ecc"))}
+    keys |= {
+        f"ecc.{kind}.{since}.{where}": "0"
+        for kind in ("cor", "unc")
+        for since in ("vol", "agg")
+        for where in _list(table.get("ecc"))
+    }
     for link in range(number("links")):
         keys |= {f"nvlink.{link}.state": "1", f"nvlink.{link}.version": str(number("link_version"))}
         keys |= {f"nvlink.{link}.remote": str(number("link_remote"))}
         keys |= {f"nvlink.{link}.err.{counter}": "0" for counter in _ids(table.get("link_errors"))}
         keys |= {f"fi.{at}.{link}": "0" for at in _ids(table.get("link_fields"))}
-        keys |= {f"fi.{at}.{link}": str(value) for at, value in _dict(table.get("link_values", {})).items()}
+        keys |= {
+            f"fi.{at}.{link}": str(value)
+            for at, value in _dict(table.get("link_values", {})).items()
+        }
     keys |= {key: _text(key, value) for key, value in _dict(table["gpu"]).items()}
-    keys |= {"fi.91.0": f"u32:{number('links')}", "pci_device_id": f"0x{number('device') << 16 | _NVIDIA:08x}"}
+    keys |= {
+        "fi.91.0": f"u32:{number('links')}",
+        "pci_device_id": f"0x{number('device') << 16 | _NVIDIA:08x}",
+    }
     return Profile(
         gpus=number("gpus"),
         switches=number("switches"),
@@ -154,15 +179,15 @@ def _profile(table: toml.Table) -> Profile:
     )
 
 
-def _flat(table: toml.Table, above: str = "") -> toml.Table:
+def _flat(table: tomlfile.Table, above: str = "") -> tomlfile.Table:
     """`pcie.gen = 5` is a table in a table to TOML, and one key here."""
-    found: toml.Table = {}
+    found: tomlfile.Table = {}
     for key, value in table.items():
         found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {above + key: value}
     return found
 
 
-def _dict(value: object) -> toml.Table:
+def _dict(value: object) -> tomlfile.Table:
     assert isinstance(value, dict)
     return value
 
@@ -181,26 +206,48 @@ def _ids(value: object) -> Iterable[int]:
 class SimulatedNode:
     """The node. Everything about it may be changed while programs look at it; each change is one new state file."""
 
-    def __init__(self, folder: Path, profile: str = "h100", gpus: int | None = None, *, trace: bool = False) -> None:
+    def __init__(
+        self, folder: Path, profile: str = "h100", gpus: int | None = None, *, trace: bool = False
+    ) -> None:
         self.folder = folder.resolve()
         self.model = model = named(profile)
         self.gpus = model.gpus if gpus is None else gpus
         if not 0 <= self.gpus <= _MOST_GPUS:
             raise ValueError(f"{self.gpus} GPUs: the simulated library knows 0 to {_MOST_GPUS}")
-        self.state, self.events, self.trace = self.folder / "state", self.folder / "state.events", self.folder / "calls"
+        self.state, self.events, self.trace = (
+            self.folder / "state",
+            self.folder / "state.events",
+            self.folder / "calls",
+        )
         self.sysfs = self.folder / "sysfs"
-        self.addresses = [f"{gpu // len(_BUSES):04x}:{_BUSES[gpu % len(_BUSES)]:02x}:00.0" for gpu in range(self.gpus)]
+        self.addresses = [
+            f"{gpu // len(_BUSES):04x}:{_BUSES[gpu % len(_BUSES)]:02x}:00.0"
+            for gpu in range(self.gpus)
+        ]
         self.switches = [f"0000:{_SWITCH_BUS + at:02x}:00.0" for at in range(model.switches)]
         self.uuids = [f"GPU-51a10000-0000-4000-8000-{gpu:012x}" for gpu in range(self.gpus)]
         self.serials = [f"SIM{gpu:010d}" for gpu in range(self.gpus)]
-        self.environment = {"NVML_SIM_STATE": str(self.state)} | ({"NVML_SIM_TRACE": str(self.trace)} if trace else {})
+        self.environment = {"NVML_SIM_STATE": str(self.state)} | (
+            {"NVML_SIM_TRACE": str(self.trace)} if trace else {}
+        )
         self._lock = threading.RLock()
-        self._grown: dict[tuple[int, str], float] = {}  # what a rate has shown too early (below 0: it is rounded up), until it is due
+        self._grown: dict[
+            tuple[int, str], float
+        ] = {}  # what a rate has shown too early (below 0: it is rounded up), until it is due
         self._written_ns = 0
-        self._values = {"driver.version": DRIVER, "driver.nvml": f"13.{DRIVER}", "driver.cuda": "13000", "driver.epoch": "1"}
-        self._values |= {"count": str(self.gpus)} | {f"gpu.*.{key}": value for key, value in model.keys.items()}
+        self._values = {
+            "driver.version": DRIVER,
+            "driver.nvml": f"13.{DRIVER}",
+            "driver.cuda": "13000",
+            "driver.epoch": "1",
+        }
+        self._values |= {"count": str(self.gpus)} | {
+            f"gpu.*.{key}": value for key, value in model.keys.items()
+        }
         for gpu in range(self.gpus):
-            self._values |= {f"gpu.{gpu}.{key}": value for key, value in self._identity(gpu).items()}
+            self._values |= {
+                f"gpu.{gpu}.{key}": value for key, value in self._identity(gpu).items()
+            }
         self.folder.mkdir(parents=True, exist_ok=True)
         self.events.write_bytes(b"")
         self.trace.unlink(missing_ok=True)
@@ -228,7 +275,10 @@ class SimulatedNode:
 
     def set_global(self, values: Mapping[str, object]) -> None:
         """Change keys that belong to no GPU, `driver.version` or `ret.nvmlInitWithFlags`; None takes one away."""
-        texts = {_checked(key, gpu=False): None if value is None else _text(key, value) for key, value in values.items()}
+        texts = {
+            _checked(key, gpu=False): None if value is None else _text(key, value)
+            for key, value in values.items()
+        }
         with self._changing():
             for key, value in texts.items():
                 self._put(key, value)
@@ -305,7 +355,15 @@ class SimulatedNode:
             return []
         lines = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
         return [
-            Call(int(at), int(pid), int(tid), function, None if gpu == "-1" else int(gpu), int(ret), int(us))
+            Call(
+                int(at),
+                int(pid),
+                int(tid),
+                function,
+                None if gpu == "-1" else int(gpu),
+                int(ret),
+                int(us),
+            )
             for at, pid, tid, function, gpu, ret, us in lines
         ]
 
@@ -326,7 +384,10 @@ class SimulatedNode:
             raise ValueError(f"there is no GPU {gpu}: {self.gpus} GPUs")
 
     def _set(self, gpu: int | None, values: Mapping[str, object]) -> None:
-        texts = {_checked(key, gpu=True): None if value is None else _text(key, value) for key, value in values.items()}
+        texts = {
+            _checked(key, gpu=True): None if value is None else _text(key, value)
+            for key, value in values.items()
+        }
         if gpu is not None:
             self._known(gpu)
         for key, value in texts.items():
@@ -350,7 +411,9 @@ class SimulatedNode:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         with self._lock:
-            now = max(time.time_ns(), self._written_ns + 1000)  # each file has a time of its own: that is how the library sees it
+            now = max(
+                time.time_ns(), self._written_ns + 1000
+            )  # each file has a time of its own: that is how the library sees it
             self._grow((now - self._written_ns) / 1e9)
             yield
             self._write(now)
@@ -381,11 +444,18 @@ class SimulatedNode:
         self._written_ns = now
 
     def _reset(self, gpu: int) -> None:
-        mine = {key.removeprefix(start) for start in ("gpu.*.", f"gpu.{gpu}.") for key in self._values if key.startswith(start)}
+        mine = {
+            key.removeprefix(start)
+            for start in ("gpu.*.", f"gpu.{gpu}.")
+            for key in self._values
+            if key.startswith(start)
+        }
         for key in mine:
             value = self.get(gpu, key) or ""
             words = value.split()
-            if _CLEARED.fullmatch(key) or (key.startswith("fi.") and int(key.split(".")[1]) in _CLEARED_FIELDS):
+            if _CLEARED.fullmatch(key) or (
+                key.startswith("fi.") and int(key.split(".")[1]) in _CLEARED_FIELDS
+            ):
                 kind, colon, _ = value.rpartition(":")
                 after = value if kind == "ret" else f"{kind}{colon}0"
             elif key == "sram":
