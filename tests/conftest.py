@@ -41,8 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Which tests run one after the other, and who begins.
 
-    Tests that run at the same time must not see each other. There is one kernel log and one Slurm; tests of a file that share a
-    daemon stay together; every other test is on its own. The longest groups begin, so that none is left over at the end.
+    Tests that run at the same time must not see each other. There is one kernel log and one Slurm;
+    tests of a file that share a daemon stay together; every other test is on its own. The longest
+    groups begin, so that none is left over at the end.
     """
     kinds = {item: _kind(item) for item in items}
     for item, kind in kinds.items():
@@ -146,7 +147,9 @@ def catalog() -> Catalog:
 
 @pytest.fixture
 def catalog_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that call a verb in this process dozens of times: the same catalogue is loaded for all of them."""
+    """For tests that call a verb in this process dozens of times: the same catalogue is loaded for
+    all of them.
+    """
     monkeypatch.setattr("vitald.catalog.load", _load_once)
 
 
@@ -203,7 +206,9 @@ def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 
 @pytest.fixture
 def kmsg() -> Iterator[Callable[[str], object]]:
-    """Writes lines to the real kernel log, with the kernel's rate limit for writers off meanwhile."""
+    """Writes lines to the real kernel log, with the kernel's rate limit for writers off
+    meanwhile.
+    """
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
     setting = Path("/proc/sys/kernel/printk_devkmsg")
     with Path("/tmp/vitald-tests-kmsg.lock").open("w") as lock:

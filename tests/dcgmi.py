@@ -3,13 +3,14 @@ A stand-in for `dcgmi`: a real program in a folder, which answers as a scenario 
 
     with Dcgmi(tmp_path / "bin") as dcgmi:                            # 8 GPUs, 4.5.2, all well
         dcgmi.answer("diag -r 2", diag(level=2, faults=[Fault(57, gpu=3, test="memory")]))
-        dcgmi.answer("diag -r 1", diag(delay_s=30.0))                 # takes half a minute; SIGTERM gives the error object and 203
-        dcgmi.answer("health -c", Answer(hang=True, ignores_term=True))
-        ...                                                           # run str(dcgmi.path), or put str(dcgmi.folder) on PATH
-        assert dcgmi.runs()[0].level == 2
+        dcgmi.answer("diag -r 1", diag(delay_s=30.0))                 # takes half a minute; SIGTERM
+        gives the error object and 203 dcgmi.answer("health -c", Answer(hang=True,
+        ignores_term=True)) ...                                                           # run
+        str(dcgmi.path), or put str(dcgmi.folder) on PATH assert dcgmi.runs()[0].level == 2
 
-Without an answer of their own, `diag`, `discovery -l`, `health`, `--version` and `-v` say that all is well. An answer may be changed at
-any time, and counts from the next call. Leaving the `with` ends whatever the stand-in left running.
+Without an answer of their own, `diag`, `discovery -l`, `health`, `--version` and `-v` say that all
+is well. An answer may be changed at any time, and counts from the next call. Leaving the `with`
+ends whatever the stand-in left running.
 
 Documents (`document`, `refusal`, `discovery`, ...) are also of use without a program.
 """
@@ -46,7 +47,8 @@ _DEPLOYMENT = (
     ),
     *("Page Retirement/Row Remap", "Graphics Processes", "Inforom"),
 )
-# Test, its name in 3.x, category in 4.x and in 3.x, and the first level that has it; in the order of 4.x.
+# Test, its name in 3.x, category in 4.x and in 3.x, and the first level that has it; in the order
+# of 4.x.
 _TESTS = (
     ("memory", "GPU Memory", "Hardware", "Hardware", 2),
     ("diagnostic", "Diagnostic", "Hardware", "Hardware", 3),
@@ -64,7 +66,10 @@ _ERRORS = {
     4: (
         2,
         10,
-        "Detected {n} double-bit volatile ECC error(s) on GPU {gpu}. Drain the GPU and reset it or reboot the node.",
+        (
+            "Detected {n} double-bit volatile ECC error(s) on GPU {gpu}. Drain the GPU and reset it"
+            " or reboot the node."
+        ),
         "",
     ),
     6: (
@@ -88,19 +93,28 @@ _ERRORS = {
     57: (
         2,
         10,
-        "CUDA APIs have indicated that a double-bit ECC error has occured on GPU {gpu}. Run a field diagnostic on the GPU.",
+        (
+            "CUDA APIs have indicated that a double-bit ECC error has occured on GPU {gpu}. Run a"
+            " field diagnostic on the GPU."
+        ),
         "",
     ),
     58: (
         2,
         10,
-        "Memory of GPU {gpu} did not hold what was written to it. Run a field diagnostic on the GPU.",
+        (
+            "Memory of GPU {gpu} did not hold what was written to it. Run a field diagnostic on the"
+            " GPU."
+        ),
         "",
     ),
     80: (
         2,
         10,
-        "GPU {gpu} had uncorrectable memory errors and row remapping failed. Run a field diagnostic.",
+        (
+            "GPU {gpu} had uncorrectable memory errors and row remapping failed. Run a field"
+            " diagnostic."
+        ),
         "Page Retirement/Row Remap",
     ),
     84: (
@@ -136,11 +150,21 @@ _REFUSALS = {
 }
 _REFUSED = {  # the same, where the text has another form
     202: "Error: Diagnostic could not be run while DCGM is paused.",
-    226: "Error: GPU 0's MIG configuration is incompatible with the diagnostic because it prevents access to the entire GPU.",
-    233: "Error: Diagnostic can only be performed on a homogeneous group of GPUs. Their models differ.",
+    226: (
+        "Error: GPU 0's MIG configuration is incompatible with the diagnostic because it prevents"
+        " access to the entire GPU."
+    ),
+    233: (
+        "Error: Diagnostic can only be performed on a homogeneous group of GPUs. Their models"
+        " differ."
+    ),
 }
 _UNCONNECTED = "Error: unable to establish a connection to the specified host: localhost\n"
-NO_ENGINE = f"{_UNCONNECTED}Error: Unable to connect to host engine. Host engine connection invalid/disconnected.\n"  # exit 235
+# Exit 235
+NO_ENGINE = (
+    f"{_UNCONNECTED}Error: Unable to connect to host engine. Host engine connection"
+    " invalid/disconnected.\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +207,12 @@ def document(
     device: str = "2330",
     driver: str = "",
 ) -> str:
-    """The JSON that `dcgmi diag -r <level> --json` prints, of 3.3.5 and later or of 4.x. All pass but `faults`.
+    """The JSON that `dcgmi diag -r <level> --json` prints, of 3.3.5 and later or of 4.x. All pass
+    but `faults`.
 
-    `gpus`: how many, or their indexes. `skips`: tests that skip on every GPU, by their names in 4.x, and with the reason where one is
-    given. `detached`: GPUs that the driver has lost (4.5 and later).
+    `gpus`: how many, or their indexes. `skips`: tests that skip on every GPU, by their names in
+    4.x, and with the reason where one is given. `detached`: GPUs that the driver has lost (4.5 and
+    later).
     """
     numbers = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     reasons = dict(skips) if isinstance(skips, Mapping) else dict.fromkeys(skips, "")
@@ -196,7 +222,9 @@ def document(
 
 
 def refusal(code: int, version: str = VERSION, text: str = "") -> str:
-    """The error object of a run without results, by dcgmi's exit code: 202, 203, 217, 222, 226, 233, 235, 245; `text` for others."""
+    """The error object of a run without results, by dcgmi's exit code: 202, 203, 217, 222, 226,
+    233, 235, 245; `text` for others.
+    """
     old = version.startswith("3.")
     if not text and code in _REFUSED:
         text = _REFUSED[code]
@@ -216,7 +244,8 @@ def exit_code(faults: Sequence[Fault]) -> int:
 
 
 def health(troubles: Mapping[int, Mapping[str, tuple[str, str]]] | None = None) -> str:
-    """What `dcgmi health -c -j` prints. `troubles`: GPU -> system -> (`Warning` or `Failure`, text):
+    """What `dcgmi health -c -j` prints. `troubles`: GPU -> system -> (`Warning` or `Failure`,
+    text):
 
     health({3: {"NVLINK system": ("Failure", "GPU 3's NvLink link 4 is currently down")}})
     """
@@ -242,7 +271,9 @@ def discovery(
     addresses: Sequence[str] = (),
     name: str = "NVIDIA H100 80GB HBM3",
 ) -> str:
-    """What `dcgmi discovery -l` prints. `addresses`: PCI addresses of the GPUs, `00000000:53:00.0`; invented where not given."""
+    """What `dcgmi discovery -l` prints. `addresses`: PCI addresses of the GPUs, `00000000:53:00.0`;
+    invented where not given.
+    """
     old = version.startswith("3.")
     bar = f"+--------+{'-' * 70}+"
     lines = [
@@ -265,7 +296,9 @@ def discovery(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the stand-in does when it is called. In this order: leave, delay, flood, stderr, stdout, hang, signal, exit."""
+    """What the stand-in does when it is called. In this order: leave, delay, flood, stderr, stdout,
+    hang, signal, exit.
+    """
 
     stdout: str = ""
     stderr: str = ""
@@ -280,9 +313,11 @@ class Answer:
         None  # on SIGTERM: after so long the error object and 203; None: dies of it, as any program
     )
     alone: bool = False  # refused with 222 (up to 4.2: 217) while another such run goes on
-    # Starts a process named `nvvs` that goes on after it: "child", "deaf child" (ignores SIGTERM), "session" (deaf, in a session of its
-    # own, with stdout open), "daemon" (the same, nobody's child), "engine" (as nv-hostengine's: without this program's environment and
-    # output; ended when the run ends or is stopped, but not when this program is killed, and as `alone` holds the lock on).
+    # Starts a process named `nvvs` that goes on after it: "child", "deaf child" (ignores SIGTERM),
+    # "session" (deaf, in a session of its own, with stdout open), "daemon" (the same, nobody's
+    # child), "engine" (as nv-hostengine's: without this program's environment and output; ended
+    # when the run ends or is stopped, but not when this program is killed, and as `alone` holds the
+    # lock on).
     leaves: str = ""
     leaves_s: float = 300.0  # how long that one goes on
     deaf_engine: bool = False  # it ignores SIGTERM
@@ -300,7 +335,9 @@ def diag(
     stops_s: float | None = 0.0,
     leaves: str = "",
 ) -> Answer:
-    """A run as the tool does it: its document and the exit code that goes with it, alone, and minding SIGTERM."""
+    """A run as the tool does it: its document and the exit code that goes with it, alone, and
+    minding SIGTERM.
+    """
     return Answer(
         stdout=document(version, level, gpus, faults, skips, detached),
         exit_code=exit_code(faults),
@@ -402,8 +439,10 @@ class Dcgmi:
             new.replace(self.folder / name)
 
     def answer(self, call: str, *answers: Answer) -> None:
-        """From now on: to a call with these words, in this order, the first of which is the subcommand (`diag`, `diag -r 2`, `health -c`).
-        Of several the one with the most words counts. Several answers are given one after the other; the last one stays."""
+        """From now on: to a call with these words, in this order, the first of which is the
+        subcommand (`diag`, `diag -r 2`, `health -c`). Of several the one with the most words
+        counts. Several answers are given one after the other; the last one stays.
+        """
         self._set(call, list(answers))
         self._write()
 
@@ -414,7 +453,9 @@ class Dcgmi:
         self.answer("diag", *answers)
 
     def no_engine(self) -> None:
-        """nv-hostengine is down: `health` and `discovery` say so, while `diag` starts an engine of its own."""
+        """nv-hostengine is down: `health` and `discovery` say so, while `diag` starts an engine of
+        its own.
+        """
         for call in ("health", "health -s", "health -c", "discovery", "discovery -l"):
             self._set(call, [Answer(stdout=NO_ENGINE, exit_code=235)])
         self._write()
@@ -498,7 +539,9 @@ _RANKS = ("Healthy", "Warning", "Failure")
 
 
 def _lives(pid: int, folder: Path) -> bool:
-    """Whether this is a process of the stand-in's, and no later one with its number: the script is among its words."""
+    """Whether this is a process of the stand-in's, and no later one with its number: the script is
+    among its words.
+    """
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -523,7 +566,10 @@ def _row(left: str, right: str) -> str:
 
 
 def _build_info(version: str) -> str:
-    info = f"Version : {version}\nBuild ID : 1\nBuild Date : 2025-01-01\nBuild Type : Release\nCPU Arch : x86_64\n"
+    info = (
+        f"Version : {version}\nBuild ID : 1\nBuild Date : 2025-01-01\nBuild Type : Release\nCPU"
+        " Arch : x86_64\n"
+    )
     return (
         ("" if version.startswith("3.") else "\nLocal build info:\n")
         + info
@@ -640,9 +686,11 @@ def _document_3(
             {
                 "name": check,
                 "results": [
-                    {"gpu_id": 0, "status": "Fail", "warnings": said}
-                    if said
-                    else {"status": "Pass"}
+                    (
+                        {"gpu_id": 0, "status": "Fail", "warnings": said}
+                        if said
+                        else {"status": "Pass"}
+                    )
                 ],
             }
         )

@@ -3,12 +3,14 @@ The commands that the documents show, so that tests can run them all.
 
 A fenced block says in its first line where its commands belong:
 
-    ```sh              a node with vitald running, as root; run by tests/system/test_docs_commands.py
-    ```sh booted       a machine that systemd booted, as root, with vitald's package installed; run by tests/booted
-    ```sh elsewhere    where neither is: a registry, a cluster, another distribution. Not run, but its syntax and its files are checked
+    ```sh              a node with vitald running, as root; run by
+    tests/system/test_docs_commands.py ```sh booted       a machine that systemd booted, as root,
+    with vitald's package installed; run by tests/booted ```sh elsewhere    where neither is: a
+    registry, a cluster, another distribution. Not run, but its syntax and its files are checked
 
-Each line is a command of its own, which must exit with 0, or as its comment says: `vitald check   # exit 20: not fit`. Words in
-capitals (ID, FILE) stand for what a reader puts there; whoever runs the commands says what.
+Each line is a command of its own, which must exit with 0, or as its comment says: `vitald check   #
+exit 20: not fit`. Words in capitals (ID, FILE) stand for what a reader puts there; whoever runs the
+commands says what.
 
     for command in commands("docs/operations.md", Where.BOOTED):
         failed += failures(command, shell, {"ID": "1"})
@@ -70,8 +72,9 @@ class Command:
 
 
 def commands(document: str, *wanted: Where) -> list[Command]:
-    """Those of a document's blocks, in order; all of them, or those that belong to the places named. Raises ValueError for a shell
-    block whose place nobody knows."""
+    """Those of a document's blocks, in order; all of them, or those that belong to the places
+    named. Raises ValueError for a shell block whose place nobody knows.
+    """
     return [command for command in _blocks(document) if not wanted or command.where in wanted]
 
 
@@ -88,7 +91,8 @@ def _blocks(document: str) -> Iterator[Command]:
             if fenced and language in ("sh", "shell", "bash", "console"):
                 if language != "sh" or place not in [one.value for one in Where]:
                     raise ValueError(
-                        f"{document}:{number}: ```{fence[1]}: a block of commands is one of sh, sh booted, sh elsewhere"
+                        f"{document}:{number}: ```{fence[1]}: a block of commands is one of sh, sh"
+                        " booted, sh elsewhere"
                     )
                 inside = Where(place)
             continue
@@ -108,8 +112,9 @@ def _blocks(document: str) -> Iterator[Command]:
 
 
 def spans(document: str) -> list[Command]:
-    """`vitald ...` in the running text. What is not a whole command (a synopsis with brackets and bars) comes as the commands that it
-    stands for."""
+    """`vitald ...` in the running text. What is not a whole command (a synopsis with brackets and
+    bars) comes as the commands that it stands for.
+    """
     found, fenced = [], False
     for number, line in enumerate((ROOT / document).read_text("utf-8").splitlines(), 1):
         if _FENCE.fullmatch(line) is not None:
@@ -121,7 +126,9 @@ def spans(document: str) -> list[Command]:
 
 
 def expand(synopsis: str) -> list[str]:
-    """`vitald check [--for prolog|epilog] [--strict]`: without the options, and with each alternative of each once."""
+    """`vitald check [--for prolog|epilog] [--strict]`: without the options, and with each
+    alternative of each once.
+    """
     parts = re.findall(r"\[[^\]]*\]|'[^']*'|\"[^\"]*\"|\S+", synopsis)
     choices = [
         ["", *_alternatives(part[1:-1])] if part[0] == "[" else _alternatives(part)
@@ -155,7 +162,9 @@ def failures(command: Command, shell: Shell, values: Mapping[str, str]) -> list[
 
 
 def unsound(command: Command) -> list[str]:
-    """What can be told of a command without running it: its syntax, and the files of this repository that it names."""
+    """What can be told of a command without running it: its syntax, and the files of this
+    repository that it names.
+    """
     done = subprocess.run(["sh", "-n", "-c", command.text], capture_output=True, text=True)
     found = [f"{command}\n    {done.stderr.strip()}"] if done.returncode else []
     for path in re.findall(

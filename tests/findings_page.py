@@ -111,7 +111,10 @@ def _table(rules: Iterable[Rule]) -> str:
 def _switches(rules: Iterable[Rule]) -> str:
     """The switches have hundreds of codes, of which the table says little but what to do."""
     rows = [
-        "By what the table asks for; where the line calls itself fatal it is a reset at least. `vitald explain sxid/12020` says what each one is.",
+        (
+            "By what the table asks for; where the line calls itself fatal it is a reset at least."
+            " `vitald explain sxid/12020` says what each one is."
+        ),
         *("", "| do | SXid |", "|---|---|"),
     ]
     listed = list(rules)
@@ -119,7 +122,8 @@ def _switches(rules: Iterable[Rule]) -> str:
         numbers = [rule.code.partition("/")[2] for rule in listed if rule.action is action]
         if numbers:
             rows.append(
-                f"| {f'`{action.value}`' if action is not Action.NONE else 'only if fatal'} | {' '.join(numbers)} |"
+                f"| {f'`{action.value}`' if action is not Action.NONE else 'only if fatal'} |"
+                f" {' '.join(numbers)} |"
             )
     return "\n".join(rows) + "\n"
 

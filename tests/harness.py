@@ -1,5 +1,6 @@
 """
-A whole node in a folder, and the real daemon on it: the process that production runs, with its own paths and ports.
+A whole node in a folder, and the real daemon on it: the process that production runs, with its own
+paths and ports.
 
     with Node(tmp_path, kernel_log="file") as node:
         node.write("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.")
@@ -31,7 +32,8 @@ from vitald.config import POLLED
 from vitald.simulator.node import SimulatedNode
 
 Json = dict[str, Any]
-# What the daemon and the command line run with: their libraries, as a node has them, without those of the tests (tests/run).
+# What the daemon and the command line run with: their libraries, as a node has them, without those
+# of the tests (tests/run).
 _LEAN = Path(sys.prefix) / "daemon/bin/python"
 PYTHON = str(_LEAN) if _LEAN.exists() else sys.executable
 _VITALD = (PYTHON, "-m", "vitald")
@@ -58,7 +60,8 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self.path))
 
 
-# Each process of a parallel run has ports of its own, below those that the kernel hands out for outgoing connections.
+# Each process of a parallel run has ports of its own, below those that the kernel hands out for
+# outgoing connections.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _PORTS = itertools.cycle(range(12000 + 1000 * _WORKER, 13000 + 1000 * _WORKER))
 
@@ -77,9 +80,13 @@ def _starter() -> Starter:
 
 
 class Node:
-    """A node. `kernel_log` is "file" (a file in the folder) or "kmsg" (this machine's own, records of users accepted)."""
+    """A node. `kernel_log` is "file" (a file in the folder) or "kmsg" (this machine's own, records
+    of users accepted).
+    """
 
-    warm = False  # whether it is forked from a process that has loaded its modules: in tests, where they do not say otherwise (conftest.py)
+    # Whether it is forked from a process that has loaded its modules: in tests, where they do not
+    # say otherwise (conftest.py)
+    warm = False
 
     def __init__(
         self,
@@ -91,8 +98,10 @@ class Node:
         sysfs: Path | None = None,
         looks: Collection[str] = (),
     ) -> None:
-        """`extra`: more sections of the configuration. `gpus`: the GPUs that it has, looked at every second. `sysfs`: what stands for
-        /sys. `looks`: of neuron, network, pci, host those that are looked at, every second; without, this machine's own are left alone."""
+        """`extra`: more sections of the configuration. `gpus`: the GPUs that it has, looked at
+        every second. `sysfs`: what stands for /sys. `looks`: of neuron, network, pci, host those
+        that are looked at, every second; without, this machine's own are left alone.
+        """
         self.folder = folder
         self.state, self.runtime = folder / "state", folder / "run"
         self.log = folder / "kernel.log"
@@ -115,7 +124,10 @@ class Node:
             if f"[{section}]" not in extra:
                 extra += f'\n[{section}]\nenabled = {str(section in looks).lower()}\nevery = "1s"\n'
         if gpus is not None:
-            extra = f'[nvml]\nlibrary = "{gpus.library}"\nfast = "1s"\nslow = "2s"\ninventory = "30s"\n{extra}'
+            extra = (
+                f'[nvml]\nlibrary = "{gpus.library}"\nfast = "1s"\nslow = "2s"\ninventory ='
+                f' "30s"\n{extra}'
+            )
         self.settings = f"""
 [paths]
 {tree}
@@ -281,7 +293,9 @@ listen = "127.0.0.1:{self.port}"
             return text
 
     def metric(self, name: str) -> float | None:
-        """The value of the series written exactly so, labels included; None where it is not there."""
+        """The value of the series written exactly so, labels included; None where it is not
+        there.
+        """
         for line in self.metrics().splitlines():
             series, _, value = line.rpartition(" ")
             if series == name:

@@ -1,4 +1,6 @@
-"""Real journal files, of entries made to order: systemd-journal-remote writes them from the export format."""
+"""Real journal files, of entries made to order: systemd-journal-remote writes them from the export
+format.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def entry(
     started: float | None = None,
     **fields: bytes | str | int | None,
 ) -> bytes:
-    """One record as journald stores it, in the export format; a field of None is left out. `read_at` is journald's own stamp."""
+    """One record as journald stores it, in the export format; a field of None is left out.
+    `read_at` is journald's own stamp.
+    """
     mono = usec + 50 if read_at is None else read_at
     stored: Fields = {
         "_TRANSPORT": "kernel",
@@ -69,7 +73,9 @@ def stored(
     boot: str = NEW,
     started: float | None = None,
 ) -> bytes:
-    """A record of /dev/kmsg as journald stores it: escapes taken out, and of what a process wrote the name apart."""
+    """A record of /dev/kmsg as journald stores it: escapes taken out, and of what a process wrote
+    the name apart.
+    """
     name, pid, message = ("kernel", None, text) if prio < 8 else _named(text)
     said: Fields = {
         "PRIORITY": prio & 7,

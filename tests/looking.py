@@ -23,7 +23,9 @@ def polled(subject: Subject, *kinds: str, boot_id: str = "boot-1", look_s: float
 
 
 class Looking:
-    """`look()` is one round, and what it gave. Keeps all events, and the position that was stored last."""
+    """`look()` is one round, and what it gave. Keeps all events, and the position that was stored
+    last.
+    """
 
     def __init__(self, source: Polled, after: Position | None = None) -> None:
         self.source = source

@@ -1,4 +1,6 @@
-"""Network adapters in a folder that stands for /sys, as the drivers efa, mlx5_core and ena lay them out."""
+"""Network adapters in a folder that stands for /sys, as the drivers efa, mlx5_core and ena lay them
+out.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +181,9 @@ class NetworkTree(Tree):
             self.write(f"class/net/{name}/{key}", value)
 
     def count(self, path: str, by: int = 1) -> None:
-        """A counter rises; the path is below the class folder, as `infiniband/mlx5_0/ports/1/counters/symbol_error`."""
+        """A counter rises; the path is below the class folder, as
+        `infiniband/mlx5_0/ports/1/counters/symbol_error`.
+        """
         file = self.root / "class" / path
         self.write(f"class/{path}", int(file.read_text()) + by)
 

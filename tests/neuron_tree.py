@@ -153,7 +153,9 @@ class NeuronTree(Tree):
         self.put(index, "info/serial_number", "f" * 16)
 
     def reset(self, index: int, state: int) -> None:
-        """0 while it is being reset (error counters read 0), 1 when that is over, 2 when it failed."""
+        """0 while it is being reset (error counters read 0), 1 when that is over, 2 when it
+        failed.
+        """
         self.put(index, "reset", state)
         if self.driver.startswith("2.30"):
             self.put(index, "fw_api_version", "busy" if state == 0 else 6)
@@ -169,7 +171,9 @@ class NeuronTree(Tree):
             self.put(index, "info/serial_number", self.serial(index))
 
     def reorganise(self, index: int, version: str = "2.31.7.0") -> None:
-        """A driver that has the error counters somewhere else. Where, is made up here: the new places are not known."""
+        """A driver that has the error counters somewhere else. Where, is made up here: the new
+        places are not known.
+        """
         self.module("neuron", version)
         (self.root / self.path(index, "stats/hardware")).rename(
             self.root / self.path(index, "stats/elsewhere")

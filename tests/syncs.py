@@ -1,8 +1,9 @@
 """
 What a ledger's files are written and synced, seen from below SQLite.
 
-A library in front of libc's notes each write and each sync of them. A process that runs with it, `python -m tests.syncs FOLDER`, notes in
-the same file what it reads, stores and shows. So a test can tell what would be left after a power cut.
+A library in front of libc's notes each write and each sync of them. A process that runs with it,
+`python -m tests.syncs FOLDER`, notes in the same file what it reads, stores and shows. So a test
+can tell what would be left after a power cut.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def compiler() -> str | None:
 
 
 def trace(folder: Path) -> list[tuple[str, ...]]:
-    """What the process below did, line by line: `write FILE OFFSET`, `sync FILE`, and what it said of itself. Needs a compiler."""
+    """What the process below did, line by line: `write FILE OFFSET`, `sync FILE`, and what it said
+    of itself. Needs a compiler.
+    """
     shim, noted = folder / "syncs.so", folder / "trace"
     flags = [
         "-shared",
@@ -158,7 +161,9 @@ async def _judge(folder: Path) -> None:
 
 
 def _note_many(folder: Path) -> None:
-    """One commit into a new ledger, then positions alone until its log has been emptied, and further."""
+    """One commit into a new ledger, then positions alone until its log has been emptied, and
+    further.
+    """
     ledger = Ledger(folder)
     ledger.open()
     _say("opened")

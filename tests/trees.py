@@ -1,7 +1,7 @@
 """A folder that stands for /sys: what the kernel shows of machines that are not at hand.
 
-`Tree` writes files as the kernel's drivers lay them out; names and formats are the drivers'. Whole machines are put together by
-the tests that need them.
+`Tree` writes files as the kernel's drivers lay them out; names and formats are the drivers'. Whole
+machines are put together by the tests that need them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Tree:
             (root / folder).mkdir(parents=True, exist_ok=True)
 
     def write(self, path: str | Path, content: object) -> Path:
-        """A whole file at once, as a reader of the kernel's would find it. Text gets its newline."""
+        """A whole file at once, as a reader of the kernel's would find it. Text gets its
+        newline.
+        """
         file = f"{self.root}/{path}"
         folder, _, name = file.rpartition("/")
         data = content if isinstance(content, bytes) else f"{content}\n".encode()
@@ -84,7 +86,9 @@ class Tree:
             file.unlink()
 
     def hang(self, path: str | Path) -> None:
-        """From now on a read of this file does not come back: it is a FIFO that nobody writes to."""
+        """From now on a read of this file does not come back: it is a FIFO that nobody
+        writes to.
+        """
         file = self.root / path
         file.unlink(missing_ok=True)
         os.mkfifo(file)

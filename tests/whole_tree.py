@@ -1,7 +1,8 @@
-"""All sources that look at a node, as production builds them, over a folder that stands for the machine.
+"""All sources that look at a node, as production builds them, over a folder that stands for the
+machine.
 
-`Proc` is a /proc of our own. `Watching` drives every source by hand, and reads kernel records as from /dev/kmsg. Time is turned on by a
-`Clock`, so that minutes pass at once.
+`Proc` is a /proc of our own. `Watching` drives every source by hand, and reads kernel records as
+from /dev/kmsg. Time is turned on by a `Clock`, so that minutes pass at once.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ class Watching:
             one.__exit__()
 
     def rounds(self, *gaps: float, of: Collection[str] = ()) -> list[Event]:
-        """A look of every source, or of some, after each of these seconds. What was said, without who is who and what is over."""
+        """A look of every source, or of some, after each of these seconds. What was said, without
+        who is who and what is over.
+        """
         said: list[Event] = []
         for gap in gaps:
             self.settle()
@@ -126,7 +129,9 @@ class Watching:
         ]
 
     def settle(self, seconds: float = 10.0) -> None:
-        """Wait until no read is under way but those of `hanging`: to turn the clock on would make it late."""
+        """Wait until no read is under way but those of `hanging`: to turn the clock on would make
+        it late.
+        """
         end = time.monotonic() + seconds
         while busy := {
             (name, key)
@@ -200,7 +205,8 @@ DRIVE = "nvme0"
 class WholeTree:
     """A machine that has something for every source: `sys` and `proc` below a folder of our own.
 
-    16 Trainium2, EFA, InfiniBand, a plain adapter, memory controllers and a drive. No such machine is sold.
+    16 Trainium2, EFA, InfiniBand, a plain adapter, memory controllers and a drive. No such machine
+    is sold.
     """
 
     def __init__(self, folder: Path) -> None:

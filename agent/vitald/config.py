@@ -1,7 +1,8 @@
 """
 The configuration file: one table of settings drives reading, checking and `config.example.toml`.
 
-Owns     every key, its default, and what a wrong one is told. All mistakes of a file are told at once, with their lines.
+Owns     every key, its default, and what a wrong one is told. All mistakes of a file are told at
+         once, with their lines.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ USERSPACE = (
 
 
 class ConfigError(Exception):
-    """The file is wrong: exit code 78 (EX_CONFIG). `errors` holds every mistake, each with file, line and key."""
+    """The file is wrong: exit code 78 (EX_CONFIG). `errors` holds every mistake, each with file,
+    line and key.
+    """
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("\n".join(errors))
@@ -55,7 +58,9 @@ def _given(name: str) -> Path | None:
 
 
 def default_runtime() -> Path:
-    """What systemd gives (`RuntimeDirectory=`), else `/run/vitald`; for a user, a folder in `$XDG_RUNTIME_DIR`."""
+    """What systemd gives (`RuntimeDirectory=`), else `/run/vitald`; for a user, a folder in
+    `$XDG_RUNTIME_DIR`.
+    """
     if (given := _given("RUNTIME_DIRECTORY")) is not None:
         return given
     if is_root():
@@ -66,7 +71,9 @@ def default_runtime() -> Path:
 
 
 def default_state() -> Path:
-    """What systemd gives (`StateDirectory=`), else `/var/lib/vitald`; for a user, a folder in `$XDG_STATE_HOME`."""
+    """What systemd gives (`StateDirectory=`), else `/var/lib/vitald`; for a user, a folder in
+    `$XDG_STATE_HOME`.
+    """
     if (given := _given("STATE_DIRECTORY")) is not None:
         return given
     if is_root():
@@ -74,7 +81,8 @@ def default_state() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "vitald"
 
 
-# How a value of a setting is read: from what TOML gives to what the code uses. Each raises ValueError.
+# How a value of a setting is read: from what TOML gives to what the code uses. Each raises
+# ValueError.
 
 
 _flag = read_flag
@@ -173,7 +181,9 @@ def _listen(value: object) -> Listen | None:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """By what something is done: a word that we know, or a program with its arguments, which no shell reads."""
+    """By what something is done: a word that we know, or a program with its arguments, which no
+    shell reads.
+    """
 
     word: str = ""
     argv: tuple[str, ...] = ()
@@ -270,13 +280,15 @@ class KernelLog:
     journal: str = setting(
         "system",
         _journal,
-        'Where to read at a start what the ring no longer holds: "system", a folder of journal files, or "off".',
+        'Where to read at a start what the ring no longer holds: "system", a folder of journal'
+        ' files, or "off".',
     )
     userspace: str = setting(
         "unconfirmed",
         one_of(*USERSPACE),
-        'Records that a process wrote to /dev/kmsg, which takes root: "unconfirmed" judges them, and nobody repairs the node for them; '
-        '"confirmed" takes them for confirmed faults, to test the whole chain; "ignore" only shows them.',
+        'Records that a process wrote to /dev/kmsg, which takes root: "unconfirmed" judges them,'
+        ' and nobody repairs the node for them; "confirmed" takes them for confirmed faults, to'
+        ' test the whole chain; "ignore" only shows them.',
         reload=True,
     )
 
@@ -289,7 +301,8 @@ class Nvml:
     expected_gpus: int = setting(
         0,
         _count,
-        "How many GPUs this node should have. 0: as its known instance type has, and as many as were here before.",
+        "How many GPUs this node should have. 0: as its known instance type has, and as many as"
+        " were here before.",
     )
     fast_s: float = setting(
         tomlfile.duration("10s"),
@@ -336,7 +349,8 @@ class Neuron:
     deadline_s: float = setting(
         tomlfile.duration("10s"),
         tomlfile.duration,
-        "A look at one device that takes longer hangs: said as a finding, and the device is unknown.",
+        "A look at one device that takes longer hangs: said as a finding, and the device is"
+        " unknown.",
     )
 
 
@@ -355,23 +369,28 @@ class Network:
     deadline_s: float = setting(
         tomlfile.duration("20s"),
         tomlfile.duration,
-        "A look at one adapter that takes longer hangs. EFA's driver waits up to 30 s for its device.",
+        "A look at one adapter that takes longer hangs. EFA's driver waits up to 30 s for its"
+        " device.",
     )
     exclude: tuple[str, ...] = setting(
         (),
         _names,
-        'Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * stands for anything ("mlx5_bond_*").',
+        "Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * stands for"
+        ' anything ("mlx5_bond_*").',
     )
     port_down_replace_after_s: float = setting(
         tomlfile.duration("24h"),
         _period,
-        "A port that was observed down for so long, while others of the node are up, asks for a replacement. off: a person decides.",
+        "A port that was observed down for so long, while others of the node are up, asks for a"
+        " replacement. off: a person decides.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pci:
-    """PCI functions: accelerators, switches, network adapters; what comes and goes is heard from the kernel at once."""
+    """PCI functions: accelerators, switches, network adapters; what comes and goes is heard from
+    the kernel at once.
+    """
 
     enabled: bool = setting(
         True, _flag, "Look at links, error counters and drivers of PCI functions."
@@ -401,12 +420,14 @@ class Host:
     mounts: tuple[str, ...] = setting(
         ("/", "/var/log"),
         _names,
-        "File systems to watch for space, inodes and being read-only, beside that of the state folder.",
+        "File systems to watch for space, inodes and being read-only, beside that of the state"
+        " folder.",
     )
     units: tuple[str, ...] = setting(
         (),
         _names,
-        'systemd units that must be running here, such as "kubelet.service", "slurmd.service", "nvidia-fabricmanager.service".',
+        'systemd units that must be running here, such as "kubelet.service", "slurmd.service",'
+        ' "nvidia-fabricmanager.service".',
     )
     units_if_enabled: tuple[str, ...] = setting(
         ("nvidia-fabricmanager.service", "nvlsm.service", "nvidia-imex.service"),
@@ -417,7 +438,9 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """What this node should have. 0 or empty: not said; counts then follow the instance type, or what was seen at earlier boots."""
+    """What this node should have. 0 or empty: not said; counts then follow the instance type, or
+    what was seen at earlier boots.
+    """
 
     neuron: int = setting(0, _count, "Neuron devices.")
     efa: int = setting(0, _count, "EFA adapters.")
@@ -426,12 +449,14 @@ class Expect:
     link_rate: Mapping[str, float] = setting(
         dict,
         _link_rates,
-        "Gb/s at which ports in use must run, by names of RDMA devices, interfaces or PCI addresses; the first match counts.",
+        "Gb/s at which ports in use must run, by names of RDMA devices, interfaces or PCI"
+        " addresses; the first match counts.",
     )
     boots: int = setting(
         3,
         _count,
-        "What was the same at so many healthy boots is expected from then on. 0: nothing is learned.",
+        "What was the same at so many healthy boots is expected from then on. 0: nothing is"
+        " learned.",
     )
     gpu_driver: tuple[str, ...] = setting(
         (), _names, "Versions of the NVIDIA driver that this node may run."
@@ -459,7 +484,8 @@ class Diagnostics:
     ignore_processes: tuple[str, ...] = setting(
         (),
         _programs,
-        "More programs, by their absolute paths, that may have devices open and are no work. Their files must be root's.",
+        "More programs, by their absolute paths, that may have devices open and are no work. Their"
+        " files must be root's.",
     )
     keep_s: float = setting(
         tomlfile.duration("30d"),
@@ -491,7 +517,8 @@ class Dcgm:
     most: int = setting(
         2,
         _level,
-        "Highest level that is run without a person. 3 takes up to half an hour and 4 up to two hours, at full power, on a node without work.",
+        "Highest level that is run without a person. 3 takes up to half an hour and 4 up to two"
+        " hours, at full power, on a node without work.",
     )
     deadline_1_s: float = setting(
         tomlfile.duration("5m"), tomlfile.duration, "A level 1 run that takes longer is ended."
@@ -571,7 +598,9 @@ class Nccl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slurm:
-    """What the scripts of packaging/slurm do. They read this file themselves: a change needs no restart."""
+    """What the scripts of packaging/slurm do. They read this file themselves: a change needs no
+    restart.
+    """
 
     unknown: str = setting(
         "allow",
@@ -581,7 +610,8 @@ class Slurm:
     level_1_age_s: float = setting(
         0.0,
         _period,
-        'The prolog runs a level 1 diagnostic first if the last one is older than this, and time allows. "off": never.',
+        "The prolog runs a level 1 diagnostic first if the last one is older than this, and time"
+        ' allows. "off": never.',
     )
     budget_s: float = setting(
         tomlfile.duration("2s"), tomlfile.duration, "The prolog takes no longer than this."
@@ -599,36 +629,43 @@ class Slurm:
     hyperpod: bool = setting(
         False,
         _flag,
-        "Give nodes the state and reason that SageMaker HyperPod acts on: fail, Action:Reboot or Action:Replace.",
+        "Give nodes the state and reason that SageMaker HyperPod acts on: fail, Action:Reboot or"
+        " Action:Replace.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Whether this node is rebooted, or marked for replacement, without a person. The daemon only asks; vitald-recover.service, as root, decides and acts."""
+    """Whether this node is rebooted, or marked for replacement, without a person. The daemon only
+    asks; vitald-recover.service, as root, decides and acts.
+    """
 
     mode: str = setting(
         "none",
         one_of("none", "automatic"),
-        '"none": say what is needed, and leave it to others. "automatic": have it done. Enable vitald-recover.path, too.',
+        '"none": say what is needed, and leave it to others. "automatic": have it done. Enable'
+        " vitald-recover.path, too.",
         reload=True,
     )
     after_s: float = setting(
         tomlfile.duration("2m"),
         tomlfile.duration,
-        "A finding must have been open for so long: a fault brings others with it, and the strongest decides; a person may step in.",
+        "A finding must have been open for so long: a fault brings others with it, and the"
+        " strongest decides; a person may step in.",
         reload=True,
     )
     drain: Means = setting(
         Means(word="none"),
         _means,
-        'How new work is kept away before anything is done: "none", "slurm", "kubernetes", or a program (exit 0: nothing runs here any more, 75: something still does).',
+        'How new work is kept away before anything is done: "none", "slurm", "kubernetes", or a'
+        " program (exit 0: nothing runs here any more, 75: something still does).",
         reload=True,
     )
     replace: Means = setting(
         Means(word="none"),
         _means,
-        'Who is told that the node must be replaced: "none", "slurm" (the reason), "kubernetes" (the label), or a program.',
+        'Who is told that the node must be replaced: "none", "slurm" (the reason), "kubernetes"'
+        " (the label), or a program.",
         reload=True,
     )
     reboot: Means = setting(
@@ -637,7 +674,8 @@ class Recovery:
     reboots_per_day: int = setting(
         1,
         _count,
-        "No more reboots than this in a day, whatever the cause. For one cause there is never more than one.",
+        "No more reboots than this in a day, whatever the cause. For one cause there is never more"
+        " than one.",
         reload=True,
     )
     replacements_per_day: int = setting(
@@ -661,13 +699,15 @@ class Recovery:
     state: Path = setting(
         Path("/var/lib/vitald-recover"),
         _path,
-        "Folder of what was done and decided. Only root may write it, and it must survive a reboot.",
+        "Folder of what was done and decided. Only root may write it, and it must survive a"
+        " reboot.",
         reload=True,
     )
     node: str = setting(
         "",
         _node_name,
-        "What Slurm or Kubernetes calls this node. Default: the host name; without its domain for Slurm.",
+        "What Slurm or Kubernetes calls this node. Default: the host name; without its domain for"
+        " Slurm.",
         reload=True,
     )
     kubeconfig: Path = setting(
@@ -679,7 +719,8 @@ class Recovery:
     label: str = setting(
         "vitald/action=replace",
         _label,
-        'The label of a node that must be replaced. On HyperPod: "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement".',
+        "The label of a node that must be replaced. On HyperPod:"
+        ' "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement".',
         reload=True,
     )
 
@@ -710,13 +751,15 @@ class CatalogSettings:
     profile: str = setting(
         "nvidia",
         one_of(*catalog.PROFILES),
-        '"nvidia": NVIDIA\'s published advice. "hyperpod": what SageMaker HyperPod\'s agent was seen to do.',
+        '"nvidia": NVIDIA\'s published advice. "hyperpod": what SageMaker HyperPod\'s agent was'
+        " seen to do.",
         reload=True,
     )
     overrides: Mapping[str, object] = setting(
         dict,
         _table,
-        'Change or add entries of the catalogue, key by key; or as tables, [catalog.overrides."xid/63"].',
+        "Change or add entries of the catalogue, key by key; or as tables,"
+        ' [catalog.overrides."xid/63"].',
         reload=True,
     )
 
@@ -826,7 +869,8 @@ SECTIONS: dict[str, type] = {
     "log": Log,
 }
 POLLED = ("neuron", "network", "pci", "host")  # sections with a cadence of their own
-# The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left out in any case.
+# The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left
+# out in any case.
 _FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
 
 
@@ -842,8 +886,9 @@ class Moved:
     )
 
 
-# Keys that older files have, and we no longer. They are taken, with a note: an upgrade that stopped at a key which was right the day
-# before would leave a whole fleet without its daemon. A word that never was a key is refused as ever.
+# Keys that older files have, and we no longer. They are taken, with a note: an upgrade that stopped
+# at a key which was right the day before would leave a whole fleet without its daemon. A word that
+# never was a key is refused as ever.
 MOVED: dict[tuple[str, str], Moved] = {
     ("kernel_log", "accept_userspace"): Moved(
         "0.1",
@@ -866,7 +911,10 @@ def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
 def example() -> str:
     """`config.example.toml`: every key, its default, a line on what it does."""
     lines = [
-        "# vitald: every key with its default. Check a file of yours with: vitald config check FILE",
+        (
+            "# vitald: every key with its default. Check a file of yours with: vitald config check"
+            " FILE"
+        ),
         "",
     ]
     for section, class_ in SECTIONS.items():
@@ -919,7 +967,9 @@ _EXAMPLES = {
 
 
 def load(path: Path | None) -> Config:
-    """The configuration in a file; the defaults where `path` is None. Raises ConfigError with every mistake."""
+    """The configuration in a file; the defaults where `path` is None. Raises ConfigError with every
+    mistake.
+    """
     if path is None:
         return Config()
     try:
@@ -980,7 +1030,9 @@ def _brought_up(
     note: Callable[[str, str, str], None],
     wrong: Callable[[str, str, str], None],
 ) -> tomlfile.Table:
-    """An older file's tables as today's: what was renamed under its new name, what is gone left out, and a note on each."""
+    """An older file's tables as today's: what was renamed under its new name, what is gone left
+    out, and a note on each.
+    """
     brought: tomlfile.Table = {
         section: dict(table) if isinstance(table, dict) else table
         for section, table in tables.items()
@@ -1051,7 +1103,9 @@ def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[st
 
 
 def reloaded(old: Config, new: Config) -> Config:
-    """What is in force after a reload: `new` where a setting can change while running, `old` elsewhere."""
+    """What is in force after a reload: `new` where a setting can change while running, `old`
+    elsewhere.
+    """
     sections: dict[str, Any] = {}
     for section in SECTIONS:
         values = {

@@ -79,7 +79,9 @@ _HANDED_OVER = (
 _UNHEARD_S = 0.3  # for who has just connected to say what it wants: it would wait in vain
 _BACKLOG = 256
 _UNTOLD_S = 0.1  # for handing in what ended last
-_PLACED = 256  # lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded again
+# Lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded
+# again
+_PLACED = 256
 _SWITCH_S = (
     0.0005  # a lane that prepares a large commit must not hold up the loop for 5 ms at a time
 )
@@ -332,7 +334,9 @@ class Daemon:
         return known and verdict.action.rank <= Action.OBSERVE.rank and not verdict.simulated
 
     async def _read_kernel_log(self) -> None:
-        """In the order in which it happened: earlier boots, this boot as far as the ring has lost it, the ring."""
+        """In the order in which it happened: earlier boots, this boot as far as the ring has lost
+        it, the ring.
+        """
         source, earlier, supervisor = self.sources.kernel_log, self.sources.earlier, self.supervisor
         if earlier is not None:
             position, orderly = self.pipeline.position, self.pipeline.orderly
@@ -355,7 +359,9 @@ class Daemon:
         await self.supervisor.read(source)
 
     async def _pulse(self) -> None:
-        """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets judged, and every source reads or is told to."""
+        """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets
+        judged, and every source reads or is told to.
+        """
         interval = min(self.notifier.watchdog_s or _PULSE_S, _PULSE_S)
         told = ""
         await _until(self.board.first_look, _FIRST_LOOK_S)
@@ -420,7 +426,8 @@ class Daemon:
                 _lock(runtime, held)
             except OSError as error:
                 raise CannotStart(
-                    f"{error.filename or runtime}: {error.strerror}: vitald needs a runtime folder it can write ([paths] runtime)"
+                    f"{error.filename or runtime}: {error.strerror}: vitald needs a runtime folder"
+                    " it can write ([paths] runtime)"
                 ) from error
             with suppress(
                 OSError
@@ -445,7 +452,9 @@ class Daemon:
             yield
 
     def _api_sockets(self, stack: AsyncExitStack) -> list[socket.socket]:
-        """What systemd holds for us while we are away, and our own where that is not the configured one."""
+        """What systemd holds for us while we are away, and our own where that is not the configured
+        one.
+        """
         path, sockets = self.config.socket_path, handed_over()
         for one in sockets:
             if (group := Path(one.getsockname()).stat().st_gid) != self.api.group:
@@ -454,7 +463,10 @@ class Daemon:
                     socket=one.getsockname(),
                     group=group,
                     wanted=self.api.group,
-                    next_step="[socket] group cannot change a socket of systemd's: systemctl edit vitald.socket, [Socket] SocketGroup=",
+                    next_step=(
+                        "[socket] group cannot change a socket of systemd's: systemctl edit"
+                        " vitald.socket, [Socket] SocketGroup="
+                    ),
                 )
         if str(path) not in [one.getsockname() for one in sockets]:
             sockets.append(_unix_socket(path, self.api.group))
@@ -466,7 +478,9 @@ class Daemon:
 async def _http(
     app: web.Application, gate: Gate, listeners: list[socket.socket], *, patient: bool = False
 ) -> AsyncIterator[None]:
-    """Serve an application behind its gate. `patient`: until the last who came before the end is heard."""
+    """Serve an application behind its gate. `patient`: until the last who came before the end is
+    heard.
+    """
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -501,7 +515,9 @@ async def _http(
 
 
 def _lock(folder: Path, held: ExitStack) -> None:
-    """Hold a folder. Raises CannotStart where another one does, OSError where that cannot be told."""
+    """Hold a folder. Raises CannotStart where another one does, OSError where that cannot
+    be told.
+    """
     try:
         held.enter_context(lock.held(folder))
     except BlockingIOError:
@@ -567,7 +583,8 @@ def _boot_id(procfs: Path) -> str:
         return path.read_text().strip()
     except OSError as error:
         raise CannotStart(
-            f"{path}: {error.strerror}: without the boot id no record can be told from another boot's"
+            f"{path}: {error.strerror}: without the boot id no record can be told from another"
+            " boot's"
         ) from error
 
 

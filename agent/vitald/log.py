@@ -1,8 +1,10 @@
 """
-The daemon's own log: one line per decision, on standard error. JSON for the journal and for pipes, text on a terminal.
+The daemon's own log: one line per decision, on standard error. JSON for the journal and for pipes,
+text on a terminal.
 
-Nothing that happens to a line stops the daemon: where journald has ended, lines are lost until it is back, and then go to it again.
-Source: systemd src/libsystemd/sd-journal/journal-send.c sd_journal_stream_fd (what a stream begins with).
+Nothing that happens to a line stops the daemon: where journald has ended, lines are lost until it
+is back, and then go to it again. Source: systemd src/libsystemd/sd-journal/journal-send.c
+sd_journal_stream_fd (what a stream begins with).
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ LEVELS = {
 
 _JOURNAL = Path("/run/systemd/journal/stdout")
 _CONNECT_S = 0.2
-# Who it is, its unit (journald knows better), the priority of a line, whether a line may say its own, and where else it goes.
+# Who it is, its unit (journald knows better), the priority of a line, whether a line may say its
+# own, and where else it goes.
 _HEADER = b"vitald\n\n6\n1\n0\n0\n0\n"
 
 

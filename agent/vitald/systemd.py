@@ -1,8 +1,10 @@
 """
-systemd's side of a service: readiness, a status line, the watchdog, and the sockets that it hands over.
+systemd's side of a service: readiness, a status line, the watchdog, and the sockets that it hands
+over.
 
-Both are a few lines of protocol, kept here and not asked of a library: systemd-python has no wheels, and a daemon without it must be
-ready, too. Sources: sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3).
+Both are a few lines of protocol, kept here and not asked of a library: systemd-python has no
+wheels, and a daemon without it must be ready, too. Sources: sd_notify(3), sd_watchdog_enabled(3),
+sd_listen_fds(3).
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ class Notifier:
 
 
 def handed_over(environment: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
-    """The listening Unix sockets that systemd opened for us (vitald.socket); whatever else it hands over is closed.
+    """The listening Unix sockets that systemd opened for us (vitald.socket); whatever else it hands
+    over is closed.
 
     The variables go: what we start must not take them for its own.
     """

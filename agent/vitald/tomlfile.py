@@ -1,7 +1,9 @@
 """
-Reading TOML so that a mistake can be found: every error names its place, a misspelt key gets a suggestion.
+Reading TOML so that a mistake can be found: every error names its place, a misspelt key gets a
+suggestion.
 
-Owns     what the configuration and the catalogue share: parsing, durations and sizes, suggestions, line numbers.
+Owns     what the configuration and the catalogue share: parsing, durations and sizes, suggestions,
+         line numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def parse(text: str, name: str) -> Table:
 
 
 def read(path: Path) -> tuple[str, Table]:
-    """A file's text and its tables. Raises ValueError naming the file for whatever is wrong with it."""
+    """A file's text and its tables. Raises ValueError naming the file for whatever is wrong with
+    it.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -70,7 +74,8 @@ def size(value: object) -> int:
 
 
 def line_of(text: str, table: str, key: str = "") -> int | None:
-    """The 1-based line of `[table]`, or of `key` in it: the parser keeps no positions, so this looks for them.
+    """The 1-based line of `[table]`, or of `key` in it: the parser keeps no positions, so this
+    looks for them.
 
     Finds the usual layout, one key a line below its header; None for anything more unusual.
     """

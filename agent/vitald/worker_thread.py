@@ -1,9 +1,9 @@
 """
 A lane: one thread for work that can block, so that the loop never does.
 
-Calls run in order. A call may be given up after a deadline; its thread cannot be, so the lane is `stuck` until the call
-returns, and refuses more meanwhile. The thread is a daemon thread: one that hangs in the kernel does not hold up the
-process's end. (A ThreadPoolExecutor is joined at exit.)
+Calls run in order. A call may be given up after a deadline; its thread cannot be, so the lane is
+`stuck` until the call returns, and refuses more meanwhile. The thread is a daemon thread: one that
+hangs in the kernel does not hold up the process's end. (A ThreadPoolExecutor is joined at exit.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def start(thread: threading.Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:  # Python has no exception of its own for it
-        limits = "the limit of processes is reached (ulimit -u, TasksMax= of the unit, or pids.max of the container)"
+        limits = (
+            "the limit of processes is reached (ulimit -u, TasksMax= of the unit, or pids.max of"
+            " the container)"
+        )
         raise NoThread(f"no thread for {thread.name}: {error}: {limits}") from None
 
 
@@ -63,7 +66,8 @@ class Lane:
 
         self._calls.put(job)
         waiting = asyncio.wrap_future(future)
-        # A process that was stopped and goes on finds the deadline passed before its thread has run: hence a second, short wait.
+        # A process that was stopped and goes on finds the deadline passed before its thread has
+        # run: hence a second, short wait.
         for seconds in (deadline_s, _GRACE_S):
             await asyncio.wait([waiting], timeout=seconds)
             if waiting.done():

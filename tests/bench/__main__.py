@@ -1,7 +1,9 @@
 """
-`python -m tests.bench [NAME ...] [--out FILE]`: one JSON document, figures beside the floor of the same run.
+`python -m tests.bench [NAME ...] [--out FILE]`: one JSON document, figures beside the floor of the
+same run.
 
-Without a name all of them run but `soak`, which plays a whole day and takes the better part of an hour.
+Without a name all of them run but `soak`, which plays a whole day and takes the better part of an
+hour.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """
-backlog: what a storm of faults costs that waits for a daemon when it starts, and how it answers meanwhile.
+backlog: what a storm of faults costs that waits for a daemon when it starts, and how it answers
+meanwhile.
 
-20,000 Xid 31 lines, each of a process of its own, by turns on eight GPUs, lie in the kernel log (a followed file) when the daemon is
-started again. `cpu_us_per_line`: the daemon's processor time until they are judged, less what a start without them takes; the floor is a row
-of the same bytes put into a table without an index, in transactions of the same size, in this process. Then once more, `while_asked`:
-`GET /v1/status` again and again until they are judged, by turns with a bare server that answers the same bytes over a Unix socket, which is
-the floor.
+20,000 Xid 31 lines, each of a process of its own, by turns on eight GPUs, lie in the kernel log (a
+followed file) when the daemon is started again. `cpu_us_per_line`: the daemon's processor time
+until they are judged, less what a start without them takes; the floor is a row of the same bytes
+put into a table without an index, in transactions of the same size, in this process. Then once
+more, `while_asked`: `GET /v1/status` again and again until they are judged, by turns with a bare
+server that answers the same bytes over a Unix socket, which is the floor.
 """
 
 from __future__ import annotations
@@ -32,9 +34,15 @@ _BOOT_S = 10.0
 def line(number: int) -> str:
     """An Xid 31 of a process that has had none before."""
     where = f"PCI:0000:{number % _GPUS + 1:02x}:00"
-    said = f"Ch {number % 64:08x}, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f{number:08x}_00000000."
+    said = (
+        f"Ch {number % 64:08x}, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @"
+        f" 0x7f{number:08x}_00000000."
+    )
     stamp = f"[{_BOOT_S + number / 1000:12.6f}]"
-    return f"<3>{stamp} NVRM: Xid ({where}): 31, pid={1000 + number}, name=python3, {said} Fault is of type FAULT_PDE ACCESS_TYPE_READ"
+    return (
+        f"<3>{stamp} NVRM: Xid ({where}): 31, pid={1000 + number}, name=python3, {said} Fault is of"
+        " type FAULT_PDE ACCESS_TYPE_READ"
+    )
 
 
 def run() -> Json:

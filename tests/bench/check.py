@@ -1,8 +1,8 @@
 """
 check: how long `vitald check` takes, as a scheduler's prolog calls it.
 
-The installed command and `python -m vitald check`, by turns with Python doing nothing at all: with its site packages, and
-without them.
+The installed command and `python -m vitald check`, by turns with Python doing nothing at all: with
+its site packages, and without them.
 """
 
 from __future__ import annotations

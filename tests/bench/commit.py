@@ -1,8 +1,9 @@
 """
 commit: how long the ledger takes to make one event durable.
 
-An event that opens a finding and moves a position, in one transaction; by turns with 4 KiB written and fdatasynced in
-the same folder: at a file's end, where the file system must record the new size, and in place.
+An event that opens a finding and moves a position, in one transaction; by turns with 4 KiB written
+and fdatasynced in the same folder: at a file's end, where the file system must record the new size,
+and in place.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ def _entry(findings: Judge, number: int) -> Entry:
         code="xid/79",
         component=Component(ComponentKind.GPU, f"{number:04x}:65:00.0"),
         boot_id="bench",
-        raw=f"NVRM: Xid (PCI:{number:04x}:65:00): 79, pid=1234, name=python3, GPU has fallen off the bus.",
+        raw=(
+            f"NVRM: Xid (PCI:{number:04x}:65:00): 79, pid=1234, name=python3, GPU has fallen off"
+            " the bus."
+        ),
         fields={
             "message": "GPU has fallen off the bus.",
             "number": 79,

@@ -1,10 +1,11 @@
 """
 diagnostics: what they cost the jobs, and the daemon while nothing is asked for.
 
-Simulated GPUs and a stand-in for dcgmi, whose own start is in the figures that say so. The floor of what starts a program is Python
-doing nothing, that of a request is one that has nothing to wait for, that of the idle detector a bare listing of /proc.
-On a machine where other diagnostics run (a test's stand-in, too) nothing of this starts: run it in a process namespace of its own
-(`unshare -pf --mount-proc python -m tests.bench diagnostics`).
+Simulated GPUs and a stand-in for dcgmi, whose own start is in the figures that say so. The floor of
+what starts a program is Python doing nothing, that of a request is one that has nothing to wait
+for, that of the idle detector a bare listing of /proc. On a machine where other diagnostics run (a
+test's stand-in, too) nothing of this starts: run it in a process namespace of its own (`unshare -pf
+--mount-proc python -m tests.bench diagnostics`).
 """
 
 from __future__ import annotations

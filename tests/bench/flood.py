@@ -1,10 +1,10 @@
 """
 flood: 100,000 ordinary records with 100 Xids among them, into the real kernel log.
 
-At full speed the ring (some 1,100 records on a small machine) overtakes every reader, and what counts is that nothing is
-lost silently: each Xid's sequence number is among the judged events, or within a span that the daemon reported as lost. The
-floor is a bare reader of its own in place of the daemon. The same daemon takes all the floods, so that what it keeps of
-one shows in the next.
+At full speed the ring (some 1,100 records on a small machine) overtakes every reader, and what
+counts is that nothing is lost silently: each Xid's sequence number is among the judged events, or
+within a span that the daemon reported as lost. The floor is a bare reader of its own in place of
+the daemon. The same daemon takes all the floods, so that what it keeps of one shows in the next.
 """
 
 from __future__ import annotations
@@ -189,7 +189,9 @@ def _newest(running: Node) -> int:
 
 
 def _accounts(running: Node, since: int) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Sequence number -> times judged, and the spans reported as lost, of the events after `since`."""
+    """Sequence number -> times judged, and the spans reported as lost, of the events after
+    `since`.
+    """
     judged: dict[int, int] = {}
     spans: list[tuple[int, int]] = []
     after: object = since

@@ -1,15 +1,18 @@
 """
 A long run by hand: `python -m tests.bench.fuzz --seconds N [--seed S] [--out FILE]`.
 
-Real lines are mutated, and random bytes made, and both go through everything that reads what others wrote: the record
-grammar, the prefixes, recognition, interpretation, the findings, JSON, the ledger, the configuration. Told as JSON:
+Real lines are mutated, and random bytes made, and both go through everything that reads what others
+wrote: the record grammar, the prefixes, recognition, interpretation, the findings, JSON, the
+ledger, the configuration. Told as JSON:
 
     crash        an exception other than those that a caller is told to expect
     hang         one input that takes longer than 50 ms, three times in a row
-    false event  a noise line, a real line quoted by another program, or random text that is recognised
-    wrong kind   a line whose process or task is named like another fault, and is taken for that fault
+    false event  a noise line, a real line quoted by another program, or random text that is
+    recognised wrong kind   a line whose process or task is named like another fault, and is taken
+    for that fault
 
-`soup` (the words of real lines in random order) may by chance make a true line; what it gives is shown for a person to judge.
+`soup` (the words of real lines in random order) may by chance make a true line; what it gives is
+shown for a person to judge.
 """
 
 from __future__ import annotations
@@ -247,10 +250,13 @@ class Mutator:
             "".join(self.chance.choices(string.ascii_letters, k=self.chance.randrange(1, 10)))
             for _ in range(length // 6 + 1)
         )
-        return kind, "".join(
-            word + self.chance.choice((" ", ": ", "-", " (", ") ", ", ", " 0x1 ", " 79 "))
-            for word in words
-        ).encode()
+        return (
+            kind,
+            "".join(
+                word + self.chance.choice((" ", ": ", "-", " (", ") ", ", ", " 0x1 ", " 79 "))
+                for word in words
+            ).encode(),
+        )
 
     def soup(self) -> bytes:
         return b" ".join(self.chance.choices(self.words, k=self.chance.randrange(1, 14)))

@@ -1,9 +1,10 @@
 """
 idle: what the daemon uses while nothing happens, and what it weighs.
 
-Daemons side by side: on a silent pipe in place of /dev/kmsg, on /dev/kmsg itself (where others may write meanwhile; the
-records that came are told), and on a file, which must be polled; beside a bare
-reader of /dev/kmsg (the floor of CPU) and Pythons that hold nothing, or the daemon's libraries (the floors of memory).
+Daemons side by side: on a silent pipe in place of /dev/kmsg, on /dev/kmsg itself (where others may
+write meanwhile; the records that came are told), and on a file, which must be polled; beside a bare
+reader of /dev/kmsg (the floor of CPU) and Pythons that hold nothing, or the daemon's libraries (the
+floors of memory).
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def run() -> Json:
 
 
 def _silent(folder: Path, stack: ExitStack) -> Node:
-    """A daemon whose /dev/kmsg is a pipe that stays open and silent: the machine's own log is not ours to silence."""
+    """A daemon whose /dev/kmsg is a pipe that stays open and silent: the machine's own log is not
+    ours to silence.
+    """
     made = node(folder, kernel_log="kmsg", name="silent")
     pipe = made.folder / "kmsg"
     os.mkfifo(pipe)

@@ -1,13 +1,14 @@
 """
 judge: what one event's judgement costs, and what a storm of them does to those who ask.
 
-`event`: the daemon's judge in this process, made from a ledger with a million events behind it, with 0 to 1,000 findings
-open, found one by one or all within a second; five kinds of event by turns. The floor is one frozen record made out of
-another and put into a dictionary, in the same rounds; the timer's own cost is in both.
+`event`: the daemon's judge in this process, made from a ledger with a million events behind it,
+with 0 to 1,000 findings open, found one by one or all within a second; five kinds of event by
+turns. The floor is one frozen record made out of another and put into a dictionary, in the same
+rounds; the timer's own cost is in both.
 
-`storm`: 100,000 Xid 45 lines into the real kernel log, at full speed and paced, while a client asks /v1/status again and again;
-by turns it asks a bare server that answers the same bytes over a Unix socket, too, which is the floor. A line is seen, or its
-number lies in a span told as lost.
+`storm`: 100,000 Xid 45 lines into the real kernel log, at full speed and paced, while a client asks
+/v1/status again and again; by turns it asks a bare server that answers the same bytes over a Unix
+socket, too, which is the floor. A line is seen, or its number lies in a span told as lost.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def run() -> Json:
 
 
 def _judge(rules: Catalog, ledger: Ledger) -> Callable[[Event], object]:
-    """The daemon's judge as a start makes it: folds one event in, and hands over what is to be stored. The one place that knows how."""
+    """The daemon's judge as a start makes it: folds one event in, and hands over what is to be
+    stored. The one place that knows how.
+    """
     judge = Judge(rules, ledger.remembered().memory)
     return lambda event: (judge.apply(event), judge.take_changes())
 
@@ -114,7 +117,9 @@ def _cost(folder: Path) -> Json:
 
 
 def _series(rules: Catalog, apply: Callable[[Event], object], count: int, apart_s: float) -> Json:
-    """Times of each kind of event with so many findings open, each on a device of its own, beside the floor."""
+    """Times of each kind of event with so many findings open, each on a device of its own, beside
+    the floor.
+    """
     line = _lines(rules)
     now = time.time() - 60.0
     fallen = [
@@ -209,7 +214,10 @@ def _fill(path: Path, rules: Catalog, count: int) -> None:
             boot = f"{number // 100_000:08x}-0000-4000-8000-000000000000"
             yield f"kmsg:{boot}:{number}", begun + number * step, boot, *chance.choice(fixed)
 
-    insert = "INSERT INTO events (identity, time, boot_id, source, kind, code, component, trust, fields, raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    insert = (
+        "INSERT INTO events (identity, time, boot_id, source, kind, code, component, trust, fields,"
+        " raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    )
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA synchronous = OFF")
         for first in range(0, count, _BATCH):
@@ -302,7 +310,8 @@ def _write(out: int, domain: int, pace: int | None) -> None:
     ring.lift()
     message = "errorString CTX SWITCH TIMEOUT, Info 0x4c012"
     lines = [
-        f"<4>NVRM: Xid (PCI:{domain:04x}:{number % 8 + 1:02x}:00): 45, pid={1000 + number}, name=python3, Ch {number % 64:08x}, {message}\n".encode()
+        f"<4>NVRM: Xid (PCI:{domain:04x}:{number % 8 + 1:02x}:00): 45, pid={1000 + number},"
+        f" name=python3, Ch {number % 64:08x}, {message}\n".encode()
         for number in range(LINES)
     ]
     begun = time.monotonic()
@@ -346,10 +355,13 @@ def _counters(running: Node) -> list[float]:
 def _accounts(
     path: Path, domain: int, first: int, last: int
 ) -> tuple[int, int, list[tuple[int, int]]]:
-    """Lines of ours that were judged, how many of them more than once, and the spans between the marks that were told as lost."""
+    """Lines of ours that were judged, how many of them more than once, and the spans between the
+    marks that were told as lost.
+    """
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         judged, texts = db.execute(
-            "SELECT count(*), count(DISTINCT raw) FROM events WHERE code = 'xid/45' AND component LIKE ?",
+            "SELECT count(*), count(DISTINCT raw) FROM events WHERE code = 'xid/45' AND component"
+            " LIKE ?",
             (f"gpu/{domain:04x}:%",),
         ).fetchone()
         told = [

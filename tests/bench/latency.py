@@ -1,10 +1,11 @@
 """
 latency: from a write to /dev/kmsg to the line that a client of /v1/watch gets.
 
-The floor is a bare epoll reader of /dev/kmsg in a process of its own, which sees the same records in the same rounds; all
-stamps are CLOCK_MONOTONIC, taken before the write and after the read. Two forms: `new_devices` opens a finding per round on
-a device of its own, so that findings heap up; `flips` opens and closes one finding by turns (Xid 154), so that each
-round changes the verdict and nothing heaps up.
+The floor is a bare epoll reader of /dev/kmsg in a process of its own, which sees the same records
+in the same rounds; all stamps are CLOCK_MONOTONIC, taken before the write and after the read. Two
+forms: `new_devices` opens a finding per round on a device of its own, so that findings heap up;
+`flips` opens and closes one finding by turns (Xid 154), so that each round changes the verdict and
+nothing heaps up.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def _series(running: Node, out: int, address: str, line: Line) -> Json:
 def _compare(
     written: dict[str, float], read: Sequence[tuple[float, str]], lines: Sequence[tuple[float, str]]
 ) -> Json:
-    """Each round's event, finding and verdict on the socket beside the same record at the bare reader."""
+    """Each round's event, finding and verdict on the socket beside the same record at the bare
+    reader.
+    """
     bare = {mark: at for at, record in read if (mark := _mark(record)) in written}
     stamps: dict[str, dict[str, float]] = {"event": {}, "finding": {}, "verdict": {}}
     marks: dict[str, str] = {}  # identity of an event -> its round
@@ -143,7 +146,9 @@ def _mark(text: str) -> str:
 
 
 def _watcher(pipe: Connection, path: Path) -> None:
-    """A client of /v1/watch: keeps each line with the moment when it came; understanding them waits until the end."""
+    """A client of /v1/watch: keeps each line with the moment when it came; understanding them waits
+    until the end.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(str(path))
     sock.sendall(_REQUEST)
@@ -163,7 +168,8 @@ def _watcher(pipe: Connection, path: Path) -> None:
             now = time.monotonic()
             buffer += data
             *whole, buffer = buffer.split(b"\n")
-            # Chunk sizes and ends stand between; of the rest only what follows a record of ours counts.
+            # Chunk sizes and ends stand between; of the rest only what follows a record of ours
+            # counts.
             lines += [(now, line.decode()) for line in whole if line.startswith(b"{")]
             if not data:
                 break

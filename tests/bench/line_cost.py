@@ -1,12 +1,13 @@
 """
 line_cost: what a kernel record costs the CPU.
 
-The ring is filled with ordinary records and read again and again from its oldest, each time by a bare loop of os.read and
-by the daemon's own hot loop, by turns; of each the best round counts. A recognised event is taken from its text to
-its finding, without disk. All in µs of this process.
+The ring is filled with ordinary records and read again and again from its oldest, each time by a
+bare loop of os.read and by the daemon's own hot loop, by turns; of each the best round counts. A
+recognised event is taken from its text to its finding, without disk. All in µs of this process.
 
-`drip` is what one record costs a running daemon when records come one at a time, as they do on a node at work: the whole
-way from the wake-up to sleeping again, in µs of the daemon's CPU, beside a bare reader of its own.
+`drip` is what one record costs a running daemon when records come one at a time, as they do on a
+node at work: the whole way from the wake-up to sleeping again, in µs of the daemon's CPU, beside a
+bare reader of its own.
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ def _drip() -> Json:
 
 
 def _events(interpreter: Interpreter, findings: Judge) -> Json:
-    """Recognise, interpret and fold: one Xid 79 again and again, the same on ever new devices, and every kind in the corpus."""
+    """Recognise, interpret and fold: one Xid 79 again and again, the same on ever new devices, and
+    every kind in the corpus.
+    """
     rounds = range(2000)
     new = [
         _XID.replace(

@@ -1,5 +1,6 @@
 """
-What the benchmarks share: percentiles, what /proc says of a process, the machine's facts, and a folder to work in.
+What the benchmarks share: percentiles, what /proc says of a process, the machine's facts, and a
+folder to work in.
 
 Nothing here judges: a figure stands beside its floor, and a reader draws the conclusion.
 """
@@ -90,7 +91,8 @@ def scratch() -> Iterator[Path]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """For programs under measurement: compiled modules are cached, as those of an installed package are.
+    """For programs under measurement: compiled modules are cached, as those of an installed package
+    are.
 
     A daemon that had to compile them itself would start twice as late and weigh some 8 MiB more.
     """
@@ -130,13 +132,17 @@ def pid_of(running: Node) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU that a process has used, by the scheduler's own count: threads that have ended are in it, as those of the looks."""
+    """CPU that a process has used, by the scheduler's own count: threads that have ended are in it,
+    as those of the looks.
+    """
     return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used: CPU by the scheduler's own count and in ticks of utime and stime; waits and preemptions of living threads."""
+    """What a process has used: CPU by the scheduler's own count and in ticks of utime and stime;
+    waits and preemptions of living threads.
+    """
 
     cpu_s: float
     ticks_s: float
@@ -174,7 +180,9 @@ class Usage:
 
 
 def memory_mib(pid: int | str) -> Json:
-    """Resident set and its highest so far, proportional set (shared pages shared out), private and anonymous pages."""
+    """Resident set and its highest so far, proportional set (shared pages shared out), private and
+    anonymous pages.
+    """
     status = dict(
         re.findall(
             r"^(VmRSS|VmHWM|Threads):\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M
@@ -216,7 +224,9 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 
 
 class Helper:
-    """A process of our own beside the daemon: `work` gets a pipe, sends "ready", and at the end what it has to tell."""
+    """A process of our own beside the daemon: `work` gets a pipe, sends "ready", and at the end
+    what it has to tell.
+    """
 
     def __init__(self, work: Callable[..., None], *arguments: object) -> None:
         self.pipe, theirs = _FORK.Pipe()

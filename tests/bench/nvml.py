@@ -1,9 +1,11 @@
 """
-nvml: what a look at 8 simulated H100s costs, and what the daemon with its worker weighs and uses at the default cadence.
+nvml: what a look at 8 simulated H100s costs, and what the daemon with its worker weighs and uses at
+the default cadence.
 
-A look through the worker process (as the source asks it), beside the same calls made bare in one process with the real
-binding: what the process, the pipe and the marker of the call in flight cost. The simulated library answers from a file and
-takes microseconds a call; a real driver takes longer, so these are our own shares, not a driver's.
+A look through the worker process (as the source asks it), beside the same calls made bare in one
+process with the real binding: what the process, the pipe and the marker of the call in flight cost.
+The simulated library answers from a file and takes microseconds a call; a real driver takes longer,
+so these are our own shares, not a driver's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """
-rounds: what a look at all devices of a large node costs, for how long it holds up the loop, and what reads that hang cost.
+rounds: what a look at all devices of a large node costs, for how long it holds up the loop, and
+what reads that hang cost.
 
-Fake trees on a disk stand for /sys, so these are our own shares. A real attribute is made at each read, and some are asked of
-the device: what that takes comes on top, in the look's thread. The floor is to open, read and close the same files.
+Fake trees on a disk stand for /sys, so these are our own shares. A real attribute is made at each
+read, and some are asked of the device: what that takes comes on top, in the look's thread. The
+floor is to open, read and close the same files.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ def run() -> Json:
 
 
 class Whole:
-    """A trn2.48xlarge at work: 16 Neuron devices, 16 EFA, an ENA, 4 drives, two packages, a bus full of bridges, many processes."""
+    """A trn2.48xlarge at work: 16 Neuron devices, 16 EFA, an ENA, 4 drives, two packages, a bus
+    full of bridges, many processes.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.sysfs, self.procfs = folder / "sys", folder / "proc"
@@ -166,7 +170,9 @@ def _drive(tree: Tree, number: int) -> None:
 
 
 def _processes(tree: Tree) -> None:
-    """So much waits that the host's processes are looked through, in turns; half of them are the kernel's."""
+    """So much waits that the host's processes are looked through, in turns; half of them are the
+    kernel's.
+    """
     for pid in range(1, _PROCESSES + 1):
         flags = 0x00200040 if pid % 2 else 0x00400040
         tree.write(f"proc/{pid}/stat", f"{pid} (worker) S 1 1 1 0 -1 {flags} {'0 ' * 12} 1234 0 0")
@@ -275,7 +281,9 @@ class _Spent:
 
 @contextmanager
 def _stretches() -> Iterator[list[_Spent]]:
-    """Each time that the loop is held: between one callback's begin and its end nobody else gets a turn."""
+    """Each time that the loop is held: between one callback's begin and its end nobody else gets a
+    turn.
+    """
     stretches: list[_Spent] = []
     plain = asyncio.Handle._run
 
@@ -293,7 +301,9 @@ def _stretches() -> Iterator[list[_Spent]]:
 
 @contextmanager
 def _opened() -> Iterator[list[str]]:
-    """The small files that are opened meanwhile. The hook stays: nothing may be measured in this process afterwards."""
+    """The small files that are opened meanwhile. The hook stays: nothing may be measured in this
+    process afterwards.
+    """
     seen: list[str] = []
     files: list[str] = []
 
@@ -310,9 +320,11 @@ def _opened() -> Iterator[list[str]]:
 
 
 def _daemon(folder: Path, whole: Whole) -> Json:
-    """Two beside each other at the default cadence: with all sources, and with none of those that look in rounds.
+    """Two beside each other at the default cadence: with all sources, and with none of those that
+    look in rounds.
 
-    A pipe that stays silent stands for /dev/kmsg: what others write there meanwhile would be measured too.
+    A pipe that stays silent stands for /dev/kmsg: what others write there meanwhile would be
+    measured too.
     """
     stack = ExitStack()
     on, off = (

@@ -1,8 +1,8 @@
 """
 scrape: /metrics over a connection that is kept, as Prometheus asks.
 
-The floor is a bare aiohttp server that answers the same bytes, asked by turns with the daemon over a connection of its own. Twice:
-on a quiet node, and with a hundred open findings.
+The floor is a bare aiohttp server that answers the same bytes, asked by turns with the daemon over
+a connection of its own. Twice: on a quiet node, and with a hundred open findings.
 """
 
 from __future__ import annotations

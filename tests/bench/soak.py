@@ -1,14 +1,17 @@
 """
 soak: a day in the life of a node, of the real daemon, in some minutes: does anything grow?
 
-The daemon is the one that production runs, with all of its sources, its socket, its metrics, its ledger on a disk, the process that asks
-(simulated) NVML and the programs that it starts. Only its clock is ours: while something is under way, in a lane, a reader's thread, the
-NVML worker or a program, time passes as it does; when all of it waits, the clock is turned on to what comes next. So every timer of a day
-fires, in order, and every deadline keeps its meaning: nothing is sped up, waiting is left out.
+The daemon is the one that production runs, with all of its sources, its socket, its metrics, its
+ledger on a disk, the process that asks (simulated) NVML and the programs that it starts. Only its
+clock is ours: while something is under way, in a lane, a reader's thread, the NVML worker or a
+program, time passes as it does; when all of it waits, the clock is turned on to what comes next. So
+every timer of a day fires, in order, and every deadline keeps its meaning: nothing is sped up,
+waiting is left out.
 
-Around it the day happens, by the same clock: scrapes every 15 s, clients that come, go, hang and misbehave, watchers, kernel lines,
-storms, faults and repairs of each kind of device, jobs, drills, people, reloads, sources that break, a locked ledger, a stepped clock.
-`/dev/kmsg` is a pipe in packet mode, a record a read as there.
+Around it the day happens, by the same clock: scrapes every 15 s, clients that come, go, hang and
+misbehave, watchers, kernel lines, storms, faults and repairs of each kind of device, jobs, drills,
+people, reloads, sources that break, a locked ledger, a stepped clock. `/dev/kmsg` is a pipe in
+packet mode, a record a read as there.
 
 `python -m tests.bench soak` is the whole day, and with `--hours H` another length.
 `python -m tests.bench.soak HOURS --trace` tells also what grew, by line of code.
@@ -67,10 +70,13 @@ _MLX5 = ["0000:2a:00.0", "0000:3a:00.0"]
 _STORMS = 12
 _ANSWER_S = 60.0  # real ones, for the daemon to come to rest
 
-# By how much each may rise over the second half. What is counted in pieces (the most in its last third beside the most in its first): not
-# beyond what happens to be under way in the one and not in the other.
-#   rss_mib       the least-squares line; the allocator keeps a peak's pages, so one peak higher than all before is no growth yet
-#   blocks_share  of Python's own allocator, the sharper measure of the same: two objects a scrape would be 5,760 of some 350,000
+# By how much each may rise over the second half. What is counted in pieces (the most in its last
+# third beside the most in its first): not beyond what happens to be under way in the one and not in
+# the other.
+# rss_mib       the least-squares line; the allocator keeps a peak's pages, so one peak higher than
+# all before is no growth yet
+# blocks_share  of Python's own allocator, the sharper measure of the same: two objects a scrape
+# would be 5,760 of some 350,000
 BOUNDS = {
     "rss_mib": 2.0,
     "worker_rss_mib": 0.5,
@@ -94,7 +100,9 @@ def run(hours: float = HOURS) -> Json:
 
 
 def soak(hours: float, least: int = 6, *, trace: bool = False) -> Json:
-    """A day of that many hours, in which everything happens that does in one of 24, `least` times or more. Figures, and what they come to."""
+    """A day of that many hours, in which everything happens that does in one of 24, `least` times
+    or more. Figures, and what they come to.
+    """
     with ExitStack() as stack:
         disk, memory = (
             stack.enter_context(scratch()),
@@ -107,7 +115,9 @@ def soak(hours: float, least: int = 6, *, trace: bool = False) -> Json:
 
 
 class Clock:
-    """The real one, and what was turned on. The NVML worker reads it, too: it says since when it is in a call."""
+    """The real one, and what was turned on. The NVML worker reads it, too: it says since when it is
+    in a call.
+    """
 
     def __init__(self, shared: Path) -> None:
         shared.write_bytes(bytes(8))
@@ -165,7 +175,9 @@ class Work:
         )
 
     def watch(self) -> None:
-        """Have everything counted that the daemon does outside its loop. Each count goes down only after the loop has been told."""
+        """Have everything counted that the daemon does outside its loop. Each count goes down only
+        after the loop has been told.
+        """
         from vitald import worker_thread
         from vitald.collectors.nvml import client
         from vitald.collectors.reader_threads import Readers
@@ -228,7 +240,9 @@ def _counted(work: Work, owner: Any, name: str) -> None:
 
 
 class Turning(selectors.DefaultSelector):
-    """Where the loop would wait for nothing but time, the clock is turned on; up to `until`, and then who drives it is told."""
+    """Where the loop would wait for nothing but time, the clock is turned on; up to `until`, and
+    then who drives it is told.
+    """
 
     def __init__(self, clock: Clock, work: Work, told: Callable[[], None]) -> None:
         super().__init__()
@@ -265,7 +279,9 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 def serve(folder: Path, fd: int) -> None:
-    """The daemon's process: `vitald run`, with this clock, and somebody who turns it at the other end of `fd`."""
+    """The daemon's process: `vitald run`, with this clock, and somebody who turns it at the other
+    end of `fd`.
+    """
     from vitald import config as configs
     from vitald import log
     from vitald.cli.run import give_back_early
@@ -329,7 +345,9 @@ def serve(folder: Path, fd: int) -> None:
 
 
 def _sample(daemon: Any, work: Work) -> Json:
-    """What the process holds, garbage collected, and what is in each collection that lives as long as the daemon."""
+    """What the process holds, garbage collected, and what is in each collection that lives as long
+    as the daemon.
+    """
     gc.collect()
     board, pipeline, judge = daemon.board, daemon.pipeline, daemon.pipeline.judge
     memory = judge.memory
@@ -341,7 +359,9 @@ def _sample(daemon: Any, work: Work) -> Json:
         "rss_mib": status["VmRSS"] / 1024,
         "anonymous_mib": status["RssAnon"] / 1024,
         **_malloced(),
-        "blocks": sys.getallocatedblocks(),  # not gc.get_objects(): it also holds tuples that another thread has yet to finish, which breaks them
+        # Not gc.get_objects(): it also holds tuples that another thread has yet to finish, which
+        # breaks them
+        "blocks": sys.getallocatedblocks(),
         "fds": len([*Path("/proc/self/fd").iterdir()]),
         "threads": status["Threads"],
         "tasks": len(asyncio.all_tasks()),
@@ -398,7 +418,9 @@ class _Mallinfo(ctypes.Structure):
 
 
 def _malloced() -> dict[str, float]:
-    """What the C library has handed out, large objects and SQLite's caches among it, and what it keeps of what was given back."""
+    """What the C library has handed out, large objects and SQLite's caches among it, and what it
+    keeps of what was given back.
+    """
     ask = getattr(ctypes.CDLL(None), "mallinfo2", None)  # glibc 2.33
     if ask is None:
         return {"malloc_used_mib": 0.0, "malloc_free_mib": 0.0}
@@ -414,7 +436,9 @@ _traces: list[tracemalloc.Snapshot] = []
 
 
 def _traced() -> Json:
-    """What grew since this was first asked, by line of code. It costs memory itself, so the figures beside it are not those of a run without."""
+    """What grew since this was first asked, by line of code. It costs memory itself, so the figures
+    beside it are not those of a run without.
+    """
     gc.collect()
     if not tracemalloc.is_tracing():
         tracemalloc.start(3)
@@ -439,11 +463,17 @@ _XIDS = (
     (79, "GPU has fallen off the bus."),
     (
         31,
-        "Ch 00000012, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_4 faulted @ 0x7f2c_36c00000. Fault is of type FAULT_PDE ACCESS_TYPE_READ",
+        (
+            "Ch 00000012, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_4 faulted @"
+            " 0x7f2c_36c00000. Fault is of type FAULT_PDE ACCESS_TYPE_READ"
+        ),
     ),
     (
         48,
-        "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at partition 4, subpartition 0.",
+        (
+            "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at"
+            " partition 4, subpartition 0."
+        ),
     ),
     (63, "Row Remapper: New row (0x0000000001aa5555) marked for remapping, reset gpu to activate."),
     (94, "Contained: SM (0x1). RST: No, D-RST: No"),
@@ -454,8 +484,14 @@ _XIDS = (
     (154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),
 )
 _OTHERS = (
-    "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x12 offset:0x0 grain:32 syndrome:0x0)",
-    "Out of memory: Killed process 4711 (python3) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:1kB oom_score_adj:0",
+    (
+        "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0"
+        " page:0x12 offset:0x0 grain:32 syndrome:0x0)"
+    ),
+    (
+        "Out of memory: Killed process 4711 (python3) total-vm:1kB, anon-rss:1kB, file-rss:0kB,"
+        " shmem-rss:0kB, UID:1000 pgtables:1kB oom_score_adj:0"
+    ),
     "INFO: task python3:4711 blocked for more than 122 seconds.",
     "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2",
     "nvme nvme1: I/O tag 12 (100c) QID 4 timeout, aborting",
@@ -466,7 +502,9 @@ _OTHERS = (
 
 
 class Day:
-    """The node, the daemon on it, and everybody who has to do with it. Deterministic but for what takes how long."""
+    """The node, the daemon on it, and everybody who has to do with it. Deterministic but for what
+    takes how long.
+    """
 
     def __init__(self, disk: Path, memory: Path, hours: float, least: int, *, trace: bool) -> None:
         self.seconds, self.least, self.trace = hours * 3600.0, least, trace
@@ -640,7 +678,8 @@ listen = "127.0.0.1:{self.port}"
             begun = time.monotonic()
             what()
             self.took[what.__name__] += time.monotonic() - begun
-            # What is kept up to a limit is to be full when the second half begins: a day of storms happens in its first quarter.
+            # What is kept up to a limit is to be full when the second half begins: a day of storms
+            # happens in its first quarter.
             sooner = _STORMS if what == self.storm and passed < self.seconds / 4 else 1
             heapq.heappush(due, (max(at + every_of[what] / sooner, self.now), next(tie), what))
             self._later()
@@ -736,7 +775,9 @@ listen = "127.0.0.1:{self.port}"
             self.request("GET", f"/v1/findings/{found['id']}/why")
 
     def watcher(self) -> None:
-        """One comes; of those before, all read but the last, who hangs; the oldest goes, without a word or in good order."""
+        """One comes; of those before, all read but the last, who hangs; the oldest goes, without a
+        word or in good order.
+        """
         sock = self._connect()
         sock.sendall(b"GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n")
         for one in self.watchers[1:]:
@@ -806,7 +847,8 @@ listen = "127.0.0.1:{self.port}"
     def chatter(self) -> None:
         self._kernel(
             *(
-                f"usb 1-1.4: new high-speed USB device number {self.seq} using xhci_hcd, serial {self.seq * 7919:x}"
+                f"usb 1-1.4: new high-speed USB device number {self.seq} using xhci_hcd, serial"
+                f" {self.seq * 7919:x}"
                 for _ in range(3)
             ),
             priority=6,
@@ -814,7 +856,10 @@ listen = "127.0.0.1:{self.port}"
 
     def _xid(self, gpu: int, code: int, words: str) -> str:
         address = self.gpus.addresses[gpu].rpartition(".")[0]
-        return f"NVRM: Xid (PCI:{address}): {code}, pid={self.chance.randrange(1000, 10**6)}, name=python3, {words}"
+        return (
+            f"NVRM: Xid (PCI:{address}): {code}, pid={self.chance.randrange(1000, 10**6)},"
+            f" name=python3, {words}"
+        )
 
     def fault(self) -> None:
         number = self.happened["fault"]
@@ -826,7 +871,9 @@ listen = "127.0.0.1:{self.port}"
         self._kernel(_OTHERS[number % len(_OTHERS)])
 
     def storm(self) -> None:
-        """Hundreds of lines at once: echoes, unknown codes and addresses, forgeries by processes, lines that drive a terminal."""
+        """Hundreds of lines at once: echoes, unknown codes and addresses, forgeries by processes,
+        lines that drive a terminal.
+        """
         for number in range(600):
             code, words = self.chance.choice(_XIDS)
             kind = number % 6
@@ -840,7 +887,8 @@ listen = "127.0.0.1:{self.port}"
                 )
             elif kind == 1:
                 self._kernel(
-                    f"NVRM: Xid (PCI:{0x1000 + self.chance.randrange(4):04x}:00:00): {code}, {words}"
+                    f"NVRM: Xid (PCI:{0x1000 + self.chance.randrange(4):04x}:00:00): {code},"
+                    f" {words}"
                 )
             elif kind == 2:
                 self._kernel(self._xid(0, code, words), priority=11)
@@ -970,7 +1018,8 @@ listen = "127.0.0.1:{self.port}"
     def reload(self) -> None:
         profile = ("hyperpod", "nvidia")[self.happened["reload"] % 2]
         (self.folder / "config.toml").write_text(
-            f'{self.settings}[catalog]\nprofile = "{profile}"\noverrides."xid/63".action = "reboot_node"\n'
+            f'{self.settings}[catalog]\nprofile = "{profile}"\noverrides."xid/63".action ='
+            ' "reboot_node"\n'
         )
         self.process.send_signal(signal.SIGHUP)
 
@@ -1091,13 +1140,19 @@ def _line(sample: Json) -> str:
     sizes: dict[str, int] = sample["collections"]
     names = ("blocks", "fds", "threads", "tasks", "children")
     return (
-        f"{float(str(sample['rss_mib'])):7.2f} MiB  malloc {float(str(sample['malloc_used_mib'])):.2f} free {float(str(sample['malloc_free_mib'])):.2f}  {'  '.join(f'{name} {sample[name]}' for name in names)}  "
-        f"wal {float(str(sample['wal_mib'])):.1f}  {' '.join(f'{name}={size}' for name, size in sizes.items())}"
+        f"{float(str(sample['rss_mib'])):7.2f} MiB  malloc"
+        f" {float(str(sample['malloc_used_mib'])):.2f} free"
+        f" {float(str(sample['malloc_free_mib'])):.2f} "
+        f" {'  '.join(f'{name} {sample[name]}' for name in names)}  wal"
+        f" {float(str(sample['wal_mib'])):.1f} "
+        f" {' '.join(f'{name}={size}' for name, size in sizes.items())}"
     )
 
 
 def _rise(samples: Sequence[Json], name: str) -> float:
-    """How much the straight line through the samples (least squares) rises from the first to the last."""
+    """How much the straight line through the samples (least squares) rises from the first to the
+    last.
+    """
     points = [(float(str(one["hour"])), float(str(one[name]))) for one in samples]
     middle_x, middle_y = (sum(part) / len(points) for part in zip(*points))
     spread = sum((x - middle_x) ** 2 for x, _ in points)

@@ -1,9 +1,11 @@
 """
-start: from exec to the first answered /v1/status and to "ready", with nothing remembered and with a million events.
+start: from exec to the first answered /v1/status and to "ready", with nothing remembered and with a
+million events.
 
-The floor is Python importing what the daemon imports, and ending. The ledger of a million events is made once, by the
-ledger's own commits, out of lines of every common kind spread over eighty days, ten findings open; it is started
-from with its pages in memory and with its pages dropped from it. Then the queries on it that an operator asks.
+The floor is Python importing what the daemon imports, and ending. The ledger of a million events is
+made once, by the ledger's own commits, out of lines of every common kind spread over eighty days,
+ten findings open; it is started from with its pages in memory and with its pages dropped from it.
+Then the queries on it that an operator asks.
 """
 
 from __future__ import annotations
@@ -48,12 +50,28 @@ _RARE = 200_000  # one Xid 79 among so many
 _PATIENCE_S = 60.0
 _ENOUGH_S = 6.0
 _LINES = (
-    b"NVRM: Xid (PCI:0000:%02x:00): 31, pid=%d, name=python3, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2e_38000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ",
-    b"NVRM: Xid (PCI:0000:%02x:00): 13, pid=%d, name=train, Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): Out Of Range Address",
+    (
+        b"NVRM: Xid (PCI:0000:%02x:00): 31, pid=%d, name=python3, Ch 00000008, intr 00000000. MMU"
+        b" Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2e_38000000. Fault is of type"
+        b" FAULT_PDE ACCESS_TYPE_VIRT_READ"
+    ),
+    (
+        b"NVRM: Xid (PCI:0000:%02x:00): 13, pid=%d, name=train, Graphics SM Warp Exception on (GPC"
+        b" 1, TPC 2, SM 0): Out Of Range Address"
+    ),
     b"NVRM: Xid (PCI:0000:%02x:00): 43, pid=%d, name=python3, Ch 00000010",
-    b"NVRM: Xid (PCI:0000:%02x:00): 45, pid=%d, name=python3, Ch 00000018, errorString CTX SWITCH TIMEOUT, Info 0x4c012",
-    b"NVRM: Xid (PCI:0000:%02x:00): 94, pid=%d, name=python3, Contained: SM (0x1). RST: No, D-RST: No",
-    b"Out of memory: Killed process 4%02d (python3) total-vm:%dkB, anon-rss:1048576kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:2100kB oom_score_adj:0",
+    (
+        b"NVRM: Xid (PCI:0000:%02x:00): 45, pid=%d, name=python3, Ch 00000018, errorString CTX"
+        b" SWITCH TIMEOUT, Info 0x4c012"
+    ),
+    (
+        b"NVRM: Xid (PCI:0000:%02x:00): 94, pid=%d, name=python3, Contained: SM (0x1). RST: No,"
+        b" D-RST: No"
+    ),
+    (
+        b"Out of memory: Killed process 4%02d (python3) total-vm:%dkB, anon-rss:1048576kB,"
+        b" file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:2100kB oom_score_adj:0"
+    ),
     b"pcieport 0000:%02x:01.0: AER: Corrected error received: 0000:%02x:00.0",
 )
 _QUERIES = {
@@ -196,7 +214,10 @@ def _variants(rules: Catalog, line: bytes) -> Iterator[Event]:
 
 
 def _newest(rules: Catalog) -> list[Event]:
-    line = b"NVRM: Xid (PCI:0000:%02x:00): 48, pid=77, name=python3, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at partition 1, subpartition 0."
+    line = (
+        b"NVRM: Xid (PCI:0000:%02x:00): 48, pid=77, name=python3, An uncorrectable double bit error"
+        b" (DBE) has been detected on GPU in the framebuffer at partition 1, subpartition 0."
+    )
     now = time.time() - 60
     return [
         replace(
@@ -247,7 +268,8 @@ def _asked(made: Node, query: str) -> Json:
         times.append(seconds)
         statuses.add(status)
         counts.add(len(answer.get("events", [])))
-    # A query that was given up goes on in the daemon, and until it ends the others are answered from memory.
+    # A query that was given up goes on in the daemon, and until it ends the others are answered
+    # from memory.
     blind, _ = timed(
         lambda: made.until(
             lambda: made.get("/v1/events?limit=1")["events"],

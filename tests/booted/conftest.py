@@ -1,4 +1,6 @@
-"""One machine for all of these tests, which tell its story in order: installed, asked, hurt, restarted, rebooted, upgraded, removed."""
+"""One machine for all of these tests, which tell its story in order: installed, asked, hurt,
+restarted, rebooted, upgraded, removed.
+"""
 
 from __future__ import annotations
 
@@ -64,5 +66,7 @@ def service(machine: Machine) -> Service:
 
 @pytest.fixture(autouse=True)
 def calm(service: Service) -> None:
-    """One test that fails is not to fail the next; and together they start it more often than its start limit allows."""
+    """One test that fails is not to fail the next; and together they start it more often than its
+    start limit allows.
+    """
     service.calm()

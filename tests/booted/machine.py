@@ -1,11 +1,13 @@
 """
 A Debian machine in a container, booted with a systemd of its own.
 
-Owns     the root file system (made once, kept in a cache), the container, commands in it, its reboot, and that nothing of it stays.
+Owns     the root file system (made once, kept in a cache), the container, commands in it, its
+         reboot, and that nothing of it stays.
 Refuses  a network, unless it is asked for one, and knowing what is tested.
 
-The machine has a boot id, a journal, users and services of its own. The kernel, and with it the kernel log, is the host's: whoever else
-writes there meanwhile is heard, so a test looks at what it wrote itself. Source: systemd-nspawn(1), nsenter(1).
+The machine has a boot id, a journal, users and services of its own. The kernel, and with it the
+kernel log, is the host's: whoever else writes there meanwhile is heard, so a test looks at what it
+wrote itself. Source: systemd-nspawn(1), nsenter(1).
 """
 
 from __future__ import annotations
@@ -87,8 +89,10 @@ class Machine:
         network: bool = False,
         options: Sequence[str] = (),
     ) -> None:
-        """`base`: the root file system that it begins with a copy of. `prepare`: changes that before the
-        first boot. `network`: the host's, whose ports it shares. `options`: more of systemd-nspawn's."""
+        """`base`: the root file system that it begins with a copy of. `prepare`: changes that
+        before the first boot. `network`: the host's, whose ports it shares. `options`: more of
+        systemd-nspawn's.
+        """
         self._base, self._prepare, self._options = base, prepare, options
         self.name = f"{name}-{os.getpid()}"
         self._network = [] if network else ["--private-network"]

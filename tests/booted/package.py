@@ -1,8 +1,10 @@
 """
-The packages that the booted machines install: the one that this checkout gives, and an older one to come from.
+The packages that the booted machines install: the one that this checkout gives, and an older one to
+come from.
 
-`VITALD_BOOTED_DEB` names a package to test instead of building one, `VITALD_BOOTED_OLD` a released one to upgrade from. Without the latter
-the same files are packed again under a lower version: what packaging does on an upgrade is tried, not what an older daemon had written.
+`VITALD_BOOTED_DEB` names a package to test instead of building one, `VITALD_BOOTED_OLD` a released
+one to upgrade from. Without the latter the same files are packed again under a lower version: what
+packaging does on an upgrade is tried, not what an older daemon had written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The commands that the documents show for a booted machine with the package, run in their order: see tests/doc_commands.py."""
+"""The commands that the documents show for a booted machine with the package, run in their order:
+see tests/doc_commands.py.
+"""
 
 from __future__ import annotations
 

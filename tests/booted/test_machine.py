@@ -1,6 +1,8 @@
-"""The package on a booted machine, from its installation to its last trace. The tests go in this order, on one machine.
+"""The package on a booted machine, from its installation to its last trace. The tests go in this
+order, on one machine.
 
-Set `-k` aside: each test leaves the machine as the next one expects it, and the first ones install what all need.
+Set `-k` aside: each test leaves the machine as the next one expects it, and the first ones install
+what all need.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
 
 MEMBER, STRANGER = "alice", "mallory"
 EXPOSURE = 1.5
-ROOTS_OWN = '[paths]\nstate = "/var/own/state"\nruntime = "/var/own/run"\n[metrics]\nlisten = "127.0.0.1:9821"\n'
+ROOTS_OWN = (
+    '[paths]\nstate = "/var/own/state"\nruntime = "/var/own/run"\n[metrics]\nlisten ='
+    ' "127.0.0.1:9821"\n'
+)
 BOOT_ID = "/etc/systemd/system/vitald.service.d/boot-id.conf"
 
 
@@ -164,7 +169,9 @@ def test_flags_follow_a_fault(service: Service) -> None:
 
 
 def test_reload(machine: Machine, service: Service) -> None:
-    """The lines that a process writes are believed from now on; what may be written by hand stays in force when it is wrong."""
+    """The lines that a process writes are believed from now on; what may be written by hand stays
+    in force when it is wrong.
+    """
     before = service.pid
     service.believe()
     service.configure("[kernel_log\n")
@@ -178,7 +185,9 @@ def test_reload(machine: Machine, service: Service) -> None:
 
 
 def test_killed(machine: Machine, service: Service) -> None:
-    """Twice in the middle of a stream of faults: each is judged once, in the finding that was open before."""
+    """Twice in the middle of a stream of faults: each is judged once, in the finding that was open
+    before.
+    """
     pci, lines, restarts = fresh_pci(), 600, service.restarts
     service.write(xid(pci, 79, 0))
     machine.until(lambda: service.findings(pci), 10.0, "the first")
@@ -237,8 +246,13 @@ def test_stuck(machine: Machine, service: Service) -> None:
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
 def test_requests_wait(machine: Machine, service: Service, how: str) -> None:
-    """A prolog asks all the time, and hears neither that there is no daemon nor that it knows nothing yet."""
-    script = "while [ -e /run/asking ]; do vitald check --timeout 10 >/tmp/said 2>&1; echo $? $(cat /tmp/said); done"
+    """A prolog asks all the time, and hears neither that there is no daemon nor that it knows
+    nothing yet.
+    """
+    script = (
+        "while [ -e /run/asking ]; do vitald check --timeout 10 >/tmp/said 2>&1; echo $? $(cat"
+        " /tmp/said); done"
+    )
     machine.run("touch", "/run/asking")
     asking = subprocess.Popen(machine.argv("sh", "-c", script), stdout=subprocess.PIPE, text=True)
     for _ in range(4):
@@ -285,7 +299,9 @@ def test_stopped(machine: Machine, service: Service) -> None:
 
 
 def test_root_decides_once_a_minute(machine: Machine, service: Service) -> None:
-    """However often the daemon's user renames a request into place. The unit's minute is made 3 s here."""
+    """However often the daemon's user renames a request into place. The unit's minute is made 3 s
+    here.
+    """
     assert "/bin/sleep 60" in machine.show("vitald-recover", "ExecStartPre")
     drop_in = service.drop_in(
         "vitald-recover.service", "[Service]\nExecStartPre=\nExecStartPre=/bin/sleep 3\n"
@@ -341,7 +357,9 @@ def test_root_decides_once_a_minute(machine: Machine, service: Service) -> None:
 
 
 def test_a_wrong_configuration_is_no_end(machine: Machine, service: Service) -> None:
-    """It does not start, requests are refused and do not hang, and once it is mended nobody has to do anything."""
+    """It does not start, requests are refused and do not hang, and once it is mended nobody has to
+    do anything.
+    """
     drop_in = service.drop_in(
         "vitald-retry.timer",
         "[Timer]\nOnUnitInactiveSec=\nOnUnitInactiveSec=8s\nAccuracySec=100ms\n",
@@ -408,7 +426,9 @@ def ledger_failed(service: Service) -> bool:
 
 
 def test_a_full_disk(machine: Machine, service: Service, small_disk: object) -> None:
-    """It judges on, says what is wrong, keeps what it could not write, and writes it once it can."""
+    """It judges on, says what is wrong, keeps what it could not write, and writes it once
+    it can.
+    """
     machine.run("systemctl", "start", "vitald")
     service.ready()
     machine.sh("cat /dev/zero >/var/lib/vitald/filler || true; df /var/lib/vitald", check=False)
@@ -442,7 +462,8 @@ def test_a_disk_that_cannot_be_written(
 
 def test_reboot(machine: Machine, service: Service) -> None:
     """What a reboot cures is cured, what it does not cure stays."""
-    # These two mount a /proc of the service's own, which tells the host's boot id: a container's is laid over the file of that name.
+    # These two mount a /proc of the service's own, which tells the host's boot id: a container's is
+    # laid over the file of that name.
     machine.write(BOOT_ID, "[Service]\nProtectKernelTunables=no\nProtectControlGroups=no\n")
     machine.run("systemctl", "daemon-reload")
     service.configure("")
@@ -456,7 +477,8 @@ def test_reboot(machine: Machine, service: Service) -> None:
     service.write(xid(lost, 79), worn)
     machine.until(lambda: service.findings(lost) and worn_out(service), 10.0, "the findings")
     (kept,) = worn_out(service)
-    # The next boot of a container has the same ring before it, whose lines are not to be believed then.
+    # The next boot of a container has the same ring before it, whose lines are not to be believed
+    # then.
     service.configure("[kernel_log]\nuserspace = 'ignore'\n")
     boot = service.status["bootId"]
     begun = time.monotonic()
@@ -490,7 +512,9 @@ def purge(machine: Machine) -> None:
 
 
 def test_remove_and_purge(machine: Machine, service: Service) -> None:
-    """A removed one leaves configuration and ledger, a purged one nothing: no process, file, unit or user."""
+    """A removed one leaves configuration and ledger, a purged one nothing: no process, file, unit
+    or user.
+    """
     service.configure("# mine\n")
     machine.run("dpkg", "--remove", "vitald")
     assert machine.run("pgrep", "--full", "/opt/vitald", check=False).stdout == ""
@@ -514,7 +538,9 @@ def test_remove_and_purge(machine: Machine, service: Service) -> None:
 
 
 def test_upgrade(machine: Machine, service: Service, old_package: Path) -> None:
-    """Configuration, open findings and what was cleared are kept, requests wait meanwhile, and what runs is the new version."""
+    """Configuration, open findings and what was cleared are kept, requests wait meanwhile, and what
+    runs is the new version.
+    """
     (machine.root / "root/old.deb").write_bytes(old_package.read_bytes())
     install(machine, "old.deb")
     service.ready()
@@ -533,7 +559,8 @@ def test_upgrade(machine: Machine, service: Service, old_package: Path) -> None:
         machine.argv(
             "sh",
             "-c",
-            f"while [ ! -e /run/upgraded ]; do curl -s -o /dev/null -w '%{{http_code}}\n' --max-time 20 --unix-socket {SOCKET} http://x/healthz; done",
+            "while [ ! -e /run/upgraded ]; do curl -s -o /dev/null -w '%{http_code}\n'"
+            f" --max-time 20 --unix-socket {SOCKET} http://x/healthz; done",
         ),
         stdout=subprocess.PIPE,
         text=True,

@@ -1,5 +1,6 @@
 """
-Upgrades from the package of another commit to this checkout's on a booted machine, and goes back, by hand:
+Upgrades from the package of another commit to this checkout's on a booted machine, and goes back,
+by hand:
 
     .venv/bin/python -m tests.machines.upgrade COMMIT [--new FILE] [--old FILE]
 
@@ -116,7 +117,8 @@ def upgrade_and_back(machine: Machine) -> None:
     refused(machine, service)
     assert sums(machine) == files
     print(
-        f"a ledger of schema {known_schema + 1} is refused, and left byte for byte:\n{said(service)}"
+        f"a ledger of schema {known_schema + 1} is refused, and left byte for"
+        f" byte:\n{said(service)}"
     )
     machine.run("systemctl", "stop", "vitald.socket")
     set_schema(machine, known_schema)

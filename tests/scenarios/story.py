@@ -1,8 +1,10 @@
 """
-What a `*.scenario` file is told to: one node, from kernel lines and other facts to findings, incidents and a verdict.
+What a `*.scenario` file is told to: one node, from kernel lines and other facts to findings,
+incidents and a verdict.
 
-Every story is told through a real ledger. With `restarting`, the daemon's memory goes through it after every line: the
-verdict must not notice. At the end all events are judged once more by a fresh judge: that must give the same findings.
+Every story is told through a real ledger. With `restarting`, the daemon's memory goes through it
+after every line: the verdict must not notice. At the end all events are judged once more by a fresh
+judge: that must give the same findings.
 """
 
 from __future__ import annotations
@@ -92,7 +94,15 @@ class Node:
             self.boots,
             self.booted_at,
             self.serial,
-        ) = 0.0, 0.0, 0.0, True, 1, 0.0, 0
+        ) = (
+            0.0,
+            0.0,
+            0.0,
+            True,
+            1,
+            0.0,
+            0,
+        )
         self.events: list[Event] = []
         self.unsaved: list[Entry] = []
         self.causes: list[str] = []  # why anything changed since the last `expect`

@@ -1,20 +1,25 @@
 """
-Faults into the real kernel log while the daemon is killed again and again: each is judged once, or told as lost.
+Faults into the real kernel log while the daemon is killed again and again: each is judged once, or
+told as lost.
 
-By hand: `python -m tests.system.chaos --rounds 200 [--seed N] [--folder DIR]`. Prints what happened as JSON; ends with 1 and keeps
-the folder (ledger, log of the daemon, what the writer knows) where an account does not balance.
+By hand: `python -m tests.system.chaos --rounds 200 [--seed N] [--folder DIR]`. Prints what happened
+as JSON; ends with 1 and keeps the folder (ledger, log of the daemon, what the writer knows) where
+an account does not balance.
 
-A writer process of its own writes at a steady random pace and reads each of its records back, so that it knows which ones
-the kernel took and under which numbers; and it notes, again and again, what the oldest record in the ring was. After the
-last round the daemon is started once more and catches up. Then, by its ledger:
+A writer process of its own writes at a steady random pace and reads each of its records back, so
+that it knows which ones the kernel took and under which numbers; and it notes, again and again,
+what the oldest record in the ring was. After the last round the daemon is started once more and
+catches up. Then, by its ledger:
 
     missing      a record that is neither judged nor in a counted gap
     twice        a record that was judged twice
     contradicted a record that was judged although a gap says that it was lost
-    invented     an event of a record that the kernel never took, or a gap over records that the ring still held
+    invented     an event of a record that the kernel never took, or a gap over records that the
+                 ring still held
     miscounted   a gap whose count is not its span, or two gaps over the same record
-    misfolded    findings or incidents that have counted more or fewer events than the ledger has (what is told as a consequence
-                 of something else is not counted in a finding of its own)
+    misfolded    findings or incidents that have counted more or fewer events than the ledger has
+                 (what is told as a consequence of something else is not counted in a finding of its
+                 own)
 """
 
 from __future__ import annotations
@@ -111,14 +116,16 @@ class Ledger:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             ours = f"gpu/{domain}:%"
             events = db.execute(
-                "SELECT identity, raw, component, code FROM events WHERE component LIKE ? ORDER BY id",
+                "SELECT identity, raw, component, code FROM events WHERE component LIKE ? ORDER"
+                " BY id",
                 (ours,),
             ).fetchall()
             told = db.execute(
                 "SELECT time, fields FROM events WHERE code = ? ORDER BY id", (_LOST,)
             ).fetchall()
             counted = db.execute(
-                "SELECT component, code, sum(count) FROM findings WHERE component LIKE ? OR code = ? GROUP BY component, code",
+                "SELECT component, code, sum(count) FROM findings WHERE component LIKE ? OR code ="
+                " ? GROUP BY component, code",
                 (ours, _LOST),
             )
             told_in: Counter[tuple[str, str]] = Counter()
@@ -146,7 +153,9 @@ class Ledger:
 
 
 def _gaps(at: float, fields: dict[str, object]) -> list[Gap]:
-    """Of one event: its span, or its spans where it has several; the count then belongs to all of them together."""
+    """Of one event: its span, or its spans where it has several; the count then belongs to all of
+    them together.
+    """
     spans = fields.get("ranges")
     if not isinstance(spans, list):
         found_at_start = "recovered" in fields  # such a gap has the time of the record after it
@@ -181,7 +190,8 @@ def account(written: Written, ledger: Ledger) -> list[str]:
     for held in ledger.events:
         if written.faults.get(held.seq) != held.text and not written.unread:
             wrong.append(
-                f"invented: an event of record {held.seq} {held.text!r}; the kernel has {written.faults.get(held.seq)!r}"
+                f"invented: an event of record {held.seq} {held.text!r}; the kernel has"
+                f" {written.faults.get(held.seq)!r}"
             )
     wrong += [f"twice: record {seq}, {count} times" for seq, count in judged.items() if count > 1]
     wrong += [f"twice: {text!r}, {count} times" for text, count in texts.items() if count > 1]
@@ -194,7 +204,8 @@ def account(written: Written, ledger: Ledger) -> list[str]:
         )
         if oldest is not None and gap.last >= oldest:
             wrong.append(
-                f"invented: gap {gap.first}-{gap.last}, while the ring still held {oldest} and later"
+                f"invented: gap {gap.first}-{gap.last}, while the ring still held {oldest} and"
+                " later"
             )
     wrong += [
         f"miscounted: gaps {one} and {other}" for one, other in pairwise(lost) if other[0] <= one[1]
@@ -210,7 +221,8 @@ def account(written: Written, ledger: Ledger) -> list[str]:
         )
         if counted > expected or (counted < expected and codes[key[0]] == 1):
             wrong.append(
-                f"misfolded: {' '.join(key)} has {expected} events, and its findings counted {counted}"
+                f"misfolded: {' '.join(key)} has {expected} events, and its findings counted"
+                f" {counted}"
             )
         if told != expected:
             wrong.append(
@@ -242,7 +254,8 @@ class Writer:
             device = self.chance.randrange(len(DEVICES))
             code = self.chance.choice(DEVICES[device])
             self._fault(
-                f"NVRM: Xid (PCI:{self.domain}:{device:02x}:00): {code}, pid={self._serial}, name=chaos{self._serial}, Ch 0000000b"
+                f"NVRM: Xid (PCI:{self.domain}:{device:02x}:00): {code}, pid={self._serial},"
+                f" name=chaos{self._serial}, Ch 0000000b"
             )
 
     def lines(self, count: int, pace: float = math.inf) -> None:
@@ -254,14 +267,17 @@ class Writer:
         self.read_back()
 
     def mark(self) -> str:
-        """A fault of its own that the kernel has certainly taken: its component, which no other mark has."""
+        """A fault of its own that the kernel has certainly taken: its component, which no other
+        mark has.
+        """
         self._marks += 1
         end = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end:
             self._serial += 1
             before = len(self.known.faults)
             self._fault(
-                f"NVRM: Xid (PCI:{self.domain}:ff:{self._marks:02x}): 79, pid={self._serial}, name=chaos-mark, Ch 00000000"
+                f"NVRM: Xid (PCI:{self.domain}:ff:{self._marks:02x}): 79, pid={self._serial},"
+                " name=chaos-mark, Ch 00000000"
             )
             self.read_back()
             if len(self.known.faults) > before:
@@ -341,7 +357,9 @@ def _writer(pipe: Connection, domain: str, seed: int, pace: float) -> None:
 
 
 class Campaign:
-    """Rounds on one node. Each kind begins with the daemon in any state, and ends it in its own way."""
+    """Rounds on one node. Each kind begins with the daemon in any state, and ends it in its own
+    way.
+    """
 
     def __init__(self, node: Node, writer: Helper, chance: random.Random) -> None:
         self.node = node
@@ -469,7 +487,9 @@ class Campaign:
 
 
 def run(folder: Path, rounds: int, seed: int, pace: float = PACE) -> Json:
-    """Rounds on a new node in the folder, with the kernel's limit on writers off. `wrong` says what does not balance."""
+    """Rounds on a new node in the folder, with the kernel's limit on writers off. `wrong` says what
+    does not balance.
+    """
     domain = f"{secrets.randbelow(0xEFFF) + 0x1000:04x}"  # no older line of the ring has it
     begun = time.monotonic()
     node = Node(folder / "node", kernel_log="kmsg")

@@ -12,7 +12,9 @@ DOCUMENT = json.loads((ROOT / "agent/vitald/server/openapi.json").read_text())
 
 
 def closed(schema: object) -> object:
-    """The same schema without room for fields that it does not name: what is answered must be told completely."""
+    """The same schema without room for fields that it does not name: what is answered must be told
+    completely.
+    """
     if isinstance(schema, list):
         return [closed(item) for item in schema]
     if not isinstance(schema, dict):

@@ -1,7 +1,9 @@
 """
-What an ordinary user does to have the kernel print a line that begins with, or holds, a name of his choice. x86-64; tried on Linux 6.18.
+What an ordinary user does to have the kernel print a line that begins with, or holds, a name of his
+choice. x86-64; tried on Linux 6.18.
 
-Each is a function that is called in a process of his own, which has the name. Messages in tests/named.py.
+Each is a function that is called in a process of his own, which has the name. Messages in
+tests/named.py.
 """
 
 from __future__ import annotations
@@ -127,7 +129,10 @@ def raw_socket() -> None:
 def mount_option() -> None:
     """A whole line, by a newline in what is no name at all."""
     _libc.unshare(_NEWUSER | _NEWNS)
-    line = b"EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+    line = (
+        b"EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0"
+        b" grain:32)"
+    )
     _libc.mount(b"none", b"/mnt", b"tmpfs", 0, b"foo\n" + line + b"\nbar")
 
 

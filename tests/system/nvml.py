@@ -1,5 +1,6 @@
 """
-The real NVML source over a simulated node: its worker process, the real binding, and a judge that hears what it says.
+The real NVML source over a simulated node: its worker process, the real binding, and a judge that
+hears what it says.
 
     async with Looking(SimulatedNode(folder, "h100", 2), catalog) as looking:
         looking.node.lose(1)
@@ -54,7 +55,9 @@ Outcomes = dict[str, Union[float, BaseException, None]]
 def beside(
     cases: Iterable[str], one: Callable[[str], Awaitable[Union[float, None]]], most: int = 4
 ) -> Outcomes:
-    """What each case came to, or what went wrong in it. A few at a time: they are mostly waiting."""
+    """What each case came to, or what went wrong in it. A few at a time: they are mostly
+    waiting.
+    """
     told: Outcomes = {}
 
     async def every() -> None:
@@ -83,7 +86,9 @@ def outcome(told: Outcomes, case: str) -> float | None:
 
 @functools.cache
 def hasty() -> Catalog:
-    """The catalogue without its `for`: what holds is said at the first look. Windows are tested with a clock of their own."""
+    """The catalogue without its `for`: what holds is said at the first look. Windows are tested
+    with a clock of their own.
+    """
     overrides: dict[str, object] = {}
     for kind, table in tomlfile.read(FOLDER / "nvml.toml")[1].items():
         assert isinstance(table, dict)
@@ -126,7 +131,9 @@ def own(node: SimulatedNode) -> Path:
 
 
 class Looking:
-    """One run of the source. Hand `position` and `judge` of a former one over, and it is a restart of the daemon."""
+    """One run of the source. Hand `position` and `judge` of a former one over, and it is a restart
+    of the daemon.
+    """
 
     def __init__(
         self,
@@ -286,7 +293,9 @@ async def recorded(node: SimulatedNode) -> tuple[Mapping[str, Any], Answers]:
 
 
 class Driven:
-    """The same meaning without a process: recorded answers, at the pace of a clock that is set by hand."""
+    """The same meaning without a process: recorded answers, at the pace of a clock that is set by
+    hand.
+    """
 
     def __init__(self, catalog: Catalog, attached: Mapping[str, Any], gpus: Iterable[str]) -> None:
         self.judge = Judge(catalog)

@@ -1,4 +1,6 @@
-"""Other users: the command line and plain requests, asked by a process that gave up root before it connected."""
+"""Other users: the command line and plain requests, asked by a process that gave up root before it
+connected.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ from typing import cast
 from tests.harness import PYTHON, ROOT, Json, Node
 
 NOBODY = 65534
-# It answers a line of JSON with a line of JSON. Everything is imported while still root: the interpreter may lie where others
-# cannot read; and it works in the folder of the socket, to which others may have no way.
+# It answers a line of JSON with a line of JSON. Everything is imported while still root: the
+# interpreter may lie where others cannot read; and it works in the folder of the socket, to which
+# others may have no way.
 _PERSON = """
 import contextlib, importlib, io, json, os, pkgutil, sys
 from pathlib import Path

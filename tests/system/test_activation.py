@@ -1,4 +1,6 @@
-"""Socket activation, as systemd does it: it holds the socket while the daemon is away, and requests wait there."""
+"""Socket activation, as systemd does it: it holds the socket while the daemon is away, and requests
+wait there.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Make = Callable[..., Node]
 
 @contextmanager
 def held(node: Node, path: Path) -> Iterator[None]:
-    """A listening socket that the node is handed at each start, with its number among the variables that say so."""
+    """A listening socket that the node is handed at each start, with its number among the variables
+    that say so.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
@@ -30,7 +34,10 @@ def held(node: Node, path: Path) -> Iterator[None]:
         number = listening.fileno()
         node.fds = (number,)
         # Its process id is known to the shell only, and stays its own when it becomes the daemon.
-        handing = f'exec 3<&{number} {number}<&-; export LISTEN_FDS=1 LISTEN_PID=$$ LISTEN_FDNAMES=vitald.socket; exec "$@"'
+        handing = (
+            f"exec 3<&{number} {number}<&-; export LISTEN_FDS=1 LISTEN_PID=$$"
+            ' LISTEN_FDNAMES=vitald.socket; exec "$@"'
+        )
         node.command = ["bash", "-c", handing, "bash", *node.command]
         yield
 

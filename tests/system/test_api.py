@@ -34,7 +34,8 @@ def known(shared_node: Node) -> Iterator[Node]:
     )
     node.write("nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 38 LTSSM Fault Up")
     node.write(
-        "nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Severity 1 Engine instance 38 Sub-engine instance 00"
+        "nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Severity 1 Engine instance 38 Sub-engine"
+        " instance 00"
     )
     node.write(xid(10, pci="0000:66:00"))
     wait_for_pid(node, 10)
@@ -51,7 +52,9 @@ def test_healthz(known: Node) -> None:
 
 @pytest.mark.smoke
 def test_status(known: Node) -> None:
-    """Everything that the contract of issue 2 names, and the verdict follows from the findings beside it."""
+    """Everything that the contract of issue 2 names, and the verdict follows from the findings
+    beside it.
+    """
     status = known.status()
     assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == (
         "unhealthy",
@@ -129,7 +132,9 @@ def test_events_narrowed(known: Node) -> None:
 
 
 def test_events_since_a_time(known: Node) -> None:
-    """A duration, an RFC 3339 time with or without fraction and offset; nothing is older than the daemon, all younger than an hour."""
+    """A duration, an RFC 3339 time with or without fraction and offset; nothing is older than the
+    daemon, all younger than an hour.
+    """
     everything = known.events()
     now = datetime.now(timezone.utc)
     hour, later = now - timedelta(hours=1), now + timedelta(minutes=5)
@@ -227,7 +232,9 @@ def test_openapi(known: Node) -> None:
 
 
 def test_clear(known: Node) -> None:
-    """Closed, gone from the list, in the list of cleared ones, audited; a second time there is nothing to clear."""
+    """Closed, gone from the list, in the list of cleared ones, audited; a second time there is
+    nothing to clear.
+    """
     known.write(LINE)
     wait_for_pid(known, 1234)
     (finding,) = known.findings("&component=gpu/0000:70:00.0")

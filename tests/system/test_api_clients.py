@@ -1,4 +1,6 @@
-"""Clients that are malformed, oversized, slow or too many: a clear error, and nobody else is delayed."""
+"""Clients that are malformed, oversized, slow or too many: a clear error, and nobody else is
+delayed.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,10 @@ def serves(node: Node) -> None:
         b"GET /healthz HTTP/9.9\r\nHost: vitald\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nBroken header\r\n\r\n",
         b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\nContent-Length: -1\r\n\r\n",
-        b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        (
+            b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\nContent-Length:"
+            b" 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        ),
         b"GET /" + b"a" * 50_000 + b" HTTP/1.1\r\nHost: vitald\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nX-Long: " + b"a" * 50_000 + b"\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: vitald\r\n"
@@ -114,7 +119,10 @@ def refused_as_json(said: bytes, status: bytes) -> bool:
         (b"GET /%ff HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\n\r\n", b"404"),
         (b"BREW /metrics HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\n\r\n", b"40"),
         (
-            b"POST /metrics HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+            (
+                b"POST /metrics HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\nContent-Length:"
+                b" 0\r\n\r\n"
+            ),
             b"40",
         ),
     ],
@@ -153,7 +161,9 @@ def test_a_number_is_written_in_ascii(shared_node: Node, number: str, what: str)
 
 
 def test_the_log_stays_a_log(shared_node: Node) -> None:
-    """One JSON object a line, whatever clients send: who may read must not be able to write tracebacks into the journal."""
+    """One JSON object a line, whatever clients send: who may read must not be able to write
+    tracebacks into the journal.
+    """
     ask(shared_node, b"GET /healthz HTTP/9.9\r\nHost: vitald\r\n\r\n")
     ask(
         shared_node,
@@ -204,8 +214,9 @@ def test_a_body_that_is_no_object(shared_node: Node, body: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def slow(shared_node: Node) -> dict[str, bytes]:
-    """What slow clients were told before they were closed: one that says nothing, one that sends its header byte by byte,
-    one that sends half a body. The daemon serves others meanwhile."""
+    """What slow clients were told before they were closed: one that says nothing, one that sends
+    its header byte by byte, one that sends half a body. The daemon serves others meanwhile.
+    """
     with (
         connected(shared_node) as silent,
         connected(shared_node) as dribbling,
@@ -250,7 +261,9 @@ def test_a_slow_header_is_told_why(slow: dict[str, bytes]) -> None:
 
 
 def test_two_hundred_idle_clients(shared_node: Node) -> None:
-    """Those over the limit are told so; who was there before is served, and the verdict is as quick as ever."""
+    """Those over the limit are told so; who was there before is served, and the verdict is as quick
+    as ever.
+    """
     node, pid = shared_node, fresh_pid()
     refused_before = node.metric("vitald_api_clients_refused_total") or 0
     early = UnixConnection(node.socket)

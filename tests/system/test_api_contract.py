@@ -1,4 +1,6 @@
-"""The socket API keeps what its OpenAPI document promises, whatever is asked: schemathesis over the Unix socket."""
+"""The socket API keeps what its OpenAPI document promises, whatever is asked: schemathesis over the
+Unix socket.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,9 @@ TIGHT: Json = {**DOCUMENT, "components": {**DOCUMENT["components"], "schemas": S
 TIGHT["paths"] = {path: item for path, item in DOCUMENT["paths"].items() if path != "/v1/watch"}
 CONFIG = SchemathesisConfig.from_dict({"checks": {"unsupported_method": {"enabled": True}}})
 schema = schemathesis.openapi.from_dict(TIGHT, config=CONFIG)
-# Valid by their schema and refused all the same: a line that no rule recognises, a finding, drill or GPU that is not there, the 31st of
-# February, a count that has not settled, a program that is not installed.
+# Valid by their schema and refused all the same: a line that no rule recognises, a finding, drill
+# or GPU that is not there, the 31st of February, a count that has not settled, a program that is
+# not installed.
 REFUSABLE = (
     "clear",
     "accept",
@@ -92,7 +95,9 @@ REFUSABLE = (
 def test_every_answer_is_in_the_document(
     case: schemathesis.Case, session: requests.Session
 ) -> None:
-    """No 5xx; status, headers, content type and body as told; what the document forbids is refused."""
+    """No 5xx; status, headers, content type and body as told; what the document forbids is
+    refused.
+    """
     excluded = (
         [positive_data_acceptance]
         if case.operation.definition.raw["operationId"] in REFUSABLE

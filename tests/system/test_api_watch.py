@@ -1,4 +1,6 @@
-"""The stream of changes: the verdict first, then what happens, in order; nobody is delayed by who does not read."""
+"""The stream of changes: the verdict first, then what happens, in order; nobody is delayed by who
+does not read.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,9 @@ def incidents_in(lines: Iterator[Json], until: Callable[[Json], object]) -> list
 
 
 def test_a_storm_of_one_story_is_told_once(node: Node) -> None:
-    """Exactly one `incident` line when it begins and one when it is over, however many lines it has and however they come."""
+    """Exactly one `incident` line when it begins and one when it is over, however many lines it has
+    and however they come.
+    """
     storm = fallen_with_company(1, echoes=200)
     with watching(node) as lines:
         assert next(lines)["status"] == "healthy"
@@ -162,7 +166,9 @@ def test_a_cause_that_is_printed_late(node: Node) -> None:
 
 
 def test_a_changed_policy_is_a_changed_verdict(node: Node) -> None:
-    """A reset that the site does itself asks for no reboot: who watches is told at the reload, not at the next heartbeat."""
+    """A reset that the site does itself asks for no reboot: who watches is told at the reload, not
+    at the next heartbeat.
+    """
     node.write(xid(1, code=95, message="Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"))
     node.wait(lambda status: status["rebootRequired"])
     with watching(node, timeout=5.0) as lines:

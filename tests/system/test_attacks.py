@@ -1,17 +1,19 @@
 """
-Attacks on the daemon, tried for real and refused. What other files try already is not tried again here:
+Attacks on the daemon, tried for real and refused. What other files try already is not tried again
+here:
 
-    another user on the socket, by hand       test_api_rights (every route of openapi.json, and lock-outs: here)
-    malformed and oversized requests          test_api_clients, test_api_contract (schemathesis); a flood behind a watch: here
-    slow requests, byte by byte               test_api_clients
-    who does not read his answers             test_api_clients, test_api_watch
-    a process writes to /dev/kmsg             test_kernel_log.test_a_process_is_not_believed (tricks with lines and drills: here)
-    any bytes as a kernel line                unit/test_fuzz, unit/test_forged (every message that begins with a name); forged by the kernel itself: here
-    a second line in a crash log              unit/test_earlier.test_a_second_line_of_a_record_is_not_believed
-    the journal's fields                      unit/test_journal
-    what drivers and firmware say             unit/test_neuron_hostile, unit/test_network, unit/test_polled
-    any text from dcgmi                       unit/test_dcgm_*, unit/test_checks_tool
-    what Slurm says of jobs                   unit/test_slurm, unit/test_jobs
+    another user on the socket, by hand       test_api_rights (every route of openapi.json, and
+    lock-outs: here) malformed and oversized requests          test_api_clients, test_api_contract
+    (schemathesis); a flood behind a watch: here slow requests, byte by byte
+    test_api_clients who does not read his answers             test_api_clients, test_api_watch a
+    process writes to /dev/kmsg             test_kernel_log.test_a_process_is_not_believed (tricks
+    with lines and drills: here) any bytes as a kernel line                unit/test_fuzz,
+    unit/test_forged (every message that begins with a name); forged by the kernel itself: here a
+    second line in a crash log
+    unit/test_earlier.test_a_second_line_of_a_record_is_not_believed the journal's fields
+    unit/test_journal what drivers and firmware say             unit/test_neuron_hostile,
+    unit/test_network, unit/test_polled any text from dcgmi                       unit/test_dcgm_*,
+    unit/test_checks_tool what Slurm says of jobs                   unit/test_slurm, unit/test_jobs
     files of configuration and catalogue      unit/test_fuzz_tables
 """
 
@@ -56,7 +58,8 @@ Write = Callable[[str], object]
 
 # --- another local user on the socket, and on the port
 
-# A process of another user. It is told what to do line by line, and answers so; nothing is imported after the change of user.
+# A process of another user. It is told what to do line by line, and answers so; nothing is imported
+# after the change of user.
 _PERSON = """
 import json, os, resource, socket, sys, time
 uid, groups = int(sys.argv[1]), json.loads(sys.argv[2])
@@ -138,13 +141,16 @@ class Person:
         return json.loads(self._process.stdout.readline())
 
     def hold(self, count: int, data: str = "", port: int = 0) -> int:
-        """Connect so often, say so much, and stay. How many were let in, where what they say is a whole request; else all."""
+        """Connect so often, say so much, and stay. How many were let in, where what they say is a
+        whole request; else all.
+        """
         return cast("int", self._do("hold", port, count, data, data.endswith("\r\n\r\n")))
 
     def ask(self, *requests: tuple[str, str]) -> list[tuple[int, Json]] | str:
         """Status and answer of each; or the name of the error where one could not even connect."""
         said = [
-            f"{method} {path} HTTP/1.1\r\nHost: v\r\nConnection: close\r\nContent-Length: {2 * (method == 'POST')}\r\n\r\n{'{}' * (method == 'POST')}"
+            f"{method} {path} HTTP/1.1\r\nHost: v\r\nConnection: close\r\nContent-Length:"
+            f" {2 * (method == 'POST')}\r\n\r\n{'{}' * (method == 'POST')}"
             for method, path in requests
         ]
         told = self._do("ask", said)
@@ -157,7 +163,9 @@ class Person:
 
 
 def routes(method: str) -> list[str]:
-    """All of the contract, with something that is there in place of each parameter. Not the stream, which has no end."""
+    """All of the contract, with something that is there in place of each parameter. Not the stream,
+    which has no end.
+    """
     contract = json.loads((ROOT / "agent/vitald/server/openapi.json").read_text())
     known = {"{kind}": "xid", "{code}": "79", "{id}": "1"}
     paths = [
@@ -186,7 +194,9 @@ def _group() -> str:
 
 
 def test_a_member_of_the_group_reads_all_and_changes_nothing(guarded: Node) -> None:
-    """Every route that the contract has, so that none can be added without a decision on who may use it."""
+    """Every route that the contract has, so that none can be added without a decision on who may
+    use it.
+    """
     reads, changes = routes("get"), routes("post")
     assert len(reads) >= 15
     assert len(changes) >= 8
@@ -216,7 +226,9 @@ HOLD = "GET /healthz HTTP/1.1\r\nHost: v\r\n\r\n"
 
 
 def test_a_thousand_clients_of_other_users_do_not_keep_out_root(guarded: Node) -> None:
-    """They hold what places they get, each asking just often enough. The prolog asks as root, and gets its answer at once."""
+    """They hold what places they get, each asking just often enough. The prolog asks as root, and
+    gets its answer at once.
+    """
     with ExitStack() as stack:
         people = [stack.enter_context(Person(guarded, NOBODY - number)) for number in range(6)]
         assert (
@@ -334,7 +346,9 @@ def test_half_open_connections_leave_nothing_behind(guarded: Node) -> None:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node that reads the real kernel log, past what older tests left in it, and believes no process."""
+    """A node that reads the real kernel log, past what older tests left in it, and believes no
+    process.
+    """
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
     with Node(tmp_path_factory.mktemp("strict"), kernel_log="kmsg", userspace="ignore") as node:
         node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
@@ -380,7 +394,9 @@ class Told:
 @pytest.mark.smoke
 @pytest.mark.kmsg
 def test_no_trick_makes_the_kernels_own_of_a_written_line(strict: Node, kmsg: Write) -> None:
-    """Other facilities, levels, several lines, a dictionary, prefixes of rendered logs, what sounds like a drill."""
+    """Other facilities, levels, several lines, a dictionary, prefixes of rendered logs, what sounds
+    like a drill.
+    """
     pci = fresh_pci()
     line = xid(1, pci=pci)
     with Told(strict, kmsg) as told:
@@ -421,7 +437,9 @@ def test_no_trick_makes_the_kernels_own_of_a_written_line(strict: Node, kmsg: Wr
 
 @pytest.mark.kmsg
 def test_an_announced_drill_lends_nobody_its_trust(strict: Node, kmsg: Write) -> None:
-    """One record, of exactly the announced text, as a drill; what is written beside it is a process's."""
+    """One record, of exactly the announced text, as a drill; what is written beside it is a
+    process's.
+    """
     pci, other = fresh_pci(), fresh_pci()
     drill = xid(5, pci=pci)
     with Person(strict) as member:
@@ -481,7 +499,9 @@ NAMES = (
 
 @pytest.mark.kmsg
 def test_the_kernels_own_words_about_a_process_are_no_fault(strict: Node, kmsg: Write) -> None:
-    """Facility 0, and a text that an ordinary user chose: crashes, and signals where those are printed, of processes with crafted names."""
+    """Facility 0, and a text that an ordinary user chose: crashes, and signals where those are
+    printed, of processes with crafted names.
+    """
     setting, limit = (
         Path("/proc/sys/kernel/print-fatal-signals"),
         Path("/proc/sys/kernel/printk_ratelimit"),
@@ -526,7 +546,9 @@ def test_the_kernels_own_words_about_a_process_are_no_fault(strict: Node, kmsg: 
 
 
 def test_a_line_about_what_this_machine_has_not_is_shown_with_the_reason(make_node: Make) -> None:
-    """Word for word as the kernel writes it, in a log that is followed: the machine's own sysfs says otherwise."""
+    """Word for word as the kernel writes it, in a log that is followed: the machine's own sysfs
+    says otherwise.
+    """
     require(
         Path("/sys/devices/system").is_dir()
         and not Path("/sys/devices/system/edac/mc/mc99").exists(),
@@ -537,7 +559,8 @@ def test_a_line_about_what_this_machine_has_not_is_shown_with_the_reason(make_no
     node.write("usb 1-1: x", xid(1, code=13, message="Graphics Exception"))
     wait_for_pid(node, 1)
     node.write(
-        "EDAC MC99: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+        "EDAC MC99: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0"
+        " grain:32)"
     )
     node.until(
         lambda: any(event["code"] == "edac/uncorrected" for event in node.events()),
@@ -571,7 +594,9 @@ BEGINNINGS = (
 
 @pytest.mark.kmsg
 def test_no_name_makes_a_fault_of_what_the_kernel_says(strict: Node, kmsg: Write) -> None:
-    """Twenty messages of the real kernel's, each with names that shapes begin with, as an ordinary user. Half of them come once a boot only."""
+    """Twenty messages of the real kernel's, each with names that shapes begin with, as an ordinary
+    user. Half of them come once a boot only.
+    """
     require(platform.machine() == "x86_64", "x86-64")
     before, limit = strict.status(), Path("/proc/sys/kernel/printk_ratelimit")
     require(not is_read_only(limit), f"{limit} to be writable")
@@ -587,9 +612,10 @@ def test_no_name_makes_a_fault_of_what_the_kernel_says(strict: Node, kmsg: Write
         heard |= {
             said for said in forging.WAYS.values() if any(said in record for record in told.records)
         }
-        assert {event["code"] for event in told.events} <= {"crash/segfault", "crash/trap"}, (
-            told.events
-        )
+        assert {event["code"] for event in told.events} <= {
+            "crash/segfault",
+            "crash/trap",
+        }, told.events
         assert told.findings == []
     require(len(heard) >= 6, f"a kernel that prints more than {sorted(heard)}")
     after = strict.status()
@@ -600,7 +626,9 @@ def test_no_name_makes_a_fault_of_what_the_kernel_says(strict: Node, kmsg: Write
 
 @pytest.fixture
 def image() -> Iterator[Callable[[], Path]]:
-    """An ordinary user's file system, mounted from a file, as udisks and Apptainer do for him. Where it is, after it was made or mounted again."""
+    """An ordinary user's file system, mounted from a file, as udisks and Apptainer do for him.
+    Where it is, after it was made or mounted again.
+    """
     place = Path(tempfile.mkdtemp())  # not pytest's, which only root may enter
     place.chmod(0o755)
     file, folder = place / "image", place / "mounted"
@@ -642,7 +670,9 @@ def image() -> Iterator[Callable[[], Path]]:
 def test_a_users_image_is_no_disk_of_the_node(
     strict: Node, kmsg: Write, image: Callable[[], Path]
 ) -> None:
-    """Cut short: the kernel says whose access went beyond its end, name first. And with a directory overwritten: its file system gives up."""
+    """Cut short: the kernel says whose access went beyond its end, name first. And with a directory
+    overwritten: its file system gives up.
+    """
     folder = image()
     file = folder.parent / "image"
     (folder / "data").write_bytes(os.urandom(4 << 20))
@@ -778,7 +808,9 @@ def test_the_out_of_memory_killers_words_are_no_fault_of_a_device(
 
 
 def _controllers(folder: Path) -> str:
-    """What a folder of control groups can bound; the folder of one controller of the first version has its name."""
+    """What a folder of control groups can bound; the folder of one controller of the first version
+    has its name.
+    """
     known = folder / "cgroup.controllers"
     return known.read_text() if known.exists() else folder.name
 
@@ -793,7 +825,9 @@ def _controllers(folder: Path) -> str:
 def test_nothing_is_written_through_a_link_in_the_state_folder(
     make_node: Make, tmp_path: Path, name: str, kind: str
 ) -> None:
-    """It is told, judging goes on, and once it is removed all is stored. A named pipe in the way holds up nobody either."""
+    """It is told, judging goes on, and once it is removed all is stored. A named pipe in the way
+    holds up nobody either.
+    """
     node, victim = make_node(), tmp_path / "victim"
     victim.write_bytes(b"precious\n" * 10_000)
     before = victim.read_bytes(), victim.stat().st_mtime_ns
@@ -994,7 +1028,9 @@ def _on_a_terminal(node: Node, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node where everything that can have a name has an evil one: processes, files, servers, GPUs, what dcgmi says."""
+    """A node where everything that can have a name has an evil one: processes, files, servers,
+    GPUs, what dcgmi says.
+    """
     require(shutil.which("cc") or shutil.which("gcc"), "a C compiler")
     folder = tmp_path_factory.mktemp("named")
     gpus = SimulatedNode(folder / "gpus", "h100")
@@ -1003,7 +1039,10 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         gpus.set(0, {key: f"{key} {word}"})
     with Dcgmi(folder / "bin") as dcgmi:
         dcgmi.answer("diag -r 1", Answer(stdout=f"{EVIL}\n{{{EVIL}", stderr=EVIL, exit_code=1))
-        extra = f'[dcgm]\nprogram = "{dcgmi.path}"\nlevel_1 = "off"\nlevel_2 = "off"\n[dcgm_health]\nenabled = false\n'
+        extra = (
+            f'[dcgm]\nprogram = "{dcgmi.path}"\nlevel_1 = "off"\nlevel_2 ='
+            ' "off"\n[dcgm_health]\nenabled = false\n'
+        )
         with Node(folder / "node", gpus=gpus, extra=extra) as node:
             node.write(
                 f"NVRM: Xid (PCI:0000:65:00): 79, pid=1, name={word}, GPU has fallen off the bus.",
@@ -1011,7 +1050,8 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
                 f"NVRM: Xid (PCI:0000:67:00): 9999, {word}{'A' * 7000}",
                 f"nfs: server {word.replace(' ', '')} not responding, still trying",
                 f"Out of memory: Killed process 77 ({word}) total-vm:1kB, anon-rss:1kB",
-                f"EXT4-fs error (device nvme0n1p1): ext4_find_entry:1463: inode #2: comm {word}: reading directory lblock 0",
+                f"EXT4-fs error (device nvme0n1p1): ext4_find_entry:1463: inode #2: comm {word}:"
+                " reading directory lblock 0",
                 f"INFO: task {word}:123 blocked for more than 122 seconds.",
                 f"Kernel panic - not syncing: {word}",
                 xid(2147483000),

@@ -15,7 +15,9 @@ LINES = 6000
 
 @pytest.mark.slow
 def test_status_does_not_wait_for_a_backlog(node: Node) -> None:
-    """It says `unknown` until the kernel log has been read to its end, and is told so in far less than it waits for an ordinary start."""
+    """It says `unknown` until the kernel log has been read to its end, and is told so in far less
+    than it waits for an ordinary start.
+    """
     node.stop()
     with node.log.open("a") as log:
         log.writelines(f"{line(number)}\n" for number in range(LINES))

@@ -48,7 +48,9 @@ def test_a_reboot_cures(machine: Machine) -> None:
 
 
 def test_it_came_back_after_the_reboot(machine: Machine) -> None:
-    """A finding of its own, seen in this boot; the reboot that it asked for did not hold, so another one is not asked for."""
+    """A finding of its own, seen in this boot; the reboot that it asked for did not hold, so
+    another one is not asked for.
+    """
     node = machine.node
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -91,7 +93,9 @@ def test_a_boot_is_told_once(lasting: Machine) -> None:
 
 
 def test_a_line_from_before_that_nobody_had_read(machine: Machine) -> None:
-    """The daemon was down when it came, and the node was booted since: it is not passed over in silence."""
+    """The daemon was down when it came, and the node was booted since: it is not passed over in
+    silence.
+    """
     node = machine.node
     node.write(xid(1))
     wait_for_pid(node, 1)

@@ -17,7 +17,9 @@ from tests.system.chaos import Gap, Held, Ledger, Written, account
 @pytest.mark.slow
 @pytest.mark.usefixtures("kmsg")
 def test_killed_again_and_again(tmp_path: Path) -> None:
-    """Each kind of round once. What happened, seed included, is shown where an account does not balance."""
+    """Each kind of round once. What happened, seed included, is shown where an account does not
+    balance.
+    """
     figures = chaos.run(tmp_path, rounds=8, seed=secrets.randbelow(1 << 32))
     told = json.dumps(figures, indent=2)
     assert figures["wrong"] == 0, told
@@ -28,7 +30,8 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     assert not complaints.keys() & {"source_broke", "event_not_judged", "ledger_damaged"}, told
 
 
-# Records 10 to 13 were taken; 10 and 13 were judged, 11 to 12 are told as lost at a time when the ring began with 13.
+# Records 10 to 13 were taken; 10 and 13 were judged, 11 to 12 are told as lost at a time when the
+# ring began with 13.
 TEXTS = {seq: f"fault {seq}" for seq in range(10, 14)}
 WRITTEN = Written(faults=dict(TEXTS), oldest=[(1.0, 10), (2.0, 13)])
 GAP = Gap(11, 12, 1.5, 2)

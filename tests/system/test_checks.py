@@ -1,4 +1,6 @@
-"""The checks with programs on PATH that stand for the real ones, run as the daemon runs them: started, timed, ended, read."""
+"""The checks with programs on PATH that stand for the real ones, run as the daemon runs them:
+started, timed, ended, read.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from vitald.diagnostics.checks import dcgm_health, efa_loopback, nccl, nccom
 from vitald.diagnostics.process import Programs
 from vitald.model.diagnostic import Ask, Outcome, Report
 
-# A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not go through an adapter.
+# A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not
+# go through an adapter.
 FI_PINGPONG = """\
 import json, os, socket, sys, time
 options = dict(zip(sys.argv[1:-1:2], sys.argv[2::2]))
@@ -180,7 +183,8 @@ def test_efa_blames_the_adapter_that_is_slow_or_fails(
 ) -> None:
     program("fi_pingpong", FI_PINGPONG)
     (tmp_path / "how").write_text(
-        f'{{"{adapters[0]}": {{"speed": 500.0}}, "{adapters[1]}": {{"client": "cq_readerr: Unreachable remote"}}}}'
+        f'{{"{adapters[0]}": {{"speed": 500.0}}, "{adapters[1]}": {{"client": "cq_readerr:'
+        ' Unreachable remote"}}'
     )
     report = perform(loopback(tmp_path, least_gbps=8.0))
     assert [(fault.code, fault.device) for fault in report.faults] == [
@@ -227,8 +231,9 @@ def test_dcgm_health_from_an_engine_that_is_down_to_a_failing_gpu(
     assert "set again" in perform(check).reason
     now[0] += 600.0
     (tmp_path / "how").write_text(
-        '{"watches": true, "answer": {"body": {"Overall Health": {"value": "Failure"}, "GPU": {"children": {"0": {"children": {"Errors":'
-        ' {"children": {"Memory system": {"value": "Failure", "overflow": ["a DBE", "on GPU 0"]}}}}, "value": "Failure"}}}}}}'
+        '{"watches": true, "answer": {"body": {"Overall Health": {"value": "Failure"}, "GPU":'
+        ' {"children": {"0": {"children": {"Errors": {"children": {"Memory system": {"value":'
+        ' "Failure", "overflow": ["a DBE", "on GPU 0"]}}}}, "value": "Failure"}}}}}}'
     )
     report = perform(check)
     assert [(fault.code, fault.gpu) for fault in report.faults] == [("dcgm_health/memory", 0)]

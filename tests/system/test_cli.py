@@ -1,4 +1,6 @@
-"""The command line on a real daemon: exit codes, protocols, JSON, and text that is safe and short."""
+"""The command line on a real daemon: exit codes, protocols, JSON, and text that is safe and
+short.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,9 @@ def test_colour_on_a_terminal(state: tuple[str, Node]) -> None:
 
 
 def test_trouble_fits_a_screen(node: Node) -> None:
-    """Forty findings: the worst in full, and all within a screen of 48 rows; each says what, which device, since when, the line, what to do."""
+    """Forty findings: the worst in full, and all within a screen of 48 rows; each says what, which
+    device, since when, the line, what to do.
+    """
     lines = [
         xid(number, code=13 if number % 2 else 79, pci=f"0000:{number:02x}:00", message=FALLEN * 3)
         for number in range(40)
@@ -183,7 +187,8 @@ def test_hostile_text_does_not_drive_the_terminal(shared_node: Node) -> None:
     """A process may be named anything, and its name stands in the line."""
     node = shared_node
     node.write(
-        "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=\x1b]0;owned\x07\x1b[2J\u202eevil, GPU has fallen off the bus."
+        "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=\x1b]0;owned\x07\x1b[2J\u202eevil, GPU has"
+        " fallen off the bus."
     )
     node.wait(lambda status: status["rebootRequired"])
     for verb in ("status", "check", "findings", "events", "why"):
@@ -236,7 +241,9 @@ def test_explain(shared_node: Node) -> None:
 
 
 def test_config_check(tmp_path: Path, shared_node: Node) -> None:
-    """Every mistake at once, each with its line and a suggestion; the daemon refuses the same file with the same words."""
+    """Every mistake at once, each with its line and a suggestion; the daemon refuses the same file
+    with the same words.
+    """
     wrong = tmp_path / "config.toml"
     wrong.write_text(
         '[kernel_log]\nsorce = "kmsg"\nuserspace = "yes"\n\n[metric]\nlisten = "nowhere"\n'
@@ -307,7 +314,9 @@ def test_clear_replaced(node: Node) -> None:
 
 
 def test_why(node: Node) -> None:
-    """The line, the story, the rule, the layers with the one that decides, the flags, the history; one chain for each open incident."""
+    """The line, the story, the rule, the layers with the one that decides, the flags, the history;
+    one chain for each open incident.
+    """
     node.write(*fallen_with_company(1), remap(2, "0000:66:00"))
     wait_for_pid(node, 2)
     (number,) = [finding["id"] for finding in node.findings("&code=xid/79")]
@@ -357,7 +366,9 @@ def test_why(node: Node) -> None:
     ],
 )
 def test_why_of_what_is_not_there(shared_node: Node, number: str) -> None:
-    """Refused or a usage error, in a line or two: no traceback, no silence of a daemon that answers, nothing that drives the terminal."""
+    """Refused or a usage error, in a line or two: no traceback, no silence of a daemon that
+    answers, nothing that drives the terminal.
+    """
     done = shared_node.cli("why", number)
     assert (done.returncode in (2, 69), done.stdout, "Traceback" in done.stderr) == (
         True,

@@ -1,6 +1,7 @@
 """
-Every verb as a bare machine starts it, with nothing in the environment but a path: with the daemon and without, and with an output
-that is a pipe which nobody reads, a full disk, or closed. No traceback, and never exit code 1 or 120, which are Python's.
+Every verb as a bare machine starts it, with nothing in the environment but a path: with the daemon
+and without, and with an output that is a pipe which nobody reads, a full disk, or closed. No
+traceback, and never exit code 1 or 120, which are Python's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ ABSENT = "/nonexistent/vitald.sock"
 
 @dataclass(frozen=True)
 class Call:
-    """How a verb is called, what it ends with on a node that is not fit, and whether that is told on standard output."""
+    """How a verb is called, what it ends with on a node that is not fit, and whether that is told
+    on standard output.
+    """
 
     words: str
     code: int = 0
@@ -118,7 +121,8 @@ def test_every_verb_is_here() -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_output_that_takes_nothing(ill: Node, verb: str) -> None:
     call = CALLS[verb]
-    # Whoever reads has gone: quiet, with the verb's own code; 141 where there was more to say than fits a buffer.
+    # Whoever reads has gone: quiet, with the verb's own code; 141 where there was more to say than
+    # fits a buffer.
     with closed_pipe() as pipe:
         gone = vitald(words_of(call, ill, 6), verb, stdout=pipe)
     assert gone.returncode == (READER_GONE if verb == "report" else call.code), gone.stderr
@@ -172,7 +176,9 @@ def test_without_a_verb_or_a_place_to_write(words: list[str], code: int) -> None
 
 
 def test_remarks_that_are_lost(ill: Node) -> None:
-    """They were all that there was to say: told by the exit code. Slurm drains a node whose epilog fails, so that stays 0."""
+    """They were all that there was to say: told by the exit code. Slurm drains a node whose epilog
+    fails, so that stays 0.
+    """
     with Path("/dev/full").open("w") as full:
         nothing = vitald(["events", "--kind", "sxid", "--socket", str(ill.socket)], stderr=full)
         assert (nothing.returncode, nothing.stdout) == (IO_ERROR, "")

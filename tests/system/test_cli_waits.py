@@ -1,4 +1,6 @@
-"""The command line when the daemon is not there, hangs, or is something else: it never hangs, and never says healthy."""
+"""The command line when the daemon is not there, hangs, or is something else: it never hangs, and
+never says healthy.
+"""
 
 from __future__ import annotations
 
@@ -150,9 +152,10 @@ def test_a_strange_answer_is_unknown(
                 done.stderr,
             )
         done = ask(path, "why")  # it gives no verdict, so an error may be told as one
-        assert (done.returncode in (30, 69), "Traceback" in done.stderr) == (True, False), (
-            done.stderr
-        )
+        assert (done.returncode in (30, 69), "Traceback" in done.stderr) == (
+            True,
+            False,
+        ), done.stderr
 
 
 @pytest.mark.smoke
@@ -208,7 +211,9 @@ def pid_in(line: str) -> int:
 
 
 def test_events_follow(node: Node) -> None:
-    """First what was, then what comes, as it comes; narrowed all the while; it ends when the daemon does."""
+    """First what was, then what comes, as it comes; narrowed all the while; it ends when the daemon
+    does.
+    """
     node.write(xid(1), xid(2, code=13, message="Graphics Exception"))
     wait_for_pid(node, 2)
     with following(node, "--code", "xid/79") as process:
@@ -254,7 +259,10 @@ def test_a_reader_that_goes_away(shared_node: Node) -> None:
     node = shared_node
     node.write(*(xid(number) for number in range(400)), xid(401))
     wait_for_pid(node, 401)
-    command = f"{PYTHON} -m vitald events --since 0 --json --socket {node.socket} | head -1; exit ${{PIPESTATUS[0]}}"
+    command = (
+        f"{PYTHON} -m vitald events --since 0 --json --socket {node.socket} | head -1; exit"
+        " ${PIPESTATUS[0]}"
+    )
     done = subprocess.run(
         ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=20
     )

@@ -116,7 +116,9 @@ def test_the_command_line(gpus: tuple[SimulatedNode, Node]) -> None:
 
 
 def test_a_source_that_lets_go(gpus: tuple[SimulatedNode, Node]) -> None:
-    """While nobody looks nobody knows, and who they are stays known. Comes last: it takes the shared node's GPUs away."""
+    """While nobody looks nobody knows, and who they are stays known. Comes last: it takes the
+    shared node's GPUs away.
+    """
     simulated, node = gpus
     node.request("POST", "/v1/release", {"reason": "test", "seconds": 60}, timeout=12.0)
     one = gpu(node, simulated.addresses[0])

@@ -1,6 +1,7 @@
 """
-The container and the Kubernetes manifests: what they say agrees with itself, with the code, and with what their document claims; and the two
-scripts of the image do what they are for. Whether the whole runs takes a container's runtime, and is tried by hand (packaging/container/README.md).
+The container and the Kubernetes manifests: what they say agrees with itself, with the code, and
+with what their document claims; and the two scripts of the image do what they are for. Whether the
+whole runs takes a container's runtime, and is tried by hand (packaging/container/README.md).
 """
 
 from __future__ import annotations
@@ -240,7 +241,9 @@ def test_the_probe_takes_nothing_else_for_health(tmp_path: Path, answer: bytes |
 
 
 def start(tmp_path: Path, kmsg: Path, *arguments: str) -> str:
-    """What the program sees that the image's entry point becomes: its arguments, and the file that it was handed."""
+    """What the program sees that the image's entry point becomes: its arguments, and the file that
+    it was handed.
+    """
     becomes = tmp_path / "vitald"
     becomes.write_text('#!/bin/sh\necho "$*: $(cat)"\n')
     becomes.chmod(0o755)
@@ -258,7 +261,9 @@ def start(tmp_path: Path, kmsg: Path, *arguments: str) -> str:
 
 
 def test_the_entry_point_hands_over_the_kernel_log(tmp_path: Path) -> None:
-    """To the daemon, as its standard input; other verbs keep their own, and a log that cannot be opened is said."""
+    """To the daemon, as its standard input; other verbs keep their own, and a log that cannot be
+    opened is said.
+    """
     kmsg = tmp_path / "kmsg"
     kmsg.write_text("a record")
     assert start(tmp_path, kmsg, "run", "--config", "x") == "run --config x: a record\n"

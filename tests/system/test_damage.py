@@ -1,4 +1,6 @@
-"""A real daemon over a damaged ledger that is the only evidence, and over one whose lines can be read again."""
+"""A real daemon over a damaged ledger that is the only evidence, and over one whose lines can be
+read again.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def stopped(node: Node) -> Node:
 
 @pytest.mark.smoke
 def test_one_damaged_page_makes_no_node_fit(stopped: Node) -> None:
-    """Nothing can be read again: the node is unknown until a person settles it, also after a further start."""
+    """Nothing can be read again: the node is unknown until a person settles it, also after a
+    further start.
+    """
     node = stopped
     node.log.write_text("")
     zero_table(node, "findings")

@@ -1,4 +1,6 @@
-"""Diagnostic programs that misbehave: deadlines hold, nothing is left running, and the reason is said."""
+"""Diagnostic programs that misbehave: deadlines hold, nothing is left running, and the reason is
+said.
+"""
 
 from __future__ import annotations
 
@@ -398,7 +400,8 @@ def test_who_escapes_with_another_environment_is_known_by_its_parent() -> None:
 def test_a_crowd_of_children_in_sessions_of_their_own() -> None:
     output = run(
         shell(
-            "for i in 1 2 3 4 5 6 7 8; do setsid sh -c 'sleep 300 & sleep 300 & wait' & done; sleep 0.5"
+            "for i in 1 2 3 4 5 6 7 8; do setsid sh -c 'sleep 300 & sleep 300 & wait' & done;"
+            " sleep 0.5"
         )
     )
     assert output.ended is Ended.EXITED
@@ -410,7 +413,8 @@ def test_a_crowd_of_children_in_sessions_of_their_own() -> None:
 def test_children_that_go_on_having_children() -> None:
     output = run(
         shell(
-            "setsid sh -c 'trap \"\" TERM; while :; do (setsid sleep 300 &); sleep 0.02; done' & sleep 0.2"
+            "setsid sh -c 'trap \"\" TERM; while :; do (setsid sleep 300 &); sleep 0.02; done' &"
+            " sleep 0.2"
         )
     )
     assert (output.ended, output.left) == (Ended.EXITED, ())
@@ -500,7 +504,10 @@ def _folder(path: Path) -> None:
     [
         (
             _unexecutable,
-            "cannot be run: no right to, or it is not marked executable: Permission denied (EACCES)",
+            (
+                "cannot be run: no right to, or it is not marked executable: Permission denied"
+                " (EACCES)"
+            ),
         ),
         (
             _without_interpreter,
@@ -508,7 +515,10 @@ def _folder(path: Path) -> None:
         ),
         (
             _rubbish,
-            "neither a program for this machine nor a script with an interpreter line: Exec format error (ENOEXEC)",
+            (
+                "neither a program for this machine nor a script with an interpreter line: Exec"
+                " format error (ENOEXEC)"
+            ),
         ),
         (Path.unlink, "is not there: No such file or directory (ENOENT)"),
         (_folder, "Permission denied (EACCES)"),
@@ -863,7 +873,9 @@ def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(
 def test_an_environment_that_hangs_its_reader(
     dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that of a process that hangs in the driver with its memory locked: the others are ended all the same."""
+    """As that of a process that hangs in the driver with its memory locked: the others are ended
+    all the same.
+    """
     dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="session"))
     kernel = threading.Event()
 
@@ -964,7 +976,8 @@ def test_where_sigchld_is_ignored_the_exit_code_is_not_invented() -> None:
     )
     assert (
         said
-        == "exited|None|its exit code is not known: SIGCHLD is ignored here, or somebody else took it|hello\n"
+        == "exited|None|its exit code is not known: SIGCHLD is ignored here, or somebody else took"
+        " it|hello\n"
     )
 
 
@@ -993,7 +1006,8 @@ def test_as_an_ordinary_user(tmp_path: Path) -> None:
                 said = _as_nobody(lambda: run(command(dcgmi, deadline_s=0.5)))
                 assert (
                     said
-                    == f"{Ended.DEADLINE.value} {-signal.SIGKILL} no end within 0.5 s; SIGTERM did not end it: killed"
+                    == f"{Ended.DEADLINE.value} {-signal.SIGKILL} no end within 0.5 s; SIGTERM did"
+                    " not end it: killed"
                 )
                 assert dcgmi.runs()[-1].environment["VITALD_RUN"]
                 assert dcgmi.alive() == ()

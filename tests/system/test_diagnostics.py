@@ -1,4 +1,6 @@
-"""Diagnostics end to end: the real daemon, GPUs simulated below the driver's library, and a recorded dcgmi."""
+"""Diagnostics end to end: the real daemon, GPUs simulated below the driver's library, and a
+recorded dcgmi.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,8 @@ def alive(dcgmi: Dcgmi) -> list[str]:
             word.startswith(str(dcgmi.folder)) for word in words
         ):  # empty for one that has ended
             found.append(
-                f"{Path(next(word for word in words if word.startswith(str(dcgmi.folder)))).name} {folder.name}"
+                f"{Path(next(word for word in words if word.startswith(str(dcgmi.folder)))).name}"
+                f" {folder.name}"
             )
     return sorted(found)
 

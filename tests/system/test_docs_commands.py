@@ -1,4 +1,6 @@
-"""The documents' commands, run: on a simulated node that has the real paths, as root, with a daemon of its own. See tests/doc_commands.py."""
+"""The documents' commands, run: on a simulated node that has the real paths, as root, with a daemon
+of its own. See tests/doc_commands.py.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ WORDS = {
     "PCI": "0000:65:00.0",
 }
 
-# What the machine's folders become: copies on write, of which nothing is left; and no network or process but its own.
+# What the machine's folders become: copies on write, of which nothing is left; and no network or
+# process but its own.
 _MACHINE = """
 set -e
 mount -t tmpfs tmpfs {scratch}
@@ -205,7 +208,9 @@ def test_what_a_node_is_told_works(machine: Machine, document: str) -> None:
 
 @pytest.mark.parametrize("document", with_blocks(Where.BOOTED, Where.ELSEWHERE))
 def test_what_is_run_elsewhere_is_sound(document: str) -> None:
-    """Its syntax, and the files of this repository that it names. The booted ones are run by tests/booted."""
+    """Its syntax, and the files of this repository that it names. The booted ones are run by
+    tests/booted.
+    """
     failed = [
         text
         for command in commands(document, Where.BOOTED, Where.ELSEWHERE)
@@ -242,7 +247,9 @@ def test_commands_in_the_text_are_ours(
 
 
 def refused(command: Command, capsys: pytest.CaptureFixture[str]) -> str:
-    """What argparse says against it. That more would be needed is no mistake of a text that only names a verb."""
+    """What argparse says against it. That more would be needed is no mistake of a text that only
+    names a verb.
+    """
     text = re.sub(r"\.\.\.|…", "TEXT", command.text)
     for name in sorted({*WORDS, *command.placeholders}, key=len, reverse=True):
         text = re.sub(rf"(?<![\w$.-]){name}\b", WORDS.get(name, name.lower()), text)
@@ -257,7 +264,9 @@ def refused(command: Command, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_complete_commands_in_the_guide_are_run(machine: Machine) -> None:
-    """Those of the running text that need nothing filled in that is not there: they end, with one of our codes and without a traceback."""
+    """Those of the running text that need nothing filled in that is not there: they end, with one
+    of our codes and without a traceback.
+    """
     machine.shell("vitald inject xid 79")
     failed = []
     for text in dict.fromkeys(command.text for command in spans("docs/operations.md")):
@@ -284,12 +293,15 @@ def test_the_page_of_findings_is_the_catalogues() -> None:
 
 
 def test_how_documents_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks by their place, continued lines, exit codes, placeholders; and a block whose place nobody knows is a mistake."""
+    """Blocks by their place, continued lines, exit codes, placeholders; and a block whose place
+    nobody knows is a mistake.
+    """
     monkeypatch.setattr("tests.doc_commands.ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text(
-        'Say `vitald why ID`, or `vitald check [--for prolog\\|epilog]`.\n\n```sh\nvitald clear ID \\\n  --reason "ID it is"\n'
-        "# a comment\nvitald check   # exit 10 or 20: not fit\n```\n\n```toml\nx = 1\n```\n\n```sh booted\nsystemctl reload vitald\n```\n"
+        "Say `vitald why ID`, or `vitald check [--for prolog\\|epilog]`.\n\n```sh\nvitald clear ID"
+        ' \\\n  --reason "ID it is"\n# a comment\nvitald check   # exit 10 or 20: not'
+        " fit\n```\n\n```toml\nx = 1\n```\n\n```sh booted\nsystemctl reload vitald\n```\n"
     )
     clear, check, reload = commands("page.md")
     assert (clear.line, clear.where, clear.exits, clear.placeholders) == (

@@ -1,4 +1,6 @@
-"""What this node should have: the real daemon on a Trainium machine with a card too few, and the person who says that it is right."""
+"""What this node should have: the real daemon on a Trainium machine with a card too few, and the
+person who says that it is right.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,16 @@ EXPECT = "/v1/expect"
 CONFIRM = f"{EXPECT}/confirm"
 WHY = "card 15 is out until Monday, ticket 4711"
 # A count is told after three looks, a minute apart: tests do not wait for that.
-HURRY = "import sys; from vitald.collectors import assembly; assembly._EXPECT_EVERY_S = {}; from vitald.cli import main; sys.exit(main())"
+HURRY = (
+    "import sys; from vitald.collectors import assembly; assembly._EXPECT_EVERY_S = {}; from"
+    " vitald.cli import main; sys.exit(main())"
+)
 
 
 class Machine(Node):
-    """A trn2.48xlarge. Its devices are counted every `every_s` seconds, and nothing else is looked at."""
+    """A trn2.48xlarge. Its devices are counted every `every_s` seconds, and nothing else is looked
+    at.
+    """
 
     def __init__(self, folder: Path, every_s: float = 0.1, extra: str = "") -> None:
         self.tree = NeuronTree(folder / "sys")

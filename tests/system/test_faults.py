@@ -1,14 +1,17 @@
 """
-Faults that the daemon survives: answers go on, it is said, and afterwards nothing is lost or doubled. What other files try already:
+Faults that the daemon survives: answers go on, it is said, and afterwards nothing is lost or
+doubled. What other files try already:
 
-    state disk full, read-only                test_ledger (also locked, more than can be held, newer)
-    ledger overwritten                        test_ledger (all of it, and while running); at random bytes: here
-    kill -9                                   test_chaos, test_ledger, test_boot, test_whole_node
-    no journal, one that hangs or is damaged  unit/test_earlier, unit/test_journal, test_history.test_without_a_journal_all_is_counted
-    clock stepped                             unit/test_pipeline, scenarios (judgement), unit/test_schedule (diagnostics); on a whole daemon: here
-    files that hang                           test_whole_node, unit/test_polled
-    a driver that hangs or crashes            test_nvml_worker; its worker killed again and again on a whole node: here
-    the daemon gets no turn                   test_nvml_worker (one source); on a whole node: here
+    state disk full, read-only                test_ledger (also locked, more than can be held,
+    newer) ledger overwritten                        test_ledger (all of it, and while running); at
+    random bytes: here kill -9                                   test_chaos, test_ledger, test_boot,
+    test_whole_node no journal, one that hangs or is damaged  unit/test_earlier, unit/test_journal,
+    test_history.test_without_a_journal_all_is_counted clock stepped
+    unit/test_pipeline, scenarios (judgement), unit/test_schedule (diagnostics); on a whole daemon:
+    here files that hang                           test_whole_node, unit/test_polled a driver that
+    hangs or crashes            test_nvml_worker; its worker killed again and again on a whole node:
+    here the daemon gets no turn                   test_nvml_worker (one source); on a whole node:
+    here
 """
 
 from __future__ import annotations
@@ -77,7 +80,9 @@ def told(node: Node) -> Counter[tuple[str, str]]:
 
 @pytest.mark.smoke
 def test_the_state_folder_is_removed(make_node: Make) -> None:
-    """What was stored in it is gone; what stands is stored anew at once, and told. SQLite itself goes on writing to the removed file."""
+    """What was stored in it is gone; what stands is stored anew at once, and told. SQLite itself
+    goes on writing to the removed file.
+    """
     node = make_node()
     node.start()
     node.write(xid(1), xid(2), xid(3, pci="0000:66:00"))
@@ -190,7 +195,9 @@ def disks(make_node: Make, tmp_path: Path) -> Iterator[tuple[Node, Disks, Path]]
 
 
 def test_the_state_disk_is_taken_away_and_comes_back(disks: tuple[Node, Disks, Path]) -> None:
-    """Meanwhile nothing is written to what lies underneath; then all is stored, once, where the rest is."""
+    """Meanwhile nothing is written to what lies underneath; then all is stored, once, where the
+    rest is.
+    """
     node, made, disk = disks
     made.unmount()
     node.until(lambda: "vitald/ledger_failed" in open_codes(node), 15.0, "it to be noticed")
@@ -268,7 +275,9 @@ def told_of_itself(pipeline: Pipeline) -> set[str]:
 
 
 async def fill(folder: Path, killed: Path) -> list[Stand]:
-    """A ledger with some history, and as a kill would have left it. What stood after each commit."""
+    """A ledger with some history, and as a kill would have left it. What stood after each
+    commit.
+    """
     stood = []
     async with running(folder) as pipeline:
         for number in range(72):
@@ -331,10 +340,13 @@ async def outcome(base: Path, seed: int, stood: list[Stand], work: Path) -> tupl
         return what, "it can never be written again"
     if own & {"vitald/ledger_replaced", "vitald/ledger_lost"}:
         kept = {path.read_bytes() for path in work.iterdir() if "damaged" in path.name}
-        # Of one that was killed SQLite may have moved the log into the file before the damage was seen.
-        return what, "replaced" if content & kept or (
-            kept and base.name == "killed"
-        ) else "the damaged file was not kept"
+        # Of one that was killed SQLite may have moved the log into the file before the damage was
+        # seen.
+        return what, (
+            "replaced"
+            if content & kept or (kept and base.name == "killed")
+            else "the damaged file was not kept"
+        )
     if found == stood[-1]:
         return what, "same"
     return what, f"silent: {set(stood[-1]) - set(found)} lost, {set(found) - set(stood[-1])} new"
@@ -342,7 +354,9 @@ async def outcome(base: Path, seed: int, stood: list[Stand], work: Path) -> tupl
 
 @pytest.mark.parametrize("begin", [0, 40, 80])
 def test_a_ledger_damaged_at_random_bytes_is_never_lost_in_silence(begin: int) -> None:
-    """Never a crash nor a hang: the same stands, or it is told and the damaged file kept. Rows that can be read are rescued."""
+    """Never a crash nor a hang: the same stands, or it is told and the damaged file kept. Rows that
+    can be read are rescued.
+    """
     folder = Path(
         tempfile.mkdtemp(
             prefix="vitald-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -416,7 +430,8 @@ def test_an_index_that_lacks_a_row_hides_no_finding(tmp_path: Path) -> None:
             ) as ledger:
                 ledger.execute("PRAGMA writable_schema = ON")
                 ledger.execute(
-                    "UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'findings_open'",
+                    "UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name ="
+                    " 'findings_open'",
                     (former, now),
                 )
             if now == "= 'nobody'":
@@ -438,7 +453,9 @@ def test_an_index_that_lacks_a_row_hides_no_finding(tmp_path: Path) -> None:
 
 
 def test_a_log_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
-    """A signal or a power cut in the middle of a write, at any byte: what had been committed before it stands, and nothing is said."""
+    """A signal or a power cut in the middle of a write, at any byte: what had been committed before
+    it stands, and nothing is said.
+    """
 
     async def work() -> None:
         stood = await fill(tmp_path / "clean", tmp_path / "killed")
@@ -601,8 +618,10 @@ DAY = 86400.0
 def test_the_clock_is_stepped_a_day_and_back(
     make_node: Make, shim: Shim, tmp_path: Path, seconds: float
 ) -> None:
-    """Open findings, and quiet times that run: nothing ends or begins by the clock alone, nobody looks stale, and what happens afterwards
-    is counted where it belongs. A kill in between changes nothing."""
+    """Open findings, and quiet times that run: nothing ends or begins by the clock alone, nobody
+    looks stale, and what happens afterwards is counted where it belongs. A kill in between changes
+    nothing.
+    """
     node = make_node(gpus=SimulatedNode(tmp_path / "gpus", "h100"))
     node.environment |= shim.environment
     node.start()
@@ -698,7 +717,9 @@ def test_the_kernel_log_cannot_be_read_any_more(
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "file", "pipe", "socket", "null", "zero"])
 def test_what_stands_in_place_of_the_kernel_log_is_none(make_node: Make, kind: str) -> None:
-    """Misconfigured, or a container without the device. Silence is not health, and neither is an endless stream of nothing."""
+    """Misconfigured, or a container without the device. Silence is not health, and neither is an
+    endless stream of nothing.
+    """
     node = make_node(kernel_log="kmsg")
     path = node.folder / "kmsg"
     if kind == "folder":
@@ -769,7 +790,9 @@ def states(node: Node, names: Collection[str] = LOOKS) -> set[str]:
 def test_parts_of_the_kernels_files_cannot_be_read(
     whole: Node, tree: WholeTree, shim: Shim, part: str, error: int
 ) -> None:
-    """Nobody is missing, lost or ill for that; nobody is healthy either. Afterwards all is as it was."""
+    """Nobody is missing, lost or ill for that; nobody is healthy either. Afterwards all is as it
+    was.
+    """
     prefix = {
         "sys": str(tree.root),
         "proc": str(tree.proc.root),
@@ -792,7 +815,9 @@ def test_parts_of_the_kernels_files_cannot_be_read(
 
 
 def test_no_file_can_be_opened_any_more(whole: Node, tree: WholeTree) -> None:
-    """The limit on descriptors is reached: who is connected is answered, no device is lost, and all recovers when there is room."""
+    """The limit on descriptors is reached: who is connected is answered, no device is lost, and all
+    recovers when there is room.
+    """
     assert whole.process is not None
     pid = whole.process.pid
     before, limits = told(whole), resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -824,7 +849,9 @@ def test_no_file_can_be_opened_any_more(whole: Node, tree: WholeTree) -> None:
 
 
 def test_the_daemon_gets_no_turn_for_a_while(whole: Node, tree: WholeTree) -> None:
-    """Six deadlines of each source. It was not the devices that hung, and what happened meanwhile is judged."""
+    """Six deadlines of each source. It was not the devices that hung, and what happened meanwhile
+    is judged.
+    """
     before = told(whole)
     with whole.frozen():
         whole.write(xid(1))
@@ -838,7 +865,9 @@ def test_the_daemon_gets_no_turn_for_a_while(whole: Node, tree: WholeTree) -> No
 
 @pytest.mark.slow
 def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path: Path) -> None:
-    """A new one is begun each time, at a pace; the GPUs are not blamed, the kernel log is judged meanwhile, and nothing piles up."""
+    """A new one is begun each time, at a pace; the GPUs are not blamed, the kernel log is judged
+    meanwhile, and nothing piles up.
+    """
     node = make_node(gpus=SimulatedNode(tmp_path / "gpus", "h100"))
     node.start()
     node.wait(lambda status: status["status"] == "healthy", 15.0)

@@ -1,4 +1,6 @@
-"""A followed file that grows, is rotated, truncated, missing: each line once, whatever happens in between."""
+"""A followed file that grows, is rotated, truncated, missing: each line once, whatever happens in
+between.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Make = Callable[..., Node]
 
 
 class Story:
-    """What one test writes and sees: the Xids of a GPU of its own, on a node that others have used before."""
+    """What one test writes and sees: the Xids of a GPU of its own, on a node that others have used
+    before.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node, self.log, self.pci = node, node.log, fresh_pci()
@@ -36,7 +40,9 @@ class Story:
         self.node.until(lambda: pid in self.seen(), 15.0, f"line {pid}, with {self.seen()} seen")
 
     def expect(self, *wanted: int) -> None:
-        """These lines in this order, each once. The last is waited for, so what should not come has had its time."""
+        """These lines in this order, each once. The last is waited for, so what should not come has
+        had its time.
+        """
         self.wait(wanted[-1])
         assert self.seen() == [*wanted]
         assert [finding["count"] for finding in about(self.node.findings(), self.pci)] == [
@@ -230,7 +236,9 @@ def test_the_rest_of_an_over_long_line_is_no_line(story: Story, length: int) -> 
 
 
 def test_bytes_that_are_no_text(story: Story) -> None:
-    """NUL, latin-1, lone continuation bytes, a carriage return: kept apart from the lines around them."""
+    """NUL, latin-1, lone continuation bytes, a carriage return: kept apart from the lines around
+    them.
+    """
     first, second = story.line(1).encode(), story.line(2).encode()
     with story.log.open("ab") as log:
         log.write(
@@ -241,7 +249,9 @@ def test_bytes_that_are_no_text(story: Story) -> None:
 
 
 def test_every_form_of_line(story: Story) -> None:
-    """dmesg, journalctl, syslog and raw records in one file; another program's line is not the kernel's."""
+    """dmesg, journalctl, syslog and raw records in one file; another program's line is not the
+    kernel's.
+    """
     story.node.write(
         f"[    5.123456] {story.line(1)}",
         f"Nov 20 13:48:08 node17 kernel: {story.line(2)}",
@@ -275,7 +285,9 @@ def test_missing_then_there(make_node: Make) -> None:
 
 
 def test_not_healthy_before_the_whole_file_was_judged(make_node: Make) -> None:
-    """The fault stands at the end of a long file; until it is read nobody is told that the node is well."""
+    """The fault stands at the end of a long file; until it is read nobody is told that the node is
+    well.
+    """
     node = make_node()
     chance = random.Random(1)
     node.write(*(ordinary(chance.randrange(10**9)) for _ in range(200_000)), xid(1))

@@ -1,4 +1,6 @@
-"""The GPUs on the socket, the port and the command line: the real daemon over the simulated library."""
+"""The GPUs on the socket, the port and the command line: the real daemon over the simulated
+library.
+"""
 
 from __future__ import annotations
 
@@ -334,7 +336,9 @@ def test_a_gpu_comes_back(make_pair: Callable[..., Pair]) -> None:
 
 
 def test_a_lost_gpu_stays_lost_whoever_clears_it(make_pair: Callable[..., Pair]) -> None:
-    """At the next look it is open again, and says who cleared it; after a restart too. Accepted, it is shown and counts for nothing."""
+    """At the next look it is open again, and says who cleared it; after a restart too. Accepted, it
+    is shown and counts for nothing.
+    """
     gpus, node = make_pair()
     gpus.lose(5)
     node.wait(lambda status: status["status"] == "unhealthy", 10.0)
@@ -501,7 +505,9 @@ def test_others_may_look_and_not_touch(shared: Pair) -> None:
 
 
 def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
-    """Once it is answered no process of ours holds the driver; it comes back by itself; both are kept as events."""
+    """Once it is answered no process of ours holds the driver; it comes back by itself; both are
+    kept as events.
+    """
     _, node = make_pair()
     (before,) = workers(node)
     begun = time.monotonic()
@@ -533,7 +539,9 @@ def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
 def test_the_answer_is_not_ahead_of_the_status(
     make_node: Callable[..., Node], tmp_path: Path
 ) -> None:
-    """Whoever was told that the GPUs are free reads nothing else; between a commit and its show is a moment, here a long one."""
+    """Whoever was told that the GPUs are free reads nothing else; between a commit and its show is
+    a moment, here a long one.
+    """
     node = make_node(gpus=SimulatedNode(tmp_path / "gpus", "t4"))
     node.command[1:3] = ["-c", SLOW_TO_SHOW]
     node.start()
@@ -568,7 +576,9 @@ def test_taken_back_earlier(make_pair: Callable[..., Pair]) -> None:
 
 
 def test_several_at_once(make_pair: Callable[..., Pair]) -> None:
-    """Each is answered, and the last one to be over ends it; the daemon has its hands free all the while."""
+    """Each is answered, and the last one to be over ends it; the daemon has its hands free all the
+    while.
+    """
     gpus, node = make_pair("a100")
     for seconds, wanted in (
         (3.0, ()),
@@ -668,7 +678,9 @@ def test_one_that_hangs_alone_is_let_go_of(make_pair: Callable[..., Pair]) -> No
 
 
 def test_demo(tmp_path: Path) -> None:
-    """To its end, with everything that it shows of faults marked as simulated, and nothing left behind."""
+    """To its end, with everything that it shows of faults marked as simulated, and nothing left
+    behind.
+    """
     environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1", "COLUMNS": "120"}
     command = [PYTHON, "-m", "vitald", "demo", "--pause", "0"]
     done = subprocess.run(

@@ -1,4 +1,6 @@
-"""What the ring lost while the daemon was down, out of the journal: every fault once, and what the journal lacks is counted."""
+"""What the ring lost while the daemon was down, out of the journal: every fault once, and what the
+journal lacks is counted.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Record:
 
 @dataclass
 class Reader:
-    """Reads the real ring along, strangers' records included, so that it knows what the journal would."""
+    """Reads the real ring along, strangers' records included, so that it knows what the journal
+    would.
+    """
 
     fd: int = -1
     seen: list[Record] = field(default_factory=list)
@@ -122,7 +126,9 @@ class Away:
             return found
 
     def has(self, wanted: int) -> bool:
-        """Whether so many are; not to be known in the moment in which the daemon opens a ledger that it left when it was killed."""
+        """Whether so many are; not to be known in the moment in which the daemon opens a ledger
+        that it left when it was killed.
+        """
         with suppress(sqlite3.OperationalError):
             return self.stored() >= wanted
         return False
@@ -135,7 +141,9 @@ class Away:
         return [fields for fields in told if fields["last_seq"] > self.place]
 
     def holds(self, lacking: Callable[[Record], bool], *, killed: bool) -> None:
-        """Every fault once, but for those that neither journal nor ring had: and exactly so many records are told as lost."""
+        """Every fault once, but for those that neither journal nor ring had: and exactly so many
+        records are told as lost.
+        """
         wait_for_pid(self.node, self.last_pid, 60.0)
         self.reader.read()
         seen = Counter(
@@ -292,7 +300,9 @@ def test_a_container_is_booted_on_a_host_that_is_not(
 
 
 def former(machine: Machine, boot: str, records: list[str]) -> None:
-    """The daemon had read the first of the records of a boot an hour ago; the journal has them all."""
+    """The daemon had read the first of the records of a boot an hour ago; the journal has
+    them all.
+    """
     node, began = machine.node, time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - 3600
     read = zlib.crc32(records[0].encode())
     with closing(sqlite3.connect(node.state / "ledger.db")) as db, db:
@@ -315,7 +325,9 @@ def told(node: Node, code: str) -> list[Json]:
 
 
 def test_the_end_of_a_former_boot(machine: Machine) -> None:
-    """A fault that nobody had read before the node was booted: told, and cured by the boot that came after it."""
+    """A fault that nobody had read before the node was booted: told, and cured by the boot that
+    came after it.
+    """
     node, pci, boot = machine.node, fresh_pci(), str(uuid4())
     node.start()
     node.stop(signal.SIGKILL)
@@ -338,7 +350,9 @@ def test_the_end_of_a_former_boot(machine: Machine) -> None:
 
 
 def test_a_crash_log_is_told_in_one_boot_only(machine: Machine) -> None:
-    """Firmware without a clock dates it by the boot in which it is read, and keeps it for the next ones."""
+    """Firmware without a clock dates it by the boot in which it is read, and keeps it for the next
+    ones.
+    """
     node, pci = machine.node, fresh_pci()
     node.configure("[paths]", f'[paths]\nsysfs = "{node.folder / "sys"}"')
     crash = node.folder / "sys/fs/pstore/dmesg-erst-7001"

@@ -1,4 +1,6 @@
-"""Incidents, and what the socket says about how a finding came to be: one story is told once, whole, and as it ended."""
+"""Incidents, and what the socket says about how a finding came to be: one story is told once,
+whole, and as it ended.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def untold(status: Json) -> set[object]:
 
 @pytest.mark.smoke
 def test_one_story_is_one_line(told: Node) -> None:
-    """Forty-two lines of one GPU: one reason, one incident with its cause first, and the remap beside it."""
+    """Forty-two lines of one GPU: one reason, one incident with its cause first, and the remap
+    beside it.
+    """
     status = told.status()
     conforms("NodeStatus", status)
     gone, waiting = status["incidents"]
@@ -83,9 +87,10 @@ def test_one_story_is_one_line(told: Node) -> None:
         "maintenance",
         "",
     )
-    assert [one["code"] for one in about(told.findings(), GONE)] == ["xid/79", "xid/154"], (
-        "an echo has no finding of its own"
-    )
+    assert [one["code"] for one in about(told.findings(), GONE)] == [
+        "xid/79",
+        "xid/154",
+    ], "an echo has no finding of its own"
     assert told.metric("vitald_incidents") == 2
     assert told.metric("vitald_findings_escalated") == 0
 
@@ -107,7 +112,9 @@ def test_incidents(told: Node) -> None:
 
 
 def test_an_incident_that_is_over(node: Node) -> None:
-    """Its findings are closed: it has gone from the status, and stays in the list as long as a late line could join it."""
+    """Its findings are closed: it has gone from the status, and stays in the list as long as a late
+    line could join it.
+    """
     node.write(*fallen_with_company(1))
     wait_for_pid(node, 1)
     node.until(lambda: len(node.findings()) == 2, 5.0, "both findings")
@@ -156,8 +163,9 @@ def test_a_ledger_from_before_there_were_incidents(make_node: Make) -> None:
     with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
         ledger.executescript(f"{MIGRATIONS[0]}; PRAGMA journal_mode = WAL; PRAGMA user_version = 1")
         ledger.execute(
-            "INSERT INTO findings VALUES (1, 'gpu/0000:65:00.0', 'xid/79', 'xid', 'reboot_node', 'now', 1.0, 1.0, 1, ?, 'GPU has fallen off the"
-            " bus', 'NVRM: Xid (PCI:0000:65:00): 79', '{}', 'open', NULL, NULL, NULL)",
+            "INSERT INTO findings VALUES (1, 'gpu/0000:65:00.0', 'xid/79', 'xid', 'reboot_node',"
+            " 'now', 1.0, 1.0, 1, ?, 'GPU has fallen off the bus', 'NVRM: Xid (PCI:0000:65:00):"
+            " 79', '{}', 'open', NULL, NULL, NULL)",
             (open("/proc/sys/kernel/random/boot_id").read().strip(),),
         )
         ledger.commit()
@@ -218,7 +226,9 @@ def test_why_of_many_events(node: Node) -> None:
 
 
 def test_why_cleared(node: Node) -> None:
-    """It raises nothing any more; who closed it and why is the last of its changes. The next one is another story."""
+    """It raises nothing any more; who closed it and why is the last of its changes. The next one is
+    another story.
+    """
     node.write(dbe(1))
     wait_for_pid(node, 1)
     node.request("POST", "/v1/findings/1/clear", {"reason": "wrong slot"})
@@ -234,7 +244,9 @@ def test_why_cleared(node: Node) -> None:
 
 
 def test_why_escalated(make_node: Make) -> None:
-    """The reboot that it asked for did not hold: the ladder's word stands beside the table's, and the history has both."""
+    """The reboot that it asked for did not hold: the ladder's word stands beside the table's, and
+    the history has both.
+    """
     machine = Machine(make_node())
     node = machine.node
     node.start()
@@ -262,7 +274,9 @@ def test_why_escalated(make_node: Make) -> None:
 
 
 def test_why_shows_only_its_own_events(node: Node) -> None:
-    """A drill beside the real thing, and a line that nobody believed: neither is evidence for the other's finding."""
+    """A drill beside the real thing, and a line that nobody believed: neither is evidence for the
+    other's finding.
+    """
     drill = xid(4001)
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -280,7 +294,9 @@ def test_why_shows_only_its_own_events(node: Node) -> None:
 
 
 def test_why_while_the_ledger_cannot_be_written(make_node: Make) -> None:
-    """What is open in memory only is open: whoever asks is not told that there is no such finding."""
+    """What is open in memory only is open: whoever asks is not told that there is no such
+    finding.
+    """
     node = make_node()
     disk = Disk(node.state)
     disk.mount("1m")
@@ -343,7 +359,9 @@ def test_a_finding_that_is_not_there(told: Node) -> None:
 
 
 def test_remedy(make_node: Make) -> None:
-    """Begun, audited, shown; it still counts; the same fault again means that it did not hold; the reboot ends it."""
+    """Begun, audited, shown; it still counts; the same fault again means that it did not hold; the
+    reboot ends it.
+    """
     machine = Machine(make_node())
     node = machine.node
     node.start()
@@ -419,7 +437,9 @@ def test_a_remedy_without_a_reason(told: Node, body: object) -> None:
 
 
 def test_replaced(node: Node) -> None:
-    """Another board is in the slot: every finding of the old one is closed, and its record does not count against the new one."""
+    """Another board is in the slot: every finding of the old one is closed, and its record does not
+    count against the new one.
+    """
     node.write(xid(1), remap(2), xid(3, pci=WAITING))
     wait_for_pid(node, 3)
     assert {one["component"] for one in node.status()["suspects"]} == {
@@ -446,7 +466,9 @@ def test_replaced(node: Node) -> None:
 
 
 def test_a_drill_replaces_no_board(node: Node) -> None:
-    """To close a drill with `replaced` is refused: it must neither close what is real nor put the device's record away."""
+    """To close a drill with `replaced` is refused: it must neither close what is real nor put the
+    device's record away.
+    """
     drill = xid(4001)
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -470,7 +492,9 @@ def test_a_drill_replaces_no_board(node: Node) -> None:
 
 
 def test_what_the_answer_is_for(make_node: Make) -> None:
-    """A reset that waits: fit while the job runs, due before the next one and after this one; and each part says the same."""
+    """A reset that waits: fit while the job runs, due before the next one and after this one; and
+    each part says the same.
+    """
     node = make_node()
     node.start()
     node.write(dbe(1), remap(2))
@@ -481,9 +505,10 @@ def test_what_the_answer_is_for(make_node: Make) -> None:
         ("epilog", "unhealthy", 20),
     ):
         answer = node.get(f"/v1/status?for={work}")
-        assert (answer["status"], node.cli("check", "--for", work).returncode) == (status, code), (
-            work
-        )
+        assert (answer["status"], node.cli("check", "--for", work).returncode) == (
+            status,
+            code,
+        ), work
         assert node.cli("check", "--for", work, "--as", "slurm").returncode == (1 if code else 0), (
             work
         )
@@ -502,7 +527,9 @@ def test_what_the_answer_is_for(make_node: Make) -> None:
 
 
 def test_a_component_is_judged_for_the_same_work(node: Node) -> None:
-    """Before a job the node is unfit for this GPU's sake: the GPU cannot be merely degraded in the same answer."""
+    """Before a job the node is unfit for this GPU's sake: the GPU cannot be merely degraded in the
+    same answer.
+    """
     node.write(dbe(1), remap(2))
     wait_for_pid(node, 2)
     listed = {one["name"]: one["status"] for one in node.get("/v1/status?for=prolog")["components"]}
@@ -518,7 +545,9 @@ TRIAL = (
 
 
 def test_a_rule_on_trial(make_node: Make) -> None:
-    """What it would have asked for is shown and asks for nothing; it ends with the trial, and leaves no trace among what was real."""
+    """What it would have asked for is shown and asks for nothing; it ends with the trial, and
+    leaves no trace among what was real.
+    """
     node = make_node(extra=TRIAL)
     node.start()
     node.write(xid(1))
@@ -591,7 +620,9 @@ def test_metrics_follow_the_incidents(node: Node) -> None:
 
 @pytest.mark.slow
 def test_a_record_has_an_end(node: Node) -> None:
-    """One device and processes without end: what is stored of it is bounded, as a start reads all of it."""
+    """One device and processes without end: what is stored of it is bounded, as a start reads all
+    of it.
+    """
     node.write(*(xid(pid, code=13, message="Graphics Exception") for pid in range(3000)))
     wait_for_pid(node, 2999, 30.0)
     with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:

@@ -1,4 +1,6 @@
-"""Drills on the real kernel log: announced, taken once, marked wherever they show, over by themselves."""
+"""Drills on the real kernel log: announced, taken once, marked wherever they show, over by
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.system.people import cli_as_nobody
 pytestmark = pytest.mark.kmsg
 Write = Callable[[str], object]
 
-# A command whose own descriptor has used up what the kernel's limit gives it: the limit counts per open file.
+# A command whose own descriptor has used up what the kernel's limit gives it: the limit counts per
+# open file.
 _EXHAUSTED = """
 import os, sys
 opened = os.open
@@ -45,7 +48,9 @@ def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture
 def careful(production: Node, kmsg: Write) -> Node:
-    """A node as in production: it does not believe what processes write. The kernel's limit on writers is off."""
+    """A node as in production: it does not believe what processes write. The kernel's limit on
+    writers is off.
+    """
     return production
 
 
@@ -108,7 +113,9 @@ def test_over_by_itself(careful: Node) -> None:
 
 @pytest.mark.smoke
 def test_only_the_announced_record_is_taken(careful: Node, kmsg: Write) -> None:
-    """The same text again, during the drill and after it, is any process's: shown, and judged by nobody."""
+    """The same text again, during the drill and after it, is any process's: shown, and judged by
+    nobody.
+    """
     node, pci = careful, fresh_pci()
     number = drill(node, pci)
     line = str(about(node.events(), pci)[0]["raw"])

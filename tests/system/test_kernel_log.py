@@ -31,7 +31,9 @@ Make = Callable[..., Node]
 
 @pytest.fixture(scope="module")
 def believing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node that has passed what older tests left in the ring, and believes what processes write from now on."""
+    """A node that has passed what older tests left in the ring, and believes what processes write
+    from now on.
+    """
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
     with Node(tmp_path_factory.mktemp("node"), kernel_log="kmsg", userspace="ignore") as node:
         node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
@@ -42,7 +44,9 @@ def believing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.mark.smoke
 def test_a_gpu_falls_off_the_bus(believing: Node, kmsg: Write) -> None:
-    """True everywhere, still true and not doubled after a restart; cleared by a person it stays so, though the line is still there."""
+    """True everywhere, still true and not doubled after a restart; cleared by a person it stays so,
+    though the line is still there.
+    """
     node, pci = believing, fresh_pci()
     line = xid(1234, pci=pci)
     assert not node.status()["rebootRequired"]
@@ -122,7 +126,9 @@ def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
 def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(
     make_node: Make, kmsg: Write
 ) -> None:
-    """As guides and audits test an agent. Who wrote it is shown everywhere; no more lines of the kind change anything."""
+    """As guides and audits test an agent. Who wrote it is shown everywhere; no more lines of the
+    kind change anything.
+    """
     node, pci = make_node(kernel_log="kmsg", userspace="ignore"), fresh_pci()
     node.start()  # past what older tests left in the ring
     node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
@@ -159,10 +165,13 @@ def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(
 
 
 def test_escaped_bytes(believing: Node, kmsg: Write) -> None:
-    """A process name of any bytes: the field has it as it was, the raw line only what is safe to print."""
+    """A process name of any bytes: the field has it as it was, the raw line only what is safe to
+    print.
+    """
     node, pci = believing, fresh_pci()
     kmsg(
-        f"<3>NVRM: Xid (PCI:{pci}): 79, pid=7, name=h\xe9llo\\\t\x1b[2J, GPU has fallen off the bus."
+        f"<3>NVRM: Xid (PCI:{pci}): 79, pid=7, name=h\xe9llo\\\t\x1b[2J, GPU has fallen off the"
+        " bus."
     )
     node.until(lambda: about(node.events(), pci), 10.0, "the event")
     (event,) = about(node.events(), pci)
@@ -193,7 +202,9 @@ def gaps_of(event: Json) -> list[tuple[int, int]]:
     "lines", [20_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
 )
 def test_flood(believing: Node, kmsg: Write, lines: int) -> None:
-    """A hundred Xids in a flood: each is judged, or its number lies in a span that is told as lost. Memory stays flat."""
+    """A hundred Xids in a flood: each is judged, or its number lies in a span that is told as lost.
+    Memory stays flat.
+    """
     node = believing
     node.restart()  # for counters, gaps and memory of its own
     domain, end = f"{secrets.randbelow(0xEFFF) + 0x1000:04x}", fresh_pid()

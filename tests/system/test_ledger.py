@@ -1,4 +1,6 @@
-"""The ledger when the disk is full, read-only, damaged or newer: judging goes on, it is said, and nothing is lost."""
+"""The ledger when the disk is full, read-only, damaged or newer: judging goes on, it is said, and
+nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def small(make_node: Make) -> Iterator[tuple[Node, Disk]]:
 
 @pytest.mark.smoke
 def test_open_findings_survive(node: Node) -> None:
-    """As they stood, however the daemon ended: count, time, line, and what a person cleared stays cleared."""
+    """As they stood, however the daemon ended: count, time, line, and what a person cleared stays
+    cleared.
+    """
     node.write(xid(1), xid(2), xid(3, pci="0000:66:00"))
     wait_for_pid(node, 3)
     node.request("POST", "/v1/findings/2/clear", {"reason": "replaced"})
@@ -49,7 +53,9 @@ def test_open_findings_survive(node: Node) -> None:
 
 @pytest.mark.smoke
 def test_full_disk(small: tuple[Node, Disk]) -> None:
-    """It is said at once, the new fault counts, and when there is room again everything is on disk, once and in order."""
+    """It is said at once, the new fault counts, and when there is room again everything is on disk,
+    once and in order.
+    """
     node, disk = small
     node.start()
     node.write(xid(0, code=13, message="Graphics Exception"))
@@ -83,7 +89,9 @@ def test_full_disk(small: tuple[Node, Disk]) -> None:
 
 @pytest.mark.slow
 def test_stop_with_a_full_disk(small: tuple[Node, Disk]) -> None:
-    """What could not be stored is read again from the source: the place in it was not stored either."""
+    """What could not be stored is read again from the source: the place in it was not stored
+    either.
+    """
     node, disk = small
     node.start()
     disk.fill()
@@ -125,7 +133,9 @@ def test_read_only_from_the_start(small: tuple[Node, Disk]) -> None:
 
 
 def test_what_was_known_is_known_on_a_read_only_disk(small: tuple[Node, Disk]) -> None:
-    """A disk that fails is remounted read-only: the fault from before must not be forgotten by the next start."""
+    """A disk that fails is remounted read-only: the fault from before must not be forgotten by the
+    next start.
+    """
     node, disk = small
     node.start()
     node.write(xid(1))
@@ -150,7 +160,9 @@ def test_what_was_known_is_known_on_a_read_only_disk(small: tuple[Node, Disk]) -
 
 @pytest.mark.slow
 def test_locked_by_somebody(shared_node: Node) -> None:
-    """A person has it open and holds the lock: judging goes on, and everything is stored once the lock is let go."""
+    """A person has it open and holds the lock: judging goes on, and everything is stored once the
+    lock is let go.
+    """
     node = shared_node
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -262,7 +274,9 @@ def test_killed_in_the_middle_of_a_burst(node: Node) -> None:
 
 @pytest.mark.slow
 def test_the_oldest_make_room(node: Node) -> None:
-    """Above the size that the configuration allows the oldest events go; open findings stay, counts and all."""
+    """Above the size that the configuration allows the oldest events go; open findings stay, counts
+    and all.
+    """
     node.write(
         xid(0),
         *(

@@ -86,7 +86,8 @@ def test_counters(node: Node) -> None:
     )
     node.write("nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 38 LTSSM Fault Up")
     node.write(
-        "nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Severity 1 Engine instance 38 Sub-engine instance 00"
+        "nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Severity 1 Engine instance 38 Sub-engine"
+        " instance 00"
     )
     node.write(xid(4, code=31, pci="0000:67:00", message="-"))
     wait_for_pid(node, 4)
@@ -145,7 +146,9 @@ def test_everything_that_the_issue_names(shared_node: Node) -> None:
 
 @pytest.mark.slow
 def test_codes_without_end(node: Node) -> None:
-    """Hostile lines cannot make series without end: beyond a bound they are counted as `other`, and none is lost."""
+    """Hostile lines cannot make series without end: beyond a bound they are counted as `other`, and
+    none is lost.
+    """
     node.write(*(xid(number, code=1000 + number) for number in range(3000)))
     wait_for_pid(node, 2999, 30.0)
     series = [

@@ -1,4 +1,6 @@
-"""What each of NVML's signals comes to: real worker, real binding, simulated library; source and judge as in the daemon."""
+"""What each of NVML's signals comes to: real worker, real binding, simulated library; source and
+judge as in the daemon.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ def library() -> None:
 
 @dataclass(frozen=True)
 class Signal:
-    """Values that GPUs of a node have, one GPU each, and what is found: "code action", several by commas, or nothing.
+    """Values that GPUs of a node have, one GPU each, and what is found: "code action", several by
+    commas, or nothing.
 
     `gone`: the keys whose call is then no longer supported. That must end nothing.
     """
@@ -438,7 +441,9 @@ def test_what_is_found(name: str, signals: Outcomes) -> None:
 
 
 async def tried(signal: Signal, folder: Path) -> None:
-    """What is found. Then the call is no longer supported, which ends nothing; then all is well, which ends what lasted, and no count."""
+    """What is found. Then the call is no longer supported, which ends nothing; then all is well,
+    which ends what lasted, and no count.
+    """
     node = SimulatedNode(folder, signal.profile, len(signal.cases))
     node.set_global(signal.abi)
     healthy = {key: node.get(0, key) for keys, _ in signal.cases for key in (*keys, *signal.gone)}
@@ -598,7 +603,8 @@ async def test_a_driver_that_cannot_be_asked(
 
 # --- windows, and an hour of health
 
-# What grows on a sound GPU, in its reading's unit a second. Replays: below DCGM's limit for 16 lanes of the generation.
+# What grows on a sound GPU, in its reading's unit a second. Replays: below DCGM's limit for 16
+# lanes of the generation.
 GROWTH = {
     "energy_joules": 400.0,
     "power_capped_seconds": 0.05,
@@ -637,7 +643,9 @@ FAST |= {"throttled_seconds"}
 def at(
     answer: Mapping[str, Any], seconds: float, growth: Mapping[str, float], *, slow: bool
 ) -> dict[str, Any]:
-    """A recorded answer as it is so much later; only the fast readings where it is no slow look's turn."""
+    """A recorded answer as it is so much later; only the fast readings where it is no slow look's
+    turn.
+    """
     values = {name: value for name, value in answer["values"].items() if slow or name in FAST}
     for name, rate in growth.items():
         if name in values:
@@ -684,7 +692,9 @@ async def test_a_healthy_node_finds_nothing(profile: str, catalog: Catalog, tmp_
 
 
 def windows() -> list[Any]:
-    """What has to grow so fast, or to last so long: profile, values that hold, values that just do not, code, seconds."""
+    """What has to grow so fast, or to last so long: profile, values that hold, values that just do
+    not, code, seconds.
+    """
     cases = [
         (
             f"replays, PCIe {generation}",
@@ -740,7 +750,9 @@ async def test_what_grows_too_fast(
     catalog: Catalog,
     tmp_path: Path,
 ) -> None:
-    """A tenth below the limit nothing; a tenth above it once the window is full of it; and it ends when it stops."""
+    """A tenth below the limit nothing; a tenth above it once the window is full of it; and it ends
+    when it stops.
+    """
     node = SimulatedNode(tmp_path, profile, 1)
     attached, answers = await recorded(node)
     gpu, answer = next(iter(answers.items()))
@@ -1145,7 +1157,9 @@ async def test_a_lost_gpu_is_asked_once_a_look_and_its_events_do_not_spin(
 @pytest.mark.parametrize("code", [2, 17, 23])
 @story
 async def test_a_gpu_whose_look_up_fails_is_never_healthy(code: int, tmp_path: Path) -> None:
-    """Silence is not health: whatever the code, it is a finding, or the source says that it does not look at all of its GPUs."""
+    """Silence is not health: whatever the code, it is a finding, or the source says that it does
+    not look at all of its GPUs.
+    """
     node = SimulatedNode(tmp_path, "h100", 2)
     node.set(1, {"lookup_ret": code})
     async with Looking(node, hasty(), fast_s=0.05) as looking:
@@ -1218,7 +1232,9 @@ async def test_mig_that_takes_links_away_is_no_fault_of_them(tmp_path: Path) -> 
 
 @story
 async def test_what_a_call_said_before_it_was_no_longer_supported_can_end(tmp_path: Path) -> None:
-    """A call that failed, and is then not supported (MIG was switched on): there is nothing left that fails."""
+    """A call that failed, and is then not supported (MIG was switched on): there is nothing left
+    that fails.
+    """
     node = SimulatedNode(tmp_path, "a100", 1)
     node.set(0, {"ret.nvmlDeviceGetRemappedRows": 999})
     async with Looking(node, hasty(), fast_s=0.05, slow_s=0.05) as looking:
@@ -1285,7 +1301,9 @@ async def test_an_event_is_about_the_gpu_that_it_names(tmp_path: Path) -> None:
 
 @story
 async def test_another_event_is_a_reason_to_look_too(tmp_path: Path) -> None:
-    """GPU unavailable, and a changed recovery action: they carry no data, and no Xid comes with them."""
+    """GPU unavailable, and a changed recovery action: they carry no data, and no Xid comes with
+    them.
+    """
     node = SimulatedNode(tmp_path, "h100", 2)
     async with Looking(node, hasty(), fast_s=20, slow_s=20, inventory_s=20) as looking:
         await looking.until(lambda: looking.batches)

@@ -1,4 +1,6 @@
-"""Calls into the driver that hang, crash or take their time: said with call and GPU, and nothing else stops for them."""
+"""Calls into the driver that hang, crash or take their time: said with call and GPU, and nothing
+else stops for them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ from vitald.simulator.node import SimulatedNode
 DEADLINE_S, GIVE_UP_S, NAMED_S = patient(1.0), patient(2.0), patient(1.0)
 HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
 
-# Every C function that the worker calls, by what makes it do so: a model, and what is particular about its GPU.
+# Every C function that the worker calls, by what makes it do so: a model, and what is particular
+# about its GPU.
 OLDER = (
     "h100",
     dict.fromkeys(
@@ -85,7 +88,9 @@ def library() -> None:
 
 @contextmanager
 def quickly() -> Iterator[None]:
-    """What is tried again after seconds is so at once, and a GPU that was left out is asked again soon."""
+    """What is tried again after seconds is so at once, and a GPU that was left out is asked again
+    soon.
+    """
     retry = mock.patch.object(nvml_source, "_RETRY", Backoff(0.05, 0.1))
     with retry, mock.patch.object(nvml_source, "_LEFT_OUT", Backoff(0.8, 0.8)):
         yield
@@ -160,8 +165,8 @@ async def hang(name: str, folder: Path) -> float:
         assert looking.asks(gpu, HUNG, "inspect")
         assert looking.state is SourceState.FAILED
         assert (
-            f"{event.fields['call']}{f' on gpu/{node.addresses[0]}' if gpu == 0 else ''} has not answered for"
-            in looking.last.detail
+            f"{event.fields['call']}{f' on gpu/{node.addresses[0]}' if gpu == 0 else ''} has not"
+            " answered for" in looking.last.detail
         )
         node.release(None, f"nvml{name}")
         await looking.until(lambda: looking.state is SourceState.OK, 5)
@@ -241,8 +246,8 @@ async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> N
             assert set(seen) >= {of(node, 0), of(node, 2)}
             assert looking.state is SourceState.FAILED
             assert (
-                f"gpu/{node.addresses[1]} is not being looked at: {first.fields['call']} did not return"
-                in looking.last.detail
+                f"gpu/{node.addresses[1]} is not being looked at: {first.fields['call']} did not"
+                " return" in looking.last.detail
             )
             assert looking.found() == {(f"gpu/{node.addresses[1]}", HUNG, "inspect")}
             await looking.until(
@@ -356,7 +361,9 @@ async def test_twenty_milliseconds_a_call_are_no_hang(tmp_path: Path) -> None:
 
 @story
 async def test_a_whole_node_that_is_slow_is_no_hang(tmp_path: Path) -> None:
-    """Eight GPUs in the first look take many times as long as one: with a tenth of both times, in a tenth of the time."""
+    """Eight GPUs in the first look take many times as long as one: with a tenth of both times, in a
+    tenth of the time.
+    """
     node = made(tmp_path, ("h100", {}), gpus=8)
     node.set_global({"delay_us.*": 2_000})
     async with Looking(node, hasty(), deadline_s=1.0, give_up_s=6) as looking:
@@ -397,7 +404,10 @@ class GpuHost(Node):
     """The real daemon on a simulated GPU node."""
 
     def __init__(self, folder: Path, gpus: SimulatedNode) -> None:
-        periods = f'library = "{gpus.library}"\nfast = "1s"\nslow = "1s"\ninventory = "5s"\ndeadline = "1s"\ngive_up = "30s"'
+        periods = (
+            f'library = "{gpus.library}"\nfast = "1s"\nslow = "1s"\ninventory = "5s"\ndeadline ='
+            ' "1s"\ngive_up = "30s"'
+        )
         super().__init__(folder, extra=f"[nvml]\n{periods}\n")
         self.gpus = gpus
         self.environment = gpus.environment
@@ -444,7 +454,8 @@ def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
             took.append(time.perf_counter() - began)
         took.sort()
         print(
-            f"GET /v1/status during a hang: median {statistics.median(took) * 1e3:.1f} ms, p99 {took[-1] * 1e3:.1f} ms"
+            f"GET /v1/status during a hang: median {statistics.median(took) * 1e3:.1f} ms, p99"
+            f" {took[-1] * 1e3:.1f} ms"
         )
         assert took[-1] < patient(0.1)
         assert status["status"] == "unknown"  # a source that does not look at all of its GPUs
@@ -454,7 +465,8 @@ def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
 
         began = time.perf_counter()
         running.write(
-            f"NVRM: Xid (PCI:{running.gpus.addresses[0][:-2]}): 79, pid=1, name=x, GPU has fallen off the bus."
+            f"NVRM: Xid (PCI:{running.gpus.addresses[0][:-2]}): 79, pid=1, name=x, GPU has fallen"
+            " off the bus."
         )
         running.until(lambda: "xid/79" in running.codes(), 5, "the kernel's line")
         line_s = time.perf_counter() - began
@@ -462,7 +474,8 @@ def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
         assert len(workers) == 1
         stop_s = running.stop()
         print(
-            f"a kernel line became a finding in {line_s * 1e3:.0f} ms; SIGTERM ended the daemon in {stop_s:.2f} s"
+            f"a kernel line became a finding in {line_s * 1e3:.0f} ms; SIGTERM ended the daemon in"
+            f" {stop_s:.2f} s"
         )
         assert line_s < patient(1.0)
         assert stop_s <= 2.0
@@ -479,7 +492,9 @@ def test_a_worker_does_not_outlive_a_killed_daemon(tmp_path: Path) -> None:
 
 @story
 async def test_who_is_at_work_is_told_when_asked_and_not_a_slow_look_later(tmp_path: Path) -> None:
-    """The slow look would come in an hour. A driver that hangs is waited for no longer than the asker said."""
+    """The slow look would come in an hour. A driver that hangs is waited for no longer than the
+    asker said.
+    """
     node = made(tmp_path, gpus=2)
     async with Looking(
         node, hasty(), fast_s=3600.0, slow_s=3600.0, inventory_s=3600.0, deadline_s=60.0

@@ -1,7 +1,9 @@
 """
-The packages, as packaging/build makes them from a copy of what is under version control: what is in them, for whom, and that it runs.
+The packages, as packaging/build makes them from a copy of what is under version control: what is in
+them, for whom, and that it runs.
 
-The deb is unpacked into a folder and its launcher run there. Installing, upgrading and removing it on a booted machine: tests/booted.
+The deb is unpacked into a folder and its launcher run there. Installing, upgrading and removing it
+on a booted machine: tests/booted.
 """
 
 from __future__ import annotations
@@ -85,7 +87,9 @@ def run(*command: str, **environment: str) -> str:
 
 
 def clean_copy(folder: Path) -> Path:
-    """As somebody else would get it: nothing that git ignores. Its files have other dates than ours."""
+    """As somebody else would get it: nothing that git ignores. Its files have other dates than
+    ours.
+    """
     listed = run("git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z")
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).exists():
@@ -187,7 +191,8 @@ def test_compiled_libraries_are_of_that_architecture_and_of_an_old_enough_glibc(
     for python in PYTHONS:
         compiled = list((library / f"python{python}").rglob("*.so"))
         parts = {path.relative_to(library).parts[1] for path in compiled}
-        # Compiled by mypyc, it has a library of its own name beside it; for Python 3.10 there is none.
+        # Compiled by mypyc, it has a library of its own name beside it; for Python 3.10 there is
+        # none.
         assert {part for part in parts if not re.search(r"__mypyc\.", part)} == COMPILED | (
             {"tomli"} if python != "3.10" else set()
         )
@@ -322,9 +327,11 @@ def test_every_library_comes_from_the_package_but_the_systems_own(
         entry.replace(
             "__file__", repr(str(unpacked / f"opt/vitald/lib/python{PYTHON}/bin/vitald"))
         ).partition("from vitald.cli")[0]
-        + "import vitald.daemon, aiohttp, aiohttp._http_parser, multidict._multidict, yarl._quoting_c, frozenlist._frozenlist\n"
-        "import propcache._helpers_c, pynvml, structlog, prometheus_client, pyudev, anyio\n"
-        "print(*(f'{name} {module.__file__}' for name, module in sorted(sys.modules.items()) if getattr(module, '__file__', None)), sep='\\n')\n"
+        + "import vitald.daemon, aiohttp, aiohttp._http_parser, multidict._multidict,"
+        " yarl._quoting_c, frozenlist._frozenlist\nimport propcache._helpers_c, pynvml,"
+        " structlog, prometheus_client, pyudev, anyio\nprint(*(f'{name} {module.__file__}' for"
+        " name, module in sorted(sys.modules.items()) if getattr(module, '__file__', None)),"
+        " sep='\\n')\n"
     )
     loaded = dict(
         line.split(" ", 1)
@@ -353,7 +360,9 @@ def test_every_library_comes_from_the_package_but_the_systems_own(
 def test_the_launcher_chooses_a_python(
     unpacked: Path, tmp_path: Path, there: Sequence[str], default: str | None, chosen: str | None
 ) -> None:
-    """The real one, with only the folder of the interpreters changed: what stands there says its own name."""
+    """The real one, with only the folder of the interpreters changed: what stands there says its
+    own name.
+    """
     root, pythons = tmp_path / "root", tmp_path / "bin"
     (root / "usr/bin").mkdir(parents=True)
     pythons.mkdir()
@@ -388,7 +397,9 @@ def test_the_launcher_chooses_a_python(
 
 
 def test_the_daemon_starts_from_the_package(unpacked: Path, tmp_path: Path) -> None:
-    """With its worker beside it, asked through the package's own command; and nothing is written into the package."""
+    """With its worker beside it, asked through the package's own command; and nothing is written
+    into the package.
+    """
     before = names(unpacked)
     said = vitald(unpacked, "demo", "--pause", "0", XDG_CACHE_HOME=str(tmp_path))
     assert "That was all of it" in said
@@ -442,7 +453,9 @@ def test_the_rpm_says_what_it_needs(packages: Packages) -> None:
 
 
 def test_the_rpm_installs_upgrades_and_goes(packages: Packages, tmp_path: Path) -> None:
-    """Into an empty root, as far as that has no shell: the files, and a configuration that somebody changed."""
+    """Into an empty root, as far as that has no shell: the files, and a configuration that somebody
+    changed.
+    """
     root = ("--root", str(tmp_path), "--dbpath", "/rpm", "--nodeps", "--noscripts", "--notriggers")
     rpm(*root, "-i", packages.rpm())
     config = tmp_path / "etc/vitald/config.toml"

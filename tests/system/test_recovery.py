@@ -1,4 +1,6 @@
-"""From a fault to a reboot: the real daemon asks, `vitald recover` as root decides and runs a program that only says that it ran."""
+"""From a fault to a reboot: the real daemon asks, `vitald recover` as root decides and runs a
+program that only says that it ran.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def _root() -> None:
 
 
 class Site:
-    """A node's own programs and what root remembers of it, on a disk: what is in memory is refused."""
+    """A node's own programs and what root remembers of it, on a disk: what is in memory is
+    refused.
+    """
 
     def __init__(
         self, folder: Path, *, after: str = "200ms", drain: str = "", more: str = ""
@@ -119,7 +123,9 @@ def request_of(node: Node) -> Request:
 
 @pytest.mark.smoke
 def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
-    """A fault, a request, drained, rebooted; the second time the budget refuses. All of it can be seen by people and by Prometheus."""
+    """A fault, a request, drained, rebooted; the second time the budget refuses. All of it can be
+    seen by people and by Prometheus.
+    """
     here = site()
     node = quiet(make_node(extra=here.settings), here)
     node.start()
@@ -327,7 +333,9 @@ def as_if_real(gpus: SimulatedNode) -> SimulatedNode:
 def test_what_nobody_confirms_is_left_to_a_person(
     site: Callable[..., Site], make_node: Callable[..., Node], tmp_path: Path
 ) -> None:
-    """A process's record, and the kernel's text: unfit, and not rebooted for. A GPU that NVML loses, too: one reboot, for that one."""
+    """A process's record, and the kernel's text: unfit, and not rebooted for. A GPU that NVML
+    loses, too: one reboot, for that one.
+    """
     require(
         shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)"
     )

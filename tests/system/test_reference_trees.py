@@ -1,5 +1,7 @@
-"""Whole machines of the reference's generator, looked at by every source at once: healthy ones are told nothing of, and each fault
-is told of its own device, with the words that are documented for it, and of nobody else."""
+"""Whole machines of the reference's generator, looked at by every source at once: healthy ones are
+told nothing of, and each fault is told of its own device, with the words that are documented for
+it, and of nobody else.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def built() -> dict[str, Any]:
 
 @pytest.fixture
 def make(generator: ModuleType, folder: Path, built: dict[str, Any]) -> Iterator[Make]:
-    """A machine of one's own: a copy of one that was built before with the same settings. What changes a file replaces it."""
+    """A machine of one's own: a copy of one that was built before with the same settings. What
+    changes a file replaces it.
+    """
     copies: list[Path] = []
 
     def machine(instance: str, **settings: object) -> Any:
@@ -131,8 +135,10 @@ ADAPTERS: list[dict[str, object]] = [{}, {"mlx5": 8}, {"mlx5": 8, "roce": True}]
 def test_a_healthy_machine_is_told_nothing_of(
     generator: ModuleType, folder: Path, proc: Proc, clock: Clock, instance: str, driver: str
 ) -> None:
-    """With every kind of AER file, of EFA counters, of adapters and of memory controllers; a large machine with two of the six
-    mixtures, others than the machine before it: what is beside the Neuron devices has nothing to do with how many there are."""
+    """With every kind of AER file, of EFA counters, of adapters and of memory controllers; a large
+    machine with two of the six mixtures, others than the machine before it: what is beside the
+    Neuron devices has nothing to do with how many there are.
+    """
     rest = cycle((adapters, edac) for edac in (0, 2) for adapters in ADAPTERS)
     mixtures = [
         {"aer": aer, "efa_old_counters": old}
@@ -174,13 +180,17 @@ def test_every_type_of_the_reference_is_tried(generator: ModuleType) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A fault of the generator and what is told of it: codes with blanks between, of the device that has it; `node:` before what is the
-    node's. `before`: what is told where it was there before vitald was; the same, if not said. `only`: machines that it is for."""
+    """A fault of the generator and what is told of it: codes with blanks between, of the device
+    that has it; `node:` before what is the node's. `before`: what is told where it was there before
+    vitald was; the same, if not said. `only`: machines that it is for.
+    """
 
     fault: str  # {nd} Neuron index, {nc} its last core, {name} RDMA device, {slot} PCI slot
     told: str
     before: str | None = None
-    only: str = ""  # OLD or NEW drivers, `health` where the firmware tells of its parts, `table` where AWS publishes the addresses
+    # OLD or NEW drivers, `health` where the firmware tells of its parts, `table` where AWS
+    # publishes the addresses
+    only: str = ""
     gaps: tuple[float, ...] = (
         0,
         31,
@@ -346,7 +356,9 @@ def serials(watching: Watching) -> dict[str, str]:
 def each_fault(
     generator: ModuleType, machine: Any, case: Case, kind: str, proc: Proc, clock: Clock
 ) -> None:
-    """On one device after the other while they are watched; after a restart; and as a daemon finds it that comes later."""
+    """On one device after the other while they are watched; after a restart; and as a daemon finds
+    it that comes later.
+    """
     standing: set[tuple[str, str]] = set()  # of the node, told once
     with Watching(machine.root, proc, clock) as watching:
         watching.kernel(machine.kmsg)
@@ -461,7 +473,9 @@ _CASES = {"efa": EFA, "ib": IB, "memory": MEMORY}
 
 
 def suits_adapter(name: str, settings: dict[str, object], case: Case) -> bool:
-    """A machine without Neuron devices tries all; beside devices, whose files take most of the time, what is the adapter's own."""
+    """A machine without Neuron devices tries all; beside devices, whose files take most of the
+    time, what is the adapter's own.
+    """
     if name.startswith("trn1.32xlarge"):
         return case.name in ("rdma_gone", "efa_stuck")
     return case not in FUNCTION or name.startswith("none")
@@ -538,7 +552,9 @@ def test_a_reset_that_does_not_end(
 def test_counters_that_begin_anew_are_told_nothing_of(
     generator: ModuleType, make: Make, proc: Proc, clock: Clock, driver: str
 ) -> None:
-    """A driver was loaded again, or somebody cleared them; and work goes on, which healthy hardware counts too."""
+    """A driver was loaded again, or somebody cleared them; and work goes on, which healthy hardware
+    counts too.
+    """
     machine = make("trn2.3xlarge", driver=driver, mlx5=2)
     counters = [
         path
@@ -577,7 +593,9 @@ def test_counters_that_begin_anew_are_told_nothing_of(
 def test_line_and_counters_are_of_one_device(
     generator: ModuleType, make: Make, proc: Proc, clock: Clock
 ) -> None:
-    """The kernel's line names an index, sysfs a folder, PCI an address: the driver's own line joins them, where no table does."""
+    """The kernel's line names an index, sysfs a folder, PCI an address: the driver's own line joins
+    them, where no table does.
+    """
     machine = make("inf2.24xlarge", driver=NEW)
     with Watching(machine.root, proc, clock) as watching:
         watching.kernel(machine.kmsg)
@@ -633,7 +651,9 @@ Readers = dict[str, set[str]]  # by path below the tree: the sources that read i
 
 
 def read_in_looks(machine: Any, watching: Watching) -> Readers:
-    """Which files are read by looks at devices, and not to find them. Of cores that are all alike, only the first and the last."""
+    """Which files are read by looks at devices, and not to find them. Of cores that are all alike,
+    only the first and the last.
+    """
     root = str(machine.root.resolve())
     found: Readers = {}
     for name, looking in watching.looking.items():

@@ -1,4 +1,6 @@
-"""`vitald replay`: the same events judged once more, by the rules in force or by others, from a ledger or a saved log."""
+"""`vitald replay`: the same events judged once more, by the rules in force or by others, from a
+ledger or a saved log.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def summary(done: Done) -> tuple[list[Json], Json]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node with a GPU off the bus, a remap that waits on another and an application's fault on a third."""
+    """A node with a GPU off the bus, a remap that waits on another and an application's fault on a
+    third.
+    """
     with Node(tmp_path_factory.mktemp("told")) as node:
         node.write(
             *fallen_with_company(1),
@@ -61,7 +65,8 @@ def rules(tmp_path: Path) -> Path:
     folder = tmp_path / "rules"
     folder.mkdir()
     (folder / "ours.toml").write_text(
-        '[xid.79]\naction = "inspect"\n[xid.154]\naction = "observe"\nclears = ["quiet:1h"]\ncases = []\n'
+        '[xid.79]\naction = "inspect"\n[xid.154]\naction = "observe"\nclears = ["quiet:1h"]\ncases'
+        " = []\n"
     )
     return folder
 
@@ -104,7 +109,9 @@ def test_it_agrees_with_the_daemon(told: Node) -> None:
 
 
 def test_it_agrees_after_all_that_people_do(node: Node) -> None:
-    """Cleared, begun, replaced, drilled, killed and started again: each of it is an event that a replay sees too."""
+    """Cleared, begun, replaced, drilled, killed and started again: each of it is an event that a
+    replay sees too.
+    """
     node.write(
         xid(1),
         dbe(2, "0000:66:00"),
@@ -135,27 +142,33 @@ def test_it_agrees_after_all_that_people_do(node: Node) -> None:
         lambda: about(node.findings(), "0000:68:00")[0]["count"] == 2, 10.0, "the last lines"
     )
     done = replay(node)
-    assert (done.returncode, "the ledger remembers the same" in done.stdout) == (0, True), (
-        done.stdout
-    )
+    assert (done.returncode, "the ledger remembers the same" in done.stdout) == (
+        0,
+        True,
+    ), done.stdout
 
 
 def test_it_agrees_when_a_drill_has_ended_by_itself(node: Node) -> None:
-    """No event says so: a finding that was due has ended for the replay too, although nothing was seen after it."""
+    """No event says so: a finding that was due has ended for the replay too, although nothing was
+    seen after it.
+    """
     drill = xid(4001)
     node.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 1})
     node.write(drill)
     wait_for_pid(node, 4001)
     node.until(lambda: not node.findings(), 10.0, "the drill's end")
     done = replay(node)
-    assert (done.returncode, "the ledger remembers the same" in done.stdout) == (0, True), (
-        done.stdout
-    )
+    assert (done.returncode, "the ledger remembers the same" in done.stdout) == (
+        0,
+        True,
+    ), done.stdout
 
 
 @pytest.mark.slow
 def test_it_agrees_while_lines_come_in(node: Node) -> None:
-    """Events and findings are read as of one moment: what is committed between the two is no disagreement."""
+    """Events and findings are read as of one moment: what is committed between the two is no
+    disagreement.
+    """
     stop = threading.Event()
 
     def keep_writing() -> None:
@@ -222,7 +235,9 @@ def test_another_profile(told: Node) -> None:
 
 
 def test_other_files(told: Node, rules: Path) -> None:
-    """A folder laid over the catalogue: what would be different is told, and what rules on trial would ask for."""
+    """A folder laid over the catalogue: what would be different is told, and what rules on trial
+    would ask for.
+    """
     done = replay(told, "--catalog", rules)
     assert done.returncode == 10
     assert "xid/79 on gpu/0000:65:00.0: inspect, seen once" in done.stdout
@@ -254,11 +269,12 @@ def test_a_saved_log(told: Node, saved: Path, rules: Path) -> None:
 
 
 def test_a_code_that_only_the_other_rules_know(told: Node, tmp_path: Path, saved: Path) -> None:
-    """A new line shape is tried on a saved log before it is put in force: that is what it is for."""
+    """A new line shape is tried on a saved log before it is put in force: that is what it
+    is for.
+    """
     folder = tmp_path / "new"
     folder.mkdir()
-    (folder / "lustre.toml").write_text(
-        """[fs.lustre_evicted]
+    (folder / "lustre.toml").write_text("""[fs.lustre_evicted]
 title = "Lustre client was evicted"
 meaning = "The file server dropped this client."
 class = "fabric"
@@ -267,10 +283,10 @@ clears = ["reboot"]
 escalation = "none"
 source = "our storage team"
 match = ['LustreError: .*This client was evicted by (?P<device>[\\w\\-]+)']
-"""
-    )
+""")
     saved.write_text(
-        "LustreError: 167-0: fs-MDT0000: This client was evicted by fs-MDT0000; in progress operations will fail.\n"
+        "LustreError: 167-0: fs-MDT0000: This client was evicted by fs-MDT0000; in progress"
+        " operations will fail.\n"
     )
     done = replay(told, "--catalog", folder, file=saved)
     assert (done.returncode, "fs/lustre_evicted" in done.stdout) == (10, True), done.stdout
@@ -369,7 +385,9 @@ def test_a_wrong_choice_of_rules(told: Node, tmp_path: Path) -> None:
 
 
 def test_rules_that_have_changed_since(node: Node) -> None:
-    """The findings were judged by other rules than those in force: the difference is shown, with its likely reason."""
+    """The findings were judged by other rules than those in force: the difference is shown, with
+    its likely reason.
+    """
     node.write(xid(1))
     wait_for_pid(node, 1)
     node.stop()

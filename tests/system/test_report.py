@@ -1,4 +1,6 @@
-"""`vitald report` on a real daemon: well, killed, stopped in the middle, seen by others, and with a long history."""
+"""`vitald report` on a real daemon: well, killed, stopped in the middle, seen by others, and with a
+long history.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,9 @@ def report(node: Node, *arguments: str, config: Path | None = None) -> Archived:
 
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """Four findings, one that was cleared, and a line that would drive a terminal. Its socket belongs to a group."""
+    """Four findings, one that was cleared, and a line that would drive a terminal. Its socket
+    belongs to a group.
+    """
     with Node(
         tmp_path_factory.mktemp("node"), extra=f'[socket]\ngroup = "{GROUP.gr_name}"'
     ) as node:
@@ -163,7 +167,10 @@ def test_a_secret_of_the_configuration_is_nowhere(troubled: Node) -> None:
     """Although a line of the kernel log has it too."""
     assert SECRET in json.dumps(report(troubled).events())
     config = troubled.folder / "secret.toml"
-    more = f'# {SECRET}\n[alerts]\npassword = "{SECRET}"\nurl = "https://u:{SECRET}@x.example"\n[alerts.env]\nA = ["{SECRET}"]\n'
+    more = (
+        f'# {SECRET}\n[alerts]\npassword = "{SECRET}"\nurl ='
+        f' "https://u:{SECRET}@x.example"\n[alerts.env]\nA = ["{SECRET}"]\n'
+    )
     config.write_text(troubled.config.read_text() + more)
     found = report(troubled, config=config)
     assert not [name for name, data in found.parts.items() if SECRET.encode() in data]
@@ -323,8 +330,9 @@ def test_a_ledger_of_another_version(make_node: Callable[..., Node], version: in
         for script in MIGRATIONS[:version]:
             db.executescript(script)
         db.execute(
-            "INSERT INTO events (identity, time, source, kind, code, component, boot_id, trust, fields, raw) "
-            "VALUES ('a', ?, 'kernel_log', 'xid', 'xid/79', 'node', 'b', 'kernel', '{}', 'the line')",
+            "INSERT INTO events (identity, time, source, kind, code, component, boot_id, trust,"
+            " fields, raw) VALUES ('a', ?, 'kernel_log', 'xid', 'xid/79', 'node', 'b', 'kernel',"
+            " '{}', 'the line')",
             (time.time(),),
         )
         db.execute(f"PRAGMA user_version = {version}")
@@ -414,7 +422,10 @@ def test_diagnostics_and_serial_numbers(make_node: Callable[..., Node], tmp_path
     gpus = SimulatedNode(tmp_path / "gpus", "h100")
     with Dcgmi(tmp_path / "bin", gpus=8) as dcgmi:
         dcgmi.answer("diag -r 1", diag(level=1, faults=[Fault(57, gpu=3, test="memory")]))
-        extra = f'[dcgm]\nprogram = "{dcgmi.path}"\nlevel_1 = "off"\nlevel_2 = "off"\n[dcgm_health]\nenabled = false\n'
+        extra = (
+            f'[dcgm]\nprogram = "{dcgmi.path}"\nlevel_1 = "off"\nlevel_2 ='
+            ' "off"\n[dcgm_health]\nenabled = false\n'
+        )
         node = make_node(gpus=gpus, extra=extra)
         node.start()
         node.request("POST", "/v1/diagnostics/run", {"level": 1, "reason": "test"})

@@ -1,8 +1,10 @@
 """
-What a command run by root does where somebody else answers in the daemon's place: nothing that it was told to.
+What a command run by root does where somebody else answers in the daemon's place: nothing that it
+was told to.
 
-The false daemon says to everything what its script has for that path. Run by another user it is not even asked; run by root's own hand
-it stands for a daemon that was taken over, and what it says must lead root nowhere.
+The false daemon says to everything what its script has for that path. Run by another user it is not
+even asked; run by root's own hand it stands for a daemon that was taken over, and what it says must
+lead root nowhere.
 """
 
 from __future__ import annotations
@@ -130,7 +132,9 @@ def answering(tmp_path: Path) -> Iterator[Callable[[int, Json], FalseDaemon]]:
 def test_root_believes_no_socket_of_another_users(
     answering: Callable[[int, Json], FalseDaemon], words: tuple[str, ...]
 ) -> None:
-    """Who listens is what the kernel says; nothing is asked, and the answer is the one for no daemon."""
+    """Who listens is what the kernel says; nothing is asked, and the answer is the one for no
+    daemon.
+    """
     false = answering(STRANGER, {"": {"status": "healthy", "reasons": [], "finding": FINDING}})
     more = ("--config", str(false.config)) if words[0] == "inject" else ()
     done = false.cli(*words, *more)
@@ -157,9 +161,10 @@ def test_another_user_may_ask_his_own(answering: Callable[[int, Json], FalseDaem
     """Who is not root is led to nothing that he may not do himself."""
     false = answering(STRANGER, {"": {"findings": []}})
     script = (
-        "import os, sys; from vitald.cli import client, findings, render, words; os.setgroups([]); "
-        f"os.setresgid({STRANGER}, {STRANGER}, {STRANGER}); os.setresuid({STRANGER}, {STRANGER}, {STRANGER}); "
-        "from vitald.cli import main; sys.exit(main(['findings', '--socket', 'vitald.sock']))"
+        "import os, sys; from vitald.cli import client, findings, render, words; os.setgroups([]);"
+        f" os.setresgid({STRANGER}, {STRANGER}, {STRANGER}); os.setresuid({STRANGER}, {STRANGER},"
+        f" {STRANGER}); from vitald.cli import main; sys.exit(main(['findings', '--socket',"
+        " 'vitald.sock']))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -274,7 +279,9 @@ def test_what_is_no_kernel_log_of_roots(
     make: Callable[[Path], object],
     said: str,
 ) -> None:
-    """Also where the configuration names it: nothing is announced, nothing written, and nothing waited for."""
+    """Also where the configuration names it: nothing is announced, nothing written, and nothing
+    waited for.
+    """
     path = tmp_path / "logs/kernel.log"
     path.parent.mkdir()
     make(path)
@@ -329,7 +336,9 @@ def test_a_drill_in_a_file(make_node: Callable[..., Node]) -> None:
 
 
 def test_who_listens_is_told_of_who_called_listen() -> None:
-    """As the kernel has it, and as systemd relies on: the process that made the socket, not the one that serves it."""
+    """As the kernel has it, and as systemd relies on: the process that made the socket, not the one
+    that serves it.
+    """
     listener, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
     with listener, client:
         listener.bind("")  # the kernel chooses an abstract name

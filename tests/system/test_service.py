@@ -123,7 +123,9 @@ def test_many_hang_ups(shared_node: Node) -> None:
 
 @pytest.mark.smoke
 def test_stop(node: Node) -> None:
-    """In under two seconds with watchers, idle clients and scrapers connected, and nothing is left behind or lost."""
+    """In under two seconds with watchers, idle clients and scrapers connected, and nothing is left
+    behind or lost.
+    """
     with ExitStack() as stack:
         for path in ("/v1/watch", "/v1/status"):
             for _ in range(10):
@@ -190,7 +192,9 @@ def test_one_at_a_time(shared_node: Node, tmp_path: Path) -> None:
 
 
 def test_who_may_read_keeps_it_from_nothing(make_node: Make) -> None:
-    """Another user, of the group that may read, holds a lock on all that he can open of the daemon's folders: it starts, and so it does again."""
+    """Another user, of the group that may read, holds a lock on all that he can open of the
+    daemon's folders: it starts, and so it does again.
+    """
     require(os.geteuid() == 0, "root")
     node = make_node()
     for _ in range(2):
@@ -252,7 +256,9 @@ def notified(
 
 
 def test_notify(notified: tuple[Node, Systemd]) -> None:
-    """Ready when it answers, a status line that follows the verdict, a watchdog fed in time, and a word at the end."""
+    """Ready when it answers, a status line that follows the verdict, a watchdog fed in time, and a
+    word at the end.
+    """
     node, manager = notified
     node.start(wait=False)
     manager.wait("READY=1")
@@ -272,7 +278,9 @@ def test_notify(notified: tuple[Node, Systemd]) -> None:
 
 @pytest.mark.kmsg
 def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
-    """As the unit gives it: opened by who may, read by a daemon that may not, and what it starts does not get it."""
+    """As the unit gives it: opened by who may, read by a daemon that may not, and what it starts
+    does not get it.
+    """
     require(os.geteuid() == 0 and shutil.which("setpriv"), "root and setpriv")
     require(Path("/proc/sys/kernel/dmesg_restrict").read_text() == "1\n", "kernel.dmesg_restrict=1")
     for given, state in (("</dev/kmsg", "ok"), ("</dev/null", "failed")):
@@ -294,7 +302,9 @@ def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("vitald", 15), ("vitald-recover", 15)])
 def test_how_exposed_the_units_are(name: str, most: int) -> None:
-    """In tenths. What is left is said in the unit, line by line. A booted machine says the same: tests/booted."""
+    """In tenths. What is left is said in the unit, line by line. A booted machine says the same:
+    tests/booted.
+    """
     require(shutil.which("systemd-analyze"), "systemd-analyze")
     unit = ROOT / f"systemd/{name}.service"
     done = subprocess.run(

@@ -1,4 +1,6 @@
-"""The edges of a job, with a real Slurm of one node: prolog, epilog and health check program as packaging/slurm has them."""
+"""The edges of a job, with a real Slurm of one node: prolog, epilog and health check program as
+packaging/slurm has them.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 
 class Slurm:
-    """munged, slurmctld and slurmd of this machine, all in one folder. The scripts are those of packaging/slurm."""
+    """munged, slurmctld and slurmd of this machine, all in one folder. The scripts are those of
+    packaging/slurm.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,7 +90,10 @@ class Slurm:
         self._script("vitald", f'cd {ROOT} && exec {PYTHON} -m vitald "$@"')
         for name in ("prolog", "epilog", "healthcheck"):
             only = f'[ -e "{self._healthy}" ] || exit 0\n' if name == "healthcheck" else ""
-            where = f"VITALD={folder}/vitald VITALD_CONFIG={self.config} SLURM_CONF={folder}/slurm.conf VITALD_SLURM_RECORD={self.record}"
+            where = (
+                f"VITALD={folder}/vitald VITALD_CONFIG={self.config} SLURM_CONF={folder}/slurm.conf"
+                f" VITALD_SLURM_RECORD={self.record}"
+            )
             self._script(name, f"{only}export {where}\nexec {self.script(name)} 2>>{self.said}")
 
     @staticmethod
@@ -263,7 +270,9 @@ def incident(node: Node) -> Json:
 def test_a_healthy_node_lets_a_job_through(
     slurm: Slurm, on: Callable[..., Node], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Noted when it begins and when it ends; the prolog costs a fraction of a second, and says nothing."""
+    """Noted when it begins and when it ends; the prolog costs a fraction of a second, and says
+    nothing.
+    """
     node = on()
     job = slurm.submit("exit 0")
     slurm.wait_job(job, "COMPLETED")
@@ -291,7 +300,8 @@ def test_a_healthy_node_lets_a_job_through(
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     with capsys.disabled():
         print(
-            f"\nprolog of a healthy node: {min(took) * 1000:.0f} ms at best, {max(took) * 1000:.0f} ms at worst"
+            f"\nprolog of a healthy node: {min(took) * 1000:.0f} ms at best, {max(took) * 1000:.0f}"
+            " ms at worst"
         )
     assert min(took) < patient(1.0)
     assert set(jobs(node, "running")) == {f"9{number}" for number in range(5)}
@@ -329,7 +339,9 @@ def test_a_job_that_dies_is_told_with_its_incident(slurm: Slurm, on: Callable[..
 
 
 def test_the_prolog_refuses_and_drains(slurm: Slurm, on: Callable[..., Node]) -> None:
-    """A node that needs a reboot gets no job, and says why; Slurm's own words for a prolog that failed do not hide it."""
+    """A node that needs a reboot gets no job, and says why; Slurm's own words for a prolog that
+    failed do not hide it.
+    """
     node = on()
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -509,7 +521,9 @@ def test_a_broken_installation_is_unknown(
 def test_hyperpod_gets_its_words(
     slurm: Slurm, on: Callable[..., Node], line: str, action: str
 ) -> None:
-    """Exactly, in the state that it acts on; what happened is in the comment. Then nobody touches the node, whatever becomes of it."""
+    """Exactly, in the state that it acts on; what happened is in the comment. Then nobody touches
+    the node, whatever becomes of it.
+    """
     node = on("hyperpod = true")
     node.write(vouched(xid(2, pci="0000:9b:00")), vouched(line))  # replacing outranks rebooting
     node.wait(lambda status: status["openFindings"] == 2)
@@ -534,7 +548,9 @@ def test_hyperpod_gets_its_words(
 
 
 def test_hyperpod_acts_on_what_is_confirmed(slurm: Slurm, on: Callable[..., Node]) -> None:
-    """What only the log tells of drains the node, and is left to a person until a second source agrees."""
+    """What only the log tells of drains the node, and is left to a person until a second source
+    agrees.
+    """
     node = on("hyperpod = true")
     node.write(xid(1))
     node.wait(lambda status: status["rebootRequired"])
@@ -599,7 +615,9 @@ def test_a_node_that_slurm_does_not_know(slurm: Slurm, on: Callable[..., Node]) 
 def test_a_slurm_that_does_not_answer_holds_up_nothing(
     slurm: Slurm, on: Callable[..., Node], tmp_path: Path, where: str
 ) -> None:
-    """Refused within the budget, with the words in the log; and the health check does not wait for ever."""
+    """Refused within the budget, with the words in the log; and the health check does not wait for
+    ever.
+    """
     node = on('budget = "1s"')
     node.write(xid(1))
     wait_for_pid(node, 1)

@@ -1,4 +1,6 @@
-"""Jobs and diagnostics on one node: a real Slurm, the real daemon, simulated GPUs and a stand-in for dcgmi."""
+"""Jobs and diagnostics on one node: a real Slurm, the real daemon, simulated GPUs and a stand-in
+for dcgmi.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from vitald.simulator.node import SimulatedNode
 __all__ = ["installed", "slurm"]  # fixtures
 
 GPUS = 8
-PROCESSES = r"""date +%s.%N; for one in /proc/[0-9]*; do tr '\0' ' ' < $one/cmdline; echo; done 2>/dev/null"""  # when, and all that run
+# When, and all that run
+PROCESSES = r"""date +%s.%N; for one in /proc/[0-9]*; do tr '\0' ' ' < $one/cmdline; echo; done 2>/dev/null"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,7 +51,9 @@ def gpus(tmp_path: Path) -> SimulatedNode:
 def on(
     slurm: Slurm, make_node: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
 ) -> Callable[..., Node]:
-    """A node with eight GPUs that Slurm's scripts ask. Nothing runs by itself but what findings and jobs ask for."""
+    """A node with eight GPUs that Slurm's scripts ask. Nothing runs by itself but what findings and
+    jobs ask for.
+    """
 
     def begin(settings: str = "", dcgm: str = 'level_2 = "off"') -> Node:
         extra = f"""
@@ -104,7 +109,9 @@ def begun(slurm: Slurm, node: Node, *options: str) -> tuple[str, Path]:
 def test_a_job_finds_nothing_of_the_diagnostic(
     slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, program: str
 ) -> None:
-    """It ends before the job runs, with all that it had started; it is no result, and the node's verdict is as before."""
+    """It ends before the job runs, with all that it had started; it is no result, and the node's
+    verdict is as before.
+    """
     node = on()
     tame = diag(level=2, delay_s=60.0, leaves="child")
     dcgmi.answer(
@@ -174,7 +181,9 @@ def test_a_slow_level_1_does_not_hold_up_the_job(
 def test_level_1_finds_what_refuses_the_job(
     slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
 ) -> None:
-    """Drained with its words. Only a pass brings the node back: not time, not a daemon that is silent."""
+    """Drained with its words. Only a pass brings the node back: not time, not a daemon that is
+    silent.
+    """
     node = on('level_1_age = "1h"\nbudget = "10s"')
     dcgmi.answer("diag -r 1", diag(level=1, faults=[Fault(126, gpu=6)]))
     job = slurm.submit("exit 0")
@@ -245,7 +254,9 @@ def test_a_job_that_is_cancelled_in_its_prolog(
 def test_level_2_after_a_job_that_failed(
     slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
 ) -> None:
-    """Asked for by the epilog, and run as soon as nobody is on the node; after a good one nothing is."""
+    """Asked for by the epilog, and run as soon as nobody is on the node; after a good one nothing
+    is.
+    """
     node = on()
     slurm.wait_job(slurm.submit("exit 0"), "COMPLETED")
     Node.until(lambda: jobs(node, "recent"), 10.0, "the job's end")
@@ -304,7 +315,9 @@ def test_a_job_is_known_after_a_restart(
 def test_the_end_of_a_job_that_nobody_told_is_found_out(
     slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
 ) -> None:
-    """vitald was stopped when the epilog ran: the health check asks Slurm, else the node would never be idle again."""
+    """vitald was stopped when the epilog ran: the health check asks Slurm, else the node would
+    never be idle again.
+    """
     node = on()
     job, go = begun(slurm, node)
     Node.until(lambda: job in jobs(node, "running"), 15.0, "the job to begin")

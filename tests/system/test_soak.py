@@ -17,15 +17,18 @@ from tests.system.nvml import _environments, _Worker, own, story
 from vitald.simulator.node import SimulatedNode
 
 _HOURS, _LEAST = 0.25, 2
-# So short a day is one of storms: what is kept up to a limit is still being filled, and that weighs. What is counted in pieces must not grow
-# even so; and each of hundreds of clients, looks, programs and reloads would leave a piece.
+# So short a day is one of storms: what is kept up to a limit is still being filled, and that
+# weighs. What is counted in pieces must not grow even so; and each of hundreds of clients, looks,
+# programs and reloads would leave a piece.
 _BOUNDS = {**BOUNDS, "rss_mib": 12.0, "blocks_share": 0.08}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_quarter_of_an_hour_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every kind of thing happened, the daemon took it, and it holds as many descriptors, threads and tasks as before."""
+    """Every kind of thing happened, the daemon took it, and it holds as many descriptors, threads
+    and tasks as before.
+    """
     monkeypatch.setattr(soak, "BOUNDS", _BOUNDS)
     figures = soak.soak(_HOURS, _LEAST)
     assert figures["exceeded"] == []
@@ -53,7 +56,8 @@ def test_a_quarter_of_an_hour_of_everything(monkeypatch: pytest.MonkeyPatch) -> 
         *(("finding_opened", 100), ("finding_cleared", 100)),
     ):
         assert said.get(word, 0) >= least, (word, said)
-    # Nothing that only a clock turned too far would bring about, a look, a program or a lane that is late; and no fault of ours.
+    # Nothing that only a clock turned too far would bring about, a look, a program or a lane that
+    # is late; and no fault of ours.
     assert not {
         word: said[word]
         for word in ("source_hangs", "nvml_worker_ended", "wedged", "event_not_judged")

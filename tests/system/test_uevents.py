@@ -78,7 +78,9 @@ def test_an_announcement_wakes_within_a_moment(bell: Callable[[str], object]) ->
 
 
 def interface_of_software() -> bool:
-    """Make a network interface that no hardware has, and remove it. False where this is not allowed, or no such thing is known."""
+    """Make a network interface that no hardware has, and remove it. False where this is not
+    allowed, or no such thing is known.
+    """
     for kind in ("dummy", "ifb", "veth"):
         if (
             subprocess.run(

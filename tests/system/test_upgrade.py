@@ -1,4 +1,6 @@
-"""The real daemon over what an older vitald left, and commands and daemons of different versions."""
+"""The real daemon over what an older vitald left, and commands and daemons of different
+versions.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def read_again(node: Node, raws: list[str]) -> None:
 def test_a_daemon_goes_on_from_an_older_ledger(
     make_node: Make, tmp_path: Path, schema: int
 ) -> None:
-    """The verdict, the findings and the events of its last day, the node not having been booted; and new ones come after them."""
+    """The verdict, the findings and the events of its last day, the node not having been booted;
+    and new ones come after them.
+    """
     node = make_node(extra=REPLACE_FOR_64)  # as the catalogue had it when these ledgers were taken
     proc = Proc(tmp_path / "proc")
     proc.write("sys/kernel/random/boot_id", BOOT)
@@ -87,7 +91,9 @@ def test_a_daemon_goes_on_from_an_older_ledger(
 
 @contextmanager
 def told_to_systemd(folder: Path) -> Iterator[list[str]]:
-    """What a process says to the socket that systemd would have given it; read when it has ended."""
+    """What a process says to the socket that systemd would have given it; read when it has
+    ended.
+    """
     heard: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(folder / "notify"))
@@ -111,7 +117,9 @@ def start(node: Node, folder: Path) -> tuple[subprocess.CompletedProcess[str], l
 
 @pytest.mark.smoke
 def test_a_newer_ledger_ends_the_daemon_and_says_why(make_node: Make, tmp_path: Path) -> None:
-    """Exit 69, which systemd does not restart; why stands on standard error and is the service's last word."""
+    """Exit 69, which systemd does not restart; why stands on standard error and is the service's
+    last word.
+    """
     node = make_node()
     with closing(sqlite3.connect(laid_out(node.state, VERSION) / FILE)) as db:
         db.execute(f"PRAGMA user_version = {VERSION + 1}")
@@ -148,7 +156,8 @@ def test_the_service_is_not_started_again_in_vain() -> None:
 def fake_systemctl(folder: Path, state: str, code: int, text: str) -> str:
     path = folder / "systemctl"
     path.write_text(
-        f"#!/bin/sh\nprintf 'ActiveState=%s\\nExecMainStatus=%s\\nStatusText=%s\\n' '{state}' {code} '{text}'\n"
+        f"#!/bin/sh\nprintf 'ActiveState=%s\\nExecMainStatus=%s\\nStatusText=%s\\n' '{state}'"
+        f" {code} '{text}'\n"
     )
     path.chmod(0o755)
     return str(path)
@@ -213,9 +222,13 @@ def daemon_of(folder: Path, server: str, answers: dict[str, Json]) -> Iterator[P
             with client:
                 asked = client.recv(65536).decode().split(" ")[1].partition("?")[0]
                 body = json.dumps(answers.get(asked, {"error": "Not Found"})).encode()
-                head = f"HTTP/1.1 {200 if asked in answers else 404} X\r\nContent-Length: {len(body)}\r\n"
+                head = (
+                    f"HTTP/1.1 {200 if asked in answers else 404} X\r\nContent-Length:"
+                    f" {len(body)}\r\n"
+                )
                 client.sendall(
-                    f"{head}{f'Server: {server}' if server else 'X-None: 1'}\r\nConnection: close\r\n\r\n".encode()
+                    f"{head}{f'Server: {server}' if server else 'X-None: 1'}\r\nConnection:"
+                    " close\r\n\r\n".encode()
                     + body
                 )
 
@@ -258,7 +271,9 @@ VERDICT: Json = {
 def test_a_command_and_a_daemon_of_different_versions(
     tmp_path: Path, server: str, named: str
 ) -> None:
-    """A verdict is a verdict; what the other does not have is said, with both versions, and is never a traceback or a healthy node."""
+    """A verdict is a verdict; what the other does not have is said, with both versions, and is
+    never a traceback or a healthy node.
+    """
     with daemon_of(
         tmp_path, server, {"/v1/status": VERDICT, "/v1/findings": {"findings": [{"id": 1}]}}
     ) as path:
@@ -282,7 +297,9 @@ def test_a_later_verdict_is_not_guessed_at(tmp_path: Path) -> None:
 
 
 def test_a_daemon_says_which_it_is_and_what_it_has(shared_node: Node) -> None:
-    """On every answer, the refusals too; and a path of another version of the API is told as JSON."""
+    """On every answer, the refusals too; and a path of another version of the API is told
+    as JSON.
+    """
     for path, expected in (
         ("/v1/status", 200),
         ("/v2/status", 404),

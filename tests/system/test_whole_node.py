@@ -1,4 +1,6 @@
-"""The daemon on a whole node, with every source on: one fault of each, all of them through a restart, and all of them hanging."""
+"""The daemon on a whole node, with every source on: one fault of each, all of them through a
+restart, and all of them hanging.
+"""
 
 from __future__ import annotations
 
@@ -277,7 +279,9 @@ def hang_all(tree: WholeTree) -> set[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_nobody_waits_for_what_hangs(make: Callable[..., Node], tree: WholeTree) -> None:
-    """With a round each fifth of a second: the answers, the kernel log, the other devices, and the end."""
+    """With a round each fifth of a second: the answers, the kernel log, the other devices, and the
+    end.
+    """
     node = make()
     calm = max(threads(node) for _ in range(50))
     hung = hang_all(tree)

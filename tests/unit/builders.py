@@ -83,7 +83,9 @@ def interpreter(
 
 
 def reference(name: str) -> Path:
-    """A file of the reference folder beside the repository; where that is absent the test is skipped."""
+    """A file of the reference folder beside the repository; where that is absent the test is
+    skipped.
+    """
     path = ROOT.parent / "shared" / "reference" / name
     if not path.is_file():
         pytest.skip(f"no reference file {path}")

@@ -1,4 +1,6 @@
-"""How the unit tests of the checks run one: with what a program would have printed instead of the program."""
+"""How the unit tests of the checks run one: with what a program would have printed instead of the
+program.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from vitald.model.diagnostic import Ask, Report
 
 
 class Programs:
-    """Answers one command after the other, and remembers what was asked. The last answer stands for all further ones."""
+    """Answers one command after the other, and remembers what was asked. The last answer stands for
+    all further ones.
+    """
 
     def __init__(self, *outputs: Output) -> None:
         self.outputs = list(outputs)

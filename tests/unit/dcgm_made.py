@@ -65,7 +65,9 @@ def a_test(
     own: Mapping[int, list[Json]] | None = None,
     **summary: object,
 ) -> Json:
-    """A test as 4.x prints it: a result for each GPU, and a summary that is `status`, or made of these."""
+    """A test as 4.x prints it: a result for each GPU, and a summary that is `status`, or made of
+    these.
+    """
     results = [
         {"entity_group": "GPU", "entity_group_id": 1, "entity_id": gpu, "status": status}
         | ({"warnings": own[gpu]} if own and gpu in own else {})
@@ -102,7 +104,9 @@ def old(
     version: str | None = "3.3.7",
     models: Sequence[str] = ("2330", "2330"),
 ) -> Json:
-    """A document of 3.x. `deployment`: the results of some of these tests; all others pass. Without a version it is one of 2.x."""
+    """A document of 3.x. `deployment`: the results of some of these tests; all others pass. Without
+    a version it is one of 2.x.
+    """
     software = [
         {"name": name, "results": (deployment or {}).get(name, [{"status": "Pass"}])}
         for name in DEPLOYMENT

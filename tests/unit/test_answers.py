@@ -1,4 +1,6 @@
-"""Answers that no daemon of ours would give: each is one line of words and exit code 30, and costs little memory."""
+"""Answers that no daemon of ours would give: each is one line of words and exit code 30, and costs
+little memory.
+"""
 
 from __future__ import annotations
 

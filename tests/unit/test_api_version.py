@@ -1,6 +1,8 @@
-"""Version 1 of the API: what was promised is kept. Whatever is added may be; nothing goes, and nothing changes its type.
+"""Version 1 of the API: what was promised is kept. Whatever is added may be; nothing goes, and
+nothing changes its type.
 
-`python -m tests.unit.test_api_version` writes what is promised today to tests/data/api-v1.json: for additions, with each release.
+`python -m tests.unit.test_api_version` writes what is promised today to tests/data/api-v1.json: for
+additions, with each release.
 """
 
 from __future__ import annotations

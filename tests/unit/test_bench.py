@@ -1,4 +1,6 @@
-"""The benchmarks' command: what the documents say to type is accepted, and what is there can be asked for."""
+"""The benchmarks' command: what the documents say to type is accepted, and what is there can be
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SAID = re.compile(r"-m tests\.bench(?P<module>\.[a-z_]+)?(?P<words>(?: [a-z_]+\b
 
 
 def said() -> dict[str, tuple[str, str]]:
-    """Each way to begin a benchmark that is written anywhere, with the module and the names that it gives."""
+    """Each way to begin a benchmark that is written anywhere, with the module and the names that it
+    gives.
+    """
     return {
         f"{path.relative_to(ROOT)}: {match[0]}": (match["module"] or "", match["words"])
         for path in DOCUMENTS

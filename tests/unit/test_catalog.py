@@ -1,4 +1,6 @@
-"""The shipped catalogue: that it is whole, and that what it says holds together under every profile."""
+"""The shipped catalogue: that it is whole, and that what it says holds together under every
+profile.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def test_every_finding_has_a_way_out(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_time_alone_ends_nothing_that_makes_a_node_unfit(profile: str) -> None:
-    """What asks for a reset or more stands until a remedy is seen; what asks for a replacement survives a reboot."""
+    """What asks for a reset or more stands until a remedy is seen; what asks for a replacement
+    survives a reboot.
+    """
     rules = with_defaults(profile)
     assert [
         rule.code
@@ -221,7 +225,9 @@ def test_what_waits_for_the_job_says_so() -> None:
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.toml")), ids=lambda path: path.stem)
 def test_texts_are_plain(path: Path) -> None:
-    """Short sentences for a person at 3 a.m.: no control characters, no line breaks, no double blanks."""
+    """Short sentences for a person at 3 a.m.: no control characters, no line breaks, no double
+    blanks.
+    """
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"[^\n\x20-\x7e\u00a0-\uffff]", text)
     for value in re.findall(r'^(?:title|meaning|advice) *= "(.*)"$', text, re.M):

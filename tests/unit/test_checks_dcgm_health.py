@@ -1,4 +1,6 @@
-"""dcgmi health: setting the watches, waiting for answers that count, reading them, and what is set aside."""
+"""dcgmi health: setting the watches, waiting for answers that count, reading them, and what is set
+aside.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ DONE = printed("Health monitor systems set successfully.\n")
 
 
 def answer(said: dict[str, dict[str, dict[str, tuple[str, str]]]], overall: str = "Failure") -> str:
-    """A document of DCGM's: `{"GPU": {"3": {"Memory system": ("Failure", "words")}}}`, its texts cut into pieces."""
+    """A document of DCGM's: `{"GPU": {"3": {"Memory system": ("Failure", "words")}}}`, its texts
+    cut into pieces.
+    """
     groups: dict[str, object] = {
         group: {
             "children": {
@@ -276,7 +280,10 @@ def test_what_is_not_understood_is_no_pass(tmp_path: Path, text: str) -> None:
 def test_trouble_that_names_nobody_is_trouble(tmp_path: Path) -> None:
     report = settled(tmp_path, printed(answer({}, "Failure")))
     assert [(fault.code, fault.gpu) for fault in report.faults] == [("dcgm_health/other", None)]
-    nameless = '{"body": {"Overall Health": {"value": "Healthy"}, "GPU": {"children": {"2": {"value": "Failure"}}}}}'
+    nameless = (
+        '{"body": {"Overall Health": {"value": "Healthy"}, "GPU": {"children": {"2": {"value":'
+        ' "Failure"}}}}}'
+    )
     assert settled(tmp_path, printed(nameless)).culprits == (2,)
 
 

@@ -1,4 +1,6 @@
-"""EFA loopback: which adapters, the command, the table of fi_pingpong, and whose fault a failure is."""
+"""EFA loopback: which adapters, the command, the table of fi_pingpong, and whose fault a failure
+is.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +161,9 @@ def test_a_server_that_does_not_come_up(tmp_path: Path) -> None:
 
 
 def test_the_cause_is_told_and_not_that_the_other_side_went_away(tmp_path: Path) -> None:
-    """As libfabric 1.17 prints it on a machine without EFA: the server knows why, the client only that it is alone."""
+    """As libfabric 1.17 prints it on a machine without EFA: the server knows why, the client only
+    that it is alone.
+    """
     node(tmp_path, 1)
     client = "[error] util/pingpong.c:568 : ctrl/read: no data or remote connection closed\n"
     report = perform(

@@ -1,4 +1,6 @@
-"""all_reduce_perf: the command, its table and its JSON, wrong results, and what NCCL's own lines say of whom."""
+"""all_reduce_perf: the command, its table and its JSON, wrong results, and what NCCL's own lines
+say of whom.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ TABLE = f"""{HEAD}\
 # Avg bus bandwidth    : 167.942
 #
 """
-ECC = "node7:31337:31402 [2] enqueue.cc:1556 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'"
+ECC = (
+    "node7:31337:31402 [2] enqueue.cc:1556 NCCL WARN Cuda failure 214 'uncorrectable ECC error"
+    " encountered'"
+)
 FAILURE = f"""{HEAD}\
 {ECC}
 node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '
@@ -174,12 +179,18 @@ def test_a_failure_names_the_gpu_that_says_it(sysfs: Path) -> None:
     [
         ("node7:31337:31402 [1] misc/nvmlwrap.cc:12 NCCL WARN GPU 3 is lost: Xid 79", 3),
         (
-            "node7:31337:31402 [1] init.cc:9 NCCL WARN busId 5d000: Cuda failure 'unspecified launch failure'",
+            (
+                "node7:31337:31402 [1] init.cc:9 NCCL WARN busId 5d000: Cuda failure 'unspecified"
+                " launch failure'"
+            ),
             3,
         ),
         ("node7:31337:31402 [0] init.cc:9 NCCL WARN Xid 94 on nvmlDev 1", 1),
         (
-            "[2026-07-23 04:16:01] node7:31337:31402 [1] misc/x.cc:4 (f) NCCL WARN Cuda failure 'unspecified launch failure'",
+            (
+                "[2026-07-23 04:16:01] node7:31337:31402 [1] misc/x.cc:4 (f) NCCL WARN Cuda failure"
+                " 'unspecified launch failure'"
+            ),
             1,
         ),
         ("NCCL WARN Cuda failure 'unspecified launch failure'", None),
@@ -201,12 +212,18 @@ def test_all_that_complain_are_named(sysfs: Path) -> None:
     ("line", "code", "outcome"),
     [
         (
-            "node7: Test NCCL failure common.cu:303 'remote process exited or there was a network error / '",
+            (
+                "node7: Test NCCL failure common.cu:303 'remote process exited or there was a"
+                " network error / '"
+            ),
             3,
             Outcome.FAIL,
         ),
         (
-            "node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '",
+            (
+                "node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with"
+                " NCCL_DEBUG=INFO for details) / '"
+            ),
             3,
             Outcome.FAIL,
         ),
@@ -221,7 +238,10 @@ def test_all_that_complain_are_named(sysfs: Path) -> None:
             Outcome.CONFIG,
         ),
         (
-            "node7: Test NCCL failure common.cu:1126 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '",
+            (
+                "node7: Test NCCL failure common.cu:1126 'unhandled system error (run with"
+                " NCCL_DEBUG=INFO for details) / '"
+            ),
             3,
             Outcome.ERROR,
         ),

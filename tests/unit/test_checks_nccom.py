@@ -1,4 +1,6 @@
-"""nccom-test: how many workers, its table and its JSON, wrong results, and what is no fault of a device."""
+"""nccom-test: how many workers, its table and its JSON, wrong results, and what is no fault of a
+device.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +154,10 @@ def test_wrong_results_are_told_apart(sysfs: Path) -> None:
             Outcome.CONFIG,
         ),
         (
-            "usage: nccom-test [-h] -r NWORKERS\nnccom-test: error: unrecognized arguments: --check\n",
+            (
+                "usage: nccom-test [-h] -r NWORKERS\nnccom-test: error: unrecognized arguments:"
+                " --check\n"
+            ),
             2,
             Outcome.CONFIG,
         ),

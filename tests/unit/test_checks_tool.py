@@ -1,4 +1,6 @@
-"""What all checks share in dealing with their tool: where it is, how it ended, and figures and documents in what it printed."""
+"""What all checks share in dealing with their tool: where it is, how it ended, and figures and
+documents in what it printed.
+"""
 
 from __future__ import annotations
 

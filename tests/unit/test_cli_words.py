@@ -1,4 +1,6 @@
-"""What is typed wrongly: exit code 2 with every verb, in words of the command line, and nobody is asked."""
+"""What is typed wrongly: exit code 2 with every verb, in words of the command line, and nobody is
+asked.
+"""
 
 from __future__ import annotations
 

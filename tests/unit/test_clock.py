@@ -1,4 +1,6 @@
-"""The times of a saved log's lines: windows, quiet ends and boots are the log's, whatever forms its stamps have."""
+"""The times of a saved log's lines: windows, quiet ends and boots are the log's, whatever forms its
+stamps have.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,9 @@ def test_silence_ends_no_fault_of_a_device(form: Form) -> None:
 
 
 def test_three_in_a_day_are_three_in_a_day(form: Form) -> None:
-    """Xid 94 of three processes: within 24 h the device is reset, over three days each is an application's."""
+    """Xid 94 of three processes: within 24 h the device is reset, over three days each is an
+    application's.
+    """
     lines = [xid(94, pid, words="Contained: SM (0x1). RST: No, D-RST: No") for pid in (1, 2, 3)]
     near = verdict(form, *((100.0 + number * HOUR, line) for number, line in enumerate(lines)))
     far = verdict(form, *((100.0 + number * 1.1 * DAY, line) for number, line in enumerate(lines)))

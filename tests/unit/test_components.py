@@ -139,7 +139,9 @@ def test_nvml_must_look_at_each_gpu(told: Told) -> None:
 
 
 def test_what_a_failed_source_no_longer_hands_in_is_not_known(told: Told) -> None:
-    """It stays, with the time of the last look; what a source that looks does not hand in is not there."""
+    """It stays, with the time of the last look; what a source that looks does not hand in is not
+    there.
+    """
     told.source("network", read(GPU, 5.0, identity="SN9", state=4.0))
     told.source("network", state=SourceState.FAILED, detail="it broke")
     one = told.all()[GPU.name]

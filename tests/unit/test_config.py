@@ -211,7 +211,10 @@ def test_no_key_takes_anything(section: str, key: str, value: str) -> None:
         ),
         (
             "[log]\nlevel = 'warnin'\n",
-            "c.toml:2: [log] level: 'warnin' is none of debug, info, warning, error, did you mean warning?",
+            (
+                "c.toml:2: [log] level: 'warnin' is none of debug, info, warning, error, did you"
+                " mean warning?"
+            ),
         ),
         (
             "[policy]\ndevice_reset = 1\n",
@@ -223,7 +226,10 @@ def test_no_key_takes_anything(section: str, key: str, value: str) -> None:
         ),
         (
             "[catalog]\nprofile = 'hyperpd'\n",
-            "c.toml:2: [catalog] profile: 'hyperpd' is none of nvidia, hyperpod, did you mean hyperpod?",
+            (
+                "c.toml:2: [catalog] profile: 'hyperpd' is none of nvidia, hyperpod, did you mean"
+                " hyperpod?"
+            ),
         ),
         (
             "[kernel_log]\nsource = 'file'\n",
@@ -337,7 +343,10 @@ def test_a_path_holds_no_nul() -> None:
 
 
 def test_all_mistakes_are_told_at_once_with_their_lines() -> None:
-    text = "[paths]\nstate = 'x'\nsysfs = 5\n\n[logg]\n\n[log]\nlevel = 'loud'\nlevle = 1\n[socket]\npath = '/ok'\n[catalog.overrides.\"xid/79\"]\naction = 'rebot'\nbogus = 1\n"
+    text = (
+        "[paths]\nstate = 'x'\nsysfs = 5\n\n[logg]\n\n[log]\nlevel = 'loud'\nlevle ="
+        " 1\n[socket]\npath = '/ok'\n[catalog.overrides.\"xid/79\"]\naction = 'rebot'\nbogus = 1\n"
+    )
     errors = mistakes(text)
     assert [error.split(": ")[0] for error in errors[:5]] == [
         "c.toml:2",
@@ -460,7 +469,9 @@ def test_what_the_example_comments_out_is_right_too() -> None:
 def test_a_service_uses_the_folders_that_systemd_made_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also where its configuration file says nothing of them: its user has no other folder that survives."""
+    """Also where its configuration file says nothing of them: its user has no other folder that
+    survives.
+    """
     monkeypatch.setattr(os, "geteuid", lambda: 997)
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/vitald")
     monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/vitald:/var/lib/other")

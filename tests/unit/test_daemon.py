@@ -1,4 +1,6 @@
-"""In which order the past and the present are handed in, what a fault of ours in reading the past costs, and who may connect when."""
+"""In which order the past and the present are handed in, what a fault of ours in reading the past
+costs, and who may connect when.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
 
 
 def test_who_finds_the_socket_may_connect(tmp_path: Path) -> None:
-    """Also while the daemon is not serving yet: refused, a client would say that the daemon has stopped."""
+    """Also while the daemon is not serving yet: refused, a client would say that the daemon has
+    stopped.
+    """
     path = tmp_path / "vitald.sock"
     with _unix_socket(path, os.getegid()), socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))

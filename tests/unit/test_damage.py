@@ -1,4 +1,6 @@
-"""A ledger that is damaged in any way, and is the only evidence: the verdict is the same, a stronger one, or unknown; never a milder one."""
+"""A ledger that is damaged in any way, and is the only evidence: the verdict is the same, a
+stronger one, or unknown; never a milder one.
+"""
 
 from __future__ import annotations
 
@@ -335,7 +337,8 @@ def is_milder(before: Found, after: Found) -> bool:
     was, now = before.verdict, after.verdict
     if MILD.index(now.status) < MILD.index(was.status):
         return True
-    # Of a node that stays unhealthy the flags may be fewer only where it is told that findings are lost.
+    # Of a node that stays unhealthy the flags may be fewer only where it is told that findings are
+    # lost.
     flags = now.action.rank >= was.action.rank and now.reboot_required >= was.reboot_required
     return LOST not in after.codes and not (
         flags and now.replacement_required >= was.replacement_required
@@ -406,7 +409,9 @@ def without_its_findings(base: Base, folder: Path) -> Path:
 def test_what_is_lost_is_read_again_and_what_is_whole_is_not(
     bases: list[Base], tmp_path: Path
 ) -> None:
-    """Whole, its lines would be counted twice. What a source remembers of its own goes on in either case."""
+    """Whole, its lines would be counted twice. What a source remembers of its own goes on in either
+    case.
+    """
     lost = start(without_its_findings(bases[0], tmp_path / "lost"))
     assert LOST in lost.codes and lost.positions == {"nvml"}
     folder = shutil.copytree(bases[0].folder, tmp_path / "whole")
@@ -445,7 +450,9 @@ def test_killed_before_what_was_rescued_is_stored(
 def test_a_ledger_that_cannot_be_read_makes_the_node_unknown(
     bases: list[Base], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it can be: then what was open stands again. Where it turns out to be damaged, that is told."""
+    """Until it can be: then what was open stands again. Where it turns out to be damaged, that is
+    told.
+    """
 
     def fails(self: Ledger, **_: object) -> None:
         raise LedgerError("out of reach")

@@ -20,7 +20,10 @@ from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
 DOWN = Output(
     ended=Ended.EXITED,
     exit_code=235,
-    stdout="Error: unable to establish a connection to the specified host: localhost\nError: Unable to connect to host engine. x\n",
+    stdout=(
+        "Error: unable to establish a connection to the specified host: localhost\nError: Unable to"
+        " connect to host engine. x\n"
+    ),
 )
 WELL = Output(ended=Ended.EXITED, exit_code=0, stdout=json.dumps(new(*passing("memory", "pcie"))))
 

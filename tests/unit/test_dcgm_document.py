@@ -1,4 +1,6 @@
-"""Finding the documents in what was printed, and never anything else; and that nothing at all makes the reader raise or pass."""
+"""Finding the documents in what was printed, and never anything else; and that nothing at all makes
+the reader raise or pass.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +212,10 @@ def test_a_number_without_a_text_is_a_finding() -> None:
         "{\n" * 1_000_000,
         '{"DCGM Diagnostic": ' + "9" * 100_000 + "}",
         '{"DCGM Diagnostic": NaN}',
-        '{"DCGM Diagnostic": {"test_categories": [{"category": "x", "tests": [{"name": "software", "results": [{"entity_id": 1e999, "status": "Pass"}]}]}]}}',
+        (
+            '{"DCGM Diagnostic": {"test_categories": [{"category": "x", "tests": [{"name":'
+            ' "software", "results": [{"entity_id": 1e999, "status": "Pass"}]}]}]}}'
+        ),
         "\x00" * 1000,
         "\ud800",
     ],

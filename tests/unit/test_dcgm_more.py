@@ -1,4 +1,6 @@
-"""Outputs of dcgmi diag that somebody else thought of: exit codes against documents, damage, runs by name, hostile sizes."""
+"""Outputs of dcgmi diag that somebody else thought of: exit codes against documents, damage, runs
+by name, hostile sizes.
+"""
 
 from __future__ import annotations
 
@@ -227,7 +229,10 @@ def test_nothing_takes_long_to_be_refused(text: str) -> None:
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_an_old_gpu_that_is_named_twice_in_its_text_is_blamed_once(level: int) -> None:
-    text = "GPU 1 GPU 1 had uncorrectable memory errors and 18446744073709551615 rows need to be remapped."
+    text = (
+        "GPU 1 GPU 1 had uncorrectable memory errors and 18446744073709551615 rows need to be"
+        " remapped."
+    )
     two = {
         "Page Retirement/Row Remap": [
             {"gpu_id": 0, "status": "Fail", "warnings": [{"warnings": text, "error_id": 84}]}

@@ -20,7 +20,10 @@ from vitald.cli import main
 
 SAMPLES = ROOT.parent / "shared" / "reference" / "dcgm-samples"
 HEALTHY = {"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}
-NO_HOST = "Error: unable to establish a connection to the specified host: localhost\nError: Unable to connect to host engine. x\n"
+NO_HOST = (
+    "Error: unable to establish a connection to the specified host: localhost\nError: Unable to"
+    " connect to host engine. x\n"
+)
 FAILED = new(
     a_test("memory", {0: "Pass", 1: "Pass"}, {1: [warning(57, "GPU 1 is bad")]}, status="Fail"),
     *passing("pcie"),

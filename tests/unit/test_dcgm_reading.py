@@ -146,7 +146,10 @@ def test_signals_are_told_as_such() -> None:
             Remedy.FIX_CONFIG,
         ),
         (
-            "Error: Unable to complete diagnostic for group 7. Return: (-67) : x\nAll 2 requested GPUs are detached.",
+            (
+                "Error: Unable to complete diagnostic for group 7. Return: (-67) : x\nAll 2"
+                " requested GPUs are detached."
+            ),
             FAIL,
             Remedy.REBOOT,
         ),
@@ -480,7 +483,9 @@ def test_an_error_that_nobody_knows_goes_by_its_severity(
 def test_an_error_that_names_an_xid_is_judged_by_the_xid(
     number: int, code: str, remedy: Remedy | None
 ) -> None:
-    """One that asks for less than a reset stays a failure of the test that somebody must look into."""
+    """One that asks for less than a reset stays a failure of the test that somebody must
+    look into.
+    """
     report = read(
         new(
             a_test(
@@ -504,7 +509,10 @@ def test_an_error_that_names_an_xid_is_judged_by_the_xid(
 
 
 def test_a_narrow_link_is_hardware() -> None:
-    text = "GPU 1 is running at PCI link width 8X, which is below the minimum allowed link width of 16X"
+    text = (
+        "GPU 1 is running at PCI link width 8X, which is below the minimum allowed link width"
+        " of 16X"
+    )
     report = read(
         new(
             a_test(
@@ -552,7 +560,10 @@ def test_a_test_that_was_stopped_is_no_failure() -> None:
 
 
 def test_cuda_that_is_busy_wants_the_node_to_itself() -> None:
-    text = "Error using CUDA API cudaMalloc: 'all CUDA-capable devices are busy or unavailable' for GPU 1"
+    text = (
+        "Error using CUDA API cudaMalloc: 'all CUDA-capable devices are busy or unavailable' for"
+        " GPU 1"
+    )
     report = read(
         new(
             *passing("memory"),
@@ -653,7 +664,10 @@ def test_several_entries_of_one_check_name_each_their_gpu() -> None:
     ("text", "code", "remedy"),
     [
         (
-            "GPU 1 GPU 1 Found 4 faulty memory elements on GPU 1 Run a field diagnostic on the GPU.",
+            (
+                "GPU 1 GPU 1 Found 4 faulty memory elements on GPU 1 Run a field diagnostic on the"
+                " GPU."
+            ),
             "dcgm/52",
             Remedy.REPLACE,
         ),

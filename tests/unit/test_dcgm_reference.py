@@ -1,4 +1,6 @@
-"""The catalogue and the reader against the reference's table of errors and its sample outputs; skipped where these are not there."""
+"""The catalogue and the reader against the reference's table of errors and its sample outputs;
+skipped where these are not there.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,8 @@ def test_every_error_is_in_the_catalogue_with_the_remedy_that_is_suggested() -> 
     for row in rows:
         rule = catalogue().rules[f"dcgm/{row['id']}"]
         assert rule.diagnostic is not None, rule.code
-        # The table reads a narrow link as a setting; its own category, and the review of November 2026, as hardware.
+        # The table reads a narrow link as a setting; its own category, and the review of November
+        # 2026, as hardware.
         remedy = REMEDIES[row["suggested"]] if row["id"] != "46" else Remedy.INVESTIGATE
         confirm = row["confirm_first"] == "yes"
         assert (rule.mnemonic, rule.diagnostic.remedy, rule.diagnostic.confirm) == (
@@ -111,7 +114,9 @@ def test_every_error_is_in_the_catalogue_with_the_remedy_that_is_suggested() -> 
 
 
 def test_the_other_profile_goes_by_the_severity() -> None:
-    """Severity 2 is a replacement there and 6 a reboot; nothing asks for less than in the default profile."""
+    """Severity 2 is a replacement there and 6 a reboot; nothing asks for less than in the default
+    profile.
+    """
     with reference("dcgm-errors.csv").open(newline="", encoding="utf-8") as table:
         rows = list(csv.DictReader(table))
     for row in [*rows, {"id": "999", "severity_code": "2"}, {"id": "999", "severity_code": "6"}]:

@@ -1,4 +1,6 @@
-"""What is read of Neuron devices, adapters, PCI functions and the host, as metrics: nothing that is a number is left out unsaid."""
+"""What is read of Neuron devices, adapters, PCI functions and the host, as metrics: nothing that is
+a number is left out unsaid.
+"""
 
 from __future__ import annotations
 
@@ -223,7 +225,9 @@ def test_samples(board: Board, machine: NeuronTree) -> None:
     for name, value in {
         "vitald_neuron_devices": 16,
         'vitald_pci_link_lanes{kind="nic",part="fabric",pci_bus_id="0000:9f:00.0"}': 16,
-        'vitald_pci_aer_errors_total{kind="neuron",part="neuron",pci_bus_id="0000:cc:00.0",severity="fatal"}': 0,
+        'vitald_pci_aer_errors_total{kind="neuron",part="neuron",pci_bus_id="0000:cc:00.0",severity="fatal"}': (
+            0
+        ),
         'vitald_nic_link{kind="ib",pci_bus_id="0000:1a:00.0",state="up"}': 1,
         'vitald_nic_rate_bytes_per_second{kind="ib",pci_bus_id="0000:1a:00.0"}': 50e9,
         'vitald_nic_carrier_down_changes_total{kind="net",pci_bus_id="0000:02:00.0",port="1"}': 2,

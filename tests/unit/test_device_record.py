@@ -1,4 +1,6 @@
-"""A device's record in a storm: what is kept is bounded, and what it is asked for is answered as by looking through all of it."""
+"""A device's record in a storm: what is kept is bounded, and what it is asked for is answered as by
+looking through all of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`vitald diag`: the exit code is the verdict, Ctrl-C never ends a run, and what programs print cannot drive the terminal."""
+"""`vitald diag`: the exit code is the verdict, Ctrl-C never ends a run, and what programs print
+cannot drive the terminal.
+"""
 
 from __future__ import annotations
 
@@ -651,8 +653,8 @@ def test_status_tells_of_diagnostics(
     shown = told()
     assert "  diagnostic dcgm level 1 runs: vitald diag list\n" in shown
     assert (
-        f"  diagnostic dcgm level 2 FAILED 5 min ago: GPU 3: a row remap failed: vitald diag show {failed.id}\n"
-        in shown
+        "  diagnostic dcgm level 2 FAILED 5 min ago: GPU 3: a row remap failed: vitald diag show"
+        f" {failed.id}\n" in shown
     )
     fake.going = (replace(fake.going[0], stage=Stage.WAITING, waits_for="idle devices: job 815"),)
     assert "  diagnostic dcgm level 1 waits for idle devices: job 815: vitald diag list\n" in told()

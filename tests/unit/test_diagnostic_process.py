@@ -1,4 +1,6 @@
-"""What is kept of a program's output and of the daemon's environment; and the documents of the stand-in."""
+"""What is kept of a program's output and of the daemon's environment; and the documents of the
+stand-in.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Diagnostics on the socket and the port: what may be asked for, how it is told, and that hostile text makes no series without end."""
+"""Diagnostics on the socket and the port: what may be asked for, how it is told, and that hostile
+text makes no series without end.
+"""
 
 from __future__ import annotations
 
@@ -453,6 +455,9 @@ def test_hostile_documents_make_no_series_without_end(fake: FakeDiagnostics) -> 
     told = samples(text)
     assert len(told) < 1000
     assert "\x1b" not in text
-    test = 'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="the last"}}'
+    test = (
+        'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="the'
+        ' last"}}'
+    )
     assert told[test.format(7, "fail")] == told[test.format(8, "other")] == 1.0
     assert test.format(7, "pass") not in told

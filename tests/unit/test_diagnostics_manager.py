@@ -321,7 +321,9 @@ async def _end(house: House, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["cancel", "job", "release"])
 def test_what_ended_by_itself_stands(how: str) -> None:
-    """Its programs have ended, and what they printed is being read: that was found, whoever comes now."""
+    """Its programs have ended, and what they printed is being read: that was found, whoever comes
+    now.
+    """
 
     async def work() -> None:
         steps = Steps("after")

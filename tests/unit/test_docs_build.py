@@ -1,4 +1,6 @@
-"""The man page and the completions: made of the command line's own parsers, complete, and understood by those who read them."""
+"""The man page and the completions: made of the command line's own parsers, complete, and
+understood by those who read them.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +73,11 @@ def test_the_page_has_every_verb_and_every_option(built: Path) -> None:
     for name, one in parsers("", parser()):
         assert f"vitald {name} " in text, name
         section = text[
-            text.index(f"vitald {name} [")
-            if f"vitald {name} [" in text
-            else text.index(f"vitald {name} ") :
+            (
+                text.index(f"vitald {name} [")
+                if f"vitald {name} [" in text
+                else text.index(f"vitald {name} ")
+            ) :
         ]
         for action in one._actions:
             if action.dest != "help":
@@ -142,7 +146,10 @@ def test_each_shell_can_read_its_file(built: Path, shell: str, name: str) -> Non
 
 def test_fish_completes(built: Path) -> None:
     require(shutil.which("fish"), "fish (apt-get install fish)")
-    script = f"source {built}/completions/vitald.fish; complete -C 'vitald chec'; complete -C 'vitald check --for '"
+    script = (
+        f"source {built}/completions/vitald.fish; complete -C 'vitald chec'; complete -C 'vitald"
+        " check --for '"
+    )
     done = subprocess.run(
         ["fish", "--no-config", "-c", script], capture_output=True, text=True, timeout=30
     )
@@ -155,7 +162,9 @@ def test_fish_completes(built: Path) -> None:
 
 
 def test_one_parser_for_both(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is documented is what is understood: the command builds its own verb's part of the same parser."""
+    """What is documented is what is understood: the command builds its own verb's part of the same
+    parser.
+    """
     for name, one in parsers("", parser()):
         with pytest.raises(SystemExit) as ended:
             main([*name.split(), "--help"])

@@ -1,4 +1,6 @@
-"""An event is on the disk before anything shows it, and nothing that came to the disk is taken from it by a power cut."""
+"""An event is on the disk before anything shows it, and nothing that came to the disk is taken from
+it by a power cut.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is read at a start of the time before: over real journal files, with a ring made to order."""
+"""What is read at a start of the time before: over real journal files, with a ring made to
+order.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ LOOK = backfill.look
 
 
 def xid(pid: int, extra: str = "") -> str:
-    return f"NVRM: Xid (PCI:0000:65:00): 79, pid={pid}, name=python3, GPU has fallen off the bus.{extra}"
+    return (
+        f"NVRM: Xid (PCI:0000:65:00): 79, pid={pid}, name=python3, GPU has fallen off the"
+        f" bus.{extra}"
+    )
 
 
 def record(
@@ -86,7 +91,9 @@ def raw(one: KernelRecord) -> bytes:
 
 
 class Machine:
-    """A node with journal, ring and crash logs, and what its daemon has stored: events and a position."""
+    """A node with journal, ring and crash logs, and what its daemon has stored: events and a
+    position.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,7 +128,9 @@ class Machine:
         return Place.parse(self.position.cursor)
 
     def look(self, path: str, where: Place) -> Ring | None:
-        """At this ring instead of the real one: a pipe of packets gives one record a read, as /dev/kmsg does."""
+        """At this ring instead of the real one: a pipe of packets gives one record a read, as
+        /dev/kmsg does.
+        """
         ours, theirs = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
         try:
             fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 256 * 4096)  # a page each
@@ -161,7 +170,9 @@ class Machine:
         return True
 
     def store(self, batch: Batch) -> None:
-        """As the pipeline does: events and position together, and no event that is stored already."""
+        """As the pipeline does: events and position together, and no event that is stored
+        already.
+        """
         known = {event.identity for event in self.events}
         fresh = [event for event in batch.events if event.identity not in known]
         assert batch.again or len(fresh) == len(batch.events), (
@@ -355,7 +366,9 @@ def test_identical_texts(overrun: Machine, batch: int, monkeypatch: pytest.Monke
 def test_records_that_nothing_tells_apart(
     overrun: Machine, twins: tuple[int, ...], batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same text in the same microsecond, also where a batch ends between them (11 to 20): none twice, none lost in silence."""
+    """The same text in the same microsecond, also where a batch ends between them (11 to 20): none
+    twice, none lost in silence.
+    """
     monkeypatch.setattr(backfill, "_BATCH", batch)
     truth = [
         record(seq, *((100_000 * twins[0], xid(twins[0])) if seq in twins else (None, None)))
@@ -392,7 +405,9 @@ def test_stopped_after_every_batch(
 
 @pytest.mark.parametrize("lacking", [[60], [60, 61, 62], [59, 60], [*range(55, 69)]], ids=str)
 def test_the_journal_lacks_what_the_ring_begins_with(overrun: Machine, lacking: list[int]) -> None:
-    """Then it must be known by something else where the ring begins: what it holds is not read out of the journal, too."""
+    """Then it must be known by something else where the ring begins: what it holds is not read out
+    of the journal, too.
+    """
     overrun.keep(*kept(one for one in faults(70) if one.seq not in lacking))
     assert overrun.start()
     overrun.read_ring()
@@ -402,7 +417,9 @@ def test_the_journal_lacks_what_the_ring_begins_with(overrun: Machine, lacking: 
 
 @pytest.mark.parametrize("accept", [False, True])
 def test_what_a_process_wrote(overrun: Machine, accept: bool) -> None:
-    """In the journal its name is a field of its own, and the line is the same all the same: also at both boundaries."""
+    """In the journal its name is a field of its own, and the line is the same all the same: also at
+    both boundaries.
+    """
     overrun.interpreter = interpreter(userspace="confirmed" if accept else "ignore")
     truth = [record(seq, facility=1 if seq % 2 == 0 else 0) for seq in range(70)]
     overrun.at(place(truth[10]))
@@ -580,7 +597,9 @@ def test_a_journal_that_fails_on_the_way(overrun: Machine, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("hanging")
 def test_a_journal_that_hangs_does_not_hide_what_this_boots_ring_lost(overrun: Machine) -> None:
-    """It hung while a former boot was read; what the ring lost since this boot is counted all the same."""
+    """It hung while a former boot was read; what the ring lost since this boot is counted all the
+    same.
+    """
     overrun.at(place(record(10), OLD), OLD)
     overrun.keep(*kept(faults(70), OLD))
     assert overrun.start()
@@ -594,14 +613,18 @@ def test_a_journal_that_hangs_does_not_hide_what_this_boots_ring_lost(overrun: M
 
 @pytest.fixture
 def rebooted(machine: Machine) -> Machine:
-    """Read up to 10 of the old boot, which went on to 29; the new one has 100 to 104, and its ring is whole."""
+    """Read up to 10 of the old boot, which went on to 29; the new one has 100 to 104, and its ring
+    is whole.
+    """
     machine.at(place(record(10), OLD), OLD)
     machine.ring = [record(seq, text=xid(100 + seq)) for seq in range(5)]
     return machine
 
 
 def told_of_the_boot(machine: Machine) -> list[tuple[object, bool]]:
-    """Of each event that says that a boot was not watched: how the daemon ended, and whether it opens a finding."""
+    """Of each event that says that a boot was not watched: how the daemon ended, and whether it
+    opens a finding.
+    """
     judge = Judge(catalogue())
     return [
         (event.fields["orderly"], bool(judge.apply(event))) for event in machine.told(UNWATCHED)
@@ -657,7 +680,9 @@ def test_nobody_knows_the_former_boot(
 def test_a_former_boot_that_nobody_knows_is_told_before_what_is_known_of_later_ones(
     rebooted: Machine,
 ) -> None:
-    """Judging goes by the events' times: one dated too late would end by quiet what is seen again right behind it."""
+    """Judging goes by the events' times: one dated too late would end by quiet what is seen again
+    right behind it.
+    """
     rebooted.keep(*kept([record(seq, text=xid(200 + seq)) for seq in range(20)], MIDDLE))
     assert rebooted.start()
     times = [event.time for event in rebooted.events]
@@ -671,7 +696,9 @@ def test_a_former_boot_that_nobody_knows_is_told_before_what_is_known_of_later_o
 def test_the_journal_knows_the_former_boot_in_part(
     rebooted: Machine, known: tuple[int, int], wanted: list[int]
 ) -> None:
-    """Its end never got to the disk, or its beginning was rotated away: what there is is read, and the rest is said."""
+    """Its end never got to the disk, or its beginning was rotated away: what there is is read, and
+    the rest is said.
+    """
     rebooted.keep(*kept(faults(*known), OLD))
     assert rebooted.start()
     assert rebooted.pids == wanted
@@ -683,7 +710,9 @@ def test_the_journal_knows_the_former_boot_in_part(
 def test_what_journald_missed_of_a_former_boot_is_said(
     rebooted: Machine, batch: int, killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are no numbers in the journal, but journald counts what the ring lost before it could read. What was missed before the place is old news."""
+    """There are no numbers in the journal, but journald counts what the ring lost before it could
+    read. What was missed before the place is old news.
+    """
     monkeypatch.setattr(backfill, "_BATCH", batch)
     records = [record(seq, 3_000_000 * seq) for seq in range(30)]
     rebooted.at(place(records[10], OLD), OLD)
@@ -710,7 +739,9 @@ def test_what_journald_missed_of_a_former_boot_is_said(
 def test_several_boots_in_between(
     rebooted: Machine, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All in the order in which it happened, and this boot's, of which the ring has lost some, last."""
+    """All in the order in which it happened, and this boot's, of which the ring has lost some,
+    last.
+    """
     monkeypatch.setattr(backfill, "_BATCH", batch)
     middle = [record(seq, text=xid(200 + seq)) for seq in range(20)]
     new = [record(seq, text=xid(300 + seq)) for seq in range(20)]
@@ -771,7 +802,9 @@ def test_a_boot_that_is_too_long_to_be_read_whole_is_said(
 
 
 def test_only_later_boots_are_known(rebooted: Machine) -> None:
-    """The place's own was rotated away: all those after it are read, and what is missing is said."""
+    """The place's own was rotated away: all those after it are read, and what is missing is
+    said.
+    """
     between = {
         name: f"{digit * 8}-{digit * 4}-4{digit * 3}-8{digit * 3}-{digit * 12}"
         for name, digit in (("one", "1"), ("two", "2"))
@@ -788,7 +821,9 @@ def test_only_later_boots_are_known(rebooted: Machine) -> None:
 
 
 def test_only_boots_before_the_place_are_known(rebooted: Machine) -> None:
-    """They were read long ago: a journal that stayed behind on the disk when a new one began in memory."""
+    """They were read long ago: a journal that stayed behind on the disk when a new one began in
+    memory.
+    """
     rebooted.at(place(record(10), MIDDLE), MIDDLE)
     rebooted.keep(*kept(faults(30), OLD))
     assert rebooted.start()
@@ -798,7 +833,9 @@ def test_only_boots_before_the_place_are_known(rebooted: Machine) -> None:
 
 
 def test_a_boot_is_caught_up_with_once(rebooted: Machine) -> None:
-    """Killed before the new boot's position is stored, the next start finds the same and adds nothing."""
+    """Killed before the new boot's position is stored, the next start finds the same and adds
+    nothing.
+    """
     rebooted.keep(*kept(faults(15, 30), OLD))
     put(
         rebooted.pstore,
@@ -836,7 +873,9 @@ def test_a_new_boot_id_on_the_same_ring(machine: Machine) -> None:
 
 
 def test_a_new_boot_id_on_the_same_ring_which_went_on(machine: Machine) -> None:
-    """The host has not booted since, so the numbers go on: what is missing is counted, not the boot."""
+    """The host has not booted since, so the numbers go on: what is missing is counted, not the
+    boot.
+    """
     machine.at(replace(place(record(10)), time=BOOTED + 100), OLD)
     machine.ring = faults(60, 70)
     assert machine.start()
@@ -847,7 +886,9 @@ def test_a_new_boot_id_on_the_same_ring_which_went_on(machine: Machine) -> None:
 
 @pytest.mark.parametrize("seq", [10, 50_000])
 def test_a_clock_that_was_wrong_at_the_boot(rebooted: Machine, seq: int) -> None:
-    """Set to a time before the place by an empty battery, it makes the boot look like a container's; the ring's numbers do not."""
+    """Set to a time before the place by an empty battery, it makes the boot look like a
+    container's; the ring's numbers do not.
+    """
     where = record(seq, 3_600_000_000)
     rebooted.at(replace(place(where), time=BOOTED + 3600), OLD)
     rebooted.keep(*kept([where, record(seq + 1, 3_700_000_000)], OLD))
@@ -874,7 +915,9 @@ PANIC = "Kernel panic - not syncing: Fatal exception"
 
 
 def test_the_last_lines_of_a_crash(rebooted: Machine) -> None:
-    """Those after the place are events of the former boot, once, and not again at the next start."""
+    """Those after the place are events of the former boot, once, and not again at the next
+    start.
+    """
     crash(rebooted, (0.9, xid(9)), (1.0, xid(10)), (12.0, xid(300)), (12.5, PANIC))
     rebooted.journal = None
     assert rebooted.start()
@@ -921,7 +964,9 @@ def test_a_crash_before_the_place_is_old_news(rebooted: Machine) -> None:
 
 @pytest.mark.parametrize("pause", [5, 120], ids=["a virtual machine", "a server"])
 def test_a_crash_of_a_boot_that_nobody_else_knows(rebooted: Machine, pause: int) -> None:
-    """It came soon after the boot, before journald had put anything on the disk: its stamps are lower than the place's."""
+    """It came soon after the boot, before journald had put anything on the disk: its stamps are
+    lower than the place's.
+    """
     where = record(10, 5_000_000_000)
     rebooted.at(place(where, OLD), OLD)
     rebooted.keep(*kept([where], OLD))
@@ -933,11 +978,14 @@ def test_a_crash_of_a_boot_that_nobody_else_knows(rebooted: Machine, pause: int)
     ]
 
 
-# A crash log lies there for many boots, and ERST keeps no time: it is dated by the boot in which it is read.
+# A crash log lies there for many boots, and ERST keeps no time: it is dated by the boot in which it
+# is read.
 
 
 def next_boot(machine: Machine, number: int) -> None:
-    """Another boot: the ring has a fault of its own, and firmware without a clock dates its crash logs anew."""
+    """Another boot: the ring has a fault of its own, and firmware without a clock dates its crash
+    logs anew.
+    """
     machine.read_ring()
     machine.boot = f"{number:08x}-0000-4000-8000-000000000000"
     machine.ring = [
@@ -965,7 +1013,9 @@ def of_crashes(machine: Machine) -> list[int]:
 
 
 def test_a_crash_log_that_is_dated_by_the_boot_in_which_it_is_read(old_news: Machine) -> None:
-    """The same lines are as old as ever, in this boot and in the next two: also those that were passed over as known."""
+    """The same lines are as old as ever, in this boot and in the next two: also those that were
+    passed over as known.
+    """
     assert old_news.start()
     assert of_crashes(old_news) == [300]
     for number in (1, 2, 3):
@@ -993,7 +1043,9 @@ def test_two_crashes_that_are_read_at_once_are_two(rebooted: Machine) -> None:
 
 
 def test_a_crash_log_under_another_name_is_the_same(old_news: Machine) -> None:
-    """Moved, or numbered anew: its lines have the kernel's stamps, so what is equal byte for byte is the same record."""
+    """Moved, or numbered anew: its lines have the kernel's stamps, so what is equal byte for byte
+    is the same record.
+    """
     assert old_news.start()
     next_boot(old_news, 1)
     (file,) = old_news.pstore.iterdir()
@@ -1038,7 +1090,9 @@ def test_a_chunk_that_could_not_be_read_the_first_time_is_told_when_it_can(
 
 
 def test_killed_before_what_was_read_is_stored(old_news: Machine) -> None:
-    """Events and what is known of the log are stored together, or neither is: the next start tells it."""
+    """Events and what is known of the log are stored together, or neither is: the next start tells
+    it.
+    """
     for most in range(3):
         if old_news.start(most=most):
             break
@@ -1065,7 +1119,9 @@ def test_a_line_in_two_dumps_of_one_crash_is_one(rebooted: Machine) -> None:
     "begun", [True, False], ids=["an older version's position", "the very first start"]
 )
 def test_what_lay_there_before_it_was_remembered_is_old(machine: Machine, begun: bool) -> None:
-    """Nobody can tell when it was written; it was there while this boot was watched, so it is of no crash that ended it."""
+    """Nobody can tell when it was written; it was there while this boot was watched, so it is of no
+    crash that ended it.
+    """
     erst(machine, "7001", (0.9, xid(9)), (12.0, xid(300)))
     machine.ring = faults(2)
     machine.journal = None
@@ -1132,13 +1188,18 @@ def test_what_is_remembered_of_crash_logs_is_bounded(
 
 
 def test_a_second_line_of_a_record_is_not_believed(rebooted: Machine) -> None:
-    """A process's name may hold a newline, and the kernel writes the rest of it as a line with the same stamp."""
+    """A process's name may hold a newline, and the kernel writes the rest of it as a line with the
+    same stamp.
+    """
     crash(
         rebooted,
         (11.0, "a"),
         (
             11.0,
-            f"{xid(400)}[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in y[55d0c0ffe000+1000]",
+            (
+                f"{xid(400)}[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6"
+                " in y[55d0c0ffe000+1000]"
+            ),
         ),
         (11.5, "b"),
         (11.5, f"<0>[   11.700000] {xid(401)}"),
@@ -1167,7 +1228,9 @@ def test_a_process_is_not_believed_after_a_crash_either(rebooted: Machine) -> No
 
 @st.composite
 def histories(draw: st.DrawFn) -> dict[str, Any]:
-    """Records, where the daemon was, and starts: what the ring holds at each, and after how many batches it is killed."""
+    """Records, where the daemon was, and starts: what the ring holds at each, and after how many
+    batches it is killed.
+    """
     count = draw(st.integers(20, 70))
     steps = draw(
         st.lists(st.sampled_from([0, 0, 1, 50, 100_000, 3_000_000]), min_size=count, max_size=count)

@@ -1,4 +1,6 @@
-"""How many there should be, who says so, and what is said when there are fewer, more, or other versions."""
+"""How many there should be, who says so, and what is said when there are fewer, more, or other
+versions.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,9 @@ def test_volumes_that_come_over_the_network_do_not_count(machine: Machine) -> No
 
 
 def test_an_adapter_that_was_lent_to_a_container_is_still_here(machine: Machine) -> None:
-    """Its RDMA device is then in another network namespace, and its PCI function is where it was."""
+    """Its RDMA device is then in another network namespace, and its PCI function is where
+    it was.
+    """
     machine.rdma("mlx5_0", "0000:91:00.0")
     machine.rdma("mlx5_1", "0000:92:00.0")
     virtual = machine.tree.pci("0000:92:00.1", MELLANOX, 0x101E, 0x020700, "mlx5_core")
@@ -431,7 +435,7 @@ def test_the_socket_shows_it_and_lets_a_person_confirm(machine: Machine) -> None
     shown = asyncio.run(ask("POST", "/v1/expect/confirm"))
     assert shown["confirmed"] == {"neuron": 15, "nics": 0, "nvme": 0}
     assert next(one for one in shown["counts"] if one["kind"] == "neuron")["confirmed"]
-    ((event,), position) = stored[0].events, stored[0].position
+    (event,), position = stored[0].events, stored[0].position
     assert (event.code, event.fields["reason"]) == ("vitald/confirmed", "as delivered")
     assert "confirmed 15 Neuron devices: as delivered" in event.raw
     assert position is not None and "as delivered" in position.cursor, (

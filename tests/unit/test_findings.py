@@ -1,4 +1,6 @@
-"""The life of a finding: opened, repeated, raised, never lowered, closed by evidence and by nothing else."""
+"""The life of a finding: opened, repeated, raised, never lowered, closed by evidence and by nothing
+else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How a finding ends: by a reboot, by quiet, with its drill, by a named person, and by nothing else."""
+"""How a finding ends: by a reboot, by quiet, with its drill, by a named person, and by nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_a_reboot_clears_nothing_that_was_seen_since() -> None:
 
 
 def test_a_reboot_follows_the_action_that_stands() -> None:
-    """Raised to a replacement by its case, the finding survives the reboot that its table would allow."""
+    """Raised to a replacement by its case, the finding survives the reboot that its table would
+    allow.
+    """
     findings = Judge(catalogue("hyperpod"))
     findings.apply(
         event(
@@ -119,7 +123,9 @@ def test_a_stronger_event_does_not_shorten_the_wait() -> None:
 
 
 def test_quiet_counts_from_when_it_was_listened_again() -> None:
-    """What nobody read of a former boot began days ago and ended now: that is no quiet day since."""
+    """What nobody read of a former boot began days ago and ended now: that is no quiet day
+    since.
+    """
     findings = empty()
     gap = {"after": 0.0, "before": 3 * DAY, "orderly": False}
     findings.apply(event("vitald/not_watched", NODE, 0.0, trust=Trust.DAEMON, fields=gap))

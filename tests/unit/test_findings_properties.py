@@ -1,4 +1,6 @@
-"""What holds for any stream of events: one answer, no order between devices, nothing weaker by more evidence."""
+"""What holds for any stream of events: one answer, no order between devices, nothing weaker by more
+evidence.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from vitald.model.codes import ACCEPTED, BOOT, CLOCK_STEPPED
 DEVICES = 3
 HOUR = 3600.0
 
-# Codes and contexts of every strength, with cases, state rules, quiet times and ones that ask for nothing.
+# Codes and contexts of every strength, with cases, state rules, quiet times and ones that ask for
+# nothing.
 KINDS: list[tuple[str, dict[str, object]]] = [
     ("xid/79", {}),
     ("xid/31", {}),
@@ -34,7 +37,8 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("sxid/20034", {"fatal": False}),
     ("sxid/20034", {"fatal": True}),
     ("aer/correctable", {}),
-    # Devices that cannot be used, what waits for maintenance, and states that climb a ladder or come and go.
+    # Devices that cannot be used, what waits for maintenance, and states that climb a ladder or
+    # come and go.
     ("nvml/no_call_succeeds", {}),
     ("nvml/reset_required", {}),
     ("nvml/row_remap_pending", {"row_remap_pending": 1}),
@@ -127,7 +131,9 @@ def standing(findings: Judge) -> set[tuple[object, ...]]:
 
 
 def asked_of_devices(findings: Judge) -> dict[tuple[object, bool], tuple[int, int, bool]]:
-    """The strongest action of each device, how soon it is due, and whether the device cannot be used."""
+    """The strongest action of each device, how soon it is due, and whether the device cannot be
+    used.
+    """
     asked: dict[tuple[object, bool], tuple[int, int, bool]] = {}
     for one in findings.opened:
         if one.action.unfit or one.unusable:
@@ -210,8 +216,9 @@ def test_due_is_never_late(stream: list[Event]) -> None:
 def test_the_order_between_devices_does_not_matter(order: list[Step], chance: object) -> None:
     """Each device's own events keep their order; the others come in between as they like.
 
-    What is asked of a device is the same. Which line tells it need not be: an echo on another device (an NVLink error of a
-    peer) is told under its cause where that came first, and is a finding of its own where it did not.
+    What is asked of a device is the same. Which line tells it need not be: an echo on another
+    device (an NVLink error of a peer) is told under its cause where that came first, and is a
+    finding of its own where it did not.
     """
     queues = [[step for step in order if step[0] == device] for device in range(DEVICES)]
     shuffled = []
@@ -225,7 +232,9 @@ def test_the_order_between_devices_does_not_matter(order: list[Step], chance: ob
 @FUZZ
 @given(streams(KINDS, reboots=False), st.integers(0, 14), steps(KINDS))
 def test_more_evidence_never_makes_it_better(stream: list[Event], where: int, extra: Step) -> None:
-    """An event that is neither a reboot nor the driver's own all-clear leaves the worst action as bad or worse than it is then without."""
+    """An event that is neither a reboot nor the driver's own all-clear leaves the worst action as
+    bad or worse than it is then without.
+    """
     where = min(where, len(stream))
     time = stream[where].time if where < len(stream) else stream[-1].time if stream else 0.0
     more = [*stream[:where], at(extra, time, "boot-0", 99), *stream[where:]]
@@ -238,7 +247,9 @@ def test_more_evidence_never_makes_it_better(stream: list[Event], where: int, ex
 @FUZZ
 @given(streams())
 def test_only_evidence_lowers(stream: list[Event]) -> None:
-    """From one event to the next a finding keeps or raises what it asks for, unless the driver says otherwise; it ends only by its rule or as an echo."""
+    """From one event to the next a finding keeps or raises what it asks for, unless the driver says
+    otherwise; it ends only by its rule or as an echo.
+    """
     findings = Judge(catalogue())
     for one in stream:
         before = {found.key: found for found in findings.opened}
@@ -284,7 +295,9 @@ def test_what_nobody_believes_changes_nothing(stream: list[Event]) -> None:
 
 @st.composite
 def lived_with(draw: st.DrawFn) -> list[Event]:
-    """Such a stream, in which a person accepts each fault as it is seen, and the clock may be stepped before a boot."""
+    """Such a stream, in which a person accepts each fault as it is seen, and the clock may be
+    stepped before a boot.
+    """
     told: list[Event] = []
     for number, one in enumerate(draw(streams(LASTING))):
         if one.code == BOOT and draw(st.booleans()):
@@ -322,7 +335,9 @@ def lived_with(draw: st.DrawFn) -> list[Event]:
 @FUZZ
 @given(lived_with(), st.integers(0, 30))
 def test_what_is_accepted_is_so_after_a_restart_and_a_replay(stream: list[Event], cut: int) -> None:
-    """Over boots and steps of the clock; and none outlasts its time, or counts while it asks for more than when it was accepted."""
+    """Over boots and steps of the clock; and none outlasts its time, or counts while it asks for
+    more than when it was accepted.
+    """
     whole, changes = folded(stream)
     before, first = folded(stream[:cut])
     after = Judge(catalogue(), before.memory)
@@ -363,7 +378,9 @@ def _written(one: Event) -> Event:
 def test_what_a_process_writes_changes_nothing_that_others_saw(
     stream: list[Event], written: list[Event]
 ) -> None:
-    """Neither for better nor for worse, whatever it writes when: it only has findings of its own beside them."""
+    """Neither for better nor for worse, whatever it writes when: it only has findings of its own
+    beside them.
+    """
     boots = [(one.time, one.boot_id) for one in stream if one.code == BOOT]
     beside = [
         replace(

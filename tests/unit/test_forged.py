@@ -1,8 +1,9 @@
 """
 Forged kernel lines: texts that a user chose, at the beginning of what the kernel itself writes.
 
-Two proofs. By form: every shape that asks for something is strict: more bytes than a name has are fixed before any free text, or it holds
-up to the line's end. By trial: the beginnings of all shapes, as names, before every message of the kernel's that begins with one.
+Two proofs. By form: every shape that asks for something is strict: more bytes than a name has are
+fixed before any free text, or it holds up to the line's end. By trial: the beginnings of all
+shapes, as names, before every message of the kernel's that begins with one.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def asks(rule: Rule) -> bool:
 CODES = (
     "NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.",
     "NVRM: Xid (PCI:0000:65:00): 79, pid=4021, name=python3, GPU has fallen off the bus.",
-    "NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    (
+        "NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node"
+        " Reboot Required)"
+    ),
     "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
 )
 SHAPES = [(rule, pattern) for rule in catalogue().rules.values() for pattern in rule.match]
@@ -73,7 +77,9 @@ def _is_free(items: Any) -> bool:
 
 
 def fixed(tree: Any, *, backwards: bool = False) -> tuple[int, bool]:
-    """How many bytes at least are bound before the first free text (behind the last one), and whether there is any."""
+    """How many bytes at least are bound before the first free text (behind the last one), and
+    whether there is any.
+    """
     width = 0
     for op, value in reversed(list(tree)) if backwards else tree:
         inner, free = 0, False
@@ -130,7 +136,9 @@ def test_what_a_loose_shape_is(pattern: str, is_loose: bool) -> None:
 
 
 def _made(tree: Any, most: int) -> Iterator[str]:
-    """Texts that a shape begins with, by each of its ways, of `most` characters at least where it is so long."""
+    """Texts that a shape begins with, by each of its ways, of `most` characters at least where it
+    is so long.
+    """
     ways = [list(islice(_part(op, value, most), 12)) for op, value in tree]
     for parts in islice(product(*ways), 256):
         yield "".join(parts)
@@ -219,7 +227,9 @@ def test_no_process_makes_a_fault(message: Message) -> None:
 
 
 def test_a_name_may_be_of_odd_bytes() -> None:
-    """After a byte that the kernel takes for a log level, as /dev/kmsg escapes it, and as rsyslog renders it."""
+    """After a byte that the kernel takes for a log level, as /dev/kmsg escapes it, and as rsyslog
+    renders it.
+    """
     lines = []
     for head, rest in names():
         for name in (f"\n{head}"[:NAME], head.replace(":", "\\:")[:NAME], f"\x01{head}"[:NAME]):
@@ -231,7 +241,9 @@ def test_a_name_may_be_of_odd_bytes() -> None:
 
 @pytest.mark.slow
 def test_what_asks_for_something_needs_no_list_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of known messages is never whole: by its shape alone, no line that a name begins asks for anything."""
+    """The list of known messages is never whole: by its shape alone, no line that a name begins
+    asks for anything.
+    """
     monkeypatch.setattr(recognise, "_NAMED", re.compile(rb"(?!)"))
     seen = set[tuple[str, str]]()
     for message in OF_A_PROCESS:

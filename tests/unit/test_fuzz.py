@@ -1,4 +1,6 @@
-"""Hostile and broken input: nothing raises but what says so, and nothing is an event that does not begin like one."""
+"""Hostile and broken input: nothing raises but what says so, and nothing is an event that does not
+begin like one.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,31 @@ FAULTS = [str(one["line"]).encode() for one in labelled(LINES) if one["kind"] !=
 # How a fault line may begin, written down independently of the catalogue.
 _BDF = rb"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 HEADS = re.compile(
-    rb"NVRM: (?:Xid \(|GPU |The NVIDIA GPU |\(PCI ID|system has |fallen off|installed in this |RmInit|rm_init)|nvidia-nvswitch\d+: SXid \(PCI:|nvidia[-_]uvm: |nvidia: probe of "
+    rb"NVRM: (?:Xid \(|GPU |The NVIDIA GPU |\(PCI ID|system has |fallen off|installed in this"
+    rb" |RmInit|rm_init)|nvidia-nvswitch\d+: SXid \(PCI:|nvidia[-_]uvm: |nvidia: probe of "
     rb"|[A-Za-z0-9_][\w\-]* "
     + _BDF
     + rb"|mlx[45]_\w+: |NETDEV WATCHDOG: |infiniband (?:rdmap|efa_)|block \S+: no available|nvme"
-    rb"|EXT[234]-fs|BTRFS|XFS \(|FAT-fs|JBD2?: |Aborting journal|(?:blk_update_request: |print_req_error: |end_request: )?(?:critical \w|I/O error, dev)"
+    rb"|EXT[234]-fs|BTRFS|XFS \(|FAT-fs|JBD2?: |Aborting journal|(?:blk_update_request:"
+    rb" |print_req_error: |end_request: )?(?:critical \w|I/O error, dev)"
     rb"|Buffer I/O error on|lost page write|md/|nfs: server "
-    rb"|(?:mce: |\{\d+\})?\[Hardware Error\]: |(?:mce: )?CPU ?\d+: |mce: (?:Memory error|Uncorrected hardware)|MCE: Killing |Machine check events logged|Memory failure: 0x"
-    rb"|Kernel panic - not syncing: |NMI: |NMI watchdog: |watchdog: |BUG: soft lockup|Watchdog detected|rcu: INFO: |INFO: (?:rcu_|task )|task |Uhhuh\. NMI|EDAC "
-    rb"|Memory cgroup out of memory|Out of [Mm]emory|Kill(?:ed)? process |oom-kill:|oom_reaper: |.{1,256} invoked oom-killer: gfp_mask=0x"
-    rb"|thermal|[\w\- ]{1,32}: [Cc]ritical temp|[Cc]ritical temp|(?:[\d\[][^A-SU-Y]{0,48} )?(?:neuron\w*: ?)?NEURON_HW_ERR=|neuron:|nd\d|DMA completion timeout",
+    rb"|(?:mce: |\{\d+\})?\[Hardware Error\]: |(?:mce: )?CPU ?\d+: |mce: (?:Memory"
+    rb" error|Uncorrected hardware)|MCE: Killing |Machine check events logged|Memory failure: 0x"
+    rb"|Kernel panic - not syncing: |NMI: |NMI watchdog: |watchdog: |BUG: soft lockup|Watchdog"
+    rb" detected|rcu: INFO: |INFO: (?:rcu_|task )|task |Uhhuh\. NMI|EDAC "
+    rb"|Memory cgroup out of memory|Out of [Mm]emory|Kill(?:ed)? process |oom-kill:|oom_reaper:"
+    rb" |.{1,256} invoked oom-killer: gfp_mask=0x"
+    rb"|thermal|[\w\- ]{1,32}: [Cc]ritical temp|[Cc]ritical temp|(?:[\d\[][^A-SU-Y]{0,48}"
+    rb" )?(?:neuron\w*: ?)?NEURON_HW_ERR=|neuron:|nd\d|DMA completion timeout",
     re.S,
 )
 
 
 @st.composite
 def mutations(draw: st.DrawFn) -> bytes:
-    """A published line, with a few bytes cut, doubled, changed or put in, or a piece of another line."""
+    """A published line, with a few bytes cut, doubled, changed or put in, or a piece of another
+    line.
+    """
     line = draw(st.sampled_from(CORPUS))
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(line)))
@@ -131,7 +141,9 @@ def test_an_event_can_be_made_of_whatever_is_recognised(data: bytes) -> None:
 
 
 def test_the_heads_are_those_of_the_corpus() -> None:
-    """The list above is not so wide that it lets everything through, nor so narrow that it fails by itself."""
+    """The list above is not so wide that it lets everything through, nor so narrow that it fails by
+    itself.
+    """
     messages = [
         (bool(one["kind"] != "noise"), line.message)
         for one in labelled(LINES)
@@ -155,7 +167,9 @@ def test_the_heads_are_those_of_the_corpus() -> None:
     ],
 )
 def test_a_kernel_record_of_any_text_is_read_in_no_time(head: bytes, piece: bytes) -> None:
-    """Expressions that go over a text again and again: at a kernel record's length it must not show."""
+    """Expressions that go over a text again and again: at a kernel record's length it must not
+    show.
+    """
     text = (head + piece * 1000)[:1024]
     assert seconds(text) < patient(0.02)
 

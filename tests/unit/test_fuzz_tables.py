@@ -1,4 +1,6 @@
-"""Any tables for catalogue and configuration: they are taken, or told as mistakes, and nothing else is raised."""
+"""Any tables for catalogue and configuration: they are taken, or told as mistakes, and nothing else
+is raised.
+"""
 
 from __future__ import annotations
 

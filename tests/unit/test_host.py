@@ -1,4 +1,6 @@
-"""The host: memory, processors, drives and file systems, from trees that stand for /sys and /proc."""
+"""The host: memory, processors, drives and file systems, from trees that stand for /sys and
+/proc.
+"""
 
 from __future__ import annotations
 

@@ -146,7 +146,8 @@ def test_inodes_that_are_made_as_needed_are_not_counted(tree: Tree) -> None:
 
 def test_a_line_of_mountinfo() -> None:
     found = _mount(
-        "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw,errors=continue"
+        "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root"
+        " rw,errors=continue"
     )
     assert found == Mount(
         "/mnt2",
@@ -284,7 +285,9 @@ def test_a_drive_that_died(tree: Tree) -> None:
 def mounted(
     tree: Tree, *disks: str, kind: str = "ext4", beneath: dict[str, list[str]] | None = None
 ) -> None:
-    """The root file system, and further ones under /data0, /data1, ...; which disks lie beneath which."""
+    """The root file system, and further ones under /data0, /data1, ...; which disks lie beneath
+    which.
+    """
     points = ["/", *(f"/data{number}" for number in range(len(disks)))]
     lines = [
         f"{30 + n} 1 0:{50 + n} / {p} rw - {kind} /dev/{d} rw"
@@ -336,7 +339,9 @@ def test_what_is_asked_for_where_a_drive_is_lost(
     action: Action,
     seen: str,
 ) -> None:
-    """A volume of a storage service may be detached by force: that is a fault of the node's where it needs a file system on it."""
+    """A volume of a storage service may be detached by force: that is a fault of the node's where
+    it needs a file system on it.
+    """
     drive(tree, "nvme1", model, "vol0123456789abcdef0")
     tree.write("sys/class/nvme/nvme1/address", "0000:00:1f.1")
     mounted(tree, *disks, kind=kind, beneath=beneath)

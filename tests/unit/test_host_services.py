@@ -23,7 +23,10 @@ from vitald.model import SourceState
 
 __all__ = ["clock", "tree"]  # fixtures
 
-IOCTL = "[<0>] os_acquire_mutex+0x35/0x40 [nvidia]\n[<0>] nvidia_ioctl+0x1f/0x30 [nvidia]\n[<0>] __x64_sys_ioctl+0x8b/0xc0"
+IOCTL = (
+    "[<0>] os_acquire_mutex+0x35/0x40 [nvidia]\n[<0>] nvidia_ioctl+0x1f/0x30 [nvidia]\n[<0>]"
+    " __x64_sys_ioctl+0x8b/0xc0"
+)
 BUSY = "12.00 11.00 9.00 3/800 11206"
 
 
@@ -253,7 +256,9 @@ def test_a_clock_that_may_not_be_asked(tree: Tree) -> None:
 
 
 def test_timedated_asks_for_us(tree: Tree, clock: Clock) -> None:
-    """As in the service, whose unit forbids adjtimex. Not at every look: each question starts a service and two lines in the journal."""
+    """As in the service, whose unit forbids adjtimex. Not at every look: each question starts a
+    service and two lines in the journal.
+    """
     subject, asked, kept = host(tree), [], [False]
 
     def answer() -> bool:
@@ -373,7 +378,9 @@ def test_a_service_that_does_not_run(
 def test_a_service_that_must_run_where_it_is_enabled(
     tree: Tree, clock: Clock, systemd: Systemd, enabled: str, watched: bool, unit: str
 ) -> None:
-    """Nobody had to say that a node with NVSwitches needs its Fabric Manager; one that was turned off on purpose is not missed."""
+    """Nobody had to say that a node with NVSwitches needs its Fabric Manager; one that was turned
+    off on purpose is not missed.
+    """
     others = {"load": "loaded" if enabled else "not-found", "active": "inactive"}
     for one in config.Host().units_if_enabled:
         systemd.unit(one, **others, UnitFileState="disabled")
@@ -397,7 +404,9 @@ def test_a_service_that_must_run_where_it_is_enabled(
 
 
 def by_default(tree: Tree, systemd: Systemd) -> Host:
-    """None of the units that are watched unless somebody says otherwise is there, but those that a test has put there."""
+    """None of the units that are watched unless somebody says otherwise is there, but those that a
+    test has put there.
+    """
     for name in {*config.Host().units_if_enabled} - {*systemd.units}:
         systemd.unit(name, "inactive", "not-found")
     return served(tree, systemd, config.Host(mounts=("/",)))
@@ -406,7 +415,9 @@ def by_default(tree: Tree, systemd: Systemd) -> Host:
 def test_units_that_may_have_to_run_are_not_observable_where_systemd_cannot_be_asked(
     tree: Tree, systemd: Systemd
 ) -> None:
-    """Nobody knows whether they are enabled. That is said, and does not make the node unknown: it may be a container."""
+    """Nobody knows whether they are enabled. That is said, and does not make the node unknown: it
+    may be a container.
+    """
     systemd.error = "there is no systemctl here"
     with Looking(polled(by_default(tree, systemd), *KINDS)) as looking:
         assert told(looking.look()) == set()

@@ -1,4 +1,6 @@
-"""The idle detector: who uses the devices, told from laid-out trees, and from real processes of this machine."""
+"""The idle detector: who uses the devices, told from laid-out trees, and from real processes of
+this machine.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ class Tree:
     def detector(
         self, *, own: Sequence[int] = (), ignored: Sequence[str] = (), users: bool = False
     ) -> Detector:
-        """`users`: who runs this test, and so owns the tree, is an ordinary user; else an account of the system's."""
+        """`users`: who runs this test, and so owns the tree, is an ordinary user; else an account
+        of the system's.
+        """
         accounts = range(0) if users else range(os.getuid() + 1)
         return Detector(
             self.procfs,
@@ -131,7 +135,9 @@ class Tree:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    """To read it costs nothing: on a machine with other work a look would else be put off for what it took."""
+    """To read it costs nothing: on a machine with other work a look would else be put off for what
+    it took.
+    """
     monkeypatch.setattr(device_users, "perf_counter", lambda: 0.0)
     return Tree(tmp_path / "node")
 
@@ -625,9 +631,10 @@ def test_beside_a_run_of_ours_only_what_is_known_to_be_somebody_elses_counts(
         tree.hide(pid)
     detector = tree.detector()
     detector.given(compute={"gpu/0": [13, 14]}, memory={"neuron/0": 4096.0})
-    assert [use.kind for use in detector.uses()] == [Kind.DRIVER, Kind.UNKNOWN], (
-        "memory that has no owner, and a GPU that did not answer"
-    )
+    assert [use.kind for use in detector.uses()] == [
+        Kind.DRIVER,
+        Kind.UNKNOWN,
+    ], "memory that has no owner, and a GPU that did not answer"
     detector.given(testing=True)
     assert detector.uses() == ()
     detector.given(compute={"gpu/0": [13, 14, 10]})
@@ -667,7 +674,10 @@ def test_where_processes_cannot_be_looked_at_the_driver_must_answer_for_every_gp
     tree.process(10)
     tree.hide(10)
     detector = tree.detector()
-    said = "not known: 1 processes could not be looked at, and the driver does not say who uses {} of 8 GPUs"
+    said = (
+        "not known: 1 processes could not be looked at, and the driver does not say who uses {} of"
+        " 8 GPUs"
+    )
     assert words(detector.uses()) == [said.format(8)]
     detector.given(compute={f"gpu/{index}": () for index in range(7)})
     assert words(detector.uses()) == [said.format(1)]
@@ -836,7 +846,9 @@ OPEN = """
 
 @pytest.fixture
 def whole_machine() -> None:
-    """Not a container, whose processes are not all that there are: it says so of itself, and looks for nothing."""
+    """Not a container, whose processes are not all that there are: it says so of itself, and looks
+    for nothing.
+    """
     require(
         str(Path("/proc/self/ns/pid").readlink()) == device_users._HOST_PIDS,
         "a machine whose processes are all seen",
@@ -846,7 +858,9 @@ def whole_machine() -> None:
 def real(
     folder: Path, own: Sequence[int] = (), proven: Callable[[str], bool] | None = None
 ) -> Detector:
-    """Over this machine's real processes; devices are this test's own files: other tests have some of the same names open."""
+    """Over this machine's real processes; devices are this test's own files: other tests have some
+    of the same names open.
+    """
 
     def is_ours(path: str) -> bool:
         return Path(path).is_file() and os.path.realpath(path).startswith(f"{folder}/")

@@ -1,4 +1,6 @@
-"""Imports point one way: facts, meaning, judgement, answers. And asking the daemon costs no more than it must."""
+"""Imports point one way: facts, meaning, judgement, answers. And asking the daemon costs no more
+than it must.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,11 @@ CALM = {
     ),
     "typing",
 }
-READER = (
-    "vitald.catalog.loader"  # of the catalogue's files; the package names it, and is the way to it
+READER = (  # of the catalogue's files; the package names it, and is the way to it
+    "vitald.catalog.loader"
 )
-CALENDAR = "vitald.judge.device_history"  # puts a time that it is given into words, and needs `datetime` for that
+# Puts a time that it is given into words, and needs `datetime` for that
+CALENDAR = "vitald.judge.device_history"
 ROOTS_RULES = [f"vitald.recovery.{name}" for name in ("action_log", "decision", "request")]
 SERVER = (
     *("aiohttp", "structlog", "prometheus_client", "anyio"),
@@ -87,7 +90,8 @@ PURE = [
     *ROOTS_RULES,
 ]
 
-# Each part imports only from those before it. A part is a module of `vitald`, or a package with all that is in it.
+# Each part imports only from those before it. A part is a module of `vitald`, or a package with all
+# that is in it.
 LAYERS = (
     *("text", "timestamps", "backoff"),
     *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd"),
@@ -102,7 +106,9 @@ LAYERS = (
 
 
 def ours(name: str) -> set[str]:
-    """The modules of `vitald` that a module imports. Of `vitald` itself there is only the version to be had."""
+    """The modules of `vitald` that a module imports. Of `vitald` itself there is only the version
+    to be had.
+    """
     return {one for one in imports(MODULES[name]) if one in MODULES and one != "vitald"}
 
 
@@ -129,7 +135,8 @@ def test_the_pure_parts_touch_no_machine(module: str) -> None:
 @pytest.mark.parametrize("module", [name for name in PURE if name != "vitald.catalog"])
 def test_the_pure_parts_have_nobody_touch_it_for_them(module: str) -> None:
     """Neither by what they import of ours, nor by a name that needs no import."""
-    # `vitald.tomlfile` has one function that reads, and `vitald.catalog` takes it in; both are refused below by its name.
+    # `vitald.tomlfile` has one function that reads, and `vitald.catalog` takes it in; both are
+    # refused below by its name.
     assert (
         sorted(ours(module) - {*PURE, "vitald.tomlfile", "vitald.catalog", *packages(PURE)}) == []
     )
@@ -206,7 +213,8 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     }
     while graph:
         leaves = {name for name, needs in graph.items() if not needs & set(graph)}
-        # A package's front door names what lies inside; that is no circle while nothing inside names the door.
+        # A package's front door names what lies inside; that is no circle while nothing inside
+        # names the door.
         assert leaves, sorted(graph)
         graph = {name: needs - leaves for name, needs in graph.items() if name not in leaves}
 
@@ -241,7 +249,10 @@ ASKING = {
 
 def loaded_by(arguments: list[str]) -> set[str]:
     """The modules that a run of the command has imported at its end."""
-    code = f"import sys, json, vitald.cli\ntry:\n vitald.cli.main({arguments!r})\nexcept SystemExit:\n pass\nprint('\\n' + json.dumps(sorted(sys.modules)))"
+    code = (
+        f"import sys, json, vitald.cli\ntry:\n vitald.cli.main({arguments!r})\nexcept SystemExit:\n"
+        " pass\nprint('\\n' + json.dumps(sorted(sys.modules)))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

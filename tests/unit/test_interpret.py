@@ -94,7 +94,9 @@ def test_only_facility_zero_is_the_kernel(
 
 @pytest.mark.parametrize("userspace", ["unconfirmed", "confirmed"])
 def test_an_old_drill_is_no_fault(userspace: str) -> None:
-    """Where a ledger was lost, the log is read again: nobody announces the drills in it any more."""
+    """Where a ledger was lost, the log is read again: nobody announces the drills in it any
+    more.
+    """
     known = interpreter(userspace=userspace)
     assert read(known, XID.replace("name=x", "name=vitald-drill"), 1).trust is Trust.UNTRUSTED
 
@@ -197,11 +199,17 @@ def test_a_drill_is_compared_as_the_kernel_escapes_it() -> None:
         ("infiniband rdmap79s0: Wait for completion (polling) timeout", "nic/rdmap79s0"),
         ("EXT4-fs (nvme0n1p1): Remounting filesystem read-only", "disk/nvme0n1p1"),
         (
-            "EDAC MC0: 1 CE memory read error on D (channel:1 slot:0 page:0x1 offset:0x0 grain:32 syndrome:0x0)",
+            (
+                "EDAC MC0: 1 CE memory read error on D (channel:1 slot:0 page:0x1 offset:0x0"
+                " grain:32 syndrome:0x0)"
+            ),
             "dimm/MC0",
         ),
         (
-            "CPU3: Package temperature is above threshold, cpu clock is throttled (total events = 12)",
+            (
+                "CPU3: Package temperature is above threshold, cpu clock is throttled (total events"
+                " = 12)"
+            ),
             "cpu/3",
         ),
         ("Out of memory: Killed process 1 (x) total-vm:1kB", "node"),
@@ -280,7 +288,8 @@ def test_whether_the_node_needs_a_file_system(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.write(
         "proc/1/mountinfo",
-        "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw\n90 27 259:9 / /pods/a rw - ext4 /dev/nvme9n1 rw",
+        "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw\n90 27 259:9 / /pods/a rw - ext4"
+        " /dev/nvme9n1 rw",
     )
     fstab = Fstab(tree.root / "etc/fstab")
     disks = FileSystems(tmp_path, tmp_path / "proc", ("/", "/var/lib/vitald"), fstab).disks
@@ -327,7 +336,10 @@ def test_an_iommu_fault_of_an_accelerator_weighs_more(tmp_path: Path) -> None:
     inventory = PciInventory(tmp_path)
     inventory.read()
     known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
-    line = "DMAR: [DMA Read NO_PASID] Request device [{}:00.0] fault addr 0x1187a9000 [fault reason 0x06] PTE Read access is not set"
+    line = (
+        "DMAR: [DMA Read NO_PASID] Request device [{}:00.0] fault addr 0x1187a9000 [fault reason"
+        " 0x06] PTE Read access is not set"
+    )
     gpu, usb = (read(known, line.format(bus)) for bus in ("81", "0b"))
     rule = catalogue().rule("iommu/fault")
     assert (gpu.component.name, rule.rule_on(gpu.fields).action) == (

@@ -1,4 +1,6 @@
-"""The work on a node: what is remembered of it, which of it was near an incident, and what a scheduler may tell."""
+"""The work on a node: what is remembered of it, which of it was near an incident, and what a
+scheduler may tell.
+"""
 
 from __future__ import annotations
 
@@ -345,7 +347,9 @@ def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
 
 
 def test_the_end_of_a_job_that_never_began_here() -> None:
-    """Of one that failed it is noted, once; of one that the prolog refused Slurm says 0:0, and there is nothing to note."""
+    """Of one that failed it is noted, once; of one that the prolog refused Slurm says 0:0, and
+    there is nothing to note.
+    """
 
     async def work() -> None:
         async with served() as here:

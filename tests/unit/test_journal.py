@@ -110,7 +110,9 @@ def test_a_stamp_is_sought_in_its_own_boot(build: Build) -> None:
 
 @pytest.mark.parametrize("files", [1, 3])
 def test_most_of_a_long_boot_is_not_read_to_reach_its_end(build: Build, files: int) -> None:
-    """What lies far before the stamp is not even looked at: a broken record there would be counted."""
+    """What lies far before the stamp is not even looked at: a broken record there would be
+    counted.
+    """
     entries = [
         entry(second * SECOND, PRIORITY="x" if second < 1800 else 6) for second in range(3000)
     ]

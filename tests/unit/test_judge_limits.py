@@ -51,7 +51,9 @@ def test_an_acceptance_outlasts_a_boot_for_an_hour_where_a_line_tells_the_fault(
 
 @pytest.mark.parametrize(("after", "stands"), [(29.0, True), (31.0, False)])
 def test_a_driver_takes_30_s_to_load(after: float, stands: bool) -> None:
-    """The banner at the end of a load is no evidence against what failed in the probe of that load."""
+    """The banner at the end of a load is no evidence against what failed in the probe of
+    that load.
+    """
     judge = empty()
     judge.apply(event("gpu_init_failed/unsupported", time=100.0))
     judge.apply(event("driver/loaded", NODE, 100.0 + after))

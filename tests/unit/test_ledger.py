@@ -51,7 +51,9 @@ def events(count: int, *, at: float = 1000.0, code: str = "xid/79") -> tuple[Eve
 
 
 def test_an_event_is_stored_once(ledger: Ledger) -> None:
-    """The identity decides: the same record handed in twice is one row, and keeps its place among the others."""
+    """The identity decides: the same record handed in twice is one row, and keeps its place among
+    the others.
+    """
     ledger.commit([Entry(events=events(3))])
     ledger.commit([Entry(events=events(3))])
     assert [one.id for one in read_events(ledger.path, Query())] == [1, 2, 3]
@@ -69,7 +71,9 @@ def test_an_event_comes_back_as_it_was(ledger: Ledger) -> None:
 
 
 def test_what_is_remembered_survives_reopening(ledger: Ledger) -> None:
-    """Open findings, the next id and positions; a cleared finding is no longer remembered as open."""
+    """Open findings, the next id and positions; a cleared finding is no longer remembered
+    as open.
+    """
     findings, transitions = findings_of(
         event("xid/79", identity="a"), event("xid/31", identity="b", component=gpu(1))
     )
@@ -99,7 +103,9 @@ def test_a_failed_commit_leaves_nothing_behind(ledger: Ledger) -> None:
 
 
 def test_a_repeated_commit_adds_no_transition_and_no_audit(ledger: Ledger) -> None:
-    """A commit whose answer came too late is tried again: it must change nothing the second time."""
+    """A commit whose answer came too late is tried again: it must change nothing the second
+    time.
+    """
     _, transitions = findings_of(event("xid/79"))
     audit = Audit(time=1.0, uid=0, pid=1, verb="clear", target="1", reason="x")
     for _ in range(2):
@@ -110,7 +116,9 @@ def test_a_repeated_commit_adds_no_transition_and_no_audit(ledger: Ledger) -> No
 
 
 def test_a_repeat_that_changes_nothing_is_no_transition(ledger: Ledger) -> None:
-    """A storm costs a row for each event, not one for each of its repetitions in the findings' history."""
+    """A storm costs a row for each event, not one for each of its repetitions in the findings'
+    history.
+    """
     findings, transitions = findings_of(
         *[event("xid/79", identity=str(number)) for number in range(50)]
     )
@@ -122,7 +130,9 @@ def test_a_repeat_that_changes_nothing_is_no_transition(ledger: Ledger) -> None:
 
 
 def test_a_commit_waits_for_the_disk_and_a_position_alone_does_not(ledger: Ledger) -> None:
-    """`PRAGMA synchronous`: 2 is FULL, 1 is NORMAL. Where there is a compiler, the writes themselves are looked at (test_durability)."""
+    """`PRAGMA synchronous`: 2 is FULL, 1 is NORMAL. Where there is a compiler, the writes
+    themselves are looked at (test_durability).
+    """
     for _ in range(2):
         ledger.note(Position("kernel_log", "boot", "1"))
         assert ledger._connection().execute("PRAGMA synchronous").fetchone()[0] == 1
@@ -286,9 +296,10 @@ def second_schema(tmp_path: Path) -> Path:
             db.executescript(script)
         for number, (code, cause, shadow) in enumerate(ends, start=1):
             db.execute(
-                "INSERT INTO findings (id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state, "
-                "cleared_at, cleared_by, shadow) "
-                "VALUES (?, 'gpu/0000:00:00.0', ?, 'xid', 'inspect', 'now', 0, 0, 1, 'boot', '', '', '{}', 'cleared', ?, ?, ?)",
+                "INSERT INTO findings (id, component, code, kind, action, due, since, last, count,"
+                " boot_id, title, raw, fields, state, cleared_at, cleared_by, shadow) VALUES (?,"
+                " 'gpu/0000:00:00.0', ?, 'xid', 'inspect', 'now', 0, 0, 1, 'boot', '', '', '{}',"
+                " 'cleared', ?, ?, ?)",
                 (number, code, 100.0 * number, cause, shadow),
             )
         db.execute("PRAGMA user_version = 2")
@@ -333,7 +344,9 @@ def test_transitions_name_their_event(ledger: Ledger) -> None:
 def test_a_mark_that_had_to_go_is_found_under_its_new_name_and_time(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It made room, and after that its device told its name and the clock was stepped, all before anything was stored."""
+    """It made room, and after that its device told its name and the clock was stepped, all before
+    anything was stored.
+    """
     monkeypatch.setattr("vitald.judge.device_history._MOST", 1)
     history = History()
     history.add("gpu/a", 10.0, MarkKind.FAULT, "xid/79", "incident 1")

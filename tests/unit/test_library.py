@@ -1,4 +1,6 @@
-"""What the log says of clients that cannot be let in: once, and then once a minute with their number."""
+"""What the log says of clients that cannot be let in: once, and then once a minute with their
+number.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rendered logs: one known prefix comes off, another program's lines stay that program's (kernel-log-formats.md 1.4)."""
+"""Rendered logs: one known prefix comes off, another program's lines stay that program's
+(kernel-log-formats.md 1.4).
+"""
 
 from __future__ import annotations
 
@@ -276,8 +278,9 @@ def test_what_follows_a_kernel_head_is_kept(prefix: str, rest: str) -> None:
     assert line.message == message
 
 
-# --- a newline inside a record. As dmesg -S of util-linux 2.38 printed it on Linux 6.18, after an ordinary user's
-# `unshare -Urm mount -t tmpfs -o $'foo\nEDAC ...\nbar' none /mnt`; the stamps are the record's.
+# --- a newline inside a record. As dmesg -S of util-linux 2.38 printed it on Linux 6.18, after an
+# ordinary user's `unshare -Urm mount -t tmpfs -o $'foo\nEDAC ...\nbar' none /mnt`; the stamps are
+# the record's.
 
 UE = "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
 SPLIT = (

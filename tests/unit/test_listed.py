@@ -1,4 +1,6 @@
-"""Whether a line is about this node: its memory controllers, disks and network devices, now and earlier in this boot."""
+"""Whether a line is about this node: its memory controllers, disks and network devices, now and
+earlier in this boot.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from vitald.collectors.kernel_log.listed_devices import Listed
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Action, Event, Trust
 
-UE = "EDAC {}: 1 UE memory scrubbing error on CPU_SrcID#1_MC#0_Chan#0_DIMM#1 (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+UE = (
+    "EDAC {}: 1 UE memory scrubbing error on CPU_SrcID#1_MC#0_Chan#0_DIMM#1 (channel:0 slot:1"
+    " page:0x8a1 offset:0x0 grain:32)"
+)
 MEDIUM = (
     "critical medium error, dev {}, sector 81920 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2"
 )

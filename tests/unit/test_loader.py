@@ -11,7 +11,10 @@ from vitald.catalog import Catalog, CatalogError, Clears, FaultClass, load
 from vitald.catalog.escalation import Ladder, Step
 from vitald.model import Action, ComponentKind, When
 
-LADDERS = '[ladder.none]\nsteps = []\n[ladder.device]\nsteps = [{ of = "reset_device", within = "7d", action = "reboot_node" }]\n'
+LADDERS = (
+    '[ladder.none]\nsteps = []\n[ladder.device]\nsteps = [{ of = "reset_device", within = "7d",'
+    ' action = "reboot_node" }]\n'
+)
 GOOD = {
     "title": "t",
     "meaning": "m",
@@ -340,7 +343,8 @@ def test_a_ladder_without_steps_is_told(folder: Path) -> None:
 
 def test_a_ladder_without_end_is_told(folder: Path) -> None:
     (folder / "ladders.toml").write_text(
-        f'{LADDERS}[ladder.bad]\nsteps = [{{ of = "reset_device", remedies = inf, within = "7d", action = "reboot_node" }}]\n'
+        f'{LADDERS}[ladder.bad]\nsteps = [{{ of = "reset_device", remedies = inf, within = "7d",'
+        ' action = "reboot_node" }]\n'
     )
     mistakes(folder, entry())
 

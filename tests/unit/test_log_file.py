@@ -1,4 +1,6 @@
-"""A log that is followed as text: records of several lines, wherever a look ends; positions; rotation."""
+"""A log that is followed as text: records of several lines, wherever a look ends; positions;
+rotation.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +137,9 @@ def test_a_restart_between_two_lines_of_a_record_loses_nothing(
 def test_a_fault_of_one_line_waits_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what follows it in indented lines takes nothing from it, nor is it a record of its own."""
+    """And what follows it in indented lines takes nothing from it, nor is it a record of
+    its own.
+    """
     monkeypatch.setattr(log_file, "_POLL_S", 60.0)
     path = tmp_path / "log"
     path.write_text(f"{STAMPED}\n")
@@ -185,10 +189,15 @@ def test_lines_that_go_on_without_end_are_bounded(
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_the_rest_of_a_record_is_not_believed(tmp_path: Path, parts: int) -> None:
-    """Wherever a look ends: a newline in a user's text begins a line with the record's own stamp."""
+    """Wherever a look ends: a newline in a user's text begins a line with the record's own
+    stamp.
+    """
     path = tmp_path / "kern.log"
     path.touch()
-    ue = "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+    ue = (
+        "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0"
+        " grain:32)"
+    )
     lines = [f"[26218.429856] {text}\n" for text in ("tmpfs: Unknown parameter 'foo", ue, "bar'")]
 
     async def follow() -> list[str]:

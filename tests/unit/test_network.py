@@ -1,4 +1,6 @@
-"""Network adapters over fake trees: the documented finding on the right adapter, and none where all is well."""
+"""Network adapters over fake trees: the documented finding on the right adapter, and none where all
+is well.
+"""
 
 from __future__ import annotations
 
@@ -344,7 +346,9 @@ def test_a_port_that_falls_is_told_at_once_and_fails_after_five_minutes(
 def test_a_failed_port_is_no_other_after_a_restart_whichever_is_looked_at_first(
     tree: NetworkTree, make_node: MakeNode, number: int, boot_id: str
 ) -> None:
-    """At the first look nobody knows yet how the other ports are: that ends nothing, so a port that outlives a boot is seen to."""
+    """At the first look nobody knows yet how the other ports are: that ends nothing, so a port that
+    outlives a boot is seen to.
+    """
     infiniband(tree)
     node = make_node(tree)
     node.rounds(2)
@@ -535,7 +539,8 @@ def test_a_function_with_two_ports_has_a_value_for_each(
     (1, 3, False, Carrier.UNKNOWN, Link.DISABLED),
     (1, 6, False, Carrier.UNKNOWN, Link.RETRAINING),
     (2, 5, False, Carrier.UNKNOWN, Link.WAITING),
-    (1, 3, True, Carrier.LOST, Link.DOWN),  # mlx5 and bnxt say Disabled of any Ethernet port without a link
+    # Mlx5 and bnxt say Disabled of any Ethernet port without a link
+    (1, 3, True, Carrier.LOST, Link.DOWN),
     (1, 3, True, Carrier.OFF, Link.DISABLED),
     (1, 2, True, Carrier.OFF, Link.DISABLED),
     (1, 3, True, Carrier.UNKNOWN, Link.DISABLED),
@@ -582,7 +587,9 @@ def test_siblings_that_do_not_agree_say_nothing(tree: NetworkTree, make_node: Ma
 
 
 def test_a_roce_port_follows_its_interface(tree: NetworkTree, make_node: MakeNode) -> None:
-    """The driver calls it Disabled whether its cable is out or somebody turned it off: the interface knows."""
+    """The driver calls it Disabled whether its cable is out or somebody turned it off: the
+    interface knows.
+    """
     roce(tree)
     node = make_node(tree)
     node.rounds(2)
@@ -992,7 +999,9 @@ def test_a_missing_adapter_that_comes_back(tree: NetworkTree, make_node: MakeNod
 
 
 def test_what_is_taken_on_purpose_is_not_missing(tree: NetworkTree, make_node: MakeNode) -> None:
-    """Given to a virtual machine; or the whole driver unloaded, of which nothing follows for the card."""
+    """Given to a virtual machine; or the whole driver unloaded, of which nothing follows for the
+    card.
+    """
     trainium(tree)
     node = make_node(tree)
     node.rounds(2)

@@ -1,4 +1,6 @@
-"""Neuron devices over fake trees: the documented finding on the right device, and none where all is well."""
+"""Neuron devices over fake trees: the documented finding on the right device, and none where all is
+well.
+"""
 
 from __future__ import annotations
 
@@ -331,7 +333,9 @@ def test_a_reset_is_no_error_and_no_repair(tree: NeuronTree) -> None:
 
 
 def test_whoever_may_not_read_reset_sees_it_by_the_firmware(tree: NeuronTree) -> None:
-    """The file is root's alone; the service is an ordinary user. Here it is a folder, which root cannot read either."""
+    """The file is root's alone; the service is an ordinary user. Here it is a folder, which root
+    cannot read either.
+    """
     tree.remove(tree.path(1, "reset"))
     (tree.root / tree.path(1, "reset")).mkdir()
     with watching(tree) as node:

@@ -65,7 +65,9 @@ def reload(tree: NeuronTree) -> None:
 
 
 def test_what_still_holds_after_a_reload_is_said_again(tree: NeuronTree, places: Places) -> None:
-    """The driver's line at its start ends the finding: all that a reload repairs should be repaired."""
+    """The driver's line at its start ends the finding: all that a reload repairs should be
+    repaired.
+    """
     tree.ecc(1, "mem_ecc_repairable_uncorrected", 1)
     with watching(tree, places=places) as node:
         assert told(node.look()) == only(1, "hbm_ecc_repairable")

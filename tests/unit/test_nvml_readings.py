@@ -1,4 +1,6 @@
-"""What is known of a GPU now: readings of this look, what could not be read and why, and what is worked out beside its siblings."""
+"""What is known of a GPU now: readings of this look, what could not be read and why, and what is
+worked out beside its siblings.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def failing(code: int) -> Callable[..., Any]:
 
 
 class Library:
-    """Answers by the name of the call: a value, an exception's code (`Code`), or a function of what follows the handle."""
+    """Answers by the name of the call: a value, an exception's code (`Code`), or a function of what
+    follows the handle.
+    """
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -392,7 +396,9 @@ def test_what_is_below_the_correction_only_of_a_driver_that_has_it(
 
 
 def test_the_history_of_corrections() -> None:
-    """By bin over all links, by link the highest bin; a link of which a part is not known counts for nothing."""
+    """By bin over all links, by link the highest bin; a link of which a part is not known counts
+    for nothing.
+    """
     known = {(235 + at, link): 0.0 for at in range(16) for link in range(2)}
     look = nvlink5((580, 95, 5), {**known, (235, 0): 1000.0, (235, 1): 500.0, (238, 1): 2.0})
     values = look.read("nvlink_corrections")["values"]
@@ -751,7 +757,9 @@ def test_a_slow_reading_is_current_until_its_turn_is_overdue() -> None:
 
 
 def test_what_is_not_observable_does_not_come_and_go_with_the_inventory() -> None:
-    """The worker asks anew after each inventory; until the turn of the slow calls nothing else is known of them."""
+    """The worker asks anew after each inventory; until the turn of the slow calls nothing else is
+    known of them.
+    """
     node = Node(1)
     node.answer(
         {
@@ -960,7 +968,9 @@ def test_a_bridge_between_two_of_four_is_no_fault_of_the_others() -> None:
 
 @pytest.mark.parametrize(("switched", "active"), [(True, 0.0), (False, 0.0), (True, 1.0)])
 def test_no_link_at_all_on_a_board_with_switches(switched: bool, active: float) -> None:
-    """No GPU of this node ever had a link, as after a boot in which fabric manager failed on a new board."""
+    """No GPU of this node ever had a link, as after a boot in which fabric manager failed on a new
+    board.
+    """
     node = Node(4)
     node.node.switched = switched
     for gpu in range(4):
@@ -1180,7 +1190,9 @@ def test_a_look_up_that_is_ready_in_time_is_no_finding() -> None:
 
 
 def test_every_call_fails() -> None:
-    """Told once no reading of the fast and slow tier is current; what one call fails for is another finding."""
+    """Told once no reading of the fast and slow tier is current; what one call fails for is another
+    finding.
+    """
     node = Node(1)
     failed = dict.fromkeys((*readings.FAST, *readings.SLOW), 999)
     asked = {

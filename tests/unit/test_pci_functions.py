@@ -1,4 +1,6 @@
-"""PCI functions, from a sysfs tree in a folder: who comes and goes, links, error counters, drivers."""
+"""PCI functions, from a sysfs tree in a folder: who comes and goes, links, error counters,
+drivers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The one way through: what comes a second time adds nothing, and nothing that was taken is lost by a stop."""
+"""The one way through: what comes a second time adds nothing, and nothing that was taken is lost by
+a stop.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,9 @@ async def told(folder: Path, handed: list[Batch], restart_at: int) -> tuple[obje
 def test_the_same_twice_adds_nothing(
     tmp_path_factory: object, numbers: list[int], cut: int
 ) -> None:
-    """Read again from another place, before a restart or after it: one record is one event, counted once."""
+    """Read again from another place, before a restart or after it: one record is one event, counted
+    once.
+    """
     once, twice = (tmp_path_factory.mktemp(name) for name in ("once", "twice"))  # type: ignore[attr-defined]
     numbers = sorted(numbers)
     whole = asyncio.run(told(once, batches(numbers), 0))
@@ -121,7 +125,9 @@ def test_the_same_twice_adds_nothing(
 
 
 def test_a_stop_loses_nothing_that_was_taken(tmp_path: Path) -> None:
-    """Cancelled at once after many events were handed in: each is judged, and stored with what it changed."""
+    """Cancelled at once after many events were handed in: each is judged, and stored with what it
+    changed.
+    """
 
     async def work() -> None:
         events = tuple(
@@ -249,7 +255,9 @@ def test_nothing_ends_by_quiet_before_what_is_queued_has_been_judged(
 def test_what_happens_after_a_person_asked_is_told(
     tmp_path: Path, clock: Clock, stepped: float
 ) -> None:
-    """Cleared at one moment, judged at a later one: a fault in between was not dealt with. Nor did anybody ask in the future."""
+    """Cleared at one moment, judged at a later one: a fault in between was not dealt with. Nor did
+    anybody ask in the future.
+    """
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
@@ -276,7 +284,9 @@ def test_what_happens_after_a_person_asked_is_told(
 
 
 def test_a_batch_judged_in_parts_is_stored_as_judged(tmp_path: Path) -> None:
-    """A record that changes its name or its clock within a batch is remembered as the judge has it."""
+    """A record that changes its name or its clock within a batch is remembered as the judge
+    has it.
+    """
     many = [event("xid/119", gpu(1), 2000.0, identity=f"many {number}") for number in range(20)]
     faults = [event("xid/119", gpu(0), 1000.0, identity="fault")]
     told = [
@@ -447,7 +457,9 @@ def test_a_rescued_ledger_keeps_its_positions(
 
 @contextmanager
 def full(folder: Path) -> Iterator[sqlite3.Connection]:
-    """As on a full disk: SQLite refuses every new event, and what takes no room can be written. `cured` ends it."""
+    """As on a full disk: SQLite refuses every new event, and what takes no room can be written.
+    `cured` ends it.
+    """
     with closing(sqlite3.connect(folder / "ledger.db", isolation_level=None)) as db:
         db.execute(
             "CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'full'); END"
@@ -479,7 +491,9 @@ def ordinary(seq: int) -> Batch:
 
 
 def left(folder: Path) -> tuple[list[str], str]:
-    """What a daemon finds that is started after a kill: the records that are stored, and from where it reads on."""
+    """What a daemon finds that is started after a kill: the records that are stored, and from where
+    it reads on.
+    """
     with closing(sqlite3.connect(folder / "ledger.db")) as db:
         stored = [
             name
@@ -525,7 +539,9 @@ def test_no_position_is_noted_ahead_of_events_that_are_held(tmp_path: Path) -> N
 
 
 def test_no_position_is_noted_ahead_of_events_that_wait_to_be_judged(tmp_path: Path) -> None:
-    """An ordinary line behind a fault in the queue, and one that comes while the fault is on its way to the disk."""
+    """An ordinary line behind a fault in the queue, and one that comes while the fault is on its
+    way to the disk.
+    """
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
@@ -585,7 +601,9 @@ def test_an_older_position_never_comes_after_a_younger_one(tmp_path: Path) -> No
 
 
 def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
-    """When somebody is told that a batch was heard, or may see a source stand, what came with it is in the file."""
+    """When somebody is told that a batch was heard, or may see a source stand, what came with it is
+    in the file.
+    """
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
@@ -703,7 +721,9 @@ def test_a_ledger_that_is_gone_is_told_by_ordinary_lines(tmp_path: Path) -> None
 
 
 def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path) -> None:
-    """Its place cannot be had for a while. What was stored before and what came meanwhile are in the new one, each once, by today's clock."""
+    """Its place cannot be had for a while. What was stored before and what came meanwhile are in
+    the new one, each once, by today's clock.
+    """
     folder, moved = tmp_path / "place" / "state", tmp_path / "elsewhere"
     step = event(
         CLOCK_STEPPED, NODE, 3000.0, identity="step", trust=Trust.DAEMON, fields={"seconds": 500.0}
@@ -799,7 +819,9 @@ def test_a_diagnostics_run_is_stored_with_its_batch(tmp_path: Path) -> None:
 
 
 def test_nobody_waits_for_a_first_look_that_takes_long(tmp_path: Path) -> None:
-    """A few lines are judged at once, and who asks waits for that; of a storm what is known so far is told."""
+    """A few lines are judged at once, and who asks waits for that; of a storm what is known so far
+    is told.
+    """
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:

@@ -1,4 +1,6 @@
-"""The generic polled source, over a subject of our own: hangs, identities, who is missing, and what a restart remembers."""
+"""The generic polled source, over a subject of our own: hangs, identities, who is missing, and what
+a restart remembers.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +143,9 @@ def test_what_has_never_been_looked_at_is_not_healthy() -> None:
 
 
 def test_what_comes_back_after_its_deadline_is_not_believed() -> None:
-    """It was read long ago; and a card that did not answer for so long is given as 0 by its driver."""
+    """It was read long ago; and a card that did not answer for so long is given as 0 by its
+    driver.
+    """
     part = Part("A")
     things = Things(a=part)
     with watching(things) as node:
@@ -344,7 +348,9 @@ def test_devices_without_end_are_not_remembered_without_end(
 
 
 def test_announcements_hasten_nothing_but_looks() -> None:
-    """A driver that is loaded again is announced many times, and its devices are back before three rounds are over."""
+    """A driver that is loaded again is announced many times, and its devices are back before three
+    rounds are over.
+    """
     things = Things(a=Part("A"), b=Part("B"))
     with watching(things) as node:
         node.look()
@@ -388,7 +394,9 @@ def test_looks_that_come_back_one_by_one_are_one_round() -> None:
 
 
 def test_after_a_boot_a_missing_device_has_its_time_again() -> None:
-    """A drive may come up late, and what is back after a reboot has not come back in spite of it."""
+    """A drive may come up late, and what is back after a reboot has not come back in spite
+    of it.
+    """
     things = Things(a=Part("A"), b=Part("B"))
     with watching(things) as node:
         node.look()
@@ -523,7 +531,9 @@ def test_a_quiet_node_stores_nothing() -> None:
 
 
 def test_a_changed_entry_is_judged_anew() -> None:
-    """An entry that asked for nothing for a while had its finding closed; what holds must be said when it asks again."""
+    """An entry that asked for nothing for a while had its finding closed; what holds must be said
+    when it asks again.
+    """
     quiet = catalog.load("nvidia", {"neuron": {"lost": {"action": "none"}}})
     things = Things(a=Part("A", {"lost": 1.0, "hbm_ecc_repairable": 1.0}))
     with watching(things) as node:

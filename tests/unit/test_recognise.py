@@ -1,4 +1,6 @@
-"""Which record is what: the shapes of the catalogue, the records that belong together, and the forgeries."""
+"""Which record is what: the shapes of the catalogue, the records that belong together, and the
+forgeries.
+"""
 
 from __future__ import annotations
 
@@ -137,17 +139,29 @@ def test_the_latest_probe_counts() -> None:
 
 BESIDE = [
     "NVRM: The NVIDIA probe routine was not called for 1 device(s).",
-    "nvidia 0000:18:00.0: Direct firmware load for nvidia/525.125.06/gsp_tu10x.bin failed with error -2",
+    (
+        "nvidia 0000:18:00.0: Direct firmware load for nvidia/525.125.06/gsp_tu10x.bin failed with"
+        " error -2"
+    ),
     "nvidia-uvm: Loaded the UVM driver, major device number 502.",
-    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from status @ kernel_channel.c:2874",
-    "mlx5_core 0000:41:00.0: mlx5_pcie_event:294:(pid 586): PCIe slot advertised sufficient power (75W).",
+    (
+        "NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY]"
+        " (0x00000051) returned from status @ kernel_channel.c:2874"
+    ),
+    (
+        "mlx5_core 0000:41:00.0: mlx5_pcie_event:294:(pid 586): PCIe slot advertised sufficient"
+        " power (75W)."
+    ),
     "bnxt_en 0000:21:00.1 ens2f1np1: hwrm req_type 0x53 seq id 0x6fca error 0x2",
     "ice 0000:b1:00.0: PTP reset successful",
     "xhci_hcd 0000:03:00.3: Refused to change power state, currently in D3",
     "DMAR: DRHD: handling fault status reg 2",
     "arm-smmu-v3 arm-smmu-v3.0.auto: option mask 0x0",
     "LustreError: Skipped 24 previous similar messages",
-    "Lustre: 2449:0:(client.c:2141:ptlrpc_expire_one_request()) Skipped 24 previous similar messages",
+    (
+        "Lustre: 2449:0:(client.c:2141:ptlrpc_expire_one_request()) Skipped 24 previous similar"
+        " messages"
+    ),
     "ceph: mds0 reconnect start",
     "libceph: mds0 (2)192.168.1.81:6814 session reset",
     "beegfs: mount(1516568): Built without NVFS RDMA support.",
@@ -186,11 +200,17 @@ def test_a_journal_is_called_by_its_device(line: str, device: str) -> None:
     ("line", "address"),
     [
         (
-            "DMAR: [DMA Read NO_PASID] Request device [0b:00.0] fault addr 0x1187a9000 [fault reason 0x06] PTE Read access is not set",
+            (
+                "DMAR: [DMA Read NO_PASID] Request device [0b:00.0] fault addr 0x1187a9000 [fault"
+                " reason 0x06] PTE Read access is not set"
+            ),
             "0000:0b:00.0",
         ),
         (
-            "arm-smmu-v3 arm-smmu-v3.5.auto: event: F_TRANSLATION client: 0001:06:00.0 sid: 0x20600 ssid: 0x0 iova: 0xff9bc000 ipa: 0x0",
+            (
+                "arm-smmu-v3 arm-smmu-v3.5.auto: event: F_TRANSLATION client: 0001:06:00.0 sid:"
+                " 0x20600 ssid: 0x0 iova: 0xff9bc000 ipa: 0x0"
+            ),
             "0001:06:00.0",
         ),
     ],
@@ -203,14 +223,32 @@ def test_an_iommu_fault_is_the_devices(line: str, address: str) -> None:
 
 
 CRASHES = {
-    "segfault": "{comm}[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in {file}[55d0c0ffe000+1000] likely on CPU 3 (core 3, socket 0)",
-    "arm64": "{comm}[29120]: unhandled exception: DABT (lower EL), ESR 0x0000000092000046, level 2 translation fault in {file}[55d0c0ffe000+1000]",
+    "segfault": (
+        "{comm}[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in"
+        " {file}[55d0c0ffe000+1000] likely on CPU 3 (core 3, socket 0)"
+    ),
+    "arm64": (
+        "{comm}[29120]: unhandled exception: DABT (lower EL), ESR 0x0000000092000046, level 2"
+        " translation fault in {file}[55d0c0ffe000+1000]"
+    ),
 }
 OTHER_REPORTS = {
-    "bad frame": "{comm}[29120] bad frame in rt_sigreturn frame:000000003b1c9a40 ip:55d0c0ffee12 sp:7ffd3b1c9a40 orax:ffffffffffffffff in {file}[55d0+1000]",
-    "vsyscall": "{comm}[29120] vsyscall attempted with vsyscall=none ip:ffffffffff600000 cs:33 sp:7ffd3b1c9a40 ax:ffffffffff600000 si:0 di:1",
-    "no memory": "{comm}: page allocation failure: order:5, mode:0x40dc0(GFP_KERNEL|__GFP_COMP), nodemask=(null),cpuset=/,mems_allowed=0",
-    "oom": "{comm} invoked oom-killer: gfp_mask=0x1100cca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0",
+    "bad frame": (
+        "{comm}[29120] bad frame in rt_sigreturn frame:000000003b1c9a40 ip:55d0c0ffee12"
+        " sp:7ffd3b1c9a40 orax:ffffffffffffffff in {file}[55d0+1000]"
+    ),
+    "vsyscall": (
+        "{comm}[29120] vsyscall attempted with vsyscall=none ip:ffffffffff600000 cs:33"
+        " sp:7ffd3b1c9a40 ax:ffffffffff600000 si:0 di:1"
+    ),
+    "no memory": (
+        "{comm}: page allocation failure: order:5, mode:0x40dc0(GFP_KERNEL|__GFP_COMP),"
+        " nodemask=(null),cpuset=/,mems_allowed=0"
+    ),
+    "oom": (
+        "{comm} invoked oom-killer: gfp_mask=0x1100cca(GFP_HIGHUSER_MOVABLE), order=0,"
+        " oom_score_adj=0"
+    ),
 }
 CHOSEN = [
     ("NVRM: Xid (PCI:", "x): 79, GPU has fallen off the bus."),

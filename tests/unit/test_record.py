@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from tests.unit.builders import FUZZ
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord, unescape
 
-PLAIN = b"4,1227,517250000,c;NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, GPU has fallen off the bus.\n"
+PLAIN = (
+    b"4,1227,517250000,c;NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, GPU has fallen off"
+    b" the bus.\n"
+)
 
 
 def escape(text: bytes) -> bytes:

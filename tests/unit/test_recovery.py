@@ -1,4 +1,6 @@
-"""A request, the book and the decision: what is granted, what is not, and why. Nothing here touches a machine."""
+"""A request, the book and the decision: what is granted, what is not, and why. Nothing here touches
+a machine.
+"""
 
 from __future__ import annotations
 
@@ -175,9 +177,11 @@ FAILS: list[tuple[str, Facts, str]] = [
     ("book", booked(replace(done(0), uptime=NOW.uptime + 1)), "lies in the future"),
     ("cause", booked(done(3600), reboots_per_day=9), "1.0 h ago"),
     ("cause", booked(done(DAY_S - 1, boot="boot-a"), reboots_per_day=9), "once a day"),
-    # The wall clock may say what it likes: this boot is not a day old, and what was before it may be younger than a day.
+    # The wall clock may say what it likes: this boot is not a day old, and what was before it may
+    # be younger than a day.
     ("cause", booked(done(9 * DAY_S, boot="boot-a"), reboots_per_day=9), "once a day"),
-    # In a container the clock that counts from the boot may be the host's: then the wall clock has to do.
+    # In a container the clock that counts from the boot may be the host's: then the wall clock has
+    # to do.
     (
         "cause",
         booked(
@@ -268,7 +272,8 @@ def test_it_never_acts_when_any_check_fails(
             if getattr(other, name) != getattr(FACTS, name)
         }
         facts = replace(facts, **changed)
-    # Laid over each other they may cancel out (two boots that agree); what every check says is then the measure.
+    # Laid over each other they may cancel out (two boots that agree); what every check says is then
+    # the measure.
     if any(check(facts) for check in CHECKS.values()):
         assert decide(facts).step is Step.REFUSED
     else:
@@ -280,7 +285,9 @@ def test_it_never_acts_when_any_check_fails(
 
 @dataclass
 class World:
-    """A node: true time, and the clocks that it shows. The book is kept as `vitald recover` keeps it."""
+    """A node: true time, and the clocks that it shows. The book is kept as `vitald recover` keeps
+    it.
+    """
 
     true: float = 0.0
     booted: float = 0.0

@@ -1,4 +1,6 @@
-"""The daemon's side: when root is asked, what the file says, and when it is taken away. It may do no more than that."""
+"""The daemon's side: when root is asked, what the file says, and when it is taken away. It may do
+no more than that.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,9 @@ def test_another_finding_changes_the_request(tmp_path: Path) -> None:
 
 
 def test_what_nobody_confirmed_is_not_asked_for(tmp_path: Path) -> None:
-    """Not alone, and not beside what is; a replacement that is not confirmed holds no reboot up that is."""
+    """Not alone, and not beside what is; a replacement that is not confirmed holds no reboot up
+    that is.
+    """
 
     async def story(asked: Asked) -> None:
         asked.open(finding(number=1, confirmed_by=""))
@@ -216,7 +220,9 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_the_daemon_can_ask_and_nothing_else() -> None:
-    """Of the package that acts it knows the form of a request. Nothing that it loads starts a reboot."""
+    """Of the package that acts it knows the form of a request. Nothing that it loads starts a
+    reboot.
+    """
     allowed = {"vitald.recovery", "vitald.recovery.request"}
     for module in [*named("vitald.server"), "vitald.daemon"]:
         used = {

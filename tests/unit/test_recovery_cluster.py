@@ -1,4 +1,6 @@
-"""What the node's scheduler says before anything is done to it: Slurm's words, a real kubectl before a small API server, a site's own program."""
+"""What the node's scheduler says before anything is done to it: Slurm's words, a real kubectl
+before a small API server, a site's own program.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +172,8 @@ def test_a_step_of_slurm_is_work_whoever_is_asked(tmp_path: Path) -> None:
 def test_a_sites_own_program(tmp_path: Path, text: str, node: Node) -> None:
     path = tmp_path / "drain"
     path.write_text(
-        f'#!/bin/sh\n[ "$VITALD_ACTION $VITALD_NODE $VITALD_REQUEST" = "reboot node-1 rrrrrrrr" ] || exit 9\n{text}\n'
+        '#!/bin/sh\n[ "$VITALD_ACTION $VITALD_NODE $VITALD_REQUEST" = "reboot node-1 rrrrrrrr" ]'
+        f" || exit 9\n{text}\n"
     )
     path.chmod(0o755)
     program = Program((str(path),), config())

@@ -1,4 +1,6 @@
-"""What root reads and writes where others have a hand in it, and the programs that it runs. As root: who owns a file is what counts."""
+"""What root reads and writes where others have a hand in it, and the programs that it runs. As
+root: who owns a file is what counts.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +164,8 @@ def test_a_folder_that_does_not_survive_a_reboot(tmp_path: Path, kind: str, forg
     device = tmp_path.stat().st_dev
     mounts = tmp_path / "mountinfo"
     mounts.write_text(
-        f"21 1 0:99 / /proc rw - proc proc rw\n22 1 {os.major(device)}:{os.minor(device)} / {tmp_path} rw,relatime shared:1 - {kind} none rw\n"
+        f"21 1 0:99 / /proc rw - proc proc rw\n22 1 {os.major(device)}:{os.minor(device)} /"
+        f" {tmp_path} rw,relatime shared:1 - {kind} none rw\n"
     )
     assert bool(files.forgets(tmp_path, mounts)) is forgets
     assert "cannot be told" in files.forgets(tmp_path, tmp_path / "none")

@@ -1,4 +1,6 @@
-"""`vitald report`: the archive's format and limit, what is taken out of a configuration, and parts that cannot be got."""
+"""`vitald report`: the archive's format and limit, what is taken out of a configuration, and parts
+that cannot be got.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_what_goes_in_comes_out(members: list[bytes]) -> None:
 
 
 def test_what_does_not_fit_is_taken_back() -> None:
-    """And a smaller one that comes after it still fits; the limit holds for the whole file, the last member included."""
+    """And a smaller one that comes after it still fits; the limit holds for the whole file, the
+    last member included.
+    """
     file = io.BytesIO()
     archive = Archive(file, "folder", 0.0, 3 * MIB)
     archive.add("a", noise(MIB))
@@ -203,10 +207,14 @@ def test_no_secret_is_shown_whatever_it_is_called(value: str) -> None:
 def test_ordinary_settings_are_shown_as_they_are() -> None:
     """Every key that vitald has, and values that look a little like secrets."""
     ordinary = (
-        example_config()
-        + '\n[catalog.overrides."xid/63"]\naction = "reboot_node"\nadvice = "see https://wiki.example.com/gpu/xid-63"\n'
+        example_config() + '\n[catalog.overrides."xid/63"]\naction = "reboot_node"\nadvice = "see'
+        ' https://wiki.example.com/gpu/xid-63"\n'
     )
-    ordinary += '[more]\nuuid = "GPU-8f3e0c1a-1111-2222-3333-444455556666"\nlibrary = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"\nat = 1979-05-27T07:32:00Z\nten = [1, 2.5, true, {a = "\\u007f \\" ü"}]\n'
+    ordinary += (
+        '[more]\nuuid = "GPU-8f3e0c1a-1111-2222-3333-444455556666"\nlibrary ='
+        ' "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"\nat = 1979-05-27T07:32:00Z\nten = [1, 2.5,'
+        ' true, {a = "\\u007f \\" ü"}]\n'
+    )
     redactor = Redactor()
     shown, wrong = configuration(ordinary, redactor)
     assert tomlfile.parse(shown, "shown") == tomlfile.parse(ordinary, "ordinary")
@@ -249,7 +257,9 @@ def test_any_text_can_be_shown(text: str) -> None:
 
 
 def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
-    """As it is, and as JSON writes it. A word of every text is not, and a log's lines decide nothing."""
+    """As it is, and as JSON writes it. A word of every text is not, and a log's lines decide
+    nothing.
+    """
     redactor = Redactor()
     redactor.tables(
         {
@@ -468,10 +478,13 @@ def alone(
 
 
 def test_a_node_on_which_nothing_works(tmp_path: Path) -> None:
-    """No daemon, no ledger, a wrong configuration with a secret in it: what there is, and why the rest is not."""
+    """No daemon, no ledger, a wrong configuration with a secret in it: what there is, and why the
+    rest is not.
+    """
     parts, missing = alone(
         tmp_path,
-        f'[paths]\nstate = "{tmp_path}/state"\n[metrics]\nlisten = "off"\n[alerts]\ntoken = "{SECRET}"\n',
+        f'[paths]\nstate = "{tmp_path}/state"\n[metrics]\nlisten = "off"\n[alerts]\ntoken ='
+        f' "{SECRET}"\n',
     )
     assert {
         "README.txt",
@@ -504,7 +517,10 @@ def test_what_the_recovery_decided(tmp_path: Path) -> None:
     folder.mkdir()
     decided = folder / "decisions.jsonl"
     decided.write_text(f'{{"why": "{SECRET} \\u001b[31m"}}\n[1]\n{"[" * 100_000}\n{{"why": "half')
-    config = f'[paths]\nstate = "{tmp_path}/none"\n[recovery]\nstate = "{folder}"\n[x]\ntoken = "{SECRET}"\n'
+    config = (
+        f'[paths]\nstate = "{tmp_path}/none"\n[recovery]\nstate = "{folder}"\n[x]\ntoken ='
+        f' "{SECRET}"\n'
+    )
     parts, _ = alone(tmp_path, config)
     assert parts["recovery/decisions.jsonl"].decode() == f'{{"why": "{GONE} \\u001b[31m"}}\n'
     decided.rename(tmp_path / "elsewhere")

@@ -217,7 +217,9 @@ CASES = st.lists(
 @FUZZ
 @given(cases=CASES, own=ACTIONS, value=st.integers(1, 3))
 def test_ruling_depends_on_no_order(cases: list[Case], own: Action, value: int) -> None:
-    """The action is the strongest replacing case's, or the table's own, raised to the highest floor that holds."""
+    """The action is the strongest replacing case's, or the table's own, raised to the highest floor
+    that holds.
+    """
     matching = [one for one in cases if one.where["a"] == (value,)]
     base = max(
         (one.action for one in matching if one.action), key=lambda action: action.rank, default=own

@@ -70,7 +70,9 @@ def scan_json(data: bytes, *arguments: str) -> tuple[list[Json], Json]:
 
 
 def check_labels(entries: Sequence[Json]) -> None:
-    """Every labelled line is an event with its labels at its number, in order, and nothing else is."""
+    """Every labelled line is an event with its labels at its number, in order, and nothing
+    else is.
+    """
     events, _ = scan_json("".join(f"{entry['line']}\n" for entry in entries).encode())
     wanted = [
         {
@@ -100,8 +102,13 @@ def verdict_of(*lines: str) -> Json:
 
 
 def test_stories_are_told_by_the_lines_own_clock() -> None:
-    """The cleanup of a process goes with the loss of its GPU, and not with one of an hour before, nor of another boot."""
-    after = "NVRM: Xid (PCI:0000:65:00): 31, pid=1896, name=train, Ch 00000010, intr 00000000. MMU Fault: x"
+    """The cleanup of a process goes with the loss of its GPU, and not with one of an hour before,
+    nor of another boot.
+    """
+    after = (
+        "NVRM: Xid (PCI:0000:65:00): 31, pid=1896, name=train, Ch 00000010, intr 00000000. MMU"
+        " Fault: x"
+    )
     counts = [
         len(verdict_of(f"[  100.000000] {BUS}", f"[{stamp}] {after}")["findings"])
         for stamp in ("  101.000000", " 3700.000000", "   90.000000")
@@ -223,7 +230,9 @@ def test_a_record_of_a_process_is_judged_as_the_daemon_would(
 
 
 def test_an_event_says_whether_it_was_believed() -> None:
-    """`--json` shows what a process wrote beside what the kernel wrote: a reader must be able to tell them apart."""
+    """`--json` shows what a process wrote beside what the kernel wrote: a reader must be able to
+    tell them apart.
+    """
     theirs, _ = scan_json(f"12,7,8,-;{BUS}\n".encode())
     ours, _ = scan_json(f"4,7,8,-;{BUS}\n".encode())
     assert [{**event, "raw": ""} for event in theirs] != [{**event, "raw": ""} for event in ours]
@@ -316,17 +325,17 @@ WRAPPED = {
     "journal json-seq": "\x1e" + json.dumps({**JOURNAL, "MESSAGE": BUS}) + "\n",
     "journal json-sse": "data: " + json.dumps({**JOURNAL, "MESSAGE": BUS}) + "\n\n",
     "journal json, bytes": json.dumps({**JOURNAL, "MESSAGE": list(BUS.encode())}) + "\n",
-    "journal json, message only": json.dumps(
-        {"__REALTIME_TIMESTAMP": "1740327858250000", "MESSAGE": BUS}
-    )
-    + "\n",
+    "journal json, message only": (
+        json.dumps({"__REALTIME_TIMESTAMP": "1740327858250000", "MESSAGE": BUS}) + "\n"
+    ),
     "journal export": f"__CURSOR=s=1;i=2\n{EXPORT}MESSAGE={BUS}\n\n",
     "dmesg --json": DMESG % BUS,
     "dmesg --json on one line": json.dumps(json.loads(DMESG % BUS)) + "\n",
     "dmesg --color": COLOURED,
     "RFC 5424": f"<4>1 2025-02-23T16:24:18.250000+00:00 node7 kernel - - - {BUS}\n",
-    "RFC 5424 with data": f'<4>1 2025-02-23T16:24:18.25Z node7 kernel - - [meta sequenceId="1"][x y="]"] [  517.250000] {BUS}\n'.replace(
-        '"]"', '"\\]"'
+    "RFC 5424 with data": (
+        '<4>1 2025-02-23T16:24:18.25Z node7 kernel - - [meta sequenceId="1"][x y="]"] [ '
+        f" 517.250000] {BUS}\n".replace('"]"', '"\\]"')
     ),
     "RFC 5424 by TCP": f"123 <4>1 2025-02-23T16:24:18.250000+00:00 node7 kernel - - - {BUS}\n",
     "RFC 3164": f"<4>Feb 23 16:24:18 node7 kernel: {BUS}\n",
@@ -335,14 +344,13 @@ WRAPPED = {
     "pdsh of syslog": f"ip-10-0-0-1: Feb 23 16:24:18 node7 kernel: {BUS}\n",
     "CRI": f"2025-02-23T16:24:18.250000000Z stderr F {STAMPED}\n",
     "CRI, no stamps": f"2025-02-23T16:24:18.250000000Z stdout F {BUS}\n",
-    "Docker": json.dumps(
-        {"log": f"{STAMPED}\n", "stream": "stdout", "time": "2025-02-23T16:24:18.25Z"}
-    )
-    + "\n",
-    "Docker with its attributes": json.dumps(
-        {"log": f"{BUS}\n", "stream": "stdout", "attrs": {"a": "b"}, "time": "x"}
-    )
-    + "\n",
+    "Docker": (
+        json.dumps({"log": f"{STAMPED}\n", "stream": "stdout", "time": "2025-02-23T16:24:18.25Z"})
+        + "\n"
+    ),
+    "Docker with its attributes": (
+        json.dumps({"log": f"{BUS}\n", "stream": "stdout", "attrs": {"a": "b"}, "time": "x"}) + "\n"
+    ),
     "grep -n": f"12:{STAMPED}\n",
     "grep -n, no stamps": f"12:{BUS}\n",
     "grep -Hn": f"/var/log/kern.log:12:Feb 23 16:24:18 node7 kernel: {BUS}\n",
@@ -387,7 +395,10 @@ def test_a_quiet_log_is_healthy_however_it_is_wrapped(text: str) -> None:
 
 
 def test_a_message_with_a_newline_in_an_export() -> None:
-    data = b"NVRM: The NVIDIA GPU 0000:65:00.0\nNVRM: system has fallen off the bus and is not responding to commands."
+    data = (
+        b"NVRM: The NVIDIA GPU 0000:65:00.0\nNVRM: system has fallen off the bus and is not"
+        b" responding to commands."
+    )
     field = b"MESSAGE\n" + len(data).to_bytes(8, "little") + data + b"\n"
     events, _ = scan_json(f"__CURSOR=s=1;i=2\n{EXPORT}".encode() + field + b"\n")
     assert [(event["kind"], event["pci"]) for event in events] == [("gpu_lost", "0000:65:00.0")]
@@ -547,7 +558,10 @@ def test_lines_that_end_in_carriage_returns_are_not_read_and_not_healthy() -> No
         f"Feb 23 16:24:18 node7 app[1]: {BUS}",
         f"[  101.200110] usb 1-1: Product: {BUS}",
         "12,7,8,-;NVRM: Xid (what",
-        "[  912.3] NVRM: Xid (PCI:[29118]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in x): 79, y.[1+1]",
+        (
+            "[  912.3] NVRM: Xid (PCI:[29118]: segfault at 0 ip 000055d0c0ffee12 sp"
+            " 00007ffd3b1c9a40 error 6 in x): 79, y.[1+1]"
+        ),
     ],
 )
 def test_what_a_program_wrote_is_not_counted_as_unread(line: str) -> None:
@@ -616,7 +630,10 @@ def test_a_stamp_without_a_year_is_of_the_last_one(
 
 
 def test_the_kernels_own_clock_is_set_by_its_own_line() -> None:
-    set_at = "[    1.000000] rtc_cmos 00:02: setting system clock to 2025-02-23T16:15:41 UTC (1740327341)"
+    set_at = (
+        "[    1.000000] rtc_cmos 00:02: setting system clock to 2025-02-23T16:15:41 UTC"
+        " (1740327341)"
+    )
     (event,), _ = scan_json(f"{set_at}\n{STAMPED}\n".encode())
     assert event["time"] == "2025-02-23T16:24:17.250Z"
     assert "516.250000 s after" not in scan(f"{set_at}\n{STAMPED}\n".encode())[1]
@@ -655,7 +672,8 @@ def test_a_process_that_has_a_drills_name_hides_no_fault_of_the_kernels() -> Non
 def test_the_flags_are_in_the_summary() -> None:
     assert "UNHEALTHY  reboot required" in scan(f"{STAMPED}\n".encode())[1]
     reset = scan(
-        b"[    1.0] NVRM: Xid (PCI:0000:9b:00): 95, pid=7, name=train, Uncontained: L1D (0,0). RST: No, D-RST: Yes\n"
+        b"[    1.0] NVRM: Xid (PCI:0000:9b:00): 95, pid=7, name=train, Uncontained: L1D (0,0). RST:"
+        b" No, D-RST: Yes\n"
     )[1]
     assert (
         "reboot required (for a device reset: [policy] device_reset is false)" in reset
@@ -717,7 +735,10 @@ def test_hostile_json_ends(head: bytes) -> None:
 
 def test_the_rest_of_a_record_is_shown_and_not_judged() -> None:
     """`dmesg -S` after somebody gave a mount option with a newline in it."""
-    ue = "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+    ue = (
+        "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0"
+        " grain:32)"
+    )
     lines = ("tmpfs: Unknown parameter 'foo", ue, "bar'")
     events, verdict = scan_json("".join(f"[26218.429856] {line}\n" for line in lines).encode())
     assert [(event["type"], event["code"]) for event in events] == [("untrusted", None)]

@@ -1,4 +1,6 @@
-"""When a check is due: slots that spread a fleet, runs that fill them, restarts, retries, and clocks that jump."""
+"""When a check is due: slots that spread a fleet, runs that fill them, restarts, retries, and
+clocks that jump.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def at(now: float, *, up_s: float = 30 * DAY, running_s: float = 20 * DAY) -> Mo
 
 
 def slot_after(plan: Plan, when: float, schedule: Schedule = SCHEDULE) -> float:
-    """The first slot from a time on, seen from outside: what is due after a run half a period before it."""
+    """The first slot from a time on, seen from outside: what is due after a run half a period
+    before it.
+    """
     return schedule.due(plan, [run(plan, when - plan.every_s / 2, seconds=0.0)], at(when))
 
 
@@ -114,7 +118,8 @@ def test_levels_of_one_host_have_phases_of_their_own() -> None:
 def test_the_same_host_has_the_same_slots_after_a_restart_and_another_check_has_others() -> None:
     assert slot_after(LEVEL_2, NOW) == slot_after(LEVEL_2, NOW, Schedule(host="node-17"))
     assert slot_after(LEVEL_2, NOW) != slot_after(replace(LEVEL_2, check="nccl"), NOW)
-    # The phase is a promise to whoever upgrades: a fleet must not run twice because of a new version.
+    # The phase is a promise to whoever upgrades: a fleet must not run twice because of a new
+    # version.
     assert slot_after(LEVEL_2, NOW) - NOW == pytest.approx(56114.29, abs=0.01)
 
 

@@ -1,4 +1,6 @@
-"""What scontrol prints of nodes and jobs: what it means, and what becomes of a scontrol that hangs."""
+"""What scontrol prints of nodes and jobs: what it means, and what becomes of a scontrol
+that hangs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ NODE = """NodeName=gpu01 Arch=x86_64 CoresPerSocket=1
    ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s
 {more}
 """
-JOB = "JobId=9 JobName=s.sh UserId=root(0) Nice=0 JobState=COMPLETING Reason={reason} Dependency=(null) Reboot=0 ExitCode={code} RunTime=00:00:01"
+JOB = (
+    "JobId=9 JobName=s.sh UserId=root(0) Nice=0 JobState=COMPLETING Reason={reason}"
+    " Dependency=(null) Reboot=0 ExitCode={code} RunTime=00:00:01"
+)
 OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
 
 

@@ -1,4 +1,6 @@
-"""The simulated node: the real binding on the simulated library, in a process of its own, while the node changes."""
+"""The simulated node: the real binding on the simulated library, in a process of its own, while the
+node changes.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ SUCCESS, STALE, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TIMED_OUT, LOST, VERSIO
 )
 XID = 0x8
 
-# Loads the library, then evaluates one line after the other and answers in JSON; an NVML error is {"code": n}.
+# Loads the library, then evaluates one line after the other and answers in JSON; an NVML error is
+# {"code": n}.
 CHILD = """
 import ctypes, json, resource, sys, time
 import pynvml as p
@@ -183,11 +186,13 @@ AMPERE = ALL - {"t4", "v100"}
 HOPPER = AMPERE - {"a100", "l40s"}
 LINKED = ALL - {"t4", "l40s"}
 EVERY = (
-    "Name UUID Serial BoardPartNumber VbiosVersion InforomImageVersion Index MinorNumber ModuleId BoardId Architecture Brand PciInfo"
-    " CudaComputeCapability PersistenceMode EccMode UtilizationRates MemoryInfo PowerUsage EnforcedPowerLimit PowerManagementLimit"
-    " PowerManagementDefaultLimit PerformanceState TotalEnergyConsumption CurrPcieLinkGeneration MaxPcieLinkGeneration"
-    " GpuMaxPcieLinkGeneration CurrPcieLinkWidth MaxPcieLinkWidth PcieReplayCounter CurrentClocksEventReasons"
-    " CurrentClocksThrottleReasons SupportedEventTypes ComputeRunningProcesses"
+    "Name UUID Serial BoardPartNumber VbiosVersion InforomImageVersion Index MinorNumber ModuleId"
+    " BoardId Architecture Brand PciInfo CudaComputeCapability PersistenceMode EccMode"
+    " UtilizationRates MemoryInfo PowerUsage EnforcedPowerLimit PowerManagementLimit"
+    " PowerManagementDefaultLimit PerformanceState TotalEnergyConsumption CurrPcieLinkGeneration"
+    " MaxPcieLinkGeneration GpuMaxPcieLinkGeneration CurrPcieLinkWidth MaxPcieLinkWidth"
+    " PcieReplayCounter CurrentClocksEventReasons CurrentClocksThrottleReasons SupportedEventTypes"
+    " ComputeRunningProcesses"
 )
 CALLS: dict[str, frozenset[str]] = {
     **{f"p.nvmlDeviceGet{name}(h(0))": ALL for name in EVERY.split()},
@@ -214,7 +219,9 @@ CALLS: dict[str, frozenset[str]] = {
     "listen('all', [0], 0xb)": ALL,
     "p.nvmlDeviceGetTemperatureThreshold(h(0), 0)": ALL - HOPPER - {"l40s"},
     "p.nvmlDeviceGetMarginTemperature(h(0))": HOPPER | {"l40s"},
-    "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(0), s), p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1)": AMPERE,
+    "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(0), s), p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1)": (
+        AMPERE
+    ),
     "p.nvmlDeviceGetRemappedRows(h(0))": AMPERE,
     "p.nvmlDeviceGetRowRemapperHistogram(h(0))": AMPERE,
     "p.nvmlDeviceGetRetiredPages(h(0), 0)": ALL - AMPERE,
@@ -365,7 +372,8 @@ def test_values_of_several_numbers(node: SimulatedNode, client: Client) -> None:
     )
     assert client.ask("p.nvmlDeviceGetRemappedRows(h(2))") == [3, 4, 1, 0]
     assert client.ask(
-        "(lambda s: [s.max, s.high, s.partial, s.low, s.none])(p.nvmlDeviceGetRowRemapperHistogram(h(2)))"
+        "(lambda s: [s.max, s.high, s.partial, s.low,"
+        " s.none])(p.nvmlDeviceGetRowRemapperHistogram(h(2)))"
     ) == [
         600,
         30,
@@ -395,7 +403,10 @@ def test_values_of_several_numbers(node: SimulatedNode, client: Client) -> None:
         600,
         400,
     ]
-    sram = "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(2), s), p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1, *{})"
+    sram = (
+        "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(2), s),"
+        " p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1, *{})"
+    )
     names = [
         "aggregateUncParity",
         "aggregateUncSecDed",
@@ -420,7 +431,10 @@ def test_a_struct_of_an_unknown_version_is_refused(node: SimulatedNode, client: 
         == VERSION
     )
     node.set(0, {"platform": "RACK 5 3 0"})
-    place = "fill(lambda s: p.nvmlDeviceGetPlatformInfo(h(0), s), p.c_nvmlPlatformInfo_v{0}_t, p.nvmlPlatformInfo_v{0}, '{1}')"
+    place = (
+        "fill(lambda s: p.nvmlDeviceGetPlatformInfo(h(0), s), p.c_nvmlPlatformInfo_v{0}_t,"
+        " p.nvmlPlatformInfo_v{0}, '{1}')"
+    )
     assert client.ask(place.format(2, "chassisSerialNumber")) == client.ask(
         place.format(1, "rackGuid")
     )
@@ -451,7 +465,10 @@ def test_the_unrepairable_flag_of_older_and_newer_drivers(
     assert (
         client.ask("p.nvmlDeviceGetUnrepairableMemoryFlag_v1(h(0))") == 0
     )  # the binding's mistake
-    words = "(lambda b: (p.nvmlLib.nvmlDeviceGetUnrepairableMemoryFlag_v1(h(0), b), list(b)))((ctypes.c_uint32 * 2)(0x1000008, 0))"
+    words = (
+        "(lambda b: (p.nvmlLib.nvmlDeviceGetUnrepairableMemoryFlag_v1(h(0), b),"
+        " list(b)))((ctypes.c_uint32 * 2)(0x1000008, 0))"
+    )
     assert client.ask(words) == [0, [1, 0]]
 
 
@@ -721,7 +738,10 @@ def test_whoever_reads_while_it_is_rewritten_sees_one_state_or_the_other(
     writer = threading.Thread(target=rewrite)
     writer.start()
     names = ["aggregateUncParity", "aggregateUncBucketL2", "aggregateUncBucketOther"]
-    status = f"fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(0), s), p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1, *{names})"
+    status = (
+        "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(0), s),"
+        f" p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1, *{names})"
+    )
     seen = client.ask(f"[tuple({status}) for _ in range(3000)]", within=20.0)
     done.set()
     writer.join()

@@ -67,7 +67,9 @@ def test_who_sets_up_slurm_is_told_of_jobs_that_would_stay_held(file: str) -> No
 
 @pytest.mark.parametrize("edge", ["prolog", "epilog", "health"])
 def test_asking_loads_little(edge: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every job, on every node: no rules, no server, and scontrol only where something must be said."""
+    """At every job, on every node: no rules, no server, and scontrol only where something must be
+    said.
+    """
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_EXIT_CODE2", "0:0")
     loaded = loaded_by(["slurm", edge, "--socket", "/nonexistent", "--config", "/nonexistent"])
@@ -214,7 +216,8 @@ def test_level_1_before_a_job(
     if is_run:
         assert (
             daemon.asked[-1]
-            == '/v1/jobs {"event": "end", "job": "7", "user": "", "reason": "refused by the prolog"}'
+            == '/v1/jobs {"event": "end", "job": "7", "user": "", "reason": "refused by the'
+            ' prolog"}'
         )
 
 
@@ -294,14 +297,20 @@ JOBS: dict[str, object] = {"running": [{"job": "12"}, {"job": "4[1]"}], "recent"
             {"reason": "requeued"},
         ),
         (
-            "JobId=12 ArrayJobId=12 ArrayTaskId=2 JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0 RunTime=1\n"
-            "JobId=13 ArrayJobId=12 ArrayTaskId=1 JobState=RUNNING Reason=None ExitCode=0:0 RunTime=1\n",
+            (
+                "JobId=12 ArrayJobId=12 ArrayTaskId=2 JobState=FAILED Reason=NonZeroExitCode"
+                " ExitCode=3:0 RunTime=1\nJobId=13 ArrayJobId=12 ArrayTaskId=1 JobState=RUNNING"
+                " Reason=None ExitCode=0:0 RunTime=1\n"
+            ),
             "",
             {"exitCode": 3, "signal": 0, "reason": "NonZeroExitCode"},
         ),
         (
-            "JobId=13 ArrayJobId=12 ArrayTaskId=1 JobState=FAILED Reason=None ExitCode=3:0 RunTime=1\n"
-            "JobId=12 ArrayJobId=12 ArrayTaskId=2 JobState=RUNNING Reason=None ExitCode=0:0 RunTime=1\n",
+            (
+                "JobId=13 ArrayJobId=12 ArrayTaskId=1 JobState=FAILED Reason=None ExitCode=3:0"
+                " RunTime=1\nJobId=12 ArrayJobId=12 ArrayTaskId=2 JobState=RUNNING Reason=None"
+                " ExitCode=0:0 RunTime=1\n"
+            ),
             "",
             None,
         ),

@@ -20,8 +20,8 @@ def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
     } == {name: getattr(own, name) for name, _ in config.settings_of("slurm").values()}
     path = tmp_path / "config.toml"
     path.write_text(
-        '[slurm]\nunknown = "refuse"\nlevel_1_age = "12h"\nbudget = "500ms"\nlevel_2_after_failure = false\nreason = "NODE"\nhyperpod = true\n'
-        f'[paths]\nruntime = "{tmp_path}"\n'
+        '[slurm]\nunknown = "refuse"\nlevel_1_age = "12h"\nbudget = "500ms"\nlevel_2_after_failure'
+        f' = false\nreason = "NODE"\nhyperpod = true\n[paths]\nruntime = "{tmp_path}"\n'
     )
     read, whole = read_settings(path), config.load(path)
     for name, _ in config.settings_of("slurm").values():

@@ -1,4 +1,6 @@
-"""What is observed and what is open agree: whatever closed a finding, the next look opens it again while its fault is there."""
+"""What is observed and what is open agree: whatever closed a finding, the next look opens it again
+while its fault is there.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def told(watch: Watch, *, holds: bool) -> dict[str, Sample]:
 
 @dataclass
 class Story:
-    """One fault of one component, looked at by its source and judged, with all that may come in between."""
+    """One fault of one component, looked at by its source and judged, with all that may come in
+    between.
+    """
 
     watched: Watched
     holds: bool = False
@@ -237,7 +241,9 @@ class Story:
             assert not any(one.accepted for one in self.opened)
 
     def drill(self) -> None:
-        """Of the same fault of the same device, over it or before it; it ends while the fault goes on as it was."""
+        """Of the same fault of the same device, over it or before it; it ends while the fault goes
+        on as it was.
+        """
         self.now += 1.0
         before = self.opened
         watch = self.watched.watches[0]
@@ -440,7 +446,9 @@ def test_what_cannot_be_opened_is_a_finding_of_its_own_once_and_hides_no_other_d
 
 
 def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
-    """Cleared, observed again, restarted: each difference is one event of the ledger, and says how the finding had ended."""
+    """Cleared, observed again, restarted: each difference is one event of the ledger, and says how
+    the finding had ended.
+    """
     gpu = Component(ComponentKind.GPU, "0000:65:00.0")
     facts = Facts("nvml", BOOT_A)
 

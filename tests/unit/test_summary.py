@@ -1,4 +1,6 @@
-"""HyperPod's lines: what those who grep for them find, and that no program's output can break out of its field."""
+"""HyperPod's lines: what those who grep for them find, and that no program's output can break out
+of its field.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,14 @@ from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run
 
 # As a reader of both published variants would have it.
 GRAMMAR = re.compile(
-    r"DCGM diagnostic health summary: dcgmCheckLevel:\s*(?P<level>\d+)\s+dcgmVersion:\s*(?P<dcgm>\S+)\s+gpuDriverVersion:\s*"
+    r"DCGM diagnostic health summary:"
+    r" dcgmCheckLevel:\s*(?P<level>\d+)\s+dcgmVersion:\s*(?P<dcgm>\S+)\s+gpuDriverVersion:\s*"
     r"(?P<driver>[^,\s]+),?\s+gpuDeviceIds:\s*\[(?P<ids>[^\]]*)\]\s+replacementRequired:\s*(?P<replace>true|false)\s+"
     r"rebootRequired:\s*(?P<reboot>true|false)"
 )
 LOOPBACK = re.compile(
-    r"EFA Loopback check (passed|failed) for device: (\S+) \. Output summary is MaxBw: (\d+\.\d{6}), AvgBw: (\d+\.\d{6}), "
+    r"EFA Loopback check (passed|failed) for device: (\S+) \. Output summary is MaxBw:"
+    r" (\d+\.\d{6}), AvgBw: (\d+\.\d{6}), "
     r"MaxTypicalLat: (\d+\.\d{6}), MinTypicalLat: (\d+\.\d{6}), AvgLat: (\d+\.\d{6})"
 )
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -56,9 +60,10 @@ def record(one: str) -> tuple[str, str]:
 def test_the_summary_line() -> None:
     """To the letter: the published one, with its comma, and its blank that is missing."""
     told = replace(PASSED, device_ids=("2237",))
-    assert line(run_of(told)) == (
-        "DCGM diagnostic health summary: dcgmCheckLevel: 2 dcgmVersion: 3.3.7 gpuDriverVersion: 535.183.01, gpuDeviceIds: [2237] "
-        "replacementRequired: false rebootRequired:false"
+    assert (
+        line(run_of(told))
+        == "DCGM diagnostic health summary: dcgmCheckLevel: 2 dcgmVersion: 3.3.7 gpuDriverVersion:"
+        " 535.183.01, gpuDeviceIds: [2237] replacementRequired: false rebootRequired:false"
     )
     found = GRAMMAR.fullmatch(line(run_of(replace(FAILED, reboot_required=True), level=4)))
     assert found is not None
@@ -119,7 +124,9 @@ def test_only_what_is_to_be_replaced_is_faulty() -> None:
 
 
 def test_a_slow_link_is_faulty_and_says_how_slow() -> None:
-    """What was expected, and what was measured. A health check that is slow to answer is no link."""
+    """What was expected, and what was measured. A health check that is slow to answer is no
+    link.
+    """
     ((level, text),) = said(slow_link())
     assert (level, text.startswith(FAULTY)) == ("error", True)
     assert text.endswith(
@@ -173,8 +180,11 @@ def test_efa_loopback() -> None:
     passed, slow, broken, faulty = said(run_of(report, check="efa_loopback", level=0))
     assert passed == (
         "info",
-        "EFA Loopback check passed for device: rdmap0s6 . Output summary is MaxBw: 58.590000, AvgBw: 32.420000, "
-        "MaxTypicalLat: 30.870000, MinTypicalLat: 20.080000, AvgLat: 21.630000",
+        (
+            "EFA Loopback check passed for device: rdmap0s6 . Output summary is MaxBw: 58.590000,"
+            " AvgBw: 32.420000, MaxTypicalLat: 30.870000, MinTypicalLat: 20.080000, AvgLat:"
+            " 21.630000"
+        ),
     )
     assert LOOPBACK.fullmatch(passed[1])
     assert slow[0] == "error"

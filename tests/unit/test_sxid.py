@@ -146,7 +146,10 @@ def test_look_alikes_of_follow_ups_are_events_of_their_own(body: str) -> None:
         "nvidia-nvswitch0: sxid (PCI:0000:c1:00.0): 20034, Fatal, x",
         " nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, x",
         "x\nnvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, x",
-        "NVRM: Xid (PCI:0000:c1:00): 79, nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, x",
+        (
+            "NVRM: Xid (PCI:0000:c1:00): 79, nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034,"
+            " Fatal, x"
+        ),
     ],
 )
 def test_what_is_no_sxid(line: str) -> None:

@@ -1,4 +1,6 @@
-"""Uevents: whom they wake, how often, and what happens where nobody can listen. The kernel is played by a socket and a list."""
+"""Uevents: whom they wake, how often, and what happens where nobody can listen. The kernel is
+played by a socket and a list.
+"""
 
 from __future__ import annotations
 

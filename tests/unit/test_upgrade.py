@@ -1,4 +1,6 @@
-"""An upgrade keeps what was known, whatever ends it half-way; a newer vitald's ledger, an older configuration and other versions of the API."""
+"""An upgrade keeps what was known, whatever ends it half-way; a newer vitald's ledger, an older
+configuration and other versions of the API.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +155,9 @@ def test_the_verdict_over_an_older_ledger_is_the_one_of_its_day(
 
 @cache
 def on_the_way(schema: int) -> dict[str, list[str]]:
-    """The content at each version from that schema to today's: what a migration may leave, and nothing else."""
+    """The content at each version from that schema to today's: what a migration may leave, and
+    nothing else.
+    """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.executescript((LEDGERS / f"schema-{schema}.sql").read_text())
         sums.prepare(db)
@@ -171,7 +175,8 @@ def whole(folder: Path, schema: int) -> str:
     return version
 
 
-# Forks a child for every step of SQLite's machine, or of our statements, and has it killed there. Says which of them ended by itself.
+# Forks a child for every step of SQLite's machine, or of our statements, and has it killed there.
+# Says which of them ended by itself.
 _KILLED = """
 import os, shutil, signal, sqlite3, sys
 from pathlib import Path
@@ -210,7 +215,9 @@ print(step)
 @pytest.mark.slow
 @pytest.mark.parametrize("schema", OLD[:-1])
 def test_killed_anywhere_in_a_migration(tmp_path: Path, schema: int) -> None:
-    """Of the one version or of the other, never between; and the next start goes on from there to the same end."""
+    """Of the one version or of the other, never between; and the next start goes on from there to
+    the same end.
+    """
     laid_out(tmp_path / "0", schema)
     command = [sys.executable, "-c", _KILLED, str(tmp_path)]
     done = subprocess.run(
@@ -240,10 +247,13 @@ def files_of(most_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-# The last step alone writes less than the 32 KiB that the index of SQLite's log takes, so no limit would end it half-way.
+# The last step alone writes less than the 32 KiB that the index of SQLite's log takes, so no limit
+# would end it half-way.
 @pytest.mark.parametrize("schema", OLD[:-2])
 def test_a_disk_that_gets_full_during_a_migration(tmp_path: Path, schema: int) -> None:
-    """The old ledger stays whole, what it knows is known to the daemon all the same, and with room again it is migrated."""
+    """The old ledger stays whole, what it knows is known to the daemon all the same, and with room
+    again it is migrated.
+    """
     assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN  # else it would end us
     seen = set()
     for number, most in enumerate(range(33 * 1024, 256 * 1024, 4096)):
@@ -284,7 +294,9 @@ os._exit(0)
 
 @pytest.mark.parametrize("left", ["closed", "killed", "power cut"])
 def test_a_newer_ledger_is_not_touched(tmp_path: Path, left: str) -> None:
-    """Not a byte, and nothing is made beside it; also where the newer vitald was killed, so that its last words are in the write-ahead log only."""
+    """Not a byte, and nothing is made beside it; also where the newer vitald was killed, so that
+    its last words are in the write-ahead log only.
+    """
     path = laid_out(tmp_path, VERSION) / FILE
     subprocess.run([sys.executable, "-c", _WRITE, str(path)], check=True)
     if left == "closed":
@@ -365,19 +377,22 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "[policy]\n[log]\nverbosity = 'debug'\n",
             [
-                "c.toml:3: [log] verbosity: called [log] level since vitald 0.2. It is read as that: rename it"
+                "c.toml:3: [log] verbosity: called [log] level since vitald 0.2. It is read as"
+                " that: rename it"
             ],
         ),
         (
             "[log]\nlevel = 'debug'\nverbosity = 'error'\n",
             [
-                "c.toml:3: [log] verbosity: called [log] level since vitald 0.2, which is set as well. It has no effect: remove it"
+                "c.toml:3: [log] verbosity: called [log] level since vitald 0.2, which is set as"
+                " well. It has no effect: remove it"
             ],
         ),
         (
             "[log]\nlevel = 'debug'\n\n[journal]\nfollow = true\n",
             [
-                "c.toml:5: [journal] follow: gone since vitald 0.3: the journal is read at a start only. It has no effect: remove it"
+                "c.toml:5: [journal] follow: gone since vitald 0.3: the journal is read at a start"
+                " only. It has no effect: remove it"
             ],
         ),
         ("[log]\nlevel = 'debug'\n[journal]\n", []),
@@ -385,7 +400,9 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_key_that_changed_is_read_and_named(moved: None, text: str, notes: list[str]) -> None:
-    """With its line and both names; a fleet is not left without its daemon because of a key that was right the day before."""
+    """With its line and both names; a fleet is not left without its daemon because of a key that
+    was right the day before.
+    """
     config = config_of(text)
     assert config.log.level == "debug"
     assert list(config.notes) == notes
@@ -462,14 +479,17 @@ def test_switches_that_contradict_each_other_are_refused(text: str, error: str) 
 
 
 def test_no_key_is_forgotten() -> None:
-    """Every key that a release ever had is known still, or the table says what became of it. New keys are listed here, too."""
+    """Every key that a release ever had is known still, or the table says what became of it. New
+    keys are listed here, too.
+    """
     once = (ROOT / "tests" / "data" / "config_keys.txt").read_text().split()
     now = [
         f"{section}.{key}" for section in configs.SECTIONS for key in configs.settings_of(section)
     ]
     changed = [f"{section}.{key}" for section, key in configs.MOVED]
-    assert not {*once} - {*now, *changed}, (
-        "tell what became of them in agent/vitald/config.py: MOVED"
-    )
+    assert not {*once} - {
+        *now,
+        *changed,
+    }, "tell what became of them in agent/vitald/config.py: MOVED"
     assert not {*changed} & {*now}
     assert not {*now} - {*once}, "add them to tests/data/config_keys.txt"

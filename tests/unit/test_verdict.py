@@ -105,7 +105,9 @@ def test_the_action_is_the_strongest_open_one() -> None:
 def test_the_flags(
     action: Action, reboot: bool, reboot_by_site: bool, replacement: bool, when: When
 ) -> None:
-    """A replacement implies no reboot; a site that resets devices itself needs none for a reset alone."""
+    """A replacement implies no reboot; a site that resets devices itself needs none for a reset
+    alone.
+    """
     ours, sites = (
         fold([finding(action, when)], [], NOW),
         fold([finding(action, when)], [], NOW, device_reset=True),
@@ -120,7 +122,9 @@ def test_the_flags(
 def test_what_waits_for_maintenance_or_is_accepted_changes_nothing_but_the_text(
     action: Action, work: Work
 ) -> None:
-    """Shown as degraded, at any time; a device that cannot be used waits for nothing, unless somebody accepted it."""
+    """Shown as degraded, at any time; a device that cannot be used waits for nothing, unless
+    somebody accepted it.
+    """
     accepted = Acceptance(
         by="alice", reason="why", since=0.0, until=9.0, asked=Asked(action, When.NOW)
     )
@@ -141,7 +145,9 @@ def test_what_waits_for_maintenance_or_is_accepted_changes_nothing_but_the_text(
 
 
 def test_the_remedy_is_told_before_the_device_that_cannot_be_used() -> None:
-    """A line that asks a person to look beside a flag that asks for a reboot would be read as no reboot."""
+    """A line that asks a person to look beside a flag that asks for a reboot would be read as no
+    reboot.
+    """
     look = finding(ruled=Asked(Action.INSPECT, When.NOW, unusable=True), number=1)
     idle = finding(Action.INSPECT, number=2)
     reboot = finding(Action.REBOOT_NODE, number=3)

@@ -1,4 +1,6 @@
-"""Watches: from readings to signs. Each thing is said once, and what is not observed says nothing."""
+"""Watches: from readings to signs. Each thing is said once, and what is not observed says
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def test_of_several_watches_one_is_enough_and_each_may_end_only_what_it_said() -
 
 
 def test_what_another_watch_saw_at_an_earlier_look_keeps_it_open() -> None:
-    """Its reading is of another tier, and current: only a look that reads it may end what it says."""
+    """Its reading is of another tier, and current: only a look that reads it may end what
+    it says.
+    """
     watcher = Watcher([watched({"of": "rare", "is": 1}, {"of": "often", "is": 1})])
     assert len(look(watcher, 0, reading(rare=0.0, often=1.0))) == 1
     assert look(watcher, 10, reading(rare=1.0, often=1.0)) == []
@@ -322,7 +326,9 @@ def test_a_watch_that_makes_no_sense_is_refused(table: dict[str, Any], said: str
 
 
 def test_a_counter_that_moves_all_day_is_remembered_within_bounds() -> None:
-    """The growth stays what it was, falls included; only when each part of it came is told less exactly."""
+    """The growth stays what it was, falls included; only when each part of it came is told less
+    exactly.
+    """
     watcher = Watcher([watched({"of": "errors", "above": 2000, "over": "24h", "per": "24h"})])
     total = value = 0.0
     for number in range(2880):

@@ -166,7 +166,8 @@ def test_mig_instances_are_read_and_the_gpu_is_charged(
     where: str, instances: dict[str, int]
 ) -> None:
     found = parsed(
-        f"NVRM: Xid ({where}): 13, pid=7240, name=infer, Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): x"
+        f"NVRM: Xid ({where}): 13, pid=7240, name=infer, Graphics SM Warp Exception on (GPC 2, TPC"
+        " 1, SM 0): x"
     )
     assert {
         name: value for name, value in found.fields.items() if name.endswith("instance")
@@ -196,8 +197,14 @@ def test_mig_instances_are_read_and_the_gpu_is_charged(
         f"a\nNVRM: Xid (PCI:0000:65:00): 79, {BUS}",
         f"NVRM: GPU at PCI:0000:65:00: Xid (PCI:0000:65:00): 79, {BUS}",
         # 2.3: a segfault report of a process that calls itself so
-        "NVRM: Xid (PCI:[29118]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in x): 79, GPU has fallen off the bus.[55+1000]",
-        "a\nNVRM: Xid[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in y[55d0c0ffe000+1000]",
+        (
+            "NVRM: Xid (PCI:[29118]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6"
+            " in x): 79, GPU has fallen off the bus.[55+1000]"
+        ),
+        (
+            "a\nNVRM: Xid[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in"
+            " y[55d0c0ffe000+1000]"
+        ),
     ],
 )
 def test_what_is_no_xid(line: str) -> None:
@@ -227,17 +234,31 @@ MESSAGES = {
     79: BUS,
     43: "Ch 00000018",
     45: "channel 0x00000018 caused by previous Xid 31",
-    31: "Ch 00000010, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2c_10000000. Fault is of type FAULT_PDE ACCESS_TYPE_READ",
+    31: (
+        "Ch 00000010, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @"
+        " 0x7f2c_10000000. Fault is of type FAULT_PDE ACCESS_TYPE_READ"
+    ),
     13: "Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Out Of Range Address",
-    69: "Class Error: ChId 0005, Class 0000a097, Offset 00000000, Data 00000000, ErrorCode 00000004",
+    69: (
+        "Class Error: ChId 0005, Class 0000a097, Offset 00000000, Data 00000000, ErrorCode 00000004"
+    ),
     109: "Ch 00000008, errorString CTX SWITCH TIMEOUT, Info 0x58005",
-    48: "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at physAddr 0x1f2e40000 partition 16, subpartition 3.",
+    48: (
+        "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at"
+        " physAddr 0x1f2e40000 partition 16, subpartition 3."
+    ),
     63: "Row Remapper: New row (0x0000000012c4ea00) marked for remapping, reset gpu to activate.",
     64: "Row Remapper Error: (0x00000001d07b2300) - All reserved rows for bank are remapped",
     74: "NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
     94: "Contained: FB DED (0x5, 0x0). physAddr: 0x1f2e40000 RST: No, D-RST: Yes",
-    119: "Timeout after 6s of waiting for RPC response from GPU4 GSP! Expected function 103 (GSP_RM_ALLOC) (0x2081 0x4).",
-    140: "An uncorrectable ECC error detected (possible firmware handling failure) DRAM:1, LTC:0, MMU:0, PCIE:0",
+    119: (
+        "Timeout after 6s of waiting for RPC response from GPU4 GSP! Expected function 103"
+        " (GSP_RM_ALLOC) (0x2081 0x4)."
+    ),
+    140: (
+        "An uncorrectable ECC error detected (possible firmware handling failure) DRAM:1, LTC:0,"
+        " MMU:0, PCIE:0"
+    ),
     143: "Error status 0x1 while polling for FSP boot complete, 0x0, 0x0, 0x0, 0x0",
     145: "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000004 0x00000000 0x00000000)",
     154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
@@ -297,7 +318,8 @@ def test_a_line_cut_behind_the_name(rest: str) -> None:
 def test_a_cut_line_gives_no_action_words() -> None:
     """The beginning of a genuine message says nothing about its end."""
     found = parsed(
-        "NVRM: Xid (PCI:0000:1b:00): 95, pid=7115, name=train, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST:"
+        "NVRM: Xid (PCI:0000:1b:00): 95, pid=7115, name=train, Uncontained: LTC TAG (0x2, 0x1)."
+        " RST: Yes, D-RST:"
     )
     assert "rst" not in found.fields
 
@@ -317,6 +339,7 @@ def test_header_round_trip(
     """What the driver prints comes back, the address as sysfs writes it."""
     address = f"{domain:04x}:{bus:02x}:{device:02x}"
     found = parsed(
-        f"NVRM: Xid (PCI:{address.upper() if upper else address}): {code}, pid={pid}, name=a b, Ch 00000010"
+        f"NVRM: Xid (PCI:{address.upper() if upper else address}): {code}, pid={pid}, name=a b, Ch"
+        " 00000010"
     )
     assert (found.pci, found.number, found.pid, found.process) == (f"{address}.0", code, pid, "a b")

@@ -1,4 +1,6 @@
-"""What an Xid's message says, and the action that the catalogue draws from it (kernel-log-formats.md 6 and 9)."""
+"""What an Xid's message says, and the action that the catalogue draws from it
+(kernel-log-formats.md 6 and 9).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ RECOVERY = {
 @pytest.mark.parametrize("new", RECOVERY)
 @pytest.mark.parametrize("old", RECOVERY)
 def test_154_is_decided_by_its_new_number(old: int, new: int) -> None:
-    line = f"{WHERE} 154, pid=4021, name=a, b, GPU recovery action changed from 0x{old:x} ({RECOVERY[old][0]}) to 0x{new:x} ({RECOVERY[new][0]})"
+    line = (
+        f"{WHERE} 154, pid=4021, name=a, b, GPU recovery action changed from 0x{old:x}"
+        f" ({RECOVERY[old][0]}) to 0x{new:x} ({RECOVERY[new][0]})"
+    )
     found = seen(line)
     assert (found.fields["recovery_from"], found.fields["recovery"]) == (old, new)
     said = ruling(line)
@@ -80,7 +85,10 @@ def test_containment_words(
     action: Action,
     when: When,
 ) -> None:
-    line = f"{WHERE} {code}, pid=881, name=x, {word}: CE User Channel{location}. {address}RST: {rst}, D-RST: {drst}"
+    line = (
+        f"{WHERE} {code}, pid=881, name=x, {word}: CE User Channel{location}. {address}RST: {rst},"
+        f" D-RST: {drst}"
+    )
     fields = seen(line).fields
     assert (fields["contained"], fields["unit"], fields["rst"], fields["drst"]) == (
         word == "Contained",
@@ -119,25 +127,37 @@ def test_without_the_words_the_code_decides(line: str, action: Action) -> None:
     ("line", "action", "when", "title"),
     [
         (
-            f"{WHERE} 63, Row Remapper: New row (0x0000000012c4ea00) marked for remapping, reset gpu to activate.",
+            (
+                f"{WHERE} 63, Row Remapper: New row (0x0000000012c4ea00) marked for remapping,"
+                " reset gpu to activate."
+            ),
             RESET,
             When.MAINTENANCE,
             "row",
         ),
         (
-            f"{WHERE} 63, Dynamic Page Retirement: New page retired, reload the driver to activate. (0x0000)",
+            (
+                f"{WHERE} 63, Dynamic Page Retirement: New page retired, reload the driver to"
+                " activate. (0x0000)"
+            ),
             RESET,
             When.MAINTENANCE,
             "page",
         ),
         (
-            f"{WHERE} 64, Row Remapper Error: (0x00000001d07b2300) - All reserved rows for bank are remapped",
+            (
+                f"{WHERE} 64, Row Remapper Error: (0x00000001d07b2300) - All reserved rows for bank"
+                " are remapped"
+            ),
             RESET,
             When.NOW,
             "spare",
         ),
         (
-            f"{WHERE} 64, Dynamic Page Retirement: Fatal error, unable to retire page (0x000000000012a4f3)",
+            (
+                f"{WHERE} 64, Dynamic Page Retirement: Fatal error, unable to retire page"
+                " (0x000000000012a4f3)"
+            ),
             RESET,
             When.NOW,
             "page",
@@ -153,7 +173,10 @@ def test_row_remapping_and_page_retirement(
 
 
 def test_45_names_its_cause_and_asks_for_nothing() -> None:
-    line = "NVRM: Xid (PCI:0000:9b:00): 45, pid=44121, name=python3, Ch 00000018 caused by previous Xid 31"
+    line = (
+        "NVRM: Xid (PCI:0000:9b:00): 45, pid=44121, name=python3, Ch 00000018 caused by previous"
+        " Xid 31"
+    )
     assert seen(line).fields["caused_by"] == 31
     assert ruling(line).action is NONE
     assert (
@@ -218,7 +241,10 @@ def test_why_a_row_could_not_be_remapped(message: str, flag: str, value: bool) -
 
 def test_a_name_does_not_say_that_a_row_waits_already() -> None:
     name = "a, DRAM Retirement failed due to pending row remap at 0x1"
-    line = f"NVRM: Xid (PCI:0000:9b:00): 64, pid=7, name={name}, Row Remapper Error: (0x1) - Row Remapping table is full"
+    line = (
+        f"NVRM: Xid (PCI:0000:9b:00): 64, pid=7, name={name}, Row Remapper Error: (0x1) - Row"
+        " Remapping table is full"
+    )
     sighting = seen(line)
     assert (sighting.process, sighting.fields["already_pending"], sighting.fields["exhausted"]) == (
         name,

@@ -1,4 +1,6 @@
-"""Xid 74 and 144 to 150: what the words say, bit by bit, and the action drawn from them (kernel-log-formats.md 7 and 8)."""
+"""Xid 74 and 144 to 150: what the words say, bit by bit, and the action drawn from them
+(kernel-log-formats.md 7 and 8).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ NONE, OBSERVE, INSPECT, RESTART, RESET = (
 def nvlink5(
     code: int, unit: str, status: int, info: int = 0, severity: str = "Nonfatal", link: str = "02"
 ) -> str:
-    return f"{WHERE} {code}, {unit} {severity} XC0 i0 Link {link} (0x{info:08x} 0x{status:08x} 0x00000000 0x00000000)"
+    return (
+        f"{WHERE} {code}, {unit} {severity} XC0 i0 Link {link} (0x{info:08x} 0x{status:08x}"
+        " 0x00000000 0x00000000)"
+    )
 
 
 # --- NVLink 5, codes 144 to 150 (section 7)
@@ -32,7 +37,10 @@ def nvlink5(
     ("line", "fields", "link", "fatal"),
     [
         (
-            f"{WHERE} 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+            (
+                f"{WHERE} 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000"
+                " 0x00000000 0x00000000 0x00000000 0x00000000)"
+            ),
             {
                 "unit": "NETIR_LINK_EVT",
                 "subcode": 4,
@@ -45,31 +53,46 @@ def nvlink5(
             True,
         ),
         (
-            f"{WHERE} 149, NETIR_LINK_EVT Fatal XC0 i1 Link 08 (0x016415c6 0x00000000 0x00000000 0x00000000)",
+            (
+                f"{WHERE} 149, NETIR_LINK_EVT Fatal XC0 i1 Link 08 (0x016415c6 0x00000000"
+                " 0x00000000 0x00000000)"
+            ),
             {"unit": "NETIR_LINK_EVT", "subcode": 22, "injected": True},
             8,
             True,
         ),
         (  # drivers after 595: nvlink_events.c
-            f"{WHERE} 150, MSE degraded  Fatal   XC0 i0 Link -1 (0x00000001 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+            (
+                f"{WHERE} 150, MSE degraded  Fatal   XC0 i0 Link -1 (0x00000001 0x00000000"
+                " 0x00000000 0x00000000 0x00000000 0x00000000)"
+            ),
             {"unit": "MSE degraded", "status": 0, "injected": False},
             -1,
             True,
         ),
         (
-            f"{WHERE} 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000004 0x00000000 0x00000000)",
+            (
+                f"{WHERE} 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000004 0x00000000"
+                " 0x00000000)"
+            ),
             {"unit": "RLW_RXPIPE", "subcode": 0, "status": 4, "status_bits": [4], "promote": False},
             13,
             False,
         ),
         (
-            f"{WHERE} 149, NETIR Nonfatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+            (
+                f"{WHERE} 149, NETIR Nonfatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000"
+                " 0x00000000 0x00000000 0x00000000)"
+            ),
             {"unit": "NETIR", "subcode": 0},
             -1,
             False,
         ),
         (
-            f"{WHERE} 146, pid=5, name=t, TLW_RX_PIPE0 Fatal XC1 i0 Link 02 (0x00000000 0x80000005 0x00000000 0x00000000)",
+            (
+                f"{WHERE} 146, pid=5, name=t, TLW_RX_PIPE0 Fatal XC1 i0 Link 02 (0x00000000"
+                " 0x80000005 0x00000000 0x00000000)"
+            ),
             {"unit": "TLW_RX_PIPE0", "cross_containment": True, "status_bits": [1, 4, 0x80000000]},
             2,
             True,
@@ -117,7 +140,8 @@ def test_a_line_cut_short_keeps_that_it_is_about_no_link() -> None:
     )
 
 
-# Unit and status -> action, as in the table of section 7.2. An `inspect` stands where the table has no row and the line is no Fatal.
+# Unit and status -> action, as in the table of section 7.2. An `inspect` stands where the table has
+# no row and the line is no Fatal.
 STATUS_TABLE = [
     (
         144,
@@ -210,7 +234,9 @@ def test_of_several_bits_the_strongest_counts(status: int, action: Action) -> No
 @pytest.mark.parametrize("info", [1 << 10 | 6 << 5 | 2, 1 << 7 | 6])
 @pytest.mark.parametrize("status", [1, 2, 4])
 def test_a_promoted_receive_error_asks_for_a_reset_in_both_layouts(info: int, status: int) -> None:
-    """V1 (before R575) has the unit in bits 9:5 and the promote bit at 10; V2 the unit in 6:0 and the bit at 7."""
+    """V1 (before R575) has the unit in bits 9:5 and the promote bit at 10; V2 the unit in 6:0 and
+    the bit at 7.
+    """
     assert ruling(nvlink5(145, "RLW_RXPIPE", status, info=info)).action is RESET
 
 

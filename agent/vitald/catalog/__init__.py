@@ -1,4 +1,6 @@
-"""What codes mean: rules as data (the TOML files beside this one), and the loader that checks them."""
+"""What codes mean: rules as data (the TOML files beside this one), and the loader that
+checks them.
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ Stories: which codes belong together, which of them is the cause, and what their
     echoes        ask for nothing of their own beside a cause that asks for as much
     words         the driver's own word on what happened: never the root
 
-A code may stand in several stories, and as an echo in the one where it is a cause in the other. Where the line decides
-which of the two it is, an alias gives such lines a name of their own.
+A code may stand in several stories, and as an echo in the one where it is a cause in the other.
+Where the line decides which of the two it is, an alias gives such lines a name of their own.
 """
 
 from __future__ import annotations
@@ -45,13 +45,17 @@ class Reach(Enum):
 
     @property
     def wide(self) -> bool:
-        """Whether it goes beyond the device: then a story about the device alone is the better one."""
+        """Whether it goes beyond the device: then a story about the device alone is the
+        better one.
+        """
         return self in (Reach.FABRIC, Reach.NODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Company:
-    """What other members of the incident change for a finding. `beside` names them; one that is there is enough."""
+    """What other members of the incident change for a finding. `beside` names them; one that is
+    there is enough.
+    """
 
     code: str
     beside: tuple[str, ...]
@@ -89,7 +93,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A name for those lines of a code in which every field of `where` holds one of its values (as in a `Case`)."""
+    """A name for those lines of a code in which every field of `where` holds one of its values (as
+    in a `Case`).
+    """
 
     name: str
     code: str
@@ -169,11 +175,15 @@ class Stories:
         return known
 
     def causes(self, name: str) -> bool:
-        """Whether some story names it as a cause: it is worth telling even if it asks for nothing."""
+        """Whether some story names it as a cause: it is worth telling even if it asks for
+        nothing.
+        """
         return any(place.role is Role.CAUSE and place.exact for place in self.places(name))
 
     def order(self, name: str, story: str) -> tuple[int, int, int, int]:
-        """The least comes first as root: by its place in the incident's own story, else behind those that stand in it."""
+        """The least comes first as root: by its place in the incident's own story, else behind
+        those that stand in it.
+        """
         own = [place.order for place in self.places(name) if place.story.name == story]
         if own:
             return (0, *min(own))

@@ -2,7 +2,8 @@
 How a diagnostic's report of an error is read: what it asks for before anybody confirmed it.
 
 Owns     the key `diagnostic` of an entry, strictly checked.
-Refuses  outputs of programs: who reads these finds an error's entry by its number, its severity or its words.
+Refuses  outputs of programs: who reads these finds an error's entry by its number, its severity or
+         its words.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def _instead(value: object) -> tuple[Instead, ...]:
         contains = _phrases(f"instead #{number} contains", table["contains"])
         if not isinstance(code, str) or "/" not in code or not contains:
             raise ValueError(
-                f'instead #{number}: expected texts, and a code such as "dcgm/gpu_lost", found {table!r}'
+                f'instead #{number}: expected texts, and a code such as "dcgm/gpu_lost", found'
+                f" {table!r}"
             )
         found.append(Instead(contains, code))
     return tuple(found)

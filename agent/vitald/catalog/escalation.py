@@ -1,8 +1,9 @@
 """
 Escalation: what a fault asks for when it comes back on the same device.
 
-Only this counts: a remedy that was completed and did not hold, a fault that outlived a reset, the same fault in different
-processes, and, where its remedy may wait for maintenance, how long and how often it was seen meanwhile.
+Only this counts: a remedy that was completed and did not hold, a fault that outlived a reset, the
+same fault in different processes, and, where its remedy may wait for maintenance, how long and how
+often it was seen meanwhile.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """`serves` is the action whose findings climb it where a case changed what their entry asks for."""
+    """`serves` is the action whose findings climb it where a case changed what their entry asks
+    for.
+    """
 
     name: str
     steps: tuple[Step, ...]

@@ -1,8 +1,8 @@
 """
 From the TOML files of this folder, a profile and the user's overrides to a checked `Catalog`.
 
-Owns reading the files, laying one over the other, and entries (what a code means); what is no entry is read by `tables`.
-Every mistake is told, all of them at once, each with file, entry and key.
+Owns reading the files, laying one over the other, and entries (what a code means); what is no entry
+is read by `tables`. Every mistake is told, all of them at once, each with file, entry and key.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def load(
     folder: Path = FOLDER,
     extra: Path | None = None,
 ) -> Catalog:
-    """The catalogue under a profile, with the user's overrides on top, and the files of `extra` on top of these. Raises CatalogError."""
+    """The catalogue under a profile, with the user's overrides on top, and the files of `extra` on
+    top of these. Raises CatalogError.
+    """
     errors: list[str] = []
     raw: Raw = {}
     trial: Raw = {}
@@ -69,7 +71,8 @@ def load(
             _overlay(raw, trial, _read(path, errors), f"profiles/{path.name}", errors, ladders)
         else:
             errors.append(
-                f"[catalog] profile: there is no profile {profile!r}{tomlfile.suggest(profile, PROFILES)}"
+                "[catalog] profile: there is no profile"
+                f" {profile!r}{tomlfile.suggest(profile, PROFILES)}"
             )
     _overlay(raw, trial, dict(overrides or {}), "[catalog.overrides]", errors, ladders)
 
@@ -134,7 +137,9 @@ def _overlay(
     *,
     fresh: bool = False,
 ) -> None:
-    """Lay `[kind.code]` tables (or `["kind/code"]`) over what is there, key by key; on `trial`, where they say `shadow = true`."""
+    """Lay `[kind.code]` tables (or `["kind/code"]`) over what is there, key by key; on `trial`,
+    where they say `shadow = true`.
+    """
 
     def check(code: str, keys: tomlfile.Table) -> None:
         _Entry(code, keys, origin, ladders, errors).rule()
@@ -158,15 +163,16 @@ def _overlay(
             entry = policies.expand(code, entry)
             if entry.get("shadow") is True:
                 keys = {key: value for key, value in entry.items() if key != "shadow"}
-                # What is in force meanwhile for a code that is new: its kind's default; for a new line, that nobody knew it.
+                # What is in force meanwhile for a code that is new: its kind's default; for a new
+                # line, that nobody knew it.
                 default, default_origin = raw.get(f"{code.partition('/')[0]}/default", ({}, origin))
                 if "match" in keys or not default:
                     fallback = {**keys, "action": "none", "cases": []}
                 else:
                     fallback = {
                         **default,
-                        "title": str(default.get("title", "")).replace(
-                            "{code}", code.partition("/")[2]
+                        "title": (
+                            str(default.get("title", "")).replace("{code}", code.partition("/")[2])
                         ),
                     }
                 base = raw.setdefault(code, (fallback, default_origin))
@@ -325,7 +331,8 @@ class _Entry:
                     flags[name] = True
                 else:
                     raise ValueError(
-                        f"{word!r} is none of reboot, device_reset, recovers, replaced, diagnostic:LEVEL, quiet:DURATION"
+                        f"{word!r} is none of reboot, device_reset, recovers, replaced,"
+                        " diagnostic:LEVEL, quiet:DURATION"
                     )
             except ValueError as error:
                 self.wrong("clears", str(error))
@@ -438,7 +445,8 @@ class _Entry:
             ):
                 self.wrong(
                     "match",
-                    f"needs {HEAD} fixed letters at its beginning, or `starts`, or `contains`: {pattern}",
+                    f"needs {HEAD} fixed letters at its beginning, or `starts`, or `contains`:"
+                    f" {pattern}",
                 )
             patterns.append(pattern)
         return tuple(patterns)

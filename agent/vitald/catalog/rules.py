@@ -91,7 +91,9 @@ class Clears:
 
 
 class Among(Enum):
-    """Devices that a node lists: one that a line names must be one of them, on the node that the line is from."""
+    """Devices that a node lists: one that a line names must be one of them, on the node that the
+    line is from.
+    """
 
     MEMORY_CONTROLLERS = "memory_controllers"
     DISKS = "disks"
@@ -118,10 +120,12 @@ Scalar = Union[str, int, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Context in the line that changes the action. Every field of `where` must hold one of its values.
+    """Context in the line that changes the action. Every field of `where` must hold one of its
+    values.
 
-    A field that is a list (status bits) holds if one of its values does. `NAME_not` holds if the field has a value that is
-    none of those listed: a bit that no table knows. `NAME_above` holds if the field is a number above the one given.
+    A field that is a list (status bits) holds if one of its values does. `NAME_not` holds if the
+    field has a value that is none of those listed: a bit that no table knows. `NAME_above` holds if
+    the field is a number above the one given.
     """
 
     where: Mapping[str, tuple[Scalar, ...]]
@@ -205,7 +209,9 @@ class Rule:
     unusable: bool = (
         False  # the device cannot be used: the node is unfit for work whatever the action
     )
-    unknown: bool = False  # what was known of the node is lost: its status is unknown, unless something else makes it unhealthy
+    # What was known of the node is lost: its status is unknown, unless something else makes it
+    # unhealthy
+    unknown: bool = False
     advice: str = ""
     mnemonic: str = ""
     cases: tuple[Case, ...] = ()
@@ -218,7 +224,8 @@ class Rule:
     )
     context: bool = False  # no fault: it explains others
     cures: Cure | None = (
-        None  # evidence that ends findings, of the event's component or, where it is the node, of `of`
+        # Evidence that ends findings, of the event's component or, where it is the node, of `of`
+        None
     )
     of: tuple[ComponentKind, ...] = ()
     ends: tuple[str, ...] = ()  # other codes of the component that end with this one's `none`
@@ -246,7 +253,9 @@ class Rule:
         return self.unusable and self.action is not Action.NONE
 
     def rule_on(self, fields: Fields) -> Ruling:
-        """The strongest matching case replaces the action; `at_least` cases then raise what stands."""
+        """The strongest matching case replaces the action; `at_least` cases then raise what
+        stands.
+        """
         ruling = Ruling(
             self.action,
             self.when,
@@ -288,7 +297,9 @@ def _by_case(ruling: Ruling, case: Case) -> Ruling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """What a cloud's instance type has. `efa` is the most that one can be launched with; `cores` are those of each Neuron device."""
+    """What a cloud's instance type has. `efa` is the most that one can be launched with; `cores`
+    are those of each Neuron device.
+    """
 
     gpus: int = 0
     neuron: int = 0
@@ -297,7 +308,9 @@ class Instance:
 
 
 class Catalog:
-    """All rules by code, the default rule of each kind, the ladders, the stories, the weights of a device's record, and what instance types have."""
+    """All rules by code, the default rule of each kind, the ladders, the stories, the weights of a
+    device's record, and what instance types have.
+    """
 
     def __init__(
         self,
@@ -324,7 +337,9 @@ class Catalog:
         self._witnesses: dict[tuple[str, ComponentKind], tuple[str, ...]] = {}
 
     def rule(self, code: str) -> Rule:
-        """The rule for `xid/79`. A code that is not listed gets its kind's default: unknown is said, never dropped."""
+        """The rule for `xid/79`. A code that is not listed gets its kind's default: unknown is
+        said, never dropped.
+        """
         rule = self.rules.get(code) or self._unlisted.get(code)
         if rule is not None:
             return rule
@@ -342,7 +357,9 @@ class Catalog:
         return self.instances.get(name, Instance())
 
     def ladder(self, rule: Rule, action: Action) -> Ladder:
-        """The ladder that a fault climbs: its entry's, or, where something else is asked for, the one that serves that."""
+        """The ladder that a fault climbs: its entry's, or, where something else is asked for, the
+        one that serves that.
+        """
         own = self.ladders[rule.escalation]
         return own if action is rule.action or rule.word else self._serving.get(action, own)
 
@@ -357,7 +374,9 @@ class Catalog:
         )
 
     def witnesses(self, code: str, kind: ComponentKind) -> tuple[str, ...]:
-        """Which kinds of codes, that are no lines of a log, would bear it out of such a component: of its stories, or its fault by another name."""
+        """Which kinds of codes, that are no lines of a log, would bear it out of such a component:
+        of its stories, or its fault by another name.
+        """
         known = self._witnesses.get((code, kind))
         if known is None:
             stories = [place.story for place in self.stories.places(code)]
@@ -382,7 +401,9 @@ class Catalog:
         return known
 
     def _is_line(self, name: str) -> bool:
-        """Whether it is read from a log: its grammar is code, or shapes of its own; or it is no fault."""
+        """Whether it is read from a log: its grammar is code, or shapes of its own; or it is no
+        fault.
+        """
         kind, _, code = name.partition("/")
         rule = self.rules.get(name)
         return (
@@ -398,7 +419,9 @@ class Catalog:
 
 
 def _may_speak_of(rule: Rule, kind: ComponentKind) -> bool:
-    """Whether a component of this kind may be what the rule is about, or a part of it, or at the other end of its links."""
+    """Whether a component of this kind may be what the rule is about, or a part of it, or at the
+    other end of its links.
+    """
     wide = (ComponentKind.NODE, ComponentKind.PCI)
     return (
         kind in wide

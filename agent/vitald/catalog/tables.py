@@ -1,5 +1,6 @@
 """
-What the catalogue holds beside entries: ladders, stories with their aliases, the lemon score, instance types.
+What the catalogue holds beside entries: ladders, stories with their aliases, the lemon score,
+instance types.
 
 Each is checked whole; a mistake goes to `errors` with its file and table, and the rest is read on.
 """
@@ -34,9 +35,11 @@ def read_ladders(tables: tomlfile.Table, errors: list[str]) -> dict[str, Ladder]
                     raise ValueError("remedies, processes and times count from 1")
                 steps.append(
                     Step(
-                        within_s=0.0
-                        if step.keys() & {"waited", "times"}
-                        else tomlfile.duration(step["within"]),
+                        within_s=(
+                            0.0
+                            if step.keys() & {"waited", "times"}
+                            else tomlfile.duration(step["within"])
+                        ),
                         action=Action(step["action"]),
                         when=When(step.get("when_to_act", "now")),
                         of=Action(step["of"]) if "of" in step else None,
@@ -59,7 +62,9 @@ def read_ladders(tables: tomlfile.Table, errors: list[str]) -> dict[str, Ladder]
 def read_stories(
     tables: tomlfile.Table, codes: Collection[str], words: Collection[str], errors: list[str]
 ) -> Stories:
-    """Which fault explains which, with the aliases of some lines; `codes` are the entries that they may name, `words` those that are words."""
+    """Which fault explains which, with the aliases of some lines; `codes` are the entries that they
+    may name, `words` those that are words.
+    """
     told: list[Story] = []
     kinds = {code.partition("/")[0] for code in codes}
     try:
@@ -104,7 +109,8 @@ def read_stories(
             kind, _, number = code.partition("/")
             if kind not in kinds if number == "*" else code not in known:
                 errors.append(
-                    f"stories.toml: [story.{name}]: there is no entry {code!r}{tomlfile.suggest(code, known)}"
+                    f"stories.toml: [story.{name}]: there is no entry"
+                    f" {code!r}{tomlfile.suggest(code, known)}"
                 )
     return Stories.of(
         told, aliases, {*words, *(alias.name for alias in aliases if alias.code in words)}

@@ -1,8 +1,9 @@
 """
 When a reading means something: the thresholds of the catalogue, as data.
 
-A watch looks at one reading of one component. It takes the value as it is, or, with `over`, how fast a counter grew in the
-last so many seconds; and holds it against a number, another reading of the same component, or its siblings.
+A watch looks at one reading of one component. It takes the value as it is, or, with `over`, how
+fast a counter grew in the last so many seconds; and holds it against a number, another reading of
+the same component, or its siblings.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Test(Enum):
     LISTS_OTHER = "lists_other"  # the same: one that is none of these
     PEERS_ABOVE = "peers_above"  # so many deviations above the median of its siblings
     PEERS_BELOW = "peers_below"
-    RISES = "rises"  # a counter is at least so much higher than when this was last said: an event each time
+    # A counter is at least so much higher than when this was last said: an event each time
+    RISES = "rises"
     CHANGES = "changes"  # another value than was last said: an event each time
     DIFFERS = "differs"  # a text that is none of those in the reading `limit`, which a comma parts
 
@@ -48,8 +50,11 @@ class Watch:
     times: str = ""  # multiply the limit by this reading
     least: float = 0.0  # among siblings: at least so far from their median
     lifetime: bool = False  # a counter that no reset begins anew
-    baseline: bool = False  # what a counter stands at when it is first seen is nothing: only what comes after it counts
-    returns: bool = False  # a counter that may read less for a while, and then what it was: only what is more than ever counts
+    # What a counter stands at when it is first seen is nothing: only what comes after it counts
+    baseline: bool = False
+    # A counter that may read less for a while, and then what it was: only what is more than ever
+    # counts
+    returns: bool = False
     for_s: float = 0.0  # it must hold for so long
     clear_for_s: float | None = (
         None  # it must then not hold for so long; None: as long as it had to hold
@@ -66,7 +71,9 @@ class Watch:
 
     @property
     def clears_after_s(self) -> float:
-        """How long it must not hold to be over. Growth in a window is over once the window has passed."""
+        """How long it must not hold to be over. Growth in a window is over once the window has
+        passed.
+        """
         return max(self.for_s, self.over_s) if self.clear_for_s is None else self.clear_for_s
 
 
@@ -105,7 +112,9 @@ _KEYS = (
 
 
 def read(table: Mapping[str, Any]) -> Watch:
-    """From `{ of = "temperature_celsius", above = 90, for = "1m" }`. Raises ValueError, naming the key."""
+    """From `{ of = "temperature_celsius", above = 90, for = "1m" }`. Raises ValueError, naming the
+    key.
+    """
     for key in table:
         if key not in _KEYS:
             raise ValueError(f"{key}: unknown key{tomlfile.suggest(key, _KEYS)}")

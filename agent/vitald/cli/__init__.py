@@ -1,8 +1,8 @@
 """
 The command `vitald`: one module a verb, each thin. It asks the socket and prints.
 
-A verb is imported only when it is called, and none but `run` imports what the daemon needs: `vitald check` stands in
-schedulers' prologs and must answer in tens of milliseconds.
+A verb is imported only when it is called, and none but `run` imports what the daemon needs: `vitald
+check` stands in schedulers' prologs and must answer in tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from vitald import __version__
 from vitald.cli.streams import ReaderGone, Streams, Unwritten
 
-# Exit codes beside those of a verdict, which are in agent/vitald/cli/check.py; docs/api.md has them all.
+# Exit codes beside those of a verdict, which are in agent/vitald/cli/check.py; docs/api.md has them
+# all.
 EX_USAGE = 2  # argparse's own
 EX_NOINPUT, EX_UNAVAILABLE, EX_IOERR, EX_CONFIG = 66, 69, 74, 78
 INTERRUPTED, READER_GONE = 130, 141
@@ -156,7 +157,9 @@ def _verbs_by_purpose() -> Iterator[str]:
 
 
 def parser(verbs: Collection[str] = VERBS.keys()) -> argparse.ArgumentParser:
-    """The command line. Of verbs that are not named only the line of help is there, and their modules are not imported."""
+    """The command line. Of verbs that are not named only the line of help is there, and their
+    modules are not imported.
+    """
     made = _Whole(prog="vitald", description="Node health daemon for GPU and Trainium clusters.")
     made.add_argument("--version", action="version", version=f"vitald {__version__}")
     added = made.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)

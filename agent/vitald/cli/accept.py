@@ -1,4 +1,6 @@
-"""`vitald accept ID --for 7d --reason TEXT`: a named person lives with a finding for a time. It ends at once when the fault gets worse."""
+"""`vitald accept ID --for 7d --reason TEXT`: a named person lives with a finding for a time. It
+ends at once when the fault gets worse.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
     accepted = finding["accepted"]
     said = "no longer accepted" if accepted is None else "accepted"
     print(
-        f"{said} #{finding['id']}: {render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}"
+        f"{said} #{finding['id']}: {render.safe(finding['component'])} "
+        f" {render.safe(finding['title'])}  {finding['code']}"
     )
     if accepted is not None:
         print(
-            f"it stays open and shown, and counts again at {render.clock(accepted['until'])}, or as soon as it asks for more"
+            f"it stays open and shown, and counts again at {render.clock(accepted['until'])}, or as"
+            " soon as it asks for more"
         )
     return 0

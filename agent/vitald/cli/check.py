@@ -3,12 +3,13 @@
 
     0 fit   10 degraded (only with --strict; otherwise fit)   20 not fit   30 unknown
 
-Never 1 or 2 for a verdict: Python exits 1 with a traceback and argparse 2 on a usage error. `--as` translates to the
-codes of others: node-problem-detector's custom plugin protocol (0 ok, 1 problem, 2 unknown), Nagios plugins (0 ok, 1
-warning, 2 critical, 3 unknown), Slurm's prolog and health check (0, or 1 and the node drains).
+Never 1 or 2 for a verdict: Python exits 1 with a traceback and argparse 2 on a usage error. `--as`
+translates to the codes of others: node-problem-detector's custom plugin protocol (0 ok, 1 problem,
+2 unknown), Nagios plugins (0 ok, 1 warning, 2 critical, 3 unknown), Slurm's prolog and health check
+(0, or 1 and the node drains).
 
-`--for` says what the answer is for. A remedy that may wait for the running job leaves the node fit while that runs; at
-the prolog of the next, and at the epilog, it is due.
+`--for` says what the answer is for. A remedy that may wait for the running job leaves the node fit
+while that runs; at the prolog of the next, and at the epilog, it is due.
 """
 
 from __future__ import annotations

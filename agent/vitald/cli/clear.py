@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         finding = answer["finding"]
         print(
-            f"cleared #{finding['id']}: {render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}"
+            f"cleared #{finding['id']}: {render.safe(finding['component'])} "
+            f" {render.safe(finding['title'])}  {finding['code']}"
         )
     return 0

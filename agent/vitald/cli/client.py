@@ -1,11 +1,13 @@
 """
-Asking the daemon: HTTP over its Unix socket, with the standard library only (an HTTP client library costs more to
-import than the whole answer takes).
+Asking the daemon: HTTP over its Unix socket, with the standard library only (an HTTP client library
+costs more to import than the whole answer takes).
 
-Owns     whom root believes: only a socket that root or the daemon's user listens on. What an answer may be at most: bytes, depth,
-         tables and lists. A command run by root must not be led, nor filled up, by whoever put a socket in the daemon's place.
+Owns     whom root believes: only a socket that root or the daemon's user listens on. What an answer
+         may be at most: bytes, depth, tables and lists. A command run by root must not be led, nor
+         filled up, by whoever put a socket in the daemon's place.
 
-Another user's command is not held to the first: what it reads can make it do no more than that user may.
+Another user's command is not held to the first: what it reads can make it do no more than that user
+may.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 Json = dict[str, object]
 STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
 USER = "vitald"  # the daemon's, as the package makes it
-# Of an answer. The largest that are real: 1,000 events or findings, some 2 KiB each; what a diagnostic printed, 2 MiB before it is JSON.
+# Of an answer. The largest that are real: 1,000 events or findings, some 2 KiB each; what a
+# diagnostic printed, 2 MiB before it is JSON.
 _MOST_BYTES, _MOST_DEPTH, _MOST_PARTS = 8 * 1024 * 1024, 32, 128 * 1024
 _LINE_BYTES = 1024 * 1024  # of /v1/watch
 _PIECE_BYTES = 64 * 1024
@@ -71,7 +74,9 @@ class Told(Json):
 
 
 def default_socket() -> Path:
-    """Where the daemon listens by default, for this user; root's daemon is looked for where the user runs none."""
+    """Where the daemon listens by default, for this user; root's daemon is looked for where the
+    user runs none.
+    """
     if os.geteuid() == 0:
         return _SYSTEM
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -101,7 +106,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 class _Connection(http.client.HTTPConnection):
-    """One deadline for the whole exchange: a server that sends a byte now and then cannot stretch it."""
+    """One deadline for the whole exchange: a server that sends a byte now and then cannot stretch
+    it.
+    """
 
     def __init__(self, path: Path, deadline: float | None) -> None:
         super().__init__("vitald")
@@ -112,7 +119,8 @@ class _Connection(http.client.HTTPConnection):
         self.sock = _Deadlined(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.deadline = self._deadline
         if (left := self.sock.left()) is not None:
-            # Blocking: with a timeout of Python's, a full queue is refused at once (EAGAIN), and whoever floods the socket keeps us out.
+            # Blocking: with a timeout of Python's, a full queue is refused at once (EAGAIN), and
+            # whoever floods the socket keeps us out.
             self.sock.setsockopt(
                 socket.SOL_SOCKET,
                 socket.SO_SNDTIMEO,
@@ -151,12 +159,15 @@ def owners() -> frozenset[int]:
 
 
 def _judge_listener(sock: socket.socket, place: Path) -> None:
-    """Raises NotBelieved. The kernel keeps who it was that called listen(2): systemd, where it holds the socket."""
+    """Raises NotBelieved. The kernel keeps who it was that called listen(2): systemd, where it
+    holds the socket.
+    """
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid != 0 and uid not in owners():
         sock.close()
         raise NotBelieved(
-            f"uid {uid} listens on {place}: root believes only a daemon of root's or of the user {USER}; ask as that user"
+            f"uid {uid} listens on {place}: root believes only a daemon of root's or of the user"
+            f" {USER}; ask as that user"
         )
 
 
@@ -316,7 +327,8 @@ def ask(
     body: Mapping[str, object] | None = None,
     **query: object,
 ) -> Any:
-    """The JSON answer to a GET, or with a body to a POST. `path` is as in the contract: its `{id}` is given by that name.
+    """The JSON answer to a GET, or with a body to a POST. `path` is as in the contract: its `{id}`
+    is given by that name.
 
     Raises NoAnswer or Refused.
     """
@@ -327,7 +339,9 @@ def ask(
 
 
 def status(arguments: argparse.Namespace, work: str | None = None) -> schema.NodeStatus:
-    """The answer of /v1/status, with at least what a verdict needs. Raises NoAnswer for anything else, and Refused."""
+    """The answer of /v1/status, with at least what a verdict needs. Raises NoAnswer for anything
+    else, and Refused.
+    """
     answer = ask(
         arguments, "/v1/status", None, **({"for": work} if work not in (None, "running") else {})
     )
@@ -335,7 +349,8 @@ def status(arguments: argparse.Namespace, work: str | None = None) -> schema.Nod
     sound = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
     if answer.get("status") not in STATUSES or not sound:
         raise NoAnswer(
-            f"no verdict from {arguments.socket or default_socket()}: is that vitald's socket, and of this version?"
+            f"no verdict from {arguments.socket or default_socket()}: is that vitald's socket, and"
+            " of this version?"
         )
     return answer
 
@@ -396,10 +411,12 @@ class _Answer:
         """Raises NoAnswer for what is no JSON object, or one that no daemon of ours would make."""
         if text.count(b"{") + text.count(b"[") > _MOST_PARTS:
             raise NoAnswer(
-                f"an answer of more than {_MOST_PARTS} parts from {self._place}: is that vitald's socket?"
+                f"an answer of more than {_MOST_PARTS} parts from {self._place}: is that vitald's"
+                " socket?"
             )
         deep = NoAnswer(
-            f"an answer nested deeper than {_MOST_DEPTH} from {self._place}: is that vitald's socket?"
+            f"an answer nested deeper than {_MOST_DEPTH} from {self._place}: is that vitald's"
+            " socket?"
         )
         try:
             value = json.loads(text, object_hook=lambda pairs: Told(pairs, self._foreign))
@@ -420,7 +437,8 @@ class _Answer:
             while line := self._response.readline(_LINE_BYTES + 1):
                 if len(line) > _LINE_BYTES:
                     raise NoAnswer(
-                        f"a line of more than {_LINE_BYTES} bytes from {self._place}: is that vitald's socket?"
+                        f"a line of more than {_LINE_BYTES} bytes from {self._place}: is that"
+                        " vitald's socket?"
                     )
                 yield self._loads(line)
         except (OSError, http.client.HTTPException) as error:
@@ -428,7 +446,9 @@ class _Answer:
 
 
 def _is_deep(value: object) -> bool:
-    """Whether lists and tables lie deeper in each other than in any answer. Without recursion, whose end is what this is to prevent."""
+    """Whether lists and tables lie deeper in each other than in any answer. Without recursion,
+    whose end is what this is to prevent.
+    """
     level = [value]
     for _ in range(_MOST_DEPTH):
         inner = (
@@ -478,7 +498,8 @@ def _no_answer(place: Path, error: Exception) -> NoAnswer:
         )
     if isinstance(error, ConnectionRefusedError):
         return NoAnswer(
-            f"nobody listens on {place}: {why or 'the daemon has stopped; try: systemctl status vitald'}"
+            f"nobody listens on {place}:"
+            f" {why or 'the daemon has stopped; try: systemctl status vitald'}"
         )
     if isinstance(error, TimeoutError):
         return NoAnswer(f"no answer on {place} in time{why and f': {why}'}")
@@ -499,7 +520,9 @@ def _who_may(place: Path) -> str:
 
 
 def _why_it_ended() -> str:
-    """What systemd knows of a daemon that could not start and is not tried again: its last words, else what its exit code means."""
+    """What systemd knows of a daemon that could not start and is not tried again: its last words,
+    else what its exit code means.
+    """
     if not _BOOTED.is_dir():
         return ""
     import subprocess  # only where nobody answers: it is a large part of what `vitald check` costs

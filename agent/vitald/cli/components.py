@@ -1,4 +1,6 @@
-"""`vitald components`: what is watched, who looks at it, and what cannot be observed here. What nobody knows is a dash."""
+"""`vitald components`: what is watched, who looks at it, and what cannot be observed here. What
+nobody knows is a dash.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,10 @@ def _coverage(
         detail = f": {render.safe(source['detail'])}" if source["detail"] else ""
         if source["state"] != "ok":
             word = str(source["state"])
-            yield f"  {source['name']}: {word if word == 'not present' else render.colour(word.upper(), 'bold', 'magenta')}{detail}"
+            yield (
+                f"  {source['name']}:"
+                f" {word if word == 'not present' else render.colour(word.upper(), 'bold', 'magenta')}{detail}"
+            )
         for one in own:
             asked, seen = one["asked"], one["observable"]
             share = f"{seen} of {asked} readings observed" if asked else "nothing was ever read"
@@ -151,4 +156,7 @@ def _others(
         if not one["sources"] and one["kind"] != "node":
             alone[str(one["kind"])] = alone.get(str(one["kind"]), 0) + 1
     if alone:
-        yield f"  {', '.join(f'{count} {kind}' for kind, count in alone.items())}: nobody looks at them; only the kernel log would tell"
+        yield (
+            f"  {', '.join(f'{count} {kind}' for kind, count in alone.items())}: nobody looks at"
+            " them; only the kernel log would tell"
+        )

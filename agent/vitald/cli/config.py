@@ -1,4 +1,6 @@
-"""`vitald config check [FILE]`: every mistake of a configuration file at once. `vitald config example`: all keys and defaults."""
+"""`vitald config check [FILE]`: every mistake of a configuration file at once. `vitald config
+example`: all keys and defaults.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """
-`vitald demo`: a simulated node with GPUs, on any machine with a C compiler, and the real daemon watching it.
+`vitald demo`: a simulated node with GPUs, on any machine with a C compiler, and the real daemon
+watching it.
 
-A short story, about a minute long: a healthy node, a GPU that runs hot, a memory row that waits to be remapped, a GPU that
-falls off the bus. Everything it shows is marked as simulated. Nothing outside a temporary folder is touched.
+A short story, about a minute long: a healthy node, a GPU that runs hot, a memory row that waits to
+be remapped, a GPU that falls off the bus. Everything it shows is marked as simulated. Nothing
+outside a temporary folder is touched.
 """
 
 from __future__ import annotations
@@ -31,8 +33,12 @@ _WAIT_S = 30.0
 # A test holds them to agent/vitald/simulator/profiles.toml, which would be read for the help alone.
 _MODELS = ("t4", "v100", "a100", "l40s", "h100", "h200", "b200", "gb200")
 _HOT, _REMAPPED, _LOST = 3, 2, 5
-# With the libraries that this process has: those of a package are not where a bare interpreter looks.
-_DAEMON = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from vitald.cli import main; sys.exit(main())"
+# With the libraries that this process has: those of a package are not where a bare interpreter
+# looks.
+_DAEMON = (
+    "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from vitald.cli import main;"
+    " sys.exit(main())"
+)
 _CONFIG = """\
 [paths]
 sysfs = "{folder}/node/sysfs"
@@ -105,7 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.stay:
                 print("\nThe node stays as it is until Ctrl-C. Ask it:")
                 print(
-                    f"    vitald status --socket {place}\n    vitald gpus --socket {place}\n    curl -s http://127.0.0.1:{port}/metrics"
+                    f"    vitald status --socket {place}\n    vitald gpus --socket {place}\n   "
+                    f" curl -s http://127.0.0.1:{port}/metrics"
                 )
                 try:
                     while True:
@@ -134,7 +141,8 @@ class _Story:
 
         self._chapter(
             "2. A GPU runs hot",
-            f"gpu/{gpus[hot]} has no margin left and slows down. Advice, and no reason to stop work:",
+            f"gpu/{gpus[hot]} has no margin left and slows down. Advice, and no reason to stop"
+            " work:",
         )
         self.node.set(hot, {"temp_c": 92, "margin_c": -1, "throttle": "0x68"})
         self._until(_found("nvml/temperature"))
@@ -145,7 +153,8 @@ class _Story:
 
         self._chapter(
             "3. A row of memory is remapped",
-            f"The kernel log tells Xid 63 of gpu/{gpus[remapped]}, and NVML that the remap waits for a reset:",
+            f"The kernel log tells Xid 63 of gpu/{gpus[remapped]}, and NVML that the remap waits"
+            " for a reset:",
         )
         self.node.set(remapped, {"remap": "0 1 1 0"})
         self._ask("inject", "xid", "63", "--device", gpus[remapped])
@@ -157,7 +166,8 @@ class _Story:
 
         self._chapter(
             "4. A GPU falls off the bus",
-            f"gpu/{gpus[lost]}: Xid 79 in the kernel log, and NVML cannot reach it. One incident, told once:",
+            f"gpu/{gpus[lost]}: Xid 79 in the kernel log, and NVML cannot reach it. One incident,"
+            " told once:",
         )
         self.node.lose(lost)
         self._ask("inject", "xid", "79", "--device", gpus[lost])
@@ -166,11 +176,13 @@ class _Story:
         self._ask("gpus")
         print()
         render.tell(
-            f"    rebootRequired as Prometheus sees it (http://127.0.0.1:{self.port}/metrics): {self._metric('vitald_reboot_required')}"
+            f"    rebootRequired as Prometheus sees it (http://127.0.0.1:{self.port}/metrics):"
+            f" {self._metric('vitald_reboot_required')}"
         )
         print()
         render.tell(
-            "That was all of it. On a node with GPUs: vitald run, or the service. None of this was real."
+            "That was all of it. On a node with GPUs: vitald run, or the service. None of this was"
+            " real."
         )
 
     def _chapter(self, title: str, text: str) -> None:
@@ -200,7 +212,8 @@ class _Story:
             if time.monotonic() > until:
                 self._ask("status")
                 raise CannotShow(
-                    "that is not what the daemon should say: please report this, with the output of vitald version"
+                    "that is not what the daemon should say: please report this, with the output of"
+                    " vitald version"
                 )
             time.sleep(0.1)
 

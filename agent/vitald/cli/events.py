@@ -1,4 +1,6 @@
-"""`vitald events`: what has happened, from the ledger; `--follow` goes on with what happens next."""
+"""`vitald events`: what has happened, from the ledger; `--follow` goes on with what happens
+next.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def _remark_on(arguments: argparse.Namespace, shown: set[object]) -> None:
 
 
 def _past(arguments: argparse.Namespace) -> set[object]:
-    """Print what the ledger has. Returns the identities of what was printed: all of them where the stream goes on from there, else some."""
+    """Print what the ledger has. Returns the identities of what was printed: all of them where the
+    stream goes on from there, else some.
+    """
     chosen = {"component": arguments.component, "code": arguments.code, "kind": arguments.kind}
     if arguments.since is None:
         return _print(

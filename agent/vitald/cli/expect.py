@@ -1,4 +1,6 @@
-"""`vitald expect`: what this node should have, who says so, and what is here. With `--confirm`, what is here is right."""
+"""`vitald expect`: what this node should have, who says so, and what is here. With `--confirm`,
+what is here is right.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,11 @@ def _lines(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iter
         yield f"not here, and not expected: {', '.join(str(one['title']) for one in nothing)}"
     reasons = [render.safe(one["notObservable"]) or "not counted yet" for one in uncertain]
     for reason in dict.fromkeys(reasons):
-        yield f"not known yet: {', '.join(str(one['title']) for one, own in zip(uncertain, reasons) if own == reason)}: {reason}"
+        yield (
+            "not known yet:"
+            f" {', '.join(str(one['title']) for one, own in zip(uncertain, reasons) if own == reason)}:"
+            f" {reason}"
+        )
     versions = [one for one in answer["versions"] if one["here"] is not None or one["expected"]]
     if versions:
         yield ""
@@ -103,24 +109,34 @@ def _advice(answer: schema.Expected, rows: Sequence[schema.ExpectedCount]) -> It
     if learns or differs:
         yield ""
     if learns:
-        yield "this boot does not count as a healthy one yet: the node must be fit, some minutes after vitald was started"
+        yield (
+            "this boot does not count as a healthy one yet: the node must be fit, some minutes"
+            " after vitald was started"
+        )
     if differs:
-        yield "if what is here is right: vitald expect --confirm --reason TEXT; a number of the configuration is changed there"
+        yield (
+            "if what is here is right: vitald expect --confirm --reason TEXT; a number of the"
+            " configuration is changed there"
+        )
 
 
 def _table(
     head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()
 ) -> Iterator[str]:
-    """Aligned; numbers to the right. A column without a heading is a remark, in colour; one that nobody needs is left out."""
+    """Aligned; numbers to the right. A column without a heading is a remark, in colour; one that
+    nobody needs is left out.
+    """
     columns = [
         number for number, title in enumerate(head) if title or any(row[number] for row in rows)
     ]
     widths = [max(len(row[number]) for row in (head, *rows)) for number in range(len(head))]
     for row in (head, *rows):
         cells = [
-            row[number].rjust(widths[number])
-            if number in right
-            else row[number].ljust(widths[number])
+            (
+                row[number].rjust(widths[number])
+                if number in right
+                else row[number].ljust(widths[number])
+            )
             for number in columns
         ]
         if row is head:

@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
 def options(parser: Parser) -> None:
     parser.intermixed = True
-    help_ = "kind/code, or in two words; e.g. xid/79, sxid 20034, fs/shutdown; or a kind, to list its codes"
+    help_ = (
+        "kind/code, or in two words; e.g. xid/79, sxid 20034, fs/shutdown; or a kind, to list its"
+        " codes"
+    )
     parser.add_argument("code", nargs="+", metavar="CODE", help=help_)
     parser.add_argument(
         "--config",
         type=Path,
         default=None,
-        help="take profile and overrides from this file (default: /etc/vitald/config.toml if there)",
+        help=(
+            "take profile and overrides from this file (default: /etc/vitald/config.toml if there)"
+        ),
     )
     parser.add_argument(
         "--profile",
@@ -109,7 +114,8 @@ def _show(rule: schema.Rule, profile: str) -> None:
     if rule["shadow"] is not None:
         trial = rule["shadow"]
         print(
-            f"  on trial    {trial['action']}: {trial['todo']} ({trial['origin']}): shown as what it would have asked for, without effect"
+            f"  on trial    {trial['action']}: {trial['todo']} ({trial['origin']}): shown as what"
+            " it would have asked for, without effect"
         )
     render.tell(
         f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})"

@@ -79,7 +79,9 @@ def _wrong(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> list[st
 
 
 def _fitting(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Show, int]]:
-    """The columns for which this terminal has room beside a status and so many characters of codes, and how wide each is."""
+    """The columns for which this terminal has room beside a status and so many characters of codes,
+    and how wide each is.
+    """
     shown = [
         (title, show, max([len(title), *(len(show(gpu)) for gpu in gpus)]))
         for title, show in _COLUMNS

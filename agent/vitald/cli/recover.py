@@ -1,14 +1,17 @@
 """
-`vitald recover`: what vitald-recover.service runs, as root, when the daemon has asked for a reboot or a replacement.
+`vitald recover`: what vitald-recover.service runs, as root, when the daemon has asked for a reboot
+or a replacement.
 
-Every check is in agent/vitald/recovery/decision.py; here the facts are gathered, what was decided is told, and what is to be done is
-done. One attempt a call: where something still runs on the node, the daemon asks again in a few minutes.
+Every check is in agent/vitald/recovery/decision.py; here the facts are gathered, what was decided
+is told, and what is to be done is done. One attempt a call: where something still runs on the node,
+the daemon asks again in a few minutes.
 
-    0   decided: refused, drained, or done (standard error, `vitald recovery` and the journal say which, and why)
-    69  what was to be done failed, or the folder of the book cannot be used
-    78  the configuration is wrong, or others than root may write it
+    0   decided: refused, drained, or done (standard error, `vitald recovery` and the journal say
+    which, and why) 69  what was to be done failed, or the folder of the book cannot be used 78  the
+    configuration is wrong, or others than root may write it
 
-Written to the book, and on the disk, before anything is done: a reboot that was forgotten could be done for ever.
+Written to the book, and on the disk, before anything is done: a reboot that was forgotten could be
+done for ever.
 
 Owns     the order: facts, decision, record, action.
 Refuses  being told by the environment or by anybody but root's own configuration what to run.
@@ -82,7 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_config(path: Path) -> Config:
-    """Root's own words, and nobody else's. No file: the defaults, by which nothing is done. Raises Untrusted, ConfigError."""
+    """Root's own words, and nobody else's. No file: the defaults, by which nothing is done. Raises
+    Untrusted, ConfigError.
+    """
     try:
         data = files.read_roots(path, _CONFIG_BYTES)
     except files.Absent:
@@ -183,7 +188,8 @@ class Recover:
             decision = decide(facts)
             if decision.step is Step.DRAIN and not self._dry:
                 say("warning", "recovery_draining", **_about(request), by=str(self._settings.drain))
-                # All is asked once more: it may have taken its time, and somebody may have thrown the switch.
+                # All is asked once more: it may have taken its time, and somebody may have thrown
+                # the switch.
                 facts, wish = self._facts(request, trouble, drained=self._drain.drain(wish))
                 decision = decide(facts)
             if decision.step is not Step.ACT or self._dry or request is None or facts.book is None:
@@ -336,7 +342,9 @@ class Recover:
 def standing_of(
     status: schema.NodeStatus, findings: schema.Findings, jobs: schema.Jobs
 ) -> Standing:
-    """What the daemon's answers say. Raises KeyError, TypeError, ValueError, AttributeError for what is none."""
+    """What the daemon's answers say. Raises KeyError, TypeError, ValueError, AttributeError for
+    what is none.
+    """
     found = {
         _int(one["id"]): Told(
             component=str(one["component"]),
@@ -414,6 +422,8 @@ def in_words(told: Json, *, would: bool = False) -> str:
 
 
 def say(level: str, event: str, **pairs: object) -> None:
-    """A line of log as the daemon writes them. Not by its library: what runs as root imports nothing that is not ours or Python's."""
+    """A line of log as the daemon writes them. Not by its library: what runs as root imports
+    nothing that is not ours or Python's.
+    """
     told = {"event": event, **pairs, "level": level, "timestamp": format_rfc3339(time.time())}
     print(json.dumps(told, default=str), file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """
-`vitald recovery`: who acts on this node, what is asked for, what stands in the way, what waits for a second witness, and what was
-decided lately. Changes nothing.
+`vitald recovery`: who acts on this node, what is asked for, what stands in the way, what waits for
+a second witness, and what was decided lately. Changes nothing.
 """
 
 from __future__ import annotations
@@ -124,20 +124,24 @@ def gathered(config: Config) -> Recovery:
         "replace": str(settings.replace),
         "killSwitch": recover.stops(settings.kill_switch, "thrown"),
         "maintenance": recover.stops(settings.maintenance, "under maintenance"),
-        "request": None
-        if request is None
-        else {
-            "id": request.id,
-            "action": request.kind.value,
-            "time": format_rfc3339(request.time),
-            "ageSeconds": round(now.uptime - request.uptime, 1)
-            if request.boot_id == now.boot_id
-            else None,
-            "findings": [
-                {"id": one.id, "component": one.component, "code": one.code, "raw": one.raw}
-                for one in request.grounds
-            ],
-        },
+        "request": (
+            None
+            if request is None
+            else {
+                "id": request.id,
+                "action": request.kind.value,
+                "time": format_rfc3339(request.time),
+                "ageSeconds": (
+                    round(now.uptime - request.uptime, 1)
+                    if request.boot_id == now.boot_id
+                    else None
+                ),
+                "findings": [
+                    {"id": one.id, "component": one.component, "code": one.code, "raw": one.raw}
+                    for one in request.grounds
+                ],
+            }
+        ),
         "requestTrouble": request_trouble,
         "unconfirmed": unconfirmed,
         "unconfirmedTrouble": silent,
@@ -151,7 +155,9 @@ def gathered(config: Config) -> Recovery:
 
 
 def _unconfirmed(config: Config) -> tuple[list[Waiting], str]:
-    """Findings that would be asked for if a second source confirmed them; or why that is not known."""
+    """Findings that would be asked for if a second source confirmed them; or why that is
+    not known.
+    """
     asking = argparse.Namespace(socket=config.socket_path, timeout=_ANSWER_S)
     try:
         findings = client.ask(asking, "/v1/findings", limit=_OPEN)["findings"]
@@ -254,7 +260,8 @@ def show(told: Recovery) -> None:
     ):
         _line(
             "",
-            "nobody has decided on the request: systemctl status vitald-recover.path vitald-recover.service",
+            "nobody has decided on the request: systemctl status vitald-recover.path"
+            " vitald-recover.service",
         )
 
 

@@ -1,4 +1,6 @@
-"""`vitald release --for 10m --reason TEXT`: let go of the GPUs, so that somebody can reset them. It comes back by itself."""
+"""`vitald release --for 10m --reason TEXT`: let go of the GPUs, so that somebody can reset them. It
+comes back by itself.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(answer: schema.Released) -> None:
     what = ", ".join(answer["gpus"]) or "all GPUs"
     print(
-        f"released {render.safe(what)} until {render.clock(answer['until'])}; vitald release --end takes them back earlier"
+        f"released {render.safe(what)} until {render.clock(answer['until'])}; vitald release --end"
+        " takes them back earlier"
     )
     for pid in answer["stuck"]:
         print(
-            f"  vitald's own process {pid} hangs in the driver and cannot be ended: only a reboot frees the device"
+            f"  vitald's own process {pid} hangs in the driver and cannot be ended: only a reboot"
+            " frees the device"
         )
     for holder in answer["holders"]:
         print(f"  still open in {render.safe(holder['process'])} (pid {holder['pid']})")
@@ -86,7 +90,8 @@ def _show(answer: schema.Released) -> None:
     if hidden:
         who = "other processes" if hidden < 0 else f"{hidden} processes of other users"
         print(
-            f"  {who} could not be looked at: fuser -v /dev/nvidia*, as root, shows who else has them open"
+            f"  {who} could not be looked at: fuser -v /dev/nvidia*, as root, shows who else has"
+            " them open"
         )
     if answer["free"]:
         print("  nobody is seen to have them open")

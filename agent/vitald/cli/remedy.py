@@ -1,4 +1,6 @@
-"""`vitald remedy ID --reason TEXT`: somebody begins what a finding asks for. It stands until the evidence says that it held."""
+"""`vitald remedy ID --reason TEXT`: somebody begins what a finding asks for. It stands until the
+evidence says that it held.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         finding = answer["finding"]
         print(
-            f"in remedy #{finding['id']}: {render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}"
+            f"in remedy #{finding['id']}: {render.safe(finding['component'])} "
+            f" {render.safe(finding['title'])}  {finding['code']}"
         )
         print(f"it stands until {'; '.join(finding['clears'])}")
     return 0

@@ -1,4 +1,6 @@
-"""What a person sees: short lines, the worst first, colour on a terminal only, nothing that could drive the terminal."""
+"""What a person sees: short lines, the worst first, colour on a terminal only, nothing that could
+drive the terminal.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def status_word(status: str) -> str:
 
 
 def flag_words(findings: Iterable[schema.Finding], flags: Mapping[str, object]) -> list[str]:
-    """The flags that are up, and whether they are confirmed; and why a reboot is required where no finding asks for one."""
+    """The flags that are up, and whether they are confirmed; and why a reboot is required where no
+    finding asks for one.
+    """
     words = []
     if flags["rebootRequired"]:
         asked = any(
@@ -68,7 +72,9 @@ def _unconfirmed(confirmed: object) -> str:
 
 
 def when_words(when: object) -> str:
-    """What follows the words of an action, by when it is due; as `When.words` of the model, which is slow to import."""
+    """What follows the words of an action, by when it is due; as `When.words` of the model, which
+    is slow to import.
+    """
     return WHEN_WORDS[str(when)]
 
 
@@ -78,7 +84,8 @@ def unfit(action: object) -> bool:
 
 
 def action_words(finding: schema.Finding) -> str:
-    # As in the verdict's reasons: what cannot be used matters more than what is to be done about it.
+    # As in the verdict's reasons: what cannot be used matters more than what is to be done about
+    # it.
     unusable = "it cannot be used: " if finding["unusable"] and not unfit(finding["action"]) else ""
     return colour(
         f"{unusable}{finding['todo']}{when_words(finding['when'])}",
@@ -101,7 +108,9 @@ def tell(line: str) -> None:
 
 
 def folded(line: str, columns: int) -> Iterable[str]:
-    """Broken between words; what follows is indented as the text behind the label is. A word that is too long stays whole."""
+    """Broken between words; what follows is indented as the text behind the label is. A word that
+    is too long stays whole.
+    """
     import re
 
     def seen(text: str) -> int:
@@ -168,12 +177,18 @@ def finding_lines(finding: schema.Finding, *, full: bool = False) -> Iterable[st
     """What, which device, since when, the raw line, what to do."""
     columns = width()
     drill = colour("SIMULATED ", "bold", "magenta") if finding["simulated"] else ""
-    yield f"  {drill}{colour(safe(finding['component']), 'bold')}  {safe(finding['title'])}  {colour(str(finding['code']), 'dim')}  #{finding['id']}"
+    yield (
+        f"  {drill}{colour(safe(finding['component']), 'bold')}  {safe(finding['title'])} "
+        f" {colour(str(finding['code']), 'dim')}  #{finding['id']}"
+    )
     begun = " (begun)" if finding["state"] == "in_remedy" else ""
     yield f"      do     {action_words(finding)}{begun}"
     accepted = finding["accepted"]
     if accepted is not None:
-        until = f"until {clock(accepted['until'])}, by {safe(accepted['by'])}: {safe(accepted['reason'])}"
+        until = (
+            f"until {clock(accepted['until'])}, by {safe(accepted['by'])}:"
+            f" {safe(accepted['reason'])}"
+        )
         yield from _wrapped("accept", until, columns)
     if finding["because"]:
         yield from _wrapped("why", str(finding["because"]), columns)
@@ -195,7 +210,9 @@ def finding_lines(finding: schema.Finding, *, full: bool = False) -> Iterable[st
 
 
 def witness_words(finding: schema.Finding, *, full: bool) -> str:
-    """Whether it is confirmed, where that decides what others may do to the node; who could confirm it."""
+    """Whether it is confirmed, where that decides what others may do to the node; who could confirm
+    it.
+    """
     told: Mapping[str, object] = finding  # nobody could tell where a saved log is judged
     confirmed = told.get("confirmed")
     if finding["simulated"]:
@@ -208,7 +225,10 @@ def witness_words(finding: schema.Finding, *, full: bool) -> str:
     if confirmed is None:
         return who if finding.get("writtenByProcess") else ""
     could = ", ".join(finding["witnesses"])
-    return f"{who}, unconfirmed: {f'{could} could confirm it' if could else 'no other source can see it'}"
+    return (
+        f"{who}, unconfirmed:"
+        f" {f'{could} could confirm it' if could else 'no other source can see it'}"
+    )
 
 
 def _seen_words(finding: schema.Finding) -> str:
@@ -226,7 +246,9 @@ def _seen_words(finding: schema.Finding) -> str:
 def incident_lines(
     incident: schema.Incident, findings: Mapping[int, schema.Finding]
 ) -> Iterable[str]:
-    """One incident: the finding that heads it, what else asks for something, and what is a consequence."""
+    """One incident: the finding that heads it, what else asks for something, and what is a
+    consequence.
+    """
     own = [findings[number] for number in incident["findings"] if number in findings]
     head = next(
         (
@@ -242,7 +264,10 @@ def incident_lines(
     for other in own:
         if other is not head:
             drill = colour("SIMULATED ", "bold", "magenta") if other["simulated"] else ""
-            yield f"      and    {action_words(other)}: {drill}{safe(other['component'])}  {safe(other['title'])}  {colour(str(other['code']), 'dim')}  #{other['id']}"
+            yield (
+                f"      and    {action_words(other)}: {drill}{safe(other['component'])} "
+                f" {safe(other['title'])}  {colour(str(other['code']), 'dim')}  #{other['id']}"
+            )
             if other["because"] and other["because"] != head["because"]:
                 yield f"             {safe(other['because'])}"
     named = {(one["component"], one["code"]) for one in own}
@@ -261,7 +286,9 @@ def incident_lines(
 
 
 def job_words(incident: schema.Incident) -> Iterable[str]:
-    """The jobs near an incident: `job 1234 of alice ended with exit 1, 12 s after`, told from when it began."""
+    """The jobs near an incident: `job 1234 of alice ended with exit 1, 12 s after`, told from when
+    it began.
+    """
     since = parse(incident["since"])
     for job in incident.get("jobs") or []:
         name = f"job {job['job']}" + (f" of {job['user']}" if job["user"] else "")
@@ -309,4 +336,7 @@ def event_line(event: schema.Event) -> str:
     tail = f"  (+{len(more)} records)" if more else ""
     when = parse(event["time"])
     stamp = when.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if when else "?"
-    return f"{stamp}  {colour(str(event['code']), 'bold')}  {safe(event['component'])}  {mark}{safe(event['raw'])}{tail}"
+    return (
+        f"{stamp}  {colour(str(event['code']), 'bold')}  {safe(event['component'])} "
+        f" {mark}{safe(event['raw'])}{tail}"
+    )

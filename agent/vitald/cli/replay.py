@@ -1,9 +1,10 @@
 """
-`vitald replay LEDGER|FILE`: judge what has happened once more, under the same rules or others, and say what would change.
+`vitald replay LEDGER|FILE`: judge what has happened once more, under the same rules or others, and
+say what would change.
 
-Of a ledger its stored events are judged in their order, with everything that people did; of a saved kernel log its
-lines, at the times that they have, as `vitald scan` judges them. Without other rules a ledger is checked: the fold over
-its events must give the findings that it remembers.
+Of a ledger its stored events are judged in their order, with everything that people did; of a saved
+kernel log its lines, at the times that they have, as `vitald scan` judges them. Without other rules
+a ledger is checked: the fold over its events must give the findings that it remembers.
 """
 
 from __future__ import annotations
@@ -208,7 +209,10 @@ def _verdict(judge: Judge, device_reset: bool) -> Json:
 
 def _short(found: Finding) -> str:
     when = found.when.words
-    return f"{found.code} on {found.component.name}: {found.action.value}{when}, {render.times(found.count)}"
+    return (
+        f"{found.code} on {found.component.name}: {found.action.value}{when},"
+        f" {render.times(found.count)}"
+    )
 
 
 def _say(arguments: argparse.Namespace, event: Event | None, said: list[Json]) -> None:
@@ -250,7 +254,8 @@ def _tell(summary: Json, *, stored: bool, agrees: bool, same: bool) -> None:
         else f" (the first {summary['listed']} are listed)"
     )
     print(
-        f"{summary['events']} events judged, the verdict differs at {summary['differences']} of them{listed}"
+        f"{summary['events']} events judged, the verdict differs at {summary['differences']} of"
+        f" them{listed}"
     )
     for title, key in (
         ("open by the rules in force", "inForce"),
@@ -268,5 +273,6 @@ def _tell(summary: Json, *, stored: bool, agrees: bool, same: bool) -> None:
             print(f"  {render.safe(line)}")
         if not agrees:
             print(
-                "(events older than the ledger keeps are not judged again; rules may have changed since)"
+                "(events older than the ledger keeps are not judged again; rules may have changed"
+                " since)"
             )

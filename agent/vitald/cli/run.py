@@ -71,8 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
 def give_back_early() -> None:
     """Have large blocks of memory given back to the kernel as soon as they are free.
 
-    glibc begins with that, but raises the threshold to the largest block that it ever got back, up to 32 MiB, and then keeps what a reopened
-    ledger or a long answer leaves behind: resident memory went up with each, in steps (docs/decisions.md). To set it is to hold it there.
+    glibc begins with that, but raises the threshold to the largest block that it ever got back, up
+    to 32 MiB, and then keeps what a reopened ledger or a long answer leaves behind: resident memory
+    went up with each, in steps (docs/decisions.md). To set it is to hold it there.
     """
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)

@@ -1,10 +1,12 @@
 """
 `vitald scan FILE|-`: judge a saved kernel log of any form, as a daemon that had lived through it.
 
-The lines are judged at their own times, so that quiet times, windows and boots are the log's; the verdict is of its last
-line, and what ended before is told as history. Constant memory: lines are read one at a time, and what is remembered of
-them is bounded. Lines that a process wrote (a raw record or a `<prio>` with facility 1 or more) are marked, and judged as
-the daemon would ([kernel_log] userspace). A drill is shown and marked, and is no part of the verdict: it was over long ago.
+The lines are judged at their own times, so that quiet times, windows and boots are the log's; the
+verdict is of its last line, and what ended before is told as history. Constant memory: lines are
+read one at a time, and what is remembered of them is bounded. Lines that a process wrote (a raw
+record or a `<prio>` with facility 1 or more) are marked, and judged as the daemon would
+([kernel_log] userspace). A drill is shown and marked, and is no part of the verdict: it was over
+long ago.
 
 A log that could not be read is `unknown`, never healthy.
 """
@@ -196,7 +198,8 @@ class _Scan:
         )
         mark = render.colour("SIMULATED (a drill) ", "magenta") if event.simulated else mark
         print(
-            f"{stamp.number:>8}  {event.code:<24} {mark}{render.cut(event.raw, render.width() - 36)}"
+            f"{stamp.number:>8}  {event.code:<24}"
+            f" {mark}{render.cut(event.raw, render.width() - 36)}"
         )
 
     def tell(self, coverage: Coverage, *, device_reset: bool) -> int:
@@ -241,7 +244,9 @@ class _Scan:
         return cast("schema.Finding", shown)  # as an answer has it, but for what a log cannot say
 
     def _history(self) -> list[Json]:
-        """What ended within the log, the strongest first; what came back after its end is among what stands, too."""
+        """What ended within the log, the strongest first; what came back after its end is among
+        what stands, too.
+        """
         from vitald.server import serialize
 
         return [
@@ -302,7 +307,8 @@ class _Scan:
     def _print(self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]) -> None:
         drills = f" ({self._drills} of a drill)" if self._drills else ""
         print(
-            f"\n{coverage.lines} lines, {self._events} events{drills}, {self._untrusted} not believed"
+            f"\n{coverage.lines} lines, {self._events} events{drills}, {self._untrusted} not"
+            " believed"
         )
         if coverage.unread:
             print(f"{coverage.unread} not read, though they have words that fault lines have:")
@@ -310,7 +316,8 @@ class _Scan:
                 print(f"{number:>8}  {render.cut(render.safe(raw), render.width() - 10)}")
         if len(coverage.hosts) > 1:
             print(
-                f"lines of {len(coverage.hosts)} hosts ({render.safe(', '.join(coverage.hosts))}), judged as if of one node"
+                f"lines of {len(coverage.hosts)} hosts ({render.safe(', '.join(coverage.hosts))}),"
+                " judged as if of one node"
             )
         up = render.flag_words(
             findings,

@@ -1,4 +1,6 @@
-"""`vitald status`: the whole node on one screen, the worst first. Exit code as `vitald check --strict`."""
+"""`vitald status`: the whole node on one screen, the worst first. Exit code as `vitald check
+--strict`.
+"""
 
 from __future__ import annotations
 
@@ -82,14 +84,17 @@ def show(status: schema.NodeStatus) -> None:
     )
     render.tell(
         render.colour(
-            f"  {counted}; profile {status['profile']}, vitald {status['version']}{other}, up {render.age(status['startedAt'])}",
+            f"  {counted}; profile {status['profile']}, vitald {status['version']}{other}, up"
+            f" {render.age(status['startedAt'])}",
             "dim",
         )
     )
 
 
 def _sources(sources: list[schema.Source]) -> None:
-    """Those that look and have nothing to say share a line; so do those that have nothing to look at."""
+    """Those that look and have nothing to say share a line; so do those that have nothing to look
+    at.
+    """
     fine, absent = [], []
     for source in sources:
         name, detail = str(source["name"]), render.safe(source["detail"])
@@ -105,7 +110,8 @@ def _sources(sources: list[schema.Source]) -> None:
                 else render.colour(str(source["state"]).upper(), "bold", "magenta")
             )
             render.tell(
-                f"  source {name}: {word}, {f'looked {looked}' if looked else 'has not seen all of it yet'}{f': {detail}' if detail else ''}"
+                f"  source {name}: {word},"
+                f" {f'looked {looked}' if looked else 'has not seen all of it yet'}{f': {detail}' if detail else ''}"
             )
     if fine:
         render.tell(f"  looked at: {', '.join(fine)}")
@@ -129,7 +135,8 @@ def _diagnostics(told: schema.DiagnosticOutline | None) -> None:
             failed = render.colour("FAILED", "bold", "red")
             why = f": {render.cut(render.safe(run['why']), 80)}" if run["why"] else ""
             render.tell(
-                f"  diagnostic {_diagnostic(run)} {failed} {render.age(run['ended'])} ago{why}: vitald diag show {render.safe(run['id'])}"
+                f"  diagnostic {_diagnostic(run)} {failed} {render.age(run['ended'])} ago{why}:"
+                f" vitald diag show {render.safe(run['id'])}"
             )
 
 
@@ -140,7 +147,8 @@ def _recovery(told: schema.Recovery | None) -> None:
         findings = ", ".join(f"#{number}" for number in request["findings"][:_NAMED])
         what = "a reboot" if request["action"] == "reboot" else "a replacement"
         render.tell(
-            f"  recovery: {what} is asked for since {render.clock(request['since'])}, for {findings}: vitald recovery"
+            f"  recovery: {what} is asked for since {render.clock(request['since'])}, for"
+            f" {findings}: vitald recovery"
         )
 
 
@@ -170,7 +178,8 @@ def _advice(status: schema.NodeStatus) -> None:
         render.tell(f"  suspect {render.safe(where)}: score {one['score']} in 28 days: {parts}")
     for trial in trials[:4]:
         render.tell(
-            f"  on trial {trial['code']} would have asked to {trial['todo']}: {render.safe(trial['component'])}, {render.times(trial['count'])}"
+            f"  on trial {trial['code']} would have asked to {trial['todo']}:"
+            f" {render.safe(trial['component'])}, {render.times(trial['count'])}"
         )
 
 
@@ -183,13 +192,16 @@ def _troubles(status: schema.NodeStatus) -> None:
             )
         )
         render.tell(
-            f"          {ledger['unsavedEvents']} events are held in memory; check space, mount and permissions of the state folder"
+            f"          {ledger['unsavedEvents']} events are held in memory; check space, mount and"
+            " permissions of the state folder"
         )
     if kernel["recordsLost"]:
         render.tell(
-            f"  kernel log: {kernel['recordsLost']} records were lost since the start; look at journalctl -k"
+            f"  kernel log: {kernel['recordsLost']} records were lost since the start; look at"
+            " journalctl -k"
         )
     if kernel["untrusted"]:
         render.tell(
-            f"  kernel log: {kernel['untrusted']} fault lines were not believed (written by processes, or about what this node does not have); vitald events shows them"
+            f"  kernel log: {kernel['untrusted']} fault lines were not believed (written by"
+            " processes, or about what this node does not have); vitald events shows them"
         )

@@ -1,8 +1,9 @@
 """
 The devices that a source knows: who is in which slot, what to call it, and who is missing.
 
-A device goes by its serial number, which survives a move to another slot; one that does not say any goes by its slot's name. What was
-here and should be is missing once it is nowhere for three rounds, and after a boot it has that time again.
+A device goes by its serial number, which survives a move to another slot; one that does not say any
+goes by its slot's name. What was here and should be is missing once it is nowhere for three rounds,
+and after a boot it has that time again.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from vitald.collectors.event_factory import plain
 from vitald.collectors.small_files import Look
 from vitald.model import Component, Readings
 
-MISSED = "missing "  # before the identity of a device that is nowhere: what is said of it is said of its former slot
+# Before the identity of a device that is nowhere: what is said of it is said of its former slot
+MISSED = "missing "
 _ROUNDS = 3  # a driver that is loaded again takes its devices away for a moment
 _MOST = 4096  # devices remembered; a node has tens
 
 
 @dataclass(slots=True)
 class Entry:
-    """What is remembered of a device. `expected`: once seen, it should be there. `epoch`: as its look last said."""
+    """What is remembered of a device. `expected`: once seen, it should be there. `epoch`: as its
+    look last said.
+    """
 
     component: str
     words: str
@@ -34,8 +38,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """What it means that a device answered. `former`: the name by which it went until now; `anew`: what was said of it may not hold any
-    more, as it is in another slot or its counters began anew; `news`: it says who it is for the first time, or where."""
+    """What it means that a device answered. `former`: the name by which it went until now; `anew`:
+    what was said of it may not hold any more, as it is in another slot or its counters began anew;
+    `news`: it says who it is for the first time, or where.
+    """
 
     identity: str
     former: str = ""
@@ -83,7 +89,9 @@ class Roster:
     def apart(
         self, looks: Mapping[str, Look], here: Collection[str], waiting: Collection[str]
     ) -> None:
-        """A serial number that two devices say at once names neither. `waiting`: those that are being looked at still."""
+        """A serial number that two devices say at once names neither. `waiting`: those that are
+        being looked at still.
+        """
         self._serials |= {name: look.serial for name, look in looks.items()}
         self._serials = {
             name: serial
@@ -139,7 +147,9 @@ class Roster:
     def missing(
         self, here: Collection[str], given_up: Callable[[Entry], bool], *, counts: bool
     ) -> list[Readings]:
-        """Of those that should be there: whether they are nowhere. `counts`: this is a round at its own time, and all was looked at."""
+        """Of those that should be there: whether they are nowhere. `counts`: this is a round at its
+        own time, and all was looked at.
+        """
         slots = {
             one.component: identity for identity, one in reversed(self._known.items())
         }  # the first one counts, as in `identity`

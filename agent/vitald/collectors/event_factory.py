@@ -34,7 +34,9 @@ class Facts:
         now = time.time()
         self._serial += 1
         return Event(
-            identity=f"{self._source}:{self._boot_id}:{component.name}:{code}:{now:.6f}:{self._serial}",
+            identity=(
+                f"{self._source}:{self._boot_id}:{component.name}:{code}:{now:.6f}:{self._serial}"
+            ),
             time=now if moment is None else moment,
             source=self._source,
             kind=code.partition("/")[0],

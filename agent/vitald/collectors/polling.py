@@ -1,12 +1,15 @@
 """
 A source that looks at devices in rounds: what Neuron, the network, PCI and the host have in common.
 
-Owns     the rounds, the deadline of a look, and what it means for the source that one does not come back.
-Refuses  files and meaning. A subject knows which devices there are and how to look at one, the roster who is who and who is missing;
-         what readings mean is said by the catalogue's watches.
+Owns     the rounds, the deadline of a look, and what it means for the source that one does not come
+         back.
+Refuses  files and meaning. A subject knows which devices there are and how to look at one, the
+         roster who is who and who is missing; what readings mean is said by the catalogue's
+         watches.
 
-A look may hang: it is left alone with its thread, and its device is not known until a look comes back in time. What a source
-remembers is stored as its position, together with the events that changed it.
+A look may hang: it is left alone with its thread, and its device is not known until a look comes
+back in time. What a source remembers is stored as its position, together with the events that
+changed it.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ _OFTEN_S = 1.0  # while a read is under way past its round, its end and its dead
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Something to look at. `expected`: once seen, it should be there. `look` may block, and may raise OSError."""
+    """Something to look at. `expected`: once seen, it should be there. `look` may block, and may
+    raise OSError.
+    """
 
     component: Component
     look: Callable[[], Look]
@@ -63,7 +68,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Which devices there are. `absent`: why there is nothing to look at; `trouble`: why not all of it can be looked at.
+    """Which devices there are. `absent`: why there is nothing to look at; `trouble`: why not all of
+    it can be looked at.
 
     `excluded`: patterns of names and addresses that the site wants to be left alone.
     """
@@ -75,7 +81,9 @@ class Found:
 
 
 class Subject(Protocol):
-    """What a source looks at. `memory` is what it wants to find again after a restart or a boot: anything that JSON can hold."""
+    """What a source looks at. `memory` is what it wants to find again after a restart or a boot:
+    anything that JSON can hold.
+    """
 
     name: str
     memory: dict[str, Any]
@@ -85,7 +93,8 @@ class Subject(Protocol):
         ...
 
     def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:
-        """What only shows when all are seen together, of the node or of a device: counts, what is missing, ports that are all down.
+        """What only shows when all are seen together, of the node or of a device: counts, what is
+        missing, ports that are all down.
 
         Called at each round, on the loop.
         """
@@ -106,9 +115,11 @@ class Polled:
         kinds: Sequence[str] = (),
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`look_s`: how long a look may take. `kinds`: kinds of entries whose watches are about this subject; its name, if not said.
+        """`look_s`: how long a look may take. `kinds`: kinds of entries whose watches are about
+        this subject; its name, if not said.
 
-        `enough`: the site said how many devices there should be, and so many are here. What is gone was taken out on purpose.
+        `enough`: the site said how many devices there should be, and so many are here. What is gone
+        was taken out on purpose.
         """
         self.name = subject.name
         self.subject = subject
@@ -278,7 +289,9 @@ class Polled:
     # --- from looks to events
 
     def _begun(self, back: Mapping[str, Look | Found | Broken]) -> Batch:
-        """The first round. What is remembered may be another version's, and of no use: then it is forgotten, or nothing would ever go on."""
+        """The first round. What is remembered may be another version's, and of no use: then it is
+        forgotten, or nothing would ever go on.
+        """
         try:
             return self._digest(back, timely=True)
         except Exception:  # a fault that is not in what is remembered comes back with the next line
@@ -287,9 +300,11 @@ class Polled:
             return self._digest(back, timely=True)
 
     def _digest(self, back: Mapping[str, Look | Found | Broken], *, timely: bool = False) -> Batch:
-        """What came back, as readings and events. `timely`: of a round that came at its time, and not because something was announced.
+        """What came back, as readings and events. `timely`: of a round that came at its time, and
+        not because something was announced.
 
-        What comes back late is not believed: it was read at some time before, and some drivers give 0 for what did not answer.
+        What comes back late is not believed: it was read at some time before, and some drivers give
+        0 for what did not answer.
         """
         events: list[Event] = []
         here = {one.component.name: one for one in self._found.devices}
@@ -372,7 +387,9 @@ class Polled:
         ]
 
     def _missing(self, here: Collection[str], *, timely: bool) -> list[Readings]:
-        """Rounds count that come at their time: while devices go and come, there are many others."""
+        """Rounds count that come at their time: while devices go and come, there are many
+        others.
+        """
         counts = timely and not (
             self._found.trouble or _FIND in self._broken or _FIND in self._readers.under_way
         )
@@ -454,7 +471,9 @@ class Polled:
     # --- batches
 
     def told(self, code: str, fields: Fields, text: str) -> Batch:
-        """Somebody told the subject what to remember: the event that says so, to be stored together with it."""
+        """Somebody told the subject what to remember: the event that says so, to be stored together
+        with it.
+        """
         return self._batch([self.event(code, NODE, fields, text)], [])
 
     def _batch(self, events: Sequence[Event], whole: Sequence[Readings]) -> Batch:

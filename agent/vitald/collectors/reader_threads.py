@@ -1,12 +1,14 @@
 """
 Reads that may hang, without anybody waiting for them.
 
-Owns     the threads. One goes through all devices in turn; where a read does not come back soon, another goes on with the rest,
-         and the first is left with its device until it returns, if ever.
+Owns     the threads. One goes through all devices in turn; where a read does not come back soon,
+         another goes on with the rest, and the first is left with its device until it returns, if
+         ever.
 Refuses  deadlines: who asks sees for how long each read has been under way.
 
-There is at most one read under way for each device, so there are never more threads than devices, and one more. They are
-daemon threads: one that hangs in the kernel does not hold up the process's end.
+There is at most one read under way for each device, so there are never more threads than devices,
+and one more. They are daemon threads: one that hangs in the kernel does not hold up the process's
+end.
 """
 
 from __future__ import annotations
@@ -63,8 +65,10 @@ class Readers(Generic[T]):
         return done
 
     async def read(self, jobs: Mapping[str, Callable[[], T]]) -> dict[str, T | Broken]:
-        """Start a read for each device that has none under way. Returns what came back, of these or of earlier ones, as soon as nothing
-        else is to be expected soon. Raises SourceFailed where there is no thread for them."""
+        """Start a read for each device that has none under way. Returns what came back, of these or
+        of earlier ones, as soon as nothing else is to be expected soon. Raises SourceFailed where
+        there is no thread for them.
+        """
         loop = asyncio.get_running_loop()
         with self._lock:
             waiting = deque((key, job) for key, job in jobs.items() if key not in self._began)

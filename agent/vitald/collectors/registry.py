@@ -1,8 +1,8 @@
 """
 The sources of this node, built from its configuration.
 
-Owns     which there are, what they share (the PCI inventory, the places of Neuron devices, how lines are read), and who is woken by
-         what the kernel announces.
+Owns     which there are, what they share (the PCI inventory, the places of Neuron devices, how
+         lines are read), and who is woken by what the kernel announces.
 Refuses  running them: the daemon supervises.
 """
 
@@ -44,7 +44,8 @@ from vitald.worker_thread import Lane
 
 _Settings = Union[NeuronSettings, NetworkSettings, PciSettings, HostSettings]
 _EXPECT_EVERY_S, _EXPECT_LOOK_S = 60.0, 10.0
-# Kinds of the catalogue's entries that a subject's readings are held against, where they are not named as it is.
+# Kinds of the catalogue's entries that a subject's readings are held against, where they are not
+# named as it is.
 _KINDS = {
     "network": ("network", "efa", "ib", "net"),
     "host": ("host", "edac", "thermal", "fs", "nvme", "clock", "unit"),
@@ -62,7 +63,9 @@ _WOKEN = {
 
 
 class Sources:
-    """What this node is looked at with. `well` says whether what is here now may be taken for what should be here."""
+    """What this node is looked at with. `well` says whether what is here now may be taken for what
+    should be here.
+    """
 
     def __init__(
         self,
@@ -145,7 +148,9 @@ class Sources:
             source.configure(catalog)
 
     def recall(self, position: Callable[[str], Position | None], placed: Iterable[Event]) -> None:
-        """Before the kernel log is read: it speaks of Neuron devices by an index, and said at boot where each sits (`placed`)."""
+        """Before the kernel log is read: it speaks of Neuron devices by an index, and said at boot
+        where each sits (`placed`).
+        """
         for polled in self.polled:
             polled.recall(position(polled.name))
         for event in placed:

@@ -1,8 +1,9 @@
 """
 The kernel's small files: sysfs and procfs, read and never written.
 
-Owns     how a value is read, and how it is said that one cannot be: a file that is not there, that answers with an error, or
-         that holds no number is not observable, which is neither well nor ill.
+Owns     how a value is read, and how it is said that one cannot be: a file that is not there, that
+         answers with an error, or that holds no number is not observable, which is neither well nor
+         ill.
 Refuses  meaning, threads and deadlines: a read may block for as long as the device behind it does.
 """
 
@@ -56,7 +57,9 @@ def attribute(path: Path | str) -> str:
 
 
 def names(folder: Path | str) -> list[str]:
-    """What is in a folder, sorted; nothing where there is no such folder. Raises OSError for one that cannot be read."""
+    """What is in a folder, sorted; nothing where there is no such folder. Raises OSError for one
+    that cannot be read.
+    """
     try:
         return sorted(entry.name for entry in os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -67,8 +70,9 @@ def names(folder: Path | str) -> list[str]:
 class Look:
     """What one look at one device gave.
 
-    `serial` is what survives a move; `words` find the part for a person. `blind` says why nothing can be said of its health,
-    though it was looked at. `epoch`: when this changes, its counters may have begun anew (another driver was loaded).
+    `serial` is what survives a move; `words` find the part for a person. `blind` says why nothing
+    can be said of its health, though it was looked at. `epoch`: when this changes, its counters may
+    have begun anew (another driver was loaded).
     """
 
     values: dict[str, Sample] = field(default_factory=dict)
@@ -80,12 +84,16 @@ class Look:
     fields: dict[str, str] = field(default_factory=dict)  # who it is, said with each of its events
 
     def needs(self, name: str) -> None:
-        """Without this reading nothing can be said of its health: where it was asked for and could not be observed, nobody knows."""
+        """Without this reading nothing can be said of its health: where it was asked for and could
+        not be observed, nobody knows.
+        """
         if name in self.missing and name not in self.values:
             self.blind = self.blind or f"{name}: {self.missing[name]}"
 
     def make_presentable(self) -> None:
-        """Devices, and whoever names them, may say what they like: it ends up on terminals, in labels and in the ledger."""
+        """Devices, and whoever names them, may say what they like: it ends up on terminals, in
+        labels and in the ledger.
+        """
         self.serial, self.words, self.blind = (
             presentable(self.serial),
             presentable(self.words),
@@ -100,7 +108,9 @@ class Look:
 
 
 class Files:
-    """Reads files into looks. A file that answers EINVAL once is not asked again: asking makes some drivers log a line each time."""
+    """Reads files into looks. A file that answers EINVAL once is not asked again: asking makes some
+    drivers log a line each time.
+    """
 
     def __init__(self) -> None:
         self.refused: set[str] = set()
@@ -113,7 +123,9 @@ class Files:
         return self.value(look, name, path, str)
 
     def value(self, look: Look, name: str, path: Path | str, parse: Callable[[str], T]) -> T | None:
-        """What `parse` makes of the file, noted as reading `name` where that is a value; None where it is not observable."""
+        """What `parse` makes of the file, noted as reading `name` where that is a value; None where
+        it is not observable.
+        """
         if str(path) in self.refused:
             look.missing[name] = _REASONS[errno.EINVAL]
             return None
@@ -154,7 +166,9 @@ def why(error: OSError) -> str:
 
 
 def whole(text: str) -> float:
-    """`12` or `0x1f`. Raises ValueError for anything else: what the kernel counts and numbers is never below 0. OverflowError past 1e308."""
+    """`12` or `0x1f`. Raises ValueError for anything else: what the kernel counts and numbers is
+    never below 0. OverflowError past 1e308.
+    """
     if not _WHOLE.fullmatch(text):
         raise ValueError(text)
     return float(int(text, 0 if text.startswith("0x") else 10))

@@ -1,12 +1,15 @@
 """
 From readings to signs: which of the catalogue's watches hold, and since when.
 
-Owns     what was said last of each component, so that a thing is said once: counters' baselines, and what lasts; and what the
-         last look found to hold still, so that the judge can be held against it.
-Refuses  reading (a source does), and judging: a sign becomes an event, and what that means is the catalogue's.
+Owns     what was said last of each component, so that a thing is said once: counters' baselines,
+         and what lasts; and what the last look found to hold still, so that the judge can be held
+         against it.
+Refuses  reading (a source does), and judging: a sign becomes an event, and what that means is the
+         catalogue's.
 
-A value that cannot be observed neither begins nor ends anything. What is remembered goes by the component's identity, and
-survives a restart as the source's position; a boot, and a reset of the device, begin it anew.
+A value that cannot be observed neither begins nor ends anything. What is remembered goes by the
+component's identity, and survives a restart as the source's position; a boot, and a reset of the
+device, begin it anew.
 """
 
 from __future__ import annotations
@@ -30,12 +33,19 @@ _PARTS = {
     ComponentKind.GPU: "link",
     ComponentKind.NEURON: "core",
 }  # what a reading with several values has one of for each
-_MOST = 16_384  # components remembered of which there is nothing to remember: drives and functions may come and go for ever
-_SAMPLES = 256  # of a counter in a window of more than an hour: a day's is then told to within some minutes
-_KEPT_S = 3600.0  # counters with windows as long as this are remembered across a restart of the daemon, not of the node
-_READ_STEP_S = 600.0  # when they were last read is remembered to within this, so that it is not stored with every round
+# Components remembered of which there is nothing to remember: drives and functions may come and go
+# for ever
+_MOST = 16_384
+# Of a counter in a window of more than an hour: a day's is then told to within some minutes
+_SAMPLES = 256
+# Counters with windows as long as this are remembered across a restart of the daemon, not of the
+# node
+_KEPT_S = 3600.0
+# When they were last read is remembered to within this, so that it is not stored with every round
+_READ_STEP_S = 600.0
 
-# What a watch says of a component: fields and text where it holds, empty where it does not, None where that cannot be told.
+# What a watch says of a component: fields and text where it holds, empty where it does not, None
+# where that cannot be told.
 _Held = Union["tuple[dict[str, Value], str]", "tuple[()]", None]
 
 
@@ -69,7 +79,8 @@ class _Known:
     grown: dict[str, deque[tuple[float, tuple[float, ...]]]] = field(
         default_factory=dict
     )  # counters with a window, where they changed
-    read_at: float = 0.0  # when counters with a window were last read; after a restart, within _READ_STEP_S of it
+    # When counters with a window were last read; after a restart, within _READ_STEP_S of it
+    read_at: float = 0.0
     resumed: set[str] = field(
         default_factory=set
     )  # counters with a window that were not read since a restart of the daemon
@@ -173,7 +184,9 @@ class Watcher:
         return kept
 
     def forget(self, identity: str, *, counters: bool = False) -> None:
-        """Something was done that ends findings: what still holds is to be said again. `counters`: and they begin at zero."""
+        """Something was done that ends findings: what still holds is to be said again. `counters`:
+        and they begin at zero.
+        """
         known = self._known.get(identity)
         if known is not None:
             gone = (
@@ -206,7 +219,8 @@ class Watcher:
     def look(
         self, readings: Sequence[Readings], now: float, siblings: Sequence[Readings] = ()
     ) -> list[Sign]:
-        """What the fresh ones of these readings say that was not said before. `now` is on the monotonic clock.
+        """What the fresh ones of these readings say that was not said before. `now` is on the
+        monotonic clock.
 
         `siblings`: all components that one of them may be compared with, as they were last read.
         """
@@ -298,21 +312,27 @@ class Watcher:
     def _holds_still(
         self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float
     ) -> Watch | None:
-        """Another watch of the entry whose reading was not read in this look, is current, and holds."""
+        """Another watch of the entry whose reading was not read in this look, is current, and
+        holds.
+        """
         others = (
             watch for watch in watched.watches if watch.of not in one.fresh and not watch.over_s
         )
         return next((watch for watch in others if self._holds(watch, one, all_, now)), None)
 
     def _is_present(self, watch: Watch, known: _Known, now: float) -> bool:
-        """Whether what holds is so now. What grew in a window may have been dealt with since; it grows still where it grew in this look."""
+        """Whether what holds is so now. What grew in a window may have been dealt with since; it
+        grows still where it grew in this look.
+        """
         samples = known.grown.get(watch.of) if watch.over_s else None
         return not watch.over_s or bool(samples and len(samples) > 1 and samples[-1][0] == now)
 
     def _holds(
         self, watch: Watch, one: Readings, all_: Sequence[Readings], now: float
     ) -> tuple[dict[str, Value], str] | tuple[()] | None:
-        """The event's fields and text where it holds, empty where it does not, None where that cannot be told."""
+        """The event's fields and text where it holds, empty where it does not, None where that
+        cannot be told.
+        """
         for name, wanted in watch.only.items():
             if name not in one.values:
                 return None
@@ -365,7 +385,9 @@ class Watcher:
     def _among(
         self, watch: Watch, one: Readings, all_: Sequence[Readings], now: float
     ) -> tuple[dict[str, Value], str] | tuple[()] | None:
-        """Held against the same reading of its siblings: those of the same model, under the same conditions."""
+        """Held against the same reading of its siblings: those of the same model, under the same
+        conditions.
+        """
         own = self._values(watch, one, now)
         others = [
             float(values[0])
@@ -506,7 +528,8 @@ class Watcher:
     ) -> None:
         """Distribute what a counter grew by while the daemon was stopped evenly over that time.
 
-        Else the growth of days would count as that of the last minute. A stop that fits into a window needs no samples in between.
+        Else the growth of days would count as that of the last minute. A stop that fits into a
+        window needs no samples in between.
         """
         if (
             not samples
@@ -526,7 +549,9 @@ class Watcher:
                 )
 
     def _values(self, watch: Watch, one: Readings, now: float) -> tuple[float | str, ...] | None:
-        """The value, or one for each part; with a window, how much it grew per unit of time. None: not observed."""
+        """The value, or one for each part; with a window, how much it grew per unit of time. None:
+        not observed.
+        """
         value = one.values.get(watch.of)
         if value is None:
             return None
@@ -551,7 +576,9 @@ class Watcher:
 def _thinned(
     samples: Iterable[tuple[float, tuple[float, ...]]],
 ) -> deque[tuple[float, tuple[float, ...]]]:
-    """Every second sample, and each that no other may stand for: what lies before or after a fall."""
+    """Every second sample, and each that no other may stand for: what lies before or after
+    a fall.
+    """
     told = list(samples)
     kept = deque(told[:1])
     for place in range(1, len(told) - 1):
@@ -624,9 +651,11 @@ def _said(value: Sample | None) -> str:
     return (
         (value or "empty")
         if isinstance(value, str)
-        else "not known"
-        if value is None
-        else f"{value:g}"
-        if not isinstance(value, tuple)
-        else str(value)
+        else (
+            "not known"
+            if value is None
+            else f"{value:g}"
+            if not isinstance(value, tuple)
+            else str(value)
+        )
     )

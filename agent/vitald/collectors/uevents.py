@@ -1,11 +1,14 @@
 """
 The kernel's announcements of devices that come, go and change (uevents): they say when to look.
 
-Owns     the netlink socket, through libudev; which subsystems are listened to, and that a storm of announcements is no storm of looks.
-Refuses  belief. Any root process can have the kernel announce what is not so (`echo remove > .../uevent`): what is true, a source
-         reads for itself. Where nobody can listen, everything is still seen at the next round.
+Owns     the netlink socket, through libudev; which subsystems are listened to, and that a storm of
+         announcements is no storm of looks.
+Refuses  belief. Any root process can have the kernel announce what is not so (`echo remove >
+         .../uevent`): what is true, a source reads for itself. Where nobody can listen, everything
+         is still seen at the next round.
 
-The kernel's own announcements are heard, not those that udev passes on: they come sooner, and where no udev runs.
+The kernel's own announcements are heard, not those that udev passes on: they come sooner, and where
+no udev runs.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ _PAUSE_S = (
 _AT_ONCE = 256  # read in one go, then others have their turn on the loop
 _AGAIN_S = 60.0  # after a socket that failed
 _OPEN_S = 20.0  # to find and load libudev
-# Of these only what sits on hardware: every container that starts brings interfaces and block devices made of software.
+# Of these only what sits on hardware: every container that starts brings interfaces and block
+# devices made of software.
 _HARDWARE_ONLY = ("net", "block")
 _READING = (OSError, ValueError, OverflowError, MemoryError)  # what pyudev makes of an errno
 _SOFTWARE = "/sys/devices/virtual/"
@@ -44,7 +48,9 @@ class Uevents:
     """Listens, and wakes those who watch a subsystem."""
 
     def __init__(self, listeners: Mapping[str, Sequence[Wake]]) -> None:
-        """`listeners`: by subsystem (`pci`, `net`), whom to wake. They are called on the loop and must not block."""
+        """`listeners`: by subsystem (`pci`, `net`), whom to wake. They are called on the loop and
+        must not block.
+        """
         self.error = ""  # why nothing is heard; empty while all is well
         self.heard = 0
         self.lost = 0  # how often more was announced than the socket could hold
@@ -54,7 +60,9 @@ class Uevents:
         self._failed = asyncio.Event()
 
     async def listen(self) -> None:
-        """Until cancelled, or for good where there is no libudev. What fails is said once, as `error`, and tried again."""
+        """Until cancelled, or for good where there is no libudev. What fails is said once, as
+        `error`, and tried again.
+        """
         while True:
             try:
                 lane = Lane("uevents")
@@ -78,7 +86,8 @@ class Uevents:
             await asyncio.sleep(_AGAIN_S)
 
     def _open(self) -> pyudev.Monitor:
-        import pyudev  # where there is no libudev, this raises ImportError, and the daemon does without
+        # Where there is no libudev, this raises ImportError, and the daemon does without
+        import pyudev
 
         monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
         for subsystem in self._listeners:
@@ -114,7 +123,8 @@ class Uevents:
                     return
                 subsystem, path = device.subsystem, device.sys_path
             except _READING as error:
-                # pyudev's poll stumbles over an overrun and leaves it on the socket; asking for it takes it off.
+                # pyudev's poll stumbles over an overrun and leaves it on the socket; asking for it
+                # takes it off.
                 number = same.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or getattr(
                     error, "errno", None
                 )

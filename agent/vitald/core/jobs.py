@@ -2,10 +2,12 @@
 The work on this node: which jobs run, which ran, and how they ended.
 
 Owns     what is remembered of jobs, and which of them were near an incident.
-Refuses  I/O, and meaning: that a job which failed counts in a device's record is the judge's affair, who gets the same events.
+Refuses  I/O, and meaning: that a job which failed counts in a device's record is the judge's
+         affair, who gets the same events.
 
-It is fed with events that are stored already, and after a start with those that the ledger has: what it says is never truth of
-its own. A job whose end nobody told, since its node went down with it, ended with that boot.
+It is fed with events that are stored already, and after a start with those that the ledger has:
+what it says is never truth of its own. A job whose end nobody told, since its node went down with
+it, ended with that boot.
 """
 
 from __future__ import annotations
@@ -67,14 +69,18 @@ class Job:
 
 
 class Jobs:
-    """Those that run, and those that ended within a day; for longer, those near an incident that is open."""
+    """Those that run, and those that ended within a day; for longer, those near an incident that is
+    open.
+    """
 
     def __init__(self) -> None:
         self.running: dict[str, Job] = {}
         self.recent: deque[Job] = deque(maxlen=_RECENT)  # as they ended
 
     def note(self, event: Event, incidents: Iterable[Incident] = ()) -> None:
-        """Take in an event of `TELLING`; any other changes nothing. `incidents` are those that may be open."""
+        """Take in an event of `TELLING`; any other changes nothing. `incidents` are those that may
+        be open.
+        """
         self._take_in(event)
         if event.code in (ENDED, DIED):
             self._forget(event.time, incidents)
@@ -86,7 +92,9 @@ class Jobs:
         booted_at: float,
         incidents: Iterable[Incident] = (),
     ) -> None:
-        """What the ledger remembers, oldest first. What ran in an earlier boot had ended when this one began, at `booted_at`."""
+        """What the ledger remembers, oldest first. What ran in an earlier boot had ended when this
+        one began, at `booted_at`.
+        """
         self.running, self.recent = {}, deque(maxlen=_RECENT)
         last = booted_at
         for event in events:
@@ -101,7 +109,8 @@ class Jobs:
         return any(job.id == id_ and now - (job.ended or 0.0) <= AROUND_S for job in self.recent)
 
     def near(self, incident: Incident) -> list[Job]:
-        """The jobs that ran at an incident's time, or ended shortly before or after: those that failed first, then the nearest in time.
+        """The jobs that ran at an incident's time, or ended shortly before or after: those that
+        failed first, then the nearest in time.
 
         What vitald says of itself has nothing to do with them.
         """

@@ -1,8 +1,9 @@
 """
 What was judged is kept: on disk, or held until the disk takes it.
 
-Owns     the ledger and its lane, what is held while the ledger cannot be written, when it is tried again, the positions on
-         their way to it, the replacement of a damaged one, and the ledger's health on the board.
+Owns     the ledger and its lane, what is held while the ledger cannot be written, when it is tried
+         again, the positions on their way to it, the replacement of a damaged one, and the ledger's
+         health on the board.
 Refuses  judging. What it asks of the judgement, and what it says to it, is `Judging`.
 """
 
@@ -77,7 +78,9 @@ class Keeper:
         self._blind = False  # what is remembered could not be read at the start
 
     async def open(self) -> Remembered | None:
-        """What is remembered. None where that cannot be read: it is handed to `adopt` once it can. Raises only LedgerNewer."""
+        """What is remembered. None where that cannot be read: it is handed to `adopt` once it can.
+        Raises only LedgerNewer.
+        """
         remembered = await self._open()
         self._blind = remembered is None
         return remembered
@@ -107,7 +110,9 @@ class Keeper:
         )
 
     async def close(self) -> None:
-        """Note what is to be noted, and let go of the ledger. Within a second or so, or not at all."""
+        """Note what is to be noted, and let go of the ledger. Within a second or so, or not
+        at all.
+        """
         if self._note_timer is not None:
             self._note_timer.cancel()
             self._note_now()
@@ -133,7 +138,9 @@ class Keeper:
     # --- storing
 
     async def store(self, entries: Sequence[Entry]) -> None:
-        """Commit them, with what is held, or hold them too. What only moved a position is noted without waiting for the disk."""
+        """Commit them, with what is held, or hold them too. What only moved a position is noted
+        without waiting for the disk.
+        """
         entries = [entry for entry in entries if entry != Entry()]
         weighty = [entry for entry in entries if replace(entry, position=None) != Entry()]
         if weighty or self.tries_in() <= 0.0:
@@ -158,7 +165,8 @@ class Keeper:
                 await self._see_again()
             work = tuple(self._held)
             if failing:
-                # Repetitions that could not be held are counted in the findings, so those are stored as they stand now.
+                # Repetitions that could not be held are counted in the findings, so those are
+                # stored as they stand now.
                 standing = tuple(
                     Transition(time=time.time(), finding=finding, cause="")
                     for finding in self._judging.standing.findings
@@ -173,7 +181,9 @@ class Keeper:
             self._stored(time.perf_counter() - begun)
 
     async def _see_again(self) -> None:
-        """The ledger was out of reach at the start: have taken up what it remembers. Raises LedgerError, LaneStuck."""
+        """The ledger was out of reach at the start: have taken up what it remembers. Raises
+        LedgerError, LaneStuck.
+        """
         try:
             self._take_up(await self._lane.call(self._read, _DEADLINE_S))
         except LedgerDamaged as error:
@@ -214,7 +224,9 @@ class Keeper:
             self._note_timer = asyncio.get_running_loop().call_later(_NOTE_S, self._note_now)
 
     def _note_now(self) -> None:
-        """Not while events are on their way to the disk or held: a position must never be ahead of them."""
+        """Not while events are on their way to the disk or held: a position must never be ahead of
+        them.
+        """
         self._note_timer = None
         if self._to_note and not self._held:
             self._lane.post(
@@ -225,8 +237,9 @@ class Keeper:
             self._to_note = {}
 
     def _note_quietly(self, positions: Sequence[Position], loop: asyncio.AbstractEventLoop) -> None:
-        """In the lane. A position that cannot be noted costs nothing yet: the next commit will tell. A store that is gone or damaged is told
-        at once: on a node that is well the next commit may be days away.
+        """In the lane. A position that cannot be noted costs nothing yet: the next commit will
+        tell. A store that is gone or damaged is told at once: on a node that is well the next
+        commit may be days away.
         """
         try:
             for position in positions:
@@ -279,7 +292,9 @@ class Keeper:
             )
 
     def _bound(self) -> None:
-        """Hold at most so much. Findings stand in memory whatever is dropped here; only old events' records go, counted."""
+        """Hold at most so much. Findings stand in memory whatever is dropped here; only old events'
+        records go, counted.
+        """
         excess = dropped = unsaved(self._held) - _HELD
         for place, entry in enumerate(self._held):
             if excess <= 0:
@@ -296,10 +311,11 @@ class Keeper:
         )
 
     async def _replace(self, error: str, keep: Memory | None = None) -> Remembered | None:
-        """Begin a new store with what is to be kept; at start-up, when none are held, with what can be rescued.
+        """Begin a new store with what is to be kept; at start-up, when none are held, with what can
+        be rescued.
 
-        What is rescued is held until what is said of it has been judged: one commit stores both, so that no kill in between leaves a
-        store that looks whole.
+        What is rescued is held until what is said of it has been judged: one commit stores both, so
+        that no kill in between leaves a store that looks whole.
         """
         log.error("ledger_damaged", error=error)
 
@@ -338,9 +354,11 @@ class Keeper:
         return None
 
     def _rescued(self, error: str, aside: str, rescued: Remembered | None) -> Remembered:
-        """What is known after all. Where open findings are lost, that is told, and the kernel log is read again from its beginning.
+        """What is known after all. Where open findings are lost, that is told, and the kernel log
+        is read again from its beginning.
 
-        Not where they are whole: its lines would be counted twice, and might open again what somebody closed.
+        Not where they are whole: its lines would be counted twice, and might open again what
+        somebody closed.
         """
         if rescued is not None and "findings" not in rescued.lost:
             self._tell_replaced(error, aside, len(rescued.memory.findings))

@@ -2,7 +2,8 @@
 The board: what is shown. Outputs read nothing else.
 
 Owns     the published findings, the sources' health, the counters, and who is watching for changes.
-Refuses  judging: findings are put up here after they were committed (or, when the ledger fails, kept in memory).
+Refuses  judging: findings are put up here after they were committed (or, when the ledger fails,
+         kept in memory).
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class LedgerHealth:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One component as one source sees it. `readings` are its last ones, None where it never looked.
+    """One component as one source sees it. `readings` are its last ones, None where it never
+    looked.
 
     `unseen`: why they do not say how the component is now; empty where they do.
     """
@@ -62,7 +64,9 @@ class Sight:
 
 
 class Subscription:
-    """One watcher's queue; None says that the verdict may have changed. When it cannot keep up, it is told so and ends: what it missed is in the ledger."""
+    """One watcher's queue; None says that the verdict may have changed. When it cannot keep up, it
+    is told so and ends: what it missed is in the ledger.
+    """
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[Event | Transition | Incident | None] = asyncio.Queue(_QUEUE)
@@ -122,7 +126,9 @@ class Board:
 
     @property
     def simulated(self) -> bool:
-        """Whether something that is read is not real: what is well is then no more real than what is not."""
+        """Whether something that is read is not real: what is well is then no more real than what
+        is not.
+        """
         return any(source.simulated for source in self.sources.values())
 
     def publish(
@@ -181,7 +187,9 @@ class Board:
         caught_up: bool = True,
         simulated: bool = False,
     ) -> None:
-        """How a source fares. It counts as read once it has caught up, not while it goes through history."""
+        """How a source fares. It counts as read once it has caught up, not while it goes through
+        history.
+        """
         source = self.sources.get(name)
         if source is None or (
             state is SourceState.OK and not caught_up and source.state is not SourceState.OK
@@ -196,7 +204,8 @@ class Board:
             last_seen=time.time() if looked else source.last_seen,
             looked=time.monotonic() if looked else source.looked,
         )
-        # What a source that could look does not hand in is not there; what a failing one leaves out is not known.
+        # What a source that could look does not hand in is not there; what a failing one leaves out
+        # is not known.
         before = {} if looked else self._answers_for.get(name, {})
         self._answers_for[name] = {
             **before,
@@ -222,7 +231,9 @@ class Board:
         self.readings[source] = tuple(together.values())
 
     def sights(self, must: Mapping[str, Iterable[Component]]) -> dict[Component, list[Sight]]:
-        """Each component that a source looks at, or did until it failed. `must`: what sources have to look at, whether they did or not."""
+        """Each component that a source looks at, or did until it failed. `must`: what sources have
+        to look at, whether they did or not.
+        """
         now = time.monotonic()
         found: dict[Component, list[Sight]] = {}
         for name, health in self.sources.items():

@@ -1,11 +1,12 @@
 """
 The one way through: batches in, judged, committed, and only then shown.
 
-One task takes what the sources and the API put in, folds it into the findings, has events and transitions stored in one
-transaction and puts the result on the board. While the ledger fails it judges on in memory; the keeper holds what it
-could not store, and says so as a finding.
+One task takes what the sources and the API put in, folds it into the findings, has events and
+transitions stored in one transaction and puts the result on the board. While the ledger fails it
+judges on in memory; the keeper holds what it could not store, and says so as a finding.
 
-Owns     the queue and the judge: the order in which things are judged, and how far each source has got.
+Owns     the queue and the judge: the order in which things are judged, and how far each source has
+         got.
 Refuses  the disk: what was judged goes to the keeper.
 """
 
@@ -55,7 +56,8 @@ T = TypeVar("T")
 _OWN = "vitald"
 _RUNNING, _STOPPED = "running", "stopped"  # the cursor of the daemon's own position
 
-_QUEUED = 4_000  # events waiting to be judged; beyond it the readers wait, and the kernel's ring is the buffer
+# Events waiting to be judged; beyond it the readers wait, and the kernel's ring is the buffer
+_QUEUED = 4_000
 _BATCH = 512  # events in one transaction
 _BEHIND = 64  # events waiting at a start: more than are judged while somebody waits for an answer
 _SLICE = 8  # events judged before others get their turn
@@ -81,7 +83,9 @@ class _Mark:
 
 @dataclass(slots=True)
 class _Act:
-    """A named person does something about a finding: closes it, accepts it, says that its remedy has begun."""
+    """A named person does something about a finding: closes it, accepts it, says that its remedy
+    has begun.
+    """
 
     code: str
     finding: int
@@ -114,7 +118,8 @@ class Pipeline:
         self._clock = time.time() - _uptime()
         self._orderly = False
         self._begun = False  # what earlier boots left has been handed in
-        self._caught_up = False  # what happened while nobody watched has been judged: only then may anything end by quiet
+        # What happened while nobody watched has been judged: only then may anything end by quiet
+        self._caught_up = False
         self._former_boots: set[str] = set()
         self._shown = asyncio.Event()  # what is committed is on the board too
         self._shown.set()
@@ -126,7 +131,9 @@ class Pipeline:
         )  # faults that are observed, and of which no finding could be opened
 
     async def open(self, catalog: Catalog) -> None:
-        """Read what is remembered and fold in that the node may have booted since. Raises only LedgerNewer."""
+        """Read what is remembered and fold in that the node may have booted since. Raises only
+        LedgerNewer.
+        """
         remembered = await self.keeper.open()
         if remembered is not None:
             self.judge = Judge(catalog, remembered.memory)
@@ -148,7 +155,9 @@ class Pipeline:
         self.board.publish(self.judge)  # what is remembered is shown from the first answer on
 
     def _said(self) -> list[Entry]:
-        """What the keeper said of the ledger while it was opened, judged: stored together with what was rescued."""
+        """What the keeper said of the ledger while it was opened, judged: stored together with what
+        was rescued.
+        """
         said = [item for item in self._queue if isinstance(item, Batch)]
         self._queue.clear()
         self._queued = 0
@@ -160,7 +169,9 @@ class Pipeline:
         return ({one.boot_id for one in read} | {one.boot_id for one in seen}) - {self.boot_id}
 
     async def booted(self) -> None:
-        """Once what earlier boots left has been handed in: fold in that the node was booted since, if it was."""
+        """Once what earlier boots left has been handed in: fold in that the node was booted since,
+        if it was.
+        """
         self._begun = True
         await self.put(
             Batch(_OWN, self._boot(), Position(_OWN, self.boot_id, _RUNNING), again=True)
@@ -169,7 +180,8 @@ class Pipeline:
     def _boot(self) -> tuple[Event, ...]:
         if not self._former_boots:
             return ()
-        # Faults of this boot may have been printed before we ran: the boot came before them, and after all that was seen before it.
+        # Faults of this boot may have been printed before we ran: the boot came before them, and
+        # after all that was seen before it.
         began = time.time() - _uptime()
         at = min(
             time.time(),
@@ -218,7 +230,8 @@ class Pipeline:
         if not (
             batch.events or batch.runs or self._queue or self._busy or self._is_contradicted(batch)
         ):
-            # Nothing to judge and nothing before it: most batches are such, and need not wake the judge.
+            # Nothing to judge and nothing before it: most batches are such, and need not wake the
+            # judge.
             self._looked(batch)
             self._reached(batch.position)
             self.keeper.note(batch.position)
@@ -229,7 +242,9 @@ class Pipeline:
             await self._room.wait()
 
     async def store(self, batch: Batch) -> None:
-        """Hand in a batch, and wait until it is stored: somebody is told only then that it was heard."""
+        """Hand in a batch, and wait until it is stored: somebody is told only then that it was
+        heard.
+        """
         await self.put(batch)
         await self.stored()
 
@@ -265,15 +280,21 @@ class Pipeline:
     async def clear(
         self, finding: int, by: str, audit: Audit, *, replaced: bool = False
     ) -> Finding | None:
-        """Close a finding for a named person; `replaced`: because its device was. Returns it closed, and stored; None where it is not open."""
+        """Close a finding for a named person; `replaced`: because its device was. Returns it
+        closed, and stored; None where it is not open.
+        """
         return await self._act(CLEARED, finding, by, audit, replaced=replaced)
 
     async def begin_remedy(self, finding: int, by: str, audit: Audit) -> Finding | None:
-        """Somebody begins what a finding asks for. Returns it, and stored; None where it is not open."""
+        """Somebody begins what a finding asks for. Returns it, and stored; None where it is not
+        open.
+        """
         return await self._act(REMEDY_BEGUN, finding, by, audit)
 
     async def accept(self, finding: int, by: str, audit: Audit, seconds: float) -> Finding | None:
-        """A named person lives with a finding for so long; 0 ends that. Returns it, and stored; None where it is not open."""
+        """A named person lives with a finding for so long; 0 ends that. Returns it, and stored;
+        None where it is not open.
+        """
         return await self._act(
             ACCEPTED, finding, by, audit, fields={"until": audit.time + seconds if seconds else 0.0}
         )
@@ -298,7 +319,9 @@ class Pipeline:
         return unknown or bool(batch.calm and self.judge.contradicted_by(batch.source, batch.calm))
 
     def _reconcile(self, entry: Entry, batch: Batch) -> Entry:
-        """Make one event of each difference between what a look observed and what is open: a replay does the same."""
+        """Make one event of each difference between what a look observed and what is open: a replay
+        does the same.
+        """
         for event in batch.holding:
             fault = (event.component, event.code, event.simulated)
             if self.judge.accounts_for(event):
@@ -307,7 +330,10 @@ class Pipeline:
                 entry = self._judge(entry, self._observed_still(event))
                 if not self.judge.accounts_for(event):  # else there would be one in every round
                     self._not_opened.add(fault)
-                    said = f"observed, and no finding could be opened: {event.code} of {event.component.name}: {event.raw}"
+                    said = (
+                        f"observed, and no finding could be opened: {event.code} of"
+                        f" {event.component.name}: {event.raw}"
+                    )
                     entry = self._judge(entry, self._own_event("vitald/not_judged", {}, NODE, said))
         for finding in self.judge.contradicted_by(batch.source, batch.calm) if batch.calm else ():
             raw = f"{batch.source}: {finding.title}: not observed any more"
@@ -358,7 +384,9 @@ class Pipeline:
         )
 
     def wedged(self) -> bool:
-        """Whether something has waited to be judged, or is being judged, for too long: the watchdog is not fed then."""
+        """Whether something has waited to be judged, or is being judged, for too long: the watchdog
+        is not fed then.
+        """
         return bool(self._queue or self._busy) and time.monotonic() - self._progress > _WEDGED_S
 
     async def recatalogue(self, catalog: Catalog) -> None:
@@ -393,7 +421,9 @@ class Pipeline:
     async def _take(
         self, answers: list[Callable[[], None]], looked: list[Batch]
     ) -> tuple[list[Entry], int]:
-        """Judge what is queued, up to a transaction's worth; now and then the others get their turn."""
+        """Judge what is queued, up to a transaction's worth; now and then the others get their
+        turn.
+        """
         entries: list[Entry] = []
         taken = 0
         while self._queue and taken < _BATCH:
@@ -430,7 +460,9 @@ class Pipeline:
         return entries, taken
 
     async def close(self) -> None:
-        """Judge and store what is queued, then have the ledger let go of. Within a second or so, or not at all."""
+        """Judge and store what is queued, then have the ledger let go of. Within a second or so, or
+        not at all.
+        """
         batches = [item for item in self._queue if isinstance(item, Batch)]
         entries = [
             self._whole(self._judge(Entry(position=batch.position, runs=batch.runs), *batch.events))
@@ -442,7 +474,9 @@ class Pipeline:
         await self.keeper.close()
 
     async def _wait(self) -> None:
-        """Until something is queued, something ends by itself, or the ledger is to be tried again."""
+        """Until something is queued, something ends by itself, or the ledger is to be tried
+        again.
+        """
         if self._queue:
             await asyncio.sleep(0)
             return
@@ -472,7 +506,9 @@ class Pipeline:
         return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions))
 
     def _whole(self, entry: Entry) -> Entry:
-        """With what judging it changed beside the findings; once, when all of it has been judged."""
+        """With what judging it changed beside the findings; once, when all of it has been
+        judged.
+        """
         return replace(entry, changes=self.judge.take_changes())
 
     def _acted(self, item: _Act) -> tuple[Entry, Finding | None]:
@@ -492,7 +528,8 @@ class Pipeline:
             for name, said in (("drill", meant.simulated), ("shadow", meant.shadow))
             if said
         }
-        # It was done when it was asked for: what happened since is not dealt with. The clock may have been set back meanwhile.
+        # It was done when it was asked for: what happened since is not dealt with. The clock may
+        # have been set back meanwhile.
         said, at = f"{item.by}: {item.audit.reason}", min(item.audit.time, time.time())
         events = [self._own_event(item.code, fields, meant.component, said, at)]
         if item.replaced and not meant.simulated:
@@ -533,7 +570,9 @@ class Pipeline:
             self._shown.set()
 
     async def show_committed(self) -> None:
-        """Returns once all that can be read of the ledger is on the board too; where the disk hangs, after half a second."""
+        """Returns once all that can be read of the ledger is on the board too; where the disk
+        hangs, after half a second.
+        """
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._shown.wait(), _SHOWN_S)
 
@@ -549,7 +588,9 @@ class Pipeline:
                 del self._ended[next(iter(self._ended))]
 
     def adopt(self, remembered: Remembered) -> Entry:
-        """Take up what the ledger remembers after all: it was out of reach at the start. Returns what that changed."""
+        """Take up what the ledger remembers after all: it was out of reach at the start. Returns
+        what that changed.
+        """
         entry = self._whole(Entry(transitions=tuple(self.judge.adopt(remembered.memory))))
         self._former_boots = self._boots_in(remembered)
         last = next(
@@ -581,7 +622,9 @@ class Pipeline:
 
 
 def _uptime() -> float:
-    """Seconds since the boot, those in suspend included: nobody can step it, and it goes on as the wall clock does."""
+    """Seconds since the boot, those in suspend included: nobody can step it, and it goes on as the
+    wall clock does.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

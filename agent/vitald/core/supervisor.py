@@ -1,12 +1,15 @@
 """
 The supervisor: sources are read for ever.
 
-Owns     starting a source again with back-off when it fails, and when it neither looks nor fails; what is said of that.
-Refuses  what a source watches: silence of what it reads is the source's to tell, and the board's to show.
+Owns     starting a source again with back-off when it fails, and when it neither looks nor fails;
+         what is said of that.
+Refuses  what a source watches: silence of what it reads is the source's to tell, and the board's to
+         show.
 
-Everything that a source may wait for has a deadline of its own (`lane`), so one that hands in nothing at all for several times its
-deadline hangs through a fault of ours. It is cancelled and started again; only where even that is of no avail, systemd's watchdog
-goes hungry and restarts the daemon.
+Everything that a source may wait for has a deadline of its own (`lane`), so one that hands in
+nothing at all for several times its deadline hangs through a fault of ours. It is cancelled and
+started again; only where even that is of no avail, systemd's watchdog goes hungry and restarts the
+daemon.
 """
 
 from __future__ import annotations
@@ -28,14 +31,18 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("supervisor")
 _BACKOFF = Backoff(1.0, 60.0)
 _DEADLINES = 3.0  # of silence, until a source counts as hanging
 _LEAST_S = 60.0
-_PAST_S = 150.0  # what happened before the start: a batch may take half a minute, and a look at a cold disk as long again
+# What happened before the start: a batch may take half a minute, and a look at a cold disk as long
+# again
+_PAST_S = 150.0
 _CANCEL_S = 15.0  # for a source that was cancelled
 _STEP_S = 10.0
 
 
 @dataclass(slots=True)
 class _Reading:
-    """A source that is being read. `ours`: what it handed in waits to be judged, and it for that."""
+    """A source that is being read. `ours`: what it handed in waits to be judged, and it for
+    that.
+    """
 
     scope: anyio.CancelScope
     most_s: float
@@ -52,8 +59,10 @@ class Supervisor:
         self._checked = time.monotonic()
 
     def check(self) -> str:
-        """Cancel what hangs; to be called every few seconds. The name of a source that does so and cannot be cancelled, or nothing: only a
-        new process helps there. Time in which we did not run ourselves, as after SIGSTOP, is no silence of theirs."""
+        """Cancel what hangs; to be called every few seconds. The name of a source that does so and
+        cannot be cancelled, or nothing: only a new process helps there. Time in which we did not
+        run ourselves, as after SIGSTOP, is no silence of theirs.
+        """
         now = time.monotonic()
         passed, self._checked = min(now - self._checked, _STEP_S), now
         stuck = ""
@@ -87,7 +96,9 @@ class Supervisor:
             )
 
     async def read(self, source: Source) -> None:
-        """A source, for ever: what fails is shown, said as a finding, and started again with back-off."""
+        """A source, for ever: what fails is shown, said as a finding, and started again with
+        back-off.
+        """
         failures = 0  # in succession
         while True:
             try:

@@ -1,13 +1,15 @@
 """
 Who has the accelerators' device files open, and which processes are steps of Slurm jobs.
 
-Owns     one table of a node's processes, cheap enough to be brought up to date several times a second.
+Owns     one table of a node's processes, cheap enough to be brought up to date several times a
+         second.
 Refuses  whose work counts: that is the idle detector's.
 
-Kernel threads are recognised once. Tables of open files, which cost the most, are read at each look for young processes and
-else every two seconds, and the longer one takes the more seldom. Nothing is asked of a process that needs its memory (its command line,
-its environment) unless it holds a device or a step: one that is stuck in the driver may block whoever asks.
-Source: proc(5), pid_namespaces(7).
+Kernel threads are recognised once. Tables of open files, which cost the most, are read at each look
+for young processes and else every two seconds, and the longer one takes the more seldom. Nothing is
+asked of a process that needs its memory (its command line, its environment) unless it holds a
+device or a step: one that is stuck in the driver may block whoever asks. Source: proc(5),
+pid_namespaces(7).
 """
 
 from __future__ import annotations
@@ -25,14 +27,16 @@ from vitald.collectors.small_files import names, presentable, read
 from vitald.diagnostics.harmless import Running
 from vitald.text import join_first
 
-# Device files that only those who use a device have open. /dev/nvidiactl and the two capabilities of MIG's management are everybody's.
+# Device files that only those who use a device have open. /dev/nvidiactl and the two capabilities
+# of MIG's management are everybody's.
 _DEVICE = r"(nvidia(?:[0-9]+|-uvm|-caps/nvidia-cap(?:[3-9]|[0-9]{2,}))|neuron[0-9]+)"
 
 _OUR_MARK = b"VITALD_RUN="  # in the environment of what a run of ours starts
 
 _STEPD = "slurmstepd"
 _STEP = re.compile(r"slurmstepd: \[([0-9]+)")
-_KEEPER = "infinity"  # `slurmstepd infinity` holds the cgroup of all steps for as long as slurmd runs: no job
+# `slurmstepd infinity` holds the cgroup of all steps for as long as slurmd runs: no job
+_KEEPER = "infinity"
 
 _INIT = 1
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
@@ -96,13 +100,15 @@ class Table:
     def __init__(self, procfs: Path, dev: Path, proven: Callable[[str], bool] = is_device) -> None:
         self._procfs = str(procfs)
         self._proven = proven
-        # `/srv/image/dev/nvidia0`: of one that only changed its root. ` (deleted)`: the file was made anew meanwhile.
+        # `/srv/image/dev/nvidia0`: of one that only changed its root. ` (deleted)`: the file was
+        # made anew meanwhile.
         self._device = re.compile(
             rf"(?:{re.escape(str(dev))}|.*/dev)/{_DEVICE}(?: \(deleted\))?", re.DOTALL
         )
         self._seen: dict[int, _Seen] = {}
         self._begun = False
-        self.outside = False  # processes of other containers may use the devices, and their numbers mean others here
+        # Processes of other containers may use the devices, and their numbers mean others here
+        self.outside = False
         self.veiled = False  # those of other users are not even listed
 
     def scan(self, now: float) -> None:
@@ -138,7 +144,9 @@ class Table:
 
     @property
     def hidden(self) -> int:
-        """How many processes could not be looked at. The node's first one uses no device, and may be closed to root itself."""
+        """How many processes could not be looked at. The node's first one uses no device, and may
+        be closed to root itself.
+        """
         return sum(seen.hidden for pid, seen in self._seen.items() if pid != _INIT)
 
     def idle(self, pid: int) -> bool:
@@ -171,7 +179,9 @@ class Table:
         return Running(name, owner, path, file_owner)
 
     def lineage(self, pid: int) -> Iterator[tuple[int, str]]:
-        """A process, its parent, and so on, each with its name, which is empty where it has ended."""
+        """A process, its parent, and so on, each with its name, which is empty where it has
+        ended.
+        """
         for _ in range(_PARENTS_MOST):
             found = self.stat(pid)
             yield pid, found.name if found is not None else ""
@@ -204,7 +214,8 @@ class Table:
         own = f"{self._procfs}/self"
         self.veiled = Path(own).exists() and not os.access(f"{self._procfs}/1/stat", os.R_OK)
         try:
-            self.outside = os.readlink(f"{own}/ns/pid") != _HOST_PIDS  # noqa: PTH115  # it names no file
+            # It names no file.
+            self.outside = os.readlink(f"{own}/ns/pid") != _HOST_PIDS  # noqa: PTH115
         except OSError:
             self.outside = False  # a tree that was laid out
 
@@ -228,7 +239,9 @@ class Table:
                 )
                 if (
                     found.state == "Z"
-                ):  # its first thread has ended; others may go on, such as one that is stuck in the driver
+                    # Its first thread has ended; others may go on, such as one that is stuck in the
+                    # driver
+                ):
                     files = self._open_files_of_threads(pid) if found.threads > 1 else (False, ())
         seen.hidden, seen.devices = files
         wait = (
@@ -246,7 +259,8 @@ class Table:
                     if count == _FILES_MOST:
                         return True, tuple(sorted(found))
                     try:
-                        path = os.readlink(folder + entry.name)  # noqa: PTH115  # a Path for each costs as much as the rest
+                        # A Path for each costs as much as the rest.
+                        path = os.readlink(folder + entry.name)  # noqa: PTH115
                     except (FileNotFoundError, ProcessLookupError):
                         continue  # closed meanwhile
                     if "/nvidia" in path or "/neuron" in path:

@@ -1,12 +1,15 @@
 """
 Diagnostics: who runs what, and when; one run at a time on a node.
 
-    schedule, findings, a person  ──►  what waits  ──►  idle devices  ──►  a check  ──►  events, and the run with what was printed
+    schedule, findings, a person  ──►  what waits  ──►  idle devices  ──►  a check  ──►  events, and
+    the run with what was printed
 
-Owns     what was asked for and waits, the run under way, that it makes room for work, and what earlier runs found.
+Owns     what was asked for and waits, the run under way, that it makes room for work, and what
+         earlier runs found.
 Refuses  knowing programs (the checks do), judging, and who may ask.
 
-To the rest of the daemon it is a source: its batches carry the runs and their events, its position what must be found twice.
+To the rest of the daemon it is a source: its batches carry the runs and their events, its position
+what must be found twice.
 """
 
 from __future__ import annotations
@@ -76,7 +79,9 @@ class _Current:
 
 @dataclass(slots=True)
 class _Ended:
-    """A run that is to be told. `batch` once that was tried: it is told again with the same events, and never twice."""
+    """A run that is to be told. `batch` once that was tried: it is told again with the same events,
+    and never twice.
+    """
 
     run: Run
     cut: bool
@@ -105,7 +110,9 @@ class Diagnostics:
         count: Callable[[Run], None],
         stored: Callable[[], Awaitable[None]],
     ) -> None:
-        """`count` is told of each run that has ended; `stored` returns once all that was handed in is in the ledger, and shown."""
+        """`count` is told of each run that has ended; `stored` returns once all that was handed in
+        is in the ledger, and shown.
+        """
         self.checks = checks
         self.missing: Mapping[
             str, str
@@ -169,7 +176,9 @@ class Diagnostics:
 
     @property
     def last(self) -> dict[tuple[str, int], Run]:
-        """The last run of each check and level; one that was taken out of the line only where there is no other."""
+        """The last run of each check and level; one that was taken out of the line only where there
+        is no other.
+        """
         return {
             key: next((run for run in reversed(runs) if not _never_begun(run)), runs[-1])
             for key, runs in self._past.items()
@@ -177,7 +186,9 @@ class Diagnostics:
 
     @property
     def blocked(self) -> str:
-        """Why nothing that needs idle devices may run now, as far as is known: who uses them is looked for only while something waits."""
+        """Why nothing that needs idle devices may run now, as far as is known: who uses them is
+        looked for only while something waits.
+        """
         return (
             self._held() or ", ".join(f"job {job}" for job in self._announced()[:3]) or self._in_use
         )
@@ -259,7 +270,9 @@ class Diagnostics:
         return self._enqueue(ask, first=True)
 
     def cancel(self, run_id: str | None, by: str, reason: str) -> Going | None:
-        """End a run, or forget one that waits; the one that runs where `run_id` is None. None where there is no such run."""
+        """End a run, or forget one that waits; the one that runs where `run_id` is None. None where
+        there is no such run.
+        """
         said = f"cancelled by {by}: {reason}"
         current = self._under_way()
         if current is not None and run_id in (None, current.going.id):
@@ -272,7 +285,9 @@ class Diagnostics:
         return None
 
     async def ended(self, run_id: str) -> Run:
-        """A run, once it has ended and is stored. Raises KeyError for one that is neither going nor one of the last."""
+        """A run, once it has ended and is stored. Raises KeyError for one that is neither going nor
+        one of the last.
+        """
         waited = self._waited.get(run_id)
         if waited is not None:
             return await asyncio.shield(waited)
@@ -281,11 +296,15 @@ class Diagnostics:
         raise KeyError(run_id)
 
     def lately(self, run_id: str) -> Run | None:
-        """One of the last runs, with what was printed: the ledger may not have it yet, or be out of reach."""
+        """One of the last runs, with what was printed: the ledger may not have it yet, or be out of
+        reach.
+        """
         return next((run for run in self._lately if run.id == run_id), None)
 
     async def job_begins(self, job: str) -> None:
-        """Work begins: what would hurt it makes room. Returns when the devices are free, or after a time."""
+        """Work begins: what would hurt it makes room. Returns when the devices are free, or after a
+        time.
+        """
         self._coming[job] = time.monotonic()
         self._make_room(f"job {job}")
         if self._current is not None and self._current.room_for:
@@ -296,7 +315,9 @@ class Diagnostics:
         self._wake.set()
 
     async def let_go(self) -> None:
-        """The devices are about to be released: nothing of ours may hold them, nor begin until the release has."""
+        """The devices are about to be released: nothing of ours may hold them, nor begin until the
+        release has.
+        """
         self._letting_go = time.monotonic()
         current = self._under_way()
         if current is not None:
@@ -304,7 +325,9 @@ class Diagnostics:
             await self._over(current)
 
     def untold(self) -> list[Batch]:
-        """What has ended and was not handed in: for the daemon's end, when nobody reads the source any more."""
+        """What has ended and was not handed in: for the daemon's end, when nobody reads the source
+        any more.
+        """
         return [self._batch_of(one) for one in self._untold if one.batch is None]
 
     def close(self) -> None:
@@ -396,7 +419,9 @@ class Diagnostics:
             log.error(event, error=f"{type(error).__name__}: {error}", effect=effect)
 
     def _batch_of(self, ended: _Ended) -> Batch:
-        """A run with its events. A fault of ours in making them must not hold up what comes after it."""
+        """A run with its events. A fault of ours in making them must not hold up what comes after
+        it.
+        """
         run, before = ended.run, self._seen.memory
         try:
             made = events.events_of(
@@ -411,7 +436,10 @@ class Diagnostics:
         except Exception as error:
             log.exception("diagnostic_not_judged", id=run.id)
             self._seen = events.Seen.recall(before)
-            said = f"{type(error).__name__} while telling what {run.id} found: vitald diag show {run.id}"
+            said = (
+                f"{type(error).__name__} while telling what {run.id} found: vitald diag show"
+                f" {run.id}"
+            )
             made = [
                 events.ran(run, self._facts),
                 self._facts.event("vitald/not_judged", NODE, {}, said),
@@ -512,7 +540,9 @@ class Diagnostics:
                 self._drop(one, f"finding #{number} is over")
 
     def _want(self, ask: Ask) -> None:
-        """Unless it is in line already, or more of it that need not wait: what waits for idle devices may do so for days."""
+        """Unless it is in line already, or more of it that need not wait: what waits for idle
+        devices may do so for days.
+        """
         more = [
             one
             for one in self.going
@@ -669,9 +699,11 @@ class Diagnostics:
         return uses
 
     async def _compute(self, *, testing: bool) -> Mapping[str, Sequence[float]]:
-        """Who computes, asked of the driver now: before a run each time, while one has the devices once a second.
+        """Who computes, asked of the driver now: before a run each time, while one has the devices
+        once a second.
 
-        A driver that is slow to answer under a run's load says nothing of other work: its last answer stands.
+        A driver that is slow to answer under a run's load says nothing of other work: its last
+        answer stands.
         """
         if not testing:
             return await self._node.compute_now(_DRIVER_S)
@@ -727,7 +759,8 @@ class Diagnostics:
             if watch is not None:
                 watch.cancel()
         if current.cut:
-            # What a program says when it is ended says nothing of the hardware. Who cancels does not want it back at once.
+            # What a program says when it is ended says nothing of the hardware. Who cancels does
+            # not want it back at once.
             wanted = current.room_for or current.stopped == _STOPPED
             report = Report(
                 outcome=Outcome.INCONCLUSIVE,

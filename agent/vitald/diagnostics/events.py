@@ -4,8 +4,8 @@ What a run means, as events.
 Owns     which component a fault is of, what is confirmed by a second run, what a pass ends.
 Refuses  deciding what to do about it: the catalogue rules, the judge decides.
 
-A run without a verdict (it made room, was ended, could not look) changes nothing: of what it complains of only that which says why
-it could not look is told.
+A run without a verdict (it made room, was ended, could not look) changes nothing: of what it
+complains of only that which says why it could not look is told.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Once:
 
 @dataclass(slots=True)
 class Seen:
-    """What the runs before this one found, to be remembered: for a fault to be found twice, and for runs that come to nothing."""
+    """What the runs before this one found, to be remembered: for a fault to be found twice, and for
+    runs that come to nothing.
+    """
 
     once: set[Once] = field(default_factory=set)
     vain: dict[str, int] = field(
@@ -225,7 +227,9 @@ def _fields(fault: Fault) -> Fields:
 
 
 def _tested(run: Run, places: Places) -> AbstractSet[Component] | None:
-    """The GPUs that were tested; None where they were all of them, or nothing says that they were not."""
+    """The GPUs that were tested; None where they were all of them, or nothing says that they were
+    not.
+    """
     report = run.report
     if run.ask.gpus:
         indexes = set(run.ask.gpus)
@@ -244,7 +248,9 @@ def _tested(run: Run, places: Places) -> AbstractSet[Component] | None:
 def _remember(
     run: Run, seen: Seen, found: Collection[Once], tested: Collection[str] | None
 ) -> None:
-    """What a run could have found again and did not is forgotten: at this level, of these devices, by a test that was carried out."""
+    """What a run could have found again and did not is forgotten: at this level, of these devices,
+    by a test that was carried out.
+    """
     carried_out = {
         test.name
         for test in run.report.tests
@@ -275,7 +281,9 @@ def _remember(
 def _culprits(
     run: Run, facts: Facts, common: Fields, places: Places, opened: Iterable[Finding]
 ) -> list[Event]:
-    """A failed diagnostic counts in the record of each device that is to blame: once, as long as what it found stands."""
+    """A failed diagnostic counts in the record of each device that is to blame: once, as long as
+    what it found stands.
+    """
     if run.report.outcome is not Outcome.FAIL:
         return []
     standing = {(one.component, one.code) for one in opened if not (one.simulated or one.shadow)}

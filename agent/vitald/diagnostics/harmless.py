@@ -1,11 +1,13 @@
 """
-Programs that hold devices and are no work: by where they are and whose they are, as anybody may take a name.
+Programs that hold devices and are no work: by where they are and whose they are, as anybody may
+take a name.
 
 Owns     the list, what a configuration may add to it, and when a process is one of them.
 Refuses  procfs: the table of processes says what a process runs, and for whom.
 
-Where a process's program cannot be looked at, which takes rights that the service does not have, its name counts only for
-an account of the system's: a user can name a process as he likes, but not run it for another account.
+Where a process's program cannot be looked at, which takes rights that the service does not have,
+its name counts only for an account of the system's: a user can name a process as he likes, but not
+run it for another account.
 """
 
 from __future__ import annotations
@@ -25,13 +27,17 @@ class Running:
     owner: int | None = None
     path: str = ""
     file_owner: int | None = (
-        None  # of the program's file: a user may put his own in that place, in a mount namespace of his own
+        # Of the program's file: a user may put his own in that place, in a mount namespace of his
+        # own
+        None
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`path`: as a package or image has it, by `source`. What lies in /usr/sbin counts in /usr/bin too, and the other way round."""
+    """`path`: as a package or image has it, by `source`. What lies in /usr/sbin counts in /usr/bin
+    too, and the other way round.
+    """
 
     path: str
     what: str
@@ -162,10 +168,12 @@ PROGRAMS = (
         "aws/amazon-cloudwatch-agent, its RPM",
     ),
 )
-# The driver lists them as if they computed. Whatever else it lists is work, though it were a monitor.
+# The driver lists them as if they computed. Whatever else it lists is work, though it were a
+# monitor.
 LISTED = ("/usr/bin/nvidia-cuda-mps-control", "/usr/bin/nvidia-cuda-mps-server")
 # The host engine starts it, so neither it nor what it starts descends from us.
-# Source: NVIDIA/DCGM, modules/diag/DcgmDiagManager.cpp of 4.x and 3.x; dcgmi: the package datacenter-gpu-manager.
+# Source: NVIDIA/DCGM, modules/diag/DcgmDiagManager.cpp of 4.x and 3.x; dcgmi: the package
+# datacenter-gpu-manager.
 TESTS = (
     "/usr/libexec/datacenter-gpu-manager-4/nvvs",
     "/usr/share/nvidia-validation-suite/nvvs",

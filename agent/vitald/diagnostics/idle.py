@@ -9,9 +9,10 @@ The idle detector: whether anybody uses the accelerators, or work holds the node
 Owns     the evidence, and since when there has been none. What cannot be told counts as use.
 Refuses  threads and deadlines (a look may block as long as /proc does), and what follows from it.
 
-Three kinds of evidence overlap on purpose: files show at once who came, but only to those who may look at other users' processes;
-the driver's list shows all containers' processes, and is asked for before each look; and a job may hold a node without touching a
-device yet. Source: proc(5), cgroups(7).
+Three kinds of evidence overlap on purpose: files show at once who came, but only to those who may
+look at other users' processes; the driver's list shows all containers' processes, and is asked for
+before each look; and a job may hold a node without touching a device yet. Source: proc(5),
+cgroups(7).
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class IdleContext:
     memory: Mapping[str, float] = field(
         default_factory=dict
     )  # bytes in use on each Neuron device, likewise
-    # A run of ours has the devices: only what is known to be somebody else's counts, and memory, which has no owner, does not.
+    # A run of ours has the devices: only what is known to be somebody else's counts, and memory,
+    # which has no owner, does not.
     testing: bool = False
 
 
@@ -142,7 +144,8 @@ class IdleDetector:
         proven: Callable[[str], bool] = is_device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`own`: processes that, with all that descend from them, do not count. `ignored`: paths of more programs that are no work.
+        """`own`: processes that, with all that descend from them, do not count. `ignored`: paths of
+        more programs that are no work.
 
         `accounts`: the user ids that no ordinary user has.
         """
@@ -214,7 +217,9 @@ class IdleDetector:
                 yield self._named(Kind.PROCESS, holder.pid, holder.words, holder.devices[0])
 
     def _by_driver(self, compute: Mapping[str, Sequence[float]]) -> Iterator[Use]:
-        """What the driver says. What it said was true when it was asked: who has ended, or let go since, is out."""
+        """What the driver says. What it said was true when it was asked: who has ended, or let go
+        since, is out.
+        """
         table = self._table
         for gpu, pids in compute.items():
             for pid in map(int, pids):
@@ -248,7 +253,9 @@ class IdleDetector:
     def _not_known(
         self, compute: Mapping[str, object], memory: Mapping[str, object]
     ) -> Iterator[Use]:
-        """Where not all processes can be looked at, the driver must have answered for every device."""
+        """Where not all processes can be looked at, the driver must have answered for every
+        device.
+        """
         why = self._table.blind
         if not why:
             return
@@ -256,7 +263,10 @@ class IdleDetector:
         for what, pattern, said in (("GPUs", _GPU, compute), ("Neuron devices", _NEURON, memory)):
             there = sum(pattern.fullmatch(name) is not None for name in files)
             if len(said) < there:
-                words = f"{why}, and the driver does not say who uses {there - len(said)} of {there} {what}"
+                words = (
+                    f"{why}, and the driver does not say who uses {there - len(said)} of {there}"
+                    f" {what}"
+                )
                 yield Use(kind=Kind.UNKNOWN, words=f"not known: {words}")
 
     def _ours(self, pid: int) -> bool:
@@ -305,7 +315,9 @@ def _folders(folder: str) -> list[str]:
 
 
 def _populated(job: str) -> bool:
-    """Whether processes are left in a job's cgroup; empty ones stay behind at times. What cannot be read counts."""
+    """Whether processes are left in a job's cgroup; empty ones stay behind at times. What cannot be
+    read counts.
+    """
     with suppress(OSError):
         return "populated 0" not in read(f"{job}/cgroup.events")
     folders = [job]

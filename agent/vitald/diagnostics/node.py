@@ -1,7 +1,9 @@
 """
-What diagnostics must know of the node: what is wrong, which GPU is which, who is at work, whether the devices are released.
+What diagnostics must know of the node: what is wrong, which GPU is which, who is at work, whether
+the devices are released.
 
-Owns     that a tool's GPU number is the right component: by serial number where the tool says it, else by the driver's order.
+Owns     that a tool's GPU number is the right component: by serial number where the tool says it,
+         else by the driver's order.
 Refuses  changing anything.
 """
 
@@ -24,7 +26,9 @@ PAST = 10  # runs of each check and level: as many as the schedule looks back on
 
 
 class Node:
-    """Reads the board and the inventory. `released`: who asked us to let go of the devices, in words."""
+    """Reads the board and the inventory. `released`: who asked us to let go of the devices, in
+    words.
+    """
 
     def __init__(
         self,
@@ -34,7 +38,9 @@ class Node:
         released: Callable[[], str],
         work: Callable[[float], Awaitable[Mapping[str, Sequence[float]] | None]] | None = None,
     ) -> None:
-        """`work` asks the driver who is at work, within so many seconds; None where no driver is asked."""
+        """`work` asks the driver who is at work, within so many seconds; None where no driver is
+        asked.
+        """
         self._work = work
         self._board = board
         self._inventory = inventory
@@ -50,7 +56,9 @@ class Node:
         return self._board.clears(finding)
 
     def gpu(self, index: int, serial: str = "") -> Component | None:
-        """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus keeps its number until a reboot."""
+        """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus
+        keeps its number until a reboot.
+        """
         readings = {
             one.component: one
             for one in self._board.readings.get(NVML, ())
@@ -66,11 +74,14 @@ class Node:
         found = known[index] if 0 <= index < len(known) else None
         ours = readings[found].values.get("serial") if found in readings else None
         if serial and ours and ours != serial:
-            return None  # the tool counts otherwise than the driver does now: better none than another one
+            # The tool counts otherwise than the driver does now: better none than another one
+            return None
         return found
 
     def gpus(self) -> Set[Component]:
-        """All that are here, or should be: on PCI, known to the driver, or with something wrong that is not over."""
+        """All that are here, or should be: on PCI, known to the driver, or with something wrong
+        that is not over.
+        """
         read = {one.component for one in self._board.readings.get(NVML, ())}
         ill = {one.component for one in self._board.findings if not one.simulated}
         return {
@@ -90,7 +101,9 @@ class Node:
         }
 
     def compute(self) -> Mapping[str, Sequence[float]]:
-        """Process ids at work on each GPU that answered lately, as the driver says: it sees into other containers."""
+        """Process ids at work on each GPU that answered lately, as the driver says: it sees into
+        other containers.
+        """
         pids = (
             (one.component.name, one.values.get("process_pids"))
             for one in self._board.present(NVML)
@@ -98,7 +111,9 @@ class Node:
         return {name: told for name, told in pids if isinstance(told, tuple)}
 
     async def compute_now(self, seconds: float) -> Mapping[str, Sequence[float]]:
-        """The same, asked for now. Raises asyncio.TimeoutError where the driver does not answer in time."""
+        """The same, asked for now. Raises asyncio.TimeoutError where the driver does not answer in
+        time.
+        """
         told = await self._work(seconds) if self._work is not None else None
         return self.compute() if told is None else told
 

@@ -2,12 +2,13 @@
 Running a program so that it really ends, and everything that it started with it.
 
 Owns     its deadline, ending it, and what is kept of its output.
-Refuses  what the output means; which program runs when; processes that others started for it, such as DCGM's engine (`leftovers`
-         finds those).
+Refuses  what the output means; which program runs when; processes that others started for it, such
+         as DCGM's engine (`leftovers` finds those).
 
-SIGTERM first, for `dcgmi` then has the engine stop what runs there; SIGKILL after a grace. A child that it leaves behind is ended, too,
-also after a normal exit. The program is reaped last: until then its number, which is also its group's and session's, is nobody else's.
-What cannot be ended, because it hangs in the kernel or is another user's, is named, and left.
+SIGTERM first, for `dcgmi` then has the engine stop what runs there; SIGKILL after a grace. A child
+that it leaves behind is ended, too, also after a normal exit. The program is reaped last: until
+then its number, which is also its group's and session's, is nobody else's. What cannot be ended,
+because it hangs in the kernel or is another user's, is named, and left.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Programs:
         self._task: asyncio.Task[Output] | None = None
 
     async def execute(self, command: Command) -> Output:
-        """Run it to its end. Whoever is cancelled while waiting for this gets that only when nothing is left of it, within about a second."""
+        """Run it to its end. Whoever is cancelled while waiting for this gets that only when
+        nothing is left of it, within about a second.
+        """
         if self._task is not None and not self._task.done():
             raise RuntimeError("one program at a time")
         program = self._program = _Program(command, self._procfs, self._most_bytes)
@@ -72,8 +75,9 @@ class Programs:
             raise
 
     def cancel(self, why: str, grace_s: float | None = None) -> None:
-        """End the program that runs, if any: SIGTERM now, SIGKILL after the grace, the command's own where none is given. Again with a
-        shorter one: sooner."""
+        """End the program that runs, if any: SIGTERM now, SIGKILL after the grace, the command's
+        own where none is given. Again with a shorter one: sooner.
+        """
         if self._program is not None:
             self._program.end(Ended.CANCELLED, why, grace_s)
 
@@ -156,7 +160,10 @@ class _Program:
             self._given_up = self._started is None
         if self._given_up:
             task.cancel()
-            return f"{self._name} does not start within {self._loop.time() - self._began:.1f} s: does the disk that it is on answer?"
+            return (
+                f"{self._name} does not start within {self._loop.time() - self._began:.1f} s: does"
+                " the disk that it is on answer?"
+            )
         self._watch()
         return ""
 
@@ -194,7 +201,9 @@ class _Program:
         return await self._clear()
 
     async def _clear(self) -> list[Process]:
-        """End what is left, the program itself among it where it was killed. Returns what does not end."""
+        """End what is left, the program itself among it where it was killed. Returns what does not
+        end.
+        """
         began = self._loop.time()
         killing: float | None = None
         number: int | None = (
@@ -218,7 +227,9 @@ class _Program:
             await self._pause(_AGAIN_S)
 
     async def _sweep(self, number: int | None) -> list[Process]:
-        """Look for all that comes from it and still lives, and send that a signal. Nothing where processes cannot be looked at."""
+        """Look for all that comes from it and still lives, and send that a signal. Nothing where
+        processes cannot be looked at.
+        """
         assert self._started is not None
         try:
             return await self._lane.call(

@@ -1,12 +1,13 @@
 """
 From a suspicion to a diagnostic: which run the open findings ask for.
 
-An unknown Xid, a trend, a test that failed once: what would settle it is a diagnostic that passes at the level that its entry of
-the catalogue names. The ladder goes there step by step, from level 1 on, and not beyond what may run without a person.
-A fault that must be confirmed is tested again, at level 2 at least, when nobody uses the node.
+An unknown Xid, a trend, a test that failed once: what would settle it is a diagnostic that passes
+at the level that its entry of the catalogue names. The ladder goes there step by step, from level 1
+on, and not beyond what may run without a person. A fault that must be confirmed is tested again, at
+level 2 at least, when nobody uses the node.
 
-It comes to an end: what a diagnostic found itself asks for no other once it was tested twice, and what comes back although a
-diagnostic passed has its device loaded once a day and no more.
+It comes to an end: what a diagnostic found itself asks for no other once it was tested twice, and
+what comes back although a diagnostic passed has its device loaded once a day and no more.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def _of(finding: Finding, clears: Clears, past: Past, most: int) -> Ask | None:
         return None
     if _unconfirmed(finding):
         level = max(2, _found_at(finding))
-        # Seen first at the end of the run that found it: any run since then has answered, also where the finding's fields do not say so.
+        # Seen first at the end of the run that found it: any run since then has answered, also
+        # where the finding's fields do not say so.
         if any(
             _settled(runs, finding.since)
             for (name, at), runs in past.items()
@@ -130,7 +132,9 @@ def _found_at(finding: Finding) -> int:
 
 
 def _settled(runs: Sequence[Run], since: float) -> bool:
-    """Whether a run that came to something began after the finding was seen. The run that found it does not count."""
+    """Whether a run that came to something began after the finding was seen. The run that found it
+    does not count.
+    """
     return any(run.began > since and run.report.outcome in _SETTLES for run in runs)
 
 

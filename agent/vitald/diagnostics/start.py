@@ -1,5 +1,6 @@
 """
-Starting a diagnostic program: in a session of its own, with an environment that hides no device and knows of no job.
+Starting a diagnostic program: in a session of its own, with an environment that hides no device and
+knows of no job.
 
 Owns     the environment, and in words why a program does not start.
 Refuses  the loop: looking for a program and running it read a disk, which may hang.
@@ -24,7 +25,8 @@ from vitald.programs import FOLDERS
 
 _OOM_SCORE = "500"  # the daemon's is below 0, and a diagnostic is what the node can best do without
 
-# What the daemon's environment has for the daemon, a job's for its devices, or for a loader that changes what runs.
+# What the daemon's environment has for the daemon, a job's for its devices, or for a loader that
+# changes what runs.
 _DROPPED_PREFIXES = (
     *(
         "CUDA_",
@@ -120,7 +122,9 @@ def start(command: Command, procfs: Path) -> Started:
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """For a diagnostic: nothing that hides devices from it, that tells it of a job, or that is the daemon's own."""
+    """For a diagnostic: nothing that hides devices from it, that tells it of a job, or that is the
+    daemon's own.
+    """
     kept = {
         name: value
         for name, value in environment.items()
@@ -152,4 +156,7 @@ def _why(error: OSError | ValueError | IndexError, name: str, search: str) -> st
             if "/" in name
             else f"there is no {name} on PATH: {words}"
         )
-    return f"{presentable(found or name)} cannot be run: {_HINTS.get(error.errno or 0, 'the system refuses')}: {words}"
+    return (
+        f"{presentable(found or name)} cannot be run:"
+        f" {_HINTS.get(error.errno or 0, 'the system refuses')}: {words}"
+    )

@@ -1,10 +1,12 @@
 """
 A run as SageMaker HyperPod's agents write it, for those who search logs for that.
 
-Owns     the DCGM summary line, and the lines of the deep health check's log with the file that they go to.
+Owns     the DCGM summary line, and the lines of the deep health check's log with the file that they
+         go to.
 Refuses  anything of its own: what these lines cannot say is in the ledger and the metrics.
 
-A run without a verdict has no summary: the line knows only flags, and two flags that are false read as a pass.
+A run without a verdict has no summary: the line knows only flags, and two flags that are false read
+as a pass.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _LINKS = (
     "nccom",
     "nccl",
 )  # what they measure is held against what the site expects
-# Name in the line -> (the measure, what it is multiplied by). Bandwidth in Gbit/s, latency in microseconds.
+# Name in the line -> (the measure, what it is multiplied by). Bandwidth in Gbit/s, latency in
+# microseconds.
 _LOOPBACK = {
     "MaxBw": ("bandwidth_bytes_per_second", _GBIT),
     "AvgBw": ("bandwidth_average_bytes_per_second", _GBIT),
@@ -52,16 +55,19 @@ def line(run: Run) -> str:
         return ""
     devices = " ".join(map(_word, report.device_ids))
     return (
-        f"DCGM diagnostic health summary: dcgmCheckLevel: {run.ask.level} dcgmVersion: {_word(report.dcgm_version)} "
-        f"gpuDriverVersion: {_word(report.driver_version)}, gpuDeviceIds: [{devices}] "
-        f"replacementRequired: {_flag(report.replacement_required)} rebootRequired:{_flag(report.reboot_required)}"
+        f"DCGM diagnostic health summary: dcgmCheckLevel: {run.ask.level} dcgmVersion:"
+        f" {_word(report.dcgm_version)} gpuDriverVersion: {_word(report.driver_version)},"
+        f" gpuDeviceIds: [{devices}] replacementRequired: {_flag(report.replacement_required)}"
+        f" rebootRequired:{_flag(report.reboot_required)}"
     )
 
 
 def deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str, ...]:
-    """What a run adds to the deep health check's log, without newlines: the moment, the level and the text, with tabs between.
+    """What a run adds to the deep health check's log, without newlines: the moment, the level and
+    the text, with tabs between.
 
-    The record of a faulty instance alone is a JSON object with `level`, `ts` and `msg`, as AWS documents both.
+    The record of a faulty instance alone is a JSON object with `level`, `ts` and `msg`, as AWS
+    documents both.
     """
     lines = []
     if summary := line(run):
@@ -75,7 +81,8 @@ def deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str
             lines.append(
                 _failure(
                     run,
-                    f"Encountered FaultyInstance. Replace the Instance. {where} ERROR:{_detail(run)}",
+                    f"Encountered FaultyInstance. Replace the Instance. {where}"
+                    f" ERROR:{_detail(run)}",
                 )
             )
         else:
@@ -91,7 +98,9 @@ def deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str
 
 
 class DeepLog:
-    """The file of the deep health check's log. Others rotate it, so it is opened anew for each run. Blocks: for a lane."""
+    """The file of the deep health check's log. Others rotate it, so it is opened anew for each run.
+    Blocks: for a lane.
+    """
 
     def __init__(self, path: Path, region: str = "", instance_type: str = "") -> None:
         self.path = path
@@ -103,7 +112,9 @@ class DeepLog:
         self.append(deep_lines(run, self.region, self.instance_type))
 
     def append(self, lines: Iterable[str]) -> None:
-        """Never raises: a log that cannot be written is told of once, and again only after it could be."""
+        """Never raises: a log that cannot be written is told of once, and again only after it could
+        be.
+        """
         try:
             self._write("".join(f"{one}\n" for one in lines).encode())
         except OSError as error:
@@ -134,7 +145,9 @@ class DeepLog:
 
 
 def _loopback(run: Run) -> Iterable[tuple[str, str]]:
-    """An adapter each, by its name: with its figures, or where there are none with what was found."""
+    """An adapter each, by its name: with its figures, or where there are none with what was
+    found.
+    """
     if run.ask.check != "efa_loopback":
         return
     by_device: dict[str, dict[str, Measure]] = {}
@@ -152,7 +165,10 @@ def _loopback(run: Run) -> Iterable[tuple[str, str]]:
         found = f"Output summary is {figures}" if measures else _why(run)
         yield (
             "error" if bad else "info",
-            f"EFA Loopback check {'failed' if bad else 'passed'} for device: {_word(device)} . {found}",
+            (
+                f"EFA Loopback check {'failed' if bad else 'passed'} for device: {_word(device)} ."
+                f" {found}"
+            ),
         )
 
 
@@ -163,7 +179,9 @@ def _figure(measures: Mapping[str, Measure], name: str, factor: float) -> float:
 
 
 def _faulty(run: Run) -> bool:
-    """What that log calls faulty: the node is to be replaced, or a link is slower than the site expects. What must be found twice was."""
+    """What that log calls faulty: the node is to be replaced, or a link is slower than the site
+    expects. What must be found twice was.
+    """
     report = run.report
     slow = run.ask.check in _LINKS and any(map(_missed, report.measures))
     return report.replacement_required or (slow and _certain(run))
@@ -187,8 +205,14 @@ def _detail(run: Run) -> str:
 def _miss(measure: Measure) -> str:
     where = f" of {_word(measure.device)}" if measure.device else ""
     if measure.least is not None and measure.value < measure.least:
-        return f"{measure.name}{where}: expected at least {_plain(measure.least)}, measured {_plain(measure.value)}"
-    return f"{measure.name}{where}: expected at most {_plain(measure.most or 0.0)}, measured {_plain(measure.value)}"
+        return (
+            f"{measure.name}{where}: expected at least {_plain(measure.least)}, measured"
+            f" {_plain(measure.value)}"
+        )
+    return (
+        f"{measure.name}{where}: expected at most {_plain(measure.most or 0.0)}, measured"
+        f" {_plain(measure.value)}"
+    )
 
 
 def _plain(value: float) -> str:

@@ -1,7 +1,9 @@
 """
-A second witness: what rests on the text of a log is confirmed where another source tells of the same device.
+A second witness: what rests on the text of a log is confirmed where another source tells of the
+same device.
 
-Others repair a node for a confirmed finding only. Text can be forged; what vitald read itself cannot.
+Others repair a node for a confirmed finding only. Text can be forged; what vitald read itself
+cannot.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Confirmation:
     def confirm_findings(
         self, incident: Incident, event: Event, ruling: Ruling, *, opened: bool
     ) -> list[Transition]:
-        """What the event, or a confirmed finding of the incident, bears out. `opened`: the event opened a finding."""
+        """What the event, or a confirmed finding of the incident, bears out. `opened`: the event
+        opened a finding.
+        """
         speaks = event.trust is Trust.DAEMON
         if not (speaks or opened):
             return []
@@ -62,7 +66,9 @@ class Confirmation:
         return [one for one in unconfirmed if self._is_witness(own, ruling.asked, one, incident)]
 
     def _find_unconfirmed(self, incident: Incident) -> list[Finding]:
-        """Its findings that a second source may confirm. What stands for many may stand for text, too."""
+        """Its findings that a second source may confirm. What stands for many may stand for text,
+        too.
+        """
         return [
             one
             for one in self._state.findings.of_incident(incident.id)
@@ -70,7 +76,9 @@ class Confirmation:
         ]
 
     def _find_witness(self, finding: Finding, incident: Incident) -> str:
-        """Who has confirmed another finding of the incident, which bears this one out. Empty for nobody."""
+        """Who has confirmed another finding of the incident, which bears this one out. Empty for
+        nobody.
+        """
         for other in self._state.findings.of_incident(incident.id):
             member = incident.member(other.component, other.code)
             if member is None or not other.confirmed or other.key == finding.key:
@@ -83,9 +91,11 @@ class Confirmation:
     def _is_witness(
         self, member: Member, asked: Asked, finding: Finding, incident: Incident
     ) -> bool:
-        """Whether what was seen bears the finding out: the same fault by another name, or damage that needs a remedy itself.
+        """Whether what was seen bears the finding out: the same fault by another name, or damage
+        that needs a remedy itself.
 
-        What applications do to themselves anybody can bring about, and what only asks to look has not seen the fault.
+        What applications do to themselves anybody can bring about, and what only asks to look has
+        not seen the fault.
         """
         rule = self._state.catalog.rule(member.code)
         same = rule.fault == self._state.catalog.rule(finding.code).fault

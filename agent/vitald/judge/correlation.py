@@ -1,11 +1,14 @@
 """
-Which findings are told together: the incident of an event, and what a cause explains of its consequences.
+Which findings are told together: the incident of an event, and what a cause explains of its
+consequences.
 
     event -> the incident that it belongs to, grown by it
-          -> told under a cause: it needs no finding of its own, and the cause asks for no less than it would have
-          -> regrouped: a new member may explain findings that stand already, or change what they ask for
+          -> told under a cause: it needs no finding of its own, and the cause asks for no less than
+          it would have -> regrouped: a new member may explain findings that stand already, or
+          change what they ask for
 
-Which codes belong together is the catalogue's to say (`stories.toml`); `incidents` finds the incident.
+Which codes belong together is the catalogue's to say (`stories.toml`); `incidents` finds the
+incident.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ class Correlation:
     def find_incident(
         self, member: Member, current: Finding | None, event: Event, *, asks: bool
     ) -> Incident | None:
-        """The one that it is a part of, or a new one where it asks for something or may be a cause."""
+        """The one that it is a part of, or a new one where it asks for something or may be
+        a cause.
+        """
         incidents = self._state.incidents
         if current is not None and (known := incidents.get(current.incident)) is not None:
             return known
@@ -74,13 +79,17 @@ class Correlation:
         return self._state.incidents.get(finding.incident)
 
     def _is_over(self, incident: Incident) -> bool:
-        """Whether it had findings and they are all closed: what asks for something now is a new incident."""
+        """Whether it had findings and they are all closed: what asks for something now is a new
+        incident.
+        """
         return self._state.catalog.rule(incident.root.code).action is not Action.NONE
 
     # --- what a cause explains
 
     def is_told(self, incident: Incident, member: Member | None, asked: Asked) -> bool:
-        """Whether this is the echo of a cause that asks for as much: it needs no finding of its own."""
+        """Whether this is the echo of a cause that asks for as much: it needs no finding of its
+        own.
+        """
         if member is None:
             return False
         causes = self._state.incidents.causes_of(incident, member)
@@ -89,7 +98,9 @@ class Correlation:
     def tell_under(
         self, incident: Incident, code: str, member: Member | None, asked: Asked, event: Event
     ) -> list[Transition]:
-        """A cause that covers a fault may not ask for less than that one did: not when its company or rule would let it wait."""
+        """A cause that covers a fault may not ask for less than that one did: not when its company
+        or rule would let it wait.
+        """
         changes: list[Transition] = []
         if member is None or not asked.action.unfit:
             return changes
@@ -108,7 +119,9 @@ class Correlation:
         return changes
 
     def regroup(self, incident: Incident, event: Event) -> list[Transition]:
-        """The incident has a member more: that may explain others of its findings, or change what they ask for."""
+        """The incident has a member more: that may explain others of its findings, or change what
+        they ask for.
+        """
         member = incident.member(event.component, event.code)
         if member is None or member.count > 1 or event.follows is not None:
             return []
@@ -141,7 +154,8 @@ class Correlation:
     def _covers(
         self, cause: Member, story: Story, member: Member, incident: Incident, asked: Asked
     ) -> bool:
-        """Whether the cause asks for as much. A remedy for one device is no remedy for another: that one keeps its finding.
+        """Whether the cause asks for as much. A remedy for one device is no remedy for another:
+        that one keeps its finding.
 
         That a process was killed explains its end, whatever the killing itself asks for.
         """
@@ -173,7 +187,8 @@ class Correlation:
             for company in place.story.companies:
                 if company.code != finding.code:
                     continue
-                # It came with the fault. One that comes long after does not make light of what has stood since.
+                # It came with the fault. One that comes long after does not make light of what has
+                # stood since.
                 came = any(
                     member.code in company.beside
                     and (

@@ -1,11 +1,14 @@
 """
-A device's record: what it has done before, as far as it bears on what to ask for now and whom to trust less.
+A device's record: what it has done before, as far as it bears on what to ask for now and whom to
+trust less.
 
     a fault that comes back after its remedy, or in different processes  ->  a rung of its ladder
-    everything in the last weeks, weighed and fading                    ->  the lemon score, which is advice and no more
+    everything in the last weeks, weighed and fading                    ->  the lemon score, which
+    is advice and no more
 
-The record belongs to the device (UUID, serial), not to the slot: it follows a board that was moved, and a new board in
-the slot begins afresh. Bounded in time by the catalogue's windows, in size by `_MOST` marks a device.
+The record belongs to the device (UUID, serial), not to the slot: it follows a board that was moved,
+and a new board in the slot begins afresh. Bounded in time by the catalogue's windows, in size by
+`_MOST` marks a device.
 """
 
 from __future__ import annotations
@@ -22,10 +25,14 @@ from vitald.catalog.lemon import Lemon
 from vitald.model import Action, Asked, Changes, Component, Fields, Mark, MarkKind
 
 _MOST = 256
-_PROCESSES = 64  # of one fault in one place of a device, before they are taken for a storm, of which only one is remembered now and then
+# Of one fault in one place of a device, before they are taken for a storm, of which only one is
+# remembered now and then
+_PROCESSES = 64
 _ONE_EVERY_S = 86400.0 / _PROCESSES
 _DEVICES = 4096  # names without end come from forged lines
-_ABOUT_S = 600.0  # a boot's time is reckoned from a clock that was not set yet: the fault may seem to come before its remedy
+# A boot's time is reckoned from a clock that was not set yet: the fault may seem to come before its
+# remedy
+_ABOUT_S = 600.0
 _NO_DATE = 315_360_000.0  # ten years: of a saved log without dates
 
 
@@ -42,7 +49,9 @@ MarkKey = tuple[MarkKind, str, float]
 
 
 class _Processes:
-    """Those that met one fault, by time: how many did within a window is asked for with every line of a storm."""
+    """Those that met one fault, by time: how many did within a window is asked for with every line
+    of a storm.
+    """
 
     def __init__(self) -> None:
         self._met: list[tuple[float, str]] = []
@@ -71,7 +80,9 @@ _AFTER_ALL = "\U0010ffff"
 
 
 class History:
-    """The marks of every device, by what makes each of them one. Time comes in with each question."""
+    """The marks of every device, by what makes each of them one. Time comes in with each
+    question.
+    """
 
     def __init__(self, marks: Iterable[Mark] = ()) -> None:
         self._of: dict[str, dict[MarkKey, Mark]] = {}
@@ -124,7 +135,9 @@ class History:
         return True
 
     def _is_storm(self, device: str, time: float, fault: str, detail: str) -> bool:
-        """Whether so many processes met the fault in this place lately that one more says nothing."""
+        """Whether so many processes met the fault in this place lately that one more says
+        nothing.
+        """
         met = self._processes_of(device).get((fault, _place_in(detail)))
         return met is not None and len(met) >= _PROCESSES and time - met.last < _ONE_EVERY_S
 
@@ -186,7 +199,9 @@ class History:
     def returned(
         self, device: str, fault: str, now: float, window_s: float, of: Action = Action.RESET_DEVICE
     ) -> list[Mark]:
-        """The completed remedies of this fault, of at least that strength, that did not hold if it is seen now. Oldest first."""
+        """The completed remedies of this fault, of at least that strength, that did not hold if it
+        is seen now. Oldest first.
+        """
         return [
             mark
             for mark in self.of(device)
@@ -210,7 +225,8 @@ class History:
     ) -> Asked | None:
         """What the ladder asks for; the strongest of the rungs that are reached.
 
-        `survived`: it is seen again after a reset or a reboot; `times`: how often its finding was seen.
+        `survived`: it is seen again after a reset or a reboot; `times`: how often its finding was
+        seen.
         """
         best: Asked | None = None
         for step in steps:
@@ -255,7 +271,10 @@ class History:
             if other != device
         ):
             return ""  # the same application on its other devices: not this device's fault
-        return f"{seen} different processes met it on this {kind} within {span(step.within_s)}, and hardly any elsewhere"
+        return (
+            f"{seen} different processes met it on this {kind} within {span(step.within_s)}, and"
+            " hardly any elsewhere"
+        )
 
     def _seen_in(self, device: str, fault: str, place: str, now: float, window_s: float) -> int:
         met = self._processes_of(device).get((fault, place))
@@ -264,7 +283,8 @@ class History:
     def score(self, device: str, now: float, lemon: Lemon) -> tuple[float, list[Part]]:
         """The lemon score and what it is made of, the heaviest first."""
         counts: dict[MarkKind, tuple[int, float]] = {}
-        # Of work that died with an incident, the scheduler may say later which job it was: that is the same death.
+        # Of work that died with an incident, the scheduler may say later which job it was: that is
+        # the same death.
         named = {
             mark.detail.partition(" job ")[0]
             for mark in self.of(device)
@@ -284,7 +304,9 @@ class History:
 
 
 def _key(mark: Mark) -> MarkKey:
-    """One incident is one fault, one death of work, one remedy that did not hold; remedies differ by their time."""
+    """One incident is one fault, one death of work, one remedy that did not hold; remedies differ
+    by their time.
+    """
     timed = mark.kind in (
         MarkKind.REMEDY,
         MarkKind.REMOVED,

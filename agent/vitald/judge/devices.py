@@ -16,7 +16,9 @@ _NOBODY = Device(component=NODE)  # of whom nothing is known
 
 
 class Devices:
-    """The devices by slot. The node is kept like one: its `uuid` is the boot, its `serial` the boot before."""
+    """The devices by slot. The node is kept like one: its `uuid` is the boot, its `serial` the boot
+    before.
+    """
 
     def __init__(self, devices: Iterable[Device] = ()) -> None:
         self._in = {device.component: device for device in devices}
@@ -48,7 +50,9 @@ class Devices:
             self._in[device.component] = self._changed[device.component] = device
 
     def identity(self, component: Component) -> str:
-        """What survives a move to another slot: UUID or serial, else the slot's own name. The node stays itself over its boots."""
+        """What survives a move to another slot: UUID or serial, else the slot's own name. The node
+        stays itself over its boots.
+        """
         return (
             component.name
             if component == NODE

@@ -1,7 +1,9 @@
 """
-The driver's own word on a device ("recovery action: reset GPU") stands in for what the catalogue's table asks for.
+The driver's own word on a device ("recovery action: reset GPU") stands in for what the catalogue's
+table asks for.
 
-In both directions, and the difference is said. Of jobs, of spare parts, of peers and other nodes the driver knows nothing.
+In both directions, and the difference is said. Of jobs, of spare parts, of peers and other nodes
+the driver knows nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ class DriverWord:
         self._state = state
 
     def stands_for(self, event: Event) -> bool:
-        """Whether the driver's word on the event's device stands: it holds one value, whoever told it."""
+        """Whether the driver's word on the event's device stands: it holds one value, whoever told
+        it.
+        """
         return any(
             one.simulated is event.simulated and life.rule_of(one, self._state.catalog).word
             for one in self._state.findings.of_component(event.component)
@@ -53,7 +57,9 @@ class DriverWord:
         return changes
 
     def _find_difference(self, finding: Finding, event: Event, ruling: Ruling) -> Asked | None:
-        """What the driver asks for, where it speaks of what this device needs and differs from the table."""
+        """What the driver asks for, where it speaks of what this device needs and differs from the
+        table.
+        """
         table = finding.table
         action = ruling.action if ruling.action is not Action.NONE else Action.OBSERVE
         if ruling.action not in (Action.NONE, *_REMEDIES) or table.action not in _REMEDIES:

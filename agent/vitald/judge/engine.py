@@ -1,16 +1,17 @@
 """
 The judge: one event in, what changes out. Pure: no I/O, no clocks; time comes in with the events.
 
-A *fault* is one code of one component, real or a drill's; at most one finding of it is open. A *finding* says what its
-fault asks for: an action, and when that is due. An *incident* is one physical story, made of members: codes of
-components, the cause first.
+A *fault* is one code of one component, real or a drill's; at most one finding of it is open. A
+*finding* says what its fault asks for: an action, and when that is due. An *incident* is one
+physical story, made of members: codes of components, the cause first.
 
 What one event goes through, in this order:
 
     expiry          what was due before it: quiet times, drills, acceptances, waits
-    evidence        what it proves beyond its own fault: a boot, a reset, another board in the slot, a passed diagnostic,
-                    a named person; findings end
-    correlation     the incident that it belongs to; a fault which its cause explains has no finding of its own
+    evidence        what it proves beyond its own fault: a boot, a reset, another board in the slot,
+                    a passed diagnostic, a named person; findings end
+    correlation     the incident that it belongs to; a fault which its cause explains has no finding
+                    of its own
     the finding     opened, seen again, or closed by a state that asks for nothing any more
     escalation      what the device's record adds: remedies that did not hold, process after process
     driver_word     what the driver itself says of the device stands in for the catalogue's table
@@ -19,11 +20,12 @@ What one event goes through, in this order:
 
 Three rules hold throughout:
 
-1. The same events in the same order give the same findings, whenever somebody looks: what time alone does has the time
-   at which it was due.
-2. The stronger stands: a weaker or later event never lowers what a finding asks for. What may (the driver's word, the
-   company in the incident, a person, evidence) says so in the finding.
-3. What was dealt with stays so: a line that was written before a fault was settled is history, and opens nothing.
+1. The same events in the same order give the same findings, whenever somebody looks: what time
+   alone does has the time at which it was due.
+2. The stronger stands: a weaker or later event never lowers what a finding asks for. What may (the
+   driver's word, the company in the incident, a person, evidence) says so in the finding.
+3. What was dealt with stays so: a line that was written before a fault was settled is history, and
+   opens nothing.
 
 What an event costs grows with the open findings of its device and incident, never with the history.
 """
@@ -62,7 +64,9 @@ _ABOUT_S = 60.0  # how far the time of a record found at the start may be off
 
 
 class Judge:
-    """What is wrong now, and all that judging must remember. Changed only by the methods that return transitions."""
+    """What is wrong now, and all that judging must remember. Changed only by the methods that
+    return transitions.
+    """
 
     def __init__(self, catalog: Catalog, memory: Memory | None = None) -> None:
         self._state = state = State.remembered(catalog, memory or Memory())
@@ -105,7 +109,9 @@ class Judge:
         return life.clears_of(finding, self._state.catalog)
 
     def identity(self, component: Component) -> str:
-        """What survives a move of the device to another slot: its UUID or serial, else the component's name."""
+        """What survives a move of the device to another slot: its UUID or serial, else the
+        component's name.
+        """
         return self._state.devices.identity(component)
 
     def suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
@@ -120,7 +126,9 @@ class Judge:
         return scored
 
     def accounts_for(self, event: Event) -> bool:
-        """Whether what is observed to hold is open, or told under its cause, or asks for nothing."""
+        """Whether what is observed to hold is open, or told under its cause, or asks for
+        nothing.
+        """
         rule = self._state.catalog.rule(event.code)
         key = (event.component, event.code, event.simulated, False)
         if key in self._state.findings or self._state.findings.full:
@@ -171,11 +179,15 @@ class Judge:
         return changes
 
     def expire(self, now: float) -> list[Transition]:
-        """Do what time alone does: end what has been quiet for long enough, drills, acceptances; raise what has waited too long."""
+        """Do what time alone does: end what has been quiet for long enough, drills, acceptances;
+        raise what has waited too long.
+        """
         return self._expiry.expire(now)
 
     def adopt(self, remembered: Memory) -> list[Transition]:
-        """Take up what was remembered elsewhere. Where the same fault is open already, the two go on as one, and the stronger stands."""
+        """Take up what was remembered elsewhere. Where the same fault is open already, the two go
+        on as one, and the stronger stands.
+        """
         changes = []
         for finding in remembered.findings:
             current = self._state.findings.get(finding.key)
@@ -195,7 +207,9 @@ class Judge:
         return changes
 
     def recatalogue(self, catalog: Catalog, now: float) -> list[Transition]:
-        """Judge the open findings by other rules: the catalogue was reloaded, or changed while the daemon was down."""
+        """Judge the open findings by other rules: the catalogue was reloaded, or changed while the
+        daemon was down.
+        """
         self._state.configure(catalog)
         changes = []
         for finding in self._state.findings:
@@ -297,7 +311,9 @@ class Judge:
     def _recover(
         self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None
     ) -> list[Transition]:
-        """A state that asks for nothing any more ends its finding, and those of the codes that it speaks for."""
+        """A state that asks for nothing any more ends its finding, and those of the codes that it
+        speaks for.
+        """
         if event.hearsay:
             return []
         if not event.simulated:
@@ -381,14 +397,18 @@ class Judge:
         )
 
     def _finish(self, finding: Finding, key: FindingKey) -> Finding:
-        """What its incident changes; and of many in one, of which one may be no more than text, none is confirmed."""
+        """What its incident changes; and of many in one, of which one may be no more than text,
+        none is confirmed.
+        """
         finding = self._correlation.apply_company(finding)
         return replace(finding, confirmed_by="") if key[1] == TOO_MANY else finding
 
     # --- questions
 
     def _is_history(self, event: Event, ruling: Ruling) -> bool:
-        """Whether a line tells of something that was dealt with after it was written: it must neither reopen nor raise it."""
+        """Whether a line tells of something that was dealt with after it was written: it must
+        neither reopen nor raise it.
+        """
         devices = self._state.devices
         if ruling.clears.reboot and event.boot_id == devices.former_boot:
             return True

@@ -1,7 +1,9 @@
 """
-What an event proves beyond its own fault: boots, resets, replaced boards, passed diagnostics, a named person.
+What an event proves beyond its own fault: boots, resets, replaced boards, passed diagnostics, a
+named person.
 
-Evidence ends findings, and tells who is in which slot. One function an event code; the engine looks them up in `of_code`.
+Evidence ends findings, and tells who is in which slot. One function an event code; the engine looks
+them up in `of_code`.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ class Evidence:
     # --- what was done
 
     def cure(self, event: Event, cure: Cure, of: tuple[ComponentKind, ...]) -> list[Transition]:
-        """Something was done: it ends the findings that it cures, and is remembered as their remedy."""
+        """Something was done: it ends the findings that it cures, and is remembered as their
+        remedy.
+        """
         level = event.fields.get("level")
         if cure is Cure.DEVICE_RESET and not event.simulated:
             kinds = [Component(kind) for kind in of]
@@ -96,7 +100,8 @@ class Evidence:
                     event.time,
                     self._describe_cure(event, cure),
                     event.identity,
-                    # Lines of the former boot are known by its id; those of this one may be older than we are.
+                    # Lines of the former boot are known by its id; those of this one may be older
+                    # than we are.
                     settled=cure is not Cure.REBOOT,
                 )
             )
@@ -114,7 +119,8 @@ class Evidence:
         if is_reset and rule.at_probe and on_node and just_now:
             return False  # the banner at the end of the load in which the probe failed
         if is_reset and finding.component == NODE and rule.component is event.component.kind:
-            return True  # its line named no device: the first one of the kind that is reset is taken for it
+            # Its line named no device: the first one of the kind that is reset is taken for it
+            return True
         return finding.component == event.component or (on_node and finding.component.kind in of)
 
     def _describe_cure(self, event: Event, cure: Cure) -> str:
@@ -137,7 +143,9 @@ class Evidence:
     # --- who is in a slot
 
     def _identify(self, event: Event) -> list[Transition]:
-        """Another one than before: the former was taken out, and what only a replacement ends goes with it."""
+        """Another one than before: the former was taken out, and what only a replacement ends goes
+        with it.
+        """
         uuid, serial = _read_text(event, "uuid"), _read_text(event, "serial")
         if event.simulated or not (uuid or serial):
             return []
@@ -200,7 +208,8 @@ class Evidence:
             incident = self._correlation.grow(begun, member)
             opened = life.opened(self._state.findings.take_id(), key, event, carried, incident.id)
             cause = f"the board {identity} was moved here from {mark.detail} with this open"
-            # Not only as its rule's word: the table may ask for less, and what its record asked for must outlast a new catalogue.
+            # Not only as its rule's word: the table may ask for less, and what its record asked for
+            # must outlast a new catalogue.
             asked = Asked(Action.REPLACE_NODE, carried.when, cause)
             # Nobody saw it here yet.
             finding = replace(opened, confirmed_by="", quiet_s=None, escalated=asked)
@@ -217,7 +226,9 @@ class Evidence:
         return changes
 
     def _note_replacement(self, event: Event) -> list[Transition]:
-        """Another device is in the slot. Where nobody can say which, the slot's record is put away under the old one's name."""
+        """Another device is in the slot. Where nobody can say which, the slot's record is put away
+        under the old one's name.
+        """
         if event.simulated:
             return []
         name, devices = event.component.name, self._state.devices
@@ -264,7 +275,9 @@ class Evidence:
     # --- clocks, sources, work
 
     def _step_clock(self, event: Event) -> list[Transition]:
-        """What lies behind is told by the new clock, so that no quiet time and no window is cut short or stretched."""
+        """What lies behind is told by the new clock, so that no quiet time and no window is cut
+        short or stretched.
+        """
         seconds = event.fields.get("seconds")
         if not isinstance(seconds, (int, float)):
             return []
@@ -282,7 +295,9 @@ class Evidence:
         return changes
 
     def _restart_quiet(self, event: Event) -> list[Transition]:
-        """While a source is deaf, silence proves nothing: what it would have seen again begins its quiet time anew."""
+        """While a source is deaf, silence proves nothing: what it would have seen again begins its
+        quiet time anew.
+        """
         if event.fields.get("recovered") is not True:
             return []
         changes = []

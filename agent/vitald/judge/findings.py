@@ -1,10 +1,13 @@
 """
-The life of one finding, step by step: opened, seen again, asked for something else, closed. Pure functions.
+The life of one finding, step by step: opened, seen again, asked for something else, closed. Pure
+functions.
 
-    (none) --event--> open --stronger event--> open, raised --somebody begins--> in remedy --evidence--> cleared
+    (none) --event--> open --stronger event--> open, raised --somebody begins--> in remedy
+    --evidence--> cleared
 
-The stronger stands: a weaker or later event never lowers what a finding asks for. The driver's own word may, and so
-may the company of its incident, each with its reason in the finding. Nothing ends by growing old unless its rule says so.
+The stronger stands: a weaker or later event never lowers what a finding asks for. The driver's own
+word may, and so may the company of its incident, each with its reason in the finding. Nothing ends
+by growing old unless its rule says so.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from vitald.model import (
 
 NEVER = float("inf")
 BY_PERSON = "cleared by"  # how the cause of an end begins that a named person is
-TOLD = "told as a consequence of"  # how the cause begins of an end that is none: the fault is told with what explains it
+# How the cause begins of an end that is none: the fault is told with what explains it
+TOLD = "told as a consequence of"
 _WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
 _OF_HEARSAY = (VOUCHED, "facility")
 
@@ -63,12 +67,16 @@ def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: in
 
 
 def second_hand(fields: Fields) -> bool:
-    """Whether this is another witness's word for something that the kernel log tells itself, with its details."""
+    """Whether this is another witness's word for something that the kernel log tells itself, with
+    its details.
+    """
     return "witness" in fields
 
 
 def counts(event: Event, known: Finding | Member | None) -> bool:
-    """Whether it is one more. Not what continues a record, and not the second of two witnesses of one thing."""
+    """Whether it is one more. Not what continues a record, and not the second of two witnesses of
+    one thing.
+    """
     if event.follows is not None:
         return False
     if known is None or abs(event.time - known.last) > _WITNESS_S:
@@ -104,7 +112,8 @@ def seen_again(
     if told_itself:
         seen = replace(seen, source=event.source)
     if latest or told_itself or ruling.asked.stronger(current.ruled):
-        # A stronger event must not shorten the wait: it ends by quiet only if all that was seen may, after the longest of them.
+        # A stronger event must not shorten the wait: it ends by quiet only if all that was seen
+        # may, after the longest of them.
         quiet = ruling.clears.quiet_s
         if not latest:
             quiet = (
@@ -157,7 +166,9 @@ def shift_finding(finding: Finding, seconds: float) -> Finding:
 
 
 def noted(accepted: Acceptance, now: float) -> str:
-    """An acceptance as the detail of a mark that was made now. Moments are told from there, so that a stepped clock moves them along."""
+    """An acceptance as the detail of a mark that was made now. Moments are told from there, so that
+    a stepped clock moves them along.
+    """
     asked = accepted.asked
     said = [asked.action.value, asked.when.value, asked.unusable]
     return json.dumps(
@@ -214,7 +225,10 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
         pass
     elif (before.action, before.when) != (after.action, after.when):
         asked = after.asked
-        cause = f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value} ({asked.when.value})"
+        cause = (
+            f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value}"
+            f" ({asked.when.value})"
+        )
         cause += f": {asked.because}" if asked.because else ""
     elif after.confirmed and not before.confirmed:
         cause = f"confirmed by {after.confirmed_by}"
@@ -247,7 +261,8 @@ def rule_of(finding: Finding, catalog: Catalog) -> Rule:
 
 
 def clears_of(finding: Finding, catalog: Catalog) -> Clears:
-    """What closes it. It follows what is asked for, where that is not the table's; what the driver made light of still ends as before, too.
+    """What closes it. It follows what is asked for, where that is not the table's; what the driver
+    made light of still ends as before, too.
 
     What one level of a diagnostic found, a lower one cannot disprove.
     """
@@ -263,7 +278,9 @@ def clears_of(finding: Finding, catalog: Catalog) -> Clears:
 
 
 def due_of(finding: Finding) -> float:
-    """When it ends by itself: by quiet, counted while its source was listened to, or with its drill."""
+    """When it ends by itself: by quiet, counted while its source was listened to, or with its
+    drill.
+    """
     quiet_s = (
         finding.quiet_s
         if finding.action is finding.ruled.action

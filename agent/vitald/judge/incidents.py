@@ -1,9 +1,10 @@
 """
 Incidents: events of one physical story, with one root cause and its consequences.
 
-Which codes belong together, how far a cause reaches and for how long is the catalogue's to say (`stories.toml`). An
-event joins the youngest incident that tells a story with it, else begins one of its own. Windows are measured on the
-kernel's clock where both events have it: nobody can step that one. A boot ends every story.
+Which codes belong together, how far a cause reaches and for how long is the catalogue's to say
+(`stories.toml`). An event joins the youngest incident that tells a story with it, else begins one
+of its own. Windows are measured on the kernel's clock where both events have it: nobody can step
+that one. A boot ends every story.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _MEMBERS = 64  # codes of components in one incident; what comes beyond is count
 _NAMES = 16  # processes remembered of one member
 _YOUNGEST = 8  # incidents looked at: of one device, and of the whole node
 _FABRIC = (ComponentKind.GPU, ComponentKind.NVSWITCH)
-_OUTSIDE = ""  # name of a member that no story tells of: what a process wrote explains nothing, and nothing explains it
+# Name of a member that no story tells of: what a process wrote explains nothing, and nothing
+# explains it
+_OUTSIDE = ""
 
 
 class Incidents:
@@ -84,7 +87,9 @@ class Incidents:
         return self._stories.causes(member.name)
 
     def find(self, fresh: Member, *, simulated: bool) -> Incident | None:
-        """The incident that it is a part of: the youngest about its own device, else the youngest that reaches it."""
+        """The incident that it is a part of: the youngest about its own device, else the youngest
+        that reaches it.
+        """
         if not self._stories.places(fresh.name):
             return None
         reached: Incident | None = None
@@ -181,7 +186,9 @@ class Incidents:
             )
 
     def causes_of(self, incident: Incident, member: Member) -> list[tuple[Member, Story]]:
-        """The causes whose echo this member is, and in which story. Empty where it asks for something of its own."""
+        """The causes whose echo this member is, and in which story. Empty where it asks for
+        something of its own.
+        """
         echoed = [
             place.story for place in self._stories.places(member.name) if place.role is Role.ECHO
         ]
@@ -215,7 +222,9 @@ class Incidents:
                 yield incident
 
     def _joins(self, incident: Incident, fresh: Member) -> Story | None:
-        """The story that they tell together; one about the device before one that only reaches it."""
+        """The story that they tell together; one about the device before one that only
+        reaches it.
+        """
         told: Story | None = None
         tried: Story | None = None
         for mine in self._stories.places(fresh.name):
@@ -249,7 +258,9 @@ class Incidents:
         return -story.early_s <= _apart(member, fresh) <= story.within_s
 
     def _is_told(self, story: Story, incident: Incident, fresh: Member) -> bool:
-        """A story needs its cause; and a cause does not join another device's: two GPUs lost at once are two incidents."""
+        """A story needs its cause; and a cause does not join another device's: two GPUs lost at
+        once are two incidents.
+        """
         roles = [
             self._stories.roles(one.name).get(story.name, frozenset())
             for one in (*incident.members, fresh)
@@ -310,7 +321,9 @@ def _apart(before: Member | Incident, fresh: Member) -> float:
 
 
 def _places_of(component: Component, event: Event) -> frozenset[str]:
-    """The addresses that an event speaks of: its component, the port above or that reported it, who is to blame."""
+    """The addresses that an event speaks of: its component, the port above or that reported it, who
+    is to blame.
+    """
     said = {
         component.id,
         event.fields.get("pci"),
@@ -329,11 +342,15 @@ def _again(member: Member, fresh: Member, *, counts: bool) -> Member:
         last=max(member.last, fresh.last),
         boot_id=fresh.boot_id,
         usec=fresh.usec,
-        places=member.places
-        if fresh.places <= member.places or len(member.places) >= _NAMES
-        else member.places | fresh.places,
+        places=(
+            member.places
+            if fresh.places <= member.places or len(member.places) >= _NAMES
+            else member.places | fresh.places
+        ),
         pids=member.pids if known or fresh.pids <= member.pids else member.pids | fresh.pids,
-        processes=member.processes
-        if known or fresh.processes <= member.processes
-        else member.processes | fresh.processes,
+        processes=(
+            member.processes
+            if known or fresh.processes <= member.processes
+            else member.processes | fresh.processes
+        ),
     )

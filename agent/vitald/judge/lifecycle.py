@@ -1,5 +1,6 @@
 """
-What time alone does to a finding: its quiet time ends, its drill is over, its acceptance runs out, it has waited too long.
+What time alone does to a finding: its quiet time ends, its drill is over, its acceptance runs out,
+it has waited too long.
 
 A change that is noticed late has the time at which it was due, so that a replay gives the same.
 """
@@ -49,7 +50,8 @@ class Expiry:
     def note_changes(self, changes: list[Transition]) -> None:
         """Look earlier where a change asks for that.
 
-        A finding that closed or was put off leaves too early a time, which costs one look; all are gone through then.
+        A finding that closed or was put off leaves too early a time, which costs one look; all are
+        gone through then.
         """
         self.due = min([self.due, *(self.moves_at(change.finding) for change in changes)])
 

@@ -1,8 +1,8 @@
 """
 The open findings, and what was dealt with: the judge's only store of findings, with its indexes.
 
-Owns     which finding is open, found by its key, its component, its incident and its fault; the numbers of new ones; the
-         time at which each fault of each component was last dealt with.
+Owns     which finding is open, found by its key, its component, its incident and its fault; the
+         numbers of new ones; the time at which each fault of each component was last dealt with.
 Refuses  deciding: what a finding says is made by those who put it here.
 """
 
@@ -23,7 +23,9 @@ Fault = tuple[
 
 
 class OpenFindings:
-    """Iterating gives the findings in the order in which they were opened. Closes and reopens their incidents."""
+    """Iterating gives the findings in the order in which they were opened. Closes and reopens their
+    incidents.
+    """
 
     def __init__(self, catalog: Catalog, incidents: Incidents, memory: Memory) -> None:
         self._catalog = catalog
@@ -97,7 +99,9 @@ class OpenFindings:
         return incident in self._of_incident
 
     def of_fault(self, fault: Fault) -> Finding | None:
-        """The finding, not on trial, that tells of this fault by whatever code; the one opened last."""
+        """The finding, not on trial, that tells of this fault by whatever code; the one opened
+        last.
+        """
         key = self._of_fault.get(fault)
         return self._open.get(key) if key is not None else None
 
@@ -158,7 +162,9 @@ class OpenFindings:
         return tuple((component, code, time) for (component, code), time in self._settled.items())
 
     def settled_at(self, component: Component, code: str) -> float:
-        """When it was last dealt with: lines from before are history. Minus infinity where it never was."""
+        """When it was last dealt with: lines from before are history. Minus infinity where it never
+        was.
+        """
         return self._settled.get((component, code), -life.NEVER)
 
     def take_newly_settled(self) -> tuple[tuple[Component, str, float], ...]:

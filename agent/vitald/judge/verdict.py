@@ -82,7 +82,9 @@ def by_strength(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _order(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
-    """A remedy comes before a device that cannot be used and asks for none; of equal actions, such a device comes first."""
+    """A remedy comes before a device that cannot be used and asks for none; of equal actions, such
+    a device comes first.
+    """
     asked = finding.asked
     return (
         finding.deferred,
@@ -97,7 +99,9 @@ def _order(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
 def told(
     findings: Sequence[Finding], incidents: Mapping[int, Incident]
 ) -> list[tuple[Finding, list[Finding]]]:
-    """One line an incident, the strongest first: the finding that heads it (its root's, where that is open), and all of its findings."""
+    """One line an incident, the strongest first: the finding that heads it (its root's, where that
+    is open), and all of its findings.
+    """
     together: dict[int | FindingKey, list[Finding]] = {}
     for finding in by_strength(findings):
         together.setdefault(finding.incident or finding.key, []).append(finding)
@@ -139,4 +143,7 @@ def _reason(head: Finding, own: Sequence[Finding]) -> str:
 
 
 def _silence(source: SourceHealth) -> str:
-    return f"source {source.name} is not being read: {source.detail or ('no look within its deadline' if source.state is SourceState.OK else source.state.value)}"
+    return (
+        f"source {source.name} is not being read:"
+        f" {source.detail or ('no look within its deadline' if source.state is SourceState.OK else source.state.value)}"
+    )

@@ -1,9 +1,10 @@
 """
 Questions about the past, for the API and for a replay.
 
-Each opens a connection of its own that cannot write, so that reading never waits for or delays a commit; none needs the
-store to be open. They raise LedgerError, never sqlite3's own errors. A list leaves out rows that are not as they were written, and
-says how many; what is asked for by its name, and is damaged, is an error.
+Each opens a connection of its own that cannot write, so that reading never waits for or delays a
+commit; none needs the store to be open. They raise LedgerError, never sqlite3's own errors. A list
+leaves out rows that are not as they were written, and says how many; what is asked for by its name,
+and is damaged, is an error.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ T = TypeVar("T")
 
 
 class Listed(list[T]):
-    """What was asked for. `damaged`: so many rows more are left out, for they are not as they were written; `last`: the last one's id."""
+    """What was asked for. `damaged`: so many rows more are left out, for they are not as they were
+    written; `last`: the last one's id.
+    """
 
     damaged = 0
     last = 0
@@ -93,7 +96,9 @@ def is_ledger(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Which events. `after` is the id of the last one already seen, `since` a time; `kind` or `code` narrow it."""
+    """Which events. `after` is the id of the last one already seen, `since` a time; `kind` or
+    `code` narrow it.
+    """
 
     after: int = 0
     since: float | None = None
@@ -125,14 +130,19 @@ def read_events(path: Path, query: Query) -> Listed[StoredEvent]:
             where.append(f"{column} = ?")
             wanted.append(value)
     if query.since is not None:
-        # By the index on time first; ids follow time but for records found at a start, hence the margin.
+        # By the index on time first; ids follow time but for records found at a start, hence the
+        # margin.
         where.append(
-            "time >= ? AND id > coalesce((SELECT id FROM events WHERE time >= ? ORDER BY time LIMIT 1), 0) - 5000"
+            "time >= ? AND id > coalesce((SELECT id FROM events WHERE time >= ? ORDER BY time LIMIT"
+            " 1), 0) - 5000"
         )
         wanted += [query.since, query.since]
     order = "DESC" if query.newest else "ASC"
     with _connected(path) as db:
-        sql = f"SELECT id, {read(db, EVENT)} FROM events WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?"
+        sql = (
+            f"SELECT id, {read(db, EVENT)} FROM events WHERE {' AND '.join(where)} ORDER BY id"
+            f" {order} LIMIT ?"
+        )
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         end = time.monotonic() + _READ_S
         db.set_progress_handler(
@@ -160,7 +170,10 @@ def read_findings(
     wanted = {"component": component, "code": code}
     narrow = "".join(f" AND {column} = ?" for column, value in wanted.items() if value is not None)
     values = [value for value in wanted.values() if value is not None]
-    which = f"FROM findings WHERE state = 'cleared' AND NOT shadow{narrow} ORDER BY cleared_at DESC LIMIT ?"
+    which = (
+        f"FROM findings WHERE state = 'cleared' AND NOT shadow{narrow} ORDER BY cleared_at DESC"
+        " LIMIT ?"
+    )
     with _connected(path) as db:
         return Listed.of(
             db.execute(f"SELECT {read(db, FINDING)} {which}", (*values, limit)), finding_of
@@ -169,7 +182,9 @@ def read_findings(
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """All that the ledger knows of one finding: how it changed and why, and the events that it was seen in (of many, the first and the last)."""
+    """All that the ledger knows of one finding: how it changed and why, and the events that it was
+    seen in (of many, the first and the last).
+    """
 
     finding: Finding
     transitions: tuple[PastTransition, ...]
@@ -208,7 +223,10 @@ def _evidence(
     first = db.execute(
         "SELECT id FROM events WHERE identity = ?", (transitions[0].event if transitions else None,)
     ).fetchone()
-    where = "component = ? AND code = ? AND follows IS NULL AND trust != ? AND (simulated_until IS NOT NULL) = ? AND id >= ? AND time <= ?"
+    where = (
+        "component = ? AND code = ? AND follows IS NULL AND trust != ? AND (simulated_until IS NOT"
+        " NULL) = ? AND id >= ? AND time <= ?"
+    )
     values = (
         finding.component.name,
         finding.code,
@@ -219,7 +237,10 @@ def _evidence(
     )
     rows: dict[int, sqlite3.Row] = {}
     for order in ("ASC", "DESC"):
-        sql = f"SELECT id, {read(db, EVENT)} FROM events WHERE {where} ORDER BY id {order} LIMIT {_EVIDENCE}"
+        sql = (
+            f"SELECT id, {read(db, EVENT)} FROM events WHERE {where} ORDER BY id {order} LIMIT"
+            f" {_EVIDENCE}"
+        )
         rows.update({row["id"]: row for row in db.execute(sql, values)})
     return tuple(Listed.of((row for _, row in sorted(rows.items())), lambda row: _stored(db, row)))
 
@@ -229,7 +250,9 @@ def _without_raw(db: sqlite3.Connection) -> str:
 
 
 def read_runs(path: Path, limit: int, check: str | None = None) -> Listed[Run]:
-    """The last runs of diagnostics, the newest first, without what was printed. Raises LedgerError."""
+    """The last runs of diagnostics, the newest first, without what was printed. Raises
+    LedgerError.
+    """
     where, values = ("WHERE kind = ?", (check, limit)) if check is not None else ("", (limit,))
     with _connected(path) as db:
         return Listed.of(
@@ -241,8 +264,13 @@ def read_runs(path: Path, limit: int, check: str | None = None) -> Listed[Run]:
 
 
 def read_last_runs(path: Path, each: int) -> Listed[Run]:
-    """The last runs of each check and level, the oldest first, without what was printed. Raises LedgerError."""
-    latest = "SELECT *, row_number() OVER (PARTITION BY kind, level ORDER BY ended DESC) AS place FROM runs"
+    """The last runs of each check and level, the oldest first, without what was printed. Raises
+    LedgerError.
+    """
+    latest = (
+        "SELECT *, row_number() OVER (PARTITION BY kind, level ORDER BY ended DESC) AS place FROM"
+        " runs"
+    )
     with _connected(path) as db:
         return Listed.of(
             db.execute(
@@ -262,7 +290,9 @@ def read_run(path: Path, run_id: str) -> Run | None:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A ledger at one moment: its events in the order in which they were judged, and what it remembers of them."""
+    """A ledger at one moment: its events in the order in which they were judged, and what it
+    remembers of them.
+    """
 
     events: Iterator[Event]
     opened: tuple[Finding, ...]  # those of rules on trial excepted
@@ -290,7 +320,10 @@ def reading(path: Path) -> Iterator[Stored]:
             opened = db.execute(
                 f"SELECT {read(db, FINDING)} FROM findings WHERE state != 'cleared' AND NOT shadow"
             ).fetchall()
-            latest = "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time) FROM transitions), 0))"
+            latest = (
+                "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time)"
+                " FROM transitions), 0))"
+            )
             until: float = db.execute(latest).fetchone()[0]
             rows = db.execute(f"SELECT {read(db, EVENT)} FROM events ORDER BY id")
             yield Stored(map(event_of, rows), tuple(map(finding_of, opened)), until)

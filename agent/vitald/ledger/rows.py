@@ -1,9 +1,9 @@
 """
 Facts as rows, and rows as facts: for each noun both directions, side by side.
 
-Owns     which column holds what of a fact, the JSON inside a column, and whether a row is one that we wrote: its checksum is right, and
-         each value is of the kind that a fact has. A row that is written is a dict, a row that is read an `sqlite3.Row`; both go by the
-         columns' names.
+Owns     which column holds what of a fact, the JSON inside a column, and whether a row is one that
+         we wrote: its checksum is right, and each value is of the kind that a fact has. A row that
+         is written is a dict, a row that is read an `sqlite3.Row`; both go by the columns' names.
 Refuses  SQL and connections.
 """
 
@@ -532,7 +532,9 @@ def position_of(row: sqlite3.Row) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What a ledger must hold: how often it was committed to, and a digest of its open findings' checksums."""
+    """What a ledger must hold: how often it was committed to, and a digest of its open findings'
+    checksums.
+    """
 
     commits: int = 0
     opened: int = 0

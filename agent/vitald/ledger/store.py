@@ -1,13 +1,14 @@
 """
 The store: one SQLite file, written by one lane.
 
-SQLite in WAL mode. A commit of events is synchronous (FULL): it is on disk before anything shows it. A reading position
-alone is not (NORMAL): it survives a killed process, and a power cut begins a new boot anyway. All methods block and
-belong in a lane; each raises LedgerError, never sqlite3's own errors. The open findings are stored as they stand, so
-that starting costs the open ones, not the history.
+SQLite in WAL mode. A commit of events is synchronous (FULL): it is on disk before anything shows
+it. A reading position alone is not (NORMAL): it survives a killed process, and a power cut begins a
+new boot anyway. All methods block and belong in a lane; each raises LedgerError, never sqlite3's
+own errors. The open findings are stored as they stand, so that starting costs the open ones, not
+the history.
 
-Owns     the file from the first byte to its being set aside: opening, what a commit stores, what a start remembers, what
-         is trimmed, what can be rescued.
+Owns     the file from the first byte to its being set aside: opening, what a commit stores, what a
+         start remembers, what is trimmed, what can be rescued.
 Refuses  answering questions about the past: readers have connections of their own (`queries`).
 """
 
@@ -37,7 +38,8 @@ from vitald.timestamps import format_compact
 T = TypeVar("T")
 
 FILE = "ledger.db"
-COUNT = "ledger.count"  # how often was committed to it: what a file that went back to an earlier state cannot know
+# How often was committed to it: what a file that went back to an earlier state cannot know
+COUNT = "ledger.count"
 _CACHE_KIB = 2048
 _TRIM_ROWS = 5000
 _ENDED = 1000  # closed findings of which a start remembers how they ended
@@ -84,7 +86,9 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is committed together: events, what they changed, how far the source has read, the runs that they come from, who asked."""
+    """What is committed together: events, what they changed, how far the source has read, the runs
+    that they come from, who asked.
+    """
 
     events: tuple[Event, ...] = ()
     transitions: tuple[Transition, ...] = ()
@@ -114,16 +118,21 @@ def unsaved(entries: Iterable[Entry]) -> int:
 
 
 def refuse_newer(path: Path, version: int) -> None:
-    """What a newer vitald wrote is not for an older one: not knowing its tables, it would judge by half of them. Raises LedgerNewer."""
+    """What a newer vitald wrote is not for an older one: not knowing its tables, it would judge by
+    half of them. Raises LedgerNewer.
+    """
     if version > schema.VERSION:
         raise LedgerNewer(
-            f"{path}: written by a newer vitald: its schema is {version}, and vitald {__version__} knows those up to {schema.VERSION}. "
-            "The file is left as it is. Install the newer vitald again, or move the file away to begin a new ledger"
+            f"{path}: written by a newer vitald: its schema is {version}, and vitald {__version__}"
+            f" knows those up to {schema.VERSION}. The file is left as it is. Install the newer"
+            " vitald again, or move the file away to begin a new ledger"
         )
 
 
 class Ledger:
-    """The store in one directory. Not thread-safe: one lane writes; readers open connections of their own."""
+    """The store in one directory. Not thread-safe: one lane writes; readers open connections of
+    their own.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
@@ -161,7 +170,8 @@ class Ledger:
         os.close(fd)
         if lost:
             raise LedgerDamaged(
-                f"{log}: it is damaged, and up to {lost} pages that were committed cannot be read from it"
+                f"{log}: it is damaged, and up to {lost} pages that were committed cannot be read"
+                " from it"
             )
         db = sqlite3.connect(self.path, timeout=2.0, isolation_level=None, check_same_thread=False)
         db.row_factory = sqlite3.Row
@@ -206,15 +216,20 @@ class Ledger:
         return seal
 
     def _refuse_earlier(self) -> None:
-        """What was committed was on the disk before it was counted. Where there is less, the file is an older one, or its log is gone."""
+        """What was committed was on the disk before it was counted. Where there is less, the file
+        is an older one, or its log is gone.
+        """
         counted = self._count.read()
         if counted > self._seal.commits:
             raise LedgerDamaged(
-                f"{self.path}: it was committed to {counted} times, and {self._seal.commits} of these are in it"
+                f"{self.path}: it was committed to {counted} times, and {self._seal.commits} of"
+                " these are in it"
             )
 
     def _refuse_unmounted(self) -> None:
-        """What lies underneath a file system that is not mounted is not where a ledger belongs: it will be covered again."""
+        """What lies underneath a file system that is not mounted is not where a ledger belongs: it
+        will be covered again.
+        """
         if self._opened is not None and disk.unmounted(self.path.parent, self._opened[0]):
             raise LedgerError(f"{self.path}: the file system that it was on is not mounted")
 
@@ -232,7 +247,9 @@ class Ledger:
         return self._guard(self._sound)
 
     def _sound(self) -> Remembered:
-        """What is remembered, where all of it can be. An index that lacks a row would hide an open finding without a word."""
+        """What is remembered, where all of it can be. An index that lacks a row would hide an open
+        finding without a word.
+        """
         db = self._connection()
         for table in _READ_AT_START:
             said = db.execute(f"PRAGMA integrity_check('{table}')").fetchone()[0]
@@ -296,14 +313,17 @@ class Ledger:
         )
 
     def commit(self, entries: Sequence[Entry]) -> None:
-        """Store entries in one transaction, on disk when it returns. An event stored before is not stored again."""
+        """Store entries in one transaction, on disk when it returns. An event stored before is not
+        stored again.
+        """
         self._guard(lambda: self._commit(entries))
 
     def _commit(self, entries: Sequence[Entry]) -> None:
         db = self._connection()
         db.execute("PRAGMA synchronous = FULL")
         db.execute("BEGIN IMMEDIATE")
-        # Of findings and incidents, which a storm changes with each line, only how they stand at the end.
+        # Of findings and incidents, which a storm changes with each line, only how they stand at
+        # the end.
         findings = {one.finding.id: one.finding for entry in entries for one in entry.transitions}
         incidents = {one.id: one for entry in entries for one in entry.changes.incidents}
         try:
@@ -313,7 +333,8 @@ class Ledger:
                     schema.ADD_TRANSITION,
                     [rows.transition_row(one) for one in entry.transitions if one.cause],
                 )
-                # Tried again after an answer that came too late, it must not shift a second time what it shifted.
+                # Tried again after an answer that came too late, it must not shift a second time
+                # what it shifted.
                 again = bool(entry.events) and not added
                 _store_changes(db, replace(entry.changes, shifted=0.0) if again else entry.changes)
                 db.executemany(schema.PUT_RUN, map(rows.run_row, entry.runs))
@@ -342,7 +363,9 @@ class Ledger:
         self.fresh = self.gone = self._anew = False
 
     def _put_findings(self, db: sqlite3.Connection, findings: Iterable[Finding]) -> dict[int, int]:
-        """The checksums of their rows by their ids; of one that is closed nothing is to be vouched for, which is 0."""
+        """The checksums of their rows by their ids; of one that is closed nothing is to be vouched
+        for, which is 0.
+        """
         sums = {}
         for finding in findings:
             row = rows.finding_row(finding)
@@ -351,7 +374,9 @@ class Ledger:
         return sums
 
     def _still_there(self) -> None:
-        """What is written to a file that was removed is gone with the process; SQLite does not look. Raises LedgerDamaged."""
+        """What is written to a file that was removed is gone with the process; SQLite does not
+        look. Raises LedgerDamaged.
+        """
         log = disk.identity(self.path.with_name(FILE + "-wal"))
         self._log = self._log or log
         if disk.identity(self.path) != self._opened or log != self._log:
@@ -377,7 +402,9 @@ class Ledger:
         return found
 
     def note(self, position: Position) -> None:
-        """Store a position after records that meant nothing. Survives a killed process, not a power cut."""
+        """Store a position after records that meant nothing. Survives a killed process, not a power
+        cut.
+        """
 
         def write() -> None:
             db = self._connection()
@@ -388,7 +415,9 @@ class Ledger:
         self._guard(write)
 
     def trim(self, now: float, keep_s: float, most_bytes: int) -> int:
-        """Drop the oldest events beyond age or size, a few thousand at a time; open findings stay. Returns how many went."""
+        """Drop the oldest events beyond age or size, a few thousand at a time; open findings stay.
+        Returns how many went.
+        """
         return self._guard(lambda: self._trim(now, keep_s, most_bytes))
 
     def _trim(self, now: float, keep_s: float, most_bytes: int) -> int:
@@ -410,7 +439,8 @@ class Ledger:
                 )
         if dropped:
             db.execute(
-                "DELETE FROM transitions WHERE time < ? AND finding IN (SELECT id FROM findings WHERE state = 'cleared')",
+                "DELETE FROM transitions WHERE time < ? AND finding IN (SELECT id FROM findings"
+                " WHERE state = 'cleared')",
                 (oldest,),
             )
             db.execute("DELETE FROM findings WHERE state = 'cleared' AND cleared_at < ?", (oldest,))
@@ -439,7 +469,9 @@ class Ledger:
         )
 
     def set_aside(self, now: float) -> Path | None:
-        """Move a damaged store out of the way, so that a new one can begin. Returns its new name; None where there is nothing to keep."""
+        """Move a damaged store out of the way, so that a new one can begin. Returns its new name;
+        None where there is nothing to keep.
+        """
         self.close()
         if self.fresh or not os.path.lexists(self.path):
             return None
@@ -469,8 +501,9 @@ class Ledger:
         """
         if disk.strange(self.path):
             return None
-        # On a read-only disk SQLite cannot make the shared memory that a write-ahead log needs; a copy elsewhere can be read. There, too,
-        # what an older vitald wrote can be migrated; where it is damaged and cannot be, it is read as it is.
+        # On a read-only disk SQLite cannot make the shared memory that a write-ahead log needs; a
+        # copy elsewhere can be read. There, too, what an older vitald wrote can be migrated; where
+        # it is damaged and cannot be, it is read as it is.
         for attempt in (
             self._remembered_there,
             self._remembered_in_a_copy,
@@ -517,7 +550,8 @@ class Ledger:
         try:
             return work()
         except sqlite3.DatabaseError as error:
-            # A subclass (OperationalError: full, read-only, locked) is an obstacle; DatabaseError itself is damage.
+            # A subclass (OperationalError: full, read-only, locked) is an obstacle; DatabaseError
+            # itself is damage.
             damaged = type(error) is sqlite3.DatabaseError or any(
                 words in str(error) for words in _DAMAGE
             )
@@ -546,7 +580,9 @@ def _finding_and_sum(row: sqlite3.Row) -> tuple[Finding, int]:
 
 
 def _are_all(read: _Reading, sums: Sequence[int], counted: int) -> bool:
-    """Whether these are the open findings that stood at the last commit: none is missing, and none is as it was before."""
+    """Whether these are the open findings that stood at the last commit: none is missing, and none
+    is as it was before.
+    """
     if not read.summed:
         return not read.damaged
     seals = read("", rows.seal_of, read.of("seal", schema.SEAL))
@@ -582,7 +618,9 @@ class _Reading:
     def _salvaged(
         self, make: Callable[[sqlite3.Row], T], sql: str, *values: float
     ) -> tuple[tuple[T, ...], bool]:
-        """The rows that can be read, from both ends: a damaged page hides what lies behind it. And whether these are all."""
+        """The rows that can be read, from both ends: a damaged page hides what lies behind it. And
+        whether these are all.
+        """
         made: dict[tuple[object, ...], T] = {}
         whole = True
         for query in (sql, f"{sql} DESC" if " ORDER BY " in sql else sql):
@@ -614,7 +652,8 @@ def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
     if changes.settled:
         db.executemany(schema.PUT_SETTLED, map(rows.settled_row, changes.settled))
         db.execute(
-            "DELETE FROM settled WHERE id IN (SELECT id FROM settled ORDER BY id DESC LIMIT -1 OFFSET ?)",
+            "DELETE FROM settled WHERE id IN (SELECT id FROM settled ORDER BY id DESC LIMIT -1"
+            " OFFSET ?)",
             (_SETTLED,),
         )
 

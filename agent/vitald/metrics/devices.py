@@ -1,7 +1,9 @@
 """
-What is read of everything but GPUs, as metrics: Neuron devices, adapters, PCI functions, the host. One table for each kind of thing.
+What is read of everything but GPUs, as metrics: Neuron devices, adapters, PCI functions, the host.
+One table for each kind of thing.
 
-Names are the field's own words where it has any (node_exporter, the kernel), in base units, `_total` for what only counts up.
+Names are the field's own words where it has any (node_exporter, the kernel), in base units,
+`_total` for what only counts up.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from vitald.model import ComponentKind, Readings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The metrics of one kind of component, as one source reads it. `who`: each label, and how the readings say its value."""
+    """The metrics of one kind of component, as one source reads it. `who`: each label, and how the
+    readings say its value.
+    """
 
     source: str
     kind: ComponentKind

@@ -1,5 +1,6 @@
 """
-Diagnostics as metrics: the last run of each check and level, what runs now, and how many have ended.
+Diagnostics as metrics: the last run of each check and level, what runs now, and how many have
+ended.
 
 What programs print becomes labels here, so every family has a bound, and what is wrong comes first.
 """
@@ -132,7 +133,8 @@ def _measures(runs: Iterable[Run]) -> Iterator[Metric]:
     )
     ratio = GaugeMetricFamily(
         "vitald_diagnostic_measure_ratio",
-        "The same as a share of the least that it should be, or the most that it should be as a share of it: below 1 is bad.",
+        "The same as a share of the least that it should be, or the most that it should be as a"
+        " share of it: below 1 is bad.",
         labels=["check", "name", "device"],
     )
     told: dict[tuple[str, str, str], Measure] = {}

@@ -1,6 +1,6 @@
 """
-The Prometheus endpoint. Everything is read off the board at the moment of the scrape, so a gauge falls when its finding
-clears. Names: `vitald_`, base units, `_total` for counters.
+The Prometheus endpoint. Everything is read off the board at the moment of the scrape, so a gauge
+falls when its finding clears. Names: `vitald_`, base units, `_total` for counters.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class BoardCollector(Collector):
         yield from self._coverage(components.coverage(seen))
 
     def _coverage(self, told: Sequence[components.Coverage]) -> Iterator[Metric]:
-        """How much of what is asked is answered. It falls when a driver no longer shows something, and when nobody looks."""
+        """How much of what is asked is answered. It falls when a driver no longer shows something,
+        and when nobody looks.
+        """
         ratio = GaugeMetricFamily(
             "vitald_coverage_ratio",
             "Share of the readings a source asks for that it observes now.",
@@ -247,7 +249,8 @@ class BoardCollector(Collector):
         )
         yield _counter(
             "vitald_kernel_records_untrusted",
-            "Faults reported by processes, or of devices that are not here, and therefore not judged.",
+            "Faults reported by processes, or of devices that are not here, and therefore not"
+            " judged.",
             counters.untrusted,
         )
         yield _counter(

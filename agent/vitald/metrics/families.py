@@ -1,4 +1,6 @@
-"""How tables of metrics become metric families: name, words, label, and the readings that they are made of."""
+"""How tables of metrics become metric families: name, words, label, and the readings that they are
+made of.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,12 @@ from vitald.model import Readings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One metric. `parts`: which readings it is made of, by the value of `label`; where there is no label, of one.
+    """One metric. `parts`: which readings it is made of, by the value of `label`; where there is no
+    label, of one.
 
-    `each` is the label that numbers the values of a reading that has one for each part, such as a link or a core, from `first` on.
-    Values are multiplied by `scale`. A `word` is a reading in text: 1 for the one that holds, which is the value of `label`.
+    `each` is the label that numbers the values of a reading that has one for each part, such as a
+    link or a core, from `first` on. Values are multiplied by `scale`. A `word` is a reading in
+    text: 1 for the one that holds, which is the value of `label`.
     """
 
     name: str
@@ -81,7 +85,9 @@ def read_by(families: Iterable[Family]) -> set[str]:
 def made(
     prefix: str, families: Sequence[Family], labels: Sequence[str], whose: Sequence[Who]
 ) -> Iterator[Metric]:
-    """The families of these readings. A value that is not observed has no sample: never a zero for what nobody knows."""
+    """The families of these readings. A value that is not observed has no sample: never a zero for
+    what nobody knows.
+    """
     for family in families:
         kind = CounterMetricFamily if family.counter else GaugeMetricFamily
         own = kind(

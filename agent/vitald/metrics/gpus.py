@@ -17,8 +17,9 @@ FAMILIES: tuple[Family, ...] = (
     gauge("lost", "1 while NVML cannot reach the GPU."),
     gauge(
         "recovery_action",
-        "The driver's own advice (NVML field 230): 0 none, 1 reset, 2 reboot, 3 drain peers, 4 drain and reset, "
-        "5 recover the IMEX domain (driver 580: bus reset), 6 bus reset, 7 system reboot.",
+        "The driver's own advice (NVML field 230): 0 none, 1 reset, 2 reboot, 3 drain peers, 4"
+        " drain and reset, 5 recover the IMEX domain (driver 580: bus reset), 6 bus reset, 7 system"
+        " reboot.",
         "recovery",
     ),
     gauges(
@@ -153,7 +154,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     gauges(
         "fabric_fault",
-        "1 (incorrect configuration: NVML's number for it) for what is wrong with the NVLink fabric of the GPU.",
+        "1 (incorrect configuration: NVML's number for it) for what is wrong with the NVLink fabric"
+        " of the GPU.",
         "fault",
         {
             name: f"fabric_{name}"
@@ -257,7 +259,9 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
-    """The families for all GPUs. A value that is not observed has no sample: never a zero for what nobody knows."""
+    """The families for all GPUs. A value that is not observed has no sample: never a zero for what
+    nobody knows.
+    """
     who = [Who(one, _labels(one)) for one in readings if one.component.kind is ComponentKind.GPU]
     info = GaugeMetricFamily(
         "vitald_gpu_info",

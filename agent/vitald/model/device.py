@@ -27,7 +27,9 @@ class MarkKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One entry in a device's record. `device` is what survives a move (UUID, serial), else the component's name."""
+    """One entry in a device's record. `device` is what survives a move (UUID, serial), else the
+    component's name.
+    """
 
     device: str
     time: float
@@ -38,7 +40,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What is remembered of the thing in a slot: who it is, and when it was last reset or put there."""
+    """What is remembered of the thing in a slot: who it is, and when it was last reset or put
+    there.
+    """
 
     component: Component
     uuid: str = ""

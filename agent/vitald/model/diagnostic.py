@@ -13,13 +13,15 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """Of a whole run. Only `pass` says that the hardware is well, and only `fail` that it is not."""
+    """Of a whole run. Only `pass` says that the hardware is well, and only `fail` that it
+    is not.
+    """
 
     PASS = "pass"  # noqa: S105 - every mandatory test of what was asked for passed
     FAIL = "fail"  # at least one finding of the hardware
     CONFIG = "config"  # only settings or the environment are wrong
-    INCONCLUSIVE = (
-        "inconclusive"  # nothing failed, but a mandatory test was skipped or has no result
+    INCONCLUSIVE = (  # nothing failed, but a mandatory test was skipped or has no result
+        "inconclusive"
     )
     ERROR = "error"  # no usable verdict: it did not run, or not to its end
     NOT_APPLICABLE = "not_applicable"  # the node cannot be tested in its present mode

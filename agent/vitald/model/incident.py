@@ -30,9 +30,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One physical story: a root cause and its consequences, told once. Lives as long as one of its findings is open.
+    """One physical story: a root cause and its consequences, told once. Lives as long as one of its
+    findings is open.
 
-    `members` are sorted, the root first. `story` names the entry of the catalogue that joined them, if one did.
+    `members` are sorted, the root first. `story` names the entry of the catalogue that joined them,
+    if one did.
     """
 
     id: int

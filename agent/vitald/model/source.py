@@ -1,9 +1,10 @@
 """
 The shape that every source has.
 
-A source is an endless asynchronous iterator of batches. An empty batch says "looked, nothing new" and is what keeps
-the source fresh; one that has caught up must come at least once within `deadline_s`. A source that cannot go on raises SourceFailed; the
-daemon then shows it as failed, waits, and starts it again from the last stored position.
+A source is an endless asynchronous iterator of batches. An empty batch says "looked, nothing new"
+and is what keeps the source fresh; one that has caught up must come at least once within
+`deadline_s`. A source that cannot go on raises SourceFailed; the daemon then shows it as failed,
+waits, and starts it again from the last stored position.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class SourceState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceHealth:
-    """When a source last truly looked. Past its deadline, what it watches is unknown, not healthy."""
+    """When a source last truly looked. Past its deadline, what it watches is unknown, not
+    healthy.
+    """
 
     name: str
     state: SourceState
@@ -65,8 +68,8 @@ class Position:
 class Batch:
     """What one look gave. `caught_up`: nothing more was there to be read at that moment.
 
-    `state`: anything but OK where it could not look, or not at all of what it watches; `detail` then says why.
-    `again`: some of the events may have been handed in before, from another place.
+    `state`: anything but OK where it could not look, or not at all of what it watches; `detail`
+    then says why. `again`: some of the events may have been handed in before, from another place.
     """
 
     source: str

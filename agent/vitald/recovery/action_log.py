@@ -1,11 +1,13 @@
 """
-Root's own book: what was done to this node, when, and for what. Nobody else's word counts for how often.
+Root's own book: what was done to this node, when, and for what. Nobody else's word counts for how
+often.
 
-A day is over for an entry when this node can prove it. Within one boot the clock that counts from the boot says how long ago it
-was, and nobody can set that. Of an earlier boot both must say so: the wall clock, which may have been set or have begun at
-nought, and the time since this boot, which is no longer than the time since anything before it. So whatever the clocks do, two
-entries that count as a day apart are a day apart. The price: on a node that others reboot more than once a day, an entry lasts
-until it has been up for a day.
+A day is over for an entry when this node can prove it. Within one boot the clock that counts from
+the boot says how long ago it was, and nobody can set that. Of an earlier boot both must say so: the
+wall clock, which may have been set or have begun at nought, and the time since this boot, which is
+no longer than the time since anything before it. So whatever the clocks do, two entries that count
+as a day apart are a day apart. The price: on a node that others reboot more than once a day, an
+entry lasts until it has been up for a day.
 
 Owns     the entries and their form, and which of them still count.
 Refuses  files and clocks: both come in as arguments.
@@ -43,7 +45,9 @@ class BookBroken(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """This moment: the wall clock, seconds since the boot (those in suspend included), and which boot that is."""
+    """This moment: the wall clock, seconds since the boot (those in suspend included), and which
+    boot that is.
+    """
 
     wall: float
     uptime: float
@@ -89,7 +93,9 @@ class Book:
         return next((one for one in self.entries if one.ahead(now)), None)
 
     def with_entry(self, entry: Entry, now: Clock) -> Book:
-        """Old entries make room, but never one that still counts. Raises BookBroken where it is full of those."""
+        """Old entries make room, but never one that still counts. Raises BookBroken where it is
+        full of those.
+        """
         kept = [one for one in self.entries if one.counts(now) or now.wall - one.time < _KEEP_S]
         if len(kept) >= _ENTRIES:
             counting = [one for one in kept if one.counts(now)]

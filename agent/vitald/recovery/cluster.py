@@ -1,10 +1,14 @@
 """
-The node's scheduler: what runs here, keeping new work away, and telling it that the node must be replaced.
+The node's scheduler: what runs here, keeping new work away, and telling it that the node must be
+replaced.
 
     none         nothing is kept away; refused where a scheduler of the others is seen to run here
-    slurm        scontrol, by the rules of agent/vitald/slurm/drain.py: what somebody else holds is left alone
-    kubernetes   kubectl: the node is cordoned with an annotation of ours; pods of DaemonSets and of the kubelet itself are no work
-    a program    exit 0: kept away, and nothing runs any more; 75: something still does; anything else: it failed
+    slurm        scontrol, by the rules of agent/vitald/slurm/drain.py: what somebody else holds is
+                 left alone
+    kubernetes   kubectl: the node is cordoned with an annotation of ours; pods of DaemonSets and of
+                 the kubelet itself are no work
+    a program    exit 0: kept away, and nothing runs any more; 75: something still does; anything
+    else: it failed
 
 Owns     how each of them is asked, and what its answer means.
 Refuses  ending work. Nothing here evicts a pod or cancels a job.
@@ -53,7 +57,9 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What is to be told to whoever drains or replaces: the daemon's verdict, and what is done for it."""
+    """What is to be told to whoever drains or replaces: the daemon's verdict, and what is done for
+    it.
+    """
 
     action: str
     request: str
@@ -100,14 +106,19 @@ def name_of(config: Config) -> str:
 
 
 def cut_off(*means: Means) -> str:
-    """Why a scheduler cannot be asked by these, as far as it is our unit's sandbox; empty where nothing is in the way."""
+    """Why a scheduler cannot be asked by these, as far as it is our unit's sandbox; empty where
+    nothing is in the way.
+    """
     if not any(one.word in ("slurm", "kubernetes") for one in means):
         return ""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM).close()
     except OSError as error:
         said = f"no scheduler can be asked without a network: {error.strerror}"
-        return f"{said}: vitald-recover.service needs a drop-in with RestrictAddressFamilies=AF_INET AF_INET6"
+        return (
+            f"{said}: vitald-recover.service needs a drop-in with RestrictAddressFamilies=AF_INET"
+            " AF_INET6"
+        )
     return ""
 
 
@@ -117,7 +128,9 @@ def steps(procfs: Path) -> tuple[str, ...]:
 
 
 def _named(procfs: Path, *names: str) -> list[str]:
-    """The processes that are called so, as they call themselves: enough to hold back, never enough to act."""
+    """The processes that are called so, as they call themselves: enough to hold back, never enough
+    to act.
+    """
     found = []
     for process in procfs.iterdir():
         if process.name.isdecimal():
@@ -135,7 +148,10 @@ class Nobody:
         for name in _SCHEDULERS:
             if _named(self._procfs, name):
                 return Node(
-                    trouble=f'{name} runs here, and [recovery] drain is "none": it could start work at any moment'
+                    trouble=(
+                        f'{name} runs here, and [recovery] drain is "none": it could start work at'
+                        " any moment"
+                    )
                 )
         return Node(drained=True)
 
@@ -167,7 +183,10 @@ class Slurm:
         if others:
             held = f"in Slurm the node is {state}: somebody is at work on it"
         elif known.held and not ours:
-            held = f"somebody else holds the node in Slurm: it is {state}, for: {known.reason or 'no reason given'}"
+            held = (
+                f"somebody else holds the node in Slurm: it is {state}, for:"
+                f" {known.reason or 'no reason given'}"
+            )
         free = bool(known.states & _FREE) and not known.states & _BUSY
         return Node(drained=ours, held=held, busy="" if free else f"in Slurm the node is {state}")
 
@@ -188,7 +207,10 @@ class Slurm:
         return (
             ""
             if known.held and told
-            else f"the node is not marked: {'+'.join(sorted(known.states))}, {known.reason or 'no reason'}"
+            else (
+                f"the node is not marked: {'+'.join(sorted(known.states))},"
+                f" {known.reason or 'no reason'}"
+            )
         )
 
     def _withdraw(self, wish: Wish, *, hyperpod: bool) -> None:

@@ -1,5 +1,6 @@
 """
-Whether a request is granted: facts in, a decision out, and every check that failed with its reason in words.
+Whether a request is granted: facts in, a decision out, and every check that failed with its reason
+in words.
 
     refused   a check failed: nothing is done
     drain     nothing stands against it: new work must be kept away first
@@ -7,7 +8,8 @@ Whether a request is granted: facts in, a decision out, and every check that fai
     act       reboot, or have it marked for replacement
 
 Owns     the checks, and their order.
-Refuses  reading anything: clocks, files, the daemon and the scheduler come in as facts. What is not known counts against it.
+Refuses  reading anything: clocks, files, the daemon and the scheduler come in as facts. What is not
+         known counts against it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What the daemon says now. `simulated`: what it reads is not real. `released`: who has the devices, and why."""
+    """What the daemon says now. `simulated`: what it reads is not real. `released`: who has the
+    devices, and why.
+    """
 
     findings: Mapping[int, Told] = field(default_factory=dict)
     reboot_required: bool = False
@@ -64,7 +68,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What its scheduler says. `held`: somebody else has taken it out of service. `busy`: what still runs. `trouble`: why nothing is known."""
+    """What its scheduler says. `held`: somebody else has taken it out of service. `busy`: what
+    still runs. `trouble`: why nothing is known.
+    """
 
     drained: bool = False
     held: str = ""
@@ -164,7 +170,10 @@ def _daemon(facts: Facts) -> str:
     """Its own answer, not the file, says what stands now."""
     standing, request = facts.standing, facts.request
     if standing is None:
-        return f"the daemon cannot be asked whether it still holds: {facts.standing_trouble or 'no answer'}"
+        return (
+            "the daemon cannot be asked whether it still holds:"
+            f" {facts.standing_trouble or 'no answer'}"
+        )
     if standing.boot_id != facts.now.boot_id:
         return "the daemon speaks of another boot"
     if standing.simulated:
@@ -195,7 +204,8 @@ def _findings(facts: Facts) -> str:
             wrong.append(f"finding {ground.words} is not open")
         elif (told.component, told.code) != ground.cause:
             wrong.append(
-                f"finding #{ground.id} is {told.code} of {told.component}, not {ground.code} of {ground.component}"
+                f"finding #{ground.id} is {told.code} of {told.component}, not {ground.code} of"
+                f" {ground.component}"
             )
         elif told.simulated:
             wrong.append(f"finding {ground.words} is a drill's")
@@ -223,14 +233,17 @@ def _book(facts: Facts) -> str:
         return f"what was done before is not known: {facts.book_trouble or 'no book'}"
     ahead = facts.book.ahead(facts.now)
     return (
-        f"the book has a {ahead.kind.value} that lies in the future: the clock was set back, or the book is wrong"
+        f"the book has a {ahead.kind.value} that lies in the future: the clock was set back, or the"
+        " book is wrong"
         if ahead
         else ""
     )
 
 
 def _cause(facts: Facts) -> str:
-    """Once a day for one cause. What it did not help with it will not help with now, whatever else has come to it."""
+    """Once a day for one cause. What it did not help with it will not help with now, whatever else
+    has come to it.
+    """
     request, book = facts.request, facts.book
     if request is None or book is None:
         return ""
@@ -241,7 +254,10 @@ def _cause(facts: Facts) -> str:
             done = (
                 "it was rebooted" if entry.kind is Kind.REBOOT else "it was marked for replacement"
             )
-            return f"{done} for {code} of {component} {_hours(entry.ago(facts.now))} ago, and that is done once a day"
+            return (
+                f"{done} for {code} of {component} {_hours(entry.ago(facts.now))} ago, and that is"
+                " done once a day"
+            )
     return ""
 
 

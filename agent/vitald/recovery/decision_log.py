@@ -1,8 +1,8 @@
 """
 What was decided, for people and programs: `decisions.jsonl`, one decision a line, the newest last.
 
-A decision that is the same as the one before it is not told again: it is counted. What is counted for a budget is not here but in
-the book: this file may be lost.
+A decision that is the same as the one before it is not told again: it is counted. What is counted
+for a budget is not here but in the book: this file may be lost.
 
 Owns     the file's form, and that it stays small.
 Refuses  being read back as fact.

@@ -1,10 +1,12 @@
 """
 A request: the daemon asks root to have this node rebooted or replaced, and says for which findings.
 
-Owns     what may be asked for, which findings ask for it, and the file's form: written here, read back strictly.
+Owns     what may be asked for, which findings ask for it, and the file's form: written here, read
+         back strictly.
 Refuses  files, clocks, and whether it is granted.
 
-Source of trust: none. Whoever can write the file can ask; what is asked is held against the daemon's own answers and root's book.
+Source of trust: none. Whoever can write the file can ask; what is asked is held against the
+daemon's own answers and root's book.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class Ground:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`uptime` is when it was written, on the clock that counts from the boot and that nobody can set; `time` is for people."""
+    """`uptime` is when it was written, on the clock that counts from the boot and that nobody can
+    set; `time` is for people.
+    """
 
     id: str
     boot_id: str
@@ -96,8 +100,8 @@ def asks_for(action: Action, *, device_reset: bool) -> Kind | None:
 def wanted(
     findings: Sequence[Finding], settled: Callable[[Finding], bool], *, device_reset: bool
 ) -> tuple[Kind, tuple[Finding, ...]] | None:
-    """What real findings ask for that a second source confirmed, and which. Replacing outranks rebooting, and is waited for where it
-    is not settled yet.
+    """What real findings ask for that a second source confirmed, and which. Replacing outranks
+    rebooting, and is waited for where it is not settled yet.
 
     Nothing while somebody is at work on one of them.
     """

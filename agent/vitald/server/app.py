@@ -1,8 +1,10 @@
 """
 The socket API: HTTP and JSON over a Unix socket. `openapi.json` beside this file is its contract.
 
-Owns     the routes of the verdict, findings, events, rules and drills; who may ask, and that every error is told as JSON.
-Refuses  judging and waiting: everything is read off the board, and a change goes through the pipeline's queue.
+Owns     the routes of the verdict, findings, events, rules and drills; who may ask, and that every
+         error is told as JSON.
+Refuses  judging and waiting: everything is read off the board, and a change goes through the
+         pipeline's queue.
 """
 
 from __future__ import annotations
@@ -94,7 +96,9 @@ class Routes(Protocol):
 
 
 class Api:
-    """The handlers, over what the composition root gives them; `more` are those of the other modules."""
+    """The handlers, over what the composition root gives them; `more` are those of the other
+    modules.
+    """
 
     def __init__(
         self,
@@ -245,7 +249,9 @@ class Api:
         return web.json_response(answer)
 
     async def incidents(self, request: web.Request) -> web.Response:
-        """The open ones, the strongest first, and then those that ended or began without a finding a moment ago."""
+        """The open ones, the strongest first, and then those that ended or began without a finding
+        a moment ago.
+        """
         query = read_query(request, "limit")
         open_ones = self._told()
         over = sorted(
@@ -388,7 +394,9 @@ class Api:
         )
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
-        """One JSON object a line: the verdict first, then every event, transition and changed verdict, and a heartbeat."""
+        """One JSON object a line: the verdict first, then every event, transition and changed
+        verdict, and a heartbeat.
+        """
         read_query(request)
         if self.board.watchers >= (
             _WATCHERS if request["peer"].may_change else _WATCHERS - _WATCHERS_RESERVED
@@ -471,7 +479,9 @@ class Api:
         return self._acted(closed, audit)
 
     async def accept(self, request: web.Request) -> web.Response:
-        """A person lives with a finding for a time: it stays open, and changes neither fitness nor flags meanwhile."""
+        """A person lives with a finding for a time: it stays open, and changes neither fitness nor
+        flags meanwhile.
+        """
         peer = who_changes(request)
         number, body = _number(request), await read_body(request, "reason", "seconds")
         seconds = seconds_of(body, "seconds", None, least=0.0, most=_ACCEPTED_MOST_S)
@@ -479,7 +489,9 @@ class Api:
         return self._acted(await self.pipeline.accept(number, peer.name, audit, seconds), audit)
 
     async def remedy(self, request: web.Request) -> web.Response:
-        """Somebody begins what a finding asks for. It stands until the evidence says that it held."""
+        """Somebody begins what a finding asks for. It stands until the evidence says that
+        it held.
+        """
         peer = who_changes(request)
         number, body = _number(request), await read_body(request, "reason")
         audit = _audit(peer, "remedy", number, body)
@@ -551,7 +563,9 @@ class Api:
         return judged
 
     async def _read(self, work: Callable[[], Stored]) -> Stored:
-        """Read the ledger in the readers' lane: a slow disk delays whoever asks, and nobody else."""
+        """Read the ledger in the readers' lane: a slow disk delays whoever asks, and nobody
+        else.
+        """
         try:
             stored = await self.reader.call(work, 5.0)
         except (LedgerError, LaneStuck) as error:

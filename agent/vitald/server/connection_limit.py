@@ -1,12 +1,14 @@
 """
 The gate before the HTTP server: how many clients at once, and how long one may take.
 
-aiohttp bounds what a request may hold, not how slowly it may come. The gate wraps the server's protocol: a client over
-the limit is told so and closed; one that has not sent a whole request in time, or does not take its answer, is closed.
+aiohttp bounds what a request may hold, not how slowly it may come. The gate wraps the server's
+protocol: a client over the limit is told so and closed; one that has not sent a whole request in
+time, or does not take its answer, is closed.
 
-Whoever may read must not be able to keep out the scheduler that asks whether the node takes work: on a Unix socket some places are for
-root and the daemon's own user, and no other user has more than his share. Where nobody can say who asks, on a port, the client that was
-served longest ago makes room for the newest.
+Whoever may read must not be able to keep out the scheduler that asks whether the node takes work:
+on a Unix socket some places are for root and the daemon's own user, and no other user has more than
+his share. Where nobody can say who asks, on a port, the client that was served longest ago makes
+room for the newest.
 """
 
 from __future__ import annotations
@@ -24,15 +26,19 @@ _EACH_S = 30.0  # from a request to the next one, answer and idling included
 
 def _refusal(status: int, reason: str, error: str, hint: str) -> bytes:
     body = json.dumps({"error": error, "hint": hint}).encode() + b"\n"
-    head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nConnection:"
+        f" close\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 
 class Gate:
     """Counts the clients of one listener. `gate(factory)` makes the protocols that it watches.
 
-    Of the `most` clients, `reserved` places are kept for those who may change something, and any other user has `each` at most.
-    `newest_first`: a new client is never refused, but takes the place of another one.
+    Of the `most` clients, `reserved` places are kept for those who may change something, and any
+    other user has `each` at most. `newest_first`: a new client is never refused, but takes the
+    place of another one.
     """
 
     def __init__(
@@ -58,7 +64,9 @@ class Gate:
         return lambda: _Watched(self, factory())
 
     def full(self, uid: int | None) -> str:
-        """Why there is no room for a client of this user, None for one who may change something; empty where there is."""
+        """Why there is no room for a client of this user, None for one who may change something;
+        empty where there is.
+        """
         if self.newest_first:
             while self.clients >= self.most:
                 self.refused += 1
@@ -88,7 +96,9 @@ class Gate:
         self._hush()
 
     def serving(self, transport: asyncio.BaseTransport | None, *, streaming: bool = False) -> None:
-        """A whole request has come: its time starts anew. A stream has no end; its writer watches over itself."""
+        """A whole request has come: its time starts anew. A stream has no end; its writer watches
+        over itself.
+        """
         if transport is not None and (watched := self._open.pop(transport, None)) is not None:
             self._open[transport] = watched
             watched.served(None if streaming else _EACH_S)
@@ -183,7 +193,9 @@ class _Watched(asyncio.Protocol):
 
 
 def _uid_of(transport: asyncio.Transport) -> int | None:
-    """Who connected, where the kernel says so; None for those who may change something, and on a port, where nobody knows."""
+    """Who connected, where the kernel says so; None for those who may change something, and on a
+    port, where nobody knows.
+    """
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family != socket.AF_UNIX:
         return None

@@ -1,10 +1,13 @@
 """
-Asking root for a reboot or a replacement, with a file: `<runtime>/recovery/request.json`, where `[recovery] mode` is "automatic".
+Asking root for a reboot or a replacement, with a file: `<runtime>/recovery/request.json`, where
+`[recovery] mode` is "automatic".
 
-The file is written whole and renamed into place, which is what vitald-recover.path waits for; written anew every few minutes
-while it still holds; and taken away when it holds no more. What root makes of it is root's affair (docs/recovery.md).
+The file is written whole and renamed into place, which is what vitald-recover.path waits for;
+written anew every few minutes while it still holds; and taken away when it holds no more. What root
+makes of it is root's affair (docs/recovery.md).
 
-Owns     when something is asked for: of real findings that are in the ledger, stand for `[recovery] after`, and nobody works on.
+Owns     when something is asked for: of real findings that are in the ledger, stand for `[recovery]
+         after`, and nobody works on.
 Refuses  acting. This process may reboot nothing, and is not asked to.
 """
 
@@ -46,7 +49,9 @@ _REASONS = 8
 
 
 class Asking:
-    """What is asked for now. `settings` gives those in force; `ready` is set once the past has been told."""
+    """What is asked for now. `settings` gives those in force; `ready` is set once the past has been
+    told.
+    """
 
     def __init__(
         self,
@@ -98,7 +103,9 @@ class Asking:
         yield family
 
     async def run(self) -> None:
-        """Until cancelled. The request goes with us: nobody could say then whether it still holds."""
+        """Until cancelled. The request goes with us: nobody could say then whether it still
+        holds.
+        """
         await self._ready.wait()
         with suppress(OSError):
             self._remove()  # of a daemon before this one
@@ -198,7 +205,9 @@ class Asking:
     # --- the file; in the lane
 
     def _write(self, data: bytes) -> None:
-        """Whole or not at all, and through no link: the folder is opened first, and everything is done inside it."""
+        """Whole or not at all, and through no link: the folder is opened first, and everything is
+        done inside it.
+        """
         folder = self._path.parent
         with suppress(FileExistsError):
             folder.mkdir(mode=0o750)

@@ -1,6 +1,6 @@
 """
-What a request may say, and what a bad one is told: parameters, bodies, who may change something, and the refusal that the
-outermost handler turns into JSON.
+What a request may say, and what a bad one is told: parameters, bodies, who may change something,
+and the refusal that the outermost handler turns into JSON.
 """
 
 from __future__ import annotations

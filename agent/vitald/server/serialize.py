@@ -1,4 +1,6 @@
-"""What the nouns look like as JSON: one place, so that the API, the command line and `scan` say the same."""
+"""What the nouns look like as JSON: one place, so that the API, the command line and `scan` say the
+same.
+"""
 
 from __future__ import annotations
 
@@ -97,9 +99,9 @@ def finding(found: Finding, catalog: Catalog) -> schema.Finding:
         "clears": [*clears_of(found, catalog).words(), "a named person, with a reason"],
         "confirmed": found.confirmed,
         "confirmedBy": found.confirmed_by or None,
-        "witnesses": []
-        if found.confirmed
-        else list(catalog.witnesses(found.code, found.component.kind)),
+        "witnesses": (
+            [] if found.confirmed else list(catalog.witnesses(found.code, found.component.kind))
+        ),
         "writtenByProcess": found.hearsay,
         "simulated": found.simulated,
         "simulatedUntil": moment(found.simulated_until),
@@ -158,9 +160,9 @@ def source(health: SourceHealth) -> schema.Source:
         "name": health.name,
         "state": "stale" if health.state is SourceState.OK and not fresh else health.state.value,
         "lastSeen": moment(health.last_seen),
-        "deadline": moment(health.last_seen + health.deadline)
-        if health.last_seen is not None
-        else None,
+        "deadline": (
+            moment(health.last_seen + health.deadline) if health.last_seen is not None else None
+        ),
         "detail": health.detail,
     }
 
@@ -179,7 +181,9 @@ def _plain_part(value: float | str) -> float | str | None:
 
 
 def job(seen: Job) -> schema.Job:
-    """`state`: `lost` where nobody told its end; `ended` is then when it cannot have run any more."""
+    """`state`: `lost` where nobody told its end; `ended` is then when it cannot have run
+    any more.
+    """
     state: Literal["running", "ended", "died", "lost"]
     state = (
         "running"
@@ -206,7 +210,9 @@ def job(seen: Job) -> schema.Job:
 def incident(
     told: Incident, findings: Iterable[Finding], catalog: Catalog, jobs: Iterable[Job] = ()
 ) -> schema.Incident:
-    """One story: its root, what it asks for, and its members, the root first. `findings` are its open ones, `jobs` the work near it."""
+    """One story: its root, what it asks for, and its members, the root first. `findings` are its
+    open ones, `jobs` the work near it.
+    """
     own = by_strength(list(findings))
     root = catalog.rule(told.root.code)
     story = next((one for one in catalog.stories.told if one.name == told.story), None)
@@ -216,9 +222,11 @@ def incident(
         "state": "open" if told.closed_at is None else "over",
         "component": told.root.component.name,
         "code": told.root.code,
-        "title": root.rule_on({}).title
-        if not own
-        else next((one.title for one in own if one.code == told.root.code), root.title),
+        "title": (
+            root.rule_on({}).title
+            if not own
+            else next((one.title for one in own if one.code == told.root.code), root.title)
+        ),
         "action": (strongest.action if strongest else Action.NONE).value,
         "when": strongest.when.value if strongest else None,
         "todo": (strongest.action if strongest else Action.NONE).words,
@@ -261,7 +269,9 @@ def why(
     flags: schema.Flags,
     jobs: Iterable[Job] = (),
 ) -> schema.Why:
-    """The chain of one finding: lines, events, incident, rule, layers of what is asked for, flags, and every transition."""
+    """The chain of one finding: lines, events, incident, rule, layers of what is asked for, flags,
+    and every transition.
+    """
     found = past.finding
     entry = rule_of(found, catalog)
     layers = (
@@ -325,7 +335,9 @@ def suspects(
 
 
 def scan_event(number: int, raw: str, seen: Event, time: float | None = None) -> Json:
-    """A line that `vitald scan` recognised: the line's own statements. `untrusted` where a process wrote it: no event, not judged."""
+    """A line that `vitald scan` recognised: the line's own statements. `untrusted` where a process
+    wrote it: no event, not judged.
+    """
     fields = seen.fields
     return {
         "type": "event" if seen.judged else "untrusted",

@@ -40,8 +40,9 @@ def library(cache: Path | None = None) -> Path:
     )
     if compiler is None:
         raise CannotBuild(
-            "the simulated NVML is compiled on first use, and no C compiler is installed (cc, gcc or clang):"
-            " apt-get install gcc libc6-dev (Debian, Ubuntu) or dnf install gcc (RHEL, Fedora, Amazon Linux)"
+            "the simulated NVML is compiled on first use, and no C compiler is installed (cc, gcc"
+            " or clang): apt-get install gcc libc6-dev (Debian, Ubuntu) or dnf install gcc (RHEL,"
+            " Fedora, Amazon Linux)"
         )
     try:
         source = SOURCE.read_bytes()
@@ -80,7 +81,9 @@ def _writable(folder: Path) -> bool:
 
 
 def _private(name: str) -> Path:
-    """A folder below the temporary one that nobody else can have prepared: what lies in it gets loaded."""
+    """A folder below the temporary one that nobody else can have prepared: what lies in it gets
+    loaded.
+    """
     root = Path(tempfile.gettempdir()) / f"vitald-{os.geteuid()}"
     try:
         root.mkdir(mode=0o700, exist_ok=True)
@@ -91,7 +94,8 @@ def _private(name: str) -> Path:
             or stat.S_IMODE(found.st_mode) & 0o077
         ):
             raise CannotBuild(
-                f"{root}: must be a folder that only this user can enter; remove it, or set XDG_CACHE_HOME"
+                f"{root}: must be a folder that only this user can enter; remove it, or set"
+                " XDG_CACHE_HOME"
             )
         (root / name).mkdir(exist_ok=True)
     except OSError as error:
@@ -102,7 +106,9 @@ def _private(name: str) -> Path:
 
 
 def _compile(compiler: str, folder: Path) -> Path:
-    """Compile under another name first: whoever looks at the same time finds a whole library or none."""
+    """Compile under another name first: whoever looks at the same time finds a whole library or
+    none.
+    """
     target = folder / SONAME
     if target.is_file():
         return target

@@ -1,14 +1,17 @@
 """
-A GPU node in a folder: the state file that the simulated NVML answers from, its events and calls, and a PCI bus in sysfs.
+A GPU node in a folder: the state file that the simulated NVML answers from, its events and calls,
+and a PCI bus in sysfs.
 
     node = SimulatedNode(folder, "h100")
     node.set(3, {"temp_c": 91, "throttle": "0x40"})
     node.emit(3, 0x8, 79)
     node.lose(3)
 
-A process sees it that has `node.environment` and loads `node.library` in place of the driver's libnvidia-ml.so.1.
+A process sees it that has `node.environment` and loads `node.library` in place of the driver's
+libnvidia-ml.so.1.
 
-Owns     the state file: it is written from here alone, a change at a time, each by replacing the whole file.
+Owns     the state file: it is written from here alone, a change at a time, each by replacing the
+         whole file.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ _KEY = re.compile(
     r"|pcie\.(?:gen|gen_max|gen_gpu_max|width|width_max|replay)|fi\.\d+\.\d+|nvlink\.\d+\.(?:state|version|remote|err\.[0-3])"
     r"|fabric|platform|procs|events_mask|lost|absent|excluded|lookup_ret|epoch|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
 )
-# What a reset sets back to 0, as far as a model has it: volatile ECC counts, errors of links and PCIe, times of throttling, advice.
+# What a reset sets back to 0, as far as a model has it: volatile ECC counts, errors of links and
+# PCIe, times of throttling, advice.
 _CLEARED = re.compile(r"ecc\.\w+\.vol\.\w+|nvlink\.\d+\.err\.\d|pcie\.replay|pages\.pending")
 _CLEARED_FIELDS = frozenset(
     {
@@ -71,7 +75,9 @@ _COUNT = re.compile(r"-?(?:0|[1-9]\d*)|0x[0-9a-fA-F]+")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call into the library, from the trace. `gpu` is the node's own index, whatever index NVML gave it meanwhile."""
+    """One call into the library, from the trace. `gpu` is the node's own index, whatever index NVML
+    gave it meanwhile.
+    """
 
     at_ns: int  # CLOCK_MONOTONIC, when it began
     pid: int
@@ -84,7 +90,9 @@ class Call:
 
 @cache
 def exported() -> frozenset[str]:
-    """Every call that the library's source names: an injection for another one would silently test nothing."""
+    """Every call that the library's source names: an injection for another one would silently test
+    nothing.
+    """
     return frozenset(re.findall(r"\bnvml[A-Z]\w+", build.SOURCE.read_text(encoding="utf-8")))
 
 
@@ -92,12 +100,14 @@ def _checked(key: str, gpu: bool) -> str:
     bare = key.removeprefix("rate.") if gpu else key
     if not (_KEY if gpu else _GLOBAL).fullmatch(bare):
         raise ValueError(
-            f"{key!r} is not a key {'of a GPU' if gpu else 'without a GPU'}: see {PROFILES.with_name('README.md')}"
+            f"{key!r} is not a key {'of a GPU' if gpu else 'without a GPU'}: see"
+            f" {PROFILES.with_name('README.md')}"
         )
     kind, _, function = bare.partition(".")
     if kind in _INJECTIONS and function != "*" and function not in exported():
         raise ValueError(
-            f"{key!r}: the simulated library has no {function}{tomlfile.suggest(function, exported())}"
+            f"{key!r}: the simulated library has no"
+            f" {function}{tomlfile.suggest(function, exported())}"
         )
     return key
 
@@ -131,13 +141,16 @@ def named(name: str) -> Profile:
     """A model by its name. Raises ValueError."""
     if name not in profiles():
         raise ValueError(
-            f"there is no profile {name!r}{tomlfile.suggest(name, profiles())}: {', '.join(profiles())}"
+            f"there is no profile {name!r}{tomlfile.suggest(name, profiles())}:"
+            f" {', '.join(profiles())}"
         )
     return _profile(_merged(tomlfile.read(PROFILES)[1], name))
 
 
 def _merged(tables: tomlfile.Table, name: str) -> tomlfile.Table:
-    """A table with what it takes over from the one that it is `like`; its keys flat, as the state file has them."""
+    """A table with what it takes over from the one that it is `like`; its keys flat, as the state
+    file has them.
+    """
     own = tables[name]
     assert isinstance(own, dict)
     below = _merged(tables, str(own["like"])) if "like" in own else {}
@@ -204,7 +217,9 @@ def _ids(value: object) -> Iterable[int]:
 
 
 class SimulatedNode:
-    """The node. Everything about it may be changed while programs look at it; each change is one new state file."""
+    """The node. Everything about it may be changed while programs look at it; each change is one
+    new state file.
+    """
 
     def __init__(
         self, folder: Path, profile: str = "h100", gpus: int | None = None, *, trace: bool = False
@@ -262,19 +277,25 @@ class SimulatedNode:
     # --- what NVML answers
 
     def get(self, gpu: int | None, key: str) -> str | None:
-        """What the library would read: of a GPU, or (None) a key without one. What rates have added since the last change is not in it."""
+        """What the library would read: of a GPU, or (None) a key without one. What rates have added
+        since the last change is not in it.
+        """
         with self._lock:
             if gpu is None:
                 return self._values.get(key)
             return self._values.get(f"gpu.{gpu}.{key}", self._values.get(f"gpu.*.{key}"))
 
     def set(self, gpu: int | None, values: Mapping[str, object]) -> None:
-        """Change keys of a GPU, or (None) of every GPU; None takes a key away: its call is no longer supported."""
+        """Change keys of a GPU, or (None) of every GPU; None takes a key away: its call is no
+        longer supported.
+        """
         with self._changing():
             self._set(gpu, values)
 
     def set_global(self, values: Mapping[str, object]) -> None:
-        """Change keys that belong to no GPU, `driver.version` or `ret.nvmlInitWithFlags`; None takes one away."""
+        """Change keys that belong to no GPU, `driver.version` or `ret.nvmlInitWithFlags`; None
+        takes one away.
+        """
         texts = {
             _checked(key, gpu=False): None if value is None else _text(key, value)
             for key, value in values.items()
@@ -297,7 +318,9 @@ class SimulatedNode:
     # --- what happens to a node
 
     def lose(self, gpu: int) -> None:
-        """The GPU falls off the bus: calls on it answer 15, and so do waits for events. It stays in the count and on PCI."""
+        """The GPU falls off the bus: calls on it answer 15, and so do waits for events. It stays in
+        the count and on PCI.
+        """
         self.set(gpu, {"lost": 1})
 
     def restore(self, gpu: int) -> None:
@@ -305,7 +328,9 @@ class SimulatedNode:
         self.set(gpu, {"lost": None})
 
     def remove(self, gpu: int) -> None:
-        """The GPU is not there at all, as after a reboot with a dead board: lower count, shifted indices, nothing on PCI."""
+        """The GPU is not there at all, as after a reboot with a dead board: lower count, shifted
+        indices, nothing on PCI.
+        """
         self.set(gpu, {"absent": 1})
         self._unplug(self.addresses[gpu])
 
@@ -315,22 +340,28 @@ class SimulatedNode:
         self.set(gpu, {"absent": None})
 
     def reset(self, gpu: int) -> None:
-        """What a GPU reset does: counters since the last one start again, what was pending is done, handles are stale."""
+        """What a GPU reset does: counters since the last one start again, what was pending is done,
+        handles are stale.
+        """
         self._known(gpu)
         with self._changing():
             self._reset(gpu)
 
     def reload_driver(self) -> None:
-        """The kernel module was unloaded and loaded again: a reset of every GPU, and every handle is stale."""
+        """The kernel module was unloaded and loaded again: a reset of every GPU, and every handle
+        is stale.
+        """
         with self._changing():
             for gpu in range(self.gpus):
                 self._reset(gpu)
             self._put("driver.epoch", str(int(self._values.get("driver.epoch", "0"), 0) + 1))
 
     def hang(self, gpu: int | None, function: str, kind: str = "sleep") -> None:
-        """From now on the call does not come back: until `release`, or (fork, spin) the end of its process.
+        """From now on the call does not come back: until `release`, or (fork, spin) the end of its
+        process.
 
-        "sleep" waits, "fork" waits in state D of the kernel, "spin" runs. None: of every GPU, and where the call is of none.
+        "sleep" waits, "fork" waits in state D of the kernel, "spin" runs. None: of every GPU, and
+        where the call is of none.
         """
         if kind not in _HANGS:
             raise ValueError(f"{kind!r} is no way to hang: {', '.join(_HANGS)}")
@@ -348,7 +379,9 @@ class SimulatedNode:
                 self._put(key, None)
 
     def calls(self) -> list[Call]:
-        """What the library was asked so far, by whichever process; needs `trace`. A call is written down when it has returned."""
+        """What the library was asked so far, by whichever process; needs `trace`. A call is written
+        down when it has returned.
+        """
         try:
             text = self.trace.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -419,9 +452,11 @@ class SimulatedNode:
             self._write(now)
 
     def _grow(self, elapsed: float) -> None:
-        """Rates count from the file's time: what they have added so far is put into the new file's numbers.
+        """Rates count from the file's time: what they have added so far is put into the new file's
+        numbers.
 
-        Rounded up, and what that gave too early is taken off the next time: a counter never falls because a file was written.
+        Rounded up, and what that gave too early is taken off the next time: a counter never falls
+        because a file was written.
         """
         names = {key.partition(".rate.")[2] for key in self._values if ".rate." in key}
         for name in names:

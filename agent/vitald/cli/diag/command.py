@@ -3,7 +3,8 @@
 
 `run` asks the daemon, then follows the run to its end. Exit codes of `run`:
 
-    0 pass   10 the node must first be set right (config, not_applicable)   20 fail   30 no verdict: inconclusive, error, made room for work
+    0 pass   10 the node must first be set right (config, not_applicable)   20 fail   30 no verdict:
+    inconclusive, error, made room for work
 
 Ctrl-C lets go of the display, never of the run.
 """
@@ -168,7 +169,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
     if result is None:
         print(
-            f"vitald: run {asked['id']} left no result: the daemon was restarted, or cannot write its ledger",
+            f"vitald: run {asked['id']} left no result: the daemon was restarted, or cannot write"
+            " its ledger",
             file=sys.stderr,
         )
         return EXIT["error"]
@@ -208,7 +210,8 @@ def _ask_for_consent(arguments: argparse.Namespace) -> None:
         if one["name"] == arguments.check:
             usual = one["expected"].get(str(level)) or usual
     print(
-        f"{arguments.check} level {level} puts full load on every GPU for about {views.span(usual)}.",
+        f"{arguments.check} level {level} puts full load on every GPU for about"
+        f" {views.span(usual)}.",
         file=sys.stderr,
     )
     print(
@@ -299,7 +302,9 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _print_raw(text: str) -> None:
-    """As it was printed into a file or a pipe, such as to `vitald diag read -`; without what a terminal would obey on one."""
+    """As it was printed into a file or a pipe, such as to `vitald diag read -`; without what a
+    terminal would obey on one.
+    """
     if not text:
         print("nothing is kept of what it printed", file=sys.stderr)
     elif sys.stdout.isatty():

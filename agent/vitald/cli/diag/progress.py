@@ -22,7 +22,9 @@ _SIGN_OF_LIFE_S = 60.0
 
 
 class Progress:
-    """`quiet`: nothing where there is no terminal, since what is printed there is read by a program."""
+    """`quiet`: nothing where there is no terminal, since what is printed there is read by a
+    program.
+    """
 
     def __init__(self, to: TextIO, *, quiet: bool = False) -> None:
         self._to = to
@@ -65,7 +67,8 @@ class Progress:
         passed = time_words(elapsed, expected)
         if self._drawn:
             self.say(
-                f"{what} {bar(elapsed, expected)} {passed}{', is told to end' if state == 'ends' else ''}{test}"
+                f"{what} {bar(elapsed, expected)}"
+                f" {passed}{', is told to end' if state == 'ends' else ''}{test}"
             )
         else:
             self.say(f"{what} {state}{test}", since=f", {passed}")

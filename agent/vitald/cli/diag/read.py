@@ -1,11 +1,13 @@
 """
-`vitald diag read FILE|-`: explain what dcgmi printed, wherever it ran. Asks nobody; the daemon need not run.
+`vitald diag read FILE|-`: explain what dcgmi printed, wherever it ran. Asks nobody; the daemon need
+not run.
 
-It is read as the daemon reads its own runs. Beside `dcgmi diag -j` it knows the answers of `health -c -j`, `discovery -l`, `--version`
-and `-v`. Exit codes:
+It is read as the daemon reads its own runs. Beside `dcgmi diag -j` it knows the answers of `health
+-c -j`, `discovery -l`, `--version` and `-v`. Exit codes:
 
-    0 pass   10 the node must first be set right (config, not_applicable)   20 fail   30 no verdict: inconclusive, error
-    2, 66, 78   wrong arguments, a file that cannot be read, a wrong configuration
+    0 pass   10 the node must first be set right (config, not_applicable)   20 fail   30 no verdict:
+    inconclusive, error 2, 66, 78   wrong arguments, a file that cannot be read, a wrong
+    configuration
 """
 
 from __future__ import annotations
@@ -116,7 +118,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _content(file: str) -> bytes:
-    """As it was printed: unpacked, from UTF-16 where another system saved it, without a viewer's colours."""
+    """As it was printed: unpacked, from UTF-16 where another system saved it, without a viewer's
+    colours.
+    """
     from vitald.collectors.kernel_log.unpack import Unpacked
 
     with (
@@ -141,7 +145,8 @@ def _kind(printed: bytes, arguments: argparse.Namespace) -> str:
         return "discovery"
     if answers.version_found(text):
         return "version"
-    # In the same two lines health and discovery say that there is no engine; diag has other words for it.
+    # In the same two lines health and discovery say that there is no engine; diag has other words
+    # for it.
     return "no engine" if answers.no_engine(text) and "the specified host" in text else "diag"
 
 
@@ -210,7 +215,8 @@ def _health(text: str) -> tuple[Json, list[str]]:
         f"{render.colour(answer.overall.upper(), 'bold', colours[answer.overall])}  dcgmi health"
     ]
     lines += [
-        f"  {render.safe(one.where) or '-'}  {render.safe(one.system)}: {render.safe(one.value)}  {render.safe(one.text)}"
+        f"  {render.safe(one.where) or '-'}  {render.safe(one.system)}: {render.safe(one.value)} "
+        f" {render.safe(one.text)}"
         for one in answer.complaints
     ]
     return {"health": answer.overall, **blamed, "reason": render.safe(reason)}, lines
@@ -244,9 +250,11 @@ def _diag(printed: bytes, stderr: bytes, arguments: argparse.Namespace, catalog:
             print(line)
         notes = list(_notes(report, printed, arguments))
         print(
-            "\n".join(["", *(render.colour(f"  note: {note}", "dim") for note in notes)])
-            if notes
-            else "",
+            (
+                "\n".join(["", *(render.colour(f"  note: {note}", "dim") for note in notes)])
+                if notes
+                else ""
+            ),
             end="\n" if notes else "",
         )
     return EXIT[report.outcome.value]
@@ -266,7 +274,9 @@ def _level(report: Report) -> int:
 
 
 def as_json(report: Report) -> Json:
-    """What was found, as it was printed: findings that were only concluded are in the outcome, not among the errors."""
+    """What was found, as it was printed: findings that were only concluded are in the outcome, not
+    among the errors.
+    """
     return {
         "outcome": report.outcome.value,
         "action": report.remedy.value,
@@ -323,7 +333,9 @@ def _told(report: Report, level: int) -> Iterator[str]:
         else "dcgmi diag"
     )
     about = [ran, *known, models]
-    yield f"{views.outcome_word(report.outcome.value)}  {render.safe(', '.join(filter(None, about)))}"
+    yield (
+        f"{views.outcome_word(report.outcome.value)}  {render.safe(', '.join(filter(None, about)))}"
+    )
     columns = max(40, min(render.width(), _WIDEST) - 9)
     yield from _wrapped("why", report.reason, columns)
     yield from _wrapped("means", views.MEANING.get(report.outcome.value, ""), columns)
@@ -348,9 +360,11 @@ def _gpus(report: Report) -> Iterator[str]:
     for gpu in report.culprits:
         own = [fault for fault in report.faults if fault.gpu == gpu]
         words = (
-            f"error {fault.error_id}"
-            if fault.error_id is not None
-            else f"{fault.code}, by its status"
+            (
+                f"error {fault.error_id}"
+                if fault.error_id is not None
+                else f"{fault.code}, by its status"
+            )
             for fault in own
         )
         numbers = list(dict.fromkeys(words))
@@ -401,12 +415,18 @@ def _faults(report: Report, catalog: Catalog) -> Iterator[str]:
         gpus = [fault.gpu for fault in faults if fault.gpu is not None]
         who = f"GPU {join_ranges(gpus)}: " if gpus else _devices(faults)
         yield ""
-        yield f"  {render.colour(render.safe(who) + rule.title, 'bold')}  {render.colour(f'{code} {render.safe(test)}', 'dim')}"
+        yield (
+            f"  {render.colour(render.safe(who) + rule.title, 'bold')} "
+            f" {render.colour(f'{code} {render.safe(test)}', 'dim')}"
+        )
         yield from _wrapped("means", rule.meaning, columns)
         yield from _wrapped("hint", rule.advice, columns)
         asks = views.TODO.get(faults[0].remedy.value, "")
         if asks:
-            yield f"  do     {asks}{views.once(str(faults[0].remedy.value), [fault.confirm for fault in faults])}"
+            yield (
+                "  do    "
+                f" {asks}{views.once(str(faults[0].remedy.value), [fault.confirm for fault in faults])}"
+            )
         texts = list(dict.fromkeys(fault.text for fault in faults))
         for text in texts[:2]:
             yield f"  says   {render.cut(render.safe(text), columns)}"
@@ -427,11 +447,17 @@ def _notes(report: Report, printed: bytes, arguments: argparse.Namespace) -> Ite
     from vitald.diagnostics.dcgm import answers, document
 
     if report.tests and answers.no_engine(document.read(printed).outside):
-        yield "the host engine that was asked for did not answer: this ran in a private engine, on the node where dcgmi was called"
+        yield (
+            "the host engine that was asked for did not answer: this ran in a private engine, on"
+            " the node where dcgmi was called"
+        )
     if arguments.exit_code is None:
         yield "without --exit-code a failure that the document does not show is not seen"
     if report.tests and arguments.level is None:
-        yield "without --level the level is taken from the tests that are there: one that is missing altogether is not noticed"
+        yield (
+            "without --level the level is taken from the tests that are there: one that is missing"
+            " altogether is not noticed"
+        )
 
 
 def _wrapped(label: str, text: str, columns: int) -> Iterator[str]:

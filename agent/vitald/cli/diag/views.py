@@ -132,9 +132,12 @@ def _check_row(
     return (
         render.safe(check["name"]),
         str(level) if level else "-",
-        f"{_OUTCOMES.get(outcome(last), (outcome(last),))[0].lower()}, {render.age(last['ended'])} ago"
-        if last is not None
-        else "never",
+        (
+            f"{_OUTCOMES.get(outcome(last), (outcome(last),))[0].lower()},"
+            f" {render.age(last['ended'])} ago"
+            if last is not None
+            else "never"
+        ),
         span(last["seconds"]) if last is not None else "-",
         span(every) if every and not check["missing"] else "-",
         coming,
@@ -180,7 +183,10 @@ def full(run: schema.DiagnosticRunInFull) -> Iterator[str]:
     """The outcome first, then why, then what was tested."""
     culprits = run["culprits"]
     blamed = f"  GPU {join_ranges(culprits)}" if culprits else ""
-    yield f"{render.colour(words(run), 'bold')}  {outcome_word(outcome(run))}{render.colour(blamed, 'bold')}  took {span(run['seconds'])}"
+    yield (
+        f"{render.colour(words(run), 'bold')} "
+        f" {outcome_word(outcome(run))}{render.colour(blamed, 'bold')}  took {span(run['seconds'])}"
+    )
     yield from _told(run)
     tests = run["tests"]
     if tests:
@@ -192,7 +198,10 @@ def full(run: schema.DiagnosticRunInFull) -> Iterator[str]:
         for fault in faults[:_FAULTS]:
             yield from _fault(fault)
         if len(faults) > _FAULTS:
-            yield f"  and {len(faults) - _FAULTS} more: vitald diag show {render.safe(run['id'])} --json"
+            yield (
+                f"  and {len(faults) - _FAULTS} more: vitald diag show {render.safe(run['id'])}"
+                " --json"
+            )
     measures = run["measures"]
     if measures:
         yield ""
@@ -201,7 +210,10 @@ def full(run: schema.DiagnosticRunInFull) -> Iterator[str]:
             [_measure(one) for one in measures[:_MEASURES]],
         )
         if len(measures) > _MEASURES:
-            yield f"  and {len(measures) - _MEASURES} more: vitald diag show {render.safe(run['id'])} --json"
+            yield (
+                f"  and {len(measures) - _MEASURES} more: vitald diag show {render.safe(run['id'])}"
+                " --json"
+            )
     yield ""
     yield from _footer(run)
 
@@ -225,7 +237,9 @@ def _told(run: schema.DiagnosticRunInFull) -> Iterator[str]:
 
 
 def todo(action: str, *, reboot: bool, replace: bool, confirm: Sequence[bool]) -> Iterator[str]:
-    """What a run by itself asks for. `confirm`: of each fault that asks for it, whether it must be found twice."""
+    """What a run by itself asks for. `confirm`: of each fault that asks for it, whether it must be
+    found twice.
+    """
     words = TODO.get(action, "" if action == "none" else action)
     flags = [
         word for word, on in (("reboot required", reboot), ("replacement required", replace)) if on
@@ -236,7 +250,9 @@ def todo(action: str, *, reboot: bool, replace: bool, confirm: Sequence[bool]) -
 
 
 def once(action: str, confirm: Sequence[bool]) -> str:
-    """Nothing drastic is done for what one run has found, where the catalogue wants to see it twice."""
+    """Nothing drastic is done for what one run has found, where the catalogue wants to see it
+    twice.
+    """
     return (
         ", once a second run has found it too"
         if action in _DRASTIC and confirm and all(confirm)
@@ -280,7 +296,9 @@ def _by_status(kind: str, statuses: Mapping[str, str]) -> str:
 
 
 def _waits(fault: schema.DiagnosticFault) -> bool:
-    """Whether a second run must find it first. A daemon that is older says nothing of an earlier run."""
+    """Whether a second run must find it first. A daemon that is older says nothing of an earlier
+    run.
+    """
     return bool(fault["confirm"]) and not fault.get("confirmed")
 
 
@@ -298,14 +316,19 @@ def _fault(fault: schema.DiagnosticFault) -> Iterator[str]:
     known = [f"error {fault['errorId']}" if fault["errorId"] is not None else ""]
     known += [f"severity {fault['severity']}" if fault["severity"] is not None else ""]
     known += [
-        "counts once two runs have found it"
-        if _waits(fault)
-        else "found by an earlier run, too"
-        if fault["confirm"]
-        else ""
+        (
+            "counts once two runs have found it"
+            if _waits(fault)
+            else "found by an earlier run, too"
+            if fault["confirm"]
+            else ""
+        )
     ]
     more = f"  ({', '.join(filter(None, known))})" if any(known) else ""
-    yield f"  {render.colour(who, 'bold')}  {render.safe(fault['test'])}  {render.colour(render.safe(fault['code']), 'dim')}{more}"
+    yield (
+        f"  {render.colour(who, 'bold')}  {render.safe(fault['test'])} "
+        f" {render.colour(render.safe(fault['code']), 'dim')}{more}"
+    )
     yield from _wrapped("", str(fault["text"]), max(40, min(render.width(), 120) - 9))
 
 

@@ -1,8 +1,10 @@
 """
-The file of `vitald report`: a compressed tar archive that never grows beyond its limit, and that is there whole or not at all.
+The file of `vitald report`: a compressed tar archive that never grows beyond its limit, and that is
+there whole or not at all.
 
-Owns     the format, the limit, and the way to the final name: written beside it under a name of its own, for its owner only, and put
-         there once it is complete. Nothing that is there already is overwritten, or followed where it is a link, unless that was asked for.
+Owns     the format, the limit, and the way to the final name: written beside it under a name of its
+         own, for its owner only, and put there once it is complete. Nothing that is there already
+         is overwritten, or followed where it is a link, unless that was asked for.
 Refuses  knowing what is in it. Names are the caller's own, never taken from what is archived.
 """
 
@@ -38,7 +40,9 @@ class CannotWrite(Exception):
 
 
 class Archive:
-    """Members are added whole. One that does not fit is taken back, and those after it may still fit."""
+    """Members are added whole. One that does not fit is taken back, and those after it may still
+    fit.
+    """
 
     def __init__(self, file: IO[bytes], folder: str, time: float, most: int) -> None:
         """`folder`: what all names begin with. `most`: bytes of the file."""
@@ -48,7 +52,8 @@ class Archive:
         self._most = max(_RESERVE, most) - _RESERVE
         self._crc, self._size = 0, 0
         self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-        # By hand, since a compressor that can be copied is one that can take back what it was given: gzip's own header and trailer.
+        # By hand, since a compressor that can be copied is one that can take back what it was
+        # given: gzip's own header and trailer.
         self._put(struct.pack("<4sIBB", b"\x1f\x8b\x08\x00", self._time, 0, 3))
 
     def add(self, name: str, data: bytes) -> None:
@@ -65,7 +70,8 @@ class Archive:
                 self._write(part)
                 if self._file.tell() > self._most:
                     raise Full(
-                        f"with it the archive would be larger than {self._most + _RESERVE >> 20} MiB"
+                        "with it the archive would be larger than"
+                        f" {self._most + _RESERVE >> 20} MiB"
                     )
             if written != size:
                 raise ValueError(f"{size} bytes were said, {written} came")
@@ -78,7 +84,9 @@ class Archive:
             raise
 
     def close(self, name: str, data: bytes) -> int:
-        """The last member, for which there always is room, and the end. Returns the size of it all in bytes."""
+        """The last member, for which there always is room, and the end. Returns the size of it all
+        in bytes.
+        """
         self._write(self._header(name, len(data)) + data + bytes(-len(data) % _BLOCK) + bytes(_END))
         self._put(self._compressor.flush() + struct.pack("<II", self._crc, self._size & 0xFFFFFFFF))
         with _writing():
@@ -110,7 +118,9 @@ def _writing() -> Iterator[None]:
 
 @contextmanager
 def new_file(path: Path, *, force: bool) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
-    """A file to write, and what puts it at `path` once it is complete; without that nothing is left of it. Raises CannotWrite."""
+    """A file to write, and what puts it at `path` once it is complete; without that nothing is left
+    of it. Raises CannotWrite.
+    """
     _check(path, force=force)
     beside = path.with_name(f".{path.name[:80]}.{secrets.token_hex(6)}.part")
 

@@ -1,8 +1,8 @@
 """
 `vitald report`: one archive for a support case, readable without vitald.
 
-It is written whatever state the node is in. Where the daemon does not answer, its ledger is read; each part that cannot be got is
-named in `errors.txt` with the reason, and the rest is there.
+It is written whatever state the node is in. Where the daemon does not answer, its ledger is read;
+each part that cannot be got is named in `errors.txt` with the reason, and the rest is there.
 
     0 written, if need be without some parts   69 not written
 """
@@ -27,7 +27,10 @@ from vitald.cli.report.archive import Archive, CannotWrite, new_file
 from vitald.cli.report.parts import CONFIG, Report, Wanted
 from vitald.timestamps import format_compact
 
-_HINT = "look through it before you send it: it has host and user names, serial numbers and lines of the kernel log"
+_HINT = (
+    "look through it before you send it: it has host and user names, serial numbers and lines of"
+    " the kernel log"
+)
 _LEAST = 2 * 1024 * 1024
 _LONGEST_S = 3650 * words.DAY_S
 

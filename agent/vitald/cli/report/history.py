@@ -1,10 +1,13 @@
 """
-What has happened, for `vitald report`: from the daemon, or where that does not answer from its ledger.
+What has happened, for `vitald report`: from the daemon, or where that does not answer from its
+ledger.
 
-Both give the same JSON, so that whoever reads a report need not know which it was. The ledger is read with its owner's rights
-even where root asks: the folder is the daemon's, and what lies there must not lead root anywhere else.
+Both give the same JSON, so that whoever reads a report need not know which it was. The ledger is
+read with its owner's rights even where root asks: the folder is the daemon's, and what lies there
+must not lead root anywhere else.
 
-Owns     asking until the daemon is found not to answer, and then no more; reading a ledger that nobody writes, or an older one.
+Owns     asking until the daemon is found not to answer, and then no more; reading a ledger that
+         nobody writes, or an older one.
 Refuses  changing anything. A ledger that a newer vitald wrote is not read.
 """
 
@@ -130,7 +133,9 @@ class FromLedger:
             self._path = self._readable()
 
     def _readable(self) -> Path:
-        """The ledger itself, or where it is an older one, or its folder cannot be written, a copy that can be read."""
+        """The ledger itself, or where it is an older one, or its folder cannot be written, a copy
+        that can be read.
+        """
         from vitald.ledger import schema as tables
 
         with self._path.open("rb"):
@@ -141,7 +146,8 @@ class FromLedger:
             version = None
         if version is not None and version > tables.VERSION:
             raise LedgerError(
-                f"{self._path}: written by a newer vitald (schema {version}, this one knows {tables.VERSION}): --ledger puts it in as it is"
+                f"{self._path}: written by a newer vitald (schema {version}, this one knows"
+                f" {tables.VERSION}): --ledger puts it in as it is"
             )
         if version == tables.VERSION:
             return self._path
@@ -215,7 +221,9 @@ class FromLedger:
         return list(told.values())
 
     def devices(self) -> dict[str, object]:
-        """Who was in which slot, and the serial numbers that a diagnostic read last, by the GPUs' numbers."""
+        """Who was in which slot, and the serial numbers that a diagnostic read last, by the GPUs'
+        numbers.
+        """
         from vitald.ledger import Ledger, read_runs
 
         with as_owner(self._folder):
@@ -289,7 +297,9 @@ class FromLedger:
 
 
 class Pages:
-    """Events in the order in which they happened, kept compressed; the newest are fetched first, so that these are there if not all fit."""
+    """Events in the order in which they happened, kept compressed; the newest are fetched first, so
+    that these are there if not all fit.
+    """
 
     def __init__(
         self,
@@ -300,7 +310,9 @@ class Pages:
         most: int,
         until: float,
     ) -> None:
-        """`most`: bytes, compressed. `until`: on the monotonic clock, no more are fetched after it."""
+        """`most`: bytes, compressed. `until`: on the monotonic clock, no more are fetched
+        after it.
+        """
         self.cut = ""
         self._kept: list[
             tuple[int, bytes, object]
@@ -342,7 +354,9 @@ class Pages:
 
 
 def _backwards(history: History, since: float) -> Iterator[list[schema.Event]]:
-    """Pages from the newest to the oldest, each in order. Only the way forward can be asked for, so each page is what follows a number."""
+    """Pages from the newest to the oldest, each in order. Only the way forward can be asked for, so
+    each page is what follows a number.
+    """
     first, last = history.events(since, limit=1), history.events(since, newest=True, limit=1)
     if not first or not last:
         return
@@ -361,7 +375,9 @@ def _number(event: schema.Event) -> int:
 
 @contextmanager
 def as_owner(folder: Path) -> Iterator[None]:
-    """With the rights of whoever owns the folder, where root asks: a link in it leads no further than they may go."""
+    """With the rights of whoever owns the folder, where root asks: a link in it leads no further
+    than they may go.
+    """
     owner = folder.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
         yield
@@ -395,7 +411,8 @@ def raw_ledger(folder: Path) -> Iterator[list[tuple[str, int, IO[bytes]]]]:
                 with suppress(*((FileNotFoundError,) if files else ())):
                     fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
                     files.append((name, stack.enter_context(os.fdopen(fd, "rb"))))
-            # While somebody reads, the write-ahead log is not begun anew: what is copied first and what is copied later fit together.
+            # While somebody reads, the write-ahead log is not begun anew: what is copied first and
+            # what is copied later fit together.
             with suppress(sqlite3.Error):  # damaged: it is taken as it is
                 db = stack.enter_context(
                     closing(

@@ -1,7 +1,9 @@
 """
-What `vitald report` takes from the machine itself: versions, the service, its log, the kernel's messages, a scrape of the metrics.
+What `vitald report` takes from the machine itself: versions, the service, its log, the kernel's
+messages, a scrape of the metrics.
 
-Owns     that nothing of it can hang or grow: each has a deadline and a bound, and of what is too long the newest is kept.
+Owns     that nothing of it can hang or grow: each has a deadline and a bound, and of what is too
+         long the newest is kept.
 Refuses  programs from the caller's PATH, and files behind links.
 """
 
@@ -142,7 +144,9 @@ def own_log() -> str:
 
 
 def kernel_messages(path: Path) -> str:
-    """The newest of the kernel's messages, escaped as /dev/kmsg gives them; of a log file its end."""
+    """The newest of the kernel's messages, escaped as /dev/kmsg gives them; of a log file
+    its end.
+    """
     if not stat.S_ISCHR(path.stat().st_mode):
         return tail_of(path)
     try:
@@ -161,7 +165,8 @@ def kernel_messages(path: Path) -> str:
                 break
             who = "kernel" if record.from_kernel else "USER SPACE"
             lines.append(
-                f"[{record.usec / 1e6:12.6f}] {who} <{record.level}> {record.text.decode('ascii', 'replace')}\n"
+                f"[{record.usec / 1e6:12.6f}] {who} <{record.level}>"
+                f" {record.text.decode('ascii', 'replace')}\n"
             )
     finally:
         os.close(fd)
@@ -169,7 +174,9 @@ def kernel_messages(path: Path) -> str:
 
 
 def tail_of(path: Path) -> str:
-    """The last lines of a file. Raises OSError; also for a link, and NotHere for what is no file."""
+    """The last lines of a file. Raises OSError; also for a link, and NotHere for what is no
+    file.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
         about = os.fstat(fd)

@@ -1,8 +1,11 @@
 """
-What is in an archive of `vitald report`, and in which order: the small and telling first, so that a limit takes the bulk.
+What is in an archive of `vitald report`, and in which order: the small and telling first, so that a
+limit takes the bulk.
 
-Owns     the parts, their names, what is told to whoever reads them, and that one which cannot be got does not stop the others.
-Refuses  names from outside, characters that could drive a terminal in its texts, and whatever may be a secret.
+Owns     the parts, their names, what is told to whoever reads them, and that one which cannot be
+         got does not stop the others.
+Refuses  names from outside, characters that could drive a terminal in its texts, and whatever may
+         be a secret.
 """
 
 from __future__ import annotations
@@ -93,7 +96,9 @@ class Wanted:
 
 
 class _Part:
-    """What goes wrong with one part is said, and the others are written: hence the one catch-all."""
+    """What goes wrong with one part is said, and the others are written: hence the one
+    catch-all.
+    """
 
     def __init__(self, miss: Callable[[str], None]) -> None:
         self._miss = miss
@@ -169,7 +174,9 @@ class Report:
         return self._redactor.scrub(json.dumps(value).encode() + b"\n")
 
     def _say(self, title: str, lines: Iterable[str]) -> None:
-        """A section of the summary. It is built as the lines come, so what goes wrong half way leaves the first half."""
+        """A section of the summary. It is built as the lines come, so what goes wrong half way
+        leaves the first half.
+        """
         self._summary.write(f"\n=== {title}\n\n")
         for line in lines:
             self._summary.write(f"{line}\n")
@@ -177,7 +184,9 @@ class Report:
     # --- configuration, and where things are
 
     def _read_config(self) -> str:
-        """The configuration as it may be shown. As far as it can be understood it says where things are."""
+        """The configuration as it may be shown. As far as it can be understood it says where things
+        are.
+        """
         path = self._wanted.config
         if path == CONFIG and not path.exists():
             return f"# there is no {path}: the defaults are in force\n"
@@ -203,7 +212,9 @@ class Report:
         return "".join(f"# {' '.join(one.split())}\n" for one in said) + f"\n{shown}"
 
     def _history(self) -> History | None:
-        """The daemon; where it does not answer, its ledger; or nobody. With `status.json` and the head of the summary."""
+        """The daemon; where it does not answer, its ledger; or nobody. With `status.json` and the
+        head of the summary.
+        """
         configured = self._config.socket_path
         place = self._wanted.socket or (
             configured if configured.exists() else client.default_socket()
@@ -220,7 +231,8 @@ class Report:
         else:
             with self._part("status.json"):
                 self._head(
-                    f"vitald {told['version']}, pid {told['pid']}, answers; profile {told['profile']}, boot {told['bootId']}"
+                    f"vitald {told['version']}, pid {told['pid']}, answers; profile"
+                    f" {told['profile']}, boot {told['bootId']}"
                 )
                 self._json("status.json", told)
                 with redirect_stdout(io.StringIO()) as printed:
@@ -231,14 +243,16 @@ class Report:
             ledger = FromLedger(self._config)
             remembered = ledger.status()
             self._head(
-                f"vitald DOES NOT ANSWER ({silent}); this is what {ledger.origin} remembers, until {remembered['until']}"
+                f"vitald DOES NOT ANSWER ({silent}); this is what {ledger.origin} remembers, until"
+                f" {remembered['until']}"
             )
             flags = [flag for flag in ("rebootRequired", "replacementRequired") if remembered[flag]]
             self._say("as it was then", [", ".join([str(remembered["remembered"]), *flags])])
             self._json("status.json", {**remembered, "error": silent})
         if ledger is None:
             self._head(
-                f"vitald DOES NOT ANSWER ({silent}), and its ledger cannot be read: errors.txt says why"
+                f"vitald DOES NOT ANSWER ({silent}), and its ledger cannot be read: errors.txt"
+                " says why"
             )
             self._json("status.json", {"status": "unknown", "error": silent})
         return ledger
@@ -250,7 +264,10 @@ class Report:
             time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._wanted.since)),
         )
         for line in (
-            f"vitald report of {name}, made {made} UTC by uid {os.geteuid()} with vitald {__version__}",
+            (
+                f"vitald report of {name}, made {made} UTC by uid {os.geteuid()} with vitald"
+                f" {__version__}"
+            ),
             "all times are UTC; a time without a date is of that day, an age is counted from then",
             f"what has ended is told back to {since}",
             state,

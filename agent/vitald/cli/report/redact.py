@@ -1,11 +1,15 @@
 """
-What `vitald report` leaves out of a configuration and of texts: whatever may be a secret, by its name and by its shape.
+What `vitald report` leaves out of a configuration and of texts: whatever may be a secret, by its
+name and by its shape.
 
-The configuration has no key for a secret. But the sites' own programs have arguments, a file may have keys that are not ours, and an
-address may have a password in it. Too much is taken out rather than too little; comments are left out, since they can hold anything.
+The configuration has no key for a secret. But the sites' own programs have arguments, a file may
+have keys that are not ours, and an address may have a password in it. Too much is taken out rather
+than too little; comments are left out, since they can hold anything.
 
-Owns     what looks like a secret, and the configuration as it is shown: what vitald reads of the file, written anew.
-Refuses  taking a secret on trust: what was found once is looked for in every other part of the report too.
+Owns     what looks like a secret, and the configuration as it is shown: what vitald reads of the
+         file, written anew.
+Refuses  taking a secret on trust: what was found once is looked for in every other part of the
+         report too.
 """
 
 from __future__ import annotations
@@ -38,13 +42,18 @@ _SHAPES = tuple(
     re.compile(shape, re.DOTALL)
     for shape in (
         r"://(?P<secret>[^\s/?#]+)@",  # who asks, in an address
-        r"://[^\s/?#:@]{1,256}:(?!\d{1,5}/)(?P<secret>[^\s@]{1,256})@",  # and where a password has a slash
-        rf"(?i)(?:{_WORDS}|\bpwd|\bsig|[?&]key)[a-z0-9_-]{{0,40}}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?(?P<secret>(?!bearer |basic )[^\s\"'&;,]+)",
+        # And where a password has a slash
+        r"://[^\s/?#:@]{1,256}:(?!\d{1,5}/)(?P<secret>[^\s@]{1,256})@",
+        (
+            rf"(?i)(?:{_WORDS}|\bpwd|\bsig|[?&]key)[a-z0-9_-]{{0,40}}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?(?P<secret>(?!bearer"
+            r" |basic )[^\s\"'&;,]+)"
+        ),
         rf"(?i)(?:^|\s)--?[a-z-]{{0,40}}(?:{_WORDS})[a-z-]{{0,40}}\s{{1,8}}(?P<secret>[^\s-]\S*)",
         r"(?i)\b(?:bearer|basic)\s+(?P<secret>[A-Za-z0-9+/=._~-]{6,})",
         r"\b(?P<secret>(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk-|AKIA|ASIA|AIza|hf_|eyJ)[A-Za-z0-9_.=/+-]{10,})",
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>.*?)(?:-----END|\Z)",
-        r"https?://[^\s\"']{1,256}?/(?P<secret>(?=[A-Za-z_-]{0,64}\d)(?=[\d_-]{0,64}[A-Za-z])[A-Za-z0-9_-]{20,})",  # a hook's address is its password
+        # A hook's address is its password
+        r"https?://[^\s\"']{1,256}?/(?P<secret>(?=[A-Za-z_-]{0,64}\d)(?=[\d_-]{0,64}[A-Za-z])[A-Za-z0-9_-]{20,})",
     )
 )
 _OPAQUE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+=_-][A-Za-z0-9+/=_-]{31,}")
@@ -81,7 +90,9 @@ class Redactor:
         }
 
     def text(self, text: str) -> str:
-        """Without what has a secret's shape. It is not remembered: else a line of a log could take evidence out of the other parts."""
+        """Without what has a secret's shape. It is not remembered: else a line of a log could take
+        evidence out of the other parts.
+        """
         for shape in _SHAPES:
             text = shape.sub(_taken, text)
         return text
@@ -151,14 +162,17 @@ def configuration(text: str, redactor: Redactor) -> tuple[str, str]:
     try:
         tables = tomlfile.parse(text, "config.toml")
     except ValueError:
-        return "\n".join(
-            _lines(text, redactor)
-        ) + "\n", "it is not valid TOML: only what is plain in it is shown"
+        return (
+            "\n".join(_lines(text, redactor)) + "\n",
+            "it is not valid TOML: only what is plain in it is shown",
+        )
     return "\n".join(_written(redactor.tables(tables))).lstrip("\n") + "\n", ""
 
 
 def _lines(text: str, redactor: Redactor) -> Iterator[str]:
-    """Of a file that cannot be parsed: headers, and keys with plain values. What the rest belongs to, nobody can tell."""
+    """Of a file that cannot be parsed: headers, and keys with plain values. What the rest belongs
+    to, nobody can tell.
+    """
     table = ""
     for line in text.splitlines():
         header, found = _HEADER.fullmatch(line), _PLAIN.fullmatch(line)
@@ -170,7 +184,10 @@ def _lines(text: str, redactor: Redactor) -> Iterator[str]:
             (shown,) = redactor.tables(
                 {f"{table}.{name}" if table else name: value.strip("\"'")}
             ).values()
-            yield f"{redactor.text(name)} = {shown if value[0] not in _QUOTES and shown != GONE else json.dumps(shown)}"
+            yield (
+                f"{redactor.text(name)} ="
+                f" {shown if value[0] not in _QUOTES and shown != GONE else json.dumps(shown)}"
+            )
         elif line.strip() and not line.lstrip().startswith("#"):
             yield "# [a line that is not shown]"
 

@@ -1,11 +1,13 @@
 """
 Whether the clock is kept by somebody: what the kernel's own clock discipline says.
 
-adjtimex(2) with no modes set only reads, and anybody may. systemd-timesyncd, ntpd and chronyd (with `rtcsync`, as distributions
-ship it) tell the kernel when they are in step; what nobody keeps counts as unsynchronised once its possible error is 16 s.
-Where the call itself is forbidden (ProtectClock=yes in the service's unit) systemd-timedated makes it for us. It says whether the
-possible error has come to those 16 s, and nothing more: how far off the clock is stays unknown there.
-Source: adjtimex(2); Linux include/uapi/linux/timex.h, kernel/time/ntp.c; org.freedesktop.timedate1(5), systemd src/basic/time-util.c ntp_synced.
+adjtimex(2) with no modes set only reads, and anybody may. systemd-timesyncd, ntpd and chronyd (with
+`rtcsync`, as distributions ship it) tell the kernel when they are in step; what nobody keeps counts
+as unsynchronised once its possible error is 16 s. Where the call itself is forbidden
+(ProtectClock=yes in the service's unit) systemd-timedated makes it for us. It says whether the
+possible error has come to those 16 s, and nothing more: how far off the clock is stays unknown
+there. Source: adjtimex(2); Linux include/uapi/linux/timex.h, kernel/time/ntp.c;
+org.freedesktop.timedate1(5), systemd src/basic/time-util.c ntp_synced.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ _LONG = ctypes.c_long
 _MOST_S = 16.0  # the kernel counts the possible error no further
 _ASK = ("timedatectl", "show", "--property=NTPSynchronized", "--value")
 _ANSWER_S = 5.0
-# Each question starts systemd-timedated, which says so in the journal; to come to 16 s takes the error nine hours.
+# Each question starts systemd-timedated, which says so in the journal; to come to 16 s takes the
+# error nine hours.
 _AGAIN_S = {True: 1800.0, False: 300.0}
 
 
 class Timex(ctypes.Structure):
-    """struct timex. `maxerror` is in microseconds, `offset` too, or in nanoseconds where `status` says so."""
+    """struct timex. `maxerror` is in microseconds, `offset` too, or in nanoseconds where `status`
+    says so.
+    """
 
     _fields_ = (
         ("modes", ctypes.c_uint),

@@ -2,7 +2,8 @@
 The host as the kernel's small files show it.
 
 Owns     which parts are looked at.
-Refuses  meaning, and all reading: each part knows its own files. What a machine does not have is `missing` with a reason, never a fault.
+Refuses  meaning, and all reading: each part knows its own files. What a machine does not have is
+         `missing` with a reason, never a fault.
 """
 
 from __future__ import annotations
@@ -26,13 +27,17 @@ from vitald.model import Component, Readings
 
 
 class Part(Protocol):
-    """A part of the host. Called at each round; may raise OSError where nothing can be said of what there is."""
+    """A part of the host. Called at each round; may raise OSError where nothing can be said of what
+    there is.
+    """
 
     def devices(self) -> Iterator[Device]: ...
 
 
 class Host:
-    """The subject of the host source. `state` is the folder that vitald writes its ledger to, `also` is done at each look for devices."""
+    """The subject of the host source. `state` is the folder that vitald writes its ledger to,
+    `also` is done at each look for devices.
+    """
 
     name = "host"
 
@@ -89,6 +94,10 @@ class Host:
         self.memory["units"] = self.units.watched
         return Found(tuple(devices.values()), trouble="; ".join(trouble))
 
-    def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:  # noqa: ARG002
+    def together(
+        self,
+        read: Mapping[Component, Readings],  # noqa: ARG002
+        found: Found,  # noqa: ARG002
+    ) -> Iterable[Readings]:
         """Its parts have nothing to say of each other."""
         return ()

@@ -1,13 +1,16 @@
 """
-The file systems that the node cannot do without: what space and inodes are left, and whether the kernel made one read-only.
+The file systems that the node cannot do without: what space and inodes are left, and whether the
+kernel made one read-only.
 
-A file system is a disk here, under the name that the kernel's lines use (`vda1`, `dm-0`, `md127`). One that was mounted
-writable and is read-only now gave up after an error: its mount still says `rw`, its superblock says `ro`. Since Linux 6.15 ext4
-says `emergency_ro`, or `shutdown`, instead.
+A file system is a disk here, under the name that the kernel's lines use (`vda1`, `dm-0`, `md127`).
+One that was mounted writable and is read-only now gave up after an error: its mount still says
+`rw`, its superblock says `ro`. Since Linux 6.15 ext4 says `emergency_ro`, or `shutdown`, instead.
 
-Which they are: those of the paths that the configuration names, and the local disks of fstab, which somebody else may fill.
+Which they are: those of the paths that the configuration names, and the local disks of fstab, which
+somebody else may fill.
 
-Mounts are those of process 1: a service has its own view, in which `ProtectSystem=strict` makes all of them read-only. Source: proc_pid_mountinfo(5); Linux fs/proc_namespace.c, fs/ext4/super.c.
+Mounts are those of process 1: a service has its own view, in which `ProtectSystem=strict` makes all
+of them read-only. Source: proc_pid_mountinfo(5); Linux fs/proc_namespace.c, fs/ext4/super.c.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from vitald.model import Component, ComponentKind
 _GAVE_UP = frozenset({"emergency_ro", "shutdown"})
 _SPACE = ("free_ratio", "free_inodes_ratio", "free_bytes")
 _OTHERS = "[host] mounts does not name it: those who use it may fill it"
-# An image, a disk over the network, memory, a disc: what storage.toml (fs/not_of_the_node) says of them holds here too.
+# An image, a disk over the network, memory, a disc: what storage.toml (fs/not_of_the_node) says of
+# them holds here too.
 _NOT_OF_THE_NODE = re.compile(r"(?:loop|rbd|nbd|drbd|zram|ram|sr|fd)\d{1,5}(?:p\d{1,3})?")
 _UNKNOWN_MOUNT = "no mount is known that holds it"
 _UNTRACEABLE = frozenset(
@@ -109,7 +113,8 @@ class FileSystems:
                 yield Device(component, partial(self._look, mount, []))
 
     def disks(self) -> frozenset[str]:
-        """The names of the disks that hold them, as the kernel's lines call them. Read anew after some seconds: such lines come in storms.
+        """The names of the disks that hold them, as the kernel's lines call them. Read anew after
+        some seconds: such lines come in storms.
 
         Raises OSError where the mounts cannot be read.
         """
@@ -119,13 +124,17 @@ class FileSystems:
         return self._disks
 
     def mounted(self) -> frozenset[str]:
-        """The disks that anything is mounted from, by what the mounts call them: a disk that has gone still stands there. Raises OSError."""
+        """The disks that anything is mounted from, by what the mounts call them: a disk that has
+        gone still stands there. Raises OSError.
+        """
         return frozenset(
             Path(mount.source).name for mount in self._mounts() if mount.source.startswith("/dev/")
         )
 
     def drives(self) -> frozenset[str] | None:
-        """The NVMe controllers beneath them (`nvme0`); None where that cannot be told. Read anew as `disks` is, and raises OSError as it does."""
+        """The NVMe controllers beneath them (`nvme0`); None where that cannot be told. Read anew as
+        `disks` is, and raises OSError as it does.
+        """
         if time.monotonic() - self._drives_at >= _KNOWN_S:
             self._drives, self._drives_at = self._traced(), time.monotonic()
         return self._drives
@@ -254,7 +263,9 @@ class FileSystems:
 
 
 def _mount(line: str) -> Mount | None:
-    """`36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; None for what is none."""
+    """`36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; None for
+    what is none.
+    """
     mine, _, superblock = line.partition(" - ")
     words, own = mine.split(), superblock.split(" ")
     if len(words) < 6 or len(own) < 3:

@@ -1,10 +1,10 @@
 """
 Where /etc/fstab mounts disks of this machine that it cannot do without.
 
-What counts is a disk's file system that is mounted at every start. Not counted: `noauto` (only on demand), `nofail` (whoever
-wrote it says that the node may run without it), network and pseudo file systems, images, and what is read at the next start
-only (/boot, /efi). Whether removable media is in the drive, the file cannot say: see filesystems.py. Source: fstab(5), mount(8),
-systemd.mount(5).
+What counts is a disk's file system that is mounted at every start. Not counted: `noauto` (only on
+demand), `nofail` (whoever wrote it says that the node may run without it), network and pseudo file
+systems, images, and what is read at the next start only (/boot, /efi). Whether removable media is
+in the drive, the file cannot say: see filesystems.py. Source: fstab(5), mount(8), systemd.mount(5).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _AT_START = ("/boot", "/efi")
 
 
 class Fstab:
-    """Its mount points. `read` is called where a disk may be waited for; `points` is at hand at any time."""
+    """Its mount points. `read` is called where a disk may be waited for; `points` is at hand at any
+    time.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,7 +38,9 @@ class Fstab:
         return self._last | self._before
 
     def read(self) -> None:
-        """Look again. A file that cannot be read changes nothing; one that is not there names nothing."""
+        """Look again. A file that cannot be read changes nothing; one that is not there names
+        nothing.
+        """
         try:
             text = _text(self._path)
         except FileNotFoundError:

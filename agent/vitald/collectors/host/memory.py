@@ -1,9 +1,11 @@
 """
-The host's memory: ECC counters of each DIMM or memory controller (EDAC), pages lost for good, and how much is left.
+The host's memory: ECC counters of each DIMM or memory controller (EDAC), pages lost for good, and
+how much is left.
 
-Where the driver counts by DIMM, its controller is left with the errors that it could not tell the place of, so that none is
-counted twice. Kernel lines speak of the controller (`EDAC MC0: ...`): a DIMM names it as the port above itself.
-Source: Linux Documentation/ABI/testing/sysfs-devices-edac, drivers/edac/edac_mc_sysfs.c; fs/proc/meminfo.c.
+Where the driver counts by DIMM, its controller is left with the errors that it could not tell the
+place of, so that none is counted twice. Kernel lines speak of the controller (`EDAC MC0: ...`): a
+DIMM names it as the port above itself. Source: Linux Documentation/ABI/testing/sysfs-devices-edac,
+drivers/edac/edac_mc_sysfs.c; fs/proc/meminfo.c.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """
 NVMe drives: the state of each controller, who it is, and its temperature.
 
-State and identity are in the kernel's memory. The temperature is asked of the drive itself: a drive that no longer answers
-makes that look hang, which is told with its name. Wear (spare blocks, percentage used) is only in the SMART log, whose ioctl
-needs root: it is not observable here. Source: Linux drivers/nvme/host/{core,sysfs,hwmon}.c.
+State and identity are in the kernel's memory. The temperature is asked of the drive itself: a drive
+that no longer answers makes that look hang, which is told with its name. Wear (spare blocks,
+percentage used) is only in the SMART log, whose ioctl needs root: it is not observable here.
+Source: Linux drivers/nvme/host/{core,sysfs,hwmon}.c.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from vitald.collectors.small_files import Files, Look, names, read
 from vitald.model import Component, ComponentKind, Value
 
 _DRIVE = re.compile(r"nvme\d{1,4}")
-# Volumes of a cloud's storage service: they come and go as they are attached, and are no part of the machine.
+# Volumes of a cloud's storage service: they come and go as they are attached, and are no part of
+# the machine.
 _VOLUMES = ("Amazon Elastic Block Store", "nvme_card-pd", "MSFT NVMe Accelerator")
 _NAMED = re.compile(r"nvme\d{1,4}")
 _MOST = 4096  # names and addresses of drives that are remembered
@@ -42,7 +44,9 @@ class Drives:
         ] = {}  # who the drives are, those that are gone included; by name and by address
 
     def about(self, name: str) -> dict[str, Value]:
-        """What is known of a drive that a line of the kernel's names, by its own name, a namespace's, or its address."""
+        """What is known of a drive that a line of the kernel's names, by its own name, a
+        namespace's, or its address.
+        """
         found = _NAMED.match(name)
         with suppress(OSError):
             for _ in self.devices():
@@ -56,7 +60,9 @@ class Drives:
                 self._seen[key] = who
 
     def _role(self, name: str, who: dict[str, str]) -> dict[str, Value]:
-        """Whether it is a volume of a storage service, and whether the node needs it: as far as that is known."""
+        """Whether it is a volume of a storage service, and whether the node needs it: as far as
+        that is known.
+        """
         role: dict[str, Value] = {}
         if who.get("model"):
             role["volume"] = int(who["model"].startswith(_VOLUMES))

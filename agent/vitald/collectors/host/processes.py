@@ -1,12 +1,14 @@
 """
 Processes stuck in the kernel: in uninterruptible sleep, without having run for a moment since.
 
-A process that waits for a disk is often found so and is well. One is stuck if the kernel has not let it run in between: its
-count of context switches stands still, which is how the kernel's own hung task check tells. Where it is stuck, its stack says to root and
-its wait channel to those who may trace it; to others nothing does.
+A process that waits for a disk is often found so and is well. One is stuck if the kernel has not
+let it run in between: its count of context switches stands still, which is how the kernel's own
+hung task check tells. Where it is stuck, its stack says to root and its wait channel to those who
+may trace it; to others nothing does.
 
-Only the first thread of a process is looked at: `hung_task` lines of the kernel's log speak of any. Kernel threads do not count:
-a driver's worker may wait like this for its next task. Source: proc_pid_stat(5), proc_loadavg(5); Linux kernel/hung_task.c.
+Only the first thread of a process is looked at: `hung_task` lines of the kernel's log speak of any.
+Kernel threads do not count: a driver's worker may wait like this for its next task. Source:
+proc_pid_stat(5), proc_loadavg(5); Linux kernel/hung_task.c.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class Waiting:
 
 
 class Processes:
-    """What waits. Most processes are found to be kernel threads once and are left alone after that."""
+    """What waits. Most processes are found to be kernel threads once and are left alone
+    after that.
+    """
 
     def __init__(self, procfs: Path, files: Files) -> None:
         self._procfs = procfs
@@ -111,7 +115,9 @@ class Processes:
             look.fields = {"process": oldest[0].name, "where": oldest[0].where}
 
     def _scan(self) -> None:
-        """Those that waited before, and the next ones in turn; the youngest first, for kernel threads are old."""
+        """Those that waited before, and the next ones in turn; the youngest first, for kernel
+        threads are old.
+        """
         if not self._turn:
             self._turn = self._listed()
         before = dict(islice(self._waiting.items(), _MOST))  # the oldest; so many say enough
@@ -152,7 +158,9 @@ class Processes:
 
 
 def _load(text: str) -> list[float]:
-    """Load of the last minute, and how many tasks there are, threads included: `0.20 0.18 0.12 1/80 11206`."""
+    """Load of the last minute, and how many tasks there are, threads included: `0.20 0.18 0.12 1/80
+    11206`.
+    """
     words = text.split()
     return [float(words[0]), float(words[3].partition("/")[2])]
 

@@ -1,8 +1,9 @@
 """
 Processors that were slowed down by their own heat.
 
-The kernel counts it on Intel processors, for each core and for the package, which is as hot as its hottest core: the packages say
-enough. All CPUs of a package show its counters, which are plain memory. Source: Linux drivers/thermal/intel/therm_throt.c.
+The kernel counts it on Intel processors, for each core and for the package, which is as hot as its
+hottest core: the packages say enough. All CPUs of a package show its counters, which are plain
+memory. Source: Linux drivers/thermal/intel/therm_throt.c.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _NOT_COUNTED = "the kernel counts no throttling here: not an Intel processor, or
 
 
 class Processors:
-    """The packages, each seen from one of its CPUs. Which they are is read again when CPUs come or go."""
+    """The packages, each seen from one of its CPUs. Which they are is read again when CPUs come or
+    go.
+    """
 
     def __init__(self, sysfs: Path, files: Files) -> None:
         self._root = sysfs / "devices/system/cpu"

@@ -1,9 +1,11 @@
 """
-The services that this site says must be running, as systemd shows them; and some that must where they are enabled.
+The services that this site says must be running, as systemd shows them; and some that must where
+they are enabled.
 
-One call of systemctl serves all of them. Where systemd is not the one in charge (a container), or does not answer in time, nothing
-is observed. A unit that must run no longer (it was disabled, or taken off the configuration) is looked at for a while still, with
-`required` at 0, so that what was said of it ends. Source: systemctl(1), org.freedesktop.systemd1(5).
+One call of systemctl serves all of them. Where systemd is not the one in charge (a container), or
+does not answer in time, nothing is observed. A unit that must run no longer (it was disabled, or
+taken off the configuration) is looked at for a while still, with `required` at 0, so that what was
+said of it ends. Source: systemctl(1), org.freedesktop.systemd1(5).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from vitald.model import Component, ComponentKind
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "NRestarts", "Result")
 _ANSWER_S = 5.0
 _SERVES_S = 2.0  # an answer serves the looks of one round
-_LOOKED_AT_S = 3600.0  # so long a unit is looked at that need not run any more: longer than any state of it takes to be over
+# So long a unit is looked at that need not run any more: longer than any state of it takes to be
+# over
+_LOOKED_AT_S = 3600.0
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
 
 
@@ -30,7 +34,9 @@ class Unanswered(Exception):
 
 
 def show(units: Sequence[str]) -> str:
-    """What `systemctl show` says of these units, a paragraph each, in their order. Raises Unanswered."""
+    """What `systemctl show` says of these units, a paragraph each, in their order. Raises
+    Unanswered.
+    """
     command = [
         "systemctl",
         "show",
@@ -87,7 +93,9 @@ class Units:
 
     @property
     def watched(self) -> list[str]:
-        """Those to be looked at after a restart of the daemon, though it may be that they need not run any more."""
+        """Those to be looked at after a restart of the daemon, though it may be that they need not
+        run any more.
+        """
         return sorted({*self._required, *self._enabled, *self._released})
 
     def remember(self, watched: Sequence[str]) -> None:
@@ -166,7 +174,9 @@ class Units:
             return self._answer
 
     def _parse(self, text: str) -> list[dict[str, str]]:
-        """A name may be an alias of another unit: they are told apart by their order. Raises Unanswered."""
+        """A name may be an alias of another unit: they are told apart by their order. Raises
+        Unanswered.
+        """
         said = [
             dict(line.split("=", 1) for line in part.splitlines() if "=" in line)
             for part in text.strip().split("\n\n")

@@ -1,11 +1,13 @@
 """
 What this node should have, held against what is here: accelerators, adapters, drives, and versions.
 
-Owns     how many there should be, and who says so: the configuration, a person, the instance type, or what was the same at
-         several healthy boots. What the catalogue's watches make of a difference is theirs.
+Owns     how many there should be, and who says so: the configuration, a person, the instance type,
+         or what was the same at several healthy boots. What the catalogue's watches make of a
+         difference is theirs.
 Refuses  single devices. Which of them is gone is said by the source that looks at it.
 
-A count is told once three looks in a row have found it: a driver that is loaded again takes its devices away for a moment.
+A count is told once three looks in a row have found it: a driver that is loaded again takes its
+devices away for a moment.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ VERSIONS = ("gpu_driver", "neuron_driver", "efa_driver", "kernel")
 _LOOKS = 3  # so often a count is found before it is told
 _HEALTHY_S = 600.0  # what fails early has failed by then, and slow drivers are up
 _AMAZON, _EFA = 0x1D0F, range(0xEFA0, 0xEFA4)
-# Volumes that come over the network are attached and detached while a node works. The models of AWS, Azure and Google.
+# Volumes that come over the network are attached and detached while a node works. The models of
+# AWS, Azure and Google.
 _VOLUMES = ("Amazon Elastic Block Store", "MSFT NVMe Accelerator", "nvme_card-pd")
 
 
@@ -46,7 +49,9 @@ class Unsettled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How many there should be. `confirmed`: to have fewer is a fault; else somebody may want to know."""
+    """How many there should be. `confirmed`: to have fewer is a fault; else somebody may want to
+    know.
+    """
 
     count: int
     confirmed: bool
@@ -55,7 +60,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What is remembered of one kind. `rival`: another count that healthy boots had since, and how many in a row."""
+    """What is remembered of one kind. `rival`: another count that healthy boots had since, and how
+    many in a row.
+    """
 
     count: int
     boots: int = 0  # healthy boots in a row that had it
@@ -73,8 +80,8 @@ class Learned:
 def learn(before: Learned | None, count: int, boot: str, enough: int) -> Learned:
     """What is remembered after one more healthy boot, which had so many.
 
-    More than before is learned as the first count was. Fewer is too, as long as nothing was confirmed; after that it is a fault, and
-    only a person says otherwise.
+    More than before is learned as the first count was. Fewer is too, as long as nothing was
+    confirmed; after that it is a fault, and only a person says otherwise.
     """
     if before is None:
         return Learned(count=count, boots=1, boot=boot)
@@ -124,8 +131,10 @@ class Expected:
         nvml: bool = True,
         healthy_s: float = _HEALTHY_S,
     ) -> None:
-        """`inventory` is read anew at each look. `gpus`: how many the site says there are, 0 where it does not; `nvml`: its source tells of
-        those that are missing, so this one does not. `healthy`: whether this node is as it should be, asked `healthy_s` after the start."""
+        """`inventory` is read anew at each look. `gpus`: how many the site says there are, 0 where
+        it does not; `nvml`: its source tells of those that are missing, so this one does not.
+        `healthy`: whether this node is as it should be, asked `healthy_s` after the start.
+        """
         self.memory: dict[str, Any] = {}
         self.machine = ""  # the instance type, where there is one
         self.here: dict[str, int] = {}  # what is told: counts that have settled
@@ -187,7 +196,8 @@ class Expected:
             look.values[kind] = float(count)
         for name, path in self._version_files.items():
             self._files.text(look, name, path)
-        # Where nothing is expected, what is here is right: that ends what was said by another configuration.
+        # Where nothing is expected, what is here is right: that ends what was said by another
+        # configuration.
         look.values |= {
             f"{name}_expected": ",".join(self._may_run[name]) or look.values.get(name, "")
             for name in VERSIONS
@@ -225,7 +235,8 @@ class Expected:
         return counts
 
     def _adapters(self) -> int:
-        """PCI functions that have, or once had, an RDMA device. It may have been lent to a container's network namespace since.
+        """PCI functions that have, or once had, an RDMA device. It may have been lent to a
+        container's network namespace since.
 
         Functions that another one made (SR-IOV) come and go as somebody sets them up.
         """
@@ -255,12 +266,15 @@ class Expected:
     # --- what should be here
 
     def wanted(self, kind: str) -> Wanted | None:
-        """How many of a kind there should be; None where nobody knows. A person's word on this node outranks the instance type's."""
+        """How many of a kind there should be; None where nobody knows. A person's word on this node
+        outranks the instance type's.
+        """
         if configured := self._configured[kind]:
             return Wanted(
                 configured,
                 True,
-                f"configuration: {'[nvml] expected_gpus' if kind == 'gpus' else f'[expect] {kind}'}",
+                "configuration:"
+                f" {'[nvml] expected_gpus' if kind == 'gpus' else f'[expect] {kind}'}",
             )
         known = self._known(kind) if kind in self.judged else None
         if known is not None and known.by:
@@ -275,11 +289,14 @@ class Expected:
         return Wanted(
             known.count,
             False,
-            f"learned, not confirmed yet: seen at {known.boots} of {self.enough} healthy boots in a row",
+            f"learned, not confirmed yet: seen at {known.boots} of {self.enough} healthy boots in"
+            " a row",
         )
 
     def enough_of(self, *kinds: str) -> bool:
-        """Whether the site itself, by configuration or a person, said how many of these there should be, and so many are here."""
+        """Whether the site itself, by configuration or a person, said how many of these there
+        should be, and so many are here.
+        """
         said = {kind: self._said(kind) for kind in kinds}
         return any(said.values()) and all(
             self._counted.get(kind, (0, 0))[0] >= count for kind, count in said.items()
@@ -294,12 +311,16 @@ class Expected:
         return self._may_run[name]
 
     def _firm(self, kind: str) -> int:
-        """What every instance of this type has. How many EFA adapters it has is said when it is launched."""
+        """What every instance of this type has. How many EFA adapters it has is said when it is
+        launched.
+        """
         instance = self._instances.get(self.machine, Instance())
         return {"gpus": instance.gpus, "neuron": instance.neuron}.get(kind, 0)
 
     def _same_machine(self) -> bool:
-        """Whether what is remembered was learned here. A disk, or a copy of it, may have come from another machine."""
+        """Whether what is remembered was learned here. A disk, or a copy of it, may have come from
+        another machine.
+        """
         return not self._identity or self.memory.get("machine", self._identity) == self._identity
 
     def _had_rdma(self) -> list[str]:
@@ -312,7 +333,11 @@ class Expected:
 
     # --- learning, on the loop
 
-    def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:  # noqa: ARG002  # as a Subject's
+    def together(
+        self,
+        read: Mapping[Component, Readings],
+        found: Found,  # noqa: ARG002
+    ) -> Iterable[Readings]:
         """No further readings: what was seen is remembered."""
         one = read.get(NODE)
         if one is None or one.blind:
@@ -325,7 +350,8 @@ class Expected:
         if not self._same_machine():
             self.memory = {}
         counts = {kind: known for kind in self.judged if (known := self._known(kind)) is not None}
-        # A person said that fewer are right; now all are here that the type has, so that was for a time.
+        # A person said that fewer are right; now all are here that the type has, so that was for a
+        # time.
         counts = {
             kind: one
             for kind, one in counts.items()
@@ -345,8 +371,9 @@ class Expected:
         return ()
 
     def confirm(self, by: str, reason: str) -> dict[str, int]:
-        """A person says that what is here now is right. Returns what was confirmed: not what the configuration says, nor what another
-        source judges. Raises Unsettled."""
+        """A person says that what is here now is right. Returns what was confirmed: not what the
+        configuration says, nor what another source judges. Raises Unsettled.
+        """
         if not self.here:
             raise Unsettled("nothing has been counted yet")
         if waiting := [

@@ -1,15 +1,18 @@
 """
-What happened while nobody read the ring, as far as the journal and the crash logs still know: read once, at the start.
+What happened while nobody read the ring, as far as the journal and the crash logs still know: read
+once, at the start.
 
     earlier boots since the last known place   from the journal; then what a crash left in pstore
     this boot before the ring's oldest record  from the journal
     what neither has                           a counted gap, with the time that it spans
 
-The same record out of ring and journal is one event: the journal is read up to the very record with which the ring
-begins, known by its stamp and text. A stop in between goes on from the last place that was handed in.
+The same record out of ring and journal is one event: the journal is read up to the very record with
+which the ring begins, known by its stamp and text. A stop in between goes on from the last place
+that was handed in.
 
-A crash log stays where it is, for many boots, and some firmware dates it by the boot in which it is read (ERST). So which
-have been read is a position of its own, by what is in them, stored with their events: each is judged in one boot only.
+A crash log stays where it is, for many boots, and some firmware dates it by the boot in which it is
+read (ERST). So which have been read is a position of its own, by what is in them, stored with their
+events: each is judged in one boot only.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ _LINE = re.compile(rb"<(?P<prio>\d{1,3})>\[ *(?P<seconds>\d{1,10})\.(?P<micros>\
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """What the ring held at the moment: its oldest record, and whether it still is the one that `place` was read from.
+    """What the ring held at the moment: its oldest record, and whether it still is the one that
+    `place` was read from.
 
     `held` are its first records, by stamp and text: the journal may lack the very first.
     """
@@ -64,7 +68,9 @@ class Ring:
 
 @dataclass(slots=True)
 class _Part:
-    """Records of one boot being read from the journal: how far, and which must not be read twice."""
+    """Records of one boot being read from the journal: how far, and which must not be read
+    twice.
+    """
 
     boot_id: str
     place: Place  # the last record that was read; seq -1 is the boot's beginning
@@ -76,7 +82,9 @@ class _Part:
     old_news: int = 0  # of what journald says it lost, what it lost before `place`
 
     def fresh(self, records: Iterator[JournalRecord], journal: Journal) -> Iterator[JournalRecord]:
-        """Those behind `place` and before the ring. Where `place` was rotated away, what is younger."""
+        """Those behind `place` and before the ring. Where `place` was rotated away, what is
+        younger.
+        """
         waiting, younger = self.place.usec is not None, list[JournalRecord]()
         for record in records:
             if self.ring is not None and (
@@ -103,7 +111,9 @@ class _Part:
 
 
 class Earlier:
-    """Reads what came before the ring. `orderly`: the daemon was stopped, not killed, so little can have been missed."""
+    """Reads what came before the ring. `orderly`: the daemon was stopped, not killed, so little can
+    have been missed.
+    """
 
     def __init__(
         self,
@@ -132,7 +142,8 @@ class Earlier:
     async def former_boots(
         self, after: Position | None, crashes: Position | None = None, *, orderly: bool
     ) -> AsyncIterator[Batch]:
-        """What happened since `after` in boots before this one. Nothing where it was read in this boot, or never.
+        """What happened since `after` in boots before this one. Nothing where it was read in this
+        boot, or never.
 
         `crashes`: which crash logs have been read.
         """
@@ -145,7 +156,8 @@ class Earlier:
         last, reached = after, place.time
         ring = await self._ring(place)
         if ring is not None and (ring.same or _goes_on(ring, place)):
-            # A container with a boot id of its own, on a host that was not booted: the ring goes on where it was.
+            # A container with a boot id of its own, on a host that was not booted: the ring goes on
+            # where it was.
             async for batch in self._crashes(None, crashes):
                 yield batch
             yield Batch(NAME, position=Position(NAME, self.boot_id, str(place)))
@@ -173,7 +185,9 @@ class Earlier:
             yield batch
 
     async def this_boot(self, after: Position | None) -> AsyncIterator[Batch]:
-        """What the ring has lost of this boot since `after`; since the boot, where that was in another one."""
+        """What the ring has lost of this boot since `after`; since the boot, where that was in
+        another one.
+        """
         place = (
             Place.of(after) if after is not None and after.boot_id == self.boot_id else None
         ) or Place(-1)
@@ -242,7 +256,9 @@ class Earlier:
             )
 
     def _read(self, journal: Journal, part: _Part) -> tuple[list[JournalRecord], bool, bool, int]:
-        """In the lane: the next records, whether there may be more, whether the place before them was found, how many journald missed."""
+        """In the lane: the next records, whether there may be more, whether the place before them
+        was found, how many journald missed.
+        """
         if not part.read:
             journal.readable()  # libsystemd opens what it may not read without a word
         reading = replace(part, found=True, old_news=0)
@@ -281,7 +297,8 @@ class Earlier:
     async def _crashes(
         self, last: Position | None, crashes: Position | None
     ) -> AsyncIterator[Batch]:
-        """What a crash left, of the time after the last record that is known. None: there was no crash; what lies there is old.
+        """What a crash left, of the time after the last record that is known. None: there was no
+        crash; what lies there is old.
 
         One batch, so that what is known as read is stored with all of its events.
         """
@@ -304,7 +321,9 @@ class Earlier:
     def _news(
         self, logs: list[pstore.CrashLog], last: Position, known: frozenset[str]
     ) -> Iterator[Event]:
-        """Of these crash logs, oldest first. A panic's holds what the oops before it left, too: such a line is one record."""
+        """Of these crash logs, oldest first. A panic's holds what the oops before it left, too:
+        such a line is one record.
+        """
         place = Place.parse(last.cursor)
         told: set[tuple[int | None, bytes]] = set()
         for crash in logs:
@@ -352,7 +371,9 @@ class Earlier:
                 )
 
     async def _boots_since(self, boot_id: str, place: Place) -> list[str]:
-        """The boots from the given one on, before this one; where the journal does not know it, those that are younger than the place."""
+        """The boots from the given one on, before this one; where the journal does not know it,
+        those that are younger than the place.
+        """
         if self.journal is None:
             return []
         try:
@@ -403,7 +424,9 @@ class Earlier:
     def _unknown(
         self, boot_id: str, place: Place, at: float, count: int | None, *, orderly: bool
     ) -> Event:
-        """What nobody kept of a former boot. `at`: when what was last read was written; what comes behind it is younger."""
+        """What nobody kept of a former boot. `at`: when what was last read was written; what comes
+        behind it is younger.
+        """
         since_boot = wall_time(0)
         return lost_event(
             identity=f"kmsg:{boot_id}:lost:after-{place.seq}",
@@ -417,7 +440,9 @@ class Earlier:
 
 
 def _goes_on(ring: Ring, place: Place) -> bool:
-    """Whether the ring can be the one that `place` was read from, although that has been overwritten: the host has been up since."""
+    """Whether the ring can be the one that `place` was read from, although that has been
+    overwritten: the host has been up since.
+    """
     later = ring.oldest.seq > place.seq and ring.oldest.usec >= (place.usec or 0)
     return later and place.time > wall_time(0) + _MARGIN_S
 
@@ -429,7 +454,9 @@ def _stamp_of(line: bytes) -> int | None:
 
 
 def look(path: str, place: Place) -> Ring | None:
-    """The ring's oldest record, its first ones, and whether the record at `place` is in it. None where it is empty. Raises OSError."""
+    """The ring's oldest record, its first ones, and whether the record at `place` is in it. None
+    where it is empty. Raises OSError.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         oldest: KernelRecord | None = None

@@ -1,11 +1,14 @@
 """
-When the lines of a saved log were written, on one clock that goes through all of it, and of which boot each line is.
+When the lines of a saved log were written, on one clock that goes through all of it, and of which
+boot each line is.
 
-Owns     what stands in which order: lines, boots, rotated files that were put together the wrong way round.
+Owns     what stands in which order: lines, boots, rotated files that were put together the wrong
+         way round.
 Refuses  reading a date (dates.py) or a stamp (lines.py).
 
-Inside a boot the kernel's own stamp tells the time, because the wall clock may be stepped; dates put boots in their
-order. A line that has neither stands where the line before it stands: nobody knows how much time has passed.
+Inside a boot the kernel's own stamp tells the time, because the wall clock may be stepped; dates
+put boots in their order. A line that has neither stands where the line before it stands: nobody
+knows how much time has passed.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ _HELD = 1 << 14  # what is out of order by more lines than these stays so
 
 @dataclass(slots=True)
 class Boot:
-    """`place` is where the kernel's own clock was zero, `zero` the same moment in seconds since the epoch, if known."""
+    """`place` is where the kernel's own clock was zero, `zero` the same moment in seconds since the
+    epoch, if known.
+    """
 
     name: str
     place: float
@@ -193,7 +198,9 @@ T = TypeVar("T", bound=Placed)
 
 
 def in_time_order(told: Iterable[T]) -> Iterator[T]:
-    """The same by their places. What stands far from where it belongs comes when it is read: memory is bounded."""
+    """The same by their places. What stands far from where it belongs comes when it is read: memory
+    is bounded.
+    """
     held: list[tuple[float, int, T]] = []
     for number, one in enumerate(told):
         heapq.heappush(held, (one.place, number, one))

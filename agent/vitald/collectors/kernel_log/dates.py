@@ -3,7 +3,8 @@ The wall clock in the prefix of a saved line: dmesg -T, journalctl, syslog, RFC 
 
 Owns     reading a date, and the year that a syslog stamp leaves out.
 
-A stamp without a zone is in this machine's. Names of months are English ones, or the line is undated.
+A stamp without a zone is in this machine's. Names of months are English ones, or the line is
+undated.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import re
 from datetime import datetime, timedelta, timezone
 
 _ISO = re.compile(
-    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T ](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
+    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T"
+    r" ](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
     r"(?P<zone>Z| UTC\b| ?[+\-]\d\d:?\d\d)?"
 )
 _NAMED = re.compile(
@@ -32,7 +34,8 @@ _LEAP_YEARS = 8  # the 29th of February may be as many years ago
 def date_in(prefix: bytes, latest: float) -> float | None:
     """Seconds since the epoch, or None where the prefix has no date.
 
-    `latest`: when the log was last written. A stamp without a year is of the last year that is not after it.
+    `latest`: when the log was last written. A stamp without a year is of the last year that is not
+    after it.
     """
     text = prefix.decode("utf-8", "replace")
     try:

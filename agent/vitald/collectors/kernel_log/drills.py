@@ -1,7 +1,9 @@
 """
-Drills that announced themselves: which record to take, although it comes from user space, and for how long.
+Drills that announced themselves: which record to take, although it comes from user space, and for
+how long.
 
-`vitald inject` tells the daemon the exact text before writing it. One announcement takes one record, within seconds.
+`vitald inject` tells the daemon the exact text before writing it. One announcement takes one
+record, within seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from dataclasses import dataclass, replace
 WINDOW_S = 10.0  # from the announcement to the record
 _KEPT = 64
 _SIGNED = re.compile(
-    r"NVRM: Xid \([^)]{1,64}\): \d{1,4}, pid=\d{1,10}, name=vitald-drill, |.{1,80}SXid \(.{1,80} vitald drill \d{1,10}\s*\Z"
+    r"NVRM: Xid \([^)]{1,64}\): \d{1,4}, pid=\d{1,10}, name=vitald-drill, |.{1,80}SXid \(.{1,80}"
+    r" vitald drill \d{1,10}\s*\Z"
 )
 
 

@@ -1,9 +1,11 @@
 """
-A plain file that grows, is rotated, or is truncated: the kernel log of machines without /dev/kmsg, and of tests.
+A plain file that grows, is rotated, or is truncated: the kernel log of machines without /dev/kmsg,
+and of tests.
 
-The lines may have any of the forms of `lines.py`. A record may go on in indented lines: what reports nothing by itself is
-kept until the line after it is there, or none has come for one look. A position is inode, offset and a checksum of the
-bytes before it, so that a file which was truncated and has grown again is not taken for the old one.
+The lines may have any of the forms of `lines.py`. A record may go on in indented lines: what
+reports nothing by itself is kept until the line after it is there, or none has come for one look. A
+position is inode, offset and a checksum of the bytes before it, so that a file which was truncated
+and has grown again is not taken for the old one.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class _Held:
 
 
 class LogFile:
-    """The kernel log, followed in a file. Reads from its beginning the first time, then from where it stopped."""
+    """The kernel log, followed in a file. Reads from its beginning the first time, then from where
+    it stopped.
+    """
 
     name = NAME
     deadline_s = 5.0
@@ -69,7 +73,9 @@ class LogFile:
         self._sequel = Sequel()
 
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
-        """From the byte after `after`, wherever its file is by now; else from the beginning of the file at the path."""
+        """From the byte after `after`, wherever its file is by now; else from the beginning of the
+        file at the path.
+        """
         place = _stored(after)
         fd = self._open(self.path)
         try:
@@ -116,7 +122,9 @@ class LogFile:
             raise SourceFailed(f"{path}: {error.strerror}") from error
 
     def _siblings(self) -> list[tuple[int, int, Path]]:
-        """The rotated files beside the path and the file at it, as (time of the last write, inode, path), oldest first."""
+        """The rotated files beside the path and the file at it, as (time of the last write, inode,
+        path), oldest first.
+        """
         found = []
         for path in self.path.parent.glob(f"{glob.escape(self.path.name)}*"):
             try:
@@ -139,7 +147,9 @@ class LogFile:
         return None
 
     def _newer(self, fd: int, here: _Place) -> Path | None:
-        """The file to go on with, where another stands at the path: the next in time, so that a second rotation skips none."""
+        """The file to go on with, where another stands at the path: the next in time, so that a
+        second rotation skips none.
+        """
         try:
             if self.path.stat().st_ino == here.inode:
                 return None
@@ -165,7 +175,8 @@ class LogFile:
         )
 
     def _read(self, fd: int, here: _Place, seen: int) -> tuple[list[Event], int, bool]:
-        """The events of the whole records of one chunk, where its whole lines end, and whether there is more.
+        """The events of the whole records of one chunk, where its whole lines end, and whether
+        there is more.
 
         `seen`: where they ended at the look before; a record that ends there does not go on.
         """

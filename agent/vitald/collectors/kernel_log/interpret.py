@@ -47,9 +47,10 @@ class Counters:
 class Interpreter:
     """Holds what a line is read against: the catalogue's shapes, the drills, the devices.
 
-    Without an inventory the lines are another machine's or another day's, and this node's devices say nothing about them.
-    `needed` names the disks that hold the file systems which the node cannot do without; `drive` tells what an NVMe drive is to the node;
-    `listed` knows which memory controllers, disks and network devices it has.
+    Without an inventory the lines are another machine's or another day's, and this node's devices
+    say nothing about them. `needed` names the disks that hold the file systems which the node
+    cannot do without; `drive` tells what an NVMe drive is to the node; `listed` knows which memory
+    controllers, disks and network devices it has.
     """
 
     def __init__(
@@ -75,17 +76,22 @@ class Interpreter:
         self.configure(catalog, userspace=userspace)
 
     def configure(self, catalog: Catalog, *, userspace: str) -> None:
-        """Take new settings; also called when the configuration is reloaded. `userspace` is one of `config.USERSPACE`."""
+        """Take new settings; also called when the configuration is reloaded. `userspace` is one of
+        `config.USERSPACE`.
+        """
         self.catalog = catalog
         self.userspace = userspace
         self._recogniser = Recogniser(catalog.rules.values())
 
     def recognise(self, text: bytes) -> Sighting | None:
-        """What the record reports, or None. A record that we fail at is kept as such: neither dropped nor fatal."""
+        """What the record reports, or None. A record that we fail at is kept as such: neither
+        dropped nor fatal.
+        """
         try:
             return self._recogniser.recognise(text)
         except Exception:  # a fault of ours; the next record must not suffer for it
-            import structlog  # not at the top: vitald scan must start fast, and this line is never to be reached
+            # Not at the top: vitald scan must start fast, and this line is never to be reached
+            import structlog
 
             structlog.get_logger("kernel_log").exception("record_not_read", text=printable(text))
             return Sighting(kind="vitald", code="vitald/not_read")
@@ -104,10 +110,11 @@ class Interpreter:
         live: bool = False,
         doubt: str = "",
     ) -> Event:
-        """The event of a recognised record. `time` is seconds since the epoch, `approximate` if it was reckoned from `usec`, the kernel's own clock.
+        """The event of a recognised record. `time` is seconds since the epoch, `approximate` if it
+        was reckoned from `usec`, the kernel's own clock.
 
-        `live`: it was written while we were reading, so that the device it names had to be here to be seen. `doubt`: why it may not be
-        a record of its own.
+        `live`: it was written while we were reading, so that the device it names had to be here to
+        be seen. `doubt`: why it may not be a record of its own.
         """
         trust, simulated_until = self._trust(text, facility, identity, time)
         on_node, stranger = self._whereabouts(sighting)
@@ -184,7 +191,9 @@ class Interpreter:
     def _trust(
         self, text: bytes, facility: int | None, identity: str, now: float
     ) -> tuple[Trust, float | None]:
-        """A file that the operator named as the kernel's log keeps no facility; its lines are taken at their word."""
+        """A file that the operator named as the kernel's log keeps no facility; its lines are taken
+        at their word.
+        """
         if (
             facility != 0
             and (drill := self.announcements.claim(unescape(text), identity, now)) is not None
@@ -218,7 +227,9 @@ class Interpreter:
         return Component(kind, str(device)) if device else NODE
 
     def _whereabouts(self, sighting: Sighting) -> tuple[bool | None, str]:
-        """Whether the node has the device that a line names, as far as that can be told; and, where it certainly has not, in words."""
+        """Whether the node has the device that a line names, as far as that can be told; and, where
+        it certainly has not, in words.
+        """
         among, name = self.catalog.rule(sighting.code).among, sighting.fields.get("device")
         if self.listed is None or among is None or not isinstance(name, str):
             return None, ""
@@ -244,7 +255,9 @@ class Interpreter:
 
 
 def printable(text: bytes) -> str:
-    """The record as /dev/kmsg escapes it: ASCII without control characters, safe on any terminal and in any log."""
+    """The record as /dev/kmsg escapes it: ASCII without control characters, safe on any terminal
+    and in any log.
+    """
     if text.isascii() and text.decode("ascii").isprintable():
         return text.decode("ascii")
     return "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in text)
@@ -260,7 +273,9 @@ def lost_event(
     span: tuple[float | None, float | None] = (None, None),
     code: str = "vitald/records_lost",
 ) -> Event:
-    """Records that nobody will ever read: an event of its own, so that silence is not taken for health. `span`: from when to when."""
+    """Records that nobody will ever read: an event of its own, so that silence is not taken for
+    health. `span`: from when to when.
+    """
     said = "an unknown number of" if count is None else str(count)
     when = [
         f"{word} {format_rfc3339(moment, 'seconds')}"
@@ -287,7 +302,9 @@ def lost_event(
 
 
 def boot_event(boot_id: str, time: float) -> Event:
-    """A boot that nobody saw but the log: what was done by it must be known before what came after it."""
+    """A boot that nobody saw but the log: what was done by it must be known before what came after
+    it.
+    """
     return Event(
         identity=f"vitald:boot:{boot_id}",
         time=time,

@@ -1,10 +1,11 @@
 """
 Kernel records that journald kept: those of former boots, and those that the ring no longer holds.
 
-journald stores a record's own stamp in `_SOURCE_MONOTONIC_TIMESTAMP` and takes the escapes out of its text; of what a
-process wrote it makes the leading `name[pid]:` fields of their own, name still escaped. Both are put back here, so that
-a record gives the same bytes as from /dev/kmsg, but for blanks around that name. Source: systemd src/journal/journald-kmsg.c
-(dev_kmsg_record), journald-syslog.c (syslog_parse_identifier). Everything here blocks.
+journald stores a record's own stamp in `_SOURCE_MONOTONIC_TIMESTAMP` and takes the escapes out of
+its text; of what a process wrote it makes the leading `name[pid]:` fields of their own, name still
+escaped. Both are put back here, so that a record gives the same bytes as from /dev/kmsg, but for
+blanks around that name. Source: systemd src/journal/journald-kmsg.c (dev_kmsg_record),
+journald-syslog.c (syslog_parse_identifier). Everything here blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _PERMISSION = "it takes root or the group systemd-journal"
 _BROKEN = 100  # damaged entries one after another
 _HOP = 1000  # entries, at 0.7 µs each; reading one takes 15 µs
 
-# Everything as it is stored. The default converters raise OverflowError on an absurd stamp, and cost a third of the time.
+# Everything as it is stored. The default converters raise OverflowError on an absurd stamp, and
+# cost a third of the time.
 _FIELDS = (
     "MESSAGE",
     "PRIORITY",
@@ -49,7 +51,8 @@ _STAMPS = (
 )
 _CONVERTERS: dict[str, Callable[[Any], Any]] = dict.fromkeys(_FIELDS + _STAMPS, lambda value: value)
 
-# The kernel's clock and CLOCK_MONOTONIC part by what NTP corrects, 500 ppm at most; journald stamps with the latter.
+# The kernel's clock and CLOCK_MONOTONIC part by what NTP corrects, 500 ppm at most; journald stamps
+# with the latter.
 _MARGIN_USEC, _DRIFT = 60_000_000, 2000
 
 
@@ -63,7 +66,9 @@ class JournalRecord:
 
     boot_id: str  # with dashes, as /proc/sys/kernel/random/boot_id
     usec: int  # the kernel's local clock, as in /dev/kmsg
-    time: float  # seconds since the epoch at which journald read it: seconds late for what was logged before journald ran
+    # Seconds since the epoch at which journald read it: seconds late for what was logged before
+    # journald ran
+    time: float
     facility: int  # 0 is the kernel's own
     level: int
     text: bytes
@@ -71,10 +76,11 @@ class JournalRecord:
 
 
 class Journal:
-    """The system's journal, or the journal files in a folder. A reader is opened by each call and closed with it.
+    """The system's journal, or the journal files in a folder. A reader is opened by each call and
+    closed with it.
 
-    `skipped` (entries that are not a kernel record's) and `missed` (records that journald says it lost) count for the
-    latest call of `records`.
+    `skipped` (entries that are not a kernel record's) and `missed` (records that journald says it
+    lost) count for the latest call of `records`.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -83,15 +89,17 @@ class Journal:
         self.missed = 0
 
     def readable(self) -> None:
-        """Raises JournalUnavailable where there are no kernel records to be had: libsystemd opens nothing without a word."""
+        """Raises JournalUnavailable where there are no kernel records to be had: libsystemd opens
+        nothing without a word.
+        """
         with self._open() as reader:
             reader.add_match(_TRANSPORT="kernel")
             if next(self._entries(reader.get_next), None) is None:
                 raise JournalUnavailable(self._reason())
 
     def boots(self, after: float = 0.0) -> list[str]:
-        """The boots that left any entry later than `after` (seconds since the epoch), oldest first: by the last entry of each,
-        whose wall clock is the likeliest to be set.
+        """The boots that left any entry later than `after` (seconds since the epoch), oldest first:
+        by the last entry of each, whose wall clock is the likeliest to be set.
         """
         found = []
         with self._open() as reader:
@@ -109,9 +117,11 @@ class Journal:
         return [boot_id for last_usec, boot_id in sorted(found) if last_usec / 1e6 > after]
 
     def records(self, boot_id: str, after_usec: int | None, most: int) -> Iterator[JournalRecord]:
-        """At most `most` records of a boot (a UUID) in journal order, those with `usec >= after_usec`. Raises JournalUnavailable.
+        """At most `most` records of a boot (a UUID) in journal order, those with `usec >=
+        after_usec`. Raises JournalUnavailable.
 
-        Several records may have the same usec: whoever goes on from one must know it by more than that.
+        Several records may have the same usec: whoever goes on from one must know it by more than
+        that.
         """
         self.skipped = self.missed = lost = 0
         boot = UUID(boot_id)
@@ -120,7 +130,8 @@ class Journal:
             reader.add_disjunction()
             reader.add_match(_BOOT_ID=boot.hex, _TRANSPORT="driver", MESSAGE_ID=_MISSED)
             if after_usec is not None:
-                # journald stamps a record after the kernel did, never before: what it read late is behind this place, too.
+                # journald stamps a record after the kernel did, never before: what it read late is
+                # behind this place, too.
                 self._seek(reader, after_usec - after_usec // _DRIFT - _MARGIN_USEC)
             for entry in self._entries(reader.get_next):
                 if most <= 0:
@@ -145,10 +156,11 @@ class Journal:
                 lost = 0
 
     def _seek(self, reader: Any, stamp: int) -> None:
-        """To before the first entry that journald stamped `stamp` microseconds or later, in hops from the end.
+        """To before the first entry that journald stamped `stamp` microseconds or later, in hops
+        from the end.
 
-        seek_monotonic does not do: of every file that ends before the stamp, as rotation leaves them, libsystemd then
-        gives all from its beginning (sd-journal.c, find_location_for_match).
+        seek_monotonic does not do: of every file that ends before the stamp, as rotation leaves
+        them, libsystemd then gives all from its beginning (sd-journal.c, find_location_for_match).
         """
         if stamp > 0:
             reader.seek_tail()
@@ -163,7 +175,8 @@ class Journal:
             from systemd import journal  # type: ignore[attr-defined,unused-ignore]
         except ImportError as error:
             raise JournalUnavailable(
-                "systemd-python is not installed: apt-get install python3-systemd, or pip install systemd-python"
+                "systemd-python is not installed: apt-get install python3-systemd, or pip install"
+                " systemd-python"
             ) from error
         where: dict[str, Any] = (
             {"path": str(self.folder)}
@@ -194,7 +207,8 @@ class Journal:
             broken = 0
             yield entry
         raise JournalUnavailable(
-            f"the journal is damaged: {_BROKEN} entries in a row cannot be read (see journalctl --verify)"
+            f"the journal is damaged: {_BROKEN} entries in a row cannot be read (see journalctl"
+            " --verify)"
         )
 
     def _reason(self) -> str:
@@ -214,8 +228,14 @@ class Journal:
         if closed:
             return f"{closed[0]}: no permission to read it ({_PERMISSION})"
         if not files:
-            return f"no journal in {where}: is systemd-journald running, and Storage= in journald.conf not none?"
-        return f"no kernel record in {where}: is ReadKMsg= off in journald.conf, or the journal of another machine id?"
+            return (
+                f"no journal in {where}: is systemd-journald running, and Storage= in journald.conf"
+                " not none?"
+            )
+        return (
+            f"no kernel record in {where}: is ReadKMsg= off in journald.conf, or the journal of"
+            " another machine id?"
+        )
 
 
 def _record(entry: dict[str, Any], boot_id: str) -> JournalRecord:

@@ -1,8 +1,9 @@
 """
 /dev/kmsg: every record once, in order, as soon as the kernel wakes us.
 
-Source: Linux Documentation/ABI/testing/dev-kmsg. One read gives one record; EPIPE says that the ring overtook us; a
-jump of `seq` says by how much. Sequence numbers begin at 0 with every boot, so (boot id, seq) is a record's identity.
+Source: Linux Documentation/ABI/testing/dev-kmsg. One read gives one record; EPIPE says that the
+ring overtook us; a jump of `seq` says by how much. Sequence numbers begin at 0 with every boot, so
+(boot id, seq) is a record's identity.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ class Kmsg:
         return os.dup(self.opened)
 
     def _drain(self, fd: int, cursor: _Cursor, *, live: bool) -> tuple[list[Event], bool]:
-        """Up to `_DRAIN` records. The second value says that the ring is empty. This is the hot loop."""
+        """Up to `_DRAIN` records. The second value says that the ring is empty. This is the hot
+        loop.
+        """
         events: list[Event] = []
         recognise, event, counters = (
             self.interpreter.recognise,
@@ -203,7 +206,9 @@ class Kmsg:
 
 
 def from_stdin() -> int | None:
-    """/dev/kmsg, where it is our standard input: who started us may open it, and we need not be able to. What we start does not get it."""
+    """/dev/kmsg, where it is our standard input: who started us may open it, and we need not be
+    able to. What we start does not get it.
+    """
     try:
         found = os.fstat(0)
     except OSError:
@@ -218,13 +223,18 @@ def from_stdin() -> int | None:
 
 
 def wall_time(usec: int) -> float:
-    """When a record found at start-up was written, about: the kernel's clock drifts and stands still in suspend."""
+    """When a record found at start-up was written, about: the kernel's clock drifts and stands
+    still in suspend.
+    """
     return min(time.time(), time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - usec / 1e6))
 
 
 def _hint(error: OSError) -> str:
     if isinstance(error, PermissionError):
-        return " (reading it needs CAP_SYSLOG where kernel.dmesg_restrict=1; the service has it as its standard input)"
+        return (
+            " (reading it needs CAP_SYSLOG where kernel.dmesg_restrict=1; the service has it as its"
+            " standard input)"
+        )
     if isinstance(error, FileNotFoundError):
         return ' (in a container pass the device in, or set [kernel_log] source = "file")'
     return ""

@@ -1,8 +1,9 @@
 """
-A line of a rendered log, split into prefix and kernel message: dmesg in all its modes, journalctl, syslog, raw kmsg.
+A line of a rendered log, split into prefix and kernel message: dmesg in all its modes, journalctl,
+syslog, raw kmsg.
 
-One known prefix is taken off, then the message is matched from its first character. A line whose tag names another
-program than `kernel` is that program's, whatever it quotes.
+One known prefix is taken off, then the message is matched from its first character. A line whose
+tag names another program than `kernel` is that program's, whatever it quotes.
 """
 
 from __future__ import annotations
@@ -17,19 +18,25 @@ from vitald.collectors.kernel_log.record import KernelRecord, TornRecord, escape
 _MONTH = r"(?:\d{1,2}[^\W\d]|[^\W\d]{3,5}\.?)"  # localised: "Mär", "Okt", "févr.", "8月"
 _CLOCK = r"\d\d:\d\d:\d\d"
 _DELTA = r"(?: *< *\d+\.\d+ ?>| {16})?"  # dmesg -d, journalctl -o short-delta
-_SECONDS = rf"\[(?: *(?:\+\d+\.\d+|(?P<seconds>\d+)\.(?P<micros>\d+)))?{_DELTA} ?\]"  # also dmesg -e: "[  +0.000844]"
-_WALL = rf"\[(?:[^\W\d]{{1,4}}\.? )?{_MONTH} *\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?{_DELTA}\]"  # dmesg -T, dmesg -H
+# Also dmesg -e: "[  +0.000844]"
+_SECONDS = rf"\[(?: *(?:\+\d+\.\d+|(?P<seconds>\d+)\.(?P<micros>\d+)))?{_DELTA} ?\]"
+# Dmesg -T, dmesg -H
+_WALL = rf"\[(?:[^\W\d]{{1,4}}\.? )?{_MONTH} *\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?{_DELTA}\]"
 _DATE, _ZONE = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}", r"(?:Z| ?[+\-]\d\d:?\d\d)?"
 _FACILITIES = "kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7]"
 _CALLER = r"\[ *[TC]\d+\]"
 _STAMP = re.compile(
     r"(?:<(?P<prio>\d{1,3})>)?"  # dmesg -r, a line for /dev/kmsg
-    rf"(?:(?P<facility>{_FACILITIES}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: )?"  # dmesg -x
-    rf"(?:(?:{_SECONDS}|{_WALL}|\[\.\.\.\]|{_DATE}(?:[.,]\d+)?{_ZONE})(?: ?{_CALLER})? |{_CALLER} )?"  # dmesg, dmesg --time-format iso
+    # Dmesg -x
+    rf"(?:(?P<facility>{_FACILITIES}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: )?"
+    # Dmesg, dmesg --time-format iso
+    rf"(?:(?:{_SECONDS}|{_WALL}|\[\.\.\.\]|{_DATE}(?:[.,]\d+)?{_ZONE})(?: ?{_CALLER})?"
+    rf" |{_CALLER} )?"
 )
 _PRIO = r"(?:<(?P<prio>\d{1,3})>)?"  # a sender's RFC 3164 or RFC 5424, as it is on the wire
 _HOST = r"[A-Za-z0-9][\w.\-:]{0,253}(?<!:)"
-_TAG = r"(?P<tag>[^\s:\[\]]{1,128})(?:(?:\[\d+\])?:(?: |(?=\[)|\Z)| (?:\d+|-) \S+ - )"  # or RFC 5424: "kernel - - - "
+# Or RFC 5424: "kernel - - - "
+_TAG = r"(?P<tag>[^\s:\[\]]{1,128})(?:(?:\[\d+\])?:(?: |(?=\[)|\Z)| (?:\d+|-) \S+ - )"
 _SYSLOG = re.compile(
     rf"{_PRIO}(?:{_MONTH} +\d{{1,2}} {_CLOCK}(?:\.\d+)?"  # journalctl short, syslog
     rf"|[^\W\d]{{2,4}}\.? {_DATE}{_ZONE} [A-Z]{{2,5}}"  # journalctl short-full
@@ -37,21 +44,27 @@ _SYSLOG = re.compile(
     rf"|\d{{9,11}}\.\d{{6}}|{_CLOCK}"  # journalctl short-unix, a date cut off
     rf") (?:(?P<host>{_HOST}) )?(?:[a-z0-9]+\.[a-z]+ )?{_TAG}"
 )
-_RFC5424 = re.compile(  # RFC 5424: <prio>1 date host program pid id [data] text; a length before it is RFC 6587's
-    rf"(?:\d{{1,6}} )?<(?P<prio>\d{{1,3}})>1 (?:{_DATE}(?:\.\d+)?{_ZONE}|-) (?P<host>\S{{1,255}}) (?P<tag>\S{{1,48}}) \S{{1,128}} \S{{1,32}} "
+# RFC 5424: <prio>1 date host program pid id [data] text; a length before it is RFC 6587's
+_RFC5424 = re.compile(
+    rf"(?:\d{{1,6}} )?<(?P<prio>\d{{1,3}})>1 (?:{_DATE}(?:\.\d+)?{_ZONE}|-) (?P<host>\S{{1,255}})"
+    r" (?P<tag>\S{1,48}) \S{1,128} \S{1,32} "
     r"(?:-|(?:\[(?:[^\]\\]|\\.){0,1024}\])+)(?: (?:\ufeff)?|\Z)"
 )
 _TALOS = re.compile(rf"\S{{1,255}}: +kern: +[a-z]+: \[{_DATE}(?:\.\d+)?Z\]: ")
-# Of the stamps, those that hardly anything but dmesg writes: its bracket, its names of facility and level, or its date with a comma.
+# Of the stamps, those that hardly anything but dmesg writes: its bracket, its names of facility and
+# level, or its date with a comma.
 _KERNELS = re.compile(
-    rf"(?:<\d{{1,3}}>)?(?:(?:{_FACILITIES}) *:\w+ *: )?(?:\[ *\d+\.\d+|\[ *\+\d+\.\d+|{_WALL}|{_DATE.replace('[T ]', 'T')},\d{{6}}[+\-Z]|\[\.\.\.\])"
+    rf"(?:<\d{{1,3}}>)?(?:(?:{_FACILITIES}) *:\w+ *: )?(?:\[ *\d+\.\d+|\["
+    rf" *\+\d+\.\d+|{_WALL}|{_DATE.replace('[T ]', 'T')},\d{{6}}[+\-Z]|\[\.\.\.\])"
 )
 _KERNEL = re.compile(rf"(?:{_HOST} )?kernel:(?: |(?=\[))")
-_LONGEST = 8192  # the kernel cuts a record at about 1 KiB, escapes make it four times that; more is nobody's record
+# The kernel cuts a record at about 1 KiB, escapes make it four times that; more is nobody's record
+_LONGEST = 8192
 _RAW = re.compile(rb"\d{1,4},\d+,\d+,[^;]{1,256};")
 _DIGITS = 12  # of seconds; a longer one is nobody's uptime
 MORE = 16  # lines that go on with one record
-# Lines of these hold no text of a user's but a process's name, which is too short for a second line that says something.
+# Lines of these hold no text of a user's but a process's name, which is too short for a second line
+# that says something.
 _OF_HARDWARE = (
     b"NVRM: ",
     b"nvidia",
@@ -86,15 +99,19 @@ class Line:
 
     @property
     def goes_on(self) -> bool:
-        """Indented and without a stamp: of the record before, which the kernel wrote with a newline in it."""
+        """Indented and without a stamp: of the record before, which the kernel wrote with a newline
+        in it.
+        """
         return not self.shaped and self.facility is None and self.message[:1] in (b" ", b"\t")
 
 
 class Sequel:
-    """Tells a line that may be the rest of a record: where a form keeps no record's end, a newline in a user's text begins a line.
+    """Tells a line that may be the rest of a record: where a form keeps no record's end, a newline
+    in a user's text begins a line.
 
-    syslog(2), /proc/kmsg and so rsyslog, `dmesg -S` and pstore write the record's own stamp before each of its lines. Of records that
-    follow within one microsecond, those are believed that come after a line of hardware's.
+    syslog(2), /proc/kmsg and so rsyslog, `dmesg -S` and pstore write the record's own stamp before
+    each of its lines. Of records that follow within one microsecond, those are believed that come
+    after a line of hardware's.
     """
 
     __slots__ = ("_believed", "_usec")
@@ -110,7 +127,9 @@ class Sequel:
         return same
 
     def doubt(self, line: Line) -> str:
-        """Why the line may not be what it seems; empty where nothing speaks against it. To be asked of every line, in order."""
+        """Why the line may not be what it seems; empty where nothing speaks against it. To be asked
+        of every line, in order.
+        """
         if (
             line.whole or not line.usec or line.usec != self._usec
         ):  # the clock stands at 0 early in a boot

@@ -1,9 +1,10 @@
 """
-Which memory controllers, disks, drives and network devices this node has, and had earlier in this boot.
+Which memory controllers, disks, drives and network devices this node has, and had earlier in this
+boot.
 
-They are few, and the kernel lists them: a line that names none of them was not written about this node, whatever it begins with.
-What has gone stays known, because lines about it come after it. Names are looked up without touching the device: sysfs answers
-from memory.
+They are few, and the kernel lists them: a line that names none of them was not written about this
+node, whatever it begins with. What has gone stays known, because lines about it come after it.
+Names are looked up without touching the device: sysfs answers from memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _ABOVE = {
     Among.DRIVES: "class",
     Among.NETWORK_DEVICES: "class",
 }
-# A drive whose probe fails is gone before anybody has seen its name, and network devices hide in namespaces: what is not seen may be real.
+# A drive whose probe fails is gone before anybody has seen its name, and network devices hide in
+# namespaces: what is not seen may be real.
 _ALL_SEEN = frozenset({Among.MEMORY_CONTROLLERS, Among.DISKS})
 _NAME = re.compile(r"\w[\w.\-]{0,63}")
 _PART = re.compile(r"(?P<disk>.*(?:\dp|[a-z]))\d{1,3}")  # nvme0n1p2, sda2
@@ -44,7 +46,9 @@ class Listed:
     """The names, by what they are of."""
 
     def __init__(self, sysfs: Path, mounted: Callable[[], Collection[str]] = frozenset) -> None:
-        """`mounted`: the disks that file systems were mounted from, whether they are still there or not. May raise OSError."""
+        """`mounted`: the disks that file systems were mounted from, whether they are still there or
+        not. May raise OSError.
+        """
         self._sysfs = sysfs
         self._mounted = mounted
         self._mounts: Collection[str] = ()
@@ -62,7 +66,9 @@ class Listed:
                 del seen[next(iter(seen))]
 
     def has(self, among: Among, name: str) -> bool | None:
-        """Whether it is there, or was when somebody looked; None where nobody can tell. The name comes from a line."""
+        """Whether it is there, or was when somebody looked; None where nobody can tell. The name
+        comes from a line.
+        """
         if not _NAME.fullmatch(name):
             return False
         if any(self._is_there(among, one) for one in _spellings(among, name)):

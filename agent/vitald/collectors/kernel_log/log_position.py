@@ -1,6 +1,6 @@
 """
-How far the kernel's ring has been read: a record's number, and enough to know the same record in the journal, which
-keeps no numbers.
+How far the kernel's ring has been read: a record's number, and enough to know the same record in
+the journal, which keeps no numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from vitald.model import Position
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The last record that was read. `usec` is on the kernel's clock, `time` in seconds since the epoch, about."""
+    """The last record that was read. `usec` is on the kernel's clock, `time` in seconds since the
+    epoch, about.
+    """
 
     seq: int
     usec: int | None = None

@@ -1,4 +1,6 @@
-"""What a recogniser found in one record: the line's own statements, before anything is known of the node."""
+"""What a recogniser found in one record: the line's own statements, before anything is known of the
+node.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from vitald.model import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """`number` is the Xid or SXid number; `link` the NVLink printed; `fatal` only what the line itself says."""
+    """`number` is the Xid or SXid number; `link` the NVLink printed; `fatal` only what the line
+    itself says.
+    """
 
     kind: str
     code: str
@@ -26,7 +30,9 @@ class Sighting:
 
 
 def pci_address(domain: str | None, bus: str, device: str, function: str | None = None) -> str:
-    """`dddd:bb:dd.f` as sysfs writes it. A missing domain or function is 0: an Xid names no function."""
+    """`dddd:bb:dd.f` as sysfs writes it. A missing domain or function is 0: an Xid names no
+    function.
+    """
     return f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{function or '0'}".lower()
 
 

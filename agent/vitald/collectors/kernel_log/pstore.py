@@ -1,11 +1,13 @@
 """
-The last lines of a kernel that crashed, out of /sys/fs/pstore or from where systemd-pstore moved them.
+The last lines of a kernel that crashed, out of /sys/fs/pstore or from where systemd-pstore moved
+them.
 
-A file `dmesg-BACKEND-ID` is one chunk of one dump: a header `Panic#1 Part2`, then rendered lines `<6>[  517.250000] text`.
-Part 1 is the newest chunk. Sources: Linux fs/pstore/platform.c (pstore_dump), fs/pstore/inode.c (pstore_mkfile);
-systemd src/pstore/pstore.c, whose archive is /var/lib/systemd/pstore/[TIME/[COUNT/]] with the files under their old names,
-their times kept, and a joined `dmesg.txt` beside them. A record with a newline in it is several lines with the same
-stamp here, and nothing tells them from several records. Everything here blocks.
+A file `dmesg-BACKEND-ID` is one chunk of one dump: a header `Panic#1 Part2`, then rendered lines
+`<6>[  517.250000] text`. Part 1 is the newest chunk. Sources: Linux fs/pstore/platform.c
+(pstore_dump), fs/pstore/inode.c (pstore_mkfile); systemd src/pstore/pstore.c, whose archive is
+/var/lib/systemd/pstore/[TIME/[COUNT/]] with the files under their old names, their times kept, and
+a joined `dmesg.txt` beside them. A record with a newline in it is several lines with the same stamp
+here, and nothing tells them from several records. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class CrashLog:
     """One dump. `name` is the same in pstore, in the archive, and after further boots."""
 
     name: str  # the file of the newest chunk, and a digest of its lines
-    time: float  # of the crash, seconds since the epoch; ERST keeps none and gives that of the next boot
+    # Of the crash, seconds since the epoch; ERST keeps none and gives that of the next boot
+    time: float
     reason: str  # the kernel's word: Panic, Oops, Emergency, Shutdown, ...
     lines: tuple[bytes, ...]  # oldest first, rendered, escaped as /dev/kmsg does
     chunks: tuple[
@@ -68,7 +71,9 @@ class _Chunk:
 
 
 def read(folders: Iterable[Path] = FOLDERS) -> tuple[list[CrashLog], list[str]]:
-    """The crash logs, oldest first, and what could not be read, in words. A folder that is not there is no news."""
+    """The crash logs, oldest first, and what could not be read, in words. A folder that is not
+    there is no news.
+    """
     said: list[str] = []
     chunks: dict[str, _Chunk] = {}
     left, left_out = _MOST, 0
@@ -92,7 +97,8 @@ def read(folders: Iterable[Path] = FOLDERS) -> tuple[list[CrashLog], list[str]]:
             chunks.setdefault(chunk.key, chunk)
     if left_out:
         said.append(
-            f"{left_out} files left out: there is more than {_MOST >> 20} MiB of crash logs, of which the newest are read"
+            f"{left_out} files left out: there is more than {_MOST >> 20} MiB of crash logs, of"
+            " which the newest are read"
         )
     logs = [_joined(parts, said) for parts in _dumps(chunks.values())]
     return sorted(logs, key=lambda log: log.time), said
@@ -141,7 +147,9 @@ def _chunks(file: str, data: bytes, mtime: float) -> Iterator[_Chunk]:
 
 
 def _dumps(chunks: Iterable[_Chunk]) -> list[list[_Chunk]]:
-    """The chunks of each dump, newest first. Those of two dumps may alternate: an oops and the panic that follows it."""
+    """The chunks of each dump, newest first. Those of two dumps may alternate: an oops and the
+    panic that follows it.
+    """
     done: list[list[_Chunk]] = []
     growing: dict[tuple[str, str, int], list[_Chunk]] = {}
     for chunk in sorted(chunks, key=lambda chunk: (chunk.order, chunk.part)):
@@ -176,7 +184,9 @@ def _joined(parts: list[_Chunk], said: list[str]) -> CrashLog:
 
 
 def _lines(parts: list[_Chunk]) -> list[tuple[bytes, str]]:
-    """Oldest first, each with the digest of the chunk in which it begins. A chunk may end in the middle of a line."""
+    """Oldest first, each with the digest of the chunk in which it begins. A chunk may end in the
+    middle of a line.
+    """
     lines: list[tuple[bytes, str]] = []
     last = 0
     for chunk in reversed(parts):

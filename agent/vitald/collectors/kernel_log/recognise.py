@@ -1,8 +1,9 @@
 """
-From a record's text to what it reports: the two grammars that are code (Xid, SXid) and the shapes that are data.
+From a record's text to what it reports: the two grammars that are code (Xid, SXid) and the shapes
+that are data.
 
-An ordinary line must cost next to nothing: its first letters, or a text that must be in it, rule out all shapes but a
-few before any regular expression is tried.
+An ordinary line must cost next to nothing: its first letters, or a text that must be in it, rule
+out all shapes but a few before any regular expression is tried.
 """
 
 from __future__ import annotations
@@ -19,33 +20,42 @@ from vitald.model import Value
 
 _NUMBERS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
 _PROBED = re.compile(
-    r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?: \(PCI ID: [0-9a-f:]{9}\))?\s*\Z"
+    r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?: \(PCI"
+    r" ID: [0-9a-f:]{9}\))?\s*\Z"
 )
 _DEVICE_LINE = re.compile(
     rb"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31} [0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 )
-# Records that begin with a process's name, which its user chose: "XFS (a): [29118]: segfault at 0 ip ... in Shutting down
-# filesystem[...]" is a forgery, and the file's name at its end is the user's too. No fault line has these shapes. A name has 15 bytes,
-# each of which may be escaped as \xNN, or by rsyslog as #NNN; a rendered log may hold a backslash as it is. A network device's name is
-# free, too, to whoever has a namespace of his own, but for blanks and colons: it has room for one letter of a Neuron error's.
-# Such a list is never complete: shapes that ask for something do not rely on it (docs/catalogue.md); it keeps the milder ones clean.
-# Source: tests/named.py, message by message.
+# Records that begin with a process's name, which its user chose: "XFS (a): [29118]: segfault at 0
+# ip ... in Shutting down filesystem[...]" is a forgery, and the file's name at its end is the
+# user's too. No fault line has these shapes. A name has 15 bytes, each of which may be escaped as
+# \xNN, or by rsyslog as #NNN; a rendered log may hold a backslash as it is. A network device's name
+# is free, too, to whoever has a namespace of his own, but for blanks and colons: it has room for
+# one letter of a Neuron error's. Such a list is never complete: shapes that ask for something do
+# not rely on it (docs/catalogue.md); it keeps the milder ones clean. Source: tests/named.py,
+# message by message.
 _NAMED = re.compile(
     rb"(?:\\x[0-9a-f]{2}|#[0-7]{3}|\\(?!x[0-9a-f]{2})|#(?![0-7]{3})|[^\\#]){0,15}(?:"
-    rb"\[\d{1,10}\](?:: | bad frame in | vsyscall | control protection ip:)| \(\d{1,10}\)(?:: | used greatest stack depth: | uses deprecated )"
+    rb"\[\d{1,10}\](?:: | bad frame in | vsyscall | control protection ip:)| \(\d{1,10}\)(?:: |"
+    rb" used greatest stack depth: | uses deprecated )"
     rb"|\(\d{1,10}\): Attempt to set a LOCK_MAND |/\d{1,10}: reached RLIMIT_SIGPENDING"
-    rb"|: (?:page allocation (?:failure|stalls)|vmalloc error|potentially unexpected fatal signal|attempt to access beyond end of device)\b"
-    rb"|: (?:\d{1,10} output lines suppressed due to ratelimiting|sending ioctl |calling unsupported SCSI_IOCTL)"
-    rb"| (?:invoked oom-killer: |uses obsolete \(PF_INET,SOCK_PACKET\)|calls setitimer\(\) with |wrote to \S+ when file position )"
+    rb"|: (?:page allocation (?:failure|stalls)|vmalloc error|potentially unexpected fatal"
+    rb" signal|attempt to access beyond end of device)\b"
+    rb"|: (?:\d{1,10} output lines suppressed due to ratelimiting|sending ioctl |calling"
+    rb" unsupported SCSI_IOCTL)"
+    rb"| (?:invoked oom-killer: |uses obsolete \(PF_INET,SOCK_PACKET\)|calls setitimer\(\) with"
+    rb" |wrote to \S+ when file position )"
     rb"| using unsupported default IPA limit)"
     rb"|NEURON_HW_ERR=\w(?!\w)"
 )
-# Records that begin with a longer text of a user's: a packet that a rule of the firewall logs (its prefix has 127 bytes, and a namespace
-# has rules of its own), and a fatal signal, which begins with the file's name. Both are longer than a name in a driver's line could be.
-# Source: Linux net/netfilter/nf_log_syslog.c, kernel/signal.c.
+# Records that begin with a longer text of a user's: a packet that a rule of the firewall logs (its
+# prefix has 127 bytes, and a namespace has rules of its own), and a fatal signal, which begins with
+# the file's name. Both are longer than a name in a driver's line could be. Source: Linux
+# net/netfilter/nf_log_syslog.c, kernel/signal.c.
 _PREFIXED = re.compile(
     rb"IN=[^ ]{0,15} OUT=[^ ]{0,15} (?:[A-Z]{3,8}=[^ ]{0,64} ){0,8}?"
-    rb"(?:SRC=[0-9a-f.:]{2,39} DST=[0-9a-f.:]{2,39} |ARP HTYPE=\d{1,5} PTYPE=0x|MACSRC=[0-9a-f:]{17} )"
+    rb"(?:SRC=[0-9a-f.:]{2,39} DST=[0-9a-f.:]{2,39} |ARP HTYPE=\d{1,5}"
+    rb" PTYPE=0x|MACSRC=[0-9a-f:]{17} )"
     rb"|: potentially unexpected fatal signal \d{1,3}\.\s*\Z"
 )
 _BY_NAME = {"oom/invoked", "crash/segfault"}  # the shapes that are meant to begin so
@@ -54,7 +64,9 @@ _OF_A_PROBE = {"gpu_lost/not_responding", "gpu_init_failed/unsupported"}
 
 
 def begins_with_name(text: bytes) -> bool:
-    """Whether a process's name stands at the beginning, so that a user chose what the record begins with."""
+    """Whether a process's name stands at the beginning, so that a user chose what the record begins
+    with.
+    """
     return _NAMED.match(text) is not None
 
 
@@ -97,7 +109,9 @@ Groups = dict[
 
 
 class Recogniser:
-    """Knows every line shape. Keeps one thing between records: an address that the next record refers to."""
+    """Knows every line shape. Keeps one thing between records: an address that the next record
+    refers to.
+    """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._by_head: dict[bytes, Groups] = {}
@@ -118,7 +132,9 @@ class Recogniser:
         self._probed: tuple[str, int] | None = None
 
     def recognise(self, text: bytes) -> Sighting | None:
-        """What the record reports, or None. `text` is one whole record, still escaped as /dev/kmsg gives it."""
+        """What the record reports, or None. `text` is one whole record, still escaped as /dev/kmsg
+        gives it.
+        """
         sighting = self._match(text)
         if sighting is None or _PREFIXED.search(text) is not None:
             return None

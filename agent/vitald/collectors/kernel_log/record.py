@@ -4,8 +4,9 @@ The grammar of a `/dev/kmsg` record.
     <prio>,<seq>,<usec>,<flags>[,<more fields>...];<text>\\n
     [ KEY=value\\n ...]
 
-Source: Linux Documentation/ABI/testing/dev-kmsg and kernel/printk/printk.c (info_print_ext_header, msg_add_ext_text).
-Every byte below 0x20, from 0x7f up, and the backslash arrive as `\\xNN`, so a raw newline always ends the text.
+Source: Linux Documentation/ABI/testing/dev-kmsg and kernel/printk/printk.c (info_print_ext_header,
+msg_add_ext_text). Every byte below 0x20, from 0x7f up, and the backslash arrive as `\\xNN`, so a
+raw newline always ends the text.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def unescape(text: bytes) -> str:
 
 
 def escape(text: bytes) -> bytes:
-    """The text as /dev/kmsg gives it: bytes below 0x20 and from 0x7f up, and the backslash, become `\\xNN`."""
+    """The text as /dev/kmsg gives it: bytes below 0x20 and from 0x7f up, and the backslash, become
+    `\\xNN`.
+    """
     return _ESCAPED.sub(hexed, text)
 
 

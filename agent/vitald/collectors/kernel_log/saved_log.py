@@ -1,12 +1,14 @@
 """
-A saved kernel log, whatever has wrapped it: the records that are in it, and what of it could not be read.
+A saved kernel log, whatever has wrapped it: the records that are in it, and what of it could not be
+read.
 
-Owns     what stands around a kernel line in a file: journalctl -o json and export, dmesg --json, Docker's json-file, the
-         Container Runtime Interface's prefix, pdsh, `grep -n`, `cat -n`, colours, indented lines that go on with a record.
+Owns     what stands around a kernel line in a file: journalctl -o json and export, dmesg --json,
+         Docker's json-file, the Container Runtime Interface's prefix, pdsh, `grep -n`, `cat -n`,
+         colours, indented lines that go on with a record.
 Refuses  compression (unpack.py), what a line means (recognise.py).
 
-What begins every line alike is a prefix only where most lines of the file's beginning have it: a single program that
-quotes a kernel line after its own name is no host.
+What begins every line alike is a prefix only where most lines of the file's beginning have it: a
+single program that quotes a kernel line after its own name is no host.
 """
 
 from __future__ import annotations
@@ -124,7 +126,9 @@ class Coverage:
 
 
 class MarkedDrills(Announcements):
-    """The drills of a saved log: nobody announces them any more, but `vitald inject` signs what it writes."""
+    """The drills of a saved log: nobody announces them any more, but `vitald inject` signs what it
+    writes.
+    """
 
     def claim(self, text: str, identity: str, now: float) -> Announcement | None:
         if not is_signed(text):
@@ -145,7 +149,9 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a record reports, to each reader, or a boot that the log tells of. `place`: see clock.py."""
+    """What a record reports, to each reader, or a boot that the log tells of. `place`: see
+    clock.py.
+    """
 
     place: float
     events: tuple[Event | None, ...]
@@ -157,7 +163,9 @@ class Told:
 
 @contextmanager
 def opened(path: str) -> Iterator[tuple[io.BufferedReader, Unpacked, float | None]]:
-    """A file, or `-` for standard input: what is in it, and when it was last written. Raises OSError, CannotUnpack."""
+    """A file, or `-` for standard input: what is in it, and when it was last written. Raises
+    OSError, CannotUnpack.
+    """
     if path == "-":
         with Unpacked(sys.stdin.buffer) as unpacked:
             yield io.BufferedReader(unpacked, _BUFFER), unpacked, None
@@ -233,7 +241,9 @@ class SavedLog:
                 yield one
 
     def told(self) -> Iterator[Told]:
-        """Every record that is recognised, context included, and the boots, in the order in which they are read."""
+        """Every record that is recognised, context included, and the boots, in the order in which
+        they are read.
+        """
         recognise, coverage = self._recognise, self.coverage
         for number, record in enumerate(self._records()):
             line = record.line
@@ -280,18 +290,20 @@ class SavedLog:
         place: float,
     ) -> tuple[Event | None, ...]:
         return tuple(
-            reader.event(
-                sighting,
-                line.message,
-                line.facility,
-                identity=f"line:{record.number}",
-                time=place,
-                boot_id=boot,
-                usec=line.usec,
-                doubt=record.doubt,
+            (
+                reader.event(
+                    sighting,
+                    line.message,
+                    line.facility,
+                    identity=f"line:{record.number}",
+                    time=place,
+                    boot_id=boot,
+                    usec=line.usec,
+                    doubt=record.doubt,
+                )
+                if sighting is not None
+                else None
             )
-            if sighting is not None
-            else None
             for reader, sighting in zip(self._readers, sightings)
         )
 
@@ -364,7 +376,8 @@ class SavedLog:
         found = self._marked.search(line.message)
         if found is None or line.facility:
             return
-        # A program's words inside a record. But none has a carriage return in it: then these are lines, and not one.
+        # A program's words inside a record. But none has a carriage return in it: then these are
+        # lines, and not one.
         inside = found.start() > 0 and b"\r" not in line.message
         if line.shaped and (inside or begins_with_name(line.message)):
             return
@@ -392,7 +405,9 @@ class SavedLog:
         return self._joined(self._texts())
 
     def _lines(self) -> Iterator[bytes]:
-        """Lines, however long: of one that is longer than any kernel record only the beginning is looked at."""
+        """Lines, however long: of one that is longer than any kernel record only the beginning is
+        looked at.
+        """
         readline = self._stream.readline
         while line := readline(LONGEST):
             self.coverage.lines += 1
@@ -411,7 +426,9 @@ class SavedLog:
                 yield self._text(raw, coverage.lines)
 
     def _text(self, raw: bytes, number: int, stamp: float | None = None) -> Record:
-        """One line of text: colours off, then what a container runtime or most lines of this file begin with."""
+        """One line of text: colours off, then what a container runtime or most lines of this file
+        begin with.
+        """
         text = raw.rstrip(b"\r\n")
         if b"\x1b" in text:
             text = _COLOURS.sub(b"", text)
@@ -425,7 +442,9 @@ class SavedLog:
         return Record(number, shown, strip(text), stamp, host)
 
     def _prefix(self, head: bytes) -> re.Pattern[bytes] | None:
-        """What most lines of the beginning have before their own stamp or message, if that is so."""
+        """What most lines of the beginning have before their own stamp or message, if that
+        is so.
+        """
         sample = [_COLOURS.sub(b"", line) for line in head.split(b"\n")[:200]]
         sample = [line for line in sample if line.strip()]
         if not sample or sum(map(self._is_kernels, sample)) > len(sample) * (1 - _MOST_LINES):
@@ -448,7 +467,9 @@ class SavedLog:
 
     @staticmethod
     def _joined(records: Iterator[Record]) -> Iterator[Record]:
-        """Indented lines without a stamp belong to the record before, which the kernel wrote with a newline in it."""
+        """Indented lines without a stamp belong to the record before, which the kernel wrote with a
+        newline in it.
+        """
         held: Record | None = None
         sequel = Sequel()
         for record in records:
@@ -468,7 +489,9 @@ class SavedLog:
     # --- JSON
 
     def _objects(self) -> Iterator[Record]:
-        """Objects one after the other, each on a line of its own or over several; what is none is read as text."""
+        """Objects one after the other, each on a line of its own or over several; what is none is
+        read as text.
+        """
         decode = json.JSONDecoder().raw_decode
         buffer, began, tries = "", 1, 0
         for raw in self._pieces():
@@ -541,7 +564,10 @@ class SavedLog:
             elif _FIELD_NAME.fullmatch(text):
                 size = int.from_bytes(self._stream.read(8), "little")
                 if size > _FIELD:
-                    self.coverage.trouble = f"line {self.coverage.lines}: a field of {size} bytes: what follows was not read"
+                    self.coverage.trouble = (
+                        f"line {self.coverage.lines}: a field of {size} bytes: what follows was not"
+                        " read"
+                    )
                     return
                 data = self._stream.read(size)
                 self._stream.read(1)
@@ -568,7 +594,9 @@ _NUMBER = re.compile(rb"\d{1,18}")
 
 
 def _of_journal(entry: dict[str, bytes | None], shown: bytes, number: int) -> Record:
-    """An entry of journald. Only `_TRANSPORT` says that the kernel had it: any program may call itself `kernel`."""
+    """An entry of journald. Only `_TRANSPORT` says that the kernel had it: any program may call
+    itself `kernel`.
+    """
     transport, name = entry.get("_TRANSPORT"), entry.get("SYSLOG_IDENTIFIER")
     message = entry.get("MESSAGE") or b""
     stamp = _count(entry.get("__REALTIME_TIMESTAMP"))
@@ -603,7 +631,9 @@ def _is_context(sightings: tuple[Sighting | None, ...]) -> bool:
 
 
 def _bytes_of(value: object) -> bytes | None:
-    """A field in journald's JSON: text, an array of bytes where it is none, an array of values where it is there twice."""
+    """A field in journald's JSON: text, an array of bytes where it is none, an array of values
+    where it is there twice.
+    """
     if isinstance(value, str):
         return _utf8(value)
     if (
@@ -637,7 +667,9 @@ def _usec(text: str) -> int | None:
 
 
 def _facility(entry: dict[str, object]) -> int | None:
-    """dmesg --json names it only with -x; without, `pri` is the level alone, or both in a number."""
+    """dmesg --json names it only with -x; without, `pri` is the level alone, or both in a
+    number.
+    """
     name, both = entry.get("fac"), entry.get("pri")
     if isinstance(name, str):
         return 0 if name == "kern" else 1

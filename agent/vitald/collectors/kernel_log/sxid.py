@@ -3,8 +3,9 @@ The NVSwitch SXid line.
 
     nvidia-nvswitchN: SXid (PCI:DDDD:BB:DD.F): NNNNN, BODY
 
-One event is one to four records with the same code: the first says what happened, `Severity ...` and `Data {...}`
-records continue it. Source: NVIDIA open-gpu-kernel-modules, nvswitch sources (LR10, LS10); Fabric Manager guide.
+One event is one to four records with the same code: the first says what happened, `Severity ...`
+and `Data {...}` records continue it. Source: NVIDIA open-gpu-kernel-modules, nvswitch sources
+(LR10, LS10); Fabric Manager guide.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from vitald.collectors.kernel_log.parsed_line import Sighting, normal_pci
 from vitald.model import Value
 
 _SXID = re.compile(
-    r"nvidia-nvswitch(?P<instance>\d{1,3}): SXid \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\): "
-    r"(?P<code>\d{1,5}), ?(?:(?P<severity>Fatal|Non-fatal|Nonfatal|Correctable|Corrected)\b,? ?)?(?:Link (?P<link>\d{1,3})\b ?)?(?P<text>.*)\Z",
+    r"nvidia-nvswitch(?P<instance>\d{1,3}): SXid"
+    r" \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\): "
+    r"(?P<code>\d{1,5}), ?(?:(?P<severity>Fatal|Non-fatal|Nonfatal|Correctable|Corrected)\b,?"
+    r" ?)?(?:Link (?P<link>\d{1,3})\b ?)?(?P<text>.*)\Z",
     re.S,
 )
 _SEVERITY = re.compile(

@@ -3,8 +3,8 @@ A saved log as plain bytes: gzip, bzip2, xz and zstd are unpacked, UTF-16 become
 
 Owns     how much may come out of how little, and what is said of a damaged file.
 
-Memory is bounded whatever the file says: decompressors are asked for a chunk at a time. zstd is read by the program of
-that name, because Python has no decoder for it before 3.14.
+Memory is bounded whatever the file says: decompressors are asked for a chunk at a time. zstd is
+read by the program of that name, because Python has no decoder for it before 3.14.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class _Decoder(Protocol):
 
 
 class Unpacked(io.RawIOBase):
-    """A stream to read lines from. `trouble` says, once it has ended, why not all of the file was read."""
+    """A stream to read lines from. `trouble` says, once it has ended, why not all of the file was
+    read.
+    """
 
     def __init__(self, source: BinaryIO) -> None:
         self.trouble = ""
@@ -106,7 +108,10 @@ class Unpacked(io.RawIOBase):
         for piece in pieces:
             given += len(piece)
             if given > _BOMB_BYTES and given > self._taken * _BOMB_RATIO:
-                self.trouble = f"it unpacks to more than {_BOMB_RATIO} times its size: what follows was not read"
+                self.trouble = (
+                    f"it unpacks to more than {_BOMB_RATIO} times its size: what follows was not"
+                    " read"
+                )
                 break
             yield piece
         closing = getattr(pieces, "close", None)
@@ -154,7 +159,8 @@ class Unpacked(io.RawIOBase):
         program = shutil.which("zstd")
         if program is None:
             raise CannotUnpack(
-                "to read a zstd file the program zstd is needed: apt-get install zstd, or unpack the file elsewhere"
+                "to read a zstd file the program zstd is needed: apt-get install zstd, or unpack"
+                " the file elsewhere"
             )
         return self._piped([program, "-dcq"], packed)
 
@@ -199,7 +205,9 @@ class Unpacked(io.RawIOBase):
 
 
 class _Gzip:
-    """zlib's decoder, which hands back what it was given and had no room for, as one of bz2's kind that keeps it."""
+    """zlib's decoder, which hands back what it was given and had no room for, as one of bz2's kind
+    that keeps it.
+    """
 
     def __init__(self) -> None:
         import zlib

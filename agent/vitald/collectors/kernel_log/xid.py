@@ -3,9 +3,10 @@ The Xid line and what its message says.
 
     NVRM: Xid (PCI:DDDD:BB:DD[.F][ GPU-I:GG[ GPU-CI:CC]]): CODE, [pid=PID, name=NAME, ]MESSAGE
 
-Source: NVIDIA open-gpu-kernel-modules 595.45.04 (nverror.c, error containment, GPU recovery action) and its later
-src/nvidia/interface/events/gpu (ras_events.c, nvlink_events.c, gsp_events.c), and the forms of older drivers as published. A process name may hold any byte, so a message is recognised from its end, and nothing
-that asks for an action is read from text that could still be the name.
+Source: NVIDIA open-gpu-kernel-modules 595.45.04 (nverror.c, error containment, GPU recovery action)
+and its later src/nvidia/interface/events/gpu (ras_events.c, nvlink_events.c, gsp_events.c), and the
+forms of older drivers as published. A process name may hold any byte, so a message is recognised
+from its end, and nothing that asks for an action is read from text that could still be the name.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from vitald.collectors.kernel_log.parsed_line import Sighting, pci_address
 from vitald.model import Value
 
 _HEADER = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}|00[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})(?:\.(?P<function>[0-7]))?"
-    r"(?: GPU-I:(?P<gi>\d{1,4}))?(?: GPU-CI:(?P<ci>\d{1,4}))?\): (?P<code>\d{1,4})(?:,\s*(?P<rest>.*))?\s*\Z",
+    r"NVRM: Xid"
+    r" \((?:PCI:)?(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}|00[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})(?:\.(?P<function>[0-7]))?"
+    r"(?: GPU-I:(?P<gi>\d{1,4}))?(?: GPU-CI:(?P<ci>\d{1,4}))?\):"
+    r" (?P<code>\d{1,4})(?:,\s*(?P<rest>.*))?\s*\Z",
     re.S,
 )
 _OWNER = re.compile(
@@ -28,27 +31,37 @@ _UNKNOWN_NAME = re.compile(r"'?<(?:unknown|n/a)>'?(?:, ?(?P<message>.*))?\Z", re
 _UNIT = r"(?:MSE degraded|[A-Z][A-Z0-9_]*(?:/[A-Z][A-Z0-9_]*)?)"
 _NVLINK5 = re.compile(
     rf"(?P<unit>{_UNIT})(?:\s+(?P<severity>Fatal|Nonfatal|Non-fatal)\s+XC(?P<xc>[01])\s+i(?P<injected>[01])"
-    r"|, (?P<severity_word>fatal|nonfatal), cross-contain=(?P<xc_word>[01]), injected=(?P<injected_word>[01]),)"
-    r"\s+Link\s+(?P<link>-?\d{1,3})(?:\s+\((?P<words>0x[0-9a-fA-F]{1,8}(?:,?\s+0x[0-9a-fA-F]{1,8}){1,7})\)|\s+\([0-9a-fA-Fx, ]{0,96}|\s*: [A-Z][\w ]{0,48}\.)?\s*\Z"
+    r"|, (?P<severity_word>fatal|nonfatal), cross-contain=(?P<xc_word>[01]),"
+    r" injected=(?P<injected_word>[01]),)"
+    r"\s+Link\s+(?P<link>-?\d{1,3})(?:\s+\((?P<words>0x[0-9a-fA-F]{1,8}(?:,?\s+0x[0-9a-fA-F]{1,8}){1,7})\)|\s+\([0-9a-fA-Fx,"
+    r" ]{0,96}|\s*: [A-Z][\w ]{0,48}\.)?\s*\Z"
 )
 _RECOVERY = re.compile(
-    r"GPU recovery action changed from 0x(?P<old>[0-9a-fA-F]{1,4}) \((?P<old_text>[A-Za-z0-9 ]+)\) to 0x(?P<new>[0-9a-fA-F]{1,4}) \((?P<new_text>[A-Za-z0-9 ]+)\)\s*\Z"
+    r"GPU recovery action changed from 0x(?P<old>[0-9a-fA-F]{1,4}) \((?P<old_text>[A-Za-z0-9 ]+)\)"
+    r" to 0x(?P<new>[0-9a-fA-F]{1,4}) \((?P<new_text>[A-Za-z0-9 ]+)\)\s*\Z"
 )
 _CONTAINMENT = re.compile(
-    r"(?P<kind>Contained|Uncontained): (?P<unit>[A-Za-z0-9 ]+?)(?: \((?P<location>[0-9a-fx, ]+)\))?\. "
-    r"(?:physAddr: (?P<address>0x[0-9a-f]+)[. ]+)?RST: (?P<rst>Yes|No), D-RST: (?P<drst>Yes|No)\s*\Z"
+    r"(?P<kind>Contained|Uncontained): (?P<unit>[A-Za-z0-9 ]+?)(?: \((?P<location>[0-9a-fx,"
+    r" ]+)\))?\. "
+    r"(?:physAddr: (?P<address>0x[0-9a-f]+)[. ]+)?RST: (?P<rst>Yes|No), D-RST:"
+    r" (?P<drst>Yes|No)\s*\Z"
 )
-# Xid 94 of Blackwell's GSP has no RST words, and the driver marks the GPU for a reset all the same (kernel_gsp_gb100.c).
+# Xid 94 of Blackwell's GSP has no RST words, and the driver marks the GPU for a reset all the same
+# (kernel_gsp_gb100.c).
 _FIRMWARE_FATAL = re.compile(
     r"GSP-RISCV instance \d{1,2} \w[\w /\-]{0,48} ?fatal error(?: \(mask: 0x[0-9a-f]+\))?\s*\Z"
 )
 _NO_SPARE = re.compile(
-    r"Row Remapper Error: \(0x[0-9a-f]+\) - (?:All reserved rows for bank are remapped|Row Remapping table is full)\s*\Z"
-    r"|DRAM Retirement failed due to (?:no spare for retirement|full inforom object|HW limit reached) at 0x[0-9a-f]+\s*\Z"
+    r"Row Remapper Error: \(0x[0-9a-f]+\) - (?:All reserved rows for bank are remapped|Row"
+    r" Remapping table is full)\s*\Z"
+    r"|DRAM Retirement failed due to (?:no spare for retirement|full inforom object|HW limit"
+    r" reached) at 0x[0-9a-f]+\s*\Z"
 )
-# What failed is to note it twice: the repair of that place is noted already and takes effect at the next reset.
+# What failed is to note it twice: the repair of that place is noted already and takes effect at the
+# next reset.
 _ALREADY_PENDING = re.compile(
-    r"Row Remapper(?: Error)?: \(0x[0-9a-f]+\) - Attempting to remap a row that is already pending remapping\."
+    r"Row Remapper(?: Error)?: \(0x[0-9a-f]+\) - Attempting to remap a row that is already pending"
+    r" remapping\."
     r"(?: Remapping will occur when the GPU is reset)?\.?\s*\Z"
     r"|DRAM Retirement failed due to pending (?:row remap|bank remap|LTS swap) at 0x[0-9a-f]+\s*\Z"
 )
@@ -60,17 +73,23 @@ _LINK = re.compile(
 _LINK_CODES = {74, 108, 136, 137, 155, 166, 170}
 _FATAL = re.compile(r"(?P<milder>\bnon-?fatal\b)|\bfatal(?: error)?\b", re.I)
 
-# How the messages begin, to tell a name that holds ", " from the message behind it. Each must fit up to the line's end.
+# How the messages begin, to tell a name that holds ", " from the message behind it. Each must fit
+# up to the line's end.
 _MESSAGE = re.compile(
     r"(?:"
     r"(?:Ch|channel|Channel(?: ID)?|ChID|ChId)\b[ :]*(?:0x)?[0-9a-fA-F]{4,8}\b"
-    r"|Graphics (?:SM |Exception)|MMU Fault|Class Error:|CMDre |PE[0-9a-fA-F]{4}\b|BAD_TSG |SEC_(?:2_)?FAULT:"
-    r"|GPU has fallen off the bus|Timeout (?:after|waiting) |GPU recovery action changed from 0x|GSP[ -]|(?:Unc|C)ontained: "
-    r"|NVLink: |NVLink remote |Row Remapper|Dynamic Page Retirement|An uncorrectable |Error status 0x|FSP |L1 -> L0"
-    r"|DRAM Retirement failed|Bank Remapper: |Disabling ECC |SM SBE |Marking (?:LTS|Channel) \d|Repairing (?:LTS|Channel) failed|"
+    r"|Graphics (?:SM |Exception)|MMU Fault|Class Error:|CMDre |PE[0-9a-fA-F]{4}\b|BAD_TSG"
+    r" |SEC_(?:2_)?FAULT:"
+    r"|GPU has fallen off the bus|Timeout (?:after|waiting) |GPU recovery action changed from"
+    r" 0x|GSP[ -]|(?:Unc|C)ontained: "
+    r"|NVLink: |NVLink remote |Row Remapper|Dynamic Page Retirement|An uncorrectable |Error status"
+    r" 0x|FSP |L1 -> L0"
+    r"|DRAM Retirement failed|Bank Remapper: |Disabling ECC |SM SBE |Marking (?:LTS|Channel)"
+    r" \d|Repairing (?:LTS|Channel) failed|"
     r"(?:Retiring|Unable to retire) TPC \d|Poison error in GSP|MSE degraded +(?:Fatal|Nonfatal)"
     r"|(?:[0-9a-fA-F]{4}|[0-9a-fA-F]{8})(?:\([0-9a-fA-F]{4}\))? [0-9a-fA-F]{8}\b"
-    r"|[A-Z][A-Z0-9_]*(?:/[A-Z][A-Z0-9_]*)?(?:\s+(?:Fatal|Nonfatal|Non-fatal)\s+XC[01]|, (?:fatal|nonfatal), cross-contain=)"
+    r"|[A-Z][A-Z0-9_]*(?:/[A-Z][A-Z0-9_]*)?(?:\s+(?:Fatal|Nonfatal|Non-fatal)\s+XC[01]|,"
+    r" (?:fatal|nonfatal), cross-contain=)"
     r")"
 )
 
@@ -105,7 +124,9 @@ def recognise(text: str) -> Sighting | None:
 
 
 def _split_owner(rest: str) -> tuple[int | None, str | None, str]:
-    """pid, process name and message. The name ends at the last ", " behind which a known message stands, else at the first."""
+    """pid, process name and message. The name ends at the last ", " behind which a known message
+    stands, else at the first.
+    """
     owner = _OWNER.match(rest)
     if owner is None or not owner.end():
         return None, None, rest
@@ -126,7 +147,9 @@ def _split_owner(rest: str) -> tuple[int | None, str | None, str]:
 
 
 def _decode(code: int, message: str, fields: dict[str, Value]) -> tuple[int | None, bool | None]:
-    """Add what the message says to `fields`; returns the NVLink number and the fatality that it prints."""
+    """Add what the message says to `fields`; returns the NVLink number and the fatality that it
+    prints.
+    """
     if code in _NVLINK5_CODES and (found := _NVLINK5.match(message)) is not None:
         return _nvlink5(found, fields)
     if code == 154 and (found := _RECOVERY.match(message)) is not None:
@@ -184,8 +207,9 @@ def _nvlink5(found: re.Match[str], fields: dict[str, Value]) -> tuple[int, bool]
         return link, fatal
     words = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", found["words"])]
     info, status = words[0], words[1]
-    # The layout of the first word changed at R575. Bits 4:0 of the old one are the code's place (145 is 2), the new one
-    # has the unit there; RLW_RXPIPE, the only unit whose promote bit matters, is 6 in both, in different places.
+    # The layout of the first word changed at R575. Bits 4:0 of the old one are the code's place
+    # (145 is 2), the new one has the unit there; RLW_RXPIPE, the only unit whose promote bit
+    # matters, is 6 in both, in different places.
     promote = _PROMOTE_V2 if info & 0x7F == _RXPIPE else _PROMOTE_V1
     fields.update(
         subcode=info >> 20 & 0x3F,

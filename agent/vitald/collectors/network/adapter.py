@@ -1,11 +1,13 @@
 """
 One PCI function with an RDMA device, network interfaces, or both: what a look at it reads.
 
-Owns     which files are read and in which order, the heartbeat and the commands of an EFA device, and the words for a person.
-Refuses  to ask a dead EFA device anything more: once a command of it was never answered, its driver answers every further question
-         with an error and a line in the kernel log.
+Owns     which files are read and in which order, the heartbeat and the commands of an EFA device,
+         and the words for a person.
+Refuses  to ask a dead EFA device anything more: once a command of it was never answered, its driver
+         answers every further question with an error and a line in the kernel log.
 
-The state of an EFA port is a constant, so it is not read; and it has no interface. How it is shows in what it counts.
+The state of an EFA port is a constant, so it is not read; and it has no interface. How it is shows
+in what it counts.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Heart:
     moves: int = 0
 
     def beat(self, now: float, count: float) -> tuple[float, float] | None:
-        """For how long it has stood still, and the seconds from one beat to the next, at least 1. None while that is not known."""
+        """For how long it has stood still, and the seconds from one beat to the next, at least 1.
+        None while that is not known.
+        """
         if (
             self.first is None or count < self.last[1]
         ):  # it began anew, as when the driver is loaded
@@ -49,7 +53,9 @@ class Heart:
 
 @dataclass(slots=True)
 class Adapter:
-    """`rdma` and `interfaces` are the names of the function's devices, `folder` the function's own."""
+    """`rdma` and `interfaces` are the names of the function's devices, `folder` the
+    function's own.
+    """
 
     address: str
     folder: str
@@ -83,7 +89,9 @@ class Adapter:
 
     @property
     def lasting(self) -> bool:
-        """Whether its RDMA device should stay where it is. Virtual functions come and go by command."""
+        """Whether its RDMA device should stay where it is. Virtual functions come and go by
+        command.
+        """
         return bool(self.rdma) and not self.virtual and not self.lent
 
     def look(self) -> Look:
@@ -172,7 +180,9 @@ class Adapter:
         look.fields |= {key: value for key, value in said.items() if value}
 
     def _missing(self, look: Look) -> None:
-        """A function that had an RDMA device and has none now. Where it was given to another driver, somebody wanted that."""
+        """A function that had an RDMA device and has none now. Where it was given to another
+        driver, somebody wanted that.
+        """
         had, driver = self.learned.rdma(self.address)
         if self.rdma or not had or self.virtual or self.lent or self.driver not in ("", driver):
             look.values["rdma_missing"] = 0.0
@@ -184,7 +194,9 @@ class Adapter:
     # --- interfaces
 
     def _interfaces(self, look: Look, identity: str, kind: str) -> dict[str, Carrier]:
-        """The carriers. An interface of InfiniBand is not looked at: its port says more, and it goes with the fabric's manager."""
+        """The carriers. An interface of InfiniBand is not looked at: its port says more, and it
+        goes with the fabric's manager.
+        """
         if kind in ("ib", "efa") or not self.interfaces:
             return {}
         carriers = {name: self._carrier(look, name) for name in self.interfaces}
@@ -207,7 +219,9 @@ class Adapter:
         return carriers
 
     def _carrier(self, look: Look, name: str) -> Carrier:
-        """The file cannot be read while the interface is turned off: that it answers EINVAL then does not make it one to leave alone."""
+        """The file cannot be read while the interface is turned off: that it answers EINVAL then
+        does not make it one to leave alone.
+        """
         flags = self.files.number(Look(), "flags", f"{self.root}/class/net/{name}/flags")
         if flags is None:
             return Carrier.UNKNOWN
@@ -265,8 +279,11 @@ class Adapter:
         return Port(link, rate, lanes) if link is Link.UP else Port(link)
 
     def _judge(self, look: Look, seen: dict[str, Port], model: str) -> None:
-        """The worst of those ports that should be up; and of those that are up, the one that is slowest for what it should be."""
-        # A link that trained and waits has a partner, whether it was ever used or not: unless it is a virtual function's.
+        """The worst of those ports that should be up; and of those that are up, the one that is
+        slowest for what it should be.
+        """
+        # A link that trained and waits has a partner, whether it was ever used or not: unless it is
+        # a virtual function's.
         should = {
             key: port
             for key, port in seen.items()
@@ -315,13 +332,17 @@ class Adapter:
             look.values |= {"lanes": port.lanes, "lanes_expected": max(lanes, port.lanes)}
 
     def _expected_of(self, port: Port, key: str, model: str) -> tuple[float, float]:
-        """The rate and the lanes that a port should have. What the configuration says outranks what was learned."""
+        """The rate and the lanes that a port should have. What the configuration says outranks what
+        was learned.
+        """
         return (self.rate, port.lanes) if self.rate else self.learned.expected(key, model)
 
     # --- EFA
 
     def _efa(self, look: Look, identity: str) -> None:
-        """The device's own counters lie in the node's memory and can be read even when the card is dead: they come first."""
+        """The device's own counters lie in the node's memory and can be read even when the card is
+        dead: they come first.
+        """
         own = f"{self._device}/hw_counters"
         self._counters.read(
             look, own, ("submitted_cmds", "completed_cmds", "no_completion_cmds", "keep_alive_rcvd")
@@ -357,7 +378,9 @@ class Adapter:
             look.needs("no_completion_cmds")
 
     def _commands(self, look: Look) -> None:
-        """How many wait for an answer, while none is answered. Commands that were given up are not waited for."""
+        """How many wait for an answer, while none is answered. Commands that were given up are not
+        waited for.
+        """
         submitted, completed, lost = (
             look.values.get(name)
             for name in ("submitted_cmds", "completed_cmds", "no_completion_cmds")
@@ -373,7 +396,9 @@ class Adapter:
 
 
 def _join(look: Look, looks: list[Look]) -> None:
-    """One port's readings as they are; of several ports, one value for each, in the order of their numbers."""
+    """One port's readings as they are; of several ports, one value for each, in the order of their
+    numbers.
+    """
     if len(looks) == 1:
         look.values |= looks[0].values
         look.missing |= looks[0].missing

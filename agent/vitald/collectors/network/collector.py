@@ -1,11 +1,14 @@
 """
-The network adapters of this node: RDMA devices and the interfaces that sit on PCI, by the PCI function that they belong to.
+The network adapters of this node: RDMA devices and the interfaces that sit on PCI, by the PCI
+function that they belong to.
 
-Owns     which functions are looked at, and what only shows of all together: that all ports are down.
-Refuses  how many adapters there should be (`expected` counts them), and virtual interfaces, which have no hardware to fail.
+Owns     which functions are looked at, and what only shows of all together: that all ports are
+         down.
+Refuses  how many adapters there should be (`expected` counts them), and virtual interfaces, which
+         have no hardware to fail.
 
-One function is one component, however many ports or interfaces it has, since the kernel's lines name the function. A reading of a
-function with several ports has a value for each, in their order.
+One function is one component, however many ports or interfaces it has, since the kernel's lines
+name the function. A reading of a function with several ports has a value for each, in their order.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ class Network:
     def __init__(
         self, sysfs: Path, settings: Settings, rates: Mapping[str, float] | None = None
     ) -> None:
-        """`rates`: the link rate in bits per second that the configuration expects, by patterns of adapters' names."""
+        """`rates`: the link rate in bits per second that the configuration expects, by patterns of
+        adapters' names.
+        """
         self._root = str(sysfs)
         self._exclude = settings.exclude
         self._replace_after_s = settings.port_down_replace_after_s
@@ -98,7 +103,9 @@ class Network:
         return Found(devices, absent=absent, excluded=self._exclude)
 
     def _function(self, entry: str) -> str:
-        """The address of the function that a device belongs to; empty where that is none. A virtio device is one's only child."""
+        """The address of the function that a device belongs to; empty where that is none. A virtio
+        device is one's only child.
+        """
         try:
             place = os.path.realpath(f"{entry}/device", strict=True).split("/")
         except OSError:
@@ -143,7 +150,9 @@ class Network:
         return next(matching, 0.0)
 
     def _lent(self) -> bool:
-        """Whether the kernel lets RDMA devices be moved into a container's network namespace, and out of sight."""
+        """Whether the kernel lets RDMA devices be moved into a container's network namespace, and
+        out of sight.
+        """
         try:
             return (
                 small_files.attribute(f"{self._root}/module/ib_core/parameters/netns_mode") == "N"
@@ -174,7 +183,11 @@ class Network:
 
     # --- what shows together (on the loop)
 
-    def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:  # noqa: ARG002 - what was read is in `learned`
+    def together(
+        self,
+        read: Mapping[Component, Readings],  # noqa: ARG002
+        found: Found,
+    ) -> Iterable[Readings]:
         """How many ports should be up, and are."""
         self._learned.learn()
         expected, up, down = self._learned.count()

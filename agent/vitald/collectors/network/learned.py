@@ -1,8 +1,10 @@
 """
-What is known of all adapters of the node: which ports were ever up and how fast, and how the others are now.
+What is known of all adapters of the node: which ports were ever up and how fast, and how the others
+are now.
 
-Owns     what is remembered across restarts and boots, and which port should be up: one that ever was. Management ports, virtual
-         functions and second ports that nobody uses are down for good, and no fault.
+Owns     what is remembered across restarts and boots, and which port should be up: one that ever
+         was. Management ports, virtual functions and second ports that nobody uses are down for
+         good, and no fault.
 Refuses  files. Looks run in threads and only read here; what they saw is learned on the loop.
 """
 
@@ -18,12 +20,16 @@ from vitald.collectors.network.port import Carrier, Link, Port
 _MOST = 1024  # of each thing remembered; virtual functions come with a new name each time
 _RUNNING = (Link.UP, Link.RETRAINING)
 _SIBLINGS = 3  # so many others of the model must agree on a rate
-_DOWN_STEP_S = 300.0  # for how long a port was down is remembered in steps of this, so that it is not stored with every round
+# For how long a port was down is remembered in steps of this, so that it is not stored with every
+# round
+_DOWN_STEP_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One adapter as it was last seen. The keys are its identity and the number of the port, or the name of the interface."""
+    """One adapter as it was last seen. The keys are its identity and the number of the port, or the
+    name of the interface.
+    """
 
     at: float  # on the monotonic clock
     identity: str
@@ -36,7 +42,9 @@ class Seen:
 
 
 class Learned:
-    """`memory` is the subject's: `ports` with their best rate and lanes, `interfaces`, `rdma` devices by PCI address, `counted`, `down`."""
+    """`memory` is the subject's: `ports` with their best rate and lanes, `interfaces`, `rdma`
+    devices by PCI address, `counted`, `down`.
+    """
 
     def __init__(self, lasts_s: float) -> None:
         """`lasts_s`: for how long it is taken that an adapter is still as it was seen."""
@@ -74,9 +82,11 @@ class Learned:
                     self._note("interfaces", key, True)
 
     def _count_down_time(self, key: str, link: Link, seen: Seen) -> None:
-        """Add up for how long a port was observed down while another port of the node was up, across restarts and boots.
+        """Add up for how long a port was observed down while another port of the node was up,
+        across restarts and boots.
 
-        Observed time only, on the monotonic clock: neither a stepped clock nor a time in which nobody looked condemns a port.
+        Observed time only, on the monotonic clock: neither a stepped clock nor a time in which
+        nobody looked condemns a port.
         """
         if link not in (Link.DOWN, Link.UNKNOWN):
             self._down.pop(key, None)
@@ -102,7 +112,9 @@ class Learned:
     # --- asked by looks
 
     def rdma(self, address: str) -> tuple[str, str]:
-        """The RDMA device that the function at an address had, and its driver; empty where it had none."""
+        """The RDMA device that the function at an address had, and its driver; empty where it had
+        none.
+        """
         name, driver = self.memory.get("rdma", {}).get(address, ("", ""))
         return str(name), str(driver)
 
@@ -121,7 +133,9 @@ class Learned:
         return float(seconds)
 
     def expected(self, key: str, model: str) -> tuple[float, float]:
-        """The rate and the lanes that a port should have: its best so far, and what all others of its model have, if they agree."""
+        """The rate and the lanes that a port should have: its best so far, and what all others of
+        its model have, if they agree.
+        """
         rate, lanes = self._best(key)
         others = [
             (port.rate, port.lanes)
@@ -138,9 +152,11 @@ class Learned:
         return len(others) >= _SIBLINGS and all(link is Link.UP for link in others)
 
     def others(self, keys: set[str]) -> str:
-        """How the node's other ports are, of those that should be up: `up` if one is, `down` if none is, `none` if there are none.
+        """How the node's other ports are, of those that should be up: `up` if one is, `down` if
+        none is, `none` if there are none.
 
-        Empty while that cannot be told: one that is up says it for all, and else each adapter must have been looked at since the start.
+        Empty while that cannot be told: one that is up says it for all, and else each adapter must
+        have been looked at since the start.
         """
         links = [
             port.link

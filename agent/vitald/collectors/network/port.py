@@ -1,8 +1,10 @@
 """
 One port of an RDMA device: whether its link is up, how fast it runs, what it counts.
 
-Owns     the words for a link, the counters that are read, and when a counter's value says nothing any more.
-Refuses  judgement. Which ports should be up, and what rate of errors is too much, is decided elsewhere.
+Owns     the words for a link, the counters that are read, and when a counter's value says nothing
+         any more.
+Refuses  judgement. Which ports should be up, and what rate of errors is too much, is decided
+         elsewhere.
 
 Only counters that mean something are read: each file of an mlx5 port is a question to its firmware.
 """
@@ -20,7 +22,8 @@ from vitald.collectors.small_files import Files, Look
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec(?: \((\d+)X)?")
 
-# Counters of the InfiniBand standard that go no further than this: at the top they stand still, whatever happens.
+# Counters of the InfiniBand standard that go no further than this: at the top they stand still,
+# whatever happens.
 _TOPS = {
     "link_downed": 255,
     "link_error_recovery": 255,
@@ -31,7 +34,8 @@ _TOPS = {
     "excessive_buffer_overrun_errors": 15,
 }
 _STANDARD = tuple(_TOPS)
-# mlx5: infiniband/hw/mlx5/counters.c; the last one is bnxt_re's (infiniband/hw/bnxt_re/hw_counters.c).
+# mlx5: infiniband/hw/mlx5/counters.c; the last one is bnxt_re's
+# (infiniband/hw/bnxt_re/hw_counters.c).
 _OF_DRIVER = (
     "local_ack_timeout_err",
     "roce_slow_restart",
@@ -52,7 +56,8 @@ class Link(Enum):
 
     UP = "up"
     RETRAINING = "retraining"
-    WAITING = "waiting"  # the cable is fine, and nobody has set the port up: a matter of the fabric's manager
+    # The cable is fine, and nobody has set the port up: a matter of the fabric's manager
+    WAITING = "waiting"
     DOWN = "down"
     DISABLED = "disabled"  # by somebody's command
     UNKNOWN = "unknown"
@@ -60,7 +65,9 @@ class Link(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """As it was last seen. `rate` in bits per second, `lanes` side by side; both only of a link that is up."""
+    """As it was last seen. `rate` in bits per second, `lanes` side by side; both only of a link
+    that is up.
+    """
 
     link: Link = Link.UNKNOWN
     rate: float = 0.0
@@ -77,10 +84,11 @@ class Carrier(Enum):
 
 
 def link(state: int | None, physical: int | None, *, ethernet: bool, carrier: Carrier) -> Link:
-    """From the numbers in `state` and `phys_state`; `carrier` is that of the port's interface, where it has one.
+    """From the numbers in `state` and `phys_state`; `carrier` is that of the port's interface,
+    where it has one.
 
-    Drivers for Ethernet (mlx5, bnxt) call every port without a link `Disabled`, so there only the interface knows whether somebody
-    turned it off.
+    Drivers for Ethernet (mlx5, bnxt) call every port without a link `Disabled`, so there only the
+    interface knows whether somebody turned it off.
     """
     if physical == 6:
         return Link.RETRAINING
@@ -111,9 +119,11 @@ def rate(text: str | None) -> tuple[float, float]:
 
 @dataclass(slots=True)
 class Counters:
-    """Reads the counters of one adapter, back to back: EFA asks its device once for all that is read within 10 ms.
+    """Reads the counters of one adapter, back to back: EFA asks its device once for all that is
+    read within 10 ms.
 
-    `failed`: how many could be read before and now fail, in this look. That is a sign of a device that no longer answers.
+    `failed`: how many could be read before and now fail, in this look. That is a sign of a device
+    that no longer answers.
     """
 
     files: Files

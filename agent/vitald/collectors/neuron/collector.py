@@ -1,9 +1,10 @@
 """
 The Neuron devices of this node: found by walking, placed on PCI, looked at one by one.
 
-Three numbers must agree: PCI functions with a Neuron id, `neuronN` entries, and what the machine should have (that is `expected`'s).
-A function without an entry is a card that the driver could not bring up; functions and no driver at all is a driver that is not
-loaded, of which nothing follows for the cards.
+Three numbers must agree: PCI functions with a Neuron id, `neuronN` entries, and what the machine
+should have (that is `expected`'s). A function without an entry is a card that the driver could not
+bring up; functions and no driver at all is a driver that is not loaded, of which nothing follows
+for the cards.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class Neuron:
 
     @property
     def memory(self) -> dict[str, Any]:
-        """Which index sits where, as the driver's log line said, and which addresses were said to be empty."""
+        """Which index sits where, as the driver's log line said, and which addresses were said to
+        be empty.
+        """
         return {"places": self._places.memory, "absent": sorted(self._absent)}
 
     @memory.setter
@@ -136,9 +139,12 @@ class Neuron:
             return ""
 
     def _took_driver(self) -> None:
-        """Another driver than before, or the same one again: what its devices said is asked anew, as are the files that it refused."""
+        """Another driver than before, or the same one again: what its devices said is asked anew,
+        as are the files that it refused.
+        """
         try:
-            loaded = f"{(self._sysfs / _MODULE).stat().st_ino}"  # sysfs makes the folder anew, with a number of its own
+            # Sysfs makes the folder anew, with a number of its own
+            loaded = f"{(self._sysfs / _MODULE).stat().st_ino}"
         except OSError:
             loaded = ""
         try:
@@ -192,7 +198,9 @@ class Neuron:
         return Device(Component(ComponentKind.NEURON, address), look)
 
     def _another(self, address: str, driver: str) -> Device:
-        """A card that somebody gave to another driver, such as a virtual machine's. It is named, so that it is not taken for missing."""
+        """A card that somebody gave to another driver, such as a virtual machine's. It is named, so
+        that it is not taken for missing.
+        """
         fields = {"pci": address}
         look = Look(
             missing=_not_asked(f"it belongs to another driver: {driver}"),
@@ -202,7 +210,9 @@ class Neuron:
         return Device(Component(ComponentKind.NEURON, address), lambda: replace(look))
 
     def _empty(self, indexes: Collection[int], ours: Collection[str], machine: str) -> list[Device]:
-        """Addresses where machines of this type have a card, and nothing is. Once the site says that so many are enough, that is over."""
+        """Addresses where machines of this type have a card, and nothing is. Once the site says
+        that so many are enough, that is over.
+        """
         places = {
             address: index
             for index, address in self._places.absent(ours, machine).items()
@@ -253,7 +263,9 @@ class Neuron:
                 yield plain(component, {"heartbeat_still_seconds": still}, one.identity)
 
     def _still(self, component: Component, one: Readings) -> float | None:
-        """For how long the heartbeat has not moved. Known only of one that was seen to move: how fast it should is not documented."""
+        """For how long the heartbeat has not moved. Known only of one that was seen to move: how
+        fast it should is not documented.
+        """
         beat = one.values.get(layout.HEARTBEAT.reading)
         if not isinstance(beat, float) or one.blind or layout.HEARTBEAT.reading not in one.fresh:
             return None

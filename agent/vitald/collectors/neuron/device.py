@@ -1,9 +1,10 @@
 """
 One Neuron device, looked at: its files as readings.
 
-The driver's traps decide the order. A card off the bus reads all ones, so whether PCI answers is asked first. While a card is being
-reset its error counters read 0, or wait up to 75 s for it, so they are read only between two signs that it is not. The serial
-number is asked of the card itself, so once. Nothing is ever written, and `/dev/neuron*` never opened.
+The driver's traps decide the order. A card off the bus reads all ones, so whether PCI answers is
+asked first. While a card is being reset its error counters read 0, or wait up to 75 s for it, so
+they are read only between two signs that it is not. The serial number is asked of the card itself,
+so once. Nothing is ever written, and `/dev/neuron*` never opened.
 
 Source: aws-neuron-driver 2.24 and 2.30.
 """
@@ -104,7 +105,9 @@ class NeuronDevice:
     # --- is it there
 
     def _off_the_bus(self) -> bool:
-        """The kernel remembers vendor and class of a function; only its configuration is asked of the card."""
+        """The kernel remembers vendor and class of a function; only its configuration is asked of
+        the card.
+        """
         if not self._reads_ones():
             return False
         time.sleep(_AGAIN_S)  # while a link is trained anew, its card does not answer either
@@ -221,10 +224,12 @@ class NeuronDevice:
             look.values["hbm_ecc_unclear"] = 0.0
 
     def _judge_sight(self, look: Look) -> None:
-        """Files that are not where they are known to be mean that nobody knows: not that all is well.
+        """Files that are not where they are known to be mean that nobody knows: not that all is
+        well.
 
-        A driver that is known to have moved files makes this a limit of what can be observed, which has a finding of its own: every other
-        check goes on, and a node that is unknown for ever would help nobody.
+        A driver that is known to have moved files makes this a limit of what can be observed, which
+        has a finding of its own: every other check goes on, and a node that is unknown for ever
+        would help nobody.
         """
         due = [one for one in layout.ESSENTIAL if one.there(self.version, self.known.family)]
         gone = [
@@ -241,7 +246,9 @@ class NeuronDevice:
             look.values["ecc_observable"] = float(not gone)
         if not gone or moved:
             self.known.read = True
-        if not due:  # a device that counts no memory errors: what the runtime counted is all that tells a sick one
+        # A device that counts no memory errors: what the runtime counted is all that tells a sick
+        # one
+        if not due:
             look.needs("hw_error")
         if not gone:
             return
@@ -344,7 +351,9 @@ def _firmware(text: str) -> str:
 
 
 def _power(text: str) -> Sample:
-    """`POWER_STATUS_VALID,1763635200,5.12,60.00,32.56`: status, epoch, least, most, mean of the last minute in per cent."""
+    """`POWER_STATUS_VALID,1763635200,5.12,60.00,32.56`: status, epoch, least, most, mean of the
+    last minute in per cent.
+    """
     status, _, _, _, mean = text.split(",")
     if status != "POWER_STATUS_VALID":
         raise ValueError(text)

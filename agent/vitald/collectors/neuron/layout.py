@@ -1,10 +1,12 @@
 """
-Where the Neuron driver keeps its files, relative to the device's folder, by what is known of its versions.
+Where the Neuron driver keeps its files, relative to the device's folder, by what is known of its
+versions.
 
-Paths move between versions, so a file that is not where it is known to be is not looked for by name: what it would say is unknown. The
-places here are those of drivers 2.14 to 2.30. Driver 2.31 moved several files, not backwards compatible (AWS Neuron sysfs user guide, v2.33.0);
-which ones was not to be found, so there a file that is missing is a limit of what can be observed, and each file that stayed is read.
-Source: aws-neuron-driver 2.24 and 2.30, AWS Neuron sysfs user guide.
+Paths move between versions, so a file that is not where it is known to be is not looked for by
+name: what it would say is unknown. The places here are those of drivers 2.14 to 2.30. Driver 2.31
+moved several files, not backwards compatible (AWS Neuron sysfs user guide, v2.33.0); which ones was
+not to be found, so there a file that is missing is a limit of what can be observed, and each file
+that stayed is read. Source: aws-neuron-driver 2.24 and 2.30, AWS Neuron sysfs user guide.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*")
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One file. `since` is the driver that brought it, `families` the devices that have it (empty: all), `without` those that never have it."""
+    """One file. `since` is the driver that brought it, `families` the devices that have it (empty:
+    all), `without` those that never have it.
+    """
 
     reading: str
     path: str
@@ -29,7 +33,9 @@ class Attribute:
     without: tuple[str, ...] = ()
 
     def there(self, version: tuple[int, ...], family: str) -> bool:
-        """Whether this driver should have it. Unknown versions and families are expected to have everything."""
+        """Whether this driver should have it. Unknown versions and families are expected to have
+        everything.
+        """
         known_to_have = not self.families or not family or family in self.families
         return (
             (not version or version >= self.since) and known_to_have and family not in self.without
@@ -44,7 +50,8 @@ SERIAL = "info/serial_number"
 FAMILY = "info/architecture/instance_type"
 NAME = "info/architecture/device_name"
 
-# What tells a sick device from a well one. While one of these cannot be read, nothing is said of the device's health.
+# What tells a sick device from a well one. While one of these cannot be read, nothing is said of
+# the device's health.
 ESSENTIAL = (
     Attribute("sram_ecc_uncorrected", "stats/hardware/sram_ecc_uncorrected", without=_NO_ECC),
     Attribute("hbm_ecc_uncorrected", "stats/hardware/mem_ecc_uncorrected", without=_NO_ECC),
@@ -102,7 +109,9 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def elsewhere(folder: str, name: str) -> str:
-    """Where a file of that name is now, for people: it may mean something else there. Empty where there is none."""
+    """Where a file of that name is now, for people: it may mean something else there. Empty where
+    there is none.
+    """
     waiting = [("", 0)]
     while waiting:
         inside, depth = waiting.pop()

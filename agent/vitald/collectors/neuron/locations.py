@@ -1,8 +1,9 @@
 """
-Which Neuron device sits where: sysfs joins no index to a PCI address, and indexes do not follow the addresses.
+Which Neuron device sits where: sysfs joins no index to a PCI address, and indexes do not follow the
+addresses.
 
-Owns     what the driver's log line at load said (`** BDF: a0:1b.0 => nd[15]`), the tables of machines where it is known, and what
-         follows when only one is left.
+Owns     what the driver's log line at load said (`** BDF: a0:1b.0 => nd[15]`), the tables of
+         machines where it is known, and what follows when only one is left.
 Refuses  guessing: an index that cannot be placed keeps its number for a name.
 """
 
@@ -14,10 +15,17 @@ from vitald.model import Component, ComponentKind, Fields
 
 PLACED = "device/placed"  # the catalogue's entry for the driver's line
 
-# By instance type, in the order of the indexes; from published listings (AWS Neuron documentation, neuron-ls). They may differ on
-# other hosts, so a table only counts where every function that is there is in it.
-_TRN1 = "10:1c 10:1d a0:1c a0:1d 20:1b 20:1c 90:1b 90:1c 20:1d 20:1e 90:1d 90:1e 10:1e 10:1b a0:1e a0:1b"
-_TRN2 = "cc:00 b5:00 b6:00 cb:00 6f:00 58:00 59:00 6e:00 9b:00 84:00 85:00 9a:00 f8:00 e1:00 e2:00 f7:00"
+# By instance type, in the order of the indexes; from published listings (AWS Neuron documentation,
+# neuron-ls). They may differ on other hosts, so a table only counts where every function that is
+# there is in it.
+_TRN1 = (
+    "10:1c 10:1d a0:1c a0:1d 20:1b 20:1c 90:1b 90:1c 20:1d 20:1e 90:1d 90:1e 10:1e 10:1b a0:1e"
+    " a0:1b"
+)
+_TRN2 = (
+    "cc:00 b5:00 b6:00 cb:00 6f:00 58:00 59:00 6e:00 9b:00 84:00 85:00 9a:00 f8:00 e1:00 e2:00"
+    " f7:00"
+)
 _TABLES = {
     machine: tuple(f"0000:{slot}.0" for slot in slots.split())
     for machine, slots in (
@@ -77,7 +85,9 @@ class Places:
         return Component(ComponentKind.NEURON, self._at.get(index, str(index)))
 
     def absent(self, addresses: Collection[str], machine: str) -> dict[int, str]:
-        """Where a machine of this type has devices and this one has no function: only where all others are as the table says."""
+        """Where a machine of this type has devices and this one has no function: only where all
+        others are as the table says.
+        """
         table = _TABLES.get(machine, ())
         if (
             not addresses

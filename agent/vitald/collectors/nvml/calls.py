@@ -1,10 +1,12 @@
 """
 What the worker asks NVML about one GPU, by tier, and how the answers are called here.
 
-Runs in the worker process only, and imports little but pynvml: what it costs is memory on every node.
+Runs in the worker process only, and imports little but pynvml: what it costs is memory on every
+node.
 
-A call gives readings by name, in base units: celsius, watts, joules, hertz, seconds, bytes; a list has one value a link.
-Field ids are chosen by the driver's version, not the binding's (ids 251-253 moved to 269-271 with driver 580.82).
+A call gives readings by name, in base units: celsius, watts, joules, hertz, seconds, bytes; a list
+has one value a link. Field ids are chosen by the driver's version, not the binding's (ids 251-253
+moved to 269-271 with driver 580.82).
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ FAULTS = {
 
 NO_LIMIT = -3  # besides NVML's own codes: a limit of 0 is none
 NO_VALUE = -4  # the same: the call succeeds, and what it gives is none
-# NVML_VALUE_NOT_AVAILABLE is -1, and registers of what is not there read as ones; as a float, 64 of them are rounded up.
+# NVML_VALUE_NOT_AVAILABLE is -1, and registers of what is not there read as ones; as a float, 64 of
+# them are rounded up.
 NOT_AVAILABLE = frozenset({2**32 - 1, 2**64 - 1, 2**64})
 UNSAID = {**LATER, NO_LIMIT: "the driver gives no limit", NO_VALUE: "the driver gives no value"}
 REASONS = {**MISSING, **UNSAID}
@@ -78,7 +81,8 @@ _NVLINK5_MORE = {
     212: "nvlink_transmit_discards",
     215: "nvlink_recovery_attempts",
 }
-# The layer below: errors of each lane, and blocks that were sent (again). Numbers of before R595 mean nothing there.
+# The layer below: errors of each lane, and blocks that were sent (again). Numbers of before R595
+# mean nothing there.
 _RAW_ERRORS = (595,)
 _NVLINK5_RAW = {
     289: "nvlink_raw_errors_lane0",
@@ -86,8 +90,8 @@ _NVLINK5_RAW = {
     294: "nvlink_blocks",
     295: "nvlink_retried_blocks",
 }
-# Effective and symbol bit error rate are packed: nvml.h, NVML_NVLINK_ERROR_COUNTER_BER_GET. The raw ones (291 to 293) are
-# left out: no header says how they are written.
+# Effective and symbol bit error rate are packed: nvml.h, NVML_NVLINK_ERROR_COUNTER_BER_GET. The raw
+# ones (291 to 293) are left out: no header says how they are written.
 _BER = {220: "nvlink_effective_ber", 222: "nvlink_symbol_ber"}
 _FEC_BINS = range(235, 251)
 _SPEED = 164
@@ -113,7 +117,8 @@ _LIMIT_TIMES = {
     78: "low_utilization_seconds",
     79: "reliability_seconds",
 }
-# Bits of nvml.h up to 13.3 and, from 0x200 on, of nvidia-ml-py 13.615. What none of them names is in clock_event_reasons.
+# Bits of nvml.h up to 13.3 and, from 0x200 on, of nvidia-ml-py 13.615. What none of them names is
+# in clock_event_reasons.
 _REASONS = {
     0x1: "idle",
     0x2: "application_clocks",
@@ -152,8 +157,11 @@ class Gpu:
         )
         self.nvlink5 = False
         self.refused: dict[str, int] = {}  # readings that the call in progress cannot give: code
-        self.failed = 0  # what a part of the call in progress failed with, 0 where none did; what the others gave counts
-        # Calls that this GPU or driver does not have, until the next inventory: code, and those of its readings.
+        # What a part of the call in progress failed with, 0 where none did; what the others gave
+        # counts
+        self.failed = 0
+        # Calls that this GPU or driver does not have, until the next inventory: code, and those of
+        # its readings.
         self.skipped: dict[str, tuple[int, dict[str, int]]] = {}
         self.answered = False  # since we attached
         self.unheard = True  # its events are to be listened to, and are not yet
@@ -166,7 +174,9 @@ Call = Callable[[Ask, Gpu], "dict[str, Reading]"]
 
 
 def _fields(ask: Ask, gpu: Gpu, ids: dict[Any, str], scale: float = 1.0) -> dict[str, Reading]:
-    """Many values in one call; what a GPU does not have is left out. Raises where it is lost or wants its reset."""
+    """Many values in one call; what a GPU does not have is left out. Raises where it is lost or
+    wants its reset.
+    """
     got: dict[str, Reading] = {}
     for (_, name), value in zip(
         ids.items(), ask("nvmlDeviceGetFieldValues", gpu.handle, list(ids))
@@ -187,7 +197,9 @@ def _fields(ask: Ask, gpu: Gpu, ids: dict[Any, str], scale: float = 1.0) -> dict
 
 
 def _each(gpu: Gpu, asked: Mapping[str, Callable[[], Reading]]) -> dict[str, Reading]:
-    """Values that are asked for one by one: one that cannot be read does not take the others away."""
+    """Values that are asked for one by one: one that cannot be read does not take the
+    others away.
+    """
     got: dict[str, Reading] = {}
     for name, call in asked.items():
         try:
@@ -207,7 +219,9 @@ def _each(gpu: Gpu, asked: Mapping[str, Callable[[], Reading]]) -> dict[str, Rea
 
 
 def _number(value: Any) -> float:
-    """The member of the union that the value's type names. Reading a signed one as unsigned gives absurd numbers."""
+    """The member of the union that the value's type names. Reading a signed one as unsigned gives
+    absurd numbers.
+    """
     union = value.value
     members = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
     return float(getattr(union, members.get(value.valueType, "ullVal")))
@@ -217,7 +231,9 @@ def _number(value: Any) -> float:
 
 
 def recovery_action(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    """The driver's own advice; where it has none yet (before R565), the two flags that it grew out of."""
+    """The driver's own advice; where it has none yet (before R565), the two flags that it grew out
+    of.
+    """
     got = _fields(ask, gpu, {_RECOVERY: "recovery", _RESET: "reset", _DRAIN_RESET: "drain_reset"})
     reset, drain = got.pop("reset", None), got.pop("drain_reset", None)
     if "recovery" not in got:
@@ -245,7 +261,9 @@ def temperature(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def _possible(celsius: float) -> float:
-    """A dead sensor reads as 255, and what is below 0 as a very large number: no board is so hot and answers."""
+    """A dead sensor reads as 255, and what is below 0 as a very large number: no board is so hot
+    and answers.
+    """
     if not celsius < _HOTTEST:
         raise pynvml.NVMLError(NO_VALUE)
     return celsius
@@ -461,7 +479,9 @@ def repair(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def unrepairable(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    """The binding passes {version, flag}; newer headers declare the flag alone, and the driver then writes it to the first word."""
+    """The binding passes {version, flag}; newer headers declare the flag alone, and the driver then
+    writes it to the first word.
+    """
     version = 0x1000008
     words = (ctypes.c_uint * 2)(version, 0)
     ask("nvmlDeviceGetUnrepairableMemoryFlag_v1", gpu.handle, words, raw=True)
@@ -512,7 +532,9 @@ def mig(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def nvlinks(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    """Each link by itself. One that the GPU had and does not know any more is not active; one that cannot be read is NaN."""
+    """Each link by itself. One that the GPU had and does not know any more is not active; one that
+    cannot be read is NaN.
+    """
     got = _fields(ask, gpu, {_LINKS: "nvlinks"})
     count = _some(gpu, got)["nvlinks"]
     assert isinstance(count, float)
@@ -582,7 +604,9 @@ def nvlink_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def _by_link(got: Mapping[str, Reading], names: Iterable[str], links: int) -> dict[str, Reading]:
-    """Readings by link from those named `name/link`: NaN where a link does not say it, nothing where none does."""
+    """Readings by link from those named `name/link`: NaN where a link does not say it, nothing
+    where none does.
+    """
     whole: dict[str, Reading] = {}
     for name in names:
         values = [got.get(f"{name}/{link}") for link in range(links)]
@@ -608,7 +632,9 @@ def c2c_links(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def fabric(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    """State and health in the NVSwitch fabric. `fabric_status` counts only once the state is 3, completed."""
+    """State and health in the NVSwitch fabric. `fabric_status` counts only once the state is 3,
+    completed.
+    """
     info, error = pynvml.c_nvmlGpuFabricInfo_v3_t(), None
     try:
         ask("nvmlDeviceGetGpuFabricInfoV", gpu.handle, ctypes.byref(info))
@@ -730,15 +756,18 @@ def _nvlink5(gpu: Gpu) -> int:
 
 
 def _error_rate(packed: float) -> float:
-    """Mantissa in bits 8 to 11, the negative exponent of ten in those below. The least, and usual on a sound link, is 15e-255."""
+    """Mantissa in bits 8 to 11, the negative exponent of ten in those below. The least, and usual
+    on a sound link, is 15e-255.
+    """
     return (
         packed if math.isnan(packed) else float(f"{int(packed) >> 8 & 0xF}e-{int(packed) & 0xFF}")
     )
 
 
 def nvlink_corrections(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
-    """The history of forward error correction: symbol errors that were corrected, by bin. Of all links together, and for each link
-    the highest bin that counted."""
+    """The history of forward error correction: symbol errors that were corrected, by bin. Of all
+    links together, and for each link the highest bin that counted.
+    """
     links = _nvlink5(gpu)
     got = _fields(
         ask, gpu, {(field, link): f"{field}/{link}" for field in _FEC_BINS for link in range(links)}
@@ -826,7 +855,9 @@ def nvlink_layout(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
 
 
 def _first(ask: Ask, gpu: Gpu, call: str, wanted: float = 0) -> float:
-    """What the first link says that answers: anything but 0, or what is wanted. 0 where none does: a link that is down may not."""
+    """What the first link says that answers: anything but 0, or what is wanted. 0 where none does:
+    a link that is down may not.
+    """
     for link in range(gpu.links or 0):
         try:
             answer = float(ask(call, gpu.handle, link))
@@ -840,7 +871,9 @@ def _first(ask: Ask, gpu: Gpu, call: str, wanted: float = 0) -> float:
 
 
 def _some(gpu: Gpu, got: dict[str, Reading]) -> dict[str, Reading]:
-    """Raises where there is nothing: with the one code that all of them failed with, if that says more than "not supported"."""
+    """Raises where there is nothing: with the one code that all of them failed with, if that says
+    more than "not supported".
+    """
     if not got:
         codes = set(gpu.refused.values()) - {FUNCTION_NOT_FOUND}
         raise pynvml.NVMLError(codes.pop() if len(codes) == 1 else NOT_SUPPORTED)

@@ -1,8 +1,8 @@
 """
 The daemon's hand on the worker process: start it, ask it, see where it hangs, end it.
 
-Nothing here calls the driver, and nothing waits for a process that does not die: one that sits in the kernel is
-remembered by its process id and start time, and left.
+Nothing here calls the driver, and nothing waits for a process that does not die: one that sits in
+the kernel is remembered by its process id and start time, and left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from vitald.collectors.nvml.marker import MARKER
 
 _LINE_BYTES = 4 * 1024 * 1024
 _TERM_S, _KILL_S = 0.5, 1.0
-_START = "import sys; sys.path[:] = sys.argv[1].split('\\n'); from vitald.collectors.nvml.worker import main; main()"
+_START = (
+    "import sys; sys.path[:] = sys.argv[1].split('\\n'); from vitald.collectors.nvml.worker import"
+    " main; main()"
+)
 
 
 class WorkerGone(Exception):
@@ -33,7 +36,9 @@ class WorkerGone(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """The call that a worker is in: its C name, the GPU it asks about ("" for none), and for how long."""
+    """The call that a worker is in: its C name, the GPU it asks about ("" for none), and for how
+    long.
+    """
 
     call: str
     gpu: str
@@ -45,7 +50,9 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """A process that has not ended though it was killed. `started` tells it from a later one with its number."""
+    """A process that has not ended though it was killed. `started` tells it from a later one with
+    its number.
+    """
 
     pid: int
     started: str
@@ -58,7 +65,9 @@ class Stuck:
 
 
 class Worker:
-    """One worker process. Every command is answered once, in order; `tell` gets what it says unasked."""
+    """One worker process. Every command is answered once, in order; `tell` gets what it says
+    unasked.
+    """
 
     def __init__(self, library: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
         """Raises OSError where no process can be started."""
@@ -93,7 +102,9 @@ class Worker:
         self._reading = asyncio.create_task(self._read(), name="nvml worker")
 
     def ask(self, command: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
-        """The answer, some time. One at a time. It raises WorkerGone where the process has ended."""
+        """The answer, some time. One at a time. It raises WorkerGone where the process has
+        ended.
+        """
         assert self._answer is None or self._answer.done()
         assert self._process.stdin is not None
         self._answer = asyncio.get_running_loop().create_future()
@@ -198,7 +209,9 @@ def start_time(pid: int) -> str:
 
 
 def states(pid: int) -> str:
-    """The state of each thread and where it waits in the kernel. Other files of a stuck process may block whoever reads them."""
+    """The state of each thread and where it waits in the kernel. Other files of a stuck process may
+    block whoever reads them.
+    """
     said = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         try:
@@ -211,7 +224,8 @@ def states(pid: int) -> str:
 
 
 def holders(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int]:
-    """Who has the driver's device files open: process id and name; and how many processes could not be looked at.
+    """Who has the driver's device files open: process id and name; and how many processes could not
+    be looked at.
 
     `minors`: of which GPUs; empty for any file of the driver.
     """

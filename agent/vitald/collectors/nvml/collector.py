@@ -1,9 +1,9 @@
 """
 NVML as a source: what to ask the driver and when, and what to do when it does not answer.
 
-The worker process asks; it alone may block. Fast readings of all GPUs come at each round, the slow ones of a few of them, so
-that a node never polls everything at once. Baselines and what was said are remembered as this source's position: committed
-together with the events that moved them.
+The worker process asks; it alone may block. Fast readings of all GPUs come at each round, the slow
+ones of a few of them, so that a node never polls everything at once. Baselines and what was said
+are remembered as this source's position: committed together with the events that moved them.
 """
 
 from __future__ import annotations
@@ -37,19 +37,33 @@ _LEFT_OUT = Backoff(60.0, 1800.0)  # a GPU at which a call hung is asked again
 _STUCK = 2  # processes that do not end: with so many, no other is started
 _CORROBORATED_S = 2.0  # the kernel log tells an Xid with its words; the event speaks only after it
 _SWARM_S = 0.2  # events come in swarms
-_GRACE_S = 0.2  # a daemon that was stopped and goes on finds the deadline passed before the answer that lies in the pipe
+# A daemon that was stopped and goes on finds the deadline passed before the answer that lies in the
+# pipe
+_GRACE_S = 0.2
 _XID, _XID_UNKNOWN = 0x8, 999
 _DRIVER = "nvidia"
 
 _WORDS = {
     GONE: "the NVML worker process ended",
-    4: "no permission to use the driver: the service needs read and write access to /dev/nvidiactl and /dev/nvidia*",
+    4: (
+        "no permission to use the driver: the service needs read and write access to /dev/nvidiactl"
+        " and /dev/nvidia*"
+    ),
     9: "the driver is not loaded: try modprobe nvidia, and look in the kernel log for the reason",
-    12: "libnvidia-ml.so.1 is not there: install the driver's libraries, or in a container mount them",
+    12: (
+        "libnvidia-ml.so.1 is not there: install the driver's libraries, or in a container mount"
+        " them"
+    ),
     13: "the driver's library is too old to answer",
-    18: "library and kernel module are of different versions (the driver was upgraded on disk): reload the module, or reboot",
+    18: (
+        "library and kernel module are of different versions (the driver was upgraded on disk):"
+        " reload the module, or reboot"
+    ),
     28: "the driver finds no GPU",
-    999: "the driver answers with an unknown error: in a container, see whether it lost its access to /dev/nvidia*",
+    999: (
+        "the driver answers with an unknown error: in a container, see whether it lost its access"
+        " to /dev/nvidia*"
+    ),
 }
 
 
@@ -78,7 +92,9 @@ class Nvml:
         expected: int = 0,
         vbios: Sequence[str] = (),
     ) -> None:
-        """`expected`: how many GPUs a node of this type has, 0 where nobody knows. `vbios`: the versions that they may have; empty: any."""
+        """`expected`: how many GPUs a node of this type has, 0 where nobody knows. `vbios`: the
+        versions that they may have; empty: any.
+        """
         self.settings = settings
         self.boot_id = boot_id
         self.deadline_s = 2 * settings.fast_s + settings.deadline_s + 5.0
@@ -109,9 +125,11 @@ class Nvml:
         self._wake_up()
 
     async def work(self, seconds: float) -> Mapping[str, Sequence[float]] | None:
-        """The processes at work on each GPU, asked for now and not as old as the last look. Raises asyncio.TimeoutError.
+        """The processes at work on each GPU, asked for now and not as old as the last look. Raises
+        asyncio.TimeoutError.
 
-        By component's name, of those GPUs that answer. None where nothing is asked of the driver at all.
+        By component's name, of those GPUs that answer. None where nothing is asked of the driver at
+        all.
         """
         if not self._serving or self.releases.asked:
             return None
@@ -241,7 +259,9 @@ class Nvml:
             self._tell_work({})
 
     async def _rounds(self, worker: Worker, gpus: list[str]) -> AsyncIterator[Batch]:
-        """Look, again and again. The first look is a whole one; `_answer` is None where there was none."""
+        """Look, again and again. The first look is a whole one; `_answer` is None where there was
+        none.
+        """
         settings = self.settings
         rounds = {
             "slow": max(1, round(settings.slow_s / settings.fast_s)),
@@ -320,10 +340,12 @@ class Nvml:
         asked.set_result({name: pids for name, pids in said if pids is not None})
 
     async def _converse(self, worker: Worker, command: Mapping[str, Any]) -> AsyncIterator[Batch]:
-        """Ask, and wait. Yields what is to be said meanwhile; the answer is in `_answer`, None where there is none.
+        """Ask, and wait. Yields what is to be said meanwhile; the answer is in `_answer`, None
+        where there is none.
 
-        A look has its deadline as a whole: over a dying GPU every call may take its time. Attaching initialises one GPU after
-        the other, where nothing keeps them so; there the deadline is each call's own.
+        A look has its deadline as a whole: over a dying GPU every call may take its time. Attaching
+        initialises one GPU after the other, where nothing keeps them so; there the deadline is each
+        call's own.
         """
         self._answer = None
         asked = worker.ask(command)
@@ -498,7 +520,9 @@ class Nvml:
         )
 
     def _standing(self, asked: Iterable[str]) -> tuple[SourceState, str]:
-        """A GPU that is not asked, or answers nothing, makes what is known of this node incomplete."""
+        """A GPU that is not asked, or answers nothing, makes what is known of this node
+        incomplete.
+        """
         if self.releases.gpus:
             return SourceState.RELEASED, self.releases.words
         out = [
@@ -514,7 +538,9 @@ class Nvml:
     # --- which GPUs
 
     async def _look_at_pci(self) -> None:
-        """What was seen last stands where the bus cannot be read now; it is no reason to miss a GPU."""
+        """What was seen last stands where the bus cannot be read now; it is no reason to miss a
+        GPU.
+        """
         self._walked, self._announced = time.monotonic(), False
         try:
             await self._lane.call(self._inventory.read)
@@ -536,7 +562,9 @@ class Nvml:
         }
 
     def _gpus(self) -> set[str]:
-        """Those on PCI that are NVML's: its driver's, or nobody's. Others are given to guests, or drive a screen."""
+        """Those on PCI that are NVML's: its driver's, or nobody's. Others are given to guests, or
+        drive a screen.
+        """
         devices = self._inventory.devices.values()
         return {
             device.address
@@ -576,7 +604,10 @@ class Nvml:
 
     def _given_up(self) -> str:
         pids = ", ".join(str(stuck.pid) for stuck in self._stuck if not stuck.gone)
-        return f"{self._stuck[-1].where} does not return, and processes {pids} cannot be ended: the driver is stuck, and only a reboot helps"
+        return (
+            f"{self._stuck[-1].where} does not return, and processes {pids} cannot be ended: the"
+            " driver is stuck, and only a reboot helps"
+        )
 
     # --- waiting
 
@@ -590,7 +621,9 @@ class Nvml:
                 await asyncio.wait_for(self._wake.wait(), max(0.0, seconds))
 
     async def _pause_until(self, due: float) -> None:
-        """Until the next round, an event, an Xid whose turn it is to speak, or somebody who asks."""
+        """Until the next round, an event, an Xid whose turn it is to speak, or somebody who
+        asks.
+        """
         if not self._urgent and self._asked_for_work is None:
             await self._pause(
                 min([due, *(speaks for speaks, _ in self._heard.values())]) - time.monotonic()

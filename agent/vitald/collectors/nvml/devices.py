@@ -1,8 +1,8 @@
 """
 Which GPUs there should be: on PCI, known to the driver, and known from before.
 
-A GPU goes by its UUID. One that was here and is nowhere to be found is missing until it is seen again, however many
-boots that takes; one whose slot holds another UUID was replaced.
+A GPU goes by its UUID. One that was here and is nowhere to be found is missing until it is seen
+again, however many boots that takes; one whose slot holds another UUID was replaced.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Devices:
         """It answered. Whether that is news: a new one, or in another place."""
         former = self._known.get(known.uuid)
         if former is None:
-            # A board that was never here took the place of whatever was. One that has only moved did not: where a GPU is dead
-            # at boot, the others may move up.
+            # A board that was never here took the place of whatever was. One that has only moved
+            # did not: where a GPU is dead at boot, the others may move up.
             taken = self.at(known.address)
             if taken is not None and taken.uuid not in self._seen:
                 del self._known[taken.uuid]

@@ -1,7 +1,9 @@
 """
-NVLinks and the fabric of a GPU beside its own past and its siblings: GPUs of the same model on this node.
+NVLinks and the fabric of a GPU beside its own past and its siblings: GPUs of the same model on this
+node.
 
-A GPU in MIG mode is not compared, and nobody with it: fabric manager may switch its links off. What was said of it before ends.
+A GPU in MIG mode is not compared, and nobody with it: fabric manager may switch its links off. What
+was said of it before ends.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ class Links:
     def compare(
         self, identity: str, known: Values, siblings: Sequence[Values], *, switched: bool
     ) -> dict[str, Sample]:
-        """How many links there should be, and of each whether it should be active and is not. `known`: this GPU's readings; `switched`:
-        there are NVSwitches on PCI, so there should be links even where no GPU ever had any."""
+        """How many links there should be, and of each whether it should be active and is not.
+        `known`: this GPU's readings; `switched`: there are NVSwitches on PCI, so there should be
+        links even where no GPU ever had any.
+        """
         states = _states(known)
         if known.get("mig_mode"):
             return {"nvlink_down": (0.0,) * max(1, len(states)), "nvlinks_absent": 0.0}
@@ -51,7 +55,8 @@ class Links:
         if not expected and not states:
             return absent
         width = max([len(states), *(link + 1 for link in expected)])
-        # A link that could not be read (NaN) may be active; one that the driver does not know any more is not.
+        # A link that could not be read (NaN) may be active; one that the driver does not know any
+        # more is not.
         active = [*states, *([0.0] * (width - len(states)))]
         down = tuple(float(link in expected and state == 0.0) for link, state in enumerate(active))
         found: dict[str, Sample] = {
@@ -75,8 +80,9 @@ def _states(known: Values) -> tuple[float, ...]:
 
 
 def _usual(others: Sequence[tuple[float, ...]], *, alike: bool) -> set[int]:
-    """The links that most GPUs of the node have active, with one that has none of them. `alike`: GPUs on switches are all wired
-    alike, so half of them are enough."""
+    """The links that most GPUs of the node have active, with one that has none of them. `alike`:
+    GPUs on switches are all wired alike, so half of them are enough.
+    """
     active = Counter(link for states in others for link, state in enumerate(states) if state == 1.0)
     return {link for link, count in active.items() if count * 2 > len(others) + (0 if alike else 1)}
 
@@ -84,7 +90,8 @@ def _usual(others: Sequence[tuple[float, ...]], *, alike: bool) -> set[int]:
 def fabric_differs(
     known: Values, siblings: Sequence[Values], *, outside: bool = False
 ) -> dict[str, Sample]:
-    """Whether this GPU is in another NVLink domain than most GPUs of the node. Where no most agree, each of them differs.
+    """Whether this GPU is in another NVLink domain than most GPUs of the node. Where no most agree,
+    each of them differs.
 
     `outside`: NVML says that it has nothing to do with a fabric.
     """
@@ -108,7 +115,9 @@ def fabric_differs(
 
 
 def _domain(known: Values) -> tuple[Sample, Sample] | None:
-    """Cluster UUID and clique; None until the GPU has joined the fabric, where the two mean nothing."""
+    """Cluster UUID and clique; None until the GPU has joined the fabric, where the two mean
+    nothing.
+    """
     if (
         known.get("fabric_state") != _COMPLETED
         or known.get("fabric_status")

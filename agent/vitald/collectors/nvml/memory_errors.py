@@ -1,7 +1,9 @@
 """
-Uncorrectable errors that nobody saw: what lifetime counters grew by, beyond what was counted since the driver was loaded.
+Uncorrectable errors that nobody saw: what lifetime counters grew by, beyond what was counted since
+the driver was loaded.
 
-A volatile counter is lost at a reboot. An error after the last look before it shows in the lifetime counter alone.
+A volatile counter is lost at a reboot. An error after the last look before it shows in the lifetime
+counter alone.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class LifetimeErrors:
     """What was counted of each GPU, by its identity and lifetime counter, across boots."""
 
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
-        # The lifetime count when it was first seen, the growth of the volatile one since, where that stood last, and what was missed.
+        # The lifetime count when it was first seen, the growth of the volatile one since, where
+        # that stood last, and what was missed.
         self._known: dict[str, dict[str, list[float]]] = {
             identity: {name: [float(value) for value in kept] for name, kept in counters.items()}
             for identity, counters in (memory or {}).items()
@@ -51,9 +54,11 @@ class LifetimeErrors:
             kept[2] = 0.0
 
     def look(self, identity: str, values: Mapping[str, Sample]) -> dict[str, Sample]:
-        """The errors that were missed, where these values tell it. What a counter stands at when it is first seen is nothing.
+        """The errors that were missed, where these values tell it. What a counter stands at when it
+        is first seen is nothing.
 
-        The lifetime counter may follow the volatile one later, so only what is more than ever was missed.
+        The lifetime counter may follow the volatile one later, so only what is more than ever was
+        missed.
         """
         found: dict[str, Sample] = {}
         for name, volatile in _PAIRS.items():

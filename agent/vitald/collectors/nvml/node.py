@@ -1,8 +1,10 @@
 """
-What NVML's answers mean: from what the worker read to readings, and to the events that are worth telling.
+What NVML's answers mean: from what the worker read to readings, and to the events that are worth
+telling.
 
 Owns     what is known of this node's GPUs and what was said of them, across restarts.
-Refuses  processes and waiting: answers come in, events go out. Thresholds are the catalogue's watches.
+Refuses  processes and waiting: answers come in, events go out. Thresholds are the catalogue's
+         watches.
 """
 
 from __future__ import annotations
@@ -111,8 +113,10 @@ class GpuNode:
         vbios: Sequence[str] = (),
         overdue_s: Mapping[str, float] | None = None,
     ) -> None:
-        """`expected`: how many GPUs there should be, 0 where nobody knows; `told`: the same, where the site said it itself. `vbios`: the
-        versions that they may have, where it said that. `overdue_s`: by tier, how old a reading may be that is current."""
+        """`expected`: how many GPUs there should be, 0 where nobody knows; `told`: the same, where
+        the site said it itself. `vbios`: the versions that they may have, where it said that.
+        `overdue_s`: by tier, how old a reading may be that is current.
+        """
         self.boot_id = boot_id
         self.simulated = False
         self.switched = False  # there are NVSwitches on PCI
@@ -134,8 +138,10 @@ class GpuNode:
             str, dict[str, float]
         ] = {}  # by UUID: what began when the driver was loaded
         self._refused: dict[
-            str, int
-        ] = {}  # by address: how many look-ups in succession failed with a code of no certain meaning
+            str,
+            int,
+            # By address: how many look-ups in succession failed with a code of no certain meaning
+        ] = {}
         self._read_at: dict[
             str, dict[str, float]
         ] = {}  # by address and reading: when it was read, on the monotonic clock
@@ -159,7 +165,9 @@ class GpuNode:
     # --- what is remembered
 
     def unreadable(self, gpus: Iterable[str]) -> list[str]:
-        """Those of these GPUs of which nothing can be said, and why. Not where that is a finding."""
+        """Those of these GPUs of which nothing can be said, and why. Not where that is a
+        finding.
+        """
         read = [self.read[gpu] for gpu in gpus if gpu in self.read]
         return [
             f"{one.component.name}: {one.blind}"
@@ -183,7 +191,9 @@ class GpuNode:
         return json.dumps(remembered, separators=(",", ":"))
 
     def recall(self, memory: str, boot_id: str) -> None:
-        """What is remembered of another boot still says who was here; what lasted begins anew. Raises ValueError for what is none of ours."""
+        """What is remembered of another boot still says who was here; what lasted begins anew.
+        Raises ValueError for what is none of ours.
+        """
         try:
             stored = json.loads(memory)
             devices, links, missed = (
@@ -234,7 +244,9 @@ class GpuNode:
         self._devices.attached()
 
     def unavailable(self, code: int, why: str, on_pci: set[str]) -> list[Event]:
-        """The driver cannot be asked at all. `code` is NVML's, GONE, or 0 where there is nothing to ask it about."""
+        """The driver cannot be asked at all. `code` is NVML's, GONE, or 0 where there is nothing to
+        ask it about.
+        """
         self._driver = {"unavailable": float(code)}
         self._devices.attached()  # whoever was met may be gone
         self.read = {}
@@ -280,7 +292,9 @@ class GpuNode:
     def hangs(
         self, gpu: str, call: str, seconds: float, state: str, *, unkillable: bool = False
     ) -> Event:
-        """A call does not return. `gpu` may be empty: a call into the driver that is about no GPU."""
+        """A call does not return. `gpu` may be empty: a call into the driver that is about
+        no GPU.
+        """
         component = Component(ComponentKind.GPU, gpu) if gpu else NODE
         fields: dict[str, Value] = {"call": call, "seconds": round(seconds, 1), "state": state}
         if unkillable:
@@ -292,7 +306,9 @@ class GpuNode:
         )
 
     def xid(self, gpu: str, number: int, moment: float) -> Event:
-        """An Xid that NVML told of. It counts with the kernel log's line about the same one, not beside it."""
+        """An Xid that NVML told of. It counts with the kernel log's line about the same one, not
+        beside it.
+        """
         fields: dict[str, Value] = {"number": number, "witness": NAME}
         return self.event(
             f"xid/{number}",
@@ -310,7 +326,9 @@ class GpuNode:
         text: str,
         moment: float | None = None,
     ) -> Event:
-        """One fact of this source. What comes from a simulated library is a drill, and its text says so."""
+        """One fact of this source. What comes from a simulated library is a drill, and its text
+        says so.
+        """
         raw = f"{'SIMULATED ' if self.simulated else ''}NVML: {text}"
         until = time.time() + _SIMULATED_S if self.simulated else None
         return self._facts.event(code, component, fields, raw, moment=moment, simulated_until=until)
@@ -330,8 +348,10 @@ class GpuNode:
         answer: Mapping[str, Any],
         now: float,
     ) -> Readings:
-        """The new values over those of other looks that are still current. What these calls should have given and did not is not known
-        any more. Of a GPU that does not answer only what stays true is still known."""
+        """The new values over those of other looks that are still current. What these calls should
+        have given and did not is not known any more. Of a GPU that does not answer only what stays
+        true is still known.
+        """
         before = self.read.get(component.id)
         if before is not None and before.identity != identity:
             before = None
@@ -350,9 +370,12 @@ class GpuNode:
             known |= _branch(version)
         if (
             "vbios" in values
-        ):  # where none is expected, its own is right: that ends what was said by another configuration
+            # Where none is expected, its own is right: that ends what was said by another
+            # configuration
+        ):
             known["vbios_expected"] = self._vbios or values["vbios"]
-        # A fault is over only where the GPU has answered something; elsewhere nothing is known of its other faults.
+        # A fault is over only where the GPU has answered something; elsewhere nothing is known of
+        # its other faults.
         known = {
             name: value
             for name, value in known.items()
@@ -387,9 +410,11 @@ class GpuNode:
             fresh=frozenset(fresh),
             missing=missing,
             simulated=self.simulated,
-            blind=""
-            if _often({**known, **values}) or faults & _OUT_OF_REACH
-            else self._unreadable(faults, failing, lookup, missing),
+            blind=(
+                ""
+                if _often({**known, **values}) or faults & _OUT_OF_REACH
+                else self._unreadable(faults, failing, lookup, missing)
+            ),
         )
 
     def _missing_readings(
@@ -400,7 +425,9 @@ class GpuNode:
         answer: Mapping[str, Any],
         faults: set[str],
     ) -> dict[str, str]:
-        """What is not observable of this GPU, by reading, and why. What no call of this look is about stays as it was."""
+        """What is not observable of this GPU, by reading, and why. What no call of this look is
+        about stays as it was.
+        """
         read_at, moment = self._read_at.setdefault(address, {}), time.monotonic()
         read_at |= dict.fromkeys(values, moment)
         if "lookup" in answer or "lost" in faults:
@@ -426,7 +453,9 @@ class GpuNode:
     def _lookup_failed(
         self, address: str, values: Mapping[str, Sample], faults: set[str], lookup: int | None
     ) -> dict[str, Sample]:
-        """Whether the GPU cannot be looked up. A code that says nothing certain of the GPU, such as "not ready", is tried again."""
+        """Whether the GPU cannot be looked up. A code that says nothing certain of the GPU, such as
+        "not ready", is tried again.
+        """
         if values:
             self._refused.pop(address, None)
             return {"lookup_failed": 0.0}
@@ -447,7 +476,9 @@ class GpuNode:
         values: Mapping[str, Sample],
         missing: Mapping[str, str],
     ) -> dict[str, Sample]:
-        """What a reading of this look comes to beside the same of other GPUs of this model, and of this GPU's own past."""
+        """What a reading of this look comes to beside the same of other GPUs of this model, and of
+        this GPU's own past.
+        """
         siblings = [
             one.values
             for other, one in self.read.items()
@@ -523,7 +554,9 @@ class GpuNode:
         return [self.event(IDENTITY, known.component, said, known.words)]
 
     def _was_reset(self, identity: str, values: Mapping[str, Sample]) -> bool:
-        """What counts since the driver was loaded has fallen, and the driver asks for nothing: the GPU was initialised afresh."""
+        """What counts since the driver was loaded has fallen, and the driver asks for nothing: the
+        GPU was initialised afresh.
+        """
         counts = {
             name: float(value)
             for name in _SINCE_LOAD
@@ -546,7 +579,9 @@ class GpuNode:
     # --- signs
 
     def _signs(self, looked: Iterable[str], on_pci: set[str]) -> list[Event]:
-        """What the watches say of these GPUs, of those that should be there and are not, and of the node."""
+        """What the watches say of these GPUs, of those that should be there and are not, and of the
+        node.
+        """
         missing = self._missing(on_pci)
         readings = [self.read[address] for address in looked]
         readings += [
@@ -572,7 +607,9 @@ class GpuNode:
         return told
 
     def take_holding(self, on_pci: set[str]) -> tuple[Event, ...]:
-        """What the last look found to hold still, once, and what hangs still. What is not on PCI any more hangs no more."""
+        """What the last look found to hold still, once, and what hangs still. What is not on PCI
+        any more hangs no more.
+        """
         holding, self.holding = self.holding, ()
         hanging = [Component.parse(name) for name in sorted(self._hung)]
         return *holding, *(
@@ -596,7 +633,9 @@ class GpuNode:
         return versions
 
     def _missing(self, on_pci: set[str]) -> list[Known]:
-        """Not where the site says how many there should be, and so many are here: what is gone was taken out on purpose."""
+        """Not where the site says how many there should be, and so many are here: what is gone was
+        taken out on purpose.
+        """
         return [] if self._told and len(on_pci) >= self._told else self._devices.missing(on_pci)
 
     def _signed(self, sign: Sign) -> Event:
@@ -626,7 +665,9 @@ class GpuNode:
 def _no_call_succeeds(
     known: Mapping[str, Sample], values: Mapping[str, Sample], failing: Mapping[str, int]
 ) -> dict[str, Sample]:
-    """Whether none of the calls succeeds that are made every minute. Empty while a slow one may, whose turn it was not."""
+    """Whether none of the calls succeeds that are made every minute. Empty while a slow one may,
+    whose turn it was not.
+    """
     if _often(values):
         return {"no_call_succeeds": 0.0}
     return {"no_call_succeeds": 1.0} if failing and not _often(known) else {}

@@ -1,5 +1,6 @@
 """
-Which readings each call of the worker can give, by tier: what is asked of a GPU, and so what is not observable where it is not given.
+Which readings each call of the worker can give, by tier: what is asked of a GPU, and so what is not
+observable where it is not given.
 
 Without the binding: the worker and the daemon both import it. A reading belongs to one call.
 """

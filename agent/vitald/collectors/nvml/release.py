@@ -1,8 +1,8 @@
 """
 Stepping aside: who asked for the GPUs, which, and until when.
 
-A client of NVML stands in the way of a GPU reset, a driver reload and a MIG change, so on request nothing of ours holds the
-driver for a while. It comes back by itself.
+A client of NVML stands in the way of a GPU reset, a driver reload and a MIG change, so on request
+nothing of ours holds the driver for a while. It comes back by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _TOLD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One request. `gpus` are PCI addresses; none of them means all. Its time begins when they have been let go of."""
+    """One request. `gpus` are PCI addresses; none of them means all. Its time begins when they have
+    been let go of.
+    """
 
     gpus: tuple[str, ...]
     seconds: float
@@ -42,8 +44,9 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a release came to: who else has the devices open (process id, name), how many processes could not be looked at
-    (-1: none could), and which of our own did not end."""
+    """What a release came to: who else has the devices open (process id, name), how many processes
+    could not be looked at (-1: none could), and which of our own did not end.
+    """
 
     holders: tuple[tuple[int, str], ...] = ()
     hidden: int = 0
@@ -52,7 +55,9 @@ class Report:
 
 @dataclass(slots=True)
 class Releases:
-    """Those that run. The API asks for them; the source acts on them: `admit`, and when it has let go, `answer`."""
+    """Those that run. The API asks for them; the source acts on them: `admit`, and when it has let
+    go, `answer`.
+    """
 
     wake: Callable[[], None] = lambda: None
     words: str = ""  # for `vitald status`; it does not count down, as what changes is told again

@@ -1,13 +1,15 @@
 """
-The process that holds NVML. It asks what it is told to, one command at a time, and answers with one JSON line each.
+The process that holds NVML. It asks what it is told to, one command at a time, and answers with one
+JSON line each.
 
-A call that never returns blocks this process and nothing else. Before each call its name and GPU are written to memory
-shared with the daemon, so that the daemon can say where it hangs. Only a process that ends lets go of the driver for
-certain, so nothing is shut down here: it exits.
+A call that never returns blocks this process and nothing else. Before each call its name and GPU
+are written to memory shared with the daemon, so that the daemon can say where it hangs. Only a
+process that ends lets go of the driver for certain, so nothing is shut down here: it exits.
 
 Commands on standard input:   {"do": "attach", "gpus": [address, ...]}
                               {"do": "look", "fast": [...], "slow": [...], "inventory": [...]}
-Answers on standard output:   {"answer": {...}}; unasked {"simulated": ...} about the library, {"event": {"gpu", "type", "data"}},
+Answers on standard output:   {"answer": {...}}; unasked {"simulated": ...} about the library,
+{"event": {"gpu", "type", "data"}},
                               and {"deaf": {"gpu", "code"}} where events of a GPU are not heard
 """
 
@@ -73,7 +75,9 @@ class Worker:
         return self._look(command)
 
     def ask(self, name: str, *args: Any, raw: bool = False) -> Any:
-        """One call, marked while it is in flight. `raw`: past the binding, where that gets it wrong."""
+        """One call, marked while it is in flight. `raw`: past the binding, where that gets it
+        wrong.
+        """
         MARKER.pack_into(self._marker, 0, time.monotonic(), name.encode(), self._now.encode())
         try:
             if not raw:
@@ -148,7 +152,8 @@ class Worker:
                 pci = self.ask("nvmlGetExcludedDeviceInfoByIndex", index).pci
                 found.add(f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0")
         except pynvml.NVMLError:
-            pass  # an older driver; then a GPU that is left out is one that the driver does not know
+            # An older driver; then a GPU that is left out is one that the driver does not know
+            pass
         return found
 
     # --- looking
@@ -204,7 +209,8 @@ class Worker:
                 codes.add(code)
                 values |= got
                 for name in readings.OF[call.__name__]:
-                    # The code of the reading, which may be there in part; else that of the call as a whole.
+                    # The code of the reading, which may be there in part; else that of the call as
+                    # a whole.
                     if code or name not in got or name in gpu.refused:
                         missing[name] = _reason(_refused(gpu, name) or code or calls.NOT_SUPPORTED)
             stale = calls.INVALID_ARGUMENT in codes and not values and gpu.answered
@@ -234,7 +240,9 @@ class Worker:
             self._now = ""
 
     def _call(self, gpu: Gpu, call: Call) -> tuple[int, dict[str, calls.Reading]]:
-        """NVML's code, 0 where the call succeeded, and what it gave. Counts how often it failed in succession."""
+        """NVML's code, 0 where the call succeeded, and what it gave. Counts how often it failed in
+        succession.
+        """
         name = call.__name__
         if name in gpu.skipped:
             code, gpu.refused = gpu.skipped[name]
@@ -267,7 +275,9 @@ class Worker:
         return heard
 
     def _listen_to(self, gpu: Gpu) -> bool:
-        """One set for each GPU: a lost one ends its own wait at once, again and again, and would starve the others'."""
+        """One set for each GPU: a lost one ends its own wait at once, again and again, and would
+        starve the others'.
+        """
         gpu.unheard = False
         events = None
         try:
@@ -328,7 +338,9 @@ class Worker:
 
 
 def _available(answer: Any) -> Any:
-    """What a call gave, unless that stands for no value: then it failed. Text is for one line of a terminal or a page."""
+    """What a call gave, unless that stands for no value: then it failed. Text is for one line of a
+    terminal or a page.
+    """
     if isinstance(answer, str):
         return replace_unprintable(answer)
     parts = answer if isinstance(answer, (list, tuple)) else (answer,)
@@ -338,7 +350,9 @@ def _available(answer: Any) -> Any:
 
 
 def _refused(gpu: Gpu, name: str) -> int:
-    """Why the call in progress did not give this reading; one that has a value for each link, by the first link."""
+    """Why the call in progress did not give this reading; one that has a value for each link, by
+    the first link.
+    """
     return gpu.refused.get(name) or gpu.refused.get(f"{name}/0", 0)
 
 
@@ -362,7 +376,9 @@ def _plain(value: Any) -> Any:
 
 
 def main() -> None:
-    """`argv`: the library to load ("" for the driver's own) and the descriptor of the shared memory."""
+    """`argv`: the library to load ("" for the driver's own) and the descriptor of the shared
+    memory.
+    """
     library, fd = sys.argv[-2], int(sys.argv[-1])
     ctypes.CDLL(None).prctl(
         _PR_SET_PDEATHSIG, signal.SIGKILL

@@ -1,10 +1,12 @@
 """
-PCI functions, one by one: is it there, does it answer, is its link as wide and as fast as it could be, does it count errors, has it
-its driver.
+PCI functions, one by one: is it there, does it answer, is its link as wide and as fast as it could
+be, does it count errors, has it its driver.
 
-Owns     which functions are looked at and what part they play, who has come and who has gone since vitald started.
-Refuses  belief in what was announced: a uevent only brings a look forward, and what is true stands in sysfs. And waking a device
-         that sleeps: the registers of one that is powered down are left alone.
+Owns     which functions are looked at and what part they play, who has come and who has gone since
+         vitald started.
+Refuses  belief in what was announced: a uevent only brings a look forward, and what is true stands
+         in sysfs. And waking a device that sleeps: the registers of one that is powered down are
+         left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from vitald.collectors.small_files import table as counters
 from vitald.config import Pci as Settings
 from vitald.model import NODE, Component, ComponentKind, Readings
 
-# The part that a function plays; an accelerator's and a switch's is its kind. The catalogue's watches know these words.
+# The part that a function plays; an accelerator's and a switch's is its kind. The catalogue's
+# watches know these words.
 FABRIC = "fabric"  # an adapter that RDMA runs over, and that nothing stands in for
 NETWORK = "network"  # any other adapter
 VIRTUAL = "virtual"  # a function that comes and goes by command
@@ -67,10 +70,11 @@ class Pci:
         *,
         nvml: bool = True,
     ) -> None:
-        """The inventory is others' too: it is read anew at each look. Remembered is who has had a driver: it may not load after a boot.
+        """The inventory is others' too: it is read anew at each look. Remembered is who has had a
+        driver: it may not load after a boot.
 
-        `deaf` says why the kernel's announcements are not heard; empty while they are. `nvml`: NVML is asked for the links of GPUs, so they
-        are not judged here.
+        `deaf` says why the kernel's announcements are not heard; empty while they are. `nvml`: NVML
+        is asked for the links of GPUs, so they are not judged here.
         """
         self.memory: dict[str, Any] = {}
         self._root = sysfs / "bus/pci/devices"
@@ -121,7 +125,11 @@ class Pci:
         )
         return self._found
 
-    def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:  # noqa: ARG002
+    def together(
+        self,
+        read: Mapping[Component, Readings],  # noqa: ARG002
+        found: Found,
+    ) -> Iterable[Readings]:
         """Who went, and who came. Of those that are here their own look says so."""
         if deaf := self._deaf():
             yield plain(
@@ -157,7 +165,9 @@ class Pci:
         return any(fnmatch(address, pattern) for pattern in self._exclude)
 
     def _part(self, device: PciDevice) -> str:
-        """What it is for. An adapter that was seen to carry RDMA still does while its driver is away."""
+        """What it is for. An adapter that was seen to carry RDMA still does while its driver is
+        away.
+        """
         if device.virtual:
             return VIRTUAL
         if device.kind is not ComponentKind.NIC:
@@ -172,7 +182,8 @@ class Pci:
         )
         if (names(folder / "infiniband") and not stood_in_for) or device.address in self._fabric:
             return FABRIC
-        # A network interface of EC2 is attached and detached by command, by Kubernetes' network plugin all day.
+        # A network interface of EC2 is attached and detached by command, by Kubernetes' network
+        # plugin all day.
         return VIRTUAL if device.vendor == AMAZON else NETWORK
 
     # --- one function
@@ -202,7 +213,9 @@ class Pci:
         return look
 
     def _answers(self, look: Look, folder: Path) -> bool:
-        """Whether its registers may be read, and read as something. A read would wake a device that is powered down."""
+        """Whether its registers may be read, and read as something. A read would wake a device that
+        is powered down.
+        """
         power = self._files.text(Look(), "", folder / "power/runtime_status")
         if power in ("suspended", "suspending"):
             look.missing |= dict.fromkeys(
@@ -223,7 +236,9 @@ class Pci:
         return not dead
 
     def _driver(self, look: Look, device: PciDevice, part: str) -> None:
-        """A function without a driver is as somebody wants it, unless it had one or its like have one."""
+        """A function without a driver is as somebody wants it, unless it had one or its like have
+        one.
+        """
         if device.driver is not None:
             look.values |= {"driver": device.driver, "unbound": 0.0}
         elif part != VIRTUAL and (
@@ -234,7 +249,9 @@ class Pci:
             look.missing["unbound"] = "it has no driver, and nothing says that it should have one"
 
     def _link(self, look: Look, folder: Path, port: str | None) -> None:
-        """Against what both ends of it can do: a card in a narrower or older slot is as it was built."""
+        """Against what both ends of it can do: a card in a narrower or older slot is as it was
+        built.
+        """
         for name, attribute, unit in _LINK:
             now = self._files.value(
                 look, name, folder / f"current_link_{attribute}", partial(_rate, unit)
@@ -254,10 +271,14 @@ class Pci:
             look.values[f"{name}_max"] = min(own, above) if above is not None else own
 
     def _errors(self, look: Look, folder: Path) -> None:
-        """How often each severity was counted since boot. What was counted, by its name in the specification, is for people."""
+        """How often each severity was counted since boot. What was counted, by its name in the
+        specification, is for people.
+        """
         if not (folder / f"aer_dev_{_SEVERITIES[0]}").exists():
             look.missing |= {
-                f"aer_{severity}": "this function reports no PCIe errors, as in most virtual machines"
+                f"aer_{severity}": (
+                    "this function reports no PCIe errors, as in most virtual machines"
+                )
                 for severity in _SEVERITIES
             }
             return
@@ -274,7 +295,9 @@ class Pci:
 
 
 def _dead(config: Path) -> bool:
-    """Whether all of it reads as ones. The maker's number alone does so of every virtual function. Raises OSError."""
+    """Whether all of it reads as ones. The maker's number alone does so of every virtual function.
+    Raises OSError.
+    """
     fd = os.open(config, os.O_RDONLY | os.O_CLOEXEC)
     try:
         head = os.pread(fd, _HEAD, 0)
@@ -284,7 +307,9 @@ def _dead(config: Path) -> bool:
 
 
 def _counted(text: str) -> dict[str, float]:
-    """By name, and their total. Kernels differ in the names, and in whether the last line is a total. Raises ValueError."""
+    """By name, and their total. Kernels differ in the names, and in whether the last line is a
+    total. Raises ValueError.
+    """
     found = dict(counters(text))
     if not found:
         raise ValueError(text)
@@ -294,7 +319,9 @@ def _counted(text: str) -> dict[str, float]:
 
 
 def _rate(unit: float, text: str) -> float:
-    """Lanes (`16`), or a speed (`16.0 GT/s PCIe`). Raises ValueError for `Unknown`, and for a function that has no link of its own."""
+    """Lanes (`16`), or a speed (`16.0 GT/s PCIe`). Raises ValueError for `Unknown`, and for a
+    function that has no link of its own.
+    """
     number = float(text.partition(" ")[0])
     if number in _NO_LINK:
         raise ValueError(text)
@@ -308,4 +335,7 @@ def _model(device: PciDevice) -> str:
 
 def _words(device: PciDevice) -> str:
     """For people: `gpu 0000:18:00.0 (10de:2330, nvidia)`."""
-    return f"{device.kind.value} {device.address} ({device.vendor:04x}:{device.device:04x}{f', {device.driver}' if device.driver else ''})"
+    return (
+        f"{device.kind.value} {device.address}"
+        f" ({device.vendor:04x}:{device.device:04x}{f', {device.driver}' if device.driver else ''})"
+    )

@@ -1,8 +1,9 @@
 """
 What is on PCI: the accelerators, switches and adapters that this node has, from sysfs.
 
-A snapshot, taken again whenever somebody looks. What has left the bus is remembered: the kernel's lines about it, and about the
-port above it, come after it is gone. Reading these attributes does not touch the device.
+A snapshot, taken again whenever somebody looks. What has left the bus is remembered: the kernel's
+lines about it, and about the port above it, come after it is gone. Reading these attributes does
+not touch the device.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from vitald.model import Component, ComponentKind
 
 NVIDIA, AMAZON = 0x10DE, 0x1D0F
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-# Inferentia, Trainium 1, Inferentia2, Trainium 2 and 3 (aws-neuron-driver PCI table). Their class differs: the ids alone tell.
+# Inferentia, Trainium 1, Inferentia2, Trainium 2 and 3 (aws-neuron-driver PCI table). Their class
+# differs: the ids alone tell.
 _NEURON_DEVICES = {0x7064, 0x7065, 0x7066, 0x7067, 0x7164, 0x7264, 0x7364, 0x7564, 0x7565}
 _NAME = re.compile(r"\w[\w.\-]{0,31}")
-_MOST = 4096  # departed devices remembered: whoever makes and removes virtual functions all day does not fill our memory
+# Departed devices remembered: whoever makes and removes virtual functions all day does not fill our
+# memory
+_MOST = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,9 @@ class PciDevice:
 
 
 class PciInventory:
-    """The devices by address. A name that is no PCI address is never looked up: it comes from a log line."""
+    """The devices by address. A name that is no PCI address is never looked up: it comes from a log
+    line.
+    """
 
     def __init__(self, sysfs: Path) -> None:
         self._root = sysfs / "bus" / "pci" / "devices"
@@ -60,13 +66,16 @@ class PciInventory:
         self._classes = [sysfs / "class" / name for name in ("infiniband", "net")]
         self.devices: dict[str, PciDevice] = {}
         self.departed: dict[str, PciDevice] = {}  # as they were when they were last here
-        self.error = ""  # why the bus could not be read when that was last tried; what was seen before stands
+        # Why the bus could not be read when that was last tried; what was seen before stands
+        self.error = ""
         self.slots: dict[
             str, str
         ] = {}  # physical slots by address without function, where the firmware names them
 
     def read(self) -> None:
-        """Walk sysfs. A node without a PCI bus has no devices; that is no error. A bus that cannot be read is one, and shows nothing."""
+        """Walk sysfs. A node without a PCI bus has no devices; that is no error. A bus that cannot
+        be read is one, and shows nothing.
+        """
         try:
             found = [
                 _device(entry.path, entry.name)
@@ -89,15 +98,19 @@ class PciInventory:
         self.slots = dict(_slots(self._slots))
 
     def present(self, address: str) -> bool:
-        """Whether the device is on the bus at this moment. `address` is normalised, so it cannot leave the folder."""
-        return os.path.exists(f"{self._root}/{address}")  # noqa: PTH110 - asked with each line of a storm
+        """Whether the device is on the bus at this moment. `address` is normalised, so it cannot
+        leave the folder.
+        """
+        return os.path.exists(f"{self._root}/{address}")  # noqa: PTH110
 
     def folder(self, address: str) -> Path:
         """Where sysfs shows a function."""
         return self._root / address
 
     def port(self, address: str) -> str | None:
-        """The port that a device sits behind, or sat behind when it was last here: errors of its link are reported there."""
+        """The port that a device sits behind, or sat behind when it was last here: errors of its
+        link are reported there.
+        """
         device = self.known(address)
         return device.port if device is not None else None
 
@@ -106,7 +119,9 @@ class PciInventory:
         return self.devices.get(address) or self.departed.get(address)
 
     def address(self, name: str) -> str | None:
-        """Where the adapter of an RDMA device or interface sits. The name may come from a log line."""
+        """Where the adapter of an RDMA device or interface sits. The name may come from a
+        log line.
+        """
         if not _NAME.fullmatch(name):
             return None
         for folder in self._classes:
@@ -116,13 +131,17 @@ class PciInventory:
         return None
 
     def had(self, address: str) -> bool | None:
-        """Whether the node has the device, or had it when somebody looked; None where nobody has looked yet, or could."""
+        """Whether the node has the device, or had it when somebody looked; None where nobody has
+        looked yet, or could.
+        """
         if self.known(address) is not None or self.present(address):
             return True
         return False if (self.devices or self.departed) and not self.error else None
 
     def component(self, address: str, kind: ComponentKind) -> Component:
-        """The component at an address: what PCI says it is, else what the line's grammar implies."""
+        """The component at an address: what PCI says it is, else what the line's grammar
+        implies.
+        """
         device = self.known(address)
         if kind is ComponentKind.PCI and device is not None:
             kind = device.kind
@@ -134,7 +153,9 @@ class PciInventory:
 
 
 def machine_type(sysfs: Path) -> str:
-    """What the firmware calls this machine: in a cloud often the instance type. Empty where it says nothing."""
+    """What the firmware calls this machine: in a cloud often the instance type. Empty where it says
+    nothing.
+    """
     try:
         return (sysfs / "class/dmi/id/product_name").read_text().strip()
     except OSError:

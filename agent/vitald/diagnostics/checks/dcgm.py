@@ -1,12 +1,13 @@
 """
 DCGM's diagnostic: `dcgmi diag -r LEVEL`.
 
-Each run first asks which version this is, for some options exist only in some, and whether the host engine answers: without one
-`dcgmi diag` silently starts an engine of its own, with the rights of vitald. As root such a run is judged as any other, and that the
-engine is down is a finding beside it; as an ordinary user it is not begun, for most tests need more.
+Each run first asks which version this is, for some options exist only in some, and whether the host
+engine answers: without one `dcgmi diag` silently starts an engine of its own, with the rights of
+vitald. As root such a run is judged as any other, and that the engine is down is a finding beside
+it; as an ordinary user it is not begun, for most tests need more.
 
-`dcgmi` itself does no work: the engine does. So SIGTERM is given a long grace, in which the engine ends what it has started, and
-dcgmi is told to give up by itself a little before the deadline.
+`dcgmi` itself does no work: the engine does. So SIGTERM is given a long grace, in which the engine
+ends what it has started, and dcgmi is told to give up by itself a little before the deadline.
 """
 
 from __future__ import annotations
@@ -91,7 +92,10 @@ class Dcgm:
         if stopped is not None:
             return stopped
         if faults and not is_root():
-            said = f"{faults[0].text}; an engine of our own could not test much: it would have the rights of this service"
+            said = (
+                f"{faults[0].text}; an engine of our own could not test much: it would have the"
+                " rights of this service"
+            )
             return Report(
                 outcome=Outcome.ERROR,
                 reason=said,
@@ -178,13 +182,18 @@ class Dcgm:
         if output.dropped and report.outcome is Outcome.ERROR:
             report = replace(
                 report,
-                reason=f"{report.reason}; it printed too much, and {output.dropped} bytes of it were dropped",
+                reason=(
+                    f"{report.reason}; it printed too much, and {output.dropped} bytes of it were"
+                    " dropped"
+                ),
             )
         if output.left:
             report = replace(
                 report,
-                reason=f"{report.reason}; still running: {presentable(', '.join(output.left))}".removeprefix(
-                    "; "
+                reason=(
+                    f"{report.reason}; still running: {presentable(', '.join(output.left))}".removeprefix(
+                        "; "
+                    )
                 ),
             )
         return report

@@ -1,16 +1,18 @@
 """
 DCGM's background watches, asked with `dcgmi health`.
 
-The host engine watches the GPUs only once it was told to, and its answers mean something about a minute later: until then
-a run says that nothing is known yet. The watches stay with the engine until it ends, so they are set once, and again when it says
-that there are none.
+The host engine watches the GPUs only once it was told to, and its answers mean something about a
+minute later: until then a run says that nothing is known yet. The watches stay with the engine
+until it ends, so they are set once, and again when it says that there are none.
 
-A failing GPU can make the command stall for tens of seconds and then say that all is well, so a stall is told as a finding.
-Three complaints of DCGM's are known to be made of healthy nodes, and are set aside where they mean nothing: NVLink that is down on a
-board that has none, IMEX on a node that shares no NVLink with others, and readings of the power that failed. They are kept among the
+A failing GPU can make the command stall for tens of seconds and then say that all is well, so a
+stall is told as a finding. Three complaints of DCGM's are known to be made of healthy nodes, and
+are set aside where they mean nothing: NVLink that is down on a board that has none, IMEX on a node
+that shares no NVLink with others, and readings of the power that failed. They are kept among the
 tests and named in the reason.
 
-Source: DCGM 3.x and 4.x, dcgmi/Health.cpp and the health watches' texts; the forms of its output as seen in public projects.
+Source: DCGM 3.x and 4.x, dcgmi/Health.cpp and the health watches' texts; the forms of its output as
+seen in public projects.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ _SYSTEMS = {
     "driver": "driver",
     "connectx system": "connectx",
 }
-# PCI device ids of boards that have no NVLink: T4, A2 and A16, A10, A10G, L4, L40, L40S, L20, RTX PRO 6000 Server (pci.ids).
+# PCI device ids of boards that have no NVLink: T4, A2 and A16, A10, A10G, L4, L40, L40S, L20, RTX
+# PRO 6000 Server (pci.ids).
 _NO_NVLINK = {0x1EB8, 0x25B6, 0x2236, 0x2237, 0x27B8, 0x26B5, 0x26B9, 0x26BA, 0x2BB5}
 _NO_ENGINE = re.compile(
     r"unable to (?:establish a connection|connect to host engine)|host engine connection invalid",
@@ -61,7 +64,8 @@ _NO_WATCHES = re.compile(r"health watches not enabled", re.IGNORECASE)
 _LINK_DOWN = re.compile(r"nvlink.{0,40}\bdown\b", re.IGNORECASE)
 _IMEX = re.compile(r"\bimex\b", re.IGNORECASE)
 _UNREAD = re.compile(
-    r"cannot (?:reliably )?(?:read|retrieve)|unable to (?:read|retrieve)|could not (?:read|retrieve)",
+    r"cannot (?:reliably )?(?:read|retrieve)|unable to (?:read|retrieve)|could not"
+    r" (?:read|retrieve)",
     re.IGNORECASE,
 )
 
@@ -99,7 +103,9 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`overall`: DCGM's word on all of it, empty where it has none. `unread`: parts in a form that nobody knows."""
+    """`overall`: DCGM's word on all of it, empty where it has none. `unread`: parts in a form that
+    nobody knows.
+    """
 
     overall: str
     complaints: tuple[Complaint, ...] = ()
@@ -349,7 +355,10 @@ class DcgmHealth:
             return Report(outcome=outcome, reason=f"{what}: {said}", remedy=Remedy.RETRY)
         since = self._now() - self._set_at
         if since < _SETTLE_S:
-            said = f"DCGM says {answer.overall or 'nothing'}, but its watches were set {since:.0f} s ago: answers count after {_SETTLE_S:.0f} s"
+            said = (
+                f"DCGM says {answer.overall or 'nothing'}, but its watches were set {since:.0f} s"
+                f" ago: answers count after {_SETTLE_S:.0f} s"
+            )
             return Report(
                 outcome=Outcome.INCONCLUSIVE, reason=said, remedy=Remedy.RETRY, tests=_tests(answer)
             )
@@ -361,7 +370,9 @@ class DcgmHealth:
         return self._limited(judge(answer, here), ask, output)
 
     def _limited(self, report: Report, ask: Ask, output: Output) -> Report:
-        """Only the GPUs that were asked for; and no pass where the command itself says that something is wrong."""
+        """Only the GPUs that were asked for; and no pass where the command itself says that
+        something is wrong.
+        """
         measures = (
             Measure(name="answer_seconds", value=output.seconds, most=self._settings.deadline_s),
         )

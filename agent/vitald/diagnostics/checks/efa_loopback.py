@@ -1,16 +1,19 @@
 """
 Each EFA adapter sends to itself: a server and a client of fi_pingpong on one node.
 
-The way of AWS's own test (efa_test.sh of the EFA installer): provider `efa`, endpoint `rdm`, and no shared memory, which libfabric
-would else use between two processes of one node and so test nothing. The adapter is named as libfabric's domain, which is the RDMA
-device's name with `-rdm`. The two find each other over TCP on this node; a few lines of shell start the client once the server
-listens, and end the server, so that both are one program for whoever runs it: one deadline, and nothing left behind.
+The way of AWS's own test (efa_test.sh of the EFA installer): provider `efa`, endpoint `rdm`, and no
+shared memory, which libfabric would else use between two processes of one node and so test nothing.
+The adapter is named as libfabric's domain, which is the RDMA device's name with `-rdm`. The two
+find each other over TCP on this node; a few lines of shell start the client once the server
+listens, and end the server, so that both are one program for whoever runs it: one deadline, and
+nothing left behind.
 
-A pingpong has one message under way at a time, so its bandwidth is far below the line's: what to expect of it comes from other nodes
-of the same type, not from the data sheet. The first messages also pay for the set-up, so a latency is the median of the small sizes.
+A pingpong has one message under way at a time, so its bandwidth is far below the line's: what to
+expect of it comes from other nodes of the same type, not from the data sheet. The first messages
+also pay for the set-up, so a latency is the median of the small sizes.
 
-Source: libfabric fi_pingpong(1), util/pingpong.c and fi_efa(7); awslabs/awsome-distributed-ai (pull request 1088: the name of the domain,
-no shared memory).
+Source: libfabric fi_pingpong(1), util/pingpong.c and fi_efa(7); awslabs/awsome-distributed-ai (pull
+request 1088: the name of the domain, no shared memory).
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ NAME = "efa_loopback"
 FAILED, SLOW = f"{NAME}/failed", f"{NAME}/slow"
 PROGRAM = "fi_pingpong"
 FOLDERS = ("/opt/amazon/efa/bin",)
-_ROUNDS = 1000  # for each size; the default of newer versions is 10, too few to tell the set-up from the rest
+# For each size; the default of newer versions is 10, too few to tell the set-up from the rest
+_ROUNDS = 1000
 _SMALL = 4096  # bytes up to which the time of a message is latency
 _LARGE = 1 << 20  # the largest size that is sent unless asked otherwise
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -41,9 +45,10 @@ _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)([kmg]?)", re.ASCII)
 _TABLE = re.compile(r"\s*(?:bytes|[0-9.]+[kmg]?)\s+(?:#sent|iters|[0-9.]+[kmb]?)\s", re.ASCII)
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _DEVICE = re.compile(r"\w[\w.\-]{0,63}", re.ASCII)
-# Arguments: the port in hexadecimal, the port, the program and its options. What the client prints is standard output, what the server
-# complains of is standard error. The server has 20 s to listen (0A is TCP_LISTEN; to connect would be to take the client's place), and 5 s
-# to end after its client.
+# Arguments: the port in hexadecimal, the port, the program and its options. What the client prints
+# is standard output, what the server complains of is standard error. The server has 20 s to listen
+# (0A is TCP_LISTEN; to connect would be to take the client's place), and 5 s to end after its
+# client.
 _SCRIPT = """
 hex=$1 port=$2
 shift 2
@@ -69,9 +74,11 @@ done
 exit "$code"
 """
 
-# What is no fault of an adapter: libfabric knows no such provider or domain, no rights, no locked memory, the shared library.
+# What is no fault of an adapter: libfabric knows no such provider or domain, no rights, no locked
+# memory, the shared library.
 _SETTINGS = re.compile(
-    r"No data available|ret=-61\b|Permission denied|Operation not permitted|Cannot allocate memory|Function not implemented"
+    r"No data available|ret=-61\b|Permission denied|Operation not permitted|Cannot allocate"
+    r" memory|Function not implemented"
     r"|error while loading shared libraries|invalid option|memlock",
     re.IGNORECASE,
 )
@@ -235,7 +242,10 @@ class EfaLoopback(BandwidthCheck):
                 else "its output is incomplete"
             )
         elif not table.rows:
-            said = f"{PROGRAM} printed no table: {tool.last_line(output.stdout, output.stderr) or 'nothing at all'}"
+            said = (
+                f"{PROGRAM} printed no table:"
+                f" {tool.last_line(output.stdout, output.stderr) or 'nothing at all'}"
+            )
         elif max(row.size for row in table.rows) < _LARGE or not any(
             row.size <= _SMALL for row in table.rows
         ):
@@ -252,7 +262,8 @@ class EfaLoopback(BandwidthCheck):
         best, latency = max(bandwidths), statistics.median(small)
         least = self._settings.least_gbps * tool.GIGA / 8 or None
         most = self._settings.most_latency_us * tool.MICRO or None
-        # The five figures of HyperPod's message: MaxBw, AvgBw, MaxTypicalLat, MinTypicalLat, AvgLat.
+        # The five figures of HyperPod's message: MaxBw, AvgBw, MaxTypicalLat, MinTypicalLat,
+        # AvgLat.
         measures = (
             Measure(
                 name="bandwidth_bytes_per_second", value=best, device=adapter.name, least=least
@@ -272,11 +283,13 @@ class EfaLoopback(BandwidthCheck):
         wrong = []
         if least is not None and best < least:
             wrong.append(
-                f"{best * 8 / tool.GIGA:.3g} Gbit/s, below the {self._settings.least_gbps:g} Gbit/s that are expected"
+                f"{best * 8 / tool.GIGA:.3g} Gbit/s, below the {self._settings.least_gbps:g} Gbit/s"
+                " that are expected"
             )
         if most is not None and latency > most:
             wrong.append(
-                f"{latency / tool.MICRO:.3g} us, above the {self._settings.most_latency_us:g} us that are expected"
+                f"{latency / tool.MICRO:.3g} us, above the {self._settings.most_latency_us:g} us"
+                " that are expected"
             )
         if any(row.lost for row in table.rows):
             said = f"EFA {adapter.name}: messages were lost on the way to itself"
@@ -324,15 +337,17 @@ def _compared(results: list[Result]) -> list[Result]:
     ):
         return results
     return [
-        replace(
-            result,
-            outcome=Outcome.FAIL,
-            code=FAILED,
-            remedy=Remedy.INVESTIGATE,
-            text=f"{result.text} (others here are well)",
+        (
+            replace(
+                result,
+                outcome=Outcome.FAIL,
+                code=FAILED,
+                remedy=Remedy.INVESTIGATE,
+                text=f"{result.text} (others here are well)",
+            )
+            if result.outcome is Outcome.CONFIG
+            else result
         )
-        if result.outcome is Outcome.CONFIG
-        else result
         for result in results
     ]
 

@@ -1,16 +1,18 @@
 """
-An all-reduce over the GPUs of this node, with all_reduce_perf of nccl-tests: every GPU computes, NVLink or PCIe between them carries,
-and the results are compared with what they must be.
+An all-reduce over the GPUs of this node, with all_reduce_perf of nccl-tests: every GPU computes,
+NVLink or PCIe between them carries, and the results are compared with what they must be.
 
-Results that are wrong are the gravest sign that there is, for a job would not have noticed. Where the run fails, NCCL's own lines say on
-which GPU, and CUDA's words whose fault it is. What counts as the bandwidth is the best of all sizes, as for HyperPod's and Azure's checks,
-which hold the largest messages against what is expected; the average over all sizes is reported with it.
+Results that are wrong are the gravest sign that there is, for a job would not have noticed. Where
+the run fails, NCCL's own lines say on which GPU, and CUDA's words whose fault it is. What counts as
+the bandwidth is the best of all sizes, as for HyperPod's and Azure's checks, which hold the largest
+messages against what is expected; the average over all sizes is reported with it.
 
-What peers expect of 8 GPUs, in GB/s: A100 228, H100 460, H200 431 (azurehpc-health-checks, one message of 16 GB). These are of one type of
-machine each, so none is our default.
+What peers expect of 8 GPUs, in GB/s: A100 228, H100 460, H200 431 (azurehpc-health-checks, one
+message of 16 GB). These are of one type of machine each, so none is our default.
 
-Source: nccl-tests src/common.cu and util.cu up to 2.17 (table, footer, JSON), src/common.h (failures); NCCL's debug lines;
-CUDA's error texts (driver_types.h); SageMaker HyperPod's documentation of deep health checks.
+Source: nccl-tests src/common.cu and util.cu up to 2.17 (table, footer, JSON), src/common.h
+(failures); NCCL's debug lines; CUDA's error texts (driver_types.h); SageMaker HyperPod's
+documentation of deep health checks.
 """
 
 from __future__ import annotations
@@ -52,23 +54,32 @@ _NAMED = re.compile(
     r"\b(?:GPU|(?:cuda|nvml)?Dev(?:ice)?)\s*[:#]?\s*(?P<device>[0-9]{1,3})\b", re.IGNORECASE
 )
 _AT_BUS = re.compile(
-    r"\bbus ?id:? ?(?:0x)?(?P<bus>[0-9a-f]{4,16}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9a-f])?)\b",
+    r"\bbus ?id:?"
+    r" ?(?:0x)?(?P<bus>[0-9a-f]{4,16}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9a-f])?)\b",
     re.IGNORECASE,
 )
 
-# What a complaint points to. The hardware: these come from the device itself, and a settings mistake does not print them.
+# What a complaint points to. The hardware: these come from the device itself, and a settings
+# mistake does not print them.
 _HARDWARE = re.compile(
-    r"\bXid\b|uncorrectable ECC|hardware stack error|nvlink error|uncorrectable NVLink|unspecified launch failure|illegal instruction"
-    r"|misaligned address|illegal memory access|GPU is lost|device is lost|fallen off the bus|contained error|launch timed out"
+    r"\bXid\b|uncorrectable ECC|hardware stack error|nvlink error|uncorrectable NVLink|unspecified"
+    r" launch failure|illegal instruction"
+    r"|misaligned address|illegal memory access|GPU is lost|device is lost|fallen off the"
+    r" bus|contained error|launch timed out"
     r"|unknown error",
     re.IGNORECASE,
 )
-# Settings, or somebody else on the GPUs: memory in use, no driver that fits, no fabric manager, too small a /dev/shm, MIG, containers.
+# Settings, or somebody else on the GPUs: memory in use, no driver that fits, no fabric manager, too
+# small a /dev/shm, MIG, containers.
 _SETTINGS = re.compile(
-    r"out of memory|invalid device ordinal|Invalid number of GPUs|driver version is insufficient|no CUDA-capable device"
-    r"|system not yet initialized|initialization error|devices? (?:is|are)(?: busy)? or unavailable|operation not (?:supported|permitted)"
-    r"|peer access is not supported|invalid usage|invalid argument|no kernel image|unsupported toolchain|error while loading shared libraries"
-    r"|No space left on device|Permission denied|invalid option|nvmlDeviceGetHandleByPciBusId\(\) failed",
+    r"out of memory|invalid device ordinal|Invalid number of GPUs|driver version is insufficient|no"
+    r" CUDA-capable device"
+    r"|system not yet initialized|initialization error|devices? (?:is|are)(?: busy)? or"
+    r" unavailable|operation not (?:supported|permitted)"
+    r"|peer access is not supported|invalid usage|invalid argument|no kernel image|unsupported"
+    r" toolchain|error while loading shared libraries"
+    r"|No space left on device|Permission denied|invalid option|nvmlDeviceGetHandleByPciBusId\(\)"
+    r" failed",
     re.IGNORECASE,
 )
 # Of NCCL itself or of the host: neither speaks of a GPU.
@@ -121,7 +132,8 @@ def _of_text(text: str) -> Printed:
         elif (
             heading and line.strip() and words and words[0].isdecimal() and not line.startswith("#")
         ):
-            # A word short, and every figure after it is another's: nothing of the line can be used. A time stamp is two words.
+            # A word short, and every figure after it is another's: nothing of the line can be used.
+            # A time stamp is two words.
             if len(words) == len(heading) + (heading[-1] == "timestamp"):
                 rows.append(list(zip(heading, words)))
             else:
@@ -207,7 +219,9 @@ def _made(rows: Sequence[Sequence[tuple[str, str]]], made: Printed, broken: str)
 
 
 def blamed(complaint: str, printed: Printed, asked: Sequence[int]) -> int | None:
-    """The GPU that a line names, as NVML numbers it; where it names none, the one whose thread says it."""
+    """The GPU that a line names, as NVML numbers it; where it names none, the one whose thread says
+    it.
+    """
     if (match := _AT_BUS.search(complaint)) is not None:
         device = _by_bus(match["bus"].lower(), printed.devices)
     else:
@@ -288,7 +302,8 @@ class Nccl(BandwidthCheck):
         if printed.slow and not failed and not incomplete:
             return self._fail(
                 SLOW,
-                f"{max(printed.buses):.4g} GB/s of bus bandwidth, below what NCCL_TESTS_MIN_BW says",
+                f"{max(printed.buses):.4g} GB/s of bus bandwidth, below what NCCL_TESTS_MIN_BW"
+                " says",
                 printed,
             )
         if output.exit_code != 0 or failed:

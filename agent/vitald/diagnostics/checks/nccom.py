@@ -1,14 +1,16 @@
 """
-An all-reduce over all Neuron cores of this node, with nccom-test: every core computes, every link between the devices carries, and
-the result is compared with what it must be.
+An all-reduce over all Neuron cores of this node, with nccom-test: every core computes, every link
+between the devices carries, and the result is compared with what it must be.
 
-nccom-test wants to be told how many workers (ranks) there are: one for each logical core. sysfs shows physical cores; on Trn2 and Trn3
-two of them make a logical one unless somebody set it otherwise, so we set it ourselves. Its bandwidths are in GiB/s, as AWS writes, though
-the heading says GB/s. What counts is the table and the words below it, not the exit status alone.
+nccom-test wants to be told how many workers (ranks) there are: one for each logical core. sysfs
+shows physical cores; on Trn2 and Trn3 two of them make a logical one unless somebody set it
+otherwise, so we set it ourselves. Its bandwidths are in GiB/s, as AWS writes, though the heading
+says GB/s. What counts is the table and the words below it, not the exit status alone.
 
 AWS publishes no bandwidths to expect: they come from other nodes of the same type.
 
-Source: AWS Neuron documentation, NCCOM-TEST user guide (SDK 2.29); HyperPod's deep health checks run it too (NCCOM local test).
+Source: AWS Neuron documentation, NCCOM-TEST user guide (SDK 2.29); HyperPod's deep health checks
+run it too (NCCOM local test).
 """
 
 from __future__ import annotations
@@ -43,13 +45,17 @@ _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S{1,40}?)\s*(?:GB/s)?\s*$", re
 _ERRORS = re.compile(r"\b([1-9][0-9]{0,8}) errors? found", re.IGNORECASE)
 _FAILURE = re.compile(r"Failure running neuron-bench|test failed", re.IGNORECASE)
 _WRONG = re.compile(
-    r"(?:data|result|output|golden|correctness|integrity)\w*[\s\w]{0,40}(?:mismatch|incorrect|corrupt|differ|fail)|mismatch(?:ed)? (?:with|against|between)",
+    r"(?:data|result|output|golden|correctness|integrity)\w*[\s\w]{0,40}(?:mismatch|incorrect|corrupt|differ|fail)|mismatch(?:ed)?"
+    r" (?:with|against|between)",
     re.IGNORECASE,
 )
-# What is no fault of a device: no driver, somebody else has the cores, no such number of workers, no room, a broken installation.
+# What is no fault of a device: no driver, somebody else has the cores, no such number of workers,
+# no room, a broken installation.
 _SETTINGS = re.compile(
-    r"Driver is not running|NERR_RESOURCE_NC|NRT_RESOURCE|in use by|(?:cores?|devices?) (?:is|are) busy|insufficient (?:number of )?(?:neuron)?\s?cores"
-    r"|Permission denied|No space left|Cannot allocate memory|ModuleNotFoundError|No such file or directory|unrecognized arguments"
+    r"Driver is not running|NERR_RESOURCE_NC|NRT_RESOURCE|in use by|(?:cores?|devices?) (?:is|are)"
+    r" busy|insufficient (?:number of )?(?:neuron)?\s?cores"
+    r"|Permission denied|No space left|Cannot allocate memory|ModuleNotFoundError|No such file or"
+    r" directory|unrecognized arguments"
     r"|invalid choice|usage: nccom-test|error while loading shared libraries",
     re.IGNORECASE,
 )

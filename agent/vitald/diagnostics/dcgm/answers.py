@@ -1,7 +1,9 @@
 """
-The short answers of dcgmi: which GPUs its engine has, which version it is, and that there is no engine.
+The short answers of dcgmi: which GPUs its engine has, which version it is, and that there is no
+engine.
 
-Owns     `discovery -l`, `--version` and `-v`, and the lines that stand in the place of an answer. None of these is JSON.
+Owns     `discovery -l`, `--version` and `-v`, and the lines that stand in the place of an answer.
+         None of these is JSON.
 """
 
 from __future__ import annotations

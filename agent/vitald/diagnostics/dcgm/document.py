@@ -1,11 +1,13 @@
 """
 From what `dcgmi diag -j` printed to one normal form.
 
-Owns     finding the documents in the noise, and the shapes of all versions: 2.x, 3.0 to 3.3, 4.x, error objects, iterations.
+Owns     finding the documents in the noise, and the shapes of all versions: 2.x, 3.0 to 3.3, 4.x,
+         error objects, iterations.
 Refuses  meaning: statuses and texts stay as they were printed.
 
-A document is an object that begins a line and has a key that begins with `DCGM `, or `iterations`. Nothing inside another
-object is ever taken for one: a document that was cut off is full of whole objects that look well.
+A document is an object that begins a line and has a key that begins with `DCGM `, or `iterations`.
+Nothing inside another object is ever taken for one: a document that was cut off is full of whole
+objects that look well.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One device's result of a test. `group` is `gpu`, `cpu`, another group's name, or empty where none is named."""
+    """One device's result of a test. `group` is `gpu`, `cpu`, another group's name, or empty where
+    none is named.
+    """
 
     group: str = ""
     index: int | None = None
@@ -135,7 +139,9 @@ def read(printed: bytes | str) -> Printed:
 
 
 class _Text(str):
-    """json counts the lines before each mistake, to tell where it is. With a million mistakes that takes minutes, and nobody reads it."""
+    """json counts the lines before each mistake, to tell where it is. With a million mistakes that
+    takes minutes, and nobody reads it.
+    """
 
     __slots__ = ()
 
@@ -165,7 +171,8 @@ class _Finder:
             parse_constant=_nothing,
             strict=False,
         )
-        # Each attempt may read far before it fails; all of them together read the text only a few times.
+        # Each attempt may read far before it fails; all of them together read the text only a few
+        # times.
         self._patience = 4 * len(text) + 100_000
 
     def look(self, beginnings: re.Pattern[str]) -> None:
@@ -181,7 +188,8 @@ class _Finder:
             try:
                 value, end = self._decoder.raw_decode(self.text, start)
             except RecursionError:
-                self.broken = "nested too deeply"  # as nothing is that dcgmi prints; every line of it would fail in the same way
+                # As nothing is that dcgmi prints; every line of it would fail in the same way
+                self.broken = "nested too deeply"
                 return
             except ValueError as error:
                 reached = getattr(error, "pos", start)
@@ -217,7 +225,9 @@ class _Finder:
         self._spans.append((start, end))
 
     def _object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        """No version prints a key twice. One of the two would be lost, and that may be the failure."""
+        """No version prints a key twice. One of the two would be lost, and that may be the
+        failure.
+        """
         value = dict(pairs)
         if len(value) < len(pairs):
             seen: set[str] = set()
@@ -408,7 +418,8 @@ class _Reader:
         results = results if isinstance(results, list) else []
         if len(results) > _MOST_RESULTS:
             self.complain(f"{name}: too many results")
-        # Up to 3.x the checks of the software name no GPU: the number that stands there is always 0.
+        # Up to 3.x the checks of the software name no GPU: the number that stands there is always
+        # 0.
         nameless = category.lower() == "deployment" and not self.entities
         by_device: list[Result] = []
         statuses = [self.status(summary.get("status"), name)]
@@ -474,7 +485,9 @@ class _Reader:
         return _word(value)
 
     def warnings(self, holder: dict[str, object]) -> Iterator[Message]:
-        """One text or a list of them, of objects whose text is called `warning` or `warnings`; numbers in these, or beside."""
+        """One text or a list of them, of objects whose text is called `warning` or `warnings`;
+        numbers in these, or beside.
+        """
         beside = _numbers(holder)
         value = holder.get("warnings", holder.get("warning"))
         values = value if isinstance(value, list) else [value]

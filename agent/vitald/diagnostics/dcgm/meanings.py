@@ -1,7 +1,8 @@
 """
 What a warning of the diagnostic means, by the catalogue.
 
-Owns     the order: the error's number, else the severity that is printed, else the words that it begins with; and fails closed.
+Owns     the order: the error's number, else the severity that is printed, else the words that it
+         begins with; and fails closed.
 Refuses  what the meanings come to for a whole run.
 """
 
@@ -78,7 +79,9 @@ class Meanings:
         )
 
     def of(self, message: Message) -> Meaning:
-        """Of one warning. An error that nobody knows is a failure, and its remedy a cautious one."""
+        """Of one warning. An error that nobody knows is a failure, and its remedy a
+        cautious one.
+        """
         number = message.error_id
         code = f"{KIND}/{number}" if number is not None else ""
         if code in self._rules:

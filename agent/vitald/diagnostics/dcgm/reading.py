@@ -1,12 +1,15 @@
 """
-What a run of `dcgmi diag` came to: its documents, its exit code and the level that was asked for, as one report.
+What a run of `dcgmi diag` came to: its documents, its exit code and the level that was asked for,
+as one report.
 
 Owns     the outcome, whom the findings blame, what was not verified, and one line that says it all.
-Refuses  I/O and shapes; what an error means is in the catalogue, what an exit code says is in outputs.toml.
+Refuses  I/O and shapes; what an error means is in the catalogue, what an exit code says is in
+         outputs.toml.
 
-The document is read first: exit code and document disagree in both directions, and 226 alone means three things. A run that
-could not run is never a pass, and a test that was skipped is neither passed nor failed. GPUs are blamed by findings and their
-texts: from 4.0 on several tests stamp one status on all GPUs.
+The document is read first: exit code and document disagree in both directions, and 226 alone means
+three things. A run that could not run is never a pass, and a test that was skipped is neither
+passed nor failed. GPUs are blamed by findings and their texts: from 4.0 on several tests stamp one
+status on all GPUs.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ _PREAMBLE = re.compile(r"^Unable to complete diagnostic for .{1,80}?\. Return: \
 # `GPU 3`, `GPU 3's`, `GPU ID 3`; no PCI address and no UUID. `GPUs 0, 1 and 2` names them all.
 _NAMED = re.compile(r"\bGPU(?: ID)?[ :#]+(\d{1,3})(?![\dA-Za-z]|:[\dA-Fa-f]{2}:|\.\d)")
 _NAMED_ALL = re.compile(
-    r"\bGPUs[ :]+(\d{1,3}(?:(?:, ?(?:and )?| and | ?& ?)\d{1,3})*)(?![\dA-Za-z]|:[\dA-Fa-f]{2}:|\.\d)"
+    r"\bGPUs[ :]+(\d{1,3}(?:(?:, ?(?:and )?| and | ?&"
+    r" ?)\d{1,3})*)(?![\dA-Za-z]|:[\dA-Fa-f]{2}:|\.\d)"
 )
 _SHOWN = 3  # groups of findings in the reason
 
@@ -72,7 +76,9 @@ def read(
     stderr: bytes | str = "",
     gpus: Sequence[int] = (),
 ) -> Report:
-    """The report. `level`: what was asked for, None where nobody knows; `gpus`: the GPUs asked for, none for all. Never raises."""
+    """The report. `level`: what was asked for, None where nobody knows; `gpus`: the GPUs asked for,
+    none for all. Never raises.
+    """
     printed = document.read(stdout)
     errors = stderr.decode("utf-8", "replace") if isinstance(stderr, bytes) else stderr
     return _Reading(printed, meanings, exit_code, level, errors[:65536], gpus).report()
@@ -85,7 +91,9 @@ def level_of(tests: Iterable[str]) -> int:
 
 
 def whole_level(tests: Collection[str], version: str) -> bool:
-    """Whether all tests of that level are there: if not, some were asked for by name, or did not run."""
+    """Whether all tests of that level are there: if not, some were asked for by name, or did not
+    run.
+    """
     there, level, number = {name.casefold() for name in tests}, level_of(tests), version_of(version)
     due = [
         row
@@ -220,7 +228,9 @@ class _Reading:
         return meaning is None or not meaning.of_hardware
 
     def implied(self, found: list[_Found]) -> list[_Found]:
-        """Failures without a finding: old versions print none, and of more than 32 the later ones are lost."""
+        """Failures without a finding: old versions print none, and of more than 32 the later ones
+        are lost.
+        """
         faults = [one.fault for one in found]
         printed = len({(fault.test, fault.gpu, fault.text) for fault in faults})
         implied: list[_Found] = []
@@ -260,7 +270,9 @@ class _Reading:
         return implied
 
     def _bare(self, test: Tested, failing: list[Result]) -> list[_Found]:
-        """A test that failed and says nothing. Where all GPUs carry one status, it may be that of the last one."""
+        """A test that failed and says nothing. Where all GPUs carry one status, it may be that of
+        the last one.
+        """
         row = self.tables.test(test.name)
         code = (
             f"{KIND}/{row.stands_for}"
@@ -321,7 +333,8 @@ class _Reading:
         there = {test.name.casefold(): test for test in one.tests}
         expected = (self.asked or frozenset(one.gpus) or _seen(one.tests)) - lost
         skipped: list[tuple[TestRow, Tested, list[Result]]] = []
-        # From 3.3.7 to 3.3.9 a run of tests that were named leaves the software out; all others begin with it.
+        # From 3.3.7 to 3.3.9 a run of tests that were named leaves the software out; all others
+        # begin with it.
         software = any(
             name.casefold() in there
             for row in self.tables.tests
@@ -349,7 +362,8 @@ class _Reading:
             if skips or test.status.lower() in _SKIPPED:
                 skipped.append((row, test, skips))
         loading = [row for row in due if row.level > 1]
-        # Where nothing that loads the GPUs ran at all, DCGM has no entry for the model; where only some of it did not, they are in use.
+        # Where nothing that loads the GPUs ran at all, DCGM has no entry for the model; where only
+        # some of it did not, they are in use.
         none_ran = len(loading) > 1 and len(
             [row for row, test, skips in skipped if row.level > 1 and _all(test, skips)]
         ) == len(loading)
@@ -396,16 +410,19 @@ class _Reading:
             return _Gap(f"{test.name} was skipped{where}", Remedy.INVESTIGATE)
         if none_ran:
             return _Gap(
-                f"{test.name} was skipped{where}: DCGM does not test this model, or its packages are missing",
+                f"{test.name} was skipped{where}: DCGM does not test this model, or its packages"
+                " are missing",
                 Remedy.FIX_CONFIG,
             )
         if row.busy_from and self.version >= row.busy_from[: len(self.version)]:
             return _Gap(
-                f"{test.name} was skipped{where}: no reason is given; most likely the memory is in use",
+                f"{test.name} was skipped{where}: no reason is given; most likely the memory is"
+                " in use",
                 Remedy.EXCLUSIVE_RERUN,
             )
         return _Gap(
-            f"{test.name} was skipped{where}: no reason is given; most likely it is not offered for the model",
+            f"{test.name} was skipped{where}: no reason is given; most likely it is not offered for"
+            " the model",
             Remedy.FIX_CONFIG,
         )
 
@@ -449,7 +466,8 @@ class _Reading:
             )
         if self.printed.not_run:
             return self._without(
-                f"{self.printed.not_run} of {max(1, self.printed.iterations)} iterations did not run",
+                f"{self.printed.not_run} of {max(1, self.printed.iterations)} iterations did"
+                " not run",
                 Remedy.RETRY,
             )
         if not self.documents and self.printed.documents:
@@ -576,7 +594,10 @@ class _Reading:
         )
         if not found or hidden or said.outcome is Outcome.PASS:
             means = "an error that takes a GPU out of use" if code == _FAILED[0] else "a failure"
-            why = f"document and exit code disagree: code {code} stands for {means}, and the document shows none"
+            why = (
+                f"document and exit code disagree: code {code} stands for {means}, and the document"
+                " shows none"
+            )
             return _Said(Outcome.ERROR, Remedy.INVESTIGATE, why)
         return said
 
@@ -594,7 +615,9 @@ class _Reading:
     # --- whom and what
 
     def culprits(self, outcome: Outcome, found: list[_Found]) -> tuple[int, ...]:
-        """The GPUs of findings that made the outcome. A setting is a GPU's own only where the document says so."""
+        """The GPUs of findings that made the outcome. A setting is a GPU's own only where the
+        document says so.
+        """
         if outcome is Outcome.FAIL:
             blamed = [one.fault for one in found if one.meaning.of_hardware]
         elif outcome in (Outcome.CONFIG, Outcome.INCONCLUSIVE):

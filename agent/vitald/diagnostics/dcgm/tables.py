@@ -1,7 +1,8 @@
 """
 The tables of outputs.toml: the tests of each level, exit codes, known texts.
 
-Owns reading them once, when they are first needed. They are part of the program: a mistake in them is a defect, found by a test.
+Owns reading them once, when they are first needed. They are part of the program: a mistake in them
+is a defect, found by a test.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-What is watched: who each component is, how it is, who looks at it, and what cannot be observed here (the coverage table).
+What is watched: who each component is, how it is, who looks at it, and what cannot be observed here
+(the coverage table).
 
 Owns     which status a component has, and what counts as observable.
 Refuses  to take what nobody has looked at for healthy, and what cannot be read for zero.
@@ -40,8 +41,9 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of what a source asks of its components of one kind it observes now, counted in readings. No components: none of
-    this kind can be looked at here, and the gaps say why."""
+    """How much of what a source asks of its components of one kind it observes now, counted in
+    readings. No components: none of this kind can be looked at here, and the gaps say why.
+    """
 
     source: str
     kind: ComponentKind
@@ -52,7 +54,9 @@ class Coverage:
 
 
 def sights(board: Board, inventory: PciInventory, more: Iterable[Component] = ()) -> Sights:
-    """Who looks at what. NVML has to look at each GPU that PCI shows, and at `more`, whether it could until now or not."""
+    """Who looks at what. NVML has to look at each GPU that PCI shows, and at `more`, whether it
+    could until now or not.
+    """
     gpus = [
         Component(device.kind, device.address)
         for device in inventory.watched()
@@ -64,7 +68,9 @@ def sights(board: Board, inventory: PciInventory, more: Iterable[Component] = ()
 def listed(
     board: Board, inventory: PciInventory, whole: Verdict, seen: Sights, work: Work = Work.RUNNING
 ) -> list[schema.Component]:
-    """Whatever PCI shows, a source reads or has an open finding, each with its own verdict; the node has the `whole` one."""
+    """Whatever PCI shows, a source reads or has an open finding, each with its own verdict; the
+    node has the `whole` one.
+    """
     on_pci = {Component(device.kind, device.address): device for device in inventory.watched()}
     own: dict[Component, list[Finding]] = {
         component: [] for component in (NODE, *on_pci, *filter(_one, seen))
@@ -130,7 +136,8 @@ def status(unseen: bool, judged: Status) -> Status:
 def coverage(seen: Sights) -> list[Coverage]:
     """For each source and kind of component, what it asks for and what of that it observes.
 
-    A component that is not seen now has nothing observable; where it never answered, as much is asked of it as of its siblings.
+    A component that is not seen now has nothing observable; where it never answered, as much is
+    asked of it as of its siblings.
     """
     together: dict[tuple[str, ComponentKind], list[tuple[Component, Sight]]] = {}
     for component, by in seen.items():
@@ -250,7 +257,9 @@ def _coverage(one: Coverage) -> schema.Coverage:
 
 
 def _order(component: Component) -> tuple[int, list[tuple[bool, int, str]]]:
-    """By kind, and then as a person counts: nvme2 before nvme10. Addresses are hexadecimal, all equally long: by their letters."""
+    """By kind, and then as a person counts: nvme2 before nvme10. Addresses are hexadecimal, all
+    equally long: by their letters.
+    """
     words = [component.id] if ":" in component.id else re.split(r"(\d+)", component.id)
     return _KINDS[component.kind], [
         (False, int(word), "") if word.isdecimal() else (True, 0, word) for word in words

@@ -1,7 +1,9 @@
 """
-Diagnostics over the socket: `GET /v1/diagnostics` and `/v1/diagnostics/runs`, and `POST /v1/diagnostics/run` and `/cancel`.
+Diagnostics over the socket: `GET /v1/diagnostics` and `/v1/diagnostics/runs`, and `POST
+/v1/diagnostics/run` and `/cancel`.
 
-Owns     what somebody may ask for, and how a check, a run under way and a run that has ended are told.
+Owns     what somebody may ask for, and how a check, a run under way and a run that has ended are
+         told.
 Refuses  running: whoever asks is answered at once, and the result comes later as any other event.
 """
 
@@ -61,7 +63,9 @@ class Shown(Protocol):
 
 
 class Asked(Shown, Protocol):
-    """And what they ask of them. `ask` raises Refusal; `cancel` means the run under way where it is given no id. Both are logged there."""
+    """And what they ask of them. `ask` raises Refusal; `cancel` means the run under way where it is
+    given no id. Both are logged there.
+    """
 
     def ask(self, ask: Ask) -> Going: ...
     def cancel(self, run_id: str | None, by: str, reason: str) -> Going | None: ...
@@ -143,7 +147,9 @@ class DiagnosticRoutes:
         return web.json_response(answer, status=202)
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """End a run, or take it out of the queue. Answers at once; its programs get their time to end."""
+        """End a run, or take it out of the queue. Answers at once; its programs get their time to
+        end.
+        """
         peer = who_changes(request)
         body = await read_body(request, "id", "reason")
         id_, reason = _id_of(body), reason_of(body)
@@ -232,7 +238,9 @@ def outline(shown: Shown) -> schema.DiagnosticOutline:
 
 
 def check(one: Check, missing: str) -> schema.DiagnosticCheck:
-    """By level, where it has levels; else all is under `0`. A period of 0: on request only. `missing`: looked for elsewhere, as that blocks."""
+    """By level, where it has levels; else all is under `0`. A period of 0: on request only.
+    `missing`: looked for elsewhere, as that blocks.
+    """
     return {
         "name": one.name,
         "title": one.title,

@@ -1,7 +1,9 @@
 """
-What this node should have, over the socket: `GET /v1/expect`, and `POST /v1/expect/confirm` for a person who says that it is right.
+What this node should have, over the socket: `GET /v1/expect`, and `POST /v1/expect/confirm` for a
+person who says that it is right.
 
-Owns     the form of the answer, and that a confirmation is in the history: who, why, and what was confirmed.
+Owns     the form of the answer, and that a confirmation is in the history: who, why, and what was
+         confirmed.
 Refuses  counting and learning, which the source does.
 """
 
@@ -28,7 +30,9 @@ _BY_NVML = "source nvml knows each of them by its UUID"
 
 
 class ExpectRoutes:
-    """The handlers. `source` is the one that has `expected` as its subject; `store` returns once a batch is in the ledger."""
+    """The handlers. `source` is the one that has `expected` as its subject; `store` returns once a
+    batch is in the ledger.
+    """
 
     def __init__(
         self, expected: Expected, source: Polled, store: Callable[[Batch], Awaitable[None]]

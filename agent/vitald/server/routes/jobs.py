@@ -1,8 +1,11 @@
 """
-The work on this node, over the socket: `POST /v1/jobs` from a scheduler's prolog and epilog, and `GET /v1/jobs`.
+The work on this node, over the socket: `POST /v1/jobs` from a scheduler's prolog and epilog, and
+`GET /v1/jobs`.
 
-Owns     what a scheduler may tell, that it becomes an event, that a job finds the devices free, and who asks for a diagnostic after it.
-Refuses  remembering jobs, which `vitald.core.jobs` does with the events once they are stored, and running anything.
+Owns     what a scheduler may tell, that it becomes an event, that a job finds the devices free, and
+         who asks for a diagnostic after it.
+Refuses  remembering jobs, which `vitald.core.jobs` does with the events once they are stored, and
+         running anything.
 """
 
 from __future__ import annotations
@@ -51,7 +54,9 @@ class Diagnostics(Protocol):
 
 
 class JobRoutes:
-    """The handlers. `store` returns once a batch is in the ledger and on the board; `diagnostics` is None where there are none."""
+    """The handlers. `store` returns once a batch is in the ledger and on the board; `diagnostics`
+    is None where there are none.
+    """
 
     def __init__(
         self,
@@ -110,7 +115,9 @@ class JobRoutes:
         return web.json_response(answer)
 
     async def _begin(self, job: Job) -> None:
-        """Answers once it is known, and no diagnostic of ours holds the devices any more (or cannot be ended)."""
+        """Answers once it is known, and no diagnostic of ours holds the devices any more (or cannot
+        be ended).
+        """
         clearing = None
         if self._diagnostics is not None:
             # It goes on where the prolog does not wait for it: the job may begin all the same.
@@ -137,7 +144,8 @@ class JobRoutes:
             )  # an end that overtook its begin would leave the job running for ever
         jobs = self._board.jobs
         former = jobs.running.get(job.id)
-        # Slurm runs the epilog of a job that the prolog refused, too, which never ran here; and a script may be run twice.
+        # Slurm runs the epilog of a job that the prolog refused, too, which never ran here; and a
+        # script may be run twice.
         if former is None and (not job.failed or jobs.ended_lately(job.id, time.time())):
             return _answer(None)
         began = former.began if former is not None else None
@@ -181,7 +189,9 @@ class JobRoutes:
 
 
 def read_jobs(path: Path) -> list[Event]:
-    """The events that tell of jobs, for `Jobs.recall`, in the ledger's order. Raises LedgerError."""
+    """The events that tell of jobs, for `Jobs.recall`, in the ledger's order. Raises
+    LedgerError.
+    """
     asked = [
         Query(kind="job", newest=True, limit=_READ),
         *(Query(code=code, newest=True) for code in TELLING if not code.startswith("job/")),
@@ -202,7 +212,9 @@ def _answer(
 
 
 def _counts(found: Finding) -> bool:
-    """Whether a finding may be the work's doing, or have been its end: what vitald says of itself is not."""
+    """Whether a finding may be the work's doing, or have been its end: what vitald says of itself
+    is not.
+    """
     return not found.simulated and found.kind != "vitald" and found.action is not Action.NONE
 
 

@@ -1,8 +1,8 @@
 """
 Where the HTTP library and the event loop refuse something before our handlers see it.
 
-Owns     what is answered then: JSON like every other error, without a byte of what the client sent; and what the log says of clients
-         that could not be let in, once a minute with their number.
+Owns     what is answered then: JSON like every other error, without a byte of what the client sent;
+         and what the log says of clients that could not be let in, once a minute with their number.
 Refuses  anything that a handler of ours can answer itself.
 """
 
@@ -35,7 +35,9 @@ _NO_ROOM = {
 
 
 def sign(response: web.StreamResponse) -> None:
-    """Which vitald answers: who asks may be of another version. (And no word of the server library's.)"""
+    """Which vitald answers: who asks may be of another version. (And no word of the server
+    library's.)
+    """
     response.headers["Server"] = f"vitald/{__version__}"
 
 
@@ -47,7 +49,9 @@ def error(status: int, what: str, hint: str = "") -> web.Response:
 
 
 def of_library(raised: web.HTTPException, what: str = "", hint: str = "") -> web.Response:
-    """An error of the library's as one of ours. Its text may repeat what was sent; its reason is the status in words."""
+    """An error of the library's as one of ours. Its text may repeat what was sent; its reason is
+    the status in words.
+    """
     response = error(raised.status, what or raised.reason, hint)
     if "Allow" in raised.headers:
         response.headers["Allow"] = raised.headers["Allow"]
@@ -94,7 +98,9 @@ class Protocol(web.RequestHandler):
 
 
 class Doorkeeper:
-    """What the loop says of clients that it could not let in: asyncio has a line for each try, hundreds a second."""
+    """What the loop says of clients that it could not let in: asyncio has a line for each try,
+    hundreds a second.
+    """
 
     def __init__(self) -> None:
         self._untold = 0

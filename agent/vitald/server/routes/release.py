@@ -1,5 +1,6 @@
 """
-Letting go of the GPUs for a while, over the socket: `POST /v1/release`, and `POST /v1/release/end` to take them back.
+Letting go of the GPUs for a while, over the socket: `POST /v1/release`, and `POST /v1/release/end`
+to take them back.
 
 Owns     what a release may ask for, and how what came of it is told.
 Refuses  letting go itself, which the source does, with the event that says who asked and why.
@@ -35,7 +36,8 @@ _SHOWN_S = 1.0  # where the disk hangs, the answer does not
 
 
 class ReleaseRoutes:
-    """The handlers. `releases` is None where NVML is not asked at all; `let_go` has a diagnostic end that has the devices.
+    """The handlers. `releases` is None where NVML is not asked at all; `let_go` has a diagnostic
+    end that has the devices.
 
     `stored` returns once all that the sources said before is shown.
     """
@@ -57,7 +59,9 @@ class ReleaseRoutes:
         app.router.add_post("/v1/release/end", self.end)
 
     async def release(self, request: web.Request) -> web.Response:
-        """Let go of the GPUs for a while. Answers once nothing of ours holds them, and the status says so."""
+        """Let go of the GPUs for a while. Answers once nothing of ours holds them, and the status
+        says so.
+        """
         peer = who_changes(request)
         body = await read_body(request, "reason", "seconds", "gpus")
         reason, seconds, releases = (
