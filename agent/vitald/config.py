@@ -919,7 +919,7 @@ def example() -> str:
     ]
     for section, class_ in SECTIONS.items():
         keys = settings_of(section)
-        lines += [f"# {class_.__doc__}", f"[{section}]"]
+        lines += [f"# {' '.join(str(class_.__doc__).split())}", f"[{section}]"]
         for key, (attribute, setting_) in keys.items():
             value = getattr(class_(), attribute)
             shown = (
