@@ -129,8 +129,8 @@ def _lines(advice: str, rules: Sequence[Rule]) -> list[str]:
 def _switches(rules: Iterable[Rule]) -> str:
     """The switches have hundreds of codes, of which the table says little but what to do."""
     rows = [
-        "Grouped by what the catalogue requires; a line that calls itself fatal requires a reset.",
-        "`vitald explain sxid/12020` shows what each one is.",
+        "Grouped by what the catalogue requires; a line that calls itself fatal requires at least a",
+        "reset. `vitald explain sxid/12020` shows what each one is.",
         *("", "| do | SXid |", "|---|---|"),
     ]
     listed = list(rules)
