@@ -1,6 +1,7 @@
 #!/usr/bin/python@PYTHON@ -IS
-# Started by /usr/bin/vitald. Its libraries come from here and from the interpreter, and from nowhere else: no variable, no user's or
-# site's folder, no .pth file. The name of this file is the name of the process.
+# Started by /usr/bin/vitald. Its libraries come from here and from the interpreter, and from
+# nowhere else: no variable, no user's or site's folder, no .pth file. The name of this file is the
+# name of the process.
 import sys
 
 own = __file__.rpartition("/bin/")[0]

@@ -31,7 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.timeout = patient(_TEST_S)
     Node.warm = True
     # Where no test says otherwise: this machine's own vitald may have told its Slurm something.
-    os.environ["VITALD_SLURM_RECORD"] = str(Path(tempfile.gettempdir()) / "vitald-tests-slurm-reason")
+    os.environ["VITALD_SLURM_RECORD"] = str(
+        Path(tempfile.gettempdir()) / "vitald-tests-slurm-reason"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,8 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Which tests run one after the other, and who begins.
 
-    Tests that run at the same time must not see each other. There is one kernel log and one Slurm; tests of a file that share a
-    daemon stay together; every other test is on its own. The longest groups begin, so that none is left over at the end.
+    Tests that run at the same time must not see each other. There is one kernel log and one Slurm;
+    tests of a file that share a daemon stay together; every other test is on its own. The longest
+    groups begin, so that none is left over at the end.
     """
     kinds = {item: _kind(item) for item in items}
     for item, kind in kinds.items():
@@ -54,7 +57,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 _ORDER = ("kernel_log", "slurm", "shared", "alone", "unit")
-_MADE_ONCE = {"catalog", "generator", "library", "_compiler", "request", "tmp_path_factory"}  # and nothing of it runs
+_MADE_ONCE = {
+    "catalog",
+    "generator",
+    "library",
+    "_compiler",
+    "request",
+    "tmp_path_factory",
+}  # and nothing of it runs
 
 
 def _kind(item: pytest.Item) -> str:
@@ -73,7 +83,11 @@ def _shares(item: pytest.Item) -> bool:
     """Whether a fixture of the test lives longer than one test, and is the project's own."""
     info = getattr(item, "_fixtureinfo", None)
     found = info.name2fixturedefs if info is not None else {}
-    return any(one.scope != "function" and "tests" in one.baseid for name in found.keys() - _MADE_ONCE for one in found[name])
+    return any(
+        one.scope != "function" and "tests" in one.baseid
+        for name in found.keys() - _MADE_ONCE
+        for one in found[name]
+    )
 
 
 def _group(item: pytest.Item, kind: str) -> str:
@@ -93,8 +107,22 @@ def require(holds: object, what: str) -> None:
 
 # Files of tests that lay out whole machines, thousands of files each: half a second on a disk.
 _IN_MEMORY = {
-    *("test_components", "test_device_metrics", "test_expect", "test_expected", "test_network", "test_neuron", "test_neuron_hostile"),
-    *("test_golden", "test_neuron_node", "test_pci_functions", "test_reference_trees", "test_whole_node"),
+    *(
+        "test_components",
+        "test_device_metrics",
+        "test_expect",
+        "test_expected",
+        "test_network",
+        "test_neuron",
+        "test_neuron_hostile",
+    ),
+    *(
+        "test_golden",
+        "test_neuron_node",
+        "test_pci_functions",
+        "test_reference_trees",
+        "test_whole_node",
+    ),
 }
 _MEMORY = Path("/dev/shm")
 
@@ -102,7 +130,9 @@ _MEMORY = Path("/dev/shm")
 @pytest.fixture
 def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder of the test's own, in memory where that pays."""
-    if request.module.__name__.rpartition(".")[2] not in _IN_MEMORY or not os.access(_MEMORY, os.W_OK):
+    if request.module.__name__.rpartition(".")[2] not in _IN_MEMORY or not os.access(
+        _MEMORY, os.W_OK
+    ):
         yield tmp_path
         return
     folder = Path(tempfile.mkdtemp(prefix="vitald-", dir=_MEMORY))
@@ -117,7 +147,9 @@ def catalog() -> Catalog:
 
 @pytest.fixture
 def catalog_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that call a verb in this process dozens of times: the same catalogue is loaded for all of them."""
+    """For tests that call a verb in this process dozens of times: the same catalogue is loaded for
+    all of them.
+    """
     monkeypatch.setattr("vitald.catalog.load", _load_once)
 
 
@@ -134,7 +166,9 @@ def _load_once(profile: str = "nvidia", overrides: Mapping[str, object] | None =
 @pytest.fixture(scope="session")
 def generator() -> ModuleType:
     """The reference's generator of sysfs trees; where that is absent the test is skipped."""
-    spec = importlib.util.spec_from_file_location("make_tree", reference("neuron-sysfs/make_tree.py"))
+    spec = importlib.util.spec_from_file_location(
+        "make_tree", reference("neuron-sysfs/make_tree.py")
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["make_tree"] = module  # its dataclasses look themselves up
@@ -172,7 +206,9 @@ def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 
 @pytest.fixture
 def kmsg() -> Iterator[Callable[[str], object]]:
-    """Writes lines to the real kernel log, with the kernel's rate limit for writers off meanwhile."""
+    """Writes lines to the real kernel log, with the kernel's rate limit for writers off
+    meanwhile.
+    """
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
     setting = Path("/proc/sys/kernel/printk_devkmsg")
     with Path("/tmp/vitald-tests-kmsg.lock").open("w") as lock:

@@ -3,13 +3,14 @@ A stand-in for `dcgmi`: a real program in a folder, which answers as a scenario 
 
     with Dcgmi(tmp_path / "bin") as dcgmi:                            # 8 GPUs, 4.5.2, all well
         dcgmi.answer("diag -r 2", diag(level=2, faults=[Fault(57, gpu=3, test="memory")]))
-        dcgmi.answer("diag -r 1", diag(delay_s=30.0))                 # takes half a minute; SIGTERM gives the error object and 203
-        dcgmi.answer("health -c", Answer(hang=True, ignores_term=True))
-        ...                                                           # run str(dcgmi.path), or put str(dcgmi.folder) on PATH
-        assert dcgmi.runs()[0].level == 2
+        dcgmi.answer("diag -r 1", diag(delay_s=30.0))                 # takes half a minute; SIGTERM
+        gives the error object and 203 dcgmi.answer("health -c", Answer(hang=True,
+        ignores_term=True)) ...                                                           # run
+        str(dcgmi.path), or put str(dcgmi.folder) on PATH assert dcgmi.runs()[0].level == 2
 
-Without an answer of their own, `diag`, `discovery -l`, `health`, `--version` and `-v` say that all is well. An answer may be changed at
-any time, and counts from the next call. Leaving the `with` ends whatever the stand-in left running.
+Without an answer of their own, `diag`, `discovery -l`, `health`, `--version` and `-v` say that all
+is well. An answer may be changed at any time, and counts from the next call. Leaving the `with`
+ends whatever the stand-in left running.
 
 Documents (`document`, `refusal`, `discovery`, ...) are also of use without a program.
 """
@@ -36,10 +37,18 @@ from tests.dcgmi_program import printed
 VERSION = "4.5.2"
 
 _DEPLOYMENT = (
-    *("Denylist", "NVML Library", "CUDA Main Library", "Permissions and OS Blocks", "Persistence Mode", "Environment Variables"),
+    *(
+        "Denylist",
+        "NVML Library",
+        "CUDA Main Library",
+        "Permissions and OS Blocks",
+        "Persistence Mode",
+        "Environment Variables",
+    ),
     *("Page Retirement/Row Remap", "Graphics Processes", "Inforom"),
 )
-# Test, its name in 3.x, category in 4.x and in 3.x, and the first level that has it; in the order of 4.x.
+# Test, its name in 3.x, category in 4.x and in 3.x, and the first level that has it; in the order
+# of 4.x.
 _TESTS = (
     ("memory", "GPU Memory", "Hardware", "Hardware", 2),
     ("diagnostic", "Diagnostic", "Hardware", "Hardware", 3),
@@ -54,21 +63,73 @@ _TESTS = (
 _ORDER_3 = ("Integration", "Hardware", "Stress")  # after Deployment
 # Severity, category, text, and the Deployment check that says it, in 3.x and, as a prefix, in 4.x.
 _ERRORS = {
-    4: (2, 10, "Detected {n} double-bit volatile ECC error(s) on GPU {gpu}. Drain the GPU and reset it or reboot the node.", ""),
-    6: (6, 10, "A pending retired page has been detected on GPU {gpu}. Drain the GPU and reset it.", "Page Retirement/Row Remap"),
+    4: (
+        2,
+        10,
+        (
+            "Detected {n} double-bit volatile ECC error(s) on GPU {gpu}. Drain the GPU and reset it"
+            " or reboot the node."
+        ),
+        "",
+    ),
+    6: (
+        6,
+        10,
+        "A pending retired page has been detected on GPU {gpu}. Drain the GPU and reset it.",
+        "Page Retirement/Row Remap",
+    ),
     23: (5, 3, "Found driver on the denylist: nouveau. Uninstall it.", "Denylist"),
     25: (6, 8, "Graphics processes found running on GPU {gpu}.", "Graphics Processes"),
-    29: (5, 8, "Persistence mode for GPU {gpu} is disabled. Enable persistence mode as root.", "Persistence Mode"),
+    29: (
+        5,
+        8,
+        "Persistence mode for GPU {gpu} is disabled. Enable persistence mode as root.",
+        "Persistence Mode",
+    ),
     30: (4, 13, "Detected low PCIe bandwidth on GPU {gpu}.", ""),
     40: (1, 9, "Temperature of GPU {gpu} rose above the limit.", ""),
     44: (3, 16, "GPU {gpu} is detached.", ""),
     56: (4, 10, "Less than 75 % of the memory of GPU {gpu} could be allocated.", ""),
-    57: (2, 10, "CUDA APIs have indicated that a double-bit ECC error has occured on GPU {gpu}. Run a field diagnostic on the GPU.", ""),
-    58: (2, 10, "Memory of GPU {gpu} did not hold what was written to it. Run a field diagnostic on the GPU.", ""),
-    80: (2, 10, "GPU {gpu} had uncorrectable memory errors and row remapping failed. Run a field diagnostic.", "Page Retirement/Row Remap"),
-    84: (6, 10, "GPU {gpu} had uncorrectable memory errors and 1 rows need to be remapped. Reset it.", "Page Retirement/Row Remap"),
+    57: (
+        2,
+        10,
+        (
+            "CUDA APIs have indicated that a double-bit ECC error has occured on GPU {gpu}. Run a"
+            " field diagnostic on the GPU."
+        ),
+        "",
+    ),
+    58: (
+        2,
+        10,
+        (
+            "Memory of GPU {gpu} did not hold what was written to it. Run a field diagnostic on the"
+            " GPU."
+        ),
+        "",
+    ),
+    80: (
+        2,
+        10,
+        (
+            "GPU {gpu} had uncorrectable memory errors and row remapping failed. Run a field"
+            " diagnostic."
+        ),
+        "Page Retirement/Row Remap",
+    ),
+    84: (
+        6,
+        10,
+        "GPU {gpu} had uncorrectable memory errors and 1 rows need to be remapped. Reset it.",
+        "Page Retirement/Row Remap",
+    ),
     112: (5, 8, "Fabric manager has not completed its training of GPU {gpu}.", "Fabric Manager"),
-    126: (2, 15, "GPU {gpu} needs a reboot of the node. Recovery action: 2 (NODE_REBOOT).", "GPU Recovery State"),
+    126: (
+        2,
+        15,
+        "GPU {gpu} needs a reboot of the node. Recovery action: 2 (NODE_REBOOT).",
+        "GPU Recovery State",
+    ),
 }
 _SUMMARISES = (4, 5)  # from here on a summary repeats all findings
 
@@ -76,18 +137,34 @@ _SUMMARISES = (4, 5)  # from here on a summary repeats all findings
 _REFUSALS = {
     190: (-66, "The diagnostic was stopped"),
     203: (-53, "The DCGM diagnostic was killed by a signal"),
-    217: (-39, "A diag instance is already running, cannot run a new diag until the current one finishes"),
-    222: (-34, "The requested operation could not be completed because the affected resource is in use"),
+    217: (
+        -39,
+        "A diag instance is already running, cannot run a new diag until the current one finishes",
+    ),
+    222: (
+        -34,
+        "The requested operation could not be completed because the affected resource is in use",
+    ),
     235: (-21, "Host engine connection invalid/disconnected"),
     245: (-11, "Timeout"),
 }
 _REFUSED = {  # the same, where the text has another form
     202: "Error: Diagnostic could not be run while DCGM is paused.",
-    226: "Error: GPU 0's MIG configuration is incompatible with the diagnostic because it prevents access to the entire GPU.",
-    233: "Error: Diagnostic can only be performed on a homogeneous group of GPUs. Their models differ.",
+    226: (
+        "Error: GPU 0's MIG configuration is incompatible with the diagnostic because it prevents"
+        " access to the entire GPU."
+    ),
+    233: (
+        "Error: Diagnostic can only be performed on a homogeneous group of GPUs. Their models"
+        " differ."
+    ),
 }
 _UNCONNECTED = "Error: unable to establish a connection to the specified host: localhost\n"
-NO_ENGINE = f"{_UNCONNECTED}Error: Unable to connect to host engine. Host engine connection invalid/disconnected.\n"  # exit 235
+# Exit 235
+NO_ENGINE = (
+    f"{_UNCONNECTED}Error: Unable to connect to host engine. Host engine connection"
+    " invalid/disconnected.\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +185,9 @@ class Fault:
     @property
     def known(self) -> tuple[int, int, str, str]:
         """Severity, category, text and check."""
-        severity, category, text, check = _ERRORS.get(self.id, (2, 15, "Something of GPU {gpu} is wrong.", ""))
+        severity, category, text, check = _ERRORS.get(
+            self.id, (2, 15, "Something of GPU {gpu} is wrong.", "")
+        )
         said = self.text or text.format(gpu=self.gpu, n=1)
         return (
             severity if self.severity is None else self.severity,
@@ -128,10 +207,12 @@ def document(
     device: str = "2330",
     driver: str = "",
 ) -> str:
-    """The JSON that `dcgmi diag -r <level> --json` prints, of 3.3.5 and later or of 4.x. All pass but `faults`.
+    """The JSON that `dcgmi diag -r <level> --json` prints, of 3.3.5 and later or of 4.x. All pass
+    but `faults`.
 
-    `gpus`: how many, or their indexes. `skips`: tests that skip on every GPU, by their names in 4.x, and with the reason where one is
-    given. `detached`: GPUs that the driver has lost (4.5 and later).
+    `gpus`: how many, or their indexes. `skips`: tests that skip on every GPU, by their names in
+    4.x, and with the reason where one is given. `detached`: GPUs that the driver has lost (4.5 and
+    later).
     """
     numbers = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     reasons = dict(skips) if isinstance(skips, Mapping) else dict.fromkeys(skips, "")
@@ -141,14 +222,18 @@ def document(
 
 
 def refusal(code: int, version: str = VERSION, text: str = "") -> str:
-    """The error object of a run without results, by dcgmi's exit code: 202, 203, 217, 222, 226, 233, 235, 245; `text` for others."""
+    """The error object of a run without results, by dcgmi's exit code: 202, 203, 217, 222, 226,
+    233, 235, 245; `text` for others.
+    """
     old = version.startswith("3.")
     if not text and code in _REFUSED:
         text = _REFUSED[code]
     elif not text:
         number, reason = _REFUSALS[code]
         what = "group 2147483647" if old else "entities *,cpu:*"
-        text = f"Error: Unable to complete diagnostic for {what}. Return: ({number}) " + (f"{reason}." if old else f": {reason}\n")
+        text = f"Error: Unable to complete diagnostic for {what}. Return: ({number}) " + (
+            f"{reason}." if old else f": {reason}\n"
+        )
     root = "DCGM GPU Diagnostic" if old else "DCGM Diagnostic"
     return printed({root: {"runtime_error": text, "version": version}}) + "\n\n"
 
@@ -159,25 +244,44 @@ def exit_code(faults: Sequence[Fault]) -> int:
 
 
 def health(troubles: Mapping[int, Mapping[str, tuple[str, str]]] | None = None) -> str:
-    """What `dcgmi health -c -j` prints. `troubles`: GPU -> system -> (`Warning` or `Failure`, text):
+    """What `dcgmi health -c -j` prints. `troubles`: GPU -> system -> (`Warning` or `Failure`,
+    text):
 
     health({3: {"NVLINK system": ("Failure", "GPU 3's NvLink link 4 is currently down")}})
     """
     gpus, worst = {}, "Healthy"
     for gpu, systems in (troubles or {}).items():
         values = [value for value, _ in systems.values()]
-        said = {name: {"value": value, "overflow": _pieces(text)} for name, (value, text) in systems.items()}
-        gpus[str(gpu)] = {"children": {"Errors": {"children": said}}, "value": max(values, key=_RANKS.index)}
+        said = {
+            name: {"value": value, "overflow": _pieces(text)}
+            for name, (value, text) in systems.items()
+        }
+        gpus[str(gpu)] = {
+            "children": {"Errors": {"children": said}},
+            "value": max(values, key=_RANKS.index),
+        }
         worst = max(worst, *values, key=_RANKS.index)
     body = {"Overall Health": {"value": worst}, **({"GPU": {"children": gpus}} if gpus else {})}
     return printed({"body": body, "header": ["Health Monitor Report"]}) + "\n"
 
 
-def discovery(gpus: int = 8, version: str = VERSION, addresses: Sequence[str] = (), name: str = "NVIDIA H100 80GB HBM3") -> str:
-    """What `dcgmi discovery -l` prints. `addresses`: PCI addresses of the GPUs, `00000000:53:00.0`; invented where not given."""
+def discovery(
+    gpus: int = 8,
+    version: str = VERSION,
+    addresses: Sequence[str] = (),
+    name: str = "NVIDIA H100 80GB HBM3",
+) -> str:
+    """What `dcgmi discovery -l` prints. `addresses`: PCI addresses of the GPUs, `00000000:53:00.0`;
+    invented where not given.
+    """
     old = version.startswith("3.")
     bar = f"+--------+{'-' * 70}+"
-    lines = [f"{gpus} GPU{'' if gpus == 1 else 's'} found{'' if old else ' (Active)'}.", bar, _row("GPU ID", "Device Information"), bar]
+    lines = [
+        f"{gpus} GPU{'' if gpus == 1 else 's'} found{'' if old else ' (Active)'}.",
+        bar,
+        _row("GPU ID", "Device Information"),
+        bar,
+    ]
     for gpu in range(gpus):
         address = addresses[gpu] if gpu < len(addresses) else f"00000000:{0x10 + 8 * gpu:02X}:00.0"
         lines += [_row(str(gpu), f"Name: {name}"), _row("", f"PCI Bus ID: {address}")]
@@ -192,7 +296,9 @@ def discovery(gpus: int = 8, version: str = VERSION, addresses: Sequence[str] = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the stand-in does when it is called. In this order: leave, delay, flood, stderr, stdout, hang, signal, exit."""
+    """What the stand-in does when it is called. In this order: leave, delay, flood, stderr, stdout,
+    hang, signal, exit.
+    """
 
     stdout: str = ""
     stderr: str = ""
@@ -203,11 +309,15 @@ class Answer:
     hang: bool = False  # never ends by itself
     signal: int = 0  # ends itself by this one
     ignores_term: bool = False  # also SIGINT, SIGHUP, SIGQUIT
-    stops_s: float | None = None  # on SIGTERM: after so long the error object and 203; None: dies of it, as any program
+    stops_s: float | None = (
+        None  # on SIGTERM: after so long the error object and 203; None: dies of it, as any program
+    )
     alone: bool = False  # refused with 222 (up to 4.2: 217) while another such run goes on
-    # Starts a process named `nvvs` that goes on after it: "child", "deaf child" (ignores SIGTERM), "session" (deaf, in a session of its
-    # own, with stdout open), "daemon" (the same, nobody's child), "engine" (as nv-hostengine's: without this program's environment and
-    # output; ended when the run ends or is stopped, but not when this program is killed, and as `alone` holds the lock on).
+    # Starts a process named `nvvs` that goes on after it: "child", "deaf child" (ignores SIGTERM),
+    # "session" (deaf, in a session of its own, with stdout open), "daemon" (the same, nobody's
+    # child), "engine" (as nv-hostengine's: without this program's environment and output; ended
+    # when the run ends or is stopped, but not when this program is killed, and as `alone` holds the
+    # lock on).
     leaves: str = ""
     leaves_s: float = 300.0  # how long that one goes on
     deaf_engine: bool = False  # it ignores SIGTERM
@@ -225,7 +335,9 @@ def diag(
     stops_s: float | None = 0.0,
     leaves: str = "",
 ) -> Answer:
-    """A run as the tool does it: its document and the exit code that goes with it, alone, and minding SIGTERM."""
+    """A run as the tool does it: its document and the exit code that goes with it, alone, and
+    minding SIGTERM.
+    """
     return Answer(
         stdout=document(version, level, gpus, faults, skips, detached),
         exit_code=exit_code(faults),
@@ -261,7 +373,9 @@ class Call:
     def level(self) -> int:
         """Of `diag -r N`; 0 for other calls."""
         words = dcgmi_program.words_of(list(self.argv))
-        return int(words[words.index("-r") + 1]) if words[:1] == ["diag"] and "-r" in words[:-1] else 0
+        return (
+            int(words[words.index("-r") + 1]) if words[:1] == ["diag"] and "-r" in words[:-1] else 0
+        )
 
 
 @dataclass(slots=True)
@@ -293,7 +407,12 @@ class Dcgmi:
     def __enter__(self) -> Dcgmi:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.end()
 
     @property
@@ -307,7 +426,11 @@ class Dcgmi:
 
     def install(self) -> None:
         """Put the program there, as at first."""
-        python = self.python or shutil.which("python3", path="/usr/bin:/usr/local/bin") or os.path.realpath(sys.executable)
+        python = (
+            self.python
+            or shutil.which("python3", path="/usr/bin:/usr/local/bin")
+            or os.path.realpath(sys.executable)
+        )
         source = Path(dcgmi_program.__file__).read_text()
         for name in ("dcgmi", "nvvs"):
             new = self.folder / f".{name}.new"
@@ -316,8 +439,10 @@ class Dcgmi:
             new.replace(self.folder / name)
 
     def answer(self, call: str, *answers: Answer) -> None:
-        """From now on: to a call with these words, in this order, the first of which is the subcommand (`diag`, `diag -r 2`, `health -c`).
-        Of several the one with the most words counts. Several answers are given one after the other; the last one stays."""
+        """From now on: to a call with these words, in this order, the first of which is the
+        subcommand (`diag`, `diag -r 2`, `health -c`). Of several the one with the most words
+        counts. Several answers are given one after the other; the last one stays.
+        """
         self._set(call, list(answers))
         self._write()
 
@@ -328,7 +453,9 @@ class Dcgmi:
         self.answer("diag", *answers)
 
     def no_engine(self) -> None:
-        """nv-hostengine is down: `health` and `discovery` say so, while `diag` starts an engine of its own."""
+        """nv-hostengine is down: `health` and `discovery` say so, while `diag` starts an engine of
+        its own.
+        """
         for call in ("health", "health -s", "health -c", "discovery", "discovery -l"):
             self._set(call, [Answer(stdout=NO_ENGINE, exit_code=235)])
         self._write()
@@ -384,10 +511,15 @@ class Dcgmi:
             time.sleep(0.005)
 
     def _pids(self) -> set[int]:
-        return {call.pid for call in self.calls()} | {int(line) for line in (self.folder / "left").read_text().split()}
+        return {call.pid for call in self.calls()} | {
+            int(line) for line in (self.folder / "left").read_text().split()
+        }
 
     def _set(self, call: str, answers: Sequence[Answer]) -> None:
-        said = [{key: value for key, value in asdict(answer).items() if value is not None} for answer in answers]
+        said = [
+            {key: value for key, value in asdict(answer).items() if value is not None}
+            for answer in answers
+        ]
         self._answers[call] = {"id": str(next(self._ids)), "answers": said}
 
     def _write(self) -> None:
@@ -407,7 +539,9 @@ _RANKS = ("Healthy", "Warning", "Failure")
 
 
 def _lives(pid: int, folder: Path) -> bool:
-    """Whether this is a process of the stand-in's, and no later one with its number: the script is among its words."""
+    """Whether this is a process of the stand-in's, and no later one with its number: the script is
+    among its words.
+    """
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -432,13 +566,27 @@ def _row(left: str, right: str) -> str:
 
 
 def _build_info(version: str) -> str:
-    info = f"Version : {version}\nBuild ID : 1\nBuild Date : 2025-01-01\nBuild Type : Release\nCPU Arch : x86_64\n"
-    return ("" if version.startswith("3.") else "\nLocal build info:\n") + info + "\nHostengine build info:\n" + info + "\n"
+    info = (
+        f"Version : {version}\nBuild ID : 1\nBuild Date : 2025-01-01\nBuild Type : Release\nCPU"
+        " Arch : x86_64\n"
+    )
+    return (
+        ("" if version.startswith("3.") else "\nLocal build info:\n")
+        + info
+        + "\nHostengine build info:\n"
+        + info
+        + "\n"
+    )
 
 
 def _warning(fault: Fault, key: str = "warning", prefix: str = "") -> dict[str, object]:
     severity, category, text, _ = fault.known
-    return {"error_category": category, "error_id": fault.id, "error_severity": severity, key: prefix + text}
+    return {
+        "error_category": category,
+        "error_id": fault.id,
+        "error_severity": severity,
+        key: prefix + text,
+    }
 
 
 def _document_4(
@@ -453,13 +601,28 @@ def _document_4(
 ) -> dict[str, object]:
     repeats = tuple(map(int, version.split(".")[:2])) >= _SUMMARISES
     named = {fault.test for fault in faults}
-    names = [("software", "Deployment"), *((name, category) for name, _, category, _, first in _TESTS if level >= first or name in named)]
+    names = [
+        ("software", "Deployment"),
+        *(
+            (name, category)
+            for name, _, category, _, first in _TESTS
+            if level >= first or name in named
+        ),
+    ]
     categories: dict[str, list[object]] = {}
     for number, (name, category) in enumerate(names):
-        categories.setdefault(category, []).append(_test_4(name, gpus, faults, skips, detached, repeats, number == 0))
-    entities = [{"device_id": device, "entity_id": gpu, "serial_num": f"SIM{gpu:010d}"} for gpu in gpus]
+        categories.setdefault(category, []).append(
+            _test_4(name, gpus, faults, skips, detached, repeats, number == 0)
+        )
+    entities = [
+        {"device_id": device, "entity_id": gpu, "serial_num": f"SIM{gpu:010d}"} for gpu in gpus
+    ]
     return {
-        "DCGM Diagnostic": {"test_categories": [{"category": name, "tests": tests} for name, tests in categories.items()]},
+        "DCGM Diagnostic": {
+            "test_categories": [
+                {"category": name, "tests": tests} for name, tests in categories.items()
+            ]
+        },
         "entity_groups": [{"entities": entities, "entity_group": "GPU", "entity_group_id": 1}],
         "metadata": {"Driver Version Detected": driver, "version": version},
     }
@@ -479,7 +642,11 @@ def _test_4(
     for gpu in gpus:
         if gpu in detached:
             continue
-        warnings = [_warning(fault, prefix=f"{fault.known[3]}: " if first else "") for fault in mine if fault.gpu == gpu]
+        warnings = [
+            _warning(fault, prefix=f"{fault.known[3]}: " if first else "")
+            for fault in mine
+            if fault.gpu == gpu
+        ]
         bad = bool(mine) if first else bool(warnings)  # a check of level 1 stamps its status on all
         result: dict[str, object] = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": gpu}
         result["status"] = "Skip" if name in skips else "Fail" if bad else "Pass"
@@ -510,8 +677,23 @@ def _document_3(
     named = {fault.test for fault in faults}
     deployment = []
     for check in _DEPLOYMENT:
-        said = [_warning(fault, "warnings") for fault in faults if fault.test == "software" and fault.known[3] == check]
-        deployment.append({"name": check, "results": [{"gpu_id": 0, "status": "Fail", "warnings": said} if said else {"status": "Pass"}]})
+        said = [
+            _warning(fault, "warnings")
+            for fault in faults
+            if fault.test == "software" and fault.known[3] == check
+        ]
+        deployment.append(
+            {
+                "name": check,
+                "results": [
+                    (
+                        {"gpu_id": 0, "status": "Fail", "warnings": said}
+                        if said
+                        else {"status": "Pass"}
+                    )
+                ],
+            }
+        )
     categories = [{"category": "Deployment", "tests": deployment}]
     there = [gpu for gpu in gpus if gpu not in detached]
     for category in _ORDER_3:
@@ -531,9 +713,18 @@ def _document_3(
     }
 
 
-def _result_3(gpu: int, test: str, faults: Sequence[Fault], skips: Mapping[str, str]) -> dict[str, object]:
-    said = [_warning(fault, prefix=f"GPU {gpu} ") for fault in faults if fault.test == test and fault.gpu == gpu]
-    result: dict[str, object] = {"gpu_id": str(gpu), "status": "Skip" if test in skips else "Fail" if said else "Pass"}
+def _result_3(
+    gpu: int, test: str, faults: Sequence[Fault], skips: Mapping[str, str]
+) -> dict[str, object]:
+    said = [
+        _warning(fault, prefix=f"GPU {gpu} ")
+        for fault in faults
+        if fault.test == test and fault.gpu == gpu
+    ]
+    result: dict[str, object] = {
+        "gpu_id": str(gpu),
+        "status": "Skip" if test in skips else "Fail" if said else "Pass",
+    }
     if said:
         result["warnings"] = said
     if skips.get(test):

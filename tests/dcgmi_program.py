@@ -1,8 +1,10 @@
 """
-The stand-in for `dcgmi`, as a program. `tests/dcgmi.py` copies it into a folder, with a scenario beside it; standard library only.
+The stand-in for `dcgmi`, as a program. `tests/dcgmi.py` copies it into a folder, with a scenario
+beside it; standard library only.
 
-It plays the client and, where a scenario says so, what the client leaves behind. The same file under the name `nvvs` plays the diagnostic
-that the engine runs: no child of the client's, in a session of its own, holding the lock that keeps a second run out.
+It plays the client and, where a scenario says so, what the client leaves behind. The same file
+under the name `nvvs` plays the diagnostic that the engine runs: no child of the client's, in a
+session of its own, holding the lock that keeps a second run out.
 """
 
 # ruff: noqa: PTH109, PTH115, PTH119, PTH120, PTH208
@@ -21,7 +23,15 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 HERE = os.path.dirname(os.path.realpath(__file__))
-_ALIASES = {"--run": "-r", "--json": "-j", "--list": "-l", "--set": "-s", "--check": "-c", "--entity-id": "-i", "--gpuList": "-i"}
+_ALIASES = {
+    "--run": "-r",
+    "--json": "-j",
+    "--list": "-l",
+    "--set": "-s",
+    "--check": "-c",
+    "--entity-id": "-i",
+    "--gpuList": "-i",
+}
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _CHUNK = b"0123456789abcdef" * 4095 + b"0123456789abcd\n"
 
@@ -57,7 +67,9 @@ def words_of(argv: list[str]) -> list[str]:
 
 
 def _matching(words: list[str], answers: dict[str, Any]) -> str | None:
-    """The answer with the most words that fits: the same first word, and each option somewhere in the call with the value after it."""
+    """The answer with the most words that fits: the same first word, and each option somewhere in
+    the call with the value after it.
+    """
     fit = [(len(key.split()), key) for key in answers if _fits(key.split(), words)]
     return max(fit)[1] if fit else None
 
@@ -67,7 +79,9 @@ def _fits(wanted: list[str], words: list[str]) -> bool:
         return False
     starts = [number for number, word in enumerate(wanted) if number == 0 or word.startswith("-")]
     parts = [wanted[start:end] for start, end in zip(starts, [*starts[1:], len(wanted)])]
-    return all(any(words[at : at + len(part)] == part for at in range(len(words))) for part in parts)
+    return all(
+        any(words[at : at + len(part)] == part for at in range(len(words))) for part in parts
+    )
 
 
 def _turn(entry: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +100,10 @@ def _turn(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _unknown(words: list[str]) -> dict[str, Any]:
     """As the tool answers to what it does not know."""
-    text = f"PARSE ERROR: {' '.join(words)}\n              An error occurred trying to parse the command line.\n"
+    text = (
+        f"PARSE ERROR: {' '.join(words)}\n              An error occurred trying to parse the"
+        " command line.\n"
+    )
     return {"stderr": text, "exit_code": 254 if words[:1] == ["diag"] else 255}
 
 
@@ -126,7 +143,15 @@ def _play(answer: dict[str, Any], scenario: dict[str, Any], words: list[str]) ->
             signal.pause()
     _stop(diagnostic)  # the run has ended, and the engine's program with it
     if answer.get("signal"):
-        signal.signal(answer["signal"], signal.SIG_DFL) if answer["signal"] not in (signal.SIGKILL, signal.SIGSTOP) else None
+        (
+            signal.signal(answer["signal"], signal.SIG_DFL)
+            if answer["signal"]
+            not in (
+                signal.SIGKILL,
+                signal.SIGSTOP,
+            )
+            else None
+        )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [answer["signal"]])
         os.kill(os.getpid(), answer["signal"])
         time.sleep(60)
@@ -243,7 +268,9 @@ def _only(text: str, words: list[str]) -> str:
     if "-i" not in words[:-1] or not text.startswith("{"):
         return text
     named = words[words.index("-i") + 1].split(",")
-    wanted = {int(name.removeprefix("gpu:")) for name in named if name.removeprefix("gpu:").isdigit()}
+    wanted = {
+        int(name.removeprefix("gpu:")) for name in named if name.removeprefix("gpu:").isdigit()
+    }
     if len(wanted) != len(named):
         return text
     return printed(_pruned(json.loads(text), wanted)) + "\n"
@@ -254,7 +281,11 @@ def _pruned(value: Any, wanted: set[int]) -> Any:
     if isinstance(value, dict):
         if "GPU Device IDs" in value:
             ids = [one for number, one in enumerate(value["GPU Device IDs"]) if number in wanted]
-            serials = {number: one for number, one in value.get("GPU Device Serials", {}).items() if int(number) in wanted}
+            serials = {
+                number: one
+                for number, one in value.get("GPU Device Serials", {}).items()
+                if int(number) in wanted
+            }
             value = {**value, "GPU Device IDs": ids, "GPU Device Serials": serials}
         return {key: _pruned(one, wanted) for key, one in value.items()}
     if isinstance(value, list):
@@ -270,7 +301,9 @@ def _other(one: Any, wanted: set[int]) -> bool:
 
 
 def printed(value: Any, depth: int = 0) -> str:
-    """As the tool prints: tabs, a space on both sides of the colon, containers on a line of their own."""
+    """As the tool prints: tabs, a space on both sides of the colon, containers on a line of their
+    own.
+    """
     if not isinstance(value, (dict, list)):
         return json.dumps(value)
     tabs, ends = "\t" * depth, "{}" if isinstance(value, dict) else "[]"

@@ -3,12 +3,14 @@ The commands that the documents show, so that tests can run them all.
 
 A fenced block says in its first line where its commands belong:
 
-    ```sh              a node with vitald running, as root; run by tests/system/test_docs_commands.py
-    ```sh booted       a machine that systemd booted, as root, with vitald's package installed; run by tests/booted
-    ```sh elsewhere    where neither is: a registry, a cluster, another distribution. Not run, but its syntax and its files are checked
+    ```sh              a node with vitald running, as root; run by
+    tests/system/test_docs_commands.py ```sh booted       a machine that systemd booted, as root,
+    with vitald's package installed; run by tests/booted ```sh elsewhere    where neither is: a
+    registry, a cluster, another distribution. Not run, but its syntax and its files are checked
 
-Each line is a command of its own, which must exit with 0, or as its comment says: `vitald check   # exit 20: not fit`. Words in
-capitals (ID, FILE) stand for what a reader puts there; whoever runs the commands says what.
+Each line is a command of its own, which must exit with 0, or as its comment says: `vitald check   #
+exit 20: not fit`. Words in capitals (ID, FILE) stand for what a reader puts there; whoever runs the
+commands says what.
 
     for command in commands("docs/operations.md", Where.BOOTED):
         failed += failures(command, shell, {"ID": "1"})
@@ -57,7 +59,9 @@ class Command:
 
     @property
     def placeholders(self) -> set[str]:
-        return set(_PLACEHOLDER.findall(re.sub(r"\"[^\"]*\"|'[^']*'", "", self.text.partition(" #")[0])))
+        return set(
+            _PLACEHOLDER.findall(re.sub(r"\"[^\"]*\"|'[^']*'", "", self.text.partition(" #")[0]))
+        )
 
     def with_values(self, values: Mapping[str, str]) -> str:
         """What to run. Raises KeyError for a placeholder that has no value."""
@@ -68,8 +72,9 @@ class Command:
 
 
 def commands(document: str, *wanted: Where) -> list[Command]:
-    """Those of a document's blocks, in order; all of them, or those that belong to the places named. Raises ValueError for a shell
-    block whose place nobody knows."""
+    """Those of a document's blocks, in order; all of them, or those that belong to the places
+    named. Raises ValueError for a shell block whose place nobody knows.
+    """
     return [command for command in _blocks(document) if not wanted or command.where in wanted]
 
 
@@ -85,7 +90,10 @@ def _blocks(document: str) -> Iterator[Command]:
             inside = None
             if fenced and language in ("sh", "shell", "bash", "console"):
                 if language != "sh" or place not in [one.value for one in Where]:
-                    raise ValueError(f"{document}:{number}: ```{fence[1]}: a block of commands is one of sh, sh booted, sh elsewhere")
+                    raise ValueError(
+                        f"{document}:{number}: ```{fence[1]}: a block of commands is one of sh, sh"
+                        " booted, sh elsewhere"
+                    )
                 inside = Where(place)
             continue
         if inside is None or (not pending and (not line.strip() or line.lstrip().startswith("#"))):
@@ -96,14 +104,17 @@ def _blocks(document: str) -> Iterator[Command]:
             pending = pending[:-1].rstrip()
             continue
         said = _EXITS.search(pending)
-        exits = tuple(int(code) for code in re.findall(r"\d+", said[1])) if said is not None else (0,)
+        exits = (
+            tuple(int(code) for code in re.findall(r"\d+", said[1])) if said is not None else (0,)
+        )
         yield Command(document, begun, inside, pending, exits)
         pending = ""
 
 
 def spans(document: str) -> list[Command]:
-    """`vitald ...` in the running text. What is not a whole command (a synopsis with brackets and bars) comes as the commands that it
-    stands for."""
+    """`vitald ...` in the running text. What is not a whole command (a synopsis with brackets and
+    bars) comes as the commands that it stands for.
+    """
     found, fenced = [], False
     for number, line in enumerate((ROOT / document).read_text("utf-8").splitlines(), 1):
         if _FENCE.fullmatch(line) is not None:
@@ -115,9 +126,14 @@ def spans(document: str) -> list[Command]:
 
 
 def expand(synopsis: str) -> list[str]:
-    """`vitald check [--for prolog|epilog] [--strict]`: without the options, and with each alternative of each once."""
+    """`vitald check [--for prolog|epilog] [--strict]`: without the options, and with each
+    alternative of each once.
+    """
     parts = re.findall(r"\[[^\]]*\]|'[^']*'|\"[^\"]*\"|\S+", synopsis)
-    choices = [["", *_alternatives(part[1:-1])] if part[0] == "[" else _alternatives(part) for part in parts]
+    choices = [
+        ["", *_alternatives(part[1:-1])] if part[0] == "[" else _alternatives(part)
+        for part in parts
+    ]
     shortest = [options[0] for options in choices]
     forms = [shortest]
     for place, options in enumerate(choices):
@@ -146,10 +162,14 @@ def failures(command: Command, shell: Shell, values: Mapping[str, str]) -> list[
 
 
 def unsound(command: Command) -> list[str]:
-    """What can be told of a command without running it: its syntax, and the files of this repository that it names."""
+    """What can be told of a command without running it: its syntax, and the files of this
+    repository that it names.
+    """
     done = subprocess.run(["sh", "-n", "-c", command.text], capture_output=True, text=True)
     found = [f"{command}\n    {done.stderr.strip()}"] if done.returncode else []
-    for path in re.findall(r"(?<![\w/.-])(?:packaging|systemd|docs|tests|agent)/[\w./-]+", command.text):
+    for path in re.findall(
+        r"(?<![\w/.-])(?:packaging|systemd|docs|tests|agent)/[\w./-]+", command.text
+    ):
         if not (ROOT / path).exists():
             found.append(f"{command}\n    there is no {path}")
     return found

@@ -19,7 +19,15 @@ PAGE = Path(__file__).resolve().parent.parent / "docs/findings.md"
 
 # Kinds in the order in which they are looked for, under the words that somebody would use.
 _CHAPTERS = {
-    "GPUs, by the kernel log": ("xid", "gpu_lost", "gpu_init_failed", "reset_required", "nvlink", "uvm", "gsp"),
+    "GPUs, by the kernel log": (
+        "xid",
+        "gpu_lost",
+        "gpu_init_failed",
+        "reset_required",
+        "nvlink",
+        "uvm",
+        "gsp",
+    ),
     "NVSwitches": ("sxid",),
     "GPUs, by NVML": ("nvml",),
     "Trainium and Inferentia": ("neuron",),
@@ -52,24 +60,38 @@ codes are kept, shown and require `inspect`.
 def page(catalog: Catalog) -> str:
     """The whole document."""
     kinds = {kind for kinds in _CHAPTERS.values() for kind in kinds}
-    forgotten = {rule.code.partition("/")[0] for rule in catalog.rules.values() if _asks(rule)} - kinds
+    forgotten = {
+        rule.code.partition("/")[0] for rule in catalog.rules.values() if _asks(rule)
+    } - kinds
     if forgotten:
         raise ValueError(f"findings of kinds that no chapter names: {', '.join(sorted(forgotten))}")
     parts = [_TOP]
     for title, chapter in _CHAPTERS.items():
-        rules = [rule for kind in chapter for rule in catalog.rules.values() if rule.code.startswith(f"{kind}/") and _asks(rule)]
-        parts.append(f"## {title}\n\n{_switches(rules) if chapter == ('sxid',) else _groups(rules)}")
+        rules = [
+            rule
+            for kind in chapter
+            for rule in catalog.rules.values()
+            if rule.code.startswith(f"{kind}/") and _asks(rule)
+        ]
+        parts.append(
+            f"## {title}\n\n{_switches(rules) if chapter == ('sxid',) else _groups(rules)}"
+        )
     return "\n".join(parts)
 
 
 def _asks(rule: Rule) -> bool:
     """Whether it can become a finding, on a driver of today."""
-    return rule.fault_class is not FaultClass.UNUSED and any(action is not Action.NONE for action in (rule.action, *_others(rule)))
+    return rule.fault_class is not FaultClass.UNUSED and any(
+        action is not Action.NONE for action in (rule.action, *_others(rule))
+    )
 
 
 def _others(rule: Rule) -> list[Action]:
     """What else its cases may ask for, the mildest first."""
-    said = {case.action or case.at_least or Action.NONE for case in rule.cases} - {rule.action, Action.NONE}
+    said = {case.action or case.at_least or Action.NONE for case in rule.cases} - {
+        rule.action,
+        Action.NONE,
+    }
     return sorted(said, key=lambda action: action.rank)
 
 
@@ -107,15 +129,18 @@ def _lines(advice: str, rules: Sequence[Rule]) -> list[str]:
 def _switches(rules: Iterable[Rule]) -> str:
     """The switches have hundreds of codes, of which the table says little but what to do."""
     rows = [
-        "Grouped by what the catalogue requires; a line that calls itself fatal requires a reset at least.",
-        "`vitald explain sxid/12020` shows what each one is.",
+        "Grouped by what the catalogue requires; a line that calls itself fatal requires at least a",
+        "reset. `vitald explain sxid/12020` shows what each one is.",
         *("", "| do | SXid |", "|---|---|"),
     ]
     listed = list(rules)
     for action in sorted(Action, key=lambda action: -action.rank):
         numbers = [rule.code.partition("/")[2] for rule in listed if rule.action is action]
         if numbers:
-            rows.append(f"| {f'`{action.value}`' if action is not Action.NONE else 'only if fatal'} | {' '.join(numbers)} |")
+            rows.append(
+                f"| {f'`{action.value}`' if action is not Action.NONE else 'only if fatal'} |"
+                f" {' '.join(numbers)} |"
+            )
     return "\n".join(rows) + "\n"
 
 

@@ -1,5 +1,6 @@
 """
-A whole node in a folder, and the real daemon on it: the process that production runs, with its own paths and ports.
+A whole node in a folder, and the real daemon on it: the process that production runs, with its own
+paths and ports.
 
     with Node(tmp_path, kernel_log="file") as node:
         node.write("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.")
@@ -31,11 +32,18 @@ from vitald.config import POLLED
 from vitald.simulator.node import SimulatedNode
 
 Json = dict[str, Any]
-# What the daemon and the command line run with: their libraries, as a node has them, without those of the tests (tests/run).
+# What the daemon and the command line run with: their libraries, as a node has them, without those
+# of the tests (tests/run).
 _LEAN = Path(sys.prefix) / "daemon/bin/python"
 PYTHON = str(_LEAN) if _LEAN.exists() else sys.executable
 _VITALD = (PYTHON, "-m", "vitald")
-_BEFORE_PYTHON = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "TZ")  # variables that are read as a program starts
+_BEFORE_PYTHON = (
+    "LD_",
+    "PYTHON",
+    "MALLOC_",
+    "GLIBC_",
+    "TZ",
+)  # variables that are read as a program starts
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -52,7 +60,8 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self.path))
 
 
-# Each process of a parallel run has ports of its own, below those that the kernel hands out for outgoing connections.
+# Each process of a parallel run has ports of its own, below those that the kernel hands out for
+# outgoing connections.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _PORTS = itertools.cycle(range(12000 + 1000 * _WORKER, 13000 + 1000 * _WORKER))
 
@@ -71,9 +80,13 @@ def _starter() -> Starter:
 
 
 class Node:
-    """A node. `kernel_log` is "file" (a file in the folder) or "kmsg" (this machine's own, records of users accepted)."""
+    """A node. `kernel_log` is "file" (a file in the folder) or "kmsg" (this machine's own, records
+    of users accepted).
+    """
 
-    warm = False  # whether it is forked from a process that has loaded its modules: in tests, where they do not say otherwise (conftest.py)
+    # Whether it is forked from a process that has loaded its modules: in tests, where they do not
+    # say otherwise (conftest.py)
+    warm = False
 
     def __init__(
         self,
@@ -85,8 +98,10 @@ class Node:
         sysfs: Path | None = None,
         looks: Collection[str] = (),
     ) -> None:
-        """`extra`: more sections of the configuration. `gpus`: the GPUs that it has, looked at every second. `sysfs`: what stands for
-        /sys. `looks`: of neuron, network, pci, host those that are looked at, every second; without, this machine's own are left alone."""
+        """`extra`: more sections of the configuration. `gpus`: the GPUs that it has, looked at
+        every second. `sysfs`: what stands for /sys. `looks`: of neuron, network, pci, host those
+        that are looked at, every second; without, this machine's own are left alone.
+        """
         self.folder = folder
         self.state, self.runtime = folder / "state", folder / "run"
         self.log = folder / "kernel.log"
@@ -100,14 +115,19 @@ class Node:
         self.fds: tuple[int, ...] = ()  # that it is started with
         folder.mkdir(parents=True, exist_ok=True)
         self.log.touch()
-        source = f'source = "file"\npath = "{self.log}"' if kernel_log == "file" else 'source = "kmsg"'
+        source = (
+            f'source = "file"\npath = "{self.log}"' if kernel_log == "file" else 'source = "kmsg"'
+        )
         sysfs = gpus.sysfs if gpus is not None else sysfs
         tree = f'sysfs = "{sysfs}"' if sysfs is not None else ""
         for section in POLLED:
             if f"[{section}]" not in extra:
                 extra += f'\n[{section}]\nenabled = {str(section in looks).lower()}\nevery = "1s"\n'
         if gpus is not None:
-            extra = f'[nvml]\nlibrary = "{gpus.library}"\nfast = "1s"\nslow = "2s"\ninventory = "30s"\n{extra}'
+            extra = (
+                f'[nvml]\nlibrary = "{gpus.library}"\nfast = "1s"\nslow = "2s"\ninventory ='
+                f' "30s"\n{extra}'
+            )
         self.settings = f"""
 [paths]
 {tree}
@@ -126,7 +146,12 @@ listen = "127.0.0.1:{self.port}"
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
         if error is not None and self.errors.exists():
             print(self.errors.read_text()[-8000:])
@@ -134,12 +159,24 @@ listen = "127.0.0.1:{self.port}"
     def start(self, wait: bool = True) -> None:
         environment = {**os.environ, **self.environment}
         program, words = tuple(self.command[:3]), self.command[3:]
-        forked = self.warm and program == _VITALD and not self.fds and not any(name.startswith(_BEFORE_PYTHON) for name in self.environment)
+        forked = (
+            self.warm
+            and program == _VITALD
+            and not self.fds
+            and not any(name.startswith(_BEFORE_PYTHON) for name in self.environment)
+        )
         with self.errors.open("ab") as errors:
             if forked:
                 self.process = _starter().start(words, environment, errors.fileno())
             else:
-                self.process = subprocess.Popen(self.command, stdout=errors, stderr=errors, cwd=ROOT, env=environment, pass_fds=self.fds)
+                self.process = subprocess.Popen(
+                    self.command,
+                    stdout=errors,
+                    stderr=errors,
+                    cwd=ROOT,
+                    env=environment,
+                    pass_fds=self.fds,
+                )
         if wait:
             self.until(lambda: self.answers("/healthz"), 15.0, "the daemon to answer")
             self.until(self._looked, 15.0, "the first look")
@@ -190,13 +227,19 @@ listen = "127.0.0.1:{self.port}"
         assert self.process is not None
         before = len(self.said("reloaded", "reload_refused"))
         self.process.send_signal(signal.SIGHUP)
-        self.until(lambda: len(self.said("reloaded", "reload_refused")) > before, 10.0, "an answer to SIGHUP")
+        self.until(
+            lambda: len(self.said("reloaded", "reload_refused")) > before,
+            10.0,
+            "an answer to SIGHUP",
+        )
         return self.said("reloaded", "reload_refused")[-1]
 
     def said(self, *names: str) -> list[Json]:
         """The entries of the daemon's log with these names."""
         lines = self.errors.read_text().splitlines() if self.errors.exists() else []
-        entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        entries = [
+            json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")
+        ]
         return [entry for entry in entries if entry.get("event") in names]
 
     def write(self, *lines: str) -> None:
@@ -204,7 +247,9 @@ listen = "127.0.0.1:{self.port}"
         with self.log.open("a") as log:
             log.write("".join(f"{line}\n" for line in lines))
 
-    def request(self, method: str, path: str, body: object = None, timeout: float = 5.0) -> tuple[int, Json]:
+    def request(
+        self, method: str, path: str, body: object = None, timeout: float = 5.0
+    ) -> tuple[int, Json]:
         connection = UnixConnection(self.socket, patient(timeout))
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
@@ -241,12 +286,16 @@ listen = "127.0.0.1:{self.port}"
         return found
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=patient(5.0)) as response:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.port}/metrics", timeout=patient(5.0)
+        ) as response:
             text: str = response.read().decode()
             return text
 
     def metric(self, name: str) -> float | None:
-        """The value of the series written exactly so, labels included; None where it is not there."""
+        """The value of the series written exactly so, labels included; None where it is not
+        there.
+        """
         for line in self.metrics().splitlines():
             series, _, value = line.rpartition(" ")
             if series == name:
@@ -273,14 +322,23 @@ listen = "127.0.0.1:{self.port}"
                 raise AssertionError(f"waited {limit:g} s for {what}")
             time.sleep(0.01)
 
-    def cli(self, *arguments: str, stdin: bytes | None = None, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def cli(
+        self, *arguments: str, stdin: bytes | None = None, timeout: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
         """`vitald ARGUMENTS --socket ...`."""
         command = [PYTHON, "-m", "vitald", *arguments]
         if arguments[0] not in ("scan", "replay", "explain", "config", "version", "run"):
             command += ["--socket", str(self.socket)]
         if arguments[0] == "inject":
             command += ["--config", str(self.config)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(timeout), input=stdin and stdin.decode())
+        return subprocess.run(
+            command,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=patient(timeout),
+            input=stdin and stdin.decode(),
+        )
 
     def memory_kib(self, which: str = "VmRSS") -> int:
         """Resident now; with `VmHWM` the most that it ever was."""

@@ -1,4 +1,6 @@
-"""Real journal files, of entries made to order: systemd-journal-remote writes them from the export format."""
+"""Real journal files, of entries made to order: systemd-journal-remote writes them from the export
+format.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,14 @@ from pathlib import Path
 from tests.conftest import require
 
 REMOTE = Path("/lib/systemd/systemd-journal-remote")
-OLD, MIDDLE, NEW = (f"{digit * 8}-{digit * 4}-4{digit * 3}-8{digit * 3}-{digit * 12}" for digit in "c3a")
-STARTED = {OLD: 1_700_000_000, MIDDLE: 1_700_100_000, NEW: 1_700_200_000}  # their order is not the ids' order
+OLD, MIDDLE, NEW = (
+    f"{digit * 8}-{digit * 4}-4{digit * 3}-8{digit * 3}-{digit * 12}" for digit in "c3a"
+)
+STARTED = {
+    OLD: 1_700_000_000,
+    MIDDLE: 1_700_100_000,
+    NEW: 1_700_200_000,
+}  # their order is not the ids' order
 MISSED = "e9bf28e6e834481bb6f48f548ad13606"
 SECOND = 1_000_000
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
@@ -29,7 +37,9 @@ def entry(
     started: float | None = None,
     **fields: bytes | str | int | None,
 ) -> bytes:
-    """One record as journald stores it, in the export format; a field of None is left out. `read_at` is journald's own stamp."""
+    """One record as journald stores it, in the export format; a field of None is left out.
+    `read_at` is journald's own stamp.
+    """
     mono = usec + 50 if read_at is None else read_at
     stored: Fields = {
         "_TRANSPORT": "kernel",
@@ -41,7 +51,8 @@ def entry(
         **fields,
     }
     lines = [
-        b"__REALTIME_TIMESTAMP=%d" % ((STARTED[boot] if started is None else started) * SECOND + mono),
+        b"__REALTIME_TIMESTAMP=%d"
+        % ((STARTED[boot] if started is None else started) * SECOND + mono),
         b"__MONOTONIC_TIMESTAMP=%d" % mono,
         b"_BOOT_ID=%s" % boot.replace("-", "").encode(),
     ]
@@ -53,10 +64,25 @@ def entry(
     return b"\n".join(lines) + b"\n\n"
 
 
-def stored(prio: int, usec: int, text: bytes, read_at: int, *, boot: str = NEW, started: float | None = None) -> bytes:
-    """A record of /dev/kmsg as journald stores it: escapes taken out, and of what a process wrote the name apart."""
+def stored(
+    prio: int,
+    usec: int,
+    text: bytes,
+    read_at: int,
+    *,
+    boot: str = NEW,
+    started: float | None = None,
+) -> bytes:
+    """A record of /dev/kmsg as journald stores it: escapes taken out, and of what a process wrote
+    the name apart.
+    """
     name, pid, message = ("kernel", None, text) if prio < 8 else _named(text)
-    said: Fields = {"PRIORITY": prio & 7, "SYSLOG_FACILITY": prio >> 3, "SYSLOG_IDENTIFIER": name, "SYSLOG_PID": pid}
+    said: Fields = {
+        "PRIORITY": prio & 7,
+        "SYSLOG_FACILITY": prio >> 3,
+        "SYSLOG_IDENTIFIER": name,
+        "SYSLOG_PID": pid,
+    }
     whole = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), message)
     return entry(usec, whole, boot=boot, read_at=read_at, started=started, **said)
 
@@ -69,7 +95,12 @@ def _named(text: bytes) -> tuple[bytes | None, bytes | None, bytes]:
 
 def missed(count: int, at: int, **fields: bytes | str | int | None) -> bytes:
     """What journald says of kernel records that it did not get."""
-    said: Fields = {"_TRANSPORT": "driver", "MESSAGE_ID": MISSED, "SYSLOG_IDENTIFIER": "systemd-journald", "SYSLOG_FACILITY": 3}
+    said: Fields = {
+        "_TRANSPORT": "driver",
+        "MESSAGE_ID": MISSED,
+        "SYSLOG_IDENTIFIER": "systemd-journald",
+        "SYSLOG_FACILITY": 3,
+    }
     said |= {"_SOURCE_MONOTONIC_TIMESTAMP": None, **fields}
     return entry(at, f"Missed {count} kernel messages", **said)  # type: ignore[arg-type]
 
@@ -83,4 +114,6 @@ def needed() -> None:
 def write(folder: Path, *entries: bytes, file: str = "system.journal") -> None:
     """A file of these entries in the folder; more of them where the file is there already."""
     folder.mkdir(exist_ok=True)
-    subprocess.run([REMOTE, "-o", folder / file, "-"], input=b"".join(entries), check=True, capture_output=True)
+    subprocess.run(
+        [REMOTE, "-o", folder / file, "-"], input=b"".join(entries), check=True, capture_output=True
+    )

@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.pace import patient
 from vitald import catalog
+from vitald.collectors import polling as polled_module
+from vitald.collectors.polling import Polled, Subject
 from vitald.model import Batch, Event, Position, Readings
-from vitald.sources import polled as polled_module
-from vitald.sources.polled import Polled, Subject
 
 CATALOG = catalog.load("nvidia", {})
 polled_module._OFTEN_S = 0.1  # what hangs is looked after every second, which is long for a test
@@ -23,7 +23,9 @@ def polled(subject: Subject, *kinds: str, boot_id: str = "boot-1", look_s: float
 
 
 class Looking:
-    """`look()` is one round, and what it gave. Keeps all events, and the position that was stored last."""
+    """`look()` is one round, and what it gave. Keeps all events, and the position that was stored
+    last.
+    """
 
     def __init__(self, source: Polled, after: Position | None = None) -> None:
         self.source = source
@@ -82,4 +84,8 @@ class Looking:
 
 def told(events: Iterable[Event]) -> set[tuple[str, str]]:
     """Code and component of what begins: not who is who, and not what is over."""
-    return {(event.code, event.component.name) for event in events if event.kind != "device" and event.fields.get("recovered") is not True}
+    return {
+        (event.code, event.component.name)
+        for event in events
+        if event.kind != "device" and event.fields.get("recovered") is not True
+    }

@@ -1,9 +1,11 @@
 """
-What the kernel prints that begins with a text which a user chose, message by message: what no shape may take for a fault.
+What the kernel prints that begins with a text which a user chose, message by message: what no shape
+may take for a fault.
 
-`{c}` stands for the name (15 bytes of a process, or of a network device without blanks, colons and slashes), `{r}` for a longer text that
-is the user's too: the name of a file, a path, a cpuset. Found by reading every use of `current->comm` in Linux 6.16 ("treewide: Switch
-from tsk->comm to tsk->comm_str", linux-fsdevel, 2025-07-16) and the older sources named here; Linux 4.18 to 6.18.
+`{c}` stands for the name (15 bytes of a process, or of a network device without blanks, colons and
+slashes), `{r}` for a longer text that is the user's too: the name of a file, a path, a cpuset.
+Found by reading every use of `current->comm` in Linux 6.16 ("treewide: Switch from tsk->comm to
+tsk->comm_str", linux-fsdevel, 2025-07-16) and the older sources named here; Linux 4.18 to 6.18.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class Message:
 
 
 SEGFAULT = Message(
-    "{c}[123]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in {r}[55d0c0ffe000+1000] likely on CPU 3 (core 3, socket 0)",
+    "{c}[123]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in"
+    " {r}[55d0c0ffe000+1000] likely on CPU 3 (core 3, socket 0)",
     "arch/x86/mm/fault.c",
 )
 OF_A_PROCESS = (
@@ -79,7 +82,8 @@ OF_A_NETWORK_DEVICE = (
     Message("{c}: Caught tx_queue_len zero misconfig", "net/sched/sch_api.c"),
     Message("device {c} entered promiscuous mode", "net/core/dev.c (to 6.4)"),
 )
-# A namespace has a firewall of its own; it is heard where root has set net.netfilter.nf_log_all_netns.
+# A namespace has a firewall of its own; it is heard where root has set
+# net.netfilter.nf_log_all_netns.
 OF_A_PACKET = (
     Message("{p}IN= OUT=lo SRC=127.0.0.1 DST=127.0.0.1 LEN=84 TOS=0x00 PREC=0x00 TTL=64 ID=1 DF PROTO=ICMP TYPE=8 CODE=0 ID=2 SEQ=1 ", "net/netfilter/nf_log_syslog.c"),
     Message("{p}IN=eth0 OUT= MAC=02:00:00:00:00:01:02:00:00:00:00:02:08:00 SRC=10.0.0.1 DST=10.0.0.2 LEN=60 TOS=0x00 PREC=0x00 TTL=64 ID=1 PROTO=TCP SPT=1 DPT=2 WINDOW=3 RES=0x00 SYN URGP=0 ", "net/netfilter/nf_log_syslog.c"),
@@ -89,5 +93,9 @@ OF_A_PACKET = (
 )  # fmt: skip
 # Begins with a file's name, of 255 bytes, where kernel.print-fatal-signals is set.
 OF_A_FILE = (
-    Message("{f}: {c}: potentially unexpected fatal signal 11.", "kernel/signal.c (6.13 and later)", "kernel.print-fatal-signals"),
+    Message(
+        "{f}: {c}: potentially unexpected fatal signal 11.",
+        "kernel/signal.c (6.13 and later)",
+        "kernel.print-fatal-signals",
+    ),
 )

@@ -1,4 +1,6 @@
-"""Network adapters in a folder that stands for /sys, as the drivers efa, mlx5_core and ena lay them out."""
+"""Network adapters in a folder that stands for /sys, as the drivers efa, mlx5_core and ena lay them
+out.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,30 @@ MLX5 = [f"0000:{bus}:00.0" for bus in ("18", "2a", "3a", "5d", "91", "ab", "ba",
 ENA = "0000:00:05.0"
 
 _EFA_PORT = {
-    **dict.fromkeys(["tx_bytes", "tx_pkts", "rx_bytes", "rx_pkts", "send_bytes", "send_wrs", "recv_bytes", "recv_wrs"], 10**12),
-    **dict.fromkeys(["rdma_read_wrs", "rdma_read_bytes", "rdma_read_resp_bytes", "rdma_write_wrs"], 10**9),
+    **dict.fromkeys(
+        [
+            "tx_bytes",
+            "tx_pkts",
+            "rx_bytes",
+            "rx_pkts",
+            "send_bytes",
+            "send_wrs",
+            "recv_bytes",
+            "recv_wrs",
+        ],
+        10**12,
+    ),
+    **dict.fromkeys(
+        ["rdma_read_wrs", "rdma_read_bytes", "rdma_read_resp_bytes", "rdma_write_wrs"], 10**9
+    ),
     **dict.fromkeys(["rx_drops", "rdma_read_wr_err", "rdma_write_wr_err"], 7),
 }
 _EFA_NEW = {
     "retrans_bytes": 40960,
     "retrans_pkts": 10,
-    **dict.fromkeys(["retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"], 0),
+    **dict.fromkeys(
+        ["retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"], 0
+    ),
 }
 _EFA_DEVICE = {
     "submitted_cmds": 812,
@@ -33,9 +51,23 @@ _MLX5_PORT = {
     "excessive_buffer_overrun_errors": 15,  # a healthy port does not read zero
     "port_rcv_errors": 14,
     "port_rcv_switch_relay_errors": 1,
-    **dict.fromkeys(["symbol_error", "link_error_recovery", "link_downed", "local_link_integrity_errors", "port_xmit_discards"], 0),
+    **dict.fromkeys(
+        [
+            "symbol_error",
+            "link_error_recovery",
+            "link_downed",
+            "local_link_integrity_errors",
+            "port_xmit_discards",
+        ],
+        0,
+    ),
 }
-_MLX5_HW = {"out_of_buffer": 5, **dict.fromkeys(["local_ack_timeout_err", "roce_slow_restart", "out_of_sequence", "rnr_nak_retry_err"], 0)}
+_MLX5_HW = {
+    "out_of_buffer": 5,
+    **dict.fromkeys(
+        ["local_ack_timeout_err", "roce_slow_restart", "out_of_sequence", "rnr_nak_retry_err"], 0
+    ),
+}
 _MLX5_HW |= {"packet_seq_err": 3, "rx_icrc_encapsulated": 0}
 
 
@@ -54,25 +86,48 @@ class NetworkTree(Tree):
         bus, slot = address.split(":")[1:]
         name = f"rdmap{int(bus, 16)}s{int(slot[:2], 16)}"
         self.module("efa")
-        self._device(name, self.pci(address, AMAZON, 0xEFA1, 0x020000, "efa"), guid="0000:0000:0000:0000")
-        self.port(name, state="4: ACTIVE", phys_state="5: LinkUp", rate="100 Gb/sec (4X EDR)", link_layer="Unknown")
+        self._device(
+            name, self.pci(address, AMAZON, 0xEFA1, 0x020000, "efa"), guid="0000:0000:0000:0000"
+        )
+        self.port(
+            name,
+            state="4: ACTIVE",
+            phys_state="5: LinkUp",
+            rate="100 Gb/sec (4X EDR)",
+            link_layer="Unknown",
+        )
         counters = {**_EFA_PORT, **({} if old else _EFA_NEW)}
         self.put(name, {f"ports/1/hw_counters/{key}": value for key, value in counters.items()})
         self.put(name, {f"hw_counters/{key}": value for key, value in _EFA_DEVICE.items()})
         self.put(name, {"hw_counters/lifespan": 10, "ports/1/hw_counters/lifespan": 10})
         return name
 
-    def mlx5(self, address: str, interface: str, *, roce: bool = False, name: str = "", ports: int = 1) -> str:
+    def mlx5(
+        self, address: str, interface: str, *, roce: bool = False, name: str = "", ports: int = 1
+    ) -> str:
         name = name or f"mlx5_{len(self.rdma)}"
         self.module("mlx5_core")
         folder = self.pci(address, MELLANOX, 0x1021, 0x020000 if roce else 0x020700, "mlx5_core")
-        self._device(name, folder, guid=":".join(f"{self._random.getrandbits(16):04x}" for _ in range(4)))
+        self._device(
+            name, folder, guid=":".join(f"{self._random.getrandbits(16):04x}" for _ in range(4))
+        )
         self.put(name, {"fw_ver": "28.41.1000"})
         for port in range(1, ports + 1):
             layer = "Ethernet" if roce else "InfiniBand"
-            self.port(name, port, state="4: ACTIVE", phys_state="5: LinkUp", rate="400 Gb/sec (4X NDR)", link_layer=layer)
-            self.put(name, {f"ports/{port}/counters/{key}": value for key, value in _MLX5_PORT.items()})
-            self.put(name, {f"ports/{port}/hw_counters/{key}": value for key, value in _MLX5_HW.items()})
+            self.port(
+                name,
+                port,
+                state="4: ACTIVE",
+                phys_state="5: LinkUp",
+                rate="400 Gb/sec (4X NDR)",
+                link_layer=layer,
+            )
+            self.put(
+                name, {f"ports/{port}/counters/{key}": value for key, value in _MLX5_PORT.items()}
+            )
+            self.put(
+                name, {f"ports/{port}/hw_counters/{key}": value for key, value in _MLX5_HW.items()}
+            )
         self.interface(interface, folder)
         return name
 
@@ -83,7 +138,12 @@ class NetworkTree(Tree):
     def _device(self, name: str, function: str, guid: str) -> None:
         self.rdma[name] = function.rpartition("/")[2]
         folder = f"{function}/infiniband/{name}"
-        for key, value in {"node_guid": guid, "node_desc": "", "fw_ver": "", "node_type": "1: CA"}.items():
+        for key, value in {
+            "node_guid": guid,
+            "node_desc": "",
+            "fw_ver": "",
+            "node_type": "1: CA",
+        }.items():
             self.write(f"{folder}/{key}", value)
         self.link(f"{folder}/device", function)
         self.link(f"class/infiniband/{name}", folder)
@@ -93,7 +153,15 @@ class NetworkTree(Tree):
         (self.root / folder).mkdir(parents=True)
         self.link(f"{folder}/device", function)
         self.link(f"class/net/{name}", folder)
-        self.net(name, operstate="up", carrier=1, carrier_changes=2, carrier_up_count=1, carrier_down_count=1, flags="0x1003")
+        self.net(
+            name,
+            operstate="up",
+            carrier=1,
+            carrier_changes=2,
+            carrier_up_count=1,
+            carrier_down_count=1,
+            flags="0x1003",
+        )
 
     # --- what changes
 
@@ -113,7 +181,9 @@ class NetworkTree(Tree):
             self.write(f"class/net/{name}/{key}", value)
 
     def count(self, path: str, by: int = 1) -> None:
-        """A counter rises; the path is below the class folder, as `infiniband/mlx5_0/ports/1/counters/symbol_error`."""
+        """A counter rises; the path is below the class folder, as
+        `infiniband/mlx5_0/ports/1/counters/symbol_error`.
+        """
         file = self.root / "class" / path
         self.write(f"class/{path}", int(file.read_text()) + by)
 
@@ -121,9 +191,17 @@ class NetworkTree(Tree):
         """Half a minute of work: everything that healthy hardware counts."""
         for name in self.rdma:
             device = self.root / self.path(name)
-            for pattern, by in (("ports/*/*counters/*_bytes", 10**6), ("ports/*/counters/port_rcv_data", 10**9), ("hw_counters/*", 30)):
+            for pattern, by in (
+                ("ports/*/*counters/*_bytes", 10**6),
+                ("ports/*/counters/port_rcv_data", 10**9),
+                ("hw_counters/*", 30),
+            ):
                 for file in device.glob(pattern):
-                    busy = pattern != "hw_counters/*" or file.name in ("submitted_cmds", "completed_cmds", "keep_alive_rcvd")
+                    busy = pattern != "hw_counters/*" or file.name in (
+                        "submitted_cmds",
+                        "completed_cmds",
+                        "keep_alive_rcvd",
+                    )
                     if busy and file.is_file() and f"{name}/{file.name}" not in self.still:
                         file.write_text(f"{int(file.read_text()) + by}\n")
 
@@ -132,7 +210,9 @@ class NetworkTree(Tree):
         self.count(f"infiniband/{name}/ports/{number}/counters/link_downed")
 
     def up(self, name: str, number: int = 1) -> None:
-        self.port(name, number, state="4: ACTIVE", phys_state="5: LinkUp", rate="400 Gb/sec (4X NDR)")
+        self.port(
+            name, number, state="4: ACTIVE", phys_state="5: LinkUp", rate="400 Gb/sec (4X NDR)"
+        )
 
     def without_rdma(self, name: str) -> None:
         """The device goes, its function stays."""

@@ -17,7 +17,27 @@ _FAMILIES = {  # PCI id, cores, device, whether its firmware reports health
     "Trn2": (0x7364, 8, "Trainium2", True),
     "Trn3": (0x7564, 8, "Trainium3", True),
 }
-TRN2 = [f"0000:{bus}:00.0" for bus in ("cc", "b5", "b6", "cb", "6f", "58", "59", "6e", "9b", "84", "85", "9a", "f8", "e1", "e2", "f7")]
+TRN2 = [
+    f"0000:{bus}:00.0"
+    for bus in (
+        "cc",
+        "b5",
+        "b6",
+        "cb",
+        "6f",
+        "58",
+        "59",
+        "6e",
+        "9b",
+        "84",
+        "85",
+        "9a",
+        "f8",
+        "e1",
+        "e2",
+        "f7",
+    )
+]
 
 
 class NeuronTree(Tree):
@@ -62,19 +82,43 @@ class NeuronTree(Tree):
             "info/architecture/device_name": name,
             "stats/memory_usage/host_mem/tensors/present": 4096,
             "stats/power/utilization": "POWER_STATUS_VALID,1763635200,5.00,60.00,32.50",
-            **{f"stats/hardware/{kind}": 0 for kind in ("sram_ecc_uncorrected", "mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected")},
+            **{
+                f"stats/hardware/{kind}": 0
+                for kind in (
+                    "sram_ecc_uncorrected",
+                    "mem_ecc_uncorrected",
+                    "mem_ecc_repairable_uncorrected",
+                )
+            },
         }
-        if self.family == "Inf1":  # v1 of the driver adds neither a serial number nor stats/hardware
-            files = {file: content for file, content in files.items() if not file.startswith(("stats/hardware", "info/serial"))}
+        if (
+            self.family == "Inf1"
+        ):  # v1 of the driver adds neither a serial number nor stats/hardware
+            files = {
+                file: content
+                for file, content in files.items()
+                if not file.startswith(("stats/hardware", "info/serial"))
+            }
         if new:
-            files |= {"fw_api_version": 6, "stats/hardware/sram_ecc_corrected": 0, "stats/hardware/mem_ecc_corrected": 0}
+            files |= {
+                "fw_api_version": 6,
+                "stats/hardware/sram_ecc_corrected": 0,
+                "stats/hardware/mem_ecc_corrected": 0,
+            }
         if new and health:
             status = "stats/hardware/health_status"
-            files |= {f"{status}/unhealthy_components": "", f"{status}/healthcheck_heartbeat": 7, f"{status}/hw_error_event": 0}
+            files |= {
+                f"{status}/unhealthy_components": "",
+                f"{status}/healthcheck_heartbeat": 7,
+                f"{status}/hw_error_event": 0,
+            }
         for core in range(cores):
             folder = f"neuron_core{core}/stats"
             files |= {f"{folder}/status/{counter}/total": 0 for counter in _STATUS}
-            files |= {f"{folder}/other_info/reset_req_count/total": 1, f"{folder}/other_info/reset_fail_count/total": 0}
+            files |= {
+                f"{folder}/other_info/reset_req_count/total": 1,
+                f"{folder}/other_info/reset_fail_count/total": 0,
+            }
             files[f"{folder}/memory_usage/device_mem/present"] = 1 << 20
         for file, content in files.items():
             self.put(index, file, content)
@@ -89,10 +133,16 @@ class NeuronTree(Tree):
 
     def lose_link(self, index: int) -> None:
         """Its PCI function reads all ones."""
-        self.write(f"devices/pci{self.addresses[index][:7]}/{self.addresses[index]}/config", b"\xff" * 64)
+        self.write(
+            f"devices/pci{self.addresses[index][:7]}/{self.addresses[index]}/config", b"\xff" * 64
+        )
 
     def add_counters(self, index: int) -> None:
-        for kind in ("sram_ecc_uncorrected", "mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected"):
+        for kind in (
+            "sram_ecc_uncorrected",
+            "mem_ecc_uncorrected",
+            "mem_ecc_repairable_uncorrected",
+        ):
             self.ecc(index, kind, 0)
 
     def lose(self, index: int) -> None:
@@ -103,21 +153,31 @@ class NeuronTree(Tree):
         self.put(index, "info/serial_number", "f" * 16)
 
     def reset(self, index: int, state: int) -> None:
-        """0 while it is being reset (error counters read 0), 1 when that is over, 2 when it failed."""
+        """0 while it is being reset (error counters read 0), 1 when that is over, 2 when it
+        failed.
+        """
         self.put(index, "reset", state)
         if self.driver.startswith("2.30"):
             self.put(index, "fw_api_version", "busy" if state == 0 else 6)
         if state == 0:
             self.put(index, "info/serial_number", "")
-            for kind in ("sram_ecc_uncorrected", "mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected"):
+            for kind in (
+                "sram_ecc_uncorrected",
+                "mem_ecc_uncorrected",
+                "mem_ecc_repairable_uncorrected",
+            ):
                 self.ecc(index, kind, 0)
         else:
             self.put(index, "info/serial_number", self.serial(index))
 
     def reorganise(self, index: int, version: str = "2.31.7.0") -> None:
-        """A driver that has the error counters somewhere else. Where, is made up here: the new places are not known."""
+        """A driver that has the error counters somewhere else. Where, is made up here: the new
+        places are not known.
+        """
         self.module("neuron", version)
-        (self.root / self.path(index, "stats/hardware")).rename(self.root / self.path(index, "stats/elsewhere"))
+        (self.root / self.path(index, "stats/hardware")).rename(
+            self.root / self.path(index, "stats/elsewhere")
+        )
 
     def unprobe(self, index: int) -> None:
         """The function is there, and the driver has no entry for it."""

@@ -1,5 +1,5 @@
 """
-agent/vitald/outputs/openapi.json, made from the types of the API:
+agent/vitald/server/openapi.json, made from the types of the API:
 
     python -m tests.openapi        writes it
 
@@ -26,7 +26,7 @@ from vitald.server.operations import OPERATIONS, Operation, Parameter, Problem
 
 Json = dict[str, object]
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "agent/vitald/outputs/openapi.json"
+DOCUMENT = Path(__file__).resolve().parent.parent / "agent/vitald/server/openapi.json"
 # As it was promised before there were names for all: tests/data/api-v1.json.
 _IN_PLACE = ("AskedDiagnostic", "Reading")
 _SCALARS = {

@@ -3,8 +3,8 @@ How much slower this machine is than a quiet one of two cores, measured once for
 
 Owns     the measure, and the time limits that are made with it.
 
-A test waits for a condition; how long it may take until then depends on the machine, and on how many tests run beside it. A
-limit is written for a quiet machine and passed through `patient`.
+A test waits for a condition; how long it may take until then depends on the machine, and on how
+many tests run beside it. A limit is written for a quiet machine and passed through `patient`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def slowness() -> float:
 
 
 def measure_slowness(workers: int) -> float:
-    """Measure, for this process and all that it starts. `workers` test at the same time, once they have begun."""
+    """Measure, for this process and all that it starts. `workers` test at the same time, once they
+    have begun.
+    """
     crowd = max(1.0, workers / (os.cpu_count() or 1))
     found = min(_MOST, max(1.0, _measure() / _QUIET_S) * crowd)
     os.environ[_VARIABLE] = f"{found:.2f}"
@@ -41,7 +43,9 @@ def measure_slowness(workers: int) -> float:
 
 
 def _measure() -> float:
-    """Seconds that an interpreter takes to start and import: processor, memory and disk together, as most tests need them."""
+    """Seconds that an interpreter takes to start and import: processor, memory and disk together,
+    as most tests need them.
+    """
     took = []
     for _ in range(5):
         begun = time.perf_counter()

@@ -41,8 +41,8 @@ mistake with its line.
 - A duration is written with its unit: `"500ms"`, `"30s"`, `"5m"`, `"24h"`, `"7d"`. Where a duration
   may be switched off, write `"off"`.
 - A size is written as `"512MiB"`.
-- Keys marked *yes* under *reload* take effect on `systemctl reload vitald` (SIGHUP). All others need
-  a restart.
+- Keys marked *yes* under *reload* take effect on `systemctl reload vitald` (SIGHUP). All others
+  need a restart.
 - A file with a mistake is refused. At a reload the daemon keeps its previous configuration.
 """
 

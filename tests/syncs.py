@@ -1,8 +1,9 @@
 """
 What a ledger's files are written and synced, seen from below SQLite.
 
-A library in front of libc's notes each write and each sync of them. A process that runs with it, `python -m tests.syncs FOLDER`, notes in
-the same file what it reads, stores and shows. So a test can tell what would be left after a power cut.
+A library in front of libc's notes each write and each sync of them. A process that runs with it,
+`python -m tests.syncs FOLDER`, notes in the same file what it reads, stores and shows. So a test
+can tell what would be left after a power cut.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vitald.board import Board
 from vitald.catalog import load
+from vitald.core.node_state import Board
+from vitald.core.pipeline import Pipeline
 from vitald.judge.engine import Judge
-from vitald.lane import Lane
 from vitald.ledger import Entry, Ledger
 from vitald.model import Batch, Component, ComponentKind, Event, Incident, Position, Transition
-from vitald.pipeline import Pipeline
+from vitald.worker_thread import Lane
 
 ROOT = Path(__file__).resolve().parent.parent
 EVENTS = 3  # that the pipeline is given
-POSITIONS = 1050  # noted one by one; after 1000 pages in its log SQLite moves them into the database
+POSITIONS = (
+    1050  # noted one by one; after 1000 pages in its log SQLite moves them into the database
+)
 
 _TRACE = 900  # the descriptor on which it is noted
 _BOOT = "boot-a"
@@ -70,9 +73,23 @@ def compiler() -> str | None:
 
 
 def trace(folder: Path) -> list[tuple[str, ...]]:
-    """What the process below did, line by line: `write FILE OFFSET`, `sync FILE`, and what it said of itself. Needs a compiler."""
+    """What the process below did, line by line: `write FILE OFFSET`, `sync FILE`, and what it said
+    of itself. Needs a compiler.
+    """
     shim, noted = folder / "syncs.so", folder / "trace"
-    flags = ["-shared", "-fPIC", "-Wall", "-Werror", f"-DTRACE={_TRACE}", "-x", "c", "-", "-o", str(shim), "-ldl"]
+    flags = [
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-Werror",
+        f"-DTRACE={_TRACE}",
+        "-x",
+        "c",
+        "-",
+        "-o",
+        str(shim),
+        "-ldl",
+    ]
     subprocess.run([str(compiler()), *flags], input=_SHIM, text=True, check=True, timeout=60)
     command = [sys.executable, "-m", "tests.syncs", str(folder)]
     preload = {**os.environ, "LD_PRELOAD": str(shim)}
@@ -144,7 +161,9 @@ async def _judge(folder: Path) -> None:
 
 
 def _note_many(folder: Path) -> None:
-    """One commit into a new ledger, then positions alone until its log has been emptied, and further."""
+    """One commit into a new ledger, then positions alone until its log has been emptied, and
+    further.
+    """
     ledger = Ledger(folder)
     ledger.open()
     _say("opened")

@@ -1,7 +1,7 @@
 """A folder that stands for /sys: what the kernel shows of machines that are not at hand.
 
-`Tree` writes files as the kernel's drivers lay them out; names and formats are the drivers'. Whole machines are put together by
-the tests that need them.
+`Tree` writes files as the kernel's drivers lay them out; names and formats are the drivers'. Whole
+machines are put together by the tests that need them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ import shutil
 from pathlib import Path
 
 AMAZON, NVIDIA, MELLANOX = 0x1D0F, 0x10DE, 0x15B3
-_CORRECTABLE = ["RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr", "CorrIntErr", "HeaderOF"]
+_CORRECTABLE = [
+    "RxErr",
+    "BadTLP",
+    "BadDLLP",
+    "Rollover",
+    "Timeout",
+    "NonFatalErr",
+    "CorrIntErr",
+    "HeaderOF",
+]
 _UNCORRECTABLE = [
     "Undefined",
     "DLP",
@@ -43,7 +52,9 @@ class Tree:
             (root / folder).mkdir(parents=True, exist_ok=True)
 
     def write(self, path: str | Path, content: object) -> Path:
-        """A whole file at once, as a reader of the kernel's would find it. Text gets its newline."""
+        """A whole file at once, as a reader of the kernel's would find it. Text gets its
+        newline.
+        """
         file = f"{self.root}/{path}"
         folder, _, name = file.rpartition("/")
         data = content if isinstance(content, bytes) else f"{content}\n".encode()
@@ -75,7 +86,9 @@ class Tree:
             file.unlink()
 
     def hang(self, path: str | Path) -> None:
-        """From now on a read of this file does not come back: it is a FIFO that nobody writes to."""
+        """From now on a read of this file does not come back: it is a FIFO that nobody
+        writes to.
+        """
         file = self.root / path
         file.unlink(missing_ok=True)
         os.mkfifo(file)
@@ -92,7 +105,15 @@ class Tree:
         self.link("class/dmi/id", "devices/virtual/dmi/id")
 
     def pci(
-        self, address: str, vendor: int, device: int, pci_class: int, driver: str = "", *, speed: str = "16.0 GT/s PCIe", width: int = 16
+        self,
+        address: str,
+        vendor: int,
+        device: int,
+        pci_class: int,
+        driver: str = "",
+        *,
+        speed: str = "16.0 GT/s PCIe",
+        width: int = 16,
     ) -> str:
         """A PCI function; its folder is returned."""
         folder = f"devices/pci{address[:7]}/{address}"
@@ -109,13 +130,19 @@ class Tree:
         }
         for name, value in plain.items():
             self.write(f"{folder}/{name}", value)
-        self.write(f"{folder}/config", (vendor.to_bytes(2, "little") + device.to_bytes(2, "little")).ljust(64, b"\0"))
+        self.write(
+            f"{folder}/config",
+            (vendor.to_bytes(2, "little") + device.to_bytes(2, "little")).ljust(64, b"\0"),
+        )
         for severity, names, total in (
             ("correctable", _CORRECTABLE, "COR"),
             ("nonfatal", _UNCORRECTABLE, "NONFATAL"),
             ("fatal", _UNCORRECTABLE, "FATAL"),
         ):
-            self.write(f"{folder}/aer_dev_{severity}", "\n".join([*(f"{name} 0" for name in names), f"TOTAL_ERR_{total} 0"]))
+            self.write(
+                f"{folder}/aer_dev_{severity}",
+                "\n".join([*(f"{name} 0" for name in names), f"TOTAL_ERR_{total} 0"]),
+            )
         self.link(f"bus/pci/devices/{address}", folder)
         if driver:
             (self.root / "bus/pci/drivers" / driver).mkdir(parents=True, exist_ok=True)

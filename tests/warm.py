@@ -1,13 +1,16 @@
 """
-Daemons from a process that has loaded their modules already: half of what a start costs is loading them, and the tests start hundreds.
+Daemons from a process that has loaded their modules already: half of what a start costs is loading
+them, and the tests start hundreds.
 
 Owns     the process that forks them, and the handle by which a test knows the one that it started.
 
-What is forked runs `vitald.cli.main` with its own words, environment, folder and outputs, as `python -m vitald` does: it reads its
-configuration and the catalogue, whose patterns are compiled already. Tests of how a process is started (test_service, test_packages)
-start one of their own, as everything outside the tests does.
+What is forked runs `vitald.cli.main` with its own words, environment, folder and outputs, as
+`python -m vitald` does: it reads its configuration and the catalogue, whose patterns are compiled
+already. Tests of how a process is started (test_service, test_packages) start one of their own, as
+everything outside the tests does.
 
-    python -m tests.warm FD    what a test process runs: forks for whom the socket FD connects it with, and ends with it
+    python -m tests.warm FD    what a test process runs: forks for whom the socket FD connects it
+    with, and ends with it
 """
 
 from __future__ import annotations
@@ -78,7 +81,9 @@ class Starter:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST)
         with its:
             command = [python, "-m", "tests.warm", str(its.fileno())]
-            self._server = subprocess.Popen(command, cwd=_ROOT, pass_fds=(its.fileno(),), stdin=subprocess.DEVNULL)
+            self._server = subprocess.Popen(
+                command, cwd=_ROOT, pass_fds=(its.fileno(),), stdin=subprocess.DEVNULL
+            )
         self._socket = own
         self._lock = threading.RLock()
         self._running: dict[int, Forked] = {}
@@ -112,7 +117,9 @@ class Starter:
             self._server.kill()
 
     def _hear(self) -> Forked | None:
-        """Takes a message in: that one has ended, or the one that was started, which is returned."""
+        """Takes a message in: that one has ended, or the one that was started, which is
+        returned.
+        """
         message = self._socket.recv(_MOST)
         if not message:
             raise RuntimeError(f"the process that forks daemons is gone: {self._server.wait()}")
@@ -124,10 +131,14 @@ class Starter:
 
 
 def serve(connection: socket.socket) -> list[str] | None:
-    """Fork whenever one is asked for. Returns in each child, with its words; in the parent when nobody asks any more."""
+    """Fork whenever one is asked for. Returns in each child, with its words; in the parent when
+    nobody asks any more.
+    """
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
-    former = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGCHLD, signal.SIGINT)}
+    former = {
+        number: signal.signal(number, lambda *_: None) for number in (signal.SIGCHLD, signal.SIGINT)
+    }
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     while True:
         readable = select.select([connection.fileno(), woken], [], [])[0]
@@ -161,7 +172,9 @@ def _tell_who_ended(connection: socket.socket) -> None:
             return
         if pid == 0:
             return
-        connection.send(json.dumps({"pid": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+        connection.send(
+            json.dumps({"pid": pid, "code": os.waitstatus_to_exitcode(status)}).encode()
+        )
 
 
 def _become(request: dict[str, object], output: int) -> list[str]:

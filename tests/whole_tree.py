@@ -1,7 +1,8 @@
-"""All sources that look at a node, as production builds them, over a folder that stands for the machine.
+"""All sources that look at a node, as production builds them, over a folder that stands for the
+machine.
 
-`Proc` is a /proc of our own. `Watching` drives every source by hand, and reads kernel records as from /dev/kmsg. Time is turned on by a
-`Clock`, so that minutes pass at once.
+`Proc` is a /proc of our own. `Watching` drives every source by hand, and reads kernel records as
+from /dev/kmsg. Time is turned on by a `Clock`, so that minutes pass at once.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from tests.network_tree import EFA, MLX5, NetworkTree
 from tests.neuron_tree import NeuronTree
 from tests.trees import Tree
 from vitald import config
-from vitald.lane import Lane
+from vitald.collectors.host.clock import Timex
+from vitald.collectors.host.collector import Host
+from vitald.collectors.polling import Polled
+from vitald.collectors.registry import Sources
 from vitald.model import Action, Event, Readings, SourceState, Trust
-from vitald.sources.assembly import Sources
-from vitald.sources.host.clock import Timex
-from vitald.sources.host.host import Host
-from vitald.sources.polled import Polled
+from vitald.worker_thread import Lane
 
 ROOT = "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro"
 
@@ -37,7 +38,10 @@ class Proc(Tree):
         self.root = root
         self.write("sys/kernel/random/boot_id", "5f1e1d4a-0000-4000-8000-000000000001")
         self.write("sys/kernel/osrelease", "6.8.0-1021-aws")
-        self.write("meminfo", "MemTotal: 2097152000 kB\nMemAvailable: 1048576000 kB\nHardwareCorrupted: 0 kB")
+        self.write(
+            "meminfo",
+            "MemTotal: 2097152000 kB\nMemAvailable: 1048576000 kB\nHardwareCorrupted: 0 kB",
+        )
         self.write("loadavg", "0.20 0.18 0.12 1/800 11206")
         self.write("1/stat", "1 (systemd) S 0 1 1 0 -1 4194560 0")
         self.write("1/mountinfo", ROOT)
@@ -49,7 +53,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead = 0.0
         for name, module in list(sys.modules.items()):
-            if name.startswith("vitald.sources.") and getattr(module, "time", None) is time:
+            if name.startswith("vitald.collectors.") and getattr(module, "time", None) is time:
                 monkeypatch.setattr(module, "time", self)
 
     def time(self) -> float:
@@ -65,21 +69,39 @@ class Clock:
 class Watching:
     """Every source of one run of the daemon. `after`: what was stored by the run before."""
 
-    def __init__(self, sysfs: Path, proc: Proc, clock: Clock, after: Watching | None = None, *, boot_id: str = "boot-1") -> None:
+    def __init__(
+        self,
+        sysfs: Path,
+        proc: Proc,
+        clock: Clock,
+        after: Watching | None = None,
+        *,
+        boot_id: str = "boot-1",
+    ) -> None:
         self._clock = clock
-        paths = config.Paths(sysfs=sysfs, procfs=proc.root, state=proc.root / "state", runtime=proc.root / "run")
+        paths = config.Paths(
+            sysfs=sysfs, procfs=proc.root, state=proc.root / "state", runtime=proc.root / "run"
+        )
         settings = config.Config(
             paths=paths,
-            kernel_log=config.KernelLog(source="file", path=proc.root / "kernel.log", userspace="ignore"),
+            kernel_log=config.KernelLog(
+                source="file", path=proc.root / "kernel.log", userspace="ignore"
+            ),
             nvml=config.Nvml(enabled=False),
             **{name: section(deadline_s=5.0) for name, section in _POLLED.items()},
-            host=config.Host(deadline_s=5.0, units=(), units_if_enabled=()),  # those of the tests' machine are none of the tree's
+            host=config.Host(
+                deadline_s=5.0, units=(), units_if_enabled=()
+            ),  # those of the tests' machine are none of the tree's
         )
         no_lane = cast("Lane", None)  # only what reads the real kernel log needs one
         self.node = Sources(settings, CATALOG, boot_id, no_lane, lambda: True)
-        stored = {name: one.position for name, one in after.looking.items()} if after is not None else {}
+        stored = (
+            {name: one.position for name, one in after.looking.items()} if after is not None else {}
+        )
         self.node.recall(stored.get, [])
-        self.looking: dict[str, Looking] = {one.name: Looking(_calm(one), stored.get(one.name)) for one in self.node.polled}
+        self.looking: dict[str, Looking] = {
+            one.name: Looking(_calm(one), stored.get(one.name)) for one in self.node.polled
+        }
         self.hanging: set[str] = set()  # devices whose reads do not come back
         self._records = 0
 
@@ -91,20 +113,31 @@ class Watching:
             one.__exit__()
 
     def rounds(self, *gaps: float, of: Collection[str] = ()) -> list[Event]:
-        """A look of every source, or of some, after each of these seconds. What was said, without who is who and what is over."""
+        """A look of every source, or of some, after each of these seconds. What was said, without
+        who is who and what is over.
+        """
         said: list[Event] = []
         for gap in gaps:
             self.settle()
             self._clock.ahead += gap
             for name in of or self.looking:
                 said += self.looking[name].look()
-        return [event for event in said if event.kind != "device" and event.fields.get("recovered") is not True]
+        return [
+            event
+            for event in said
+            if event.kind != "device" and event.fields.get("recovered") is not True
+        ]
 
     def settle(self, seconds: float = 10.0) -> None:
-        """Wait until no read is under way but those of `hanging`: to turn the clock on would make it late."""
+        """Wait until no read is under way but those of `hanging`: to turn the clock on would make
+        it late.
+        """
         end = time.monotonic() + seconds
         while busy := {
-            (name, key) for name, one in self.looking.items() for key in one.source._readers.under_way if key not in self.hanging
+            (name, key)
+            for name, one in self.looking.items()
+            for key in one.source._readers.under_way
+            if key not in self.hanging
         }:
             assert time.monotonic() < end, busy
             time.sleep(0.001)
@@ -127,7 +160,11 @@ class Watching:
                         usec=0,
                     )
                 )
-        return [event for event in said if CATALOG.rule(event.code).rule_on(event.fields).action is not Action.NONE]
+        return [
+            event
+            for event in said
+            if CATALOG.rule(event.code).rule_on(event.fields).action is not Action.NONE
+        ]
 
     @property
     def states(self) -> dict[str, tuple[SourceState, str]]:
@@ -136,7 +173,9 @@ class Watching:
     @property
     def well(self) -> bool:
         """Whether every source could look, or has nothing to look at."""
-        return all(state in (SourceState.OK, SourceState.ABSENT) for state, _ in self.states.values())
+        return all(
+            state in (SourceState.OK, SourceState.ABSENT) for state, _ in self.states.values()
+        )
 
     def readings(self, source: str, component: str) -> Readings:
         return self.looking[source].readings(component)
@@ -166,7 +205,8 @@ DRIVE = "nvme0"
 class WholeTree:
     """A machine that has something for every source: `sys` and `proc` below a folder of our own.
 
-    16 Trainium2, EFA, InfiniBand, a plain adapter, memory controllers and a drive. No such machine is sold.
+    16 Trainium2, EFA, InfiniBand, a plain adapter, memory controllers and a drive. No such machine
+    is sold.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -180,9 +220,16 @@ class WholeTree:
             self.network.mlx5(address, f"ib{number}")
         self.add_adapter()
         for controller in (0, 1):
-            for name in ("ce_noinfo_count", "ue_noinfo_count", "dimm0/dimm_ce_count", "dimm0/dimm_ue_count"):
+            for name in (
+                "ce_noinfo_count",
+                "ue_noinfo_count",
+                "dimm0/dimm_ce_count",
+                "dimm0/dimm_ue_count",
+            ):
                 self.neuron.write(f"{self.edac(controller)}/{name}", 0)
-            self.neuron.write(f"{self.edac(controller)}/dimm0/dimm_label", f"CPU{controller}_DIMM_A1")
+            self.neuron.write(
+                f"{self.edac(controller)}/dimm0/dimm_label", f"CPU{controller}_DIMM_A1"
+            )
             self.neuron.write(f"{self.edac(controller)}/dimm0/dimm_location", "channel 0 slot 0")
         who = {
             "model": "Amazon EC2 NVMe Instance Storage",
@@ -197,7 +244,9 @@ class WholeTree:
         self.neuron.link("dev/block/259:1", f"class/nvme/{DRIVE}/nvme0n1/nvme0n1p1")
 
     def add_adapter(self) -> None:
-        self.network.interface("enp193s0", self.network.pci(ADAPTER, 0x8086, 0x1593, 0x020000, "ice"))
+        self.network.interface(
+            "enp193s0", self.network.pci(ADAPTER, 0x8086, 0x1593, 0x020000, "ice")
+        )
 
     def edac(self, controller: int) -> str:
         return f"devices/system/edac/mc/mc{controller}"

@@ -1,7 +1,8 @@
 """
 The configuration file: one table of settings drives reading, checking and `config.example.toml`.
 
-Owns     every key, its default, and what a wrong one is told. All mistakes of a file are told at once, with their lines.
+Owns     every key, its default, and what a wrong one is told. All mistakes of a file are told at
+         once, with their lines.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vitald import catalog, toml
+from vitald import catalog, tomlfile
 from vitald.checking import (
     Unexpected,
     read_choice,
@@ -29,11 +30,17 @@ from vitald.checking import (
 DEFAULT_PATH = Path("/etc/vitald/config.toml")
 _LEAST_S = 0.1
 _LEAST_RUN_S = 60.0
-USERSPACE = ("unconfirmed", "confirmed", "ignore")  # what records that a process wrote are taken for
+USERSPACE = (
+    "unconfirmed",
+    "confirmed",
+    "ignore",
+)  # what records that a process wrote are taken for
 
 
 class ConfigError(Exception):
-    """The file is wrong: exit code 78 (EX_CONFIG). `errors` holds every mistake, each with file, line and key."""
+    """The file is wrong: exit code 78 (EX_CONFIG). `errors` holds every mistake, each with file,
+    line and key.
+    """
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("\n".join(errors))
@@ -51,17 +58,22 @@ def _given(name: str) -> Path | None:
 
 
 def default_runtime() -> Path:
-    """What systemd gives (`RuntimeDirectory=`), else `/run/vitald`; for a user, a folder in `$XDG_RUNTIME_DIR`."""
+    """What systemd gives (`RuntimeDirectory=`), else `/run/vitald`; for a user, a folder in
+    `$XDG_RUNTIME_DIR`.
+    """
     if (given := _given("RUNTIME_DIRECTORY")) is not None:
         return given
     if is_root():
         return Path("/run/vitald")
     base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(base) / "vitald" if base else Path(f"/tmp/vitald-{os.geteuid()}")  # noqa: S108 - created 0700, owner checked by the socket
+    # Below /tmp it is created 0700, and the socket checks its owner.
+    return Path(base) / "vitald" if base else Path(f"/tmp/vitald-{os.geteuid()}")  # noqa: S108
 
 
 def default_state() -> Path:
-    """What systemd gives (`StateDirectory=`), else `/var/lib/vitald`; for a user, a folder in `$XDG_STATE_HOME`."""
+    """What systemd gives (`StateDirectory=`), else `/var/lib/vitald`; for a user, a folder in
+    `$XDG_STATE_HOME`.
+    """
     if (given := _given("STATE_DIRECTORY")) is not None:
         return given
     if is_root():
@@ -69,7 +81,8 @@ def default_state() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "vitald"
 
 
-# How a value of a setting is read: from what TOML gives to what the code uses. Each raises ValueError.
+# How a value of a setting is read: from what TOML gives to what the code uses. Each raises
+# ValueError.
 
 
 _flag = read_flag
@@ -95,7 +108,7 @@ def one_of(*words: str) -> Callable[[object], str]:
 
 def _period(value: object) -> float:
     """Seconds; 0 for "off"."""
-    return 0.0 if value == "off" else toml.duration(value)
+    return 0.0 if value == "off" else tomlfile.duration(value)
 
 
 def _level(value: object) -> int:
@@ -124,7 +137,12 @@ def _link_rates(value: object) -> Mapping[str, float]:
 def _programs(value: object) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [value]
     for item in values:
-        if not isinstance(item, str) or not item.startswith("/") or item.endswith("/") or "//" in item:
+        if (
+            not isinstance(item, str)
+            or not item.startswith("/")
+            or item.endswith("/")
+            or "//" in item
+        ):
             raise Unexpected("a list of absolute paths of programs", item)
     return tuple(values)
 
@@ -163,7 +181,9 @@ def _listen(value: object) -> Listen | None:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """By what something is done: a word that we know, or a program with its arguments, which no shell reads."""
+    """By what something is done: a word that we know, or a program with its arguments, which no
+    shell reads.
+    """
 
     word: str = ""
     argv: tuple[str, ...] = ()
@@ -183,7 +203,11 @@ def _means(value: object) -> Means:
 
 def _program(value: object) -> Means:
     argv = value if isinstance(value, list) else []
-    if not argv or not argv[0] or not all(isinstance(part, str) and "\0" not in part for part in argv):
+    if (
+        not argv
+        or not argv[0]
+        or not all(isinstance(part, str) and "\0" not in part for part in argv)
+    ):
         expected = 'a list of a program and its arguments, such as ["systemctl", "reboot"]'
         raise Unexpected(expected, value)
     if "/" in argv[0] and not argv[0].startswith("/"):
@@ -213,10 +237,16 @@ class Setting:
 V = TypeVar("V")
 
 
-def setting(default: V | Callable[[], V], read: Callable[[object], V], help_: str, *, reload: bool = False) -> V:
+def setting(
+    default: V | Callable[[], V], read: Callable[[object], V], help_: str, *, reload: bool = False
+) -> V:
     """A field: default, reader, one line of help, and whether SIGHUP changes it."""
     metadata = {"setting": Setting(read, help_, reload)}
-    made: V = field(default_factory=default, metadata=metadata) if callable(default) else field(default=default, metadata=metadata)
+    made: V = (
+        field(default_factory=default, metadata=metadata)
+        if callable(default)
+        else field(default=default, metadata=metadata)
+    )
     return made
 
 
@@ -226,27 +256,39 @@ class Paths:
 
     sysfs: Path = setting(Path("/sys"), _path, "Root of sysfs.")
     procfs: Path = setting(Path("/proc"), _path, "Root of procfs.")
-    fstab: Path = setting(Path("/etc/fstab"), _path, "The node's fstab: the node needs the local disks in it.")
+    fstab: Path = setting(
+        Path("/etc/fstab"), _path, "The node's fstab: the node needs the local disks in it."
+    )
     state: Path = setting(default_state, _path, "Folder of the ledger. Must survive a reboot.")
-    runtime: Path = setting(default_runtime, _path, "Folder of the socket. Need not survive a reboot.")
+    runtime: Path = setting(
+        default_runtime, _path, "Folder of the socket. Need not survive a reboot."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLog:
     """The kernel log."""
 
-    source: str = setting("kmsg", one_of("kmsg", "file"), '"kmsg" reads /dev/kmsg; "file" follows a text file that holds the kernel log.')
-    path: Path = setting(Path("/dev/kmsg"), _path, 'What to read: /dev/kmsg, or with source = "file" the file.')
+    source: str = setting(
+        "kmsg",
+        one_of("kmsg", "file"),
+        '"kmsg" reads /dev/kmsg; "file" follows a text file that holds the kernel log.',
+    )
+    path: Path = setting(
+        Path("/dev/kmsg"), _path, 'What to read: /dev/kmsg, or with source = "file" the file.'
+    )
     journal: str = setting(
         "system",
         _journal,
-        'Where to read at a start what the ring no longer holds: "system", a folder of journal files, or "off".',
+        'Where to read at a start what the ring no longer holds: "system", a folder of journal'
+        ' files, or "off".',
     )
     userspace: str = setting(
         "unconfirmed",
         one_of(*USERSPACE),
-        'Records that a process wrote to /dev/kmsg, which takes root: "unconfirmed" judges them, and nobody repairs the node for them; '
-        '"confirmed" takes them for confirmed faults, to test the whole chain; "ignore" only shows them.',
+        'Records that a process wrote to /dev/kmsg, which takes root: "unconfirmed" judges them,'
+        ' and nobody repairs the node for them; "confirmed" takes them for confirmed faults, to'
+        ' test the whole chain; "ignore" only shows them.',
         reload=True,
     )
 
@@ -257,30 +299,58 @@ class Nvml:
 
     enabled: bool = setting(True, _flag, "Ask NVML where PCI shows NVIDIA GPUs.")
     expected_gpus: int = setting(
-        0, _count, "How many GPUs this node should have. 0: as its known instance type has, and as many as were here before."
+        0,
+        _count,
+        "How many GPUs this node should have. 0: as its known instance type has, and as many as"
+        " were here before.",
     )
     fast_s: float = setting(
-        toml.duration("10s"), toml.duration, "How often to read temperatures, clocks, power and the driver's advice of all GPUs."
+        tomlfile.duration("10s"),
+        tomlfile.duration,
+        "How often to read temperatures, clocks, power and the driver's advice of all GPUs.",
     )
-    slow_s: float = setting(toml.duration("60s"), toml.duration, "How often to read memory errors, links and PCIe of each GPU, in turns.")
-    inventory_s: float = setting(toml.duration("10m"), toml.duration, "How often to read identity, modes and limits, and to look at PCI.")
+    slow_s: float = setting(
+        tomlfile.duration("60s"),
+        tomlfile.duration,
+        "How often to read memory errors, links and PCIe of each GPU, in turns.",
+    )
+    inventory_s: float = setting(
+        tomlfile.duration("10m"),
+        tomlfile.duration,
+        "How often to read identity, modes and limits, and to look at PCI.",
+    )
     deadline_s: float = setting(
-        toml.duration("10s"), toml.duration, "A look that takes longer hangs: said as a finding, with call and GPU."
+        tomlfile.duration("10s"),
+        tomlfile.duration,
+        "A look that takes longer hangs: said as a finding, with call and GPU.",
     )
     give_up_s: float = setting(
-        toml.duration("60s"), toml.duration, "After this the process that hangs is ended. The driver's own timeouts last up to 45 s."
+        tomlfile.duration("60s"),
+        tomlfile.duration,
+        "After this the process that hangs is ended. The driver's own timeouts last up to 45 s.",
     )
-    library: Path | None = setting(None, _path, "Another libnvidia-ml.so.1 than the driver's own: the simulated one.")
+    library: Path | None = setting(
+        None, _path, "Another libnvidia-ml.so.1 than the driver's own: the simulated one."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neuron:
     """AWS Trainium and Inferentia, read from the driver's sysfs tree."""
 
-    enabled: bool = setting(True, _flag, "Look at Neuron devices where PCI or the driver shows any.")
-    every_s: float = setting(toml.duration("30s"), toml.duration, "How often to read counters and states of each device.")
+    enabled: bool = setting(
+        True, _flag, "Look at Neuron devices where PCI or the driver shows any."
+    )
+    every_s: float = setting(
+        tomlfile.duration("30s"),
+        tomlfile.duration,
+        "How often to read counters and states of each device.",
+    )
     deadline_s: float = setting(
-        toml.duration("10s"), toml.duration, "A look at one device that takes longer hangs: said as a finding, and the device is unknown."
+        tomlfile.duration("10s"),
+        tomlfile.duration,
+        "A look at one device that takes longer hangs: said as a finding, and the device is"
+        " unknown.",
     )
 
 
@@ -288,29 +358,54 @@ class Neuron:
 class Network:
     """EFA, InfiniBand and RoCE adapters, and the links of network interfaces."""
 
-    enabled: bool = setting(True, _flag, "Look at RDMA devices and network interfaces that sit on PCI.")
-    every_s: float = setting(toml.duration("30s"), toml.duration, "How often to read states and counters of each adapter.")
+    enabled: bool = setting(
+        True, _flag, "Look at RDMA devices and network interfaces that sit on PCI."
+    )
+    every_s: float = setting(
+        tomlfile.duration("30s"),
+        tomlfile.duration,
+        "How often to read states and counters of each adapter.",
+    )
     deadline_s: float = setting(
-        toml.duration("20s"), toml.duration, "A look at one adapter that takes longer hangs. EFA's driver waits up to 30 s for its device."
+        tomlfile.duration("20s"),
+        tomlfile.duration,
+        "A look at one adapter that takes longer hangs. EFA's driver waits up to 30 s for its"
+        " device.",
     )
     exclude: tuple[str, ...] = setting(
-        (), _names, 'Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * stands for anything ("mlx5_bond_*").'
+        (),
+        _names,
+        "Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * stands for"
+        ' anything ("mlx5_bond_*").',
     )
     port_down_replace_after_s: float = setting(
-        toml.duration("24h"),
+        tomlfile.duration("24h"),
         _period,
-        "A port that was observed down for so long, while others of the node are up, asks for a replacement. off: a person decides.",
+        "A port that was observed down for so long, while others of the node are up, asks for a"
+        " replacement. off: a person decides.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pci:
-    """PCI functions: accelerators, switches, network adapters; what comes and goes is heard from the kernel at once."""
+    """PCI functions: accelerators, switches, network adapters; what comes and goes is heard from
+    the kernel at once.
+    """
 
-    enabled: bool = setting(True, _flag, "Look at links, error counters and drivers of PCI functions.")
-    every_s: float = setting(toml.duration("60s"), toml.duration, "How often to read links and error counters.")
-    deadline_s: float = setting(toml.duration("10s"), toml.duration, "A look at one function that takes longer hangs.")
-    exclude: tuple[str, ...] = setting((), _names, 'PCI addresses to leave alone; * stands for anything ("0000:c4:*").')
+    enabled: bool = setting(
+        True, _flag, "Look at links, error counters and drivers of PCI functions."
+    )
+    every_s: float = setting(
+        tomlfile.duration("60s"), tomlfile.duration, "How often to read links and error counters."
+    )
+    deadline_s: float = setting(
+        tomlfile.duration("10s"),
+        tomlfile.duration,
+        "A look at one function that takes longer hangs.",
+    )
+    exclude: tuple[str, ...] = setting(
+        (), _names, 'PCI addresses to leave alone; * stands for anything ("0000:c4:*").'
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,15 +413,21 @@ class Host:
     """Memory, processors, disks, file systems, clock and services of the node."""
 
     enabled: bool = setting(True, _flag, "Look at the host.")
-    every_s: float = setting(toml.duration("60s"), toml.duration, "How often to look.")
-    deadline_s: float = setting(toml.duration("10s"), toml.duration, "A look at one part that takes longer hangs.")
+    every_s: float = setting(tomlfile.duration("60s"), tomlfile.duration, "How often to look.")
+    deadline_s: float = setting(
+        tomlfile.duration("10s"), tomlfile.duration, "A look at one part that takes longer hangs."
+    )
     mounts: tuple[str, ...] = setting(
         ("/", "/var/log"),
         _names,
-        "File systems to watch for space, inodes and being read-only, beside that of the state folder.",
+        "File systems to watch for space, inodes and being read-only, beside that of the state"
+        " folder.",
     )
     units: tuple[str, ...] = setting(
-        (), _names, 'systemd units that must be running here, such as "kubelet.service", "slurmd.service", "nvidia-fabricmanager.service".'
+        (),
+        _names,
+        'systemd units that must be running here, such as "kubelet.service", "slurmd.service",'
+        ' "nvidia-fabricmanager.service".',
     )
     units_if_enabled: tuple[str, ...] = setting(
         ("nvidia-fabricmanager.service", "nvlsm.service", "nvidia-imex.service"),
@@ -337,7 +438,9 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """What this node should have. 0 or empty: not said; counts then follow the instance type, or what was seen at earlier boots."""
+    """What this node should have. 0 or empty: not said; counts then follow the instance type, or
+    what was seen at earlier boots.
+    """
 
     neuron: int = setting(0, _count, "Neuron devices.")
     efa: int = setting(0, _count, "EFA adapters.")
@@ -346,10 +449,18 @@ class Expect:
     link_rate: Mapping[str, float] = setting(
         dict,
         _link_rates,
-        "Gb/s at which ports in use must run, by names of RDMA devices, interfaces or PCI addresses; the first match counts.",
+        "Gb/s at which ports in use must run, by names of RDMA devices, interfaces or PCI"
+        " addresses; the first match counts.",
     )
-    boots: int = setting(3, _count, "What was the same at so many healthy boots is expected from then on. 0: nothing is learned.")
-    gpu_driver: tuple[str, ...] = setting((), _names, "Versions of the NVIDIA driver that this node may run.")
+    boots: int = setting(
+        3,
+        _count,
+        "What was the same at so many healthy boots is expected from then on. 0: nothing is"
+        " learned.",
+    )
+    gpu_driver: tuple[str, ...] = setting(
+        (), _names, "Versions of the NVIDIA driver that this node may run."
+    )
     vbios: tuple[str, ...] = setting((), _names, "VBIOS versions that its GPUs may have.")
     neuron_driver: tuple[str, ...] = setting((), _names, "Versions of the Neuron driver.")
     efa_driver: tuple[str, ...] = setting((), _names, "Versions of the EFA driver.")
@@ -360,13 +471,31 @@ class Expect:
 class Diagnostics:
     """Diagnostics: programs that test the hardware."""
 
-    enabled: bool = setting(True, _flag, "Run them on their schedule, and where a finding asks for one. false: on request only.")
-    idle_s: float = setting(toml.duration("5m"), toml.duration, "What needs idle devices waits until nobody has used them for so long.")
-    ignore_processes: tuple[str, ...] = setting(
-        (), _programs, "More programs, by their absolute paths, that may have devices open and are no work. Their files must be root's."
+    enabled: bool = setting(
+        True,
+        _flag,
+        "Run them on their schedule, and where a finding asks for one. false: on request only.",
     )
-    keep_s: float = setting(toml.duration("30d"), toml.duration, "What a program printed is kept for so long.", reload=True)
-    deep_log: Path | None = setting(None, _path, "A file that gets lines as HyperPod's deep health checks write them.")
+    idle_s: float = setting(
+        tomlfile.duration("5m"),
+        tomlfile.duration,
+        "What needs idle devices waits until nobody has used them for so long.",
+    )
+    ignore_processes: tuple[str, ...] = setting(
+        (),
+        _programs,
+        "More programs, by their absolute paths, that may have devices open and are no work. Their"
+        " files must be root's.",
+    )
+    keep_s: float = setting(
+        tomlfile.duration("30d"),
+        tomlfile.duration,
+        "What a program printed is kept for so long.",
+        reload=True,
+    )
+    deep_log: Path | None = setting(
+        None, _path, "A file that gets lines as HyperPod's deep health checks write them."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,120 +505,210 @@ class Dcgm:
     enabled: bool = setting(True, _flag, "Run it where dcgmi is installed and GPUs are here.")
     program: str = setting("dcgmi", _text, "Its name, or its path.")
     level_1_s: float = setting(
-        toml.duration("1h"), _period, 'How often to run level 1: seconds, beside any work. Also soon after each boot. Or "off".'
+        tomlfile.duration("1h"),
+        _period,
+        'How often to run level 1: seconds, beside any work. Also soon after each boot. Or "off".',
     )
-    level_2_s: float = setting(toml.duration("24h"), _period, 'How often to run level 2: minutes, when nobody uses the GPUs. Or "off".')
+    level_2_s: float = setting(
+        tomlfile.duration("24h"),
+        _period,
+        'How often to run level 2: minutes, when nobody uses the GPUs. Or "off".',
+    )
     most: int = setting(
         2,
         _level,
-        "Highest level that is run without a person. 3 takes up to half an hour and 4 up to two hours, at full power, on a node without work.",
+        "Highest level that is run without a person. 3 takes up to half an hour and 4 up to two"
+        " hours, at full power, on a node without work.",
     )
-    deadline_1_s: float = setting(toml.duration("5m"), toml.duration, "A level 1 run that takes longer is ended.")
-    deadline_2_s: float = setting(toml.duration("30m"), toml.duration, "The same of level 2.")
-    deadline_3_s: float = setting(toml.duration("60m"), toml.duration, "The same of level 3.")
-    deadline_4_s: float = setting(toml.duration("180m"), toml.duration, "The same of level 4.")
+    deadline_1_s: float = setting(
+        tomlfile.duration("5m"), tomlfile.duration, "A level 1 run that takes longer is ended."
+    )
+    deadline_2_s: float = setting(
+        tomlfile.duration("30m"), tomlfile.duration, "The same of level 2."
+    )
+    deadline_3_s: float = setting(
+        tomlfile.duration("60m"), tomlfile.duration, "The same of level 3."
+    )
+    deadline_4_s: float = setting(
+        tomlfile.duration("180m"), tomlfile.duration, "The same of level 4."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmHealth:
     """DCGM's background watches (dcgmi health), where the host engine runs."""
 
-    enabled: bool = setting(True, _flag, "Ask for them where dcgmi is installed and the host engine runs.")
-    every_s: float = setting(toml.duration("10m"), _period, 'How often, or "off".')
-    deadline_s: float = setting(toml.duration("60s"), toml.duration, "An answer that takes longer is a sign of trouble itself.")
+    enabled: bool = setting(
+        True, _flag, "Ask for them where dcgmi is installed and the host engine runs."
+    )
+    every_s: float = setting(tomlfile.duration("10m"), _period, 'How often, or "off".')
+    deadline_s: float = setting(
+        tomlfile.duration("60s"),
+        tomlfile.duration,
+        "An answer that takes longer is a sign of trouble itself.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfaLoopback:
     """Each EFA adapter sends to itself, where fi_pingpong is installed."""
 
-    every_s: float = setting(0.0, _period, 'How often, when nobody uses the node. "off": on request only.')
-    deadline_s: float = setting(toml.duration("2m"), toml.duration, "For each adapter.")
-    least_gbps: float = setting(0.0, _figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported.")
-    most_latency_us: float = setting(0.0, _figure, "Latency above this is a finding, in microseconds. 0: it is only reported.")
+    every_s: float = setting(
+        0.0, _period, 'How often, when nobody uses the node. "off": on request only.'
+    )
+    deadline_s: float = setting(tomlfile.duration("2m"), tomlfile.duration, "For each adapter.")
+    least_gbps: float = setting(
+        0.0, _figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported."
+    )
+    most_latency_us: float = setting(
+        0.0, _figure, "Latency above this is a finding, in microseconds. 0: it is only reported."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nccom:
     """An all-reduce over the Neuron cores of this node, where nccom-test is installed."""
 
-    every_s: float = setting(0.0, _period, 'How often, when nobody uses the node. "off": on request only.')
-    deadline_s: float = setting(toml.duration("10m"), toml.duration, "A run that takes longer is ended.")
-    least_gbytes: float = setting(0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported.")
+    every_s: float = setting(
+        0.0, _period, 'How often, when nobody uses the node. "off": on request only.'
+    )
+    deadline_s: float = setting(
+        tomlfile.duration("10m"), tomlfile.duration, "A run that takes longer is ended."
+    )
+    least_gbytes: float = setting(
+        0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nccl:
     """An all-reduce over the GPUs of this node, where all_reduce_perf (nccl-tests) is installed."""
 
-    every_s: float = setting(0.0, _period, 'How often, when nobody uses the node. "off": on request only.')
-    deadline_s: float = setting(toml.duration("10m"), toml.duration, "A run that takes longer is ended.")
+    every_s: float = setting(
+        0.0, _period, 'How often, when nobody uses the node. "off": on request only.'
+    )
+    deadline_s: float = setting(
+        tomlfile.duration("10m"), tomlfile.duration, "A run that takes longer is ended."
+    )
     program: str = setting("all_reduce_perf", _text, "Its name, or its path.")
-    least_gbytes: float = setting(0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported.")
+    least_gbytes: float = setting(
+        0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slurm:
-    """What the scripts of packaging/slurm do. They read this file themselves: a change needs no restart."""
+    """What the scripts of packaging/slurm do. They read this file themselves: a change needs no
+    restart.
+    """
 
-    unknown: str = setting("allow", one_of("allow", "refuse"), "Jobs on a node of which nothing is known, such as while vitald is stopped.")
-    level_1_age_s: float = setting(
-        0.0, _period, 'The prolog runs a level 1 diagnostic first if the last one is older than this, and time allows. "off": never.'
+    unknown: str = setting(
+        "allow",
+        one_of("allow", "refuse"),
+        "Jobs on a node of which nothing is known, such as while vitald is stopped.",
     )
-    budget_s: float = setting(toml.duration("2s"), toml.duration, "The prolog takes no longer than this.")
-    level_2_after_failure: bool = setting(True, _flag, "The epilog asks for a level 2 diagnostic after a job that failed or left findings.")
-    reason: str = setting("vitald", _text, "How the reasons of nodes that we drain begin: only those are ever resumed by us.")
+    level_1_age_s: float = setting(
+        0.0,
+        _period,
+        "The prolog runs a level 1 diagnostic first if the last one is older than this, and time"
+        ' allows. "off": never.',
+    )
+    budget_s: float = setting(
+        tomlfile.duration("2s"), tomlfile.duration, "The prolog takes no longer than this."
+    )
+    level_2_after_failure: bool = setting(
+        True,
+        _flag,
+        "The epilog asks for a level 2 diagnostic after a job that failed or left findings.",
+    )
+    reason: str = setting(
+        "vitald",
+        _text,
+        "How the reasons of nodes that we drain begin: only those are ever resumed by us.",
+    )
     hyperpod: bool = setting(
-        False, _flag, "Give nodes the state and reason that SageMaker HyperPod acts on: fail, Action:Reboot or Action:Replace."
+        False,
+        _flag,
+        "Give nodes the state and reason that SageMaker HyperPod acts on: fail, Action:Reboot or"
+        " Action:Replace.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Whether this node is rebooted, or marked for replacement, without a person. The daemon only asks; vitald-recover.service, as root, decides and acts."""
+    """Whether this node is rebooted, or marked for replacement, without a person. The daemon only
+    asks; vitald-recover.service, as root, decides and acts.
+    """
 
     mode: str = setting(
         "none",
         one_of("none", "automatic"),
-        '"none": say what is needed, and leave it to others. "automatic": have it done. Enable vitald-recover.path, too.',
+        '"none": say what is needed, and leave it to others. "automatic": have it done. Enable'
+        " vitald-recover.path, too.",
         reload=True,
     )
     after_s: float = setting(
-        toml.duration("2m"),
-        toml.duration,
-        "A finding must have been open for so long: a fault brings others with it, and the strongest decides; a person may step in.",
+        tomlfile.duration("2m"),
+        tomlfile.duration,
+        "A finding must have been open for so long: a fault brings others with it, and the"
+        " strongest decides; a person may step in.",
         reload=True,
     )
     drain: Means = setting(
         Means(word="none"),
         _means,
-        'How new work is kept away before anything is done: "none", "slurm", "kubernetes", or a program (exit 0: nothing runs here any more, 75: something still does).',
+        'How new work is kept away before anything is done: "none", "slurm", "kubernetes", or a'
+        " program (exit 0: nothing runs here any more, 75: something still does).",
         reload=True,
     )
     replace: Means = setting(
         Means(word="none"),
         _means,
-        'Who is told that the node must be replaced: "none", "slurm" (the reason), "kubernetes" (the label), or a program.',
+        'Who is told that the node must be replaced: "none", "slurm" (the reason), "kubernetes"'
+        " (the label), or a program.",
         reload=True,
     )
-    reboot: Means = setting(Means(argv=("systemctl", "reboot")), _program, "How the node is rebooted.", reload=True)
+    reboot: Means = setting(
+        Means(argv=("systemctl", "reboot")), _program, "How the node is rebooted.", reload=True
+    )
     reboots_per_day: int = setting(
-        1, _count, "No more reboots than this in a day, whatever the cause. For one cause there is never more than one.", reload=True
+        1,
+        _count,
+        "No more reboots than this in a day, whatever the cause. For one cause there is never more"
+        " than one.",
+        reload=True,
     )
-    replacements_per_day: int = setting(1, _count, "How often a day the node may be marked for replacement.", reload=True)
+    replacements_per_day: int = setting(
+        1, _count, "How often a day the node may be marked for replacement.", reload=True
+    )
     deadline_s: float = setting(
-        toml.duration("60s"), toml.duration, "A program of those above that takes longer is ended, and has failed.", reload=True
+        tomlfile.duration("60s"),
+        tomlfile.duration,
+        "A program of those above that takes longer is ended, and has failed.",
+        reload=True,
     )
-    kill_switch: Path = setting(Path("/etc/vitald/no-recovery"), _path, "While there is a file of this name, nothing is done.", reload=True)
-    maintenance: Path = setting(Path("/run/vitald-maintenance"), _path, "The same; gone with the next boot.", reload=True)
+    kill_switch: Path = setting(
+        Path("/etc/vitald/no-recovery"),
+        _path,
+        "While there is a file of this name, nothing is done.",
+        reload=True,
+    )
+    maintenance: Path = setting(
+        Path("/run/vitald-maintenance"), _path, "The same; gone with the next boot.", reload=True
+    )
     state: Path = setting(
         Path("/var/lib/vitald-recover"),
         _path,
-        "Folder of what was done and decided. Only root may write it, and it must survive a reboot.",
+        "Folder of what was done and decided. Only root may write it, and it must survive a"
+        " reboot.",
         reload=True,
     )
     node: str = setting(
-        "", _node_name, "What Slurm or Kubernetes calls this node. Default: the host name; without its domain for Slurm.", reload=True
+        "",
+        _node_name,
+        "What Slurm or Kubernetes calls this node. Default: the host name; without its domain for"
+        " Slurm.",
+        reload=True,
     )
     kubeconfig: Path = setting(
         Path("/etc/kubernetes/kubelet.conf"),
@@ -500,7 +719,8 @@ class Recovery:
     label: str = setting(
         "vitald/action=replace",
         _label,
-        'The label of a node that must be replaced. On HyperPod: "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement".',
+        "The label of a node that must be replaced. On HyperPod:"
+        ' "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement".',
         reload=True,
     )
 
@@ -510,14 +730,18 @@ class Socket:
     """The Unix socket that people, schedulers and the command line ask."""
 
     path: Path | None = setting(None, _path, "Default: vitald.sock in the runtime folder.")
-    group: str | None = setting(None, _text, "Group that may read over the socket. Default: the daemon's own group.")
+    group: str | None = setting(
+        None, _text, "Group that may read over the socket. Default: the daemon's own group."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """The Prometheus endpoint."""
 
-    listen: Listen | None = setting(Listen("127.0.0.1", 9820), _listen, 'Address and port, or "off".')
+    listen: Listen | None = setting(
+        Listen("127.0.0.1", 9820), _listen, 'Address and port, or "off".'
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -527,11 +751,16 @@ class CatalogSettings:
     profile: str = setting(
         "nvidia",
         one_of(*catalog.PROFILES),
-        '"nvidia": NVIDIA\'s published advice. "hyperpod": what SageMaker HyperPod\'s agent was seen to do.',
+        '"nvidia": NVIDIA\'s published advice. "hyperpod": what SageMaker HyperPod\'s agent was'
+        " seen to do.",
         reload=True,
     )
     overrides: Mapping[str, object] = setting(
-        dict, _table, 'Change or add entries of the catalogue, key by key; or as tables, [catalog.overrides."xid/63"].', reload=True
+        dict,
+        _table,
+        "Change or add entries of the catalogue, key by key; or as tables,"
+        ' [catalog.overrides."xid/63"].',
+        reload=True,
     )
 
 
@@ -540,7 +769,10 @@ class Policy:
     """What this site does by itself."""
 
     device_reset: bool = setting(
-        False, _flag, "The site resets devices itself, so a reset alone does not raise rebootRequired.", reload=True
+        False,
+        _flag,
+        "The site resets devices itself, so a reset alone does not raise rebootRequired.",
+        reload=True,
     )
 
 
@@ -548,16 +780,33 @@ class Policy:
 class LedgerSettings:
     """What is remembered, and for how long. Open findings are kept in any case."""
 
-    keep_s: float = setting(toml.duration("90d"), toml.duration, 'Events older than this are dropped ("90d").', reload=True)
-    most_bytes: int = setting(toml.size("512MiB"), toml.size, 'Above this size the oldest events are dropped ("512MiB").', reload=True)
+    keep_s: float = setting(
+        tomlfile.duration("90d"),
+        tomlfile.duration,
+        'Events older than this are dropped ("90d").',
+        reload=True,
+    )
+    most_bytes: int = setting(
+        tomlfile.size("512MiB"),
+        tomlfile.size,
+        'Above this size the oldest events are dropped ("512MiB").',
+        reload=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     """The daemon's own log, on standard error."""
 
-    level: str = setting("info", one_of("debug", "info", "warning", "error"), "debug, info, warning or error.", reload=True)
-    format: str = setting("auto", one_of("auto", "json", "text"), '"auto": text on a terminal, JSON otherwise.')
+    level: str = setting(
+        "info",
+        one_of("debug", "info", "warning", "error"),
+        "debug, info, warning or error.",
+        reload=True,
+    )
+    format: str = setting(
+        "auto", one_of("auto", "json", "text"), '"auto": text on a terminal, JSON otherwise.'
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -620,7 +869,8 @@ SECTIONS: dict[str, type] = {
     "log": Log,
 }
 POLLED = ("neuron", "network", "pci", "host")  # sections with a cadence of their own
-# The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left out in any case.
+# The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left
+# out in any case.
 _FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
 
 
@@ -631,11 +881,14 @@ class Moved:
     since: str  # the version of vitald
     now: tuple[str, str] | None
     why: str = ""
-    reads: Callable[[object], object] | None = None  # the value under the new name; raises ValueError
+    reads: Callable[[object], object] | None = (
+        None  # the value under the new name; raises ValueError
+    )
 
 
-# Keys that older files have, and we no longer. They are taken, with a note: an upgrade that stopped at a key which was right the day
-# before would leave a whole fleet without its daemon. A word that never was a key is refused as ever.
+# Keys that older files have, and we no longer. They are taken, with a note: an upgrade that stopped
+# at a key which was right the day before would leave a whole fleet without its daemon. A word that
+# never was a key is refused as ever.
 MOVED: dict[tuple[str, str], Moved] = {
     ("kernel_log", "accept_userspace"): Moved(
         "0.1",
@@ -648,19 +901,31 @@ MOVED: dict[tuple[str, str], Moved] = {
 
 def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
     """Key in the file -> (attribute, setting)."""
-    names = {f.name: _FILE_NAMES.get((section, f.name), f.name.removesuffix("_s")) for f in fields(SECTIONS[section])}
+    names = {
+        f.name: _FILE_NAMES.get((section, f.name), f.name.removesuffix("_s"))
+        for f in fields(SECTIONS[section])
+    }
     return {names[f.name]: (f.name, f.metadata["setting"]) for f in fields(SECTIONS[section])}
 
 
 def example() -> str:
     """`config.example.toml`: every key, its default, a line on what it does."""
-    lines = ["# vitald: every key with its default. Check a file of yours with: vitald config check FILE", ""]
+    lines = [
+        (
+            "# vitald: every key with its default. Check a file of yours with: vitald config check"
+            " FILE"
+        ),
+        "",
+    ]
     for section, class_ in SECTIONS.items():
         keys = settings_of(section)
-        lines += [f"# {class_.__doc__}", f"[{section}]"]
+        lines += [f"# {' '.join(str(class_.__doc__).split())}", f"[{section}]"]
         for key, (attribute, setting_) in keys.items():
             value = getattr(class_(), attribute)
-            shown = _EXAMPLES.get((section, key)) or f"{key} = {_time(value) if attribute.endswith('_s') else _written(value)}"
+            shown = (
+                _EXAMPLES.get((section, key))
+                or f"{key} = {_time(value) if attribute.endswith('_s') else _written(value)}"
+            )
             after = " Takes effect on SIGHUP." if setting_.reload else ""
             lines += [f"# {setting_.help}{after}", shown, ""]
     return "\n".join(lines)
@@ -686,7 +951,10 @@ def _time(seconds: float) -> str:
 _EXAMPLES = {
     ("paths", "state"): 'state = "/var/lib/vitald"',
     ("paths", "runtime"): 'runtime = "/run/vitald"',
-    ("diagnostics", "deep_log"): '#deep_log = "/var/log/aws/clusters/sagemaker-deep-health-check.log"',
+    (
+        "diagnostics",
+        "deep_log",
+    ): '#deep_log = "/var/log/aws/clusters/sagemaker-deep-health-check.log"',
     ("expect", "link_rate"): '#link_rate = { "mlx5_bond_*" = 100, "mlx5_*" = 400 }',
     ("nvml", "library"): '#library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"',
     ("recovery", "reboot"): 'reboot = ["systemctl", "reboot"]',
@@ -699,24 +967,28 @@ _EXAMPLES = {
 
 
 def load(path: Path | None) -> Config:
-    """The configuration in a file; the defaults where `path` is None. Raises ConfigError with every mistake."""
+    """The configuration in a file; the defaults where `path` is None. Raises ConfigError with every
+    mistake.
+    """
     if path is None:
         return Config()
     try:
-        text, tables = toml.read(path)
+        text, tables = tomlfile.read(path)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     return parse(text, tables, str(path))
 
 
-def parse(text: str, tables: toml.Table, name: str) -> Config:
+def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     """Check tables key by key. `text` only serves to find line numbers. Raises ConfigError."""
     errors: list[str] = []
     notes: list[str] = []
-    written: dict[tuple[str, str], tuple[str, str]] = {}  # keys that stand in the file under another name
+    written: dict[
+        tuple[str, str], tuple[str, str]
+    ] = {}  # keys that stand in the file under another name
 
     def told(section: str, key: str, what: str) -> str:
-        line = toml.line_of(text, section, key)
+        line = tomlfile.line_of(text, section, key)
         place = f"{name}:{line}" if line is not None else name
         return f"{place}: [{section}]{' ' + key if key else ''}: {what}"
 
@@ -724,9 +996,11 @@ def parse(text: str, tables: toml.Table, name: str) -> Config:
         errors.append(told(*written.get((section, key), (section, key)), what))
 
     sections: dict[str, object] = {}
-    for section, table in _brought_up(tables, written, lambda *what: notes.append(told(*what)), wrong).items():
+    for section, table in _brought_up(
+        tables, written, lambda *what: notes.append(told(*what)), wrong
+    ).items():
         if section not in SECTIONS:
-            wrong(section, "", f"unknown section{toml.suggest(section, SECTIONS)}")
+            wrong(section, "", f"unknown section{tomlfile.suggest(section, SECTIONS)}")
             continue
         if not isinstance(table, dict):
             wrong(section, "", f"expected a table, found {table!r}")
@@ -735,7 +1009,7 @@ def parse(text: str, tables: toml.Table, name: str) -> Config:
         values: dict[str, object] = {}
         for key, value in table.items():
             if key not in known:
-                wrong(section, key, f"unknown key{toml.suggest(key, known)}")
+                wrong(section, key, f"unknown key{tomlfile.suggest(key, known)}")
                 continue
             attribute, setting_ = known[key]
             try:
@@ -751,13 +1025,18 @@ def parse(text: str, tables: toml.Table, name: str) -> Config:
 
 
 def _brought_up(
-    tables: toml.Table,
+    tables: tomlfile.Table,
     written: dict[tuple[str, str], tuple[str, str]],
     note: Callable[[str, str, str], None],
     wrong: Callable[[str, str, str], None],
-) -> toml.Table:
-    """An older file's tables as today's: what was renamed under its new name, what is gone left out, and a note on each."""
-    brought: toml.Table = {section: dict(table) if isinstance(table, dict) else table for section, table in tables.items()}
+) -> tomlfile.Table:
+    """An older file's tables as today's: what was renamed under its new name, what is gone left
+    out, and a note on each.
+    """
+    brought: tomlfile.Table = {
+        section: dict(table) if isinstance(table, dict) else table
+        for section, table in tables.items()
+    }
     for (section, key), moved in MOVED.items():
         table = brought.get(section)
         if not isinstance(table, dict) or key not in table:
@@ -775,7 +1054,11 @@ def _brought_up(
             wrong(section, key, str(error))
             continue
         if moved.reads is not None and isinstance(place, dict) and place.get(new, value) != value:
-            wrong(section, key, f"says {value!r}, and [{home}] {new} says {place[new]!r}: remove this one")
+            wrong(
+                section,
+                key,
+                f"says {value!r}, and [{home}] {new} says {place[new]!r}: remove this one",
+            )
             continue
         called = f"called [{home}] {new} since vitald {moved.since}{why}"
         if isinstance(place, dict) and new not in place:
@@ -805,7 +1088,11 @@ def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[st
             if getattr(getattr(config, section), f"{key}_s") < _LEAST_S:
                 wrong(section, key, f"at least {_LEAST_S:g} s")
     if len(os.fsencode(config.socket_path)) > 107:
-        wrong("socket", "path", f"{config.socket_path} is longer than the 107 bytes that a Unix socket's path may have")
+        wrong(
+            "socket",
+            "path",
+            f"{config.socket_path} is longer than the 107 bytes that a Unix socket's path may have",
+        )
     if config.catalog == CatalogSettings():
         return []
     try:
@@ -816,11 +1103,15 @@ def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[st
 
 
 def reloaded(old: Config, new: Config) -> Config:
-    """What is in force after a reload: `new` where a setting can change while running, `old` elsewhere."""
+    """What is in force after a reload: `new` where a setting can change while running, `old`
+    elsewhere.
+    """
     sections: dict[str, Any] = {}
     for section in SECTIONS:
         values = {
-            attribute: getattr(getattr(new, section), attribute) for attribute, setting_ in settings_of(section).values() if setting_.reload
+            attribute: getattr(getattr(new, section), attribute)
+            for attribute, setting_ in settings_of(section).values()
+            if setting_.reload
         }
         sections[section] = replace(getattr(old, section), **values)
     return Config(**sections)
@@ -832,6 +1123,8 @@ def changed(old: Config, new: Config) -> tuple[list[str], list[str]]:
     restart: list[str] = []
     for section in SECTIONS:
         for key, (attribute, setting_) in settings_of(section).items():
-            if getattr(getattr(old, section), attribute) != getattr(getattr(new, section), attribute):
+            if getattr(getattr(old, section), attribute) != getattr(
+                getattr(new, section), attribute
+            ):
                 (applied if setting_.reload else restart).append(f"[{section}] {key}")
     return applied, restart

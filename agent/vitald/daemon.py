@@ -27,33 +27,43 @@ from vitald import __version__, lock
 from vitald import catalog as catalogs
 from vitald import config as configs
 from vitald import log as logs
-from vitald.board import Board
+from vitald.collectors.kernel_log.backfill import CRASH_LOGS
+from vitald.collectors.kernel_log.kmsg import from_stdin
+from vitald.collectors.neuron.locations import PLACED
+from vitald.collectors.pci.inventory import machine_type
+from vitald.collectors.registry import Sources
 from vitald.config import Config, ConfigError
+from vitald.core.node_state import Board
+from vitald.core.pipeline import Pipeline
+from vitald.core.supervisor import Supervisor
 from vitald.diagnostics import checks, idle
 from vitald.diagnostics.diagnostics import Diagnostics
 from vitald.diagnostics.node import Node
 from vitald.diagnostics.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
-from vitald.lane import Lane, LaneStuck
-from vitald.ledger import Ledger, LedgerError, LedgerNewer, Listed, Query, read_events, read_run, read_runs
+from vitald.ledger import (
+    Ledger,
+    LedgerError,
+    LedgerNewer,
+    Listed,
+    Query,
+    read_events,
+    read_run,
+    read_runs,
+)
+from vitald.metrics import exporter
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
-from vitald.outputs import library, metrics
-from vitald.outputs.api import Api, Routes
-from vitald.outputs.diagnostics import DiagnosticRoutes
-from vitald.outputs.expect import ExpectRoutes
-from vitald.outputs.gate import Gate
-from vitald.outputs.jobs import JobRoutes, read_jobs
-from vitald.outputs.recovery import Asking
-from vitald.outputs.release import ReleaseRoutes
-from vitald.outputs.systemd import Notifier, handed_over
-from vitald.pipeline import Pipeline
-from vitald.sources.assembly import Sources
-from vitald.sources.kernel_log.earlier import CRASH_LOGS
-from vitald.sources.kernel_log.kmsg import from_stdin
-from vitald.sources.neuron.places import PLACED
-from vitald.sources.pci import machine_type
-from vitald.supervisor import Supervisor
+from vitald.server.app import Api, Routes
+from vitald.server.connection_limit import Gate
+from vitald.server.recovery_requester import Asking
+from vitald.server.routes import library
+from vitald.server.routes.diagnostics import DiagnosticRoutes
+from vitald.server.routes.expect import ExpectRoutes
+from vitald.server.routes.jobs import JobRoutes, read_jobs
+from vitald.server.routes.release import ReleaseRoutes
+from vitald.systemd import Notifier, handed_over
+from vitald.worker_thread import Lane, LaneStuck
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
@@ -63,12 +73,18 @@ _HOUSEKEEPING_S = 60.0
 _TRIM_EVERY = 60  # rounds of housekeeping
 _SHUTDOWN_S = 0.5
 _KEPT_ALIVE_S = 30.0
-_HANDED_OVER = 10  # turns of the loop, which has taken connections that its protocol does not know yet
+_HANDED_OVER = (
+    10  # turns of the loop, which has taken connections that its protocol does not know yet
+)
 _UNHEARD_S = 0.3  # for who has just connected to say what it wants: it would wait in vain
 _BACKLOG = 256
 _UNTOLD_S = 0.1  # for handing in what ended last
-_PLACED = 256  # lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded again
-_SWITCH_S = 0.0005  # a lane that prepares a large commit must not hold up the loop for 5 ms at a time
+# Lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded
+# again
+_PLACED = 256
+_SWITCH_S = (
+    0.0005  # a lane that prepares a large commit must not hold up the loop for 5 ms at a time
+)
 
 
 class CannotStart(Exception):
@@ -85,8 +101,12 @@ class Daemon:
         self.board = Board(self.boot_id, time.time(), device_reset=config.policy.device_reset)
         self.catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
         self.lane, self.reader = Lane("ledger"), Lane("ledger-reader")
-        self.pipeline = Pipeline(Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id)
-        self.sources = Sources(config, self.catalog, self.boot_id, self.reader, self._well, kmsg=from_stdin())
+        self.pipeline = Pipeline(
+            Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id
+        )
+        self.sources = Sources(
+            config, self.catalog, self.boot_id, self.reader, self._well, kmsg=from_stdin()
+        )
         self.tests = Lane("diagnostics")
         self.diagnostics = self._build_diagnostics()
         self.supervisor = Supervisor(self.pipeline)
@@ -94,7 +114,13 @@ class Daemon:
         self.stopping = asyncio.Event()
         self.hung_up = asyncio.Event()
         self.past_told = asyncio.Event()
-        self.recovery = Asking(self.board, config.paths.runtime, self.reader, lambda: self.config.recovery, self.past_told)
+        self.recovery = Asking(
+            self.board,
+            config.paths.runtime,
+            self.reader,
+            lambda: self.config.recovery,
+            self.past_told,
+        )
         self.api = Api(
             board=self.board,
             pipeline=self.pipeline,
@@ -108,7 +134,9 @@ class Daemon:
             recovery=self.recovery,
             more=self._more_routes(),
         )
-        self.collector = metrics.BoardCollector(self.board, self.sources.interpreter, self.sources.inventory, self.api.gate)
+        self.collector = exporter.BoardCollector(
+            self.board, self.sources.interpreter, self.sources.inventory, self.api.gate
+        )
         self.collector.profile = self.catalog.profile
         self.collector.diagnostics = self.diagnostics
         self.collector.recovery = self.recovery
@@ -122,7 +150,11 @@ class Daemon:
             loop.add_signal_handler(number, self.stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self.hung_up.set)
         log.info(
-            "starting", version=__version__, boot_id=self.boot_id, config=str(self.config_path or "defaults"), profile=self.catalog.profile
+            "starting",
+            version=__version__,
+            boot_id=self.boot_id,
+            config=str(self.config_path or "defaults"),
+            profile=self.catalog.profile,
         )
         async with self._sole_instance():
             await self._open()
@@ -157,7 +189,9 @@ class Daemon:
         config, sources = self.config, self.sources
         deep_log = None
         if config.diagnostics.deep_log is not None:
-            deep_log = DeepLog(config.diagnostics.deep_log, instance_type=machine_type(config.paths.sysfs))
+            deep_log = DeepLog(
+                config.diagnostics.deep_log, instance_type=machine_type(config.paths.sysfs)
+            )
         releases = sources.nvml.releases if sources.nvml is not None else None
         return Diagnostics(
             config,
@@ -172,7 +206,10 @@ class Daemon:
                 sources.nvml.work if sources.nvml is not None else None,
             ),
             detector=idle.IdleDetector(
-                config.paths.procfs, config.paths.sysfs / "fs/cgroup", own=(os.getpid(),), ignored=config.diagnostics.ignore_processes
+                config.paths.procfs,
+                config.paths.sysfs / "fs/cgroup",
+                own=(os.getpid(),),
+                ignored=config.diagnostics.ignore_processes,
             ),
             schedule=Schedule(host=_host()),
             programs=Programs(),
@@ -187,7 +224,9 @@ class Daemon:
         counting = next(one for one in sources.polled if one.subject is sources.expected)
         releases = sources.nvml.releases if sources.nvml is not None else None
         return [
-            ReleaseRoutes(sources.inventory, releases, self.diagnostics.let_go, self.pipeline.stored),
+            ReleaseRoutes(
+                sources.inventory, releases, self.diagnostics.let_go, self.pipeline.stored
+            ),
             ExpectRoutes(sources.expected, counting, self.pipeline.store),
             JobRoutes(self.board, self.pipeline.store, self.diagnostics),
             DiagnosticRoutes(
@@ -201,7 +240,12 @@ class Daemon:
     async def _say_ready(self) -> None:
         await _until(self.board.first_look, _FIRST_LOOK_S)
         self.notifier.ready()
-        log.info("ready", socket=str(self.config.socket_path), metrics=str(self.config.metrics.listen or "off"), pid=os.getpid())
+        log.info(
+            "ready",
+            socket=str(self.config.socket_path),
+            metrics=str(self.config.metrics.listen or "off"),
+            pid=os.getpid(),
+        )
 
     async def _open(self) -> None:
         try:
@@ -214,21 +258,37 @@ class Daemon:
             log.error("inventory_not_read", error=str(error))
         await self._recall()
         for source in (*self.sources.all, self.diagnostics):
-            self.board.sources[source.name] = SourceHealth(name=source.name, state=SourceState.STARTING, deadline=source.deadline_s)
+            self.board.sources[source.name] = SourceHealth(
+                name=source.name, state=SourceState.STARTING, deadline=source.deadline_s
+            )
 
     async def _recall(self) -> None:
         path = self.pipeline.ledger.path
         try:
-            stored = await self.reader.call(lambda: read_events(path, Query(code=PLACED, newest=True, limit=_PLACED)))
+            stored = await self.reader.call(
+                lambda: read_events(path, Query(code=PLACED, newest=True, limit=_PLACED))
+            )
         except (LedgerError, LaneStuck) as error:
-            log.error("places_not_read", error=str(error), effect="lines about a Neuron device are told by its index")
+            log.error(
+                "places_not_read",
+                error=str(error),
+                effect="lines about a Neuron device are told by its index",
+            )
             stored = Listed()
-        placed = [one.event for one in stored if one.event.judged and not one.event.simulated and one.event.boot_id == self.boot_id]
+        placed = [
+            one.event
+            for one in stored
+            if one.event.judged and not one.event.simulated and one.event.boot_id == self.boot_id
+        ]
         self.sources.recall(self.pipeline.position, placed)
         try:
             jobs = await self.reader.call(lambda: read_jobs(path))
         except (LedgerError, LaneStuck) as error:
-            log.error("jobs_not_read", error=str(error), effect="incidents do not tell of work before this start")
+            log.error(
+                "jobs_not_read",
+                error=str(error),
+                effect="incidents do not tell of work before this start",
+            )
             return
         booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         self.board.jobs.recall(jobs, self.boot_id, booted_at, self.board.incidents.values())
@@ -243,12 +303,18 @@ class Daemon:
         """SIGHUP: take a new configuration, or refuse it and keep the old one."""
         try:
             fresh = await self.reader.call(lambda: configs.load(self.config_path))
-            catalog = await self.reader.call(lambda: catalogs.load(fresh.catalog.profile, fresh.catalog.overrides))
+            catalog = await self.reader.call(
+                lambda: catalogs.load(fresh.catalog.profile, fresh.catalog.overrides)
+            )
         except (ConfigError, catalogs.CatalogError) as error:
-            log.error("reload_refused", errors=error.errors, effect="the old configuration stays in force")
+            log.error(
+                "reload_refused", errors=error.errors, effect="the old configuration stays in force"
+            )
             return
         except LaneStuck as error:
-            log.error("reload_refused", errors=[str(error)], effect="the old configuration stays in force")
+            log.error(
+                "reload_refused", errors=[str(error)], effect="the old configuration stays in force"
+            )
             return
         applied, restart = configs.changed(self.config, fresh)
         logs.configure(fresh.log.level, self.config.log.format)
@@ -268,15 +334,21 @@ class Daemon:
         return known and verdict.action.rank <= Action.OBSERVE.rank and not verdict.simulated
 
     async def _read_kernel_log(self) -> None:
-        """In the order in which it happened: earlier boots, this boot as far as the ring has lost it, the ring."""
+        """In the order in which it happened: earlier boots, this boot as far as the ring has lost
+        it, the ring.
+        """
         source, earlier, supervisor = self.sources.kernel_log, self.sources.earlier, self.supervisor
         if earlier is not None:
             position, orderly = self.pipeline.position, self.pipeline.orderly
-            former = earlier.former_boots(position(source.name), position(CRASH_LOGS), orderly=orderly)
+            former = earlier.former_boots(
+                position(source.name), position(CRASH_LOGS), orderly=orderly
+            )
             await supervisor.read_past(source.name, former)
         await self.pipeline.booted()
         if earlier is not None:
-            await supervisor.read_past(source.name, earlier.this_boot(self.pipeline.position(source.name)))
+            await supervisor.read_past(
+                source.name, earlier.this_boot(self.pipeline.position(source.name))
+            )
             earlier.close()
         self.past_told.set()
         await supervisor.read(source)
@@ -287,20 +359,28 @@ class Daemon:
         await self.supervisor.read(source)
 
     async def _pulse(self) -> None:
-        """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets judged, and every source reads or is told to."""
+        """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets
+        judged, and every source reads or is told to.
+        """
         interval = min(self.notifier.watchdog_s or _PULSE_S, _PULSE_S)
         told = ""
         await _until(self.board.first_look, _FIRST_LOOK_S)
         while True:
             verdict = self.board.verdict()
             first = f": {verdict.reasons[0]}" if verdict.reasons else ""
-            self.notifier.status(f"{verdict.status.value}, {len(self.board.findings)} open findings{first}"[:240])
+            self.notifier.status(
+                f"{verdict.status.value}, {len(self.board.findings)} open findings{first}"[:240]
+            )
             hanging = self.supervisor.check()
             stuck = "the judge" if self.pipeline.wedged() else hanging
             if not stuck:
                 self.notifier.alive()
             elif stuck != told:
-                log.critical("wedged", what=stuck, effect="the watchdog is not fed: systemd restarts the daemon")
+                log.critical(
+                    "wedged",
+                    what=stuck,
+                    effect="the watchdog is not fed: systemd restarts the daemon",
+                )
             told = stuck
             await anyio.sleep(interval)
 
@@ -320,9 +400,13 @@ class Daemon:
         ledger = self.pipeline.ledger
         size = await self.lane.call(ledger.size)
         if due or size > settings.most_bytes:
-            while await self.lane.call(lambda: ledger.trim(time.time(), settings.keep_s, settings.most_bytes)):
+            while await self.lane.call(
+                lambda: ledger.trim(time.time(), settings.keep_s, settings.most_bytes)
+            ):
                 await anyio.sleep(0.05)  # commits go between
-            await self.lane.call(lambda: ledger.forget_output(time.time() - self.config.diagnostics.keep_s))
+            await self.lane.call(
+                lambda: ledger.forget_output(time.time() - self.config.diagnostics.keep_s)
+            )
             size = await self.lane.call(ledger.size)
         self.board.ledger_size(size)
 
@@ -332,15 +416,22 @@ class Daemon:
         runtime, state = self.config.paths.runtime, self.config.paths.state
         with ExitStack() as held:
             try:
-                runtime.mkdir(mode=0o755 if configs.is_root() else 0o700, parents=True, exist_ok=True)
+                runtime.mkdir(
+                    mode=0o755 if configs.is_root() else 0o700, parents=True, exist_ok=True
+                )
                 if runtime.stat().st_uid not in (0, os.geteuid()):
-                    raise CannotStart(f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user")
+                    raise CannotStart(
+                        f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user"
+                    )
                 _lock(runtime, held)
             except OSError as error:
                 raise CannotStart(
-                    f"{error.filename or runtime}: {error.strerror}: vitald needs a runtime folder it can write ([paths] runtime)"
+                    f"{error.filename or runtime}: {error.strerror}: vitald needs a runtime folder"
+                    " it can write ([paths] runtime)"
                 ) from error
-            with suppress(OSError):  # a state folder that cannot be written is the ledger's trouble, and told there
+            with suppress(
+                OSError
+            ):  # a state folder that cannot be written is the ledger's trouble, and told there
                 state.mkdir(mode=0o750, parents=True, exist_ok=True)
                 _lock(state, held)
             yield
@@ -349,15 +440,21 @@ class Daemon:
     async def _served(self) -> AsyncIterator[None]:
         """The socket and the metrics endpoint."""
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(_http(self.api.application(), self.api.gate, self._api_sockets(stack), patient=True))
+            await stack.enter_async_context(
+                _http(self.api.application(), self.api.gate, self._api_sockets(stack), patient=True)
+            )
             if self.config.metrics.listen is not None:
-                gate = metrics.new_gate()
-                application = metrics.application(metrics.registry(self.collector), gate)
-                await stack.enter_async_context(_http(application, gate, [_tcp_socket(self.config.metrics.listen)]))
+                gate = exporter.new_gate()
+                application = exporter.application(exporter.registry(self.collector), gate)
+                await stack.enter_async_context(
+                    _http(application, gate, [_tcp_socket(self.config.metrics.listen)])
+                )
             yield
 
     def _api_sockets(self, stack: AsyncExitStack) -> list[socket.socket]:
-        """What systemd holds for us while we are away, and our own where that is not the configured one."""
+        """What systemd holds for us while we are away, and our own where that is not the configured
+        one.
+        """
         path, sockets = self.config.socket_path, handed_over()
         for one in sockets:
             if (group := Path(one.getsockname()).stat().st_gid) != self.api.group:
@@ -366,7 +463,10 @@ class Daemon:
                     socket=one.getsockname(),
                     group=group,
                     wanted=self.api.group,
-                    next_step="[socket] group cannot change a socket of systemd's: systemctl edit vitald.socket, [Socket] SocketGroup=",
+                    next_step=(
+                        "[socket] group cannot change a socket of systemd's: systemctl edit"
+                        " vitald.socket, [Socket] SocketGroup="
+                    ),
                 )
         if str(path) not in [one.getsockname() for one in sockets]:
             sockets.append(_unix_socket(path, self.api.group))
@@ -375,20 +475,35 @@ class Daemon:
 
 
 @asynccontextmanager
-async def _http(app: web.Application, gate: Gate, listeners: list[socket.socket], *, patient: bool = False) -> AsyncIterator[None]:
-    """Serve an application behind its gate. `patient`: until the last who came before the end is heard."""
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S, handler_cancellation=True)
+async def _http(
+    app: web.Application, gate: Gate, listeners: list[socket.socket], *, patient: bool = False
+) -> AsyncIterator[None]:
+    """Serve an application behind its gate. `patient`: until the last who came before the end is
+    heard.
+    """
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=_SHUTDOWN_S,
+        handler_cancellation=True,
+    )
     await runner.setup()
     assert runner.server is not None
     protocol = partial(library.Protocol, runner.server, _KEPT_ALIVE_S)
     loop = asyncio.get_running_loop()
     try:
-        servers = [await loop.create_server(gate.wrap(protocol), sock=one, backlog=_BACKLOG) for one in listeners]
+        servers = [
+            await loop.create_server(gate.wrap(protocol), sock=one, backlog=_BACKLOG)
+            for one in listeners
+        ]
         try:
             yield
         finally:
             for sock in (sock for server in servers for sock in server.sockets):
-                loop.remove_reader(sock.fileno())  # who comes now waits for the next daemon where systemd holds the socket
+                loop.remove_reader(
+                    sock.fileno()
+                )  # who comes now waits for the next daemon where systemd holds the socket
             if patient:
                 for _ in range(_HANDED_OVER):
                     await asyncio.sleep(0)
@@ -400,7 +515,9 @@ async def _http(app: web.Application, gate: Gate, listeners: list[socket.socket]
 
 
 def _lock(folder: Path, held: ExitStack) -> None:
-    """Hold a folder. Raises CannotStart where another one does, OSError where that cannot be told."""
+    """Hold a folder. Raises CannotStart where another one does, OSError where that cannot
+    be told.
+    """
     try:
         held.enter_context(lock.held(folder))
     except BlockingIOError:
@@ -412,7 +529,9 @@ def _unix_socket(path: Path, group: int) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # left by a daemon that was killed; a living one holds the lock
+        path.unlink(
+            missing_ok=True
+        )  # left by a daemon that was killed; a living one holds the lock
         before = os.umask(0o117)
         try:
             made.bind(str(path))
@@ -423,15 +542,22 @@ def _unix_socket(path: Path, group: int) -> socket.socket:
         made.listen(_BACKLOG)  # at once: who finds the file may connect
     except OSError as error:
         made.close()
-        raise CannotStart(f"{path}: {error.strerror}: cannot listen there ([socket] path)") from error
+        raise CannotStart(
+            f"{path}: {error.strerror}: cannot listen there ([socket] path)"
+        ) from error
     return made
 
 
 def _tcp_socket(listen: configs.Listen) -> socket.socket:
     try:
-        return socket.create_server((listen.host, listen.port), family=socket.AF_INET6 if ":" in listen.host else socket.AF_INET)
+        return socket.create_server(
+            (listen.host, listen.port),
+            family=socket.AF_INET6 if ":" in listen.host else socket.AF_INET,
+        )
     except OSError as error:
-        raise CannotStart(f"{listen}: {error.strerror}: cannot listen there ([metrics] listen)") from error
+        raise CannotStart(
+            f"{listen}: {error.strerror}: cannot listen there ([metrics] listen)"
+        ) from error
 
 
 def _group(name: str | None) -> int:
@@ -456,7 +582,10 @@ def _boot_id(procfs: Path) -> str:
     try:
         return path.read_text().strip()
     except OSError as error:
-        raise CannotStart(f"{path}: {error.strerror}: without the boot id no record can be told from another boot's") from error
+        raise CannotStart(
+            f"{path}: {error.strerror}: without the boot id no record can be told from another"
+            " boot's"
+        ) from error
 
 
 async def _until(event: asyncio.Event, seconds: float) -> None:

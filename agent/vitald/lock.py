@@ -1,8 +1,9 @@
 """
 One at a time: a lock on a folder that nobody but its owner can take.
 
-flock(2) asks for no right but that to open, so whoever may read a folder, or a file in it, could hold a lock on that and keep us out.
-Hence a file of its own, which only its owner may open. It goes with the lock; one that a killed process left is used again.
+flock(2) asks for no right but that to open, so whoever may read a folder, or a file in it, could
+hold a lock on that and keep us out. Hence a file of its own, which only its owner may open. It goes
+with the lock; one that a killed process left is used again.
 
 Owns     the file, and that the one that is held is the one that is there.
 """
@@ -36,8 +37,11 @@ def held(folder: Path) -> Iterator[None]:
 
 def _take(path: Path) -> int:
     while True:
-        # Not for writing: on a disk that is mounted read-only, one that is there will do. Not blocking: it may be a pipe.
-        fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        # Not for writing: on a disk that is mounted read-only, one that is there will do. Not
+        # blocking: it may be a pipe.
+        fd = os.open(
+            path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600
+        )
         try:
             _judge(path, fd)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,10 @@
 """
-The daemon's own log: one line per decision, on standard error. JSON for the journal and for pipes, text on a terminal.
+The daemon's own log: one line per decision, on standard error. JSON for the journal and for pipes,
+text on a terminal.
 
-Nothing that happens to a line stops the daemon: where journald has ended, lines are lost until it is back, and then go to it again.
-Source: systemd src/libsystemd/sd-journal/journal-send.c sd_journal_stream_fd (what a stream begins with).
+Nothing that happens to a line stops the daemon: where journald has ended, lines are lost until it
+is back, and then go to it again. Source: systemd src/libsystemd/sd-journal/journal-send.c
+sd_journal_stream_fd (what a stream begins with).
 """
 
 from __future__ import annotations
@@ -17,12 +19,18 @@ from typing import TextIO
 
 import structlog
 
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 
 
 _JOURNAL = Path("/run/systemd/journal/stdout")
 _CONNECT_S = 0.2
-# Who it is, its unit (journald knows better), the priority of a line, whether a line may say its own, and where else it goes.
+# Who it is, its unit (journald knows better), the priority of a line, whether a line may say its
+# own, and where else it goes.
 _HEADER = b"vitald\n\n6\n1\n0\n0\n0\n"
 
 
@@ -59,19 +67,33 @@ class _Libraries(logging.Handler):
     """What libraries say through the standard library's logging, as lines of ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        reason = f"{record.exc_info[0].__name__}: {record.exc_info[1]}" if record.exc_info and record.exc_info[0] else ""
+        reason = (
+            f"{record.exc_info[0].__name__}: {record.exc_info[1]}"
+            if record.exc_info and record.exc_info[0]
+            else ""
+        )
         say = structlog.get_logger(record.name)
-        say.log(record.levelno, "library", logger=record.name, message=record.getMessage()[:500], reason=reason[:500])
+        say.log(
+            record.levelno,
+            "library",
+            logger=record.name,
+            message=record.getMessage()[:500],
+            reason=reason[:500],
+        )
 
 
 def configure(level: str, form: str) -> None:
     """`form` is auto, json or text. May be called again: a reload changes the level."""
     as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if as_text else structlog.processors.JSONRenderer(sort_keys=False)
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        if as_text
+        else structlog.processors.JSONRenderer(sort_keys=False)
     )
     stream = Stream(sys.stderr, _JOURNAL if "JOURNAL_STREAM" in os.environ else None)
-    logging.basicConfig(level=max(LEVELS[level], logging.WARNING), handlers=[_Libraries()], force=True)
+    logging.basicConfig(
+        level=max(LEVELS[level], logging.WARNING), handlers=[_Libraries()], force=True
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -1,7 +1,9 @@
 """
-`python -m tests.bench [NAME ...] [--out FILE]`: one JSON document, figures beside the floor of the same run.
+`python -m tests.bench [NAME ...] [--out FILE]`: one JSON document, figures beside the floor of the
+same run.
 
-Without a name all of them run but `soak`, which plays a whole day and takes the better part of an hour.
+Without a name all of them run but `soak`, which plays a whole day and takes the better part of an
+hour.
 """
 
 from __future__ import annotations
@@ -15,7 +17,22 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.bench import backlog, check, commit, diagnostics, flood, idle, judge, latency, line_cost, nvml, rounds, scrape, soak, start
+from tests.bench import (
+    backlog,
+    check,
+    commit,
+    diagnostics,
+    flood,
+    idle,
+    judge,
+    latency,
+    line_cost,
+    nvml,
+    rounds,
+    scrape,
+    soak,
+    start,
+)
 from tests.bench.measure import Json, Skipped, load, machine, scratch, timed
 
 BENCHMARKS: dict[str, Callable[[], Json]] = {
@@ -49,7 +66,13 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"which: {which}")
     hours = f"how long soak's day is: {soak.SHORTEST:g} or more (default: %(default)g)"
     parser.add_argument("--hours", type=float, default=soak.HOURS, help=hours)
-    parser.add_argument("--out", type=Path, default=None, metavar="FILE", help="write the document there and not to standard output")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="write the document there and not to standard output",
+    )
     found = parser.parse_args(arguments)
     if unknown := [name for name in found.names if name not in BENCHMARKS]:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
@@ -63,7 +86,9 @@ def main() -> int:
     arguments = parsed()
     benchmarks = dict(BENCHMARKS)
     benchmarks["soak"] = partial(soak.run, arguments.hours)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was changed is put back, what was started is ended
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # what was changed is put back, what was started is ended
     with scratch() as folder:
         document: Json = {"machine": machine(folder)}
     results: Json = {}

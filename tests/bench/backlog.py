@@ -1,11 +1,13 @@
 """
-backlog: what a storm of faults costs that waits for a daemon when it starts, and how it answers meanwhile.
+backlog: what a storm of faults costs that waits for a daemon when it starts, and how it answers
+meanwhile.
 
-20,000 Xid 31 lines, each of a process of its own, by turns on eight GPUs, lie in the kernel log (a followed file) when the daemon is
-started again. `cpu_us_per_line`: the daemon's processor time until they are judged, less what a start without them takes; the floor is a row
-of the same bytes put into a table without an index, in transactions of the same size, in this process. Then once more, `while_asked`:
-`GET /v1/status` again and again until they are judged, by turns with a bare server that answers the same bytes over a Unix socket, which is
-the floor.
+20,000 Xid 31 lines, each of a process of its own, by turns on eight GPUs, lie in the kernel log (a
+followed file) when the daemon is started again. `cpu_us_per_line`: the daemon's processor time
+until they are judged, less what a start without them takes; the floor is a row of the same bytes
+put into a table without an index, in transactions of the same size, in this process. Then once
+more, `while_asked`: `GET /v1/status` again and again until they are judged, by turns with a bare
+server that answers the same bytes over a Unix socket, which is the floor.
 """
 
 from __future__ import annotations
@@ -32,9 +34,15 @@ _BOOT_S = 10.0
 def line(number: int) -> str:
     """An Xid 31 of a process that has had none before."""
     where = f"PCI:0000:{number % _GPUS + 1:02x}:00"
-    said = f"Ch {number % 64:08x}, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f{number:08x}_00000000."
+    said = (
+        f"Ch {number % 64:08x}, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @"
+        f" 0x7f{number:08x}_00000000."
+    )
     stamp = f"[{_BOOT_S + number / 1000:12.6f}]"
-    return f"<3>{stamp} NVRM: Xid ({where}): 31, pid={1000 + number}, name=python3, {said} Fault is of type FAULT_PDE ACCESS_TYPE_READ"
+    return (
+        f"<3>{stamp} NVRM: Xid ({where}): 31, pid={1000 + number}, name=python3, {said} Fault is of"
+        " type FAULT_PDE ACCESS_TYPE_READ"
+    )
 
 
 def run() -> Json:
@@ -50,7 +58,13 @@ def run() -> Json:
         with Helper(_serve, folder / "bare.sock", answer):
             asked = _asked(made, folder)
         floor, _ = timed(lambda: _insert(folder / "floor.db"))
-    return {"lines": LINES, **alone, "floor_us_per_line": round(1e6 * floor / LINES, 1), "while_asked": asked, "load": load()}
+    return {
+        "lines": LINES,
+        **alone,
+        "floor_us_per_line": round(1e6 * floor / LINES, 1),
+        "while_asked": asked,
+        "load": load(),
+    }
 
 
 def _alone(made: Node, start_s: float) -> Json:
@@ -58,11 +72,18 @@ def _alone(made: Node, start_s: float) -> Json:
     with _started(made) as running:
         took = _caught_up(running)
         used = Usage.of(pid_of(running)).cpu_s
-    return {"caught_up_after_s": took, "start_cpu_s": round(start_s, 2), "cpu_us_per_line": round(1e6 * (used - start_s) / LINES, 1)}
+    return {
+        "caught_up_after_s": took,
+        "start_cpu_s": round(start_s, 2),
+        "cpu_us_per_line": round(1e6 * (used - start_s) / LINES, 1),
+    }
 
 
 def _asked(made: Node, folder: Path) -> Json:
-    with _started(made) as running, Helper(_client, running.socket, folder / "bare.sock", 0) as client:
+    with (
+        _started(made) as running,
+        Helper(_client, running.socket, folder / "bare.sock", 0) as client,
+    ):
         took = _caught_up(running)
         client.pipe.send("end")
         return {"caught_up_after_s": took, "status": _answers(client)}
@@ -87,7 +108,9 @@ def _caught_up(running: Node) -> float:
 
 def _judged(running: Node) -> int:
     """As it is stored: asking the daemon would be one more request."""
-    with closing(sqlite3.connect(f"file:{running.state / 'ledger.db'}?mode=ro", uri=True, timeout=5.0)) as db:
+    with closing(
+        sqlite3.connect(f"file:{running.state / 'ledger.db'}?mode=ro", uri=True, timeout=5.0)
+    ) as db:
         (count,) = db.execute("SELECT count(*) FROM events WHERE code = 'xid/31'").fetchone()
     time.sleep(0.2)
     return int(count)
@@ -99,5 +122,8 @@ def _insert(path: Path) -> None:
         db.execute("CREATE TABLE lines (id INTEGER PRIMARY KEY, raw TEXT)")
         for first in range(0, LINES, _BATCH):
             db.execute("BEGIN")
-            db.executemany("INSERT INTO lines (raw) VALUES (?)", [(line(number),) for number in range(first, min(LINES, first + _BATCH))])
+            db.executemany(
+                "INSERT INTO lines (raw) VALUES (?)",
+                [(line(number),) for number in range(first, min(LINES, first + _BATCH))],
+            )
             db.execute("COMMIT")

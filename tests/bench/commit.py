@@ -1,8 +1,9 @@
 """
 commit: how long the ledger takes to make one event durable.
 
-An event that opens a finding and moves a position, in one transaction; by turns with 4 KiB written and fdatasynced in
-the same folder: at a file's end, where the file system must record the new size, and in place.
+An event that opens a finding and moves a position, in one transaction; by turns with 4 KiB written
+and fdatasynced in the same folder: at a file's end, where the file system must record the new size,
+and in place.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ def run() -> Json:
         for number in range(ROUNDS):
             time.sleep(_GAP_S)
             entry = _entry(findings, number)
-            commits.append(timed(lambda: ledger.commit([entry]))[0])  # noqa: B023
+            commits.append(timed(lambda: ledger.commit([entry]))[0])
             time.sleep(_GAP_S)
-            appends.append(timed(lambda: _written(grown, number * len(_BLOCK)))[0])  # noqa: B023
+            appends.append(timed(lambda: _written(grown, number * len(_BLOCK)))[0])
             time.sleep(_GAP_S)
             overwrites.append(timed(lambda: _written(fixed, 0))[0])
             position = Position("kernel_log", "bench", str(number))
-            notes.append(timed(lambda: ledger.note(position))[0])  # noqa: B023
+            notes.append(timed(lambda: ledger.note(position))[0])
         ledger.close()
         os.close(grown)
         os.close(fixed)
@@ -73,7 +74,20 @@ def _entry(findings: Judge, number: int) -> Entry:
         code="xid/79",
         component=Component(ComponentKind.GPU, f"{number:04x}:65:00.0"),
         boot_id="bench",
-        raw=f"NVRM: Xid (PCI:{number:04x}:65:00): 79, pid=1234, name=python3, GPU has fallen off the bus.",
-        fields={"message": "GPU has fallen off the bus.", "number": 79, "pci": f"{number:04x}:65:00.0", "pid": 1234, "process": "python3"},
+        raw=(
+            f"NVRM: Xid (PCI:{number:04x}:65:00): 79, pid=1234, name=python3, GPU has fallen off"
+            " the bus."
+        ),
+        fields={
+            "message": "GPU has fallen off the bus.",
+            "number": 79,
+            "pci": f"{number:04x}:65:00.0",
+            "pid": 1234,
+            "process": "python3",
+        },
     )
-    return Entry(events=(event,), transitions=tuple(findings.apply(event)), position=Position("kernel_log", "bench", str(number)))
+    return Entry(
+        events=(event,),
+        transitions=tuple(findings.apply(event)),
+        position=Position("kernel_log", "bench", str(number)),
+    )

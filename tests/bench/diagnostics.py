@@ -1,10 +1,11 @@
 """
 diagnostics: what they cost the jobs, and the daemon while nothing is asked for.
 
-Simulated GPUs and a stand-in for dcgmi, whose own start is in the figures that say so. The floor of what starts a program is Python
-doing nothing, that of a request is one that has nothing to wait for, that of the idle detector a bare listing of /proc.
-On a machine where other diagnostics run (a test's stand-in, too) nothing of this starts: run it in a process namespace of its own
-(`unshare -pf --mount-proc python -m tests.bench diagnostics`).
+Simulated GPUs and a stand-in for dcgmi, whose own start is in the figures that say so. The floor of
+what starts a program is Python doing nothing, that of a request is one that has nothing to wait
+for, that of the idle detector a bare listing of /proc. On a machine where other diagnostics run (a
+test's stand-in, too) nothing of this starts: run it in a process namespace of its own (`unshare -pf
+--mount-proc python -m tests.bench diagnostics`).
 """
 
 from __future__ import annotations
@@ -61,8 +62,14 @@ def run() -> Json:
         dcgmi = stack.enter_context(Dcgmi(folder / "bin", gpus=_GPUS))
         gpus = SimulatedNode(folder / "gpus", "h100")
         on, off = _node(folder, "on", gpus, dcgmi), _node(folder, "off", gpus, dcgmi)
-        off.config.write_text(off.settings.replace("[diagnostics]\n", "[diagnostics]\nenabled = false\n"))
-        figures: Json = {"unit": "ms", "idle_detector": _idle_detector(), "reading_16_gpus_level_4": _reading()}
+        off.config.write_text(
+            off.settings.replace("[diagnostics]\n", "[diagnostics]\nenabled = false\n")
+        )
+        figures: Json = {
+            "unit": "ms",
+            "idle_detector": _idle_detector(),
+            "reading_16_gpus_level_4": _reading(),
+        }
         with off:
             with on:
                 figures["idle"] = _idle(on, off)
@@ -75,7 +82,11 @@ def run() -> Json:
 
 
 def _node(folder: Path, name: str, gpus: SimulatedNode, dcgmi: Dcgmi) -> Node:
-    made = Node(folder / name, gpus=gpus, extra=f'[diagnostics]\nidle = "1s"\n[dcgm]\nprogram = "{dcgmi.path}"\n')
+    made = Node(
+        folder / name,
+        gpus=gpus,
+        extra=f'[diagnostics]\nidle = "1s"\n[dcgm]\nprogram = "{dcgmi.path}"\n',
+    )
     made.environment |= environment(folder)
     return made
 
@@ -113,7 +124,9 @@ def _listing() -> int:
 def _reading() -> Json:
     text = document(level=4, gpus=16)
     meanings = Meanings(catalog.load())
-    taken = spread([timed(lambda: reading.read(text, meanings, exit_code=0, level=4))[0] for _ in range(READS)])
+    taken = spread(
+        [timed(lambda: reading.read(text, meanings, exit_code=0, level=4))[0] for _ in range(READS)]
+    )
     floor = spread([timed(lambda: json.loads(text))[0] for _ in range(READS)])
     return {"bytes": len(text), **taken, "floor_json": floor}
 
@@ -138,13 +151,31 @@ def _prolog(folder: Path, running: Node) -> Json:
     """The scripts as slurmd calls them, by turns with Python doing nothing."""
     if not _SCRIPT.exists():
         return {"skipped": f"{_SCRIPT} is not there"}
-    extra = {"SLURM_JOB_USER": "alice", "SLURM_JOB_UID": "1000", "SLURM_JOB_EXIT_CODE2": "0:0", **environment(folder)}
+    extra = {
+        "SLURM_JOB_USER": "alice",
+        "SLURM_JOB_UID": "1000",
+        "SLURM_JOB_EXIT_CODE2": "0:0",
+        **environment(folder),
+    }
     times: dict[str, list[float]] = {"prolog": [], "epilog": [], "floor_python": []}
     for number in range(PROLOGS + 1):
-        own = {**extra, "VITALD": str(_SCRIPT), "VITALD_CONFIG": str(running.config), "SLURM_JOB_ID": str(9000 + number)}
+        own = {
+            **extra,
+            "VITALD": str(_SCRIPT),
+            "VITALD_CONFIG": str(running.config),
+            "SLURM_JOB_ID": str(9000 + number),
+        }
         for name in times:
-            words = command("-c", "pass") if name == "floor_python" else [str(ROOT / "packaging/slurm" / name)]
-            seconds, done = timed(lambda words=words, own=own: subprocess.run(words, env=own, cwd="/", capture_output=True, check=False))  # type: ignore[misc]
+            words = (
+                command("-c", "pass")
+                if name == "floor_python"
+                else [str(ROOT / "packaging/slurm" / name)]
+            )
+            seconds, done = timed(
+                lambda words=words, own=own: subprocess.run(
+                    words, env=own, cwd="/", capture_output=True, check=False
+                )
+            )  # type: ignore[misc]
             assert (done.returncode, done.stderr) == (0, b""), done
             times[name].append(seconds)
     figures = {name: spread(taken[1:]) for name, taken in times.items()}
@@ -166,7 +197,12 @@ def _to_start(folder: Path, running: Node, dcgmi: Dcgmi) -> Json:
         )
         assert done.returncode == 0, done
         taken.append(dcgmi.runs()[0].at - began)
-    isolated = [timed(lambda: subprocess.run([str(dcgmi.path), "--version"], check=False, capture_output=True))[0] for _ in range(STARTS)]
+    isolated = [
+        timed(
+            lambda: subprocess.run([str(dcgmi.path), "--version"], check=False, capture_output=True)
+        )[0]
+        for _ in range(STARTS)
+    ]
     return {**spread(taken), "floor_dcgmi_stand_in": spread(isolated)}
 
 
@@ -186,8 +222,14 @@ def _to_free(running: Node, dcgmi: Dcgmi) -> Json:
                 dcgmi.answer("diag -r 2", answer)
                 before = len(dcgmi.runs())
                 _told(running, "/v1/diagnostics/run", {"level": 2, "reason": "measured"})
-                Node.until(lambda before=before: len(dcgmi.runs()) > before and len(dcgmi.alive()) == 2, 20.0, "level 2")  # type: ignore[misc]
-            taken.append(timed(lambda job=job: _told(running, "/v1/jobs", {"event": "begin", "job": job}))[0])  # type: ignore[misc]
+                Node.until(
+                    lambda before=before: len(dcgmi.runs()) > before and len(dcgmi.alive()) == 2,
+                    20.0,
+                    "level 2",
+                )  # type: ignore[misc]
+            taken.append(
+                timed(lambda job=job: _told(running, "/v1/jobs", {"event": "begin", "job": job}))[0]
+            )  # type: ignore[misc]
             assert dcgmi.alive() == (), "something is left"
             _told(running, "/v1/jobs", {"event": "end", "job": job})
             Node.until(lambda: running.get("/v1/diagnostics")["going"] == [], 10.0, "the end")
@@ -203,7 +245,13 @@ def _told(running: Node, path: str, body: Json) -> None:
 
 def _memory(running: Node, dcgmi: Dcgmi) -> Json:
     """Runs that print as much as is kept of them, and more."""
-    dcgmi.answer("diag -r 1", Answer(stdout=document(level=1), stderr="all is well, and much is said of it\n" * (_PRINTED // 36)))
+    dcgmi.answer(
+        "diag -r 1",
+        Answer(
+            stdout=document(level=1),
+            stderr="all is well, and much is said of it\n" * (_PRINTED // 36),
+        ),
+    )
     figures: Json = {"before_mib": memory_mib(pid_of(running))}
     for number in range(RUNS):
         _told(running, "/v1/diagnostics/run", {"level": 1, "reason": "measured"})
@@ -211,5 +259,7 @@ def _memory(running: Node, dcgmi: Dcgmi) -> Json:
         if number == 0:
             figures["after_1_mib"] = memory_mib(pid_of(running))
     figures[f"after_{RUNS}_mib"] = memory_mib(pid_of(running))
-    figures["ledger_mib"] = round(sum(one.stat().st_size for one in running.state.iterdir()) / 2**20, 1)
+    figures["ledger_mib"] = round(
+        sum(one.stat().st_size for one in running.state.iterdir()) / 2**20, 1
+    )
     return figures

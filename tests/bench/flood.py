@@ -1,10 +1,10 @@
 """
 flood: 100,000 ordinary records with 100 Xids among them, into the real kernel log.
 
-At full speed the ring (some 1,100 records on a small machine) overtakes every reader, and what counts is that nothing is
-lost silently: each Xid's sequence number is among the judged events, or within a span that the daemon reported as lost. The
-floor is a bare reader of its own in place of the daemon. The same daemon takes all the floods, so that what it keeps of
-one shows in the next.
+At full speed the ring (some 1,100 records on a small machine) overtakes every reader, and what
+counts is that nothing is lost silently: each Xid's sequence number is among the judged events, or
+within a span that the daemon reported as lost. The floor is a bare reader of its own in place of
+the daemon. The same daemon takes all the floods, so that what it keeps of one shows in the next.
 """
 
 from __future__ import annotations
@@ -15,11 +15,30 @@ import time
 from collections.abc import Sequence
 
 from tests.bench import ring
-from tests.bench.measure import SETTLE_S, Helper, Json, Node, Usage, forget_peak, load, memory_mib, node, pid_of, rss_mib, scratch
+from tests.bench.measure import (
+    SETTLE_S,
+    Helper,
+    Json,
+    Node,
+    Usage,
+    forget_peak,
+    load,
+    memory_mib,
+    node,
+    pid_of,
+    rss_mib,
+    scratch,
+)
 
 LINES, XIDS = 100_000, 100
 PACE = 20_000  # records a second, in the paced form
-_FORMS = (("full_speed", None), ("paced", PACE), ("full_speed_again", None), ("paced_again", PACE), ("full_speed_last", None))
+_FORMS = (
+    ("full_speed", None),
+    ("paced", PACE),
+    ("full_speed_again", None),
+    ("paced_again", PACE),
+    ("full_speed_last", None),
+)
 _BURST = 20
 _CATCH_UP_S = 60.0
 
@@ -32,7 +51,10 @@ def run() -> Json:
         with node(folder, kernel_log="kmsg") as running:
             time.sleep(SETTLE_S)
             before = rss_mib(pid_of(running))
-            floods: Json = {name: {"daemon": _daemon(running, out, lines, pace, domain), "floor": floors[pace]} for name, pace in _FORMS}
+            floods: Json = {
+                name: {"daemon": _daemon(running, out, lines, pace, domain), "floor": floors[pace]}
+                for name, pace in _FORMS
+            }
             time.sleep(SETTLE_S)
             after = memory_mib(pid_of(running))
     return {
@@ -46,15 +68,21 @@ def run() -> Json:
     }
 
 
-def _write(out: int, lines: Sequence[bytes], pace: int | None, domain: int) -> tuple[float, list[int | None]]:
+def _write(
+    out: int, lines: Sequence[bytes], pace: int | None, domain: int
+) -> tuple[float, list[int | None]]:
     """Seconds that the writing took, and the Xids' sequence numbers."""
     ring.lift()
-    places = {place: number for number, place in enumerate(sorted(random.sample(range(len(lines)), XIDS)))}
+    places = {
+        place: number for number, place in enumerate(sorted(random.sample(range(len(lines)), XIDS)))
+    }
     known: list[int | None] = []
     begun = time.monotonic()
     for number, line in enumerate(lines):
         if (device := places.get(number)) is not None:
-            fault = ring.xid(79, f"{domain:04x}:{device:02x}:00", "GPU has fallen off the bus.", number)
+            fault = ring.xid(
+                79, f"{domain:04x}:{device:02x}:00", "GPU has fallen off the bus.", number
+            )
             known.append(ring.write_known(out, fault))
         os.write(out, line)
         if pace is not None and number % _BURST == 0:
@@ -96,7 +124,11 @@ def _daemon(running: Node, out: int, lines: Sequence[bytes], pace: int | None, d
     judged, spans = _accounts(running, since)
     seqs = [seq for seq in known if seq is not None]
     seen = [seq for seq in seqs if seq in judged]
-    within = [seq for seq in seqs if seq not in judged and any(first <= seq <= last for first, last in spans)]
+    within = [
+        seq
+        for seq in seqs
+        if seq not in judged and any(first <= seq <= last for first, last in spans)
+    ]
     return {
         "xids_judged": len(seen),
         "xids_in_lost_spans": len(within),
@@ -122,7 +154,12 @@ def _daemon(running: Node, out: int, lines: Sequence[bytes], pace: int | None, d
 def _reach(running: Node, out: int, domain: int) -> None:
     """Until the daemon has judged what was written last."""
     end = time.monotonic() + _CATCH_UP_S
-    while (seq := ring.write_known(out, ring.xid(79, f"{domain:04x}:ff:1f", "GPU has fallen off the bus.", time.monotonic_ns()))) is None:
+    while (
+        seq := ring.write_known(
+            out,
+            ring.xid(79, f"{domain:04x}:ff:1f", "GPU has fallen off the bus.", time.monotonic_ns()),
+        )
+    ) is None:
         if time.monotonic() > end:
             raise TimeoutError("the kernel drops what is written")
         ring.lift()
@@ -152,7 +189,9 @@ def _newest(running: Node) -> int:
 
 
 def _accounts(running: Node, since: int) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Sequence number -> times judged, and the spans reported as lost, of the events after `since`."""
+    """Sequence number -> times judged, and the spans reported as lost, of the events after
+    `since`.
+    """
     judged: dict[int, int] = {}
     spans: list[tuple[int, int]] = []
     after: object = since

@@ -1,15 +1,18 @@
 """
 A long run by hand: `python -m tests.bench.fuzz --seconds N [--seed S] [--out FILE]`.
 
-Real lines are mutated, and random bytes made, and both go through everything that reads what others wrote: the record
-grammar, the prefixes, recognition, interpretation, the findings, JSON, the ledger, the configuration. Told as JSON:
+Real lines are mutated, and random bytes made, and both go through everything that reads what others
+wrote: the record grammar, the prefixes, recognition, interpretation, the findings, JSON, the
+ledger, the configuration. Told as JSON:
 
     crash        an exception other than those that a caller is told to expect
     hang         one input that takes longer than 50 ms, three times in a row
-    false event  a noise line, a real line quoted by another program, or random text that is recognised
-    wrong kind   a line whose process or task is named like another fault, and is taken for that fault
+    false event  a noise line, a real line quoted by another program, or random text that is
+    recognised wrong kind   a line whose process or task is named like another fault, and is taken
+    for that fault
 
-`soup` (the words of real lines in random order) may by chance make a true line; what it gives is shown for a person to judge.
+`soup` (the words of real lines in random order) may by chance make a true line; what it gives is
+shown for a person to judge.
 """
 
 from __future__ import annotations
@@ -31,24 +34,27 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.bench.measure import ROOT, Json, rss_mib, scratch
-from vitald import catalog, config, toml
+from vitald import catalog, config, tomlfile
 from vitald.catalog import CatalogError
+from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.interpret import Interpreter
+from vitald.collectors.kernel_log.kmsg import Kmsg, _Cursor
+from vitald.collectors.kernel_log.lines import strip
+from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.record import KernelRecord, TornRecord
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.config import ConfigError
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import fold
 from vitald.ledger import Entry, Ledger, StoredEvent
 from vitald.model import Event, Transition
-from vitald.outputs import form
-from vitald.sources.kernel_log.announced import Announcements
-from vitald.sources.kernel_log.interpret import Interpreter
-from vitald.sources.kernel_log.kmsg import Kmsg, _Cursor
-from vitald.sources.kernel_log.lines import strip
-from vitald.sources.kernel_log.record import KernelRecord, TornRecord
-from vitald.sources.kernel_log.sighting import Sighting
-from vitald.sources.pci import PciInventory
+from vitald.server import serialize
 
 T = TypeVar("T")
-CORPORA = (ROOT / "tests/data/kernel_lines.jsonl", ROOT.parent / "shared/reference/kernel-lines.dev.jsonl")
+CORPORA = (
+    ROOT / "tests/data/kernel_lines.jsonl",
+    ROOT.parent / "shared/reference/kernel-lines.dev.jsonl",
+)
 HANG_S = 0.05
 _LONGEST = 1 << 16  # what `scan` and the file source look at of one line
 _SHOWN = 40
@@ -106,7 +112,12 @@ class Report:
     slowest: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def attempt(
-        self, target: str, given: object, work: Callable[[], T], expected: tuple[type[Exception], ...] = (), limit: float = HANG_S
+        self,
+        target: str,
+        given: object,
+        work: Callable[[], T],
+        expected: tuple[type[Exception], ...] = (),
+        limit: float = HANG_S,
     ) -> T | None:
         """The result of `work`; None where it raised. What it should not do is noted."""
         self.tried[target] += 1
@@ -120,12 +131,19 @@ class Report:
             self._crashed(target, given, error)
         seconds = time.perf_counter() - begun
         if seconds > min(limit, self.slowest.get(target, (0.0, ""))[0]):
-            seconds = min([seconds, *(_again(work) for _ in range(2))])  # the machine itself may have been slow
+            seconds = min(
+                [seconds, *(_again(work) for _ in range(2))]
+            )  # the machine itself may have been slow
             if seconds > limit:
                 self.hang_count += 1
                 if len(self.hangs) < _SHOWN:
                     self.hangs.append(
-                        {"target": target, "seconds": round(seconds, 3), "length": len(_shown(given, None)), "input": _shown(given)}
+                        {
+                            "target": target,
+                            "seconds": round(seconds, 3),
+                            "length": len(_shown(given, None)),
+                            "input": _shown(given),
+                        }
                     )
             if seconds > self.slowest.get(target, (0.0, ""))[0]:
                 self.slowest[target] = (seconds, _shown(given, 200))
@@ -136,7 +154,13 @@ class Report:
         place = traceback.extract_tb(error.__traceback__)[-1]
         key = f"{target}: {type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
         known = self.crashes.setdefault(
-            key, {"error": str(error)[:300], "times": 0, "input": _shown(given), "trace": traceback.format_exc()[-1500:]}
+            key,
+            {
+                "error": str(error)[:300],
+                "times": 0,
+                "input": _shown(given),
+                "trace": traceback.format_exc()[-1500:],
+            },
         )
         known["times"] = int(str(known["times"])) + 1
         if known["times"] == 1:
@@ -146,7 +170,11 @@ class Report:
         self.false_count += 1
         key = f"{origin}: {sighting.code}"
         if key not in self.false_events and len(self.false_events) < _SHOWN:
-            self.false_events[key] = {"origin": origin, "code": sighting.code, "input": _shown(given)}
+            self.false_events[key] = {
+                "origin": origin,
+                "code": sighting.code,
+                "input": _shown(given),
+            }
             print(f"FALSE EVENT {key}\n  {_shown(given)}", file=sys.stderr)
 
     def json(self) -> Json:
@@ -157,7 +185,10 @@ class Report:
             "wrong_kinds": len(self.wrong_kinds),
             "tried": dict(self.tried),
             "recognised": dict(self.recognised.most_common()),
-            "slowest_ms": {target: {"ms": round(1e3 * seconds, 2), "input": shown} for target, (seconds, shown) in self.slowest.items()},
+            "slowest_ms": {
+                target: {"ms": round(1e3 * seconds, 2), "input": shown}
+                for target, (seconds, shown) in self.slowest.items()
+            },
             "crash_inputs": self.crashes,
             "hang_inputs": self.hangs,
             "false_event_inputs": list(self.false_events.values()),
@@ -207,13 +238,25 @@ class Mutator:
 
     def random_text(self) -> tuple[str, bytes]:
         """Bytes, printable characters, or words of letters."""
-        kind, length = self.chance.choice(("bytes", "printable", "words")), self.chance.choice((3, 20, 80, 200, 900))
+        kind, length = (
+            self.chance.choice(("bytes", "printable", "words")),
+            self.chance.choice((3, 20, 80, 200, 900)),
+        )
         if kind == "bytes":
             return kind, self.chance.randbytes(length)
         if kind == "printable":
             return kind, "".join(self.chance.choices(string.printable, k=length)).encode()
-        words = ("".join(self.chance.choices(string.ascii_letters, k=self.chance.randrange(1, 10))) for _ in range(length // 6 + 1))
-        return kind, "".join(word + self.chance.choice((" ", ": ", "-", " (", ") ", ", ", " 0x1 ", " 79 ")) for word in words).encode()
+        words = (
+            "".join(self.chance.choices(string.ascii_letters, k=self.chance.randrange(1, 10)))
+            for _ in range(length // 6 + 1)
+        )
+        return (
+            kind,
+            "".join(
+                word + self.chance.choice((" ", ": ", "-", " (", ") ", ", ", " 0x1 ", " 79 "))
+                for word in words
+            ).encode(),
+        )
 
     def soup(self) -> bytes:
         return b" ".join(self.chance.choices(self.words, k=self.chance.randrange(1, 14)))
@@ -228,7 +271,9 @@ class Mutator:
 
     def _insert(self, line: bytes) -> bytes:
         start, _ = self._place(line)
-        return line[:start] + self.chance.randbytes(self.chance.choice((1, 2, 8, 32))) + line[start:]
+        return (
+            line[:start] + self.chance.randbytes(self.chance.choice((1, 2, 8, 32))) + line[start:]
+        )
 
     def _drop(self, line: bytes) -> bytes:
         start, end = self._place(line)
@@ -257,7 +302,11 @@ class Mutator:
         if not places:
             return line
         place = self.chance.choice(places)
-        return line[:place] + str(self.chance.randrange(10 ** self.chance.choice((1, 3, 9, 19)))).encode() + line[place + 1 :]
+        return (
+            line[:place]
+            + str(self.chance.randrange(10 ** self.chance.choice((1, 3, 9, 19)))).encode()
+            + line[place + 1 :]
+        )
 
     def _case(self, line: bytes) -> bytes:
         start, end = self._place(line)
@@ -271,9 +320,23 @@ class Mutator:
         """A line of tens of KiB: what a regular expression must not choke on."""
         start, end = self._place(line)
         part = self.chance.choice(
-            (line[start:end] or b"x", self.chance.choice(self.words) + b" ", b" ", b", ", b"0x1 ", b"a", b"(", b"name=x, ", b"0")
+            (
+                line[start:end] or b"x",
+                self.chance.choice(self.words) + b" ",
+                b" ",
+                b", ",
+                b"0x1 ",
+                b"a",
+                b"(",
+                b"name=x, ",
+                b"0",
+            )
         )
-        return line[:end] + part * (self.chance.choice((900, 8000, _LONGEST)) // len(part)) + line[end:]
+        return (
+            line[:end]
+            + part * (self.chance.choice((900, 8000, _LONGEST)) // len(part))
+            + line[end:]
+        )
 
 
 class Fuzz:
@@ -281,14 +344,23 @@ class Fuzz:
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.chance = random.Random(seed)
-        labelled = [json.loads(line) for path in CORPORA if path.exists() for line in path.read_text().splitlines()]
+        labelled = [
+            json.loads(line)
+            for path in CORPORA
+            if path.exists()
+            for line in path.read_text().splitlines()
+        ]
         self.noise = [str(one["line"]).encode() for one in labelled if one["kind"] == "noise"]
         self.faults = [
-            line.message for one in labelled if one["kind"] != "noise" and (line := strip(str(one["line"]).encode())) is not None
+            line.message
+            for one in labelled
+            if one["kind"] != "noise" and (line := strip(str(one["line"]).encode())) is not None
         ]
         self.mutator = Mutator(self.chance, [str(one["line"]).encode() for one in labelled])
         self.rules = catalog.load()
-        self.interpreter = Interpreter(self.rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed")
+        self.interpreter = Interpreter(
+            self.rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed"
+        )
         self.findings = Judge(self.rules)
         self.report = Report()
         self.now = time.time()
@@ -300,9 +372,14 @@ class Fuzz:
         self.cursor = _Cursor(None)
         self.sender, self.receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.receiver.setblocking(False)
-        self.example = next((path.read_text() for path in (ROOT / "config.example.toml",) if path.exists()), '[metrics]\nlisten = "off"\n')
+        self.example = next(
+            (path.read_text() for path in (ROOT / "config.example.toml",) if path.exists()),
+            '[metrics]\nlisten = "off"\n',
+        )
         self.config_limit_s = HANG_S + 3 * _again(
-            lambda: config.parse("", {"catalog": {"overrides": {"xid/79": {"action": "inspect"}}}}, "limit")
+            lambda: config.parse(
+                "", {"catalog": {"overrides": {"xid/79": {"action": "inspect"}}}}, "limit"
+            )
         )
         self.ways: tuple[tuple[float, Callable[[], None]], ...] = (
             (0.50, self.line), (0.12, self.record), (0.10, self.drain), (0.10, self.quoted), (0.06, self.named), (0.06, self.random_text),
@@ -323,7 +400,11 @@ class Fuzz:
         for raw in self.noise:
             stripped = strip(raw)
             message = stripped.message if stripped is not None else raw
-            for given in (raw, *(prefix.encode() + message for prefix in _PREFIXES), *(_quote(quote, message) for quote in _QUOTES)):
+            for given in (
+                raw,
+                *(prefix.encode() + message for prefix in _PREFIXES),
+                *(_quote(quote, message) for quote in _QUOTES),
+            ):
                 self._nothing("noise", given)
 
     def line(self) -> None:
@@ -345,7 +426,11 @@ class Fuzz:
         sent = [data for _ in range(self.chance.randrange(1, 6)) if (data := self._record()[:8000])]
         for data in sent:
             self.sender.send(data)
-        found = self.report.attempt("drain", sent, lambda: self.source._drain(self.receiver.fileno(), self.cursor, live=True))
+        found = self.report.attempt(
+            "drain",
+            sent,
+            lambda: self.source._drain(self.receiver.fileno(), self.cursor, live=True),
+        )
         for event in found[0] if found is not None else ():
             self._apply(event, sent)
         if (self.cursor.seq or 0) > 10**12:
@@ -353,7 +438,11 @@ class Fuzz:
 
     def quoted(self) -> None:
         """A real fault, mutated or not, quoted by somebody else."""
-        message = self.chance.choice(self.faults) if self.chance.random() < 0.5 else self.mutator.mutated()
+        message = (
+            self.chance.choice(self.faults)
+            if self.chance.random() < 0.5
+            else self.mutator.mutated()
+        )
         quoted = _quote(self.chance.choice(_QUOTES), message.replace(b"\n", b" "))
         self._nothing("quoted", self.chance.choice(_PREFIXES).encode() + quoted)
 
@@ -361,10 +450,13 @@ class Fuzz:
         """A process that is called like another fault."""
         kind, form_ = self.chance.choice(_NAMED)
         given = _quote(form_, self.chance.choice(self.faults))
-        sighting = self.report.attempt("recognise", given, lambda: self.interpreter.recognise(given))
+        sighting = self.report.attempt(
+            "recognise", given, lambda: self.interpreter.recognise(given)
+        )
         if sighting is not None and kind not in (sighting.kind, sighting.code):
             self.report.wrong_kinds.setdefault(
-                f"{kind} as {sighting.code}", {"expected": kind, "code": sighting.code, "input": _shown(given)}
+                f"{kind} as {sighting.code}",
+                {"expected": kind, "code": sighting.code, "input": _shown(given)},
             )
 
     def random_text(self) -> None:
@@ -373,7 +465,9 @@ class Fuzz:
 
     def soup_line(self) -> None:
         given = self.mutator.soup()
-        sighting = self.report.attempt("recognise", given, lambda: self.interpreter.recognise(given))
+        sighting = self.report.attempt(
+            "recognise", given, lambda: self.interpreter.recognise(given)
+        )
         if sighting is not None and len(self.report.soup) < _SHOWN:
             self.report.soup.setdefault(sighting.code, _shown(given))
 
@@ -383,40 +477,73 @@ class Fuzz:
         shuffled = self.example.encode().splitlines()
         for _ in range(self.chance.randrange(1, 6)):
             shuffled.insert(self.chance.randrange(len(shuffled) + 1), lines.mutated()[:2000])
-        text = b"\n".join(shuffled).decode("utf-8", "replace").replace("#", self.chance.choice(("#", "", "")))
-        tables = self.report.attempt("toml.parse", text, lambda: toml.parse(text, "fuzz"), (ValueError,), self.config_limit_s)
+        text = (
+            b"\n".join(shuffled)
+            .decode("utf-8", "replace")
+            .replace("#", self.chance.choice(("#", "", "")))
+        )
+        tables = self.report.attempt(
+            "toml.parse",
+            text,
+            lambda: tomlfile.parse(text, "fuzz"),
+            (ValueError,),
+            self.config_limit_s,
+        )
         if tables is not None:
             self.report.attempt(
-                "config.parse", text, lambda: config.parse(text, tables, "fuzz"), (ConfigError, CatalogError), self.config_limit_s
+                "config.parse",
+                text,
+                lambda: config.parse(text, tables, "fuzz"),
+                (ConfigError, CatalogError),
+                self.config_limit_s,
             )
 
     def config_tables(self) -> None:
         """Known and unknown keys with values of every type."""
-        tables: toml.Table = {}
+        tables: tomlfile.Table = {}
         for _ in range(self.chance.randrange(1, 4)):
             section = self.chance.choice((*config.SECTIONS, "metric", ""))
             known = list(config.settings_of(section)) if section in config.SECTIONS else []
             keys = self.chance.choices((*known, "unknown", ""), k=self.chance.randrange(4))
-            tables[section] = {key: self._value(3) for key in keys} if self.chance.random() < 0.9 else self._value(2)
+            tables[section] = (
+                {key: self._value(3) for key in keys}
+                if self.chance.random() < 0.9
+                else self._value(2)
+            )
         if self.chance.random() < 0.3:
             codes = self.chance.choices((*list(self.rules.rules)[:50], "xid/999", "nonsense"), k=2)
             tables["catalog"] = {"overrides": {code: self._override() for code in codes}}
         self.report.attempt(
-            "config.parse", tables, lambda: config.parse("", tables, "fuzz"), (ConfigError, CatalogError), self.config_limit_s
+            "config.parse",
+            tables,
+            lambda: config.parse("", tables, "fuzz"),
+            (ConfigError, CatalogError),
+            self.config_limit_s,
         )
 
     def commit(self) -> None:
         """What was judged, as the ledger stores it, and the verdict that is shown."""
-        entries = [Entry(events=(event,), transitions=tuple(changes)) for event, changes in self.held]
+        entries = [
+            Entry(events=(event,), transitions=tuple(changes)) for event, changes in self.held
+        ]
         self.held.clear()
-        self.report.attempt("ledger", f"{len(entries)} events", lambda: self.ledger.commit(entries), limit=5.0)
-        self.report.attempt("verdict", "", lambda: json.dumps(form.verdict(fold(self.findings.opened, [], self.now))), limit=1.0)
+        self.report.attempt(
+            "ledger", f"{len(entries)} events", lambda: self.ledger.commit(entries), limit=5.0
+        )
+        self.report.attempt(
+            "verdict",
+            "",
+            lambda: json.dumps(serialize.verdict(fold(self.findings.opened, [], self.now))),
+            limit=1.0,
+        )
 
     def _record(self) -> bytes:
         if self.chance.random() < 0.1:
             return self.mutator.mutated()
         last = self.cursor.seq or 0
-        seq = self.chance.choice((last + 1, last + 1, last + 1, last, last + 5, 0, self.chance.randrange(10**20)))
+        seq = self.chance.choice(
+            (last + 1, last + 1, last + 1, last, last + 5, 0, self.chance.randrange(10**20))
+        )
         head = f"{self.chance.choice((0, 3, 6, 8, 11, 30, 9999))},{seq},{self.chance.choice((0, 1, 10**9, 10**19))},-"
         line = strip(self.mutator.mutated())
         text = line.message.replace(b"\n", b"\\x0a") if line is not None else b""
@@ -426,7 +553,9 @@ class Fuzz:
     def _nothing(self, origin: str, given: bytes) -> None:
         line = self.report.attempt("strip", given, lambda: strip(given))
         for text in {given, line.message} if line is not None else {given}:
-            sighting = self.report.attempt("recognise", text, lambda: self.interpreter.recognise(text))  # noqa: B023
+            sighting = self.report.attempt(
+                "recognise", text, lambda: self.interpreter.recognise(text)
+            )
             if sighting is not None:
                 self.report.false_event(origin, text, sighting)
 
@@ -441,7 +570,13 @@ class Fuzz:
             "event",
             text,
             lambda: self.interpreter.event(
-                sighting, text, facility, identity=f"fuzz:{self.serial}", time=self.now, boot_id="fuzz", usec=self.serial
+                sighting,
+                text,
+                facility,
+                identity=f"fuzz:{self.serial}",
+                time=self.now,
+                boot_id="fuzz",
+                usec=self.serial,
             ),
         )
         if event is not None:
@@ -450,8 +585,12 @@ class Fuzz:
     def _apply(self, event: Event, given: object) -> None:
         changes = self.report.attempt("apply", given, lambda: self.findings.apply(event))
         for change in changes or ():
-            self.report.attempt("json", given, lambda: json.dumps(form.transition(change, self.rules)).encode())  # noqa: B023
-        self.report.attempt("json", given, lambda: json.dumps(form.event(StoredEvent(1, event))).encode())
+            self.report.attempt(
+                "json", given, lambda: json.dumps(serialize.transition(change, self.rules)).encode()
+            )
+        self.report.attempt(
+            "json", given, lambda: json.dumps(serialize.event(StoredEvent(1, event))).encode()
+        )
         self.held.append((event, changes or []))
         if len(self.held) >= _COMMIT:
             self.commit()
@@ -489,7 +628,8 @@ class Fuzz:
         if pick < 10:
             return [self._value(depth - 1) for _ in range(self.chance.randrange(4))]
         return {
-            self.chance.choice(("a", "", "xid/79", "action", "nvidia")): self._value(depth - 1) for _ in range(self.chance.randrange(4))
+            self.chance.choice(("a", "", "xid/79", "action", "nvidia")): self._value(depth - 1)
+            for _ in range(self.chance.randrange(4))
         }
 
     def _override(self) -> object:
@@ -527,7 +667,9 @@ class Fuzz:
         )
 
         def value() -> object:
-            return self.chance.choice((self.chance.choice(words), [self.chance.choice(words)], self._value(2)))
+            return self.chance.choice(
+                (self.chance.choice(words), [self.chance.choice(words)], self._value(2))
+            )
 
         return (
             {self.chance.choice(keys): value() for _ in range(self.chance.randrange(1, 4))}
@@ -542,12 +684,16 @@ def _quote(quote: str, message: bytes) -> bytes:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.fuzz", description=(__doc__ or "").strip().partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.fuzz", description=(__doc__ or "").strip().partition("\n")[0]
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None, help="to try the same inputs again")
     parser.add_argument("--out", type=Path, default=None, metavar="FILE")
     arguments = parser.parse_args()
-    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
+    seed = (
+        arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
+    )
     with scratch() as folder:
         fuzz = Fuzz(seed, folder)
         before, begun = rss_mib("self"), time.monotonic()
@@ -571,7 +717,11 @@ def main() -> int:
     else:
         print(text)
     report = fuzz.report
-    return 1 if report.crash_count or report.hang_count or report.false_count or report.wrong_kinds else 0
+    return (
+        1
+        if report.crash_count or report.hang_count or report.false_count or report.wrong_kinds
+        else 0
+    )
 
 
 if __name__ == "__main__":

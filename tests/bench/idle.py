@@ -1,9 +1,10 @@
 """
 idle: what the daemon uses while nothing happens, and what it weighs.
 
-Daemons side by side: on a silent pipe in place of /dev/kmsg, on /dev/kmsg itself (where others may write meanwhile; the
-records that came are told), and on a file, which must be polled; beside a bare
-reader of /dev/kmsg (the floor of CPU) and Pythons that hold nothing, or the daemon's libraries (the floors of memory).
+Daemons side by side: on a silent pipe in place of /dev/kmsg, on /dev/kmsg itself (where others may
+write meanwhile; the records that came are told), and on a file, which must be polled; beside a bare
+reader of /dev/kmsg (the floor of CPU) and Pythons that hold nothing, or the daemon's libraries (the
+floors of memory).
 """
 
 from __future__ import annotations
@@ -15,7 +16,21 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.bench import ring
-from tests.bench.measure import SETTLE_S, Helper, Json, Node, Usage, command, environment, less, load, memory_mib, node, pid_of, scratch
+from tests.bench.measure import (
+    SETTLE_S,
+    Helper,
+    Json,
+    Node,
+    Usage,
+    command,
+    environment,
+    less,
+    load,
+    memory_mib,
+    node,
+    pid_of,
+    scratch,
+)
 
 SECONDS = 60.0
 _LIBRARIES = "aiohttp.web, anyio, prometheus_client, sqlite3, structlog"
@@ -23,12 +38,17 @@ _LIBRARIES = "aiohttp.web, anyio, prometheus_client, sqlite3, structlog"
 
 def run() -> Json:
     with scratch() as folder, ExitStack() as stack:
-        daemons = {"silent": _silent(folder, stack), **{kind: node(folder, kernel_log=kind, name=kind) for kind in _kinds()}}
+        daemons = {
+            "silent": _silent(folder, stack),
+            **{kind: node(folder, kernel_log=kind, name=kind) for kind in _kinds()},
+        }
         for daemon in daemons.values():
             stack.enter_context(daemon)
         pids = {kind: pid_of(running) for kind, running in daemons.items()}
         if "kmsg" in daemons:
-            pids["floor_reader"] = stack.enter_context(Helper(ring.bare_reader, "idle", b"no such text")).pid
+            pids["floor_reader"] = stack.enter_context(
+                Helper(ring.bare_reader, "idle", b"no such text")
+            ).pid
         bare = {"floor_python": "", "floor_libraries": f"import {_LIBRARIES};"}
         for name, imports in bare.items():
             pids[name] = _hold(stack, imports, environment(folder))
@@ -49,12 +69,16 @@ def run() -> Json:
 
 
 def _silent(folder: Path, stack: ExitStack) -> Node:
-    """A daemon whose /dev/kmsg is a pipe that stays open and silent: the machine's own log is not ours to silence."""
+    """A daemon whose /dev/kmsg is a pipe that stays open and silent: the machine's own log is not
+    ours to silence.
+    """
     made = node(folder, kernel_log="kmsg", name="silent")
     pipe = made.folder / "kmsg"
     os.mkfifo(pipe)
     stack.callback(os.close, os.open(pipe, os.O_RDWR))
-    made.config.write_text(made.settings.replace('source = "kmsg"', f'source = "kmsg"\npath = "{pipe}"'))
+    made.config.write_text(
+        made.settings.replace('source = "kmsg"', f'source = "kmsg"\npath = "{pipe}"')
+    )
     return made
 
 
@@ -65,7 +89,9 @@ def _figures(used: Usage, at_start: Json, at_end: Json) -> Json:
         "wakeups_per_s": round(used.voluntary / SECONDS, 2),
         "preempted": used.involuntary,
         "memory_mib": at_start,
-        "rss_grown_mib": less(at_end, at_start)["rss"],  # the bare reader is a fork of the benchmark: its memory says nothing
+        "rss_grown_mib": less(at_end, at_start)[
+            "rss"
+        ],  # the bare reader is a fork of the benchmark: its memory says nothing
     }
 
 

@@ -1,13 +1,14 @@
 """
 judge: what one event's judgement costs, and what a storm of them does to those who ask.
 
-`event`: the daemon's judge in this process, made from a ledger with a million events behind it, with 0 to 1,000 findings
-open, found one by one or all within a second; five kinds of event by turns. The floor is one frozen record made out of
-another and put into a dictionary, in the same rounds; the timer's own cost is in both.
+`event`: the daemon's judge in this process, made from a ledger with a million events behind it,
+with 0 to 1,000 findings open, found one by one or all within a second; five kinds of event by
+turns. The floor is one frozen record made out of another and put into a dictionary, in the same
+rounds; the timer's own cost is in both.
 
-`storm`: 100,000 Xid 45 lines into the real kernel log, at full speed and paced, while a client asks /v1/status again and again;
-by turns it asks a bare server that answers the same bytes over a Unix socket, too, which is the floor. A line is seen, or its
-number lies in a span told as lost.
+`storm`: 100,000 Xid 45 lines into the real kernel log, at full speed and paced, while a client asks
+/v1/status again and again; by turns it asks a bare server that answers the same bytes over a Unix
+socket, too, which is the floor. A line is seen, or its number lies in a span told as lost.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ from tests.bench.measure import (
 from tests.harness import UnixConnection
 from vitald import catalog
 from vitald.catalog import Catalog
+from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.judge.engine import Judge
 from vitald.ledger import FILE, Ledger, schema, sums
 from vitald.model import Event
-from vitald.sources.kernel_log.announced import Announcements
-from vitald.sources.kernel_log.interpret import Interpreter
 
 EVENTS = 1_000_000
 OPEN = (0, 10, 100, 1000)
@@ -83,7 +84,9 @@ def run() -> Json:
 
 
 def _judge(rules: Catalog, ledger: Ledger) -> Callable[[Event], object]:
-    """The daemon's judge as a start makes it: folds one event in, and hands over what is to be stored. The one place that knows how."""
+    """The daemon's judge as a start makes it: folds one event in, and hands over what is to be
+    stored. The one place that knows how.
+    """
     judge = Judge(rules, ledger.remembered().memory)
     return lambda event: (judge.apply(event), judge.take_changes())
 
@@ -95,14 +98,17 @@ def _cost(folder: Path) -> Json:
         ledger = Ledger(folder / name)
         ledger.open()
         ledger.close()
-        building, _ = timed(lambda: _fill(folder / name / FILE, rules, events))  # noqa: B023
+        building, _ = timed(lambda: _fill(folder / name / FILE, rules, events))
         ledger.open()
-        spaced = {f"{count}_open": _series(rules, _judge(rules, ledger), count, _SPACED_S) for count in OPEN}
+        spaced = {
+            f"{count}_open": _series(rules, _judge(rules, ledger), count, _SPACED_S)
+            for count in OPEN
+        }
         figures[name] = {
             "events": events,
             "ledger_mib": round(ledger.size() / 2**20),
             "build_s": round(building, 1),
-            "make_judge_ms": spread([timed(lambda: _judge(rules, ledger))[0] for _ in range(20)]),  # noqa: B023
+            "make_judge_ms": spread([timed(lambda: _judge(rules, ledger))[0] for _ in range(20)]),
             **spaced,
             f"{OPEN[-1]}_open_at_once": _series(rules, _judge(rules, ledger), OPEN[-1], 0.001),
         }
@@ -111,32 +117,46 @@ def _cost(folder: Path) -> Json:
 
 
 def _series(rules: Catalog, apply: Callable[[Event], object], count: int, apart_s: float) -> Json:
-    """Times of each kind of event with so many findings open, each on a device of its own, beside the floor."""
+    """Times of each kind of event with so many findings open, each on a device of its own, beside
+    the floor.
+    """
     line = _lines(rules)
     now = time.time() - 60.0
     fallen = [
-        _at(line(79, f"{number:04x}:01:00", "GPU has fallen off the bus."), number, now - (count - number) * apart_s)
+        _at(
+            line(79, f"{number:04x}:01:00", "GPU has fallen off the bus."),
+            number,
+            now - (count - number) * apart_s,
+        )
         for number in range(count)
     ]
-    opening = [timed(lambda: apply(event))[0] for event in fallen]  # noqa: B023
+    opening = [timed(lambda: apply(event))[0] for event in fallen]
     states = ("0x0 (None)", "0x1 (GPU Reset Required)")
     kinds = {
         "counted_again": line(31, "f000:01:00", "Ch 0000000b, MMU Fault"),
         "follows_from_it": line(45, "f000:01:00", "Ch 00000018"),
         "asks_for_nothing": line(45, "f000:02:00", "Ch 00000018"),
-        "opens": line(154, "f000:03:00", f"GPU recovery action changed from {states[0]} to {states[1]}"),
-        "closes": line(154, "f000:03:00", f"GPU recovery action changed from {states[1]} to {states[0]}"),
+        "opens": line(
+            154, "f000:03:00", f"GPU recovery action changed from {states[0]} to {states[1]}"
+        ),
+        "closes": line(
+            154, "f000:03:00", f"GPU recovery action changed from {states[1]} to {states[0]}"
+        ),
     }
     taken: dict[str, list[float]] = {name: [] for name in (*kinds, "floor")}
     kept: dict[object, Event] = {}
     for number in range(ROUNDS):
         for place, (name, template) in enumerate(kinds.items()):
             event = _at(template, count + number * len(kinds) + place, now + number * 0.01)
-            taken[name].append(timed(lambda: apply(event))[0])  # noqa: B023
-        taken["floor"].append(timed(lambda: kept.update({event.code: replace(event, time=now)}))[0])  # noqa: B023
+            taken[name].append(timed(lambda: apply(event))[0])
+        taken["floor"].append(timed(lambda: kept.update({event.code: replace(event, time=now)}))[0])
     figures = {name: spread(seconds, _MICRO) for name, seconds in taken.items()}
     floor = figures["floor"]
-    return {"opening_these": spread(opening, _MICRO), **figures, "difference": {name: less(figures[name], floor) for name in kinds}}
+    return {
+        "opening_these": spread(opening, _MICRO),
+        **figures,
+        "difference": {name: less(figures[name], floor) for name in kinds},
+    }
 
 
 def _lines(rules: Catalog) -> Callable[[int, str, str], Event]:
@@ -153,7 +173,12 @@ def _lines(rules: Catalog) -> Callable[[int, str, str], Event]:
 
 def _at(event: Event, number: int, at: float) -> Event:
     """The same once more, as another record."""
-    return replace(event, identity=f"kmsg:bench:{number}", time=at, fields={**event.fields, "usec": round((at % 1e6) * 1e6)})
+    return replace(
+        event,
+        identity=f"kmsg:bench:{number}",
+        time=at,
+        fields={**event.fields, "usec": round((at % 1e6) * 1e6)},
+    )
 
 
 def _fill(path: Path, rules: Catalog, count: int) -> None:
@@ -166,9 +191,19 @@ def _fill(path: Path, rules: Catalog, count: int) -> None:
         (45, "Ch 00000018"),
         (94, "Contained: SM (0x1)"),
     )
-    templates = [line(code, f"0000:{bus:02x}:00", message) for code, message in said for bus in range(1, 65)]
+    templates = [
+        line(code, f"0000:{bus:02x}:00", message) for code, message in said for bus in range(1, 65)
+    ]
     fixed = [
-        (event.source, event.kind, event.code, event.component.name, event.trust.value, json.dumps(event.fields), event.raw)
+        (
+            event.source,
+            event.kind,
+            event.code,
+            event.component.name,
+            event.trust.value,
+            json.dumps(event.fields),
+            event.raw,
+        )
         for event in templates
     ]
     chance = random.Random(4)
@@ -179,7 +214,10 @@ def _fill(path: Path, rules: Catalog, count: int) -> None:
             boot = f"{number // 100_000:08x}-0000-4000-8000-000000000000"
             yield f"kmsg:{boot}:{number}", begun + number * step, boot, *chance.choice(fixed)
 
-    insert = "INSERT INTO events (identity, time, boot_id, source, kind, code, component, trust, fields, raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    insert = (
+        "INSERT INTO events (identity, time, boot_id, source, kind, code, component, trust, fields,"
+        " raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    )
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA synchronous = OFF")
         for first in range(0, count, _BATCH):
@@ -192,7 +230,10 @@ def _fill(path: Path, rules: Catalog, count: int) -> None:
             for day in range(24)
         ]
         if count:
-            db.executemany("INSERT INTO marks (device, time, kind, fault, detail) VALUES (?, ?, ?, ?, ?)", marks)
+            db.executemany(
+                "INSERT INTO marks (device, time, kind, fault, detail) VALUES (?, ?, ?, ?, ?)",
+                marks,
+            )
             sums.prepare(db)
             db.execute(schema.SUM_MARKS)
 
@@ -203,13 +244,20 @@ def _fill(path: Path, rules: Catalog, count: int) -> None:
 def _storms() -> Json:
     with scratch() as folder, ring.unlimited() as out:
         made = node(folder, kernel_log="kmsg")
-        with made as running, Helper(_serve, folder / "bare.sock", json.dumps(running.status()).encode()):
+        with (
+            made as running,
+            Helper(_serve, folder / "bare.sock", json.dumps(running.status()).encode()),
+        ):
             time.sleep(SETTLE_S)
             with Helper(_client, running.socket, folder / "bare.sock", _ASKED) as client:
                 quiet = _answers(client)
             storms: Json = {
                 name: _storm(running, folder, out, pace)
-                for name, pace in (("full_speed", None), ("paced", PACE), ("full_speed_again", None))
+                for name, pace in (
+                    ("full_speed", None),
+                    ("paced", PACE),
+                    ("full_speed_again", None),
+                )
             }
     return {"unit": "ms", "lines": LINES, "pace_per_s": PACE, "quiet": quiet, **storms}
 
@@ -262,7 +310,8 @@ def _write(out: int, domain: int, pace: int | None) -> None:
     ring.lift()
     message = "errorString CTX SWITCH TIMEOUT, Info 0x4c012"
     lines = [
-        f"<4>NVRM: Xid (PCI:{domain:04x}:{number % 8 + 1:02x}:00): 45, pid={1000 + number}, name=python3, Ch {number % 64:08x}, {message}\n".encode()
+        f"<4>NVRM: Xid (PCI:{domain:04x}:{number % 8 + 1:02x}:00): 45, pid={1000 + number},"
+        f" name=python3, Ch {number % 64:08x}, {message}\n".encode()
         for number in range(LINES)
     ]
     begun = time.monotonic()
@@ -276,7 +325,10 @@ def _reach(running: Node, out: int, domain: int) -> int:
     """Write a mark, and wait until the daemon has judged it. Returns its sequence number."""
     end = time.monotonic() + _CATCH_UP_S
     mark = ring.xid(
-        154, f"{domain:04x}:ff:1f", "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", time.monotonic_ns()
+        154,
+        f"{domain:04x}:ff:1f",
+        "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+        time.monotonic_ns(),
     )
     while (seq := ring.write_known(out, mark)) is None:
         if time.monotonic() > end:
@@ -285,7 +337,9 @@ def _reach(running: Node, out: int, domain: int) -> int:
         time.sleep(0.1)
 
     def reached() -> bool:
-        page = running.get(f"/v1/events?newest=true&limit=1&component=gpu/{domain:04x}:ff:1f.0")["events"]
+        page = running.get(f"/v1/events?newest=true&limit=1&component=gpu/{domain:04x}:ff:1f.0")[
+            "events"
+        ]
         return any(str(event["identity"]).endswith(f":{seq}") for event in page)
 
     running.until(reached, _CATCH_UP_S, f"record {seq}")
@@ -293,24 +347,45 @@ def _reach(running: Node, out: int, domain: int) -> int:
 
 
 def _counters(running: Node) -> list[float]:
-    return [running.metric(f"vitald_kernel_records_{name}_total") or 0.0 for name in ("read", "lost")]
+    return [
+        running.metric(f"vitald_kernel_records_{name}_total") or 0.0 for name in ("read", "lost")
+    ]
 
 
-def _accounts(path: Path, domain: int, first: int, last: int) -> tuple[int, int, list[tuple[int, int]]]:
-    """Lines of ours that were judged, how many of them more than once, and the spans between the marks that were told as lost."""
+def _accounts(
+    path: Path, domain: int, first: int, last: int
+) -> tuple[int, int, list[tuple[int, int]]]:
+    """Lines of ours that were judged, how many of them more than once, and the spans between the
+    marks that were told as lost.
+    """
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         judged, texts = db.execute(
-            "SELECT count(*), count(DISTINCT raw) FROM events WHERE code = 'xid/45' AND component LIKE ?", (f"gpu/{domain:04x}:%",)
+            "SELECT count(*), count(DISTINCT raw) FROM events WHERE code = 'xid/45' AND component"
+            " LIKE ?",
+            (f"gpu/{domain:04x}:%",),
         ).fetchone()
-        told = [json.loads(fields) for (fields,) in db.execute("SELECT fields FROM events WHERE code = 'vitald/records_lost'")]
+        told = [
+            json.loads(fields)
+            for (fields,) in db.execute(
+                "SELECT fields FROM events WHERE code = 'vitald/records_lost'"
+            )
+        ]
     spans: list[tuple[int, int]] = []
     for fields in told:
         if isinstance(fields.get("ranges"), list):
-            flat = [number for part in fields["ranges"] for number in (part if isinstance(part, list) else [part])]
+            flat = [
+                number
+                for part in fields["ranges"]
+                for number in (part if isinstance(part, list) else [part])
+            ]
             spans += zip(flat[::2], flat[1::2])
         else:
             spans.append((fields["first_seq"], fields["last_seq"]))
-    return judged, judged - texts, [(begin, end) for begin, end in spans if first < begin and end < last]
+    return (
+        judged,
+        judged - texts,
+        [(begin, end) for begin, end in spans if first < begin and end < last],
+    )
 
 
 def _answers(client: Helper) -> Json:
@@ -322,14 +397,17 @@ def _answers(client: Helper) -> Json:
 
 def _client(pipe: Connection, daemon: Path, bare: Path, most: int) -> None:
     """Asks both by turns, `most` times or until it is told to end. Tells the times of both."""
-    connections = {"daemon": UnixConnection(daemon, timeout=30.0), "bare": UnixConnection(bare, timeout=30.0)}
+    connections = {
+        "daemon": UnixConnection(daemon, timeout=30.0),
+        "bare": UnixConnection(bare, timeout=30.0),
+    }
     taken: dict[str, list[float]] = {name: [] for name in connections}
     for connection in connections.values():
         _get(connection)
     pipe.send("ready")
     while len(taken["bare"]) < most if most else not pipe.poll():
         for name, connection in connections.items():
-            taken[name].append(timed(lambda: _get(connection))[0])  # noqa: B023
+            taken[name].append(timed(lambda: _get(connection))[0])
     pipe.send(taken)
 
 

@@ -1,10 +1,11 @@
 """
 latency: from a write to /dev/kmsg to the line that a client of /v1/watch gets.
 
-The floor is a bare epoll reader of /dev/kmsg in a process of its own, which sees the same records in the same rounds; all
-stamps are CLOCK_MONOTONIC, taken before the write and after the read. Two forms: `new_devices` opens a finding per round on
-a device of its own, so that findings heap up; `flips` opens and closes one finding by turns (Xid 154), so that each
-round changes the verdict and nothing heaps up.
+The floor is a bare epoll reader of /dev/kmsg in a process of its own, which sees the same records
+in the same rounds; all stamps are CLOCK_MONOTONIC, taken before the write and after the read. Two
+forms: `new_devices` opens a finding per round on a device of its own, so that findings heap up;
+`flips` opens and closes one finding by turns (Xid 154), so that each round changes the verdict and
+nothing heaps up.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.bench import ring
-from tests.bench.measure import SETTLE_S, Connection, Helper, Json, Node, less, load, node, scratch, spread
+from tests.bench.measure import (
+    SETTLE_S,
+    Connection,
+    Helper,
+    Json,
+    Node,
+    less,
+    load,
+    node,
+    scratch,
+    spread,
+)
 
 ROUNDS = 300
 GAP_S = (0.005, 0.030)
@@ -39,13 +51,20 @@ def run() -> Json:
             "unit": "ms",
             "flips": flips,
             "new_devices": devices,
-            "mean_commit": round(1e3 * (running.metric("vitald_ledger_commit_seconds_total") or 0.0) / commits, 3),
+            "mean_commit": round(
+                1e3 * (running.metric("vitald_ledger_commit_seconds_total") or 0.0) / commits, 3
+            ),
             "load": load(),
         }
 
 
 def _new_device(domain: int) -> Line:
-    return lambda number: ring.xid(79, f"{domain:04x}:{number // 32:02x}:{number % 32:02x}", "GPU has fallen off the bus.", number)
+    return lambda number: ring.xid(
+        79,
+        f"{domain:04x}:{number // 32:02x}:{number % 32:02x}",
+        "GPU has fallen off the bus.",
+        number,
+    )
 
 
 def _flip(domain: int) -> Line:
@@ -57,7 +76,10 @@ def _flip(domain: int) -> Line:
 def _series(running: Node, out: int, address: str, line: Line) -> Json:
     wanted = f"PCI:{address}".encode()
     written: dict[str, float] = {}
-    with Helper(ring.bare_reader, address, wanted) as bare, Helper(_watcher, running.socket) as watcher:
+    with (
+        Helper(ring.bare_reader, address, wanted) as bare,
+        Helper(_watcher, running.socket) as watcher,
+    ):
         for number in range(ROUNDS):
             record = line(number)
             written[_mark(record.decode())] = time.monotonic()
@@ -72,8 +94,12 @@ def _series(running: Node, out: int, address: str, line: Line) -> Json:
     return _compare(written, [(at, record.decode()) for at, record in floor["seen"]], lines)
 
 
-def _compare(written: dict[str, float], read: Sequence[tuple[float, str]], lines: Sequence[tuple[float, str]]) -> Json:
-    """Each round's event, finding and verdict on the socket beside the same record at the bare reader."""
+def _compare(
+    written: dict[str, float], read: Sequence[tuple[float, str]], lines: Sequence[tuple[float, str]]
+) -> Json:
+    """Each round's event, finding and verdict on the socket beside the same record at the bare
+    reader.
+    """
     bare = {mark: at for at, record in read if (mark := _mark(record)) in written}
     stamps: dict[str, dict[str, float]] = {"event": {}, "finding": {}, "verdict": {}}
     marks: dict[str, str] = {}  # identity of an event -> its round
@@ -93,16 +119,23 @@ def _compare(written: dict[str, float], read: Sequence[tuple[float, str]], lines
             # What one batch brought together is answered by one verdict.
             stamps["verdict"].update((mark, at) for mark in pending)
             pending.clear()
-    shown = {kind: spread([at - written[mark] for mark, at in seen.items()]) for kind, seen in stamps.items()}
+    shown = {
+        kind: spread([at - written[mark] for mark, at in seen.items()])
+        for kind, seen in stamps.items()
+    }
     floor = spread([at - written[mark] for mark, at in bare.items()])
     return {
         "rounds": len(written),
-        "unseen": {"floor": len(written) - len(bare), **{kind: len(written) - len(seen) for kind, seen in stamps.items()}},
+        "unseen": {
+            "floor": len(written) - len(bare),
+            **{kind: len(written) - len(seen) for kind, seen in stamps.items()},
+        },
         "daemon": shown,
         "floor": floor,
         "difference": {kind: less(figures, floor) for kind, figures in shown.items()},
         "difference_per_round": {
-            kind: spread([at - bare[mark] for mark, at in seen.items() if mark in bare]) for kind, seen in stamps.items()
+            kind: spread([at - bare[mark] for mark, at in seen.items() if mark in bare])
+            for kind, seen in stamps.items()
         },
     }
 
@@ -113,7 +146,9 @@ def _mark(text: str) -> str:
 
 
 def _watcher(pipe: Connection, path: Path) -> None:
-    """A client of /v1/watch: keeps each line with the moment when it came; understanding them waits until the end."""
+    """A client of /v1/watch: keeps each line with the moment when it came; understanding them waits
+    until the end.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(str(path))
     sock.sendall(_REQUEST)
@@ -133,7 +168,8 @@ def _watcher(pipe: Connection, path: Path) -> None:
             now = time.monotonic()
             buffer += data
             *whole, buffer = buffer.split(b"\n")
-            # Chunk sizes and ends stand between; of the rest only what follows a record of ours counts.
+            # Chunk sizes and ends stand between; of the rest only what follows a record of ours
+            # counts.
             lines += [(now, line.decode()) for line in whole if line.startswith(b"{")]
             if not data:
                 break

@@ -1,12 +1,13 @@
 """
 line_cost: what a kernel record costs the CPU.
 
-The ring is filled with ordinary records and read again and again from its oldest, each time by a bare loop of os.read and
-by the daemon's own hot loop, by turns; of each the best round counts. A recognised event is taken from its text to
-its finding, without disk. All in µs of this process.
+The ring is filled with ordinary records and read again and again from its oldest, each time by a
+bare loop of os.read and by the daemon's own hot loop, by turns; of each the best round counts. A
+recognised event is taken from its text to its finding, without disk. All in µs of this process.
 
-`drip` is what one record costs a running daemon when records come one at a time, as they do on a node at work: the whole
-way from the wake-up to sleeping again, in µs of the daemon's CPU, beside a bare reader of its own.
+`drip` is what one record costs a running daemon when records come one at a time, as they do on a
+node at work: the whole way from the wake-up to sleeping again, in µs of the daemon's CPU, beside a
+bare reader of its own.
 """
 
 from __future__ import annotations
@@ -20,27 +21,38 @@ from pathlib import Path
 from tests.bench import ring
 from tests.bench.measure import ROOT, SETTLE_S, Helper, Json, Usage, load, node, pid_of, scratch
 from vitald import catalog
+from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.interpret import Interpreter
+from vitald.collectors.kernel_log.kmsg import Kmsg, _Cursor
+from vitald.collectors.kernel_log.lines import strip
+from vitald.collectors.kernel_log.record import split
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.judge.engine import Judge
-from vitald.sources.kernel_log.announced import Announcements
-from vitald.sources.kernel_log.interpret import Interpreter
-from vitald.sources.kernel_log.kmsg import Kmsg, _Cursor
-from vitald.sources.kernel_log.lines import strip
-from vitald.sources.kernel_log.record import split
-from vitald.sources.pci import PciInventory
 
 ROUNDS = 60
 _FILL = 3000
 _BUFFER = 16384
 _DRIPS, _DRIPS_PER_S = 1000, 200
 _READ = "vitald_kernel_records_read_total"
-_CORPORA = (ROOT / "tests/data/kernel_lines.jsonl", ROOT.parent / "shared/reference/kernel-lines.dev.jsonl")
+_CORPORA = (
+    ROOT / "tests/data/kernel_lines.jsonl",
+    ROOT.parent / "shared/reference/kernel-lines.dev.jsonl",
+)
 _XID = b"NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
 
 
 def run() -> Json:
     rules = catalog.load()
-    interpreter = Interpreter(rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed")
-    return {"unit": "µs", **_records(interpreter), "drip": _drip(), "event": _events(interpreter, Judge(rules)), "load": load()}
+    interpreter = Interpreter(
+        rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed"
+    )
+    return {
+        "unit": "µs",
+        **_records(interpreter),
+        "drip": _drip(),
+        "event": _events(interpreter, Judge(rules)),
+        "load": load(),
+    }
 
 
 def _records(interpreter: Interpreter) -> Json:
@@ -72,7 +84,9 @@ def _records(interpreter: Interpreter) -> Json:
         "floor": _best(bare),
         "difference": round(min(drain) - min(bare), 3),
         "of_which": {"split": _best(splitting), "recognise": _best(recognising)},
-        "recognise_by_line": {text.decode()[:60]: _cost(interpreter, text) for text in ring.one_of_each()},
+        "recognise_by_line": {
+            text.decode()[:60]: _cost(interpreter, text) for text in ring.one_of_each()
+        },
     }
 
 
@@ -102,19 +116,43 @@ def _drip() -> Json:
 
 
 def _events(interpreter: Interpreter, findings: Judge) -> Json:
-    """Recognise, interpret and fold: one Xid 79 again and again, the same on ever new devices, and every kind in the corpus."""
+    """Recognise, interpret and fold: one Xid 79 again and again, the same on ever new devices, and
+    every kind in the corpus.
+    """
     rounds = range(2000)
-    new = [_XID.replace(b"0000:65:00", b"%04x:%02x:%02x" % (number >> 13, number >> 5 & 0xFF, number & 0x1F)) for number in rounds]
+    new = [
+        _XID.replace(
+            b"0000:65:00", b"%04x:%02x:%02x" % (number >> 13, number >> 5 & 0xFF, number & 0x1F)
+        )
+        for number in rounds
+    ]
     known = [message for message in _corpus() if interpreter.recognise(message) is not None]
     figures: Json = {
-        "xid_79_again": _best([_per(len(rounds), lambda: _fold(interpreter, findings, (_XID for _ in rounds))) for _ in range(9)]),
-        "xid_79_new_device": _best([_per(len(new), lambda: _fold(interpreter, Judge(interpreter.catalog), new)) for _ in range(9)]),
+        "xid_79_again": _best(
+            [
+                _per(len(rounds), lambda: _fold(interpreter, findings, (_XID for _ in rounds)))
+                for _ in range(9)
+            ]
+        ),
+        "xid_79_new_device": _best(
+            [
+                _per(len(new), lambda: _fold(interpreter, Judge(interpreter.catalog), new))
+                for _ in range(9)
+            ]
+        ),
     }
     if known:
-        figures["all_kinds"] = _best([_per(len(known), lambda: _fold(interpreter, findings, known)) for _ in range(99)])
-        figures["recognise_only"] = _best([_per(len(known), lambda: _all(interpreter.recognise, known)) for _ in range(99)])
+        figures["all_kinds"] = _best(
+            [_per(len(known), lambda: _fold(interpreter, findings, known)) for _ in range(99)]
+        )
+        figures["recognise_only"] = _best(
+            [_per(len(known), lambda: _all(interpreter.recognise, known)) for _ in range(99)]
+        )
         slowest = max(known, key=lambda text: _cost(interpreter, text))
-        figures["slowest_recognition"] = {"best": _cost(interpreter, slowest), "line": slowest.decode("utf-8", "replace")[:160]}
+        figures["slowest_recognition"] = {
+            "best": _cost(interpreter, slowest),
+            "line": slowest.decode("utf-8", "replace")[:160],
+        }
     return figures
 
 
@@ -159,7 +197,9 @@ def _all(recognise: Callable[[bytes], object], texts: Iterable[bytes]) -> None:
 
 def _cost(interpreter: Interpreter, text: bytes) -> float:
     """µs to recognise one line, or to see that it is nothing."""
-    return round(min(_per(100, lambda: _all(interpreter.recognise, [text] * 100)) for _ in range(7)), 2)
+    return round(
+        min(_per(100, lambda: _all(interpreter.recognise, [text] * 100)) for _ in range(7)), 2
+    )
 
 
 def _fold(interpreter: Interpreter, findings: Judge, texts: Iterable[bytes]) -> None:
@@ -167,7 +207,15 @@ def _fold(interpreter: Interpreter, findings: Judge, texts: Iterable[bytes]) -> 
         sighting = interpreter.recognise(text)
         assert sighting is not None
         findings.apply(
-            interpreter.event(sighting, text, 0, identity=f"kmsg:bench:{number}", time=time.time(), boot_id="bench", usec=number)
+            interpreter.event(
+                sighting,
+                text,
+                0,
+                identity=f"kmsg:bench:{number}",
+                time=time.time(),
+                boot_id="bench",
+                usec=number,
+            )
         )
 
 

@@ -1,5 +1,6 @@
 """
-What the benchmarks share: percentiles, what /proc says of a process, the machine's facts, and a folder to work in.
+What the benchmarks share: percentiles, what /proc says of a process, the machine's facts, and a
+folder to work in.
 
 Nothing here judges: a figure stands beside its floor, and a reader draws the conclusion.
 """
@@ -41,13 +42,22 @@ def spread(seconds: Sequence[float], unit: float = 1e3) -> Json:
     """min, p50, p99 and max of times in seconds, in milliseconds unless told otherwise."""
     if not seconds:
         return {"n": 0}
-    named = {"min": min(seconds), "p50": percentile(seconds, 0.5), "p99": percentile(seconds, 0.99), "max": max(seconds)}
+    named = {
+        "min": min(seconds),
+        "p50": percentile(seconds, 0.5),
+        "p99": percentile(seconds, 0.99),
+        "max": max(seconds),
+    }
     return {"n": len(seconds), **{name: round(value * unit, 3) for name, value in named.items()}}
 
 
 def less(measured: Json, floor: Json) -> Json:
     """What is left of each figure when the floor is taken off."""
-    return {name: round(float(str(measured[name])) - float(str(floor[name])), 3) for name in measured if name != "n" and name in floor}
+    return {
+        name: round(float(str(measured[name])) - float(str(floor[name])), 3)
+        for name in measured
+        if name != "n" and name in floor
+    }
 
 
 def load() -> list[float]:
@@ -58,7 +68,9 @@ def machine(folder: Path) -> Json:
     """The facts without which the figures mean nothing."""
     cpu = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    _, (device, _, kind, options, *_) = max((len(mount[1]), mount) for mount in mounts if folder.is_relative_to(mount[1]))
+    _, (device, _, kind, options, *_) = max(
+        (len(mount[1]), mount) for mount in mounts if folder.is_relative_to(mount[1])
+    )
     return {
         "kernel": platform.release(),
         "cpu": cpu[1] if cpu else platform.machine(),
@@ -79,11 +91,17 @@ def scratch() -> Iterator[Path]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """For programs under measurement: compiled modules are cached, as those of an installed package are.
+    """For programs under measurement: compiled modules are cached, as those of an installed package
+    are.
 
     A daemon that had to compile them itself would start twice as late and weigh some 8 MiB more.
     """
-    made = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "pycache"), "PYTHONPATH": "", "PYTHONUNBUFFERED": ""}
+    made = {
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(folder / "pycache"),
+        "PYTHONPATH": "",
+        "PYTHONUNBUFFERED": "",
+    }
     if not (folder / "pycache").exists():
         warm = Node(folder / "warm")
         warm.environment = made
@@ -91,7 +109,9 @@ def environment(folder: Path) -> dict[str, str]:
             warm.metrics()
             for verb in ("check", "status"):
                 asked = command("-m", "vitald", verb, "--socket", str(warm.socket))
-                subprocess.run(asked, check=False, capture_output=True, cwd=ROOT, env={**os.environ, **made})
+                subprocess.run(
+                    asked, check=False, capture_output=True, cwd=ROOT, env={**os.environ, **made}
+                )
     return made
 
 
@@ -112,13 +132,17 @@ def pid_of(running: Node) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU that a process has used, by the scheduler's own count: threads that have ended are in it, as those of the looks."""
+    """CPU that a process has used, by the scheduler's own count: threads that have ended are in it,
+    as those of the looks.
+    """
     return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used: CPU by the scheduler's own count and in ticks of utime and stime; waits and preemptions of living threads."""
+    """What a process has used: CPU by the scheduler's own count and in ticks of utime and stime;
+    waits and preemptions of living threads.
+    """
 
     cpu_s: float
     ticks_s: float
@@ -130,10 +154,21 @@ class Usage:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         voluntary = involuntary = 0
         for task in Path(f"/proc/{pid}/task").iterdir():
-            switches = dict(re.findall(r"^(voluntary|nonvoluntary)_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M))
+            switches = dict(
+                re.findall(
+                    r"^(voluntary|nonvoluntary)_ctxt_switches:\s+(\d+)",
+                    (task / "status").read_text(),
+                    re.M,
+                )
+            )
             voluntary += int(switches["voluntary"])
             involuntary += int(switches["nonvoluntary"])
-        return Usage(cpu_s(pid), (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"), voluntary, involuntary)
+        return Usage(
+            cpu_s(pid),
+            (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"),
+            voluntary,
+            involuntary,
+        )
 
     def since(self, before: Usage) -> Usage:
         return Usage(
@@ -145,11 +180,31 @@ class Usage:
 
 
 def memory_mib(pid: int | str) -> Json:
-    """Resident set and its highest so far, proportional set (shared pages shared out), private and anonymous pages."""
-    status = dict(re.findall(r"^(VmRSS|VmHWM|Threads):\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M))
-    rollup = dict(re.findall(r"^(Pss|Private_Dirty|Anonymous):\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M))
-    kib = {"rss": status["VmRSS"], "rss_max": status["VmHWM"], "pss": rollup["Pss"], "private_dirty": rollup["Private_Dirty"]}
-    return {**{name: round(int(value) / 1024, 1) for name, value in kib.items()}, "threads": int(status["Threads"])}
+    """Resident set and its highest so far, proportional set (shared pages shared out), private and
+    anonymous pages.
+    """
+    status = dict(
+        re.findall(
+            r"^(VmRSS|VmHWM|Threads):\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M
+        )
+    )
+    rollup = dict(
+        re.findall(
+            r"^(Pss|Private_Dirty|Anonymous):\s+(\d+)",
+            Path(f"/proc/{pid}/smaps_rollup").read_text(),
+            re.M,
+        )
+    )
+    kib = {
+        "rss": status["VmRSS"],
+        "rss_max": status["VmHWM"],
+        "pss": rollup["Pss"],
+        "private_dirty": rollup["Private_Dirty"],
+    }
+    return {
+        **{name: round(int(value) / 1024, 1) for name, value in kib.items()},
+        "threads": int(status["Threads"]),
+    }
 
 
 def rss_mib(pid: int | str) -> float:
@@ -169,11 +224,15 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 
 
 class Helper:
-    """A process of our own beside the daemon: `work` gets a pipe, sends "ready", and at the end what it has to tell."""
+    """A process of our own beside the daemon: `work` gets a pipe, sends "ready", and at the end
+    what it has to tell.
+    """
 
     def __init__(self, work: Callable[..., None], *arguments: object) -> None:
         self.pipe, theirs = _FORK.Pipe()
-        self.process = _FORK.Process(target=_run, args=(work, theirs, self.pipe, *arguments), daemon=True)
+        self.process = _FORK.Process(
+            target=_run, args=(work, theirs, self.pipe, *arguments), daemon=True
+        )
         self.process.start()
         theirs.close()
         self.ask("ready")
@@ -206,7 +265,9 @@ class Helper:
         self.close()
 
 
-def _run(work: Callable[..., None], pipe: Connection, parents: Connection, *arguments: object) -> None:
+def _run(
+    work: Callable[..., None], pipe: Connection, parents: Connection, *arguments: object
+) -> None:
     parents.close()  # so that the parent's end is seen here as the end of the pipe
     work(pipe, *arguments)
 

@@ -1,9 +1,11 @@
 """
-nvml: what a look at 8 simulated H100s costs, and what the daemon with its worker weighs and uses at the default cadence.
+nvml: what a look at 8 simulated H100s costs, and what the daemon with its worker weighs and uses at
+the default cadence.
 
-A look through the worker process (as the source asks it), beside the same calls made bare in one process with the real
-binding: what the process, the pipe and the marker of the call in flight cost. The simulated library answers from a file and
-takes microseconds a call; a real driver takes longer, so these are our own shares, not a driver's.
+A look through the worker process (as the source asks it), beside the same calls made bare in one
+process with the real binding: what the process, the pipe and the marker of the call in flight cost.
+The simulated library answers from a file and takes microseconds a call; a real driver takes longer,
+so these are our own shares, not a driver's.
 """
 
 from __future__ import annotations
@@ -18,10 +20,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.bench.measure import SETTLE_S, Json, Skipped, Usage, load, memory_mib, node, pid_of, scratch, spread
+from tests.bench.measure import (
+    SETTLE_S,
+    Json,
+    Skipped,
+    Usage,
+    load,
+    memory_mib,
+    node,
+    pid_of,
+    scratch,
+    spread,
+)
+from vitald.collectors.nvml.client import Worker
 from vitald.simulator.build import CannotBuild
 from vitald.simulator.node import SimulatedNode
-from vitald.sources.nvml.client import Worker
 
 LOOKS = 200
 SECONDS = 60.0
@@ -34,7 +47,7 @@ _BARE = """
 import ctypes, json, sys, time
 sys.path[:] = json.loads(sys.argv[1])
 import pynvml
-from vitald.sources.nvml import calls
+from vitald.collectors.nvml import calls
 pynvml.nvmlLib = ctypes.CDLL(sys.argv[2])
 pynvml.nvmlInitWithFlags(1)
 made = 0
@@ -85,12 +98,26 @@ def run() -> Json:
         looks[name] = {"worker": figures, "bare_calls": floor, "calls": made}
         more = (sorted(through[name])[LOOKS // 2] - sorted(times)[LOOKS // 2]) / made
         looks[name]["us_more_a_call"] = round(more * 1e6, 3)
-    return {"unit": "ms", "gpus": 8, "looks": looks, "worker_started_and_attached_s": round(started_s, 3), "daemon": whole, "load": load()}
+    return {
+        "unit": "ms",
+        "gpus": 8,
+        "looks": looks,
+        "worker_started_and_attached_s": round(started_s, 3),
+        "daemon": whole,
+        "load": load(),
+    }
 
 
 def _bare(simulated: SimulatedNode, library: Path) -> dict[str, tuple[list[float], float]]:
-    arguments = [json.dumps(sys.path), str(library), json.dumps(list(simulated.addresses)), str(LOOKS)]
-    done = subprocess.run([sys.executable, "-c", _BARE, *arguments], capture_output=True, text=True, check=True)
+    arguments = [
+        json.dumps(sys.path),
+        str(library),
+        json.dumps(list(simulated.addresses)),
+        str(LOOKS),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", _BARE, *arguments], capture_output=True, text=True, check=True
+    )
     return {name: (times, made) for name, (times, made) in json.loads(done.stdout).items()}
 
 
@@ -117,14 +144,22 @@ async def _through(simulated: SimulatedNode, library: Path) -> tuple[dict[str, l
 
 def _whole(folder: Path, simulated: SimulatedNode, library: Path) -> Json:
     """The daemon at the default cadence with its worker, beside one that asks no NVML."""
-    kernel_log = "kmsg" if os.access("/dev/kmsg", os.R_OK) else "file"  # a file must be polled, which costs more than NVML
+    kernel_log = (
+        "kmsg" if os.access("/dev/kmsg", os.R_OK) else "file"
+    )  # a file must be polled, which costs more than NVML
     without = node(folder, kernel_log=kernel_log, extra="[nvml]\nenabled = false\n", name="without")
     beside = node(folder, kernel_log=kernel_log, extra=_NVML.format(library=library), name="with")
-    beside.config.write_text(beside.settings.replace("[paths]", f'[paths]\nsysfs = "{simulated.sysfs}"'))
+    beside.config.write_text(
+        beside.settings.replace("[paths]", f'[paths]\nsysfs = "{simulated.sysfs}"')
+    )
     beside.environment = {**(beside.environment or {}), **simulated.environment}
     with without, beside:
         time.sleep(5 * SETTLE_S)
-        pids = {"daemon": pid_of(beside), "worker": _child(pid_of(beside)), "daemon_without_nvml": pid_of(without)}
+        pids = {
+            "daemon": pid_of(beside),
+            "worker": _child(pid_of(beside)),
+            "daemon_without_nvml": pid_of(without),
+        }
         before = {name: Usage.of(pid) for name, pid in pids.items()}
         time.sleep(SECONDS)
         used = {name: Usage.of(pid).since(before[name]) for name, pid in pids.items()}

@@ -1,5 +1,6 @@
 """
-The real kernel log as a benchmark uses it: written without the rate limit, read by a bare loop for the floor.
+The real kernel log as a benchmark uses it: written without the rate limit, read by a bare loop for
+the floor.
 
 Every write ends in a newline: without one the kernel holds the record back until the next comes.
 """
@@ -45,7 +46,8 @@ _ORDINARY = (
 def unlimited() -> Iterator[int]:
     """A descriptor to write records to, with the kernel's limit on such writers off meanwhile.
 
-    Whoever comes first notes the limit and whoever leaves last puts it back: several may run on a machine.
+    Whoever comes first notes the limit and whoever leaves last puts it back: several may run on a
+    machine.
     """
     if os.geteuid() != 0 or not os.access("/dev/kmsg", os.W_OK):
         raise Skipped("needs root and a writable /dev/kmsg")
@@ -113,7 +115,9 @@ def tail() -> int:
 
 
 def write_known(out: int, line: bytes) -> int | None:
-    """Write a record and find its sequence number; None where the kernel dropped it, or another writer hid it."""
+    """Write a record and find its sequence number; None where the kernel dropped it, or another
+    writer hid it.
+    """
     fd = tail()
     try:
         os.write(out, line)
@@ -137,7 +141,9 @@ def finish(out: int, name: str) -> None:
 
 
 def bare_reader(pipe: Connection, name: str, wanted: bytes) -> None:
-    """The floor: epoll on /dev/kmsg and nothing else. Tells when each record with `wanted` in it came, how many it read and lost."""
+    """The floor: epoll on /dev/kmsg and nothing else. Tells when each record with `wanted` in it
+    came, how many it read and lost.
+    """
     fd = tail()
     waiting = select.epoll()
     waiting.register(fd, select.EPOLLIN)
@@ -163,7 +169,15 @@ def bare_reader(pipe: Connection, name: str, wanted: bytes) -> None:
                 if wanted in record:
                     seen.append((now, record))
                 elif end in record:
-                    pipe.send({"seen": seen, "read": count, "lost": lost, "cpu_s": time.process_time() - cpu, "end": now})
+                    pipe.send(
+                        {
+                            "seen": seen,
+                            "read": count,
+                            "lost": lost,
+                            "cpu_s": time.process_time() - cpu,
+                            "end": now,
+                        }
+                    )
                     return
         except BlockingIOError:
             pass

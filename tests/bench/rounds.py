@@ -1,8 +1,10 @@
 """
-rounds: what a look at all devices of a large node costs, for how long it holds up the loop, and what reads that hang cost.
+rounds: what a look at all devices of a large node costs, for how long it holds up the loop, and
+what reads that hang cost.
 
-Fake trees on a disk stand for /sys, so these are our own shares. A real attribute is made at each read, and some are asked of
-the device: what that takes comes on top, in the look's thread. The floor is to open, read and close the same files.
+Fake trees on a disk stand for /sys, so these are our own shares. A real attribute is made at each
+read, and some are asked of the device: what that takes comes on top, in the look's thread. The
+floor is to open, read and close the same files.
 """
 
 from __future__ import annotations
@@ -20,17 +22,30 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from tests.bench.measure import SETTLE_S, Connection, Helper, Json, cpu_s, load, memory_mib, node, pid_of, scratch, spread, timed
+from tests.bench.measure import (
+    SETTLE_S,
+    Connection,
+    Helper,
+    Json,
+    cpu_s,
+    load,
+    memory_mib,
+    node,
+    pid_of,
+    scratch,
+    spread,
+    timed,
+)
 from tests.network_tree import MLX5, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import Tree
 from vitald import catalog
 from vitald import config as configs
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.collectors.polling import Found, Polled
+from vitald.collectors.registry import Sources
 from vitald.config import POLLED
-from vitald.lane import Lane
-from vitald.sources.assembly import Sources
-from vitald.sources.pci import PciInventory
-from vitald.sources.polled import Found, Polled
+from vitald.worker_thread import Lane
 
 ROUNDS, WARM = 100, 5
 SECONDS = 120.0
@@ -51,7 +66,10 @@ def run() -> Json:
             "neuron_16": _costs(lambda: _source("neuron", whole.sysfs), whole.work),
             "efa_16": _costs(lambda: _source("network", whole.sysfs), whole.work),
             "mlx5_8": _costs(lambda: _source("network", infiniband.root), infiniband.traffic),
-            **{name: _costs(partial(_source, name, whole.sysfs, whole.procfs), whole.work) for name in ("pci", "host", "expect")},
+            **{
+                name: _costs(partial(_source, name, whole.sysfs, whole.procfs), whole.work)
+                for name in ("pci", "host", "expect")
+            },
         }
         inventory = PciInventory(whole.sysfs)
         walks = [timed(inventory.read)[0] for _ in range(ROUNDS)]
@@ -70,7 +88,9 @@ def run() -> Json:
 
 
 class Whole:
-    """A trn2.48xlarge at work: 16 Neuron devices, 16 EFA, an ENA, 4 drives, two packages, a bus full of bridges, many processes."""
+    """A trn2.48xlarge at work: 16 Neuron devices, 16 EFA, an ENA, 4 drives, two packages, a bus
+    full of bridges, many processes.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.sysfs, self.procfs = folder / "sys", folder / "proc"
@@ -121,21 +141,38 @@ def _beat(tree: NeuronTree) -> None:
     """Hearts, power and memory of all devices move."""
     now = int(time.time())
     for index in range(len(tree.addresses)):
-        tree.put(index, "stats/hardware/health_status/healthcheck_heartbeat", time.monotonic_ns() % 10**9)
-        tree.put(index, "stats/power/utilization", f"POWER_STATUS_VALID,{now},5.00,60.00,{now % 50}.{index:02d}")
+        tree.put(
+            index, "stats/hardware/health_status/healthcheck_heartbeat", time.monotonic_ns() % 10**9
+        )
+        tree.put(
+            index,
+            "stats/power/utilization",
+            f"POWER_STATUS_VALID,{now},5.00,60.00,{now % 50}.{index:02d}",
+        )
         tree.put(index, "neuron_core0/stats/memory_usage/device_mem/present", now)
 
 
 def _drive(tree: Tree, number: int) -> None:
-    who = {"model": "Amazon EC2 NVMe Instance Storage", "serial": f"AWS{number:017d}", "firmware_rev": "0", "transport": "pcie"}
-    for name, value in {**who, "address": f"0000:{0xE0 + number:02x}:1f.0", "state": "live"}.items():
+    who = {
+        "model": "Amazon EC2 NVMe Instance Storage",
+        "serial": f"AWS{number:017d}",
+        "firmware_rev": "0",
+        "transport": "pcie",
+    }
+    for name, value in {
+        **who,
+        "address": f"0000:{0xE0 + number:02x}:1f.0",
+        "state": "live",
+    }.items():
         tree.write(f"sys/class/nvme/nvme{number}/{name}", value)
     tree.write(f"sys/class/nvme/nvme{number}/hwmon{number}/temp1_input", 38850)
     tree.write(f"sys/class/nvme/nvme{number}/hwmon{number}/temp1_alarm", 0)
 
 
 def _processes(tree: Tree) -> None:
-    """So much waits that the host's processes are looked through, in turns; half of them are the kernel's."""
+    """So much waits that the host's processes are looked through, in turns; half of them are the
+    kernel's.
+    """
     for pid in range(1, _PROCESSES + 1):
         flags = 0x00200040 if pid % 2 else 0x00400040
         tree.write(f"proc/{pid}/stat", f"{pid} (worker) S 1 1 1 0 -1 {flags} {'0 ' * 12} 1234 0 0")
@@ -148,10 +185,14 @@ def _processes(tree: Tree) -> None:
 # --- a source by itself
 
 
-def _source(name: str, sysfs: Path, procfs: Path = Path("/proc"), *, neuron: configs.Neuron | None = None) -> Polled:
+def _source(
+    name: str, sysfs: Path, procfs: Path = Path("/proc"), *, neuron: configs.Neuron | None = None
+) -> Polled:
     """As the daemon builds it."""
     paths = configs.Paths(sysfs=sysfs, procfs=procfs, state=sysfs.parent)
-    config = configs.Config(paths=paths, neuron=neuron or configs.Neuron(), nvml=configs.Nvml(enabled=False))
+    config = configs.Config(
+        paths=paths, neuron=neuron or configs.Neuron(), nvml=configs.Nvml(enabled=False)
+    )
     sources = Sources(config, catalog.load("nvidia", {}), "boot", Lane("reader"), lambda: False)
     return next(one for one in sources.polled if one.name == name)
 
@@ -189,7 +230,9 @@ async def _rounds(source: Polled, between: Callable[[], None]) -> tuple[Json, li
         with _stretches() as stretches:
             for number in range(-WARM, ROUNDS):
                 between()
-                await asyncio.sleep(0)  # what was done up to here is no part of the round's stretches
+                await asyncio.sleep(
+                    0
+                )  # what was done up to here is no part of the round's stretches
                 stretches.clear()
                 before = _Spent()
                 source.look_now()
@@ -231,12 +274,16 @@ class _Spent:
     thread: float = field(default_factory=time.thread_time)
 
     def since(self, before: _Spent) -> _Spent:
-        return _Spent(self.wall - before.wall, self.process - before.process, self.thread - before.thread)
+        return _Spent(
+            self.wall - before.wall, self.process - before.process, self.thread - before.thread
+        )
 
 
 @contextmanager
 def _stretches() -> Iterator[list[_Spent]]:
-    """Each time that the loop is held: between one callback's begin and its end nobody else gets a turn."""
+    """Each time that the loop is held: between one callback's begin and its end nobody else gets a
+    turn.
+    """
     stretches: list[_Spent] = []
     plain = asyncio.Handle._run
 
@@ -254,7 +301,9 @@ def _stretches() -> Iterator[list[_Spent]]:
 
 @contextmanager
 def _opened() -> Iterator[list[str]]:
-    """The small files that are opened meanwhile. The hook stays: nothing may be measured in this process afterwards."""
+    """The small files that are opened meanwhile. The hook stays: nothing may be measured in this
+    process afterwards.
+    """
     seen: list[str] = []
     files: list[str] = []
 
@@ -271,16 +320,28 @@ def _opened() -> Iterator[list[str]]:
 
 
 def _daemon(folder: Path, whole: Whole) -> Json:
-    """Two beside each other at the default cadence: with all sources, and with none of those that look in rounds.
+    """Two beside each other at the default cadence: with all sources, and with none of those that
+    look in rounds.
 
-    A pipe that stays silent stands for /dev/kmsg: what others write there meanwhile would be measured too.
+    A pipe that stays silent stands for /dev/kmsg: what others write there meanwhile would be
+    measured too.
     """
     stack = ExitStack()
-    on, off = ("\n".join(f"[{section}]\nenabled = {word}" for section in POLLED) for word in ("true", "false"))
-    daemons = {name: node(folder, kernel_log="kmsg", extra=extra, name=name) for name, extra in (("all", on), ("without", off))}
+    on, off = (
+        "\n".join(f"[{section}]\nenabled = {word}" for section in POLLED)
+        for word in ("true", "false")
+    )
+    daemons = {
+        name: node(folder, kernel_log="kmsg", extra=extra, name=name)
+        for name, extra in (("all", on), ("without", off))
+    }
     for one in daemons.values():
-        settings = one.settings.replace("[paths]", f'[paths]\nsysfs = "{whole.sysfs}"\nprocfs = "{whole.procfs}"')
-        one.config.write_text(settings.replace('source = "kmsg"', f'source = "kmsg"\npath = "{one.folder / "kmsg"}"'))
+        settings = one.settings.replace(
+            "[paths]", f'[paths]\nsysfs = "{whole.sysfs}"\nprocfs = "{whole.procfs}"'
+        )
+        one.config.write_text(
+            settings.replace('source = "kmsg"', f'source = "kmsg"\npath = "{one.folder / "kmsg"}"')
+        )
         os.mkfifo(one.folder / "kmsg")
         stack.callback(os.close, os.open(one.folder / "kmsg", os.O_RDWR))
     with stack, daemons["all"], daemons["without"]:
@@ -343,8 +404,19 @@ async def _rounds_that_hang(sysfs: Path) -> Json:
     async for batch in source.batches(None):
         after = time.monotonic() - began
         if after >= (len(seen) * HANG_S / 4 or 5.0):  # at first when all hang
-            facts = {"threads": threading.active_count(), "rss_mib": memory_mib("self")["rss"], "state": batch.state.value}
-            seen.append({"after_s": round(after, 1), "rounds": rounds, **facts, "memory_bytes": len(source.memory)})
+            facts = {
+                "threads": threading.active_count(),
+                "rss_mib": memory_mib("self")["rss"],
+                "state": batch.state.value,
+            }
+            seen.append(
+                {
+                    "after_s": round(after, 1),
+                    "rounds": rounds,
+                    **facts,
+                    "memory_bytes": len(source.memory),
+                }
+            )
         if after >= HANG_S:
             break
     used = time.process_time() - cpu

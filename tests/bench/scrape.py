@@ -1,8 +1,8 @@
 """
 scrape: /metrics over a connection that is kept, as Prometheus asks.
 
-The floor is a bare aiohttp server that answers the same bytes, asked by turns with the daemon over a connection of its own. Twice:
-on a quiet node, and with a hundred open findings.
+The floor is a bare aiohttp server that answers the same bytes, asked by turns with the daemon over
+a connection of its own. Twice: on a quiet node, and with a hundred open findings.
 """
 
 from __future__ import annotations
@@ -13,7 +13,19 @@ import time
 
 from aiohttp import web
 
-from tests.bench.measure import SETTLE_S, Connection, Helper, Json, Node, less, load, node, scratch, spread, timed
+from tests.bench.measure import (
+    SETTLE_S,
+    Connection,
+    Helper,
+    Json,
+    Node,
+    less,
+    load,
+    node,
+    scratch,
+    spread,
+    timed,
+)
 
 ROUNDS = 200
 FINDINGS = 100
@@ -24,7 +36,12 @@ def run() -> Json:
     with scratch() as folder, node(folder) as running:
         time.sleep(SETTLE_S)
         quiet = _series(running)
-        running.write(*(f"NVRM: Xid (PCI:{number:04x}:01:00): 79, GPU has fallen off the bus." for number in range(1, FINDINGS + 1)))
+        running.write(
+            *(
+                f"NVRM: Xid (PCI:{number:04x}:01:00): 79, GPU has fallen off the bus."
+                for number in range(1, FINDINGS + 1)
+            )
+        )
         running.wait(lambda status: status["openFindings"] == FINDINGS, 20.0)
         time.sleep(SETTLE_S)
         busy = _series(running)
@@ -47,7 +64,12 @@ def _series(running: Node) -> Json:
     daemon.close()
     beside.close()
     figures, bottom = spread(measured), spread(floor)
-    return {"bytes": len(body), "daemon": figures, "floor": bottom, "difference": less(figures, bottom)}
+    return {
+        "bytes": len(body),
+        "daemon": figures,
+        "floor": bottom,
+        "difference": less(figures, bottom),
+    }
 
 
 def _get(connection: http.client.HTTPConnection) -> bytes:

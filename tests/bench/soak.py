@@ -1,14 +1,17 @@
 """
 soak: a day in the life of a node, of the real daemon, in some minutes: does anything grow?
 
-The daemon is the one that production runs, with all of its sources, its socket, its metrics, its ledger on a disk, the process that asks
-(simulated) NVML and the programs that it starts. Only its clock is ours: while something is under way, in a lane, a reader's thread, the
-NVML worker or a program, time passes as it does; when all of it waits, the clock is turned on to what comes next. So every timer of a day
-fires, in order, and every deadline keeps its meaning: nothing is sped up, waiting is left out.
+The daemon is the one that production runs, with all of its sources, its socket, its metrics, its
+ledger on a disk, the process that asks (simulated) NVML and the programs that it starts. Only its
+clock is ours: while something is under way, in a lane, a reader's thread, the NVML worker or a
+program, time passes as it does; when all of it waits, the clock is turned on to what comes next. So
+every timer of a day fires, in order, and every deadline keeps its meaning: nothing is sped up,
+waiting is left out.
 
-Around it the day happens, by the same clock: scrapes every 15 s, clients that come, go, hang and misbehave, watchers, kernel lines,
-storms, faults and repairs of each kind of device, jobs, drills, people, reloads, sources that break, a locked ledger, a stepped clock.
-`/dev/kmsg` is a pipe in packet mode, a record a read as there.
+Around it the day happens, by the same clock: scrapes every 15 s, clients that come, go, hang and
+misbehave, watchers, kernel lines, storms, faults and repairs of each kind of device, jobs, drills,
+people, reloads, sources that break, a locked ledger, a stepped clock. `/dev/kmsg` is a pipe in
+packet mode, a record a read as there.
 
 `python -m tests.bench soak` is the whole day, and with `--hours H` another length.
 `python -m tests.bench.soak HOURS --trace` tells also what grew, by line of code.
@@ -67,10 +70,13 @@ _MLX5 = ["0000:2a:00.0", "0000:3a:00.0"]
 _STORMS = 12
 _ANSWER_S = 60.0  # real ones, for the daemon to come to rest
 
-# By how much each may rise over the second half. What is counted in pieces (the most in its last third beside the most in its first): not
-# beyond what happens to be under way in the one and not in the other.
-#   rss_mib       the least-squares line; the allocator keeps a peak's pages, so one peak higher than all before is no growth yet
-#   blocks_share  of Python's own allocator, the sharper measure of the same: two objects a scrape would be 5,760 of some 350,000
+# By how much each may rise over the second half. What is counted in pieces (the most in its last
+# third beside the most in its first): not beyond what happens to be under way in the one and not in
+# the other.
+# rss_mib       the least-squares line; the allocator keeps a peak's pages, so one peak higher than
+# all before is no growth yet
+# blocks_share  of Python's own allocator, the sharper measure of the same: two objects a scrape
+# would be 5,760 of some 350,000
 BOUNDS = {
     "rss_mib": 2.0,
     "worker_rss_mib": 0.5,
@@ -94,7 +100,9 @@ def run(hours: float = HOURS) -> Json:
 
 
 def soak(hours: float, least: int = 6, *, trace: bool = False) -> Json:
-    """A day of that many hours, in which everything happens that does in one of 24, `least` times or more. Figures, and what they come to."""
+    """A day of that many hours, in which everything happens that does in one of 24, `least` times
+    or more. Figures, and what they come to.
+    """
     with ExitStack() as stack:
         disk, memory = (
             stack.enter_context(scratch()),
@@ -107,7 +115,9 @@ def soak(hours: float, least: int = 6, *, trace: bool = False) -> Json:
 
 
 class Clock:
-    """The real one, and what was turned on. The NVML worker reads it, too: it says since when it is in a call."""
+    """The real one, and what was turned on. The NVML worker reads it, too: it says since when it is
+    in a call.
+    """
 
     def __init__(self, shared: Path) -> None:
         shared.write_bytes(bytes(8))
@@ -119,7 +129,8 @@ class Clock:
         time.time = lambda: self._time() + self.ahead + self.stepped
         time.monotonic = lambda: self._monotonic() + self.ahead
         time.clock_gettime = lambda clock: (
-            self._gettime(clock) + (self.ahead if clock != time.CLOCK_REALTIME else self.ahead + self.stepped)
+            self._gettime(clock)
+            + (self.ahead if clock != time.CLOCK_REALTIME else self.ahead + self.stepped)
         )
 
     def turn(self, seconds: float) -> None:
@@ -158,14 +169,19 @@ class Work:
             return True
         self.workers = [one for one in self.workers if one._process.returncode is None]
         # An answer is due, or a process is to end.
-        return any(one.ended or (one._answer is not None and not one._answer.done()) for one in self.workers)
+        return any(
+            one.ended or (one._answer is not None and not one._answer.done())
+            for one in self.workers
+        )
 
     def watch(self) -> None:
-        """Have everything counted that the daemon does outside its loop. Each count goes down only after the loop has been told."""
-        from vitald import lane
+        """Have everything counted that the daemon does outside its loop. Each count goes down only
+        after the loop has been told.
+        """
+        from vitald import worker_thread
+        from vitald.collectors.nvml import client
+        from vitald.collectors.reader_threads import Readers
         from vitald.diagnostics import process
-        from vitald.sources.nvml import client
-        from vitald.sources.readers import Readers
 
         work = self
 
@@ -175,13 +191,13 @@ class Work:
                     work.began()
                 super().put(item)
 
-        def run_lane(one: lane.Lane) -> None:
+        def run_lane(one: worker_thread.Lane) -> None:
             while (job := one._calls.get()) is not None:
                 job()
                 work.ended()
 
-        lane.queue = SimpleNamespace(SimpleQueue=Counted)  # type: ignore[assignment]
-        lane.Lane._run = run_lane  # type: ignore[method-assign]
+        worker_thread.queue = SimpleNamespace(SimpleQueue=Counted)  # type: ignore[assignment]
+        worker_thread.Lane._run = run_lane  # type: ignore[method-assign]
         read = Readers._work
 
         def read_on(self: Any, *given: Any) -> None:
@@ -224,7 +240,9 @@ def _counted(work: Work, owner: Any, name: str) -> None:
 
 
 class Turning(selectors.DefaultSelector):
-    """Where the loop would wait for nothing but time, the clock is turned on; up to `until`, and then who drives it is told."""
+    """Where the loop would wait for nothing but time, the clock is turned on; up to `until`, and
+    then who drives it is told.
+    """
 
     def __init__(self, clock: Clock, work: Work, told: Callable[[], None]) -> None:
         super().__init__()
@@ -261,11 +279,13 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 def serve(folder: Path, fd: int) -> None:
-    """The daemon's process: `vitald run`, with this clock, and somebody who turns it at the other end of `fd`."""
+    """The daemon's process: `vitald run`, with this clock, and somebody who turns it at the other
+    end of `fd`.
+    """
     from vitald import config as configs
     from vitald import log
     from vitald.cli.run import give_back_early
-    from vitald.sources.nvml import client
+    from vitald.collectors.nvml import client
 
     faulthandler.register(signal.SIGUSR1)
     control = socket.socket(fileno=fd)
@@ -325,7 +345,9 @@ def serve(folder: Path, fd: int) -> None:
 
 
 def _sample(daemon: Any, work: Work) -> Json:
-    """What the process holds, garbage collected, and what is in each collection that lives as long as the daemon."""
+    """What the process holds, garbage collected, and what is in each collection that lives as long
+    as the daemon.
+    """
     gc.collect()
     board, pipeline, judge = daemon.board, daemon.pipeline, daemon.pipeline.judge
     memory = judge.memory
@@ -337,7 +359,9 @@ def _sample(daemon: Any, work: Work) -> Json:
         "rss_mib": status["VmRSS"] / 1024,
         "anonymous_mib": status["RssAnon"] / 1024,
         **_malloced(),
-        "blocks": sys.getallocatedblocks(),  # not gc.get_objects(): it also holds tuples that another thread has yet to finish, which breaks them
+        # Not gc.get_objects(): it also holds tuples that another thread has yet to finish, which
+        # breaks them
+        "blocks": sys.getallocatedblocks(),
         "fds": len([*Path("/proc/self/fd").iterdir()]),
         "threads": status["Threads"],
         "tasks": len(asyncio.all_tasks()),
@@ -369,32 +393,52 @@ def _sample(daemon: Any, work: Work) -> Json:
 def _status(pid: str) -> dict[str, int]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {
-        name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines) if name in ("VmRSS", "RssAnon", "Threads")
+        name: int(value.split()[0])
+        for name, _, value in (line.partition(":") for line in lines)
+        if name in ("VmRSS", "RssAnon", "Threads")
     }
 
 
 class _Mallinfo(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_size_t)
-        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "used", "free", "keepcost")
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "used",
+            "free",
+            "keepcost",
+        )
     ]
 
 
 def _malloced() -> dict[str, float]:
-    """What the C library has handed out, large objects and SQLite's caches among it, and what it keeps of what was given back."""
+    """What the C library has handed out, large objects and SQLite's caches among it, and what it
+    keeps of what was given back.
+    """
     ask = getattr(ctypes.CDLL(None), "mallinfo2", None)  # glibc 2.33
     if ask is None:
         return {"malloc_used_mib": 0.0, "malloc_free_mib": 0.0}
     ask.restype = _Mallinfo
     told = ask()
-    return {"malloc_used_mib": (told.used + told.hblkhd) / 2**20, "malloc_free_mib": told.free / 2**20}
+    return {
+        "malloc_used_mib": (told.used + told.hblkhd) / 2**20,
+        "malloc_free_mib": told.free / 2**20,
+    }
 
 
 _traces: list[tracemalloc.Snapshot] = []
 
 
 def _traced() -> Json:
-    """What grew since this was first asked, by line of code. It costs memory itself, so the figures beside it are not those of a run without."""
+    """What grew since this was first asked, by line of code. It costs memory itself, so the figures
+    beside it are not those of a run without.
+    """
     gc.collect()
     if not tracemalloc.is_tracing():
         tracemalloc.start(3)
@@ -404,7 +448,12 @@ def _traced() -> Json:
     if len(_traces) < 2:
         return {"grew": []}
     grew = [one for one in _traces[-1].compare_to(_traces[0], "traceback") if one.size_diff > 2048]
-    return {"grew": [{"bytes": one.size_diff, "count": one.count_diff, "where": one.traceback.format()[-8:]} for one in grew[:25]]}
+    return {
+        "grew": [
+            {"bytes": one.size_diff, "count": one.count_diff, "where": one.traceback.format()[-8:]}
+            for one in grew[:25]
+        ]
+    }
 
 
 # --- beside it: the day
@@ -414,9 +463,18 @@ _XIDS = (
     (79, "GPU has fallen off the bus."),
     (
         31,
-        "Ch 00000012, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_4 faulted @ 0x7f2c_36c00000. Fault is of type FAULT_PDE ACCESS_TYPE_READ",
+        (
+            "Ch 00000012, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_4 faulted @"
+            " 0x7f2c_36c00000. Fault is of type FAULT_PDE ACCESS_TYPE_READ"
+        ),
     ),
-    (48, "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at partition 4, subpartition 0."),
+    (
+        48,
+        (
+            "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at"
+            " partition 4, subpartition 0."
+        ),
+    ),
     (63, "Row Remapper: New row (0x0000000001aa5555) marked for remapping, reset gpu to activate."),
     (94, "Contained: SM (0x1). RST: No, D-RST: No"),
     (13, "Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Out Of Range Address"),
@@ -426,8 +484,14 @@ _XIDS = (
     (154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),
 )
 _OTHERS = (
-    "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x12 offset:0x0 grain:32 syndrome:0x0)",
-    "Out of memory: Killed process 4711 (python3) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:1kB oom_score_adj:0",
+    (
+        "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0"
+        " page:0x12 offset:0x0 grain:32 syndrome:0x0)"
+    ),
+    (
+        "Out of memory: Killed process 4711 (python3) total-vm:1kB, anon-rss:1kB, file-rss:0kB,"
+        " shmem-rss:0kB, UID:1000 pgtables:1kB oom_score_adj:0"
+    ),
     "INFO: task python3:4711 blocked for more than 122 seconds.",
     "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2",
     "nvme nvme1: I/O tag 12 (100c) QID 4 timeout, aborting",
@@ -438,7 +502,9 @@ _OTHERS = (
 
 
 class Day:
-    """The node, the daemon on it, and everybody who has to do with it. Deterministic but for what takes how long."""
+    """The node, the daemon on it, and everybody who has to do with it. Deterministic but for what
+    takes how long.
+    """
 
     def __init__(self, disk: Path, memory: Path, hours: float, least: int, *, trace: bool) -> None:
         self.seconds, self.least, self.trace = hours * 3600.0, least, trace
@@ -451,7 +517,9 @@ class Day:
         self.network = NetworkTree(self.gpus.sysfs)
         for address in _EFA:
             self.network.efa(address)
-        self.ports = [self.network.mlx5(address, f"ib{number}") for number, address in enumerate(_MLX5)]
+        self.ports = [
+            self.network.mlx5(address, f"ib{number}") for number, address in enumerate(_MLX5)
+        ]
         self._proc(Tree(memory))
         self.dcgmi = Dcgmi(memory / "bin", gpus=_GPUS)
         self.dcgmi.diag(diag(level=1, gpus=_GPUS))
@@ -492,10 +560,18 @@ listen = "127.0.0.1:{self.port}"
     @staticmethod
     def _proc(tree: Tree) -> None:
         for pid in range(1, 200):
-            tree.write(f"proc/{pid}/stat", f"{pid} (worker) S 1 1 1 0 -1 4194560 {'0 ' * 12} 1234 0 0")
+            tree.write(
+                f"proc/{pid}/stat", f"{pid} (worker) S 1 1 1 0 -1 4194560 {'0 ' * 12} 1234 0 0"
+            )
         tree.write("proc/loadavg", "6.00 5.80 4.00 9/200 11206")
-        tree.write("proc/meminfo", "MemTotal: 2097152000 kB\nMemAvailable: 1048576000 kB\nHardwareCorrupted: 0 kB")
-        tree.write("proc/1/mountinfo", "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro")
+        tree.write(
+            "proc/meminfo",
+            "MemTotal: 2097152000 kB\nMemAvailable: 1048576000 kB\nHardwareCorrupted: 0 kB",
+        )
+        tree.write(
+            "proc/1/mountinfo",
+            "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro",
+        )
         (tree.root / "proc/sys").symlink_to("/proc/sys")
 
     # --- the daemon's process
@@ -508,10 +584,28 @@ listen = "127.0.0.1:{self.port}"
         self.answers = ours.makefile("r")
         self.errors = self.stack.enter_context((self.folder / "vitald.log").open("wb"))
         with theirs:
-            command = [PYTHON, "-m", "tests.bench.soak", "--serve", str(self.folder), "--fd", str(theirs.fileno())]
-            environment = {**os.environ, **self.gpus.environment, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": ""}
+            command = [
+                PYTHON,
+                "-m",
+                "tests.bench.soak",
+                "--serve",
+                str(self.folder),
+                "--fd",
+                str(theirs.fileno()),
+            ]
+            environment = {
+                **os.environ,
+                **self.gpus.environment,
+                "PYTHONPATH": str(ROOT),
+                "PYTHONDONTWRITEBYTECODE": "",
+            }
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], stderr=self.errors, stdout=self.errors
+                command,
+                cwd=ROOT,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stderr=self.errors,
+                stdout=self.errors,
             )
         self.stack.callback(self._end)
         return self
@@ -547,7 +641,9 @@ listen = "127.0.0.1:{self.port}"
     def advance(self, seconds: float) -> None:
         """Let so much time pass, and what it brings."""
         told = self._ask(f"until {max(0.0, seconds)}")
-        self.now, self.wall, self.turned = (float(str(told[name])) for name in ("now", "time", "turned"))
+        self.now, self.wall, self.turned = (
+            float(str(told[name])) for name in ("now", "time", "turned")
+        )
 
     # --- the day
 
@@ -582,7 +678,8 @@ listen = "127.0.0.1:{self.port}"
             begun = time.monotonic()
             what()
             self.took[what.__name__] += time.monotonic() - begun
-            # What is kept up to a limit is to be full when the second half begins: a day of storms happens in its first quarter.
+            # What is kept up to a limit is to be full when the second half begins: a day of storms
+            # happens in its first quarter.
             sooner = _STORMS if what == self.storm and passed < self.seconds / 4 else 1
             heapq.heappush(due, (max(at + every_of[what] / sooner, self.now), next(tie), what))
             self._later()
@@ -646,11 +743,20 @@ listen = "127.0.0.1:{self.port}"
         return answer
 
     def scrape(self) -> None:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=_ANSWER_S) as page:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.port}/metrics", timeout=_ANSWER_S
+        ) as page:
             assert page.status == 200 and page.read()
 
     def dashboard(self) -> None:
-        for path in ("/v1/status", "/v1/events?newest=true&limit=50", "/v1/gpus", "/v1/components", "/v1/incidents", "/healthz"):
+        for path in (
+            "/v1/status",
+            "/v1/events?newest=true&limit=50",
+            "/v1/gpus",
+            "/v1/components",
+            "/v1/incidents",
+            "/healthz",
+        ):
             self.get(path)
 
     def prolog(self) -> None:
@@ -669,7 +775,9 @@ listen = "127.0.0.1:{self.port}"
             self.request("GET", f"/v1/findings/{found['id']}/why")
 
     def watcher(self) -> None:
-        """One comes; of those before, all read but the last, who hangs; the oldest goes, without a word or in good order."""
+        """One comes; of those before, all read but the last, who hangs; the oldest goes, without a
+        word or in good order.
+        """
         sock = self._connect()
         sock.sendall(b"GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n")
         for one in self.watchers[1:]:
@@ -718,7 +826,9 @@ listen = "127.0.0.1:{self.port}"
 
     def _open_log(self) -> None:
         self.writer = os.open(self.kmsg, os.O_RDWR | os.O_NONBLOCK)
-        fcntl.fcntl(self.writer, fcntl.F_SETFL, fcntl.fcntl(self.writer, fcntl.F_GETFL) | os.O_DIRECT)  # a write is a record, and a read
+        fcntl.fcntl(
+            self.writer, fcntl.F_SETFL, fcntl.fcntl(self.writer, fcntl.F_GETFL) | os.O_DIRECT
+        )  # a write is a record, and a read
         fcntl.fcntl(self.writer, 1031, 1 << 20)  # F_SETPIPE_SZ: 256 records
 
     def _kernel(self, *lines: str, priority: int = 3) -> None:
@@ -736,13 +846,20 @@ listen = "127.0.0.1:{self.port}"
 
     def chatter(self) -> None:
         self._kernel(
-            *(f"usb 1-1.4: new high-speed USB device number {self.seq} using xhci_hcd, serial {self.seq * 7919:x}" for _ in range(3)),
+            *(
+                f"usb 1-1.4: new high-speed USB device number {self.seq} using xhci_hcd, serial"
+                f" {self.seq * 7919:x}"
+                for _ in range(3)
+            ),
             priority=6,
         )
 
     def _xid(self, gpu: int, code: int, words: str) -> str:
         address = self.gpus.addresses[gpu].rpartition(".")[0]
-        return f"NVRM: Xid (PCI:{address}): {code}, pid={self.chance.randrange(1000, 10**6)}, name=python3, {words}"
+        return (
+            f"NVRM: Xid (PCI:{address}): {code}, pid={self.chance.randrange(1000, 10**6)},"
+            f" name=python3, {words}"
+        )
 
     def fault(self) -> None:
         number = self.happened["fault"]
@@ -754,14 +871,25 @@ listen = "127.0.0.1:{self.port}"
         self._kernel(_OTHERS[number % len(_OTHERS)])
 
     def storm(self) -> None:
-        """Hundreds of lines at once: echoes, unknown codes and addresses, forgeries by processes, lines that drive a terminal."""
+        """Hundreds of lines at once: echoes, unknown codes and addresses, forgeries by processes,
+        lines that drive a terminal.
+        """
         for number in range(600):
             code, words = self.chance.choice(_XIDS)
             kind = number % 6
             if kind == 0:
-                self._kernel(self._xid(self.chance.randrange(_GPUS), 500 + self.chance.randrange(60), "something new"))
+                self._kernel(
+                    self._xid(
+                        self.chance.randrange(_GPUS),
+                        500 + self.chance.randrange(60),
+                        "something new",
+                    )
+                )
             elif kind == 1:
-                self._kernel(f"NVRM: Xid (PCI:{0x1000 + self.chance.randrange(4):04x}:00:00): {code}, {words}")
+                self._kernel(
+                    f"NVRM: Xid (PCI:{0x1000 + self.chance.randrange(4):04x}:00:00): {code},"
+                    f" {words}"
+                )
             elif kind == 2:
                 self._kernel(self._xid(0, code, words), priority=11)
             elif kind == 3:
@@ -789,8 +917,19 @@ listen = "127.0.0.1:{self.port}"
         number = self.happened["work"]
         for index in range(len(_NEURON)):
             self.neuron.put(index, "stats/hardware/health_status/healthcheck_heartbeat", number)
-            self.neuron.put(index, "stats/power/utilization", f"POWER_STATUS_VALID,{int(self.wall)},5.00,60.00,{number % 50}.{index:02d}")
-        self.gpus.set(None, {"temp_c": 40 + number % 30, "power_mw": 200_000 + 1000 * (number % 400), "energy_mj": 1000 * (number + 1)})
+            self.neuron.put(
+                index,
+                "stats/power/utilization",
+                f"POWER_STATUS_VALID,{int(self.wall)},5.00,60.00,{number % 50}.{index:02d}",
+            )
+        self.gpus.set(
+            None,
+            {
+                "temp_c": 40 + number % 30,
+                "power_mw": 200_000 + 1000 * (number % 400),
+                "energy_mj": 1000 * (number + 1),
+            },
+        )
 
     def flap(self) -> None:
         name = self.ports[self.happened["flap"] % len(self.ports)]
@@ -801,7 +940,15 @@ listen = "127.0.0.1:{self.port}"
     def gpu_counters(self) -> None:
         number = self.happened["gpu_counters"]
         gpu = number % _GPUS
-        self.gpus.set(gpu, {"ecc.cor.vol.total": number * 3, "ecc.cor.agg.total": number * 3, "pcie.replay": number, "throttle": "0x40"})
+        self.gpus.set(
+            gpu,
+            {
+                "ecc.cor.vol.total": number * 3,
+                "ecc.cor.agg.total": number * 3,
+                "pcie.replay": number,
+                "throttle": "0x40",
+            },
+        )
         self.gpus.emit(gpu, 0x8, 13)
         self._after(200.0, lambda: self.gpus.set(gpu, {"throttle": "0x0"}))
 
@@ -824,7 +971,9 @@ listen = "127.0.0.1:{self.port}"
         self.gpus.reload_driver()
 
     def kill_worker(self) -> None:
-        for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
+        for pid in (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ):
             with suppress(ProcessLookupError, FileNotFoundError):
                 if b"nvml.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(int(pid), signal.SIGKILL)
@@ -837,7 +986,9 @@ listen = "127.0.0.1:{self.port}"
 
     def job(self) -> None:
         number = self.happened["job"]
-        self.request("POST", "/v1/jobs", {"event": "begin", "job": str(number), "user": "alice", "uid": 1000})
+        self.request(
+            "POST", "/v1/jobs", {"event": "begin", "job": str(number), "user": "alice", "uid": 1000}
+        )
         failed = number % 3 == 0
         end = {
             "event": "end",
@@ -853,7 +1004,9 @@ listen = "127.0.0.1:{self.port}"
         """Repairs one, and closes the others."""
         for number, found in enumerate(self._opened()):
             verb = "remedy" if number == 0 else "clear"
-            self.request("POST", f"/v1/findings/{found['id']}/{verb}", {"reason": "seen to, ticket 4711"})
+            self.request(
+                "POST", f"/v1/findings/{found['id']}/{verb}", {"reason": "seen to, ticket 4711"}
+            )
         if self.happened["person"] % 4 == 0:
             self.request("POST", "/v1/expect/confirm", {"reason": "as it should be"})
 
@@ -865,7 +1018,8 @@ listen = "127.0.0.1:{self.port}"
     def reload(self) -> None:
         profile = ("hyperpod", "nvidia")[self.happened["reload"] % 2]
         (self.folder / "config.toml").write_text(
-            f'{self.settings}[catalog]\nprofile = "{profile}"\noverrides."xid/63".action = "reboot_node"\n'
+            f'{self.settings}[catalog]\nprofile = "{profile}"\noverrides."xid/63".action ='
+            ' "reboot_node"\n'
         )
         self.process.send_signal(signal.SIGHUP)
 
@@ -877,14 +1031,20 @@ listen = "127.0.0.1:{self.port}"
     def diagnostic(self) -> None:
         """One that fails, on request; the next ones by the schedule pass."""
         self.dcgmi.diag(diag(level=1, gpus=_GPUS, faults=[Fault(84, gpu=3)]))
-        self.request("POST", "/v1/diagnostics/run", {"reason": "a suspicion", "check": "dcgm", "level": 1, "busy": True})
+        self.request(
+            "POST",
+            "/v1/diagnostics/run",
+            {"reason": "a suspicion", "check": "dcgm", "level": 1, "busy": True},
+        )
         self._after(300.0, lambda: self.dcgmi.diag(diag(level=1, gpus=_GPUS)))
 
     # --- the machine itself
 
     def lock_ledger(self) -> None:
         """Somebody looks at it with a tool that locks it, for longer than a commit may take."""
-        with closing(sqlite3.connect(self.folder / "state" / "ledger.db", isolation_level=None, timeout=5.0)) as other:
+        with closing(
+            sqlite3.connect(self.folder / "state" / "ledger.db", isolation_level=None, timeout=5.0)
+        ) as other:
             other.execute("BEGIN IMMEDIATE")
             self.fault()
             self.advance(4.0)
@@ -907,7 +1067,15 @@ listen = "127.0.0.1:{self.port}"
         second = [one for one in self.samples if float(str(one["hour"])) >= passed / 7200.0]
         grew = {
             name: _rise(second, name)
-            for name in ("rss_mib", "anonymous_mib", "malloc_used_mib", "malloc_free_mib", "blocks", "wal_mib", "worker_rss_mib")
+            for name in (
+                "rss_mib",
+                "anonymous_mib",
+                "malloc_used_mib",
+                "malloc_free_mib",
+                "blocks",
+                "wal_mib",
+                "worker_rss_mib",
+            )
         }
         first, last = second[: len(second) // 3], second[-(len(second) // 3) :]
         most = {
@@ -915,12 +1083,20 @@ listen = "127.0.0.1:{self.port}"
             for name in ("fds", "threads", "tasks", "children", "worker_fds")
         }
         sizes: dict[str, list[int]] = {
-            name: [max(one["collections"][name] for one in part) for part in (first, last)] for name in second[0]["collections"]
+            name: [max(one["collections"][name] for one in part) for part in (first, last)]
+            for name in second[0]["collections"]
         }
-        most |= {name: sizes[name] for name in ("watchers", "clients", "readings", "answers", "queue", "held")}
+        most |= {
+            name: sizes[name]
+            for name in ("watchers", "clients", "readings", "answers", "queue", "held")
+        }
         lines = (self.folder / "vitald.log").read_text(errors="replace").splitlines()
         log = [json.loads(line) for line in lines if line.startswith("{")]
-        said = Counter(str(entry.get("event")) for entry in log if not str(entry.get("event")).startswith("DCGM"))
+        said = Counter(
+            str(entry.get("event"))
+            for entry in log
+            if not str(entry.get("event")).startswith("DCGM")
+        )
         figures: Json = {
             "hours": round(passed / 3600.0, 2),
             "turned_on": self.turned,
@@ -930,7 +1106,10 @@ listen = "127.0.0.1:{self.port}"
             "collections_at_its_begin_and_end": sizes,
             "wal_mib_most": round(max(float(str(one["wal_mib"])) for one in self.samples), 2),
             "ledger_mib_most": round(max(float(str(one["ledger_mib"])) for one in self.samples), 2),
-            "rss_mib": [round(float(str(one["rss_mib"])), 2) for one in self.samples[:: max(1, _SAMPLES // 12)]],
+            "rss_mib": [
+                round(float(str(one["rss_mib"])), 2)
+                for one in self.samples[:: max(1, _SAMPLES // 12)]
+            ],
             "happened": dict(self.happened),
             "took_s": {name: round(seconds, 1) for name, seconds in self.took.most_common(10)},
             "kernel_lines": self.written,
@@ -951,7 +1130,9 @@ listen = "127.0.0.1:{self.port}"
         return {**figures, "exceeded": exceeded(figures), "real_s": round(took, 1)}
 
     def _stored(self, table: str) -> int:
-        with closing(sqlite3.connect(f"file:{self.folder}/state/ledger.db?mode=ro", uri=True)) as db:
+        with closing(
+            sqlite3.connect(f"file:{self.folder}/state/ledger.db?mode=ro", uri=True)
+        ) as db:
             return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
@@ -959,13 +1140,19 @@ def _line(sample: Json) -> str:
     sizes: dict[str, int] = sample["collections"]
     names = ("blocks", "fds", "threads", "tasks", "children")
     return (
-        f"{float(str(sample['rss_mib'])):7.2f} MiB  malloc {float(str(sample['malloc_used_mib'])):.2f} free {float(str(sample['malloc_free_mib'])):.2f}  {'  '.join(f'{name} {sample[name]}' for name in names)}  "
-        f"wal {float(str(sample['wal_mib'])):.1f}  {' '.join(f'{name}={size}' for name, size in sizes.items())}"
+        f"{float(str(sample['rss_mib'])):7.2f} MiB  malloc"
+        f" {float(str(sample['malloc_used_mib'])):.2f} free"
+        f" {float(str(sample['malloc_free_mib'])):.2f} "
+        f" {'  '.join(f'{name} {sample[name]}' for name in names)}  wal"
+        f" {float(str(sample['wal_mib'])):.1f} "
+        f" {' '.join(f'{name}={size}' for name, size in sizes.items())}"
     )
 
 
 def _rise(samples: Sequence[Json], name: str) -> float:
-    """How much the straight line through the samples (least squares) rises from the first to the last."""
+    """How much the straight line through the samples (least squares) rises from the first to the
+    last.
+    """
     points = [(float(str(one["hour"])), float(str(one[name]))) for one in samples]
     middle_x, middle_y = (sum(part) / len(points) for part in zip(*points))
     spread = sum((x - middle_x) ** 2 for x, _ in points)
@@ -977,15 +1164,23 @@ def exceeded(figures: Json) -> list[str]:
     """What grew beyond its bound."""
     rises: dict[str, float] = figures["rise_over_second_half"]
     most: dict[str, list[int]] = figures["most_at_its_begin_and_end"]
-    found = {name: rises[name] for name in ("rss_mib", "worker_rss_mib")} | {name: last - first for name, (first, last) in most.items()}
+    found = {name: rises[name] for name in ("rss_mib", "worker_rss_mib")} | {
+        name: last - first for name, (first, last) in most.items()
+    }
     found["blocks_share"] = rises["blocks"] / figures["blocks"][0]
-    return [f"{name}: {found[name]:+.4g}, at most {bound:+.4g}" for name, bound in BOUNDS.items() if found[name] > bound]
+    return [
+        f"{name}: {found[name]:+.4g}, at most {bound:+.4g}"
+        for name, bound in BOUNDS.items()
+        if found[name] > bound
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.soak", description=__doc__)
     parser.add_argument("hours", nargs="?", type=float, default=HOURS)
-    parser.add_argument("--least", type=int, default=6, help="how often everything happens at least")
+    parser.add_argument(
+        "--least", type=int, default=6, help="how often everything happens at least"
+    )
     parser.add_argument("--trace", action="store_true", help="tell what grew, by line of code")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)

@@ -1,9 +1,11 @@
 """
-start: from exec to the first answered /v1/status and to "ready", with nothing remembered and with a million events.
+start: from exec to the first answered /v1/status and to "ready", with nothing remembered and with a
+million events.
 
-The floor is Python importing what the daemon imports, and ending. The ledger of a million events is made once, by the
-ledger's own commits, out of lines of every common kind spread over eighty days, ten findings open; it is started
-from with its pages in memory and with its pages dropped from it. Then the queries on it that an operator asks.
+The floor is Python importing what the daemon imports, and ending. The ledger of a million events is
+made once, by the ledger's own commits, out of lines of every common kind spread over eighty days,
+ten findings open; it is started from with its pages in memory and with its pages dropped from it.
+Then the queries on it that an operator asks.
 """
 
 from __future__ import annotations
@@ -16,14 +18,27 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tests.bench.measure import SETTLE_S, Json, Node, command, environment, load, memory_mib, node, pid_of, scratch, spread, timed
+from tests.bench.measure import (
+    SETTLE_S,
+    Json,
+    Node,
+    command,
+    environment,
+    load,
+    memory_mib,
+    node,
+    pid_of,
+    scratch,
+    spread,
+    timed,
+)
 from vitald import catalog
 from vitald.catalog import Catalog
+from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.judge.engine import Judge
 from vitald.ledger import Entry, Ledger
 from vitald.model import Component, ComponentKind, Event
-from vitald.sources.kernel_log.announced import Announcements
-from vitald.sources.kernel_log.interpret import Interpreter
 
 EVENTS = 1_000_000
 OPEN = 10
@@ -35,12 +50,28 @@ _RARE = 200_000  # one Xid 79 among so many
 _PATIENCE_S = 60.0
 _ENOUGH_S = 6.0
 _LINES = (
-    b"NVRM: Xid (PCI:0000:%02x:00): 31, pid=%d, name=python3, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2e_38000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ",
-    b"NVRM: Xid (PCI:0000:%02x:00): 13, pid=%d, name=train, Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): Out Of Range Address",
+    (
+        b"NVRM: Xid (PCI:0000:%02x:00): 31, pid=%d, name=python3, Ch 00000008, intr 00000000. MMU"
+        b" Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2e_38000000. Fault is of type"
+        b" FAULT_PDE ACCESS_TYPE_VIRT_READ"
+    ),
+    (
+        b"NVRM: Xid (PCI:0000:%02x:00): 13, pid=%d, name=train, Graphics SM Warp Exception on (GPC"
+        b" 1, TPC 2, SM 0): Out Of Range Address"
+    ),
     b"NVRM: Xid (PCI:0000:%02x:00): 43, pid=%d, name=python3, Ch 00000010",
-    b"NVRM: Xid (PCI:0000:%02x:00): 45, pid=%d, name=python3, Ch 00000018, errorString CTX SWITCH TIMEOUT, Info 0x4c012",
-    b"NVRM: Xid (PCI:0000:%02x:00): 94, pid=%d, name=python3, Contained: SM (0x1). RST: No, D-RST: No",
-    b"Out of memory: Killed process 4%02d (python3) total-vm:%dkB, anon-rss:1048576kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:2100kB oom_score_adj:0",
+    (
+        b"NVRM: Xid (PCI:0000:%02x:00): 45, pid=%d, name=python3, Ch 00000018, errorString CTX"
+        b" SWITCH TIMEOUT, Info 0x4c012"
+    ),
+    (
+        b"NVRM: Xid (PCI:0000:%02x:00): 94, pid=%d, name=python3, Contained: SM (0x1). RST: No,"
+        b" D-RST: No"
+    ),
+    (
+        b"Out of memory: Killed process 4%02d (python3) total-vm:%dkB, anon-rss:1048576kB,"
+        b" file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:2100kB oom_score_adj:0"
+    ),
     b"pcieport 0000:%02x:01.0: AER: Corrected error received: 0000:%02x:00.0",
 )
 _QUERIES = {
@@ -74,7 +105,10 @@ def run() -> Json:
             times["million_cold"].append(_start(full))
             imports.append(_python("import vitald.daemon, vitald.cli.run", folder))
             bare.append(_python("pass", folder))
-        figures: Json = {name: {what: spread([one[what] for one in taken[1:]]) for what in taken[0]} for name, taken in times.items()}
+        figures: Json = {
+            name: {what: spread([one[what] for one in taken[1:]]) for what in taken[0]}
+            for name, taken in times.items()
+        }
         return {
             "unit": "ms",
             "events": EVENTS,
@@ -114,7 +148,11 @@ def _start(made: Node) -> dict[str, float]:
 
 
 def _python(code: str, folder: Path) -> float:
-    return timed(lambda: subprocess.run(command("-c", code), check=True, env={**os.environ, **environment(folder)}))[0]
+    return timed(
+        lambda: subprocess.run(
+            command("-c", code), check=True, env={**os.environ, **environment(folder)}
+        )
+    )[0]
 
 
 def _forget(folder: Path) -> None:
@@ -140,8 +178,13 @@ def _build(folder: Path) -> int:
             ledger.commit([Entry(events=tuple(batch))])
             batch.clear()
     findings = Judge(rules)
-    opened = [replace(event, identity=f"{event.identity}:open", component=_gpu(number)) for number, event in enumerate(_newest(rules))]
-    ledger.commit([Entry(events=(event,), transitions=tuple(findings.apply(event))) for event in opened])
+    opened = [
+        replace(event, identity=f"{event.identity}:open", component=_gpu(number))
+        for number, event in enumerate(_newest(rules))
+    ]
+    ledger.commit(
+        [Entry(events=(event,), transitions=tuple(findings.apply(event))) for event in opened]
+    )
     ledger.commit([Entry(events=tuple(batch))])
     size = ledger.size()
     ledger.close()
@@ -151,12 +194,17 @@ def _build(folder: Path) -> int:
 def _past(rules: Catalog) -> Iterator[Event]:
     chance = random.Random(2)
     kinds = [list(_variants(rules, line)) for line in _LINES]
-    rare = _event(rules, b"NVRM: Xid (PCI:0000:41:00): 79, pid=1234, name=python3, GPU has fallen off the bus.")
+    rare = _event(
+        rules,
+        b"NVRM: Xid (PCI:0000:41:00): 79, pid=1234, name=python3, GPU has fallen off the bus.",
+    )
     begun, step = time.time() - _DAYS * 86400, _DAYS * 86400 / EVENTS
     for number in range(EVENTS - OPEN):
         template = rare if number % _RARE == _RARE // 2 else chance.choice(chance.choice(kinds))
         boot = f"{number // 100_000:08x}-0000-4000-8000-000000000000"
-        yield replace(template, identity=f"kmsg:{boot}:{number}", time=begun + number * step, boot_id=boot)
+        yield replace(
+            template, identity=f"kmsg:{boot}:{number}", time=begun + number * step, boot_id=boot
+        )
 
 
 def _variants(rules: Catalog, line: bytes) -> Iterator[Event]:
@@ -166,9 +214,17 @@ def _variants(rules: Catalog, line: bytes) -> Iterator[Event]:
 
 
 def _newest(rules: Catalog) -> list[Event]:
-    line = b"NVRM: Xid (PCI:0000:%02x:00): 48, pid=77, name=python3, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at partition 1, subpartition 0."
+    line = (
+        b"NVRM: Xid (PCI:0000:%02x:00): 48, pid=77, name=python3, An uncorrectable double bit error"
+        b" (DBE) has been detected on GPU in the framebuffer at partition 1, subpartition 0."
+    )
     now = time.time() - 60
-    return [replace(_event(rules, line % number), identity=f"open:{number}", time=now, boot_id=_boot_id()) for number in range(OPEN)]
+    return [
+        replace(
+            _event(rules, line % number), identity=f"open:{number}", time=now, boot_id=_boot_id()
+        )
+        for number in range(OPEN)
+    ]
 
 
 def _event(rules: Catalog, line: bytes) -> Event:
@@ -192,7 +248,9 @@ def _ask(made: Node) -> Json:
     with made:
         time.sleep(SETTLE_S)
         asked["memory_before_mib"] = memory_mib(pid_of(made))
-        asked["floor_healthz"] = spread([timed(lambda: made.get("/healthz"))[0] for _ in range(ASKED)])
+        asked["floor_healthz"] = spread(
+            [timed(lambda: made.get("/healthz"))[0] for _ in range(ASKED)]
+        )
         for name, query in _QUERIES.items():
             asked[name] = _asked(made, query)
         asked["memory_after_mib"] = memory_mib(pid_of(made))
@@ -204,10 +262,25 @@ def _asked(made: Node, query: str) -> Json:
     counts: set[int] = set()
     statuses: set[int] = set()
     while len(times) < ASKED and sum(times) < _ENOUGH_S:
-        seconds, (status, answer) = timed(lambda: made.request("GET", f"/v1/events?{query}", timeout=30.0))
+        seconds, (status, answer) = timed(
+            lambda: made.request("GET", f"/v1/events?{query}", timeout=30.0)
+        )
         times.append(seconds)
         statuses.add(status)
         counts.add(len(answer.get("events", [])))
-    # A query that was given up goes on in the daemon, and until it ends the others are answered from memory.
-    blind, _ = timed(lambda: made.until(lambda: made.get("/v1/events?limit=1")["events"], _PATIENCE_S, "the ledger to be read again"))
-    return {"query": query, "statuses": sorted(statuses), "events": sorted(counts), **spread(times), "then_blind_s": round(blind, 2)}
+    # A query that was given up goes on in the daemon, and until it ends the others are answered
+    # from memory.
+    blind, _ = timed(
+        lambda: made.until(
+            lambda: made.get("/v1/events?limit=1")["events"],
+            _PATIENCE_S,
+            "the ledger to be read again",
+        )
+    )
+    return {
+        "query": query,
+        "statuses": sorted(statuses),
+        "events": sorted(counts),
+        **spread(times),
+        "then_blind_s": round(blind, 2),
+    }

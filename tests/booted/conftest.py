@@ -1,4 +1,6 @@
-"""One machine for all of these tests, which tell its story in order: installed, asked, hurt, restarted, rebooted, upgraded, removed."""
+"""One machine for all of these tests, which tell its story in order: installed, asked, hurt,
+restarted, rebooted, upgraded, removed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.conftest import require
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """What the machine said lately goes with a failure."""
     report = yield
     machine = getattr(item, "funcargs", {}).get("machine")
@@ -62,5 +66,7 @@ def service(machine: Machine) -> Service:
 
 @pytest.fixture(autouse=True)
 def calm(service: Service) -> None:
-    """One test that fails is not to fail the next; and together they start it more often than its start limit allows."""
+    """One test that fails is not to fail the next; and together they start it more often than its
+    start limit allows.
+    """
     service.calm()

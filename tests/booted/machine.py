@@ -1,11 +1,13 @@
 """
 A Debian machine in a container, booted with a systemd of its own.
 
-Owns     the root file system (made once, kept in a cache), the container, commands in it, its reboot, and that nothing of it stays.
+Owns     the root file system (made once, kept in a cache), the container, commands in it, its
+         reboot, and that nothing of it stays.
 Refuses  a network, unless it is asked for one, and knowing what is tested.
 
-The machine has a boot id, a journal, users and services of its own. The kernel, and with it the kernel log, is the host's: whoever else
-writes there meanwhile is heard, so a test looks at what it wrote itself. Source: systemd-nspawn(1), nsenter(1).
+The machine has a boot id, a journal, users and services of its own. The kernel, and with it the
+kernel log, is the host's: whoever else writes there meanwhile is heard, so a test looks at what it
+wrote itself. Source: systemd-nspawn(1), nsenter(1).
 """
 
 from __future__ import annotations
@@ -23,11 +25,25 @@ from pathlib import Path
 from types import TracebackType
 
 SUITE = "bookworm"
-PACKAGES = ("systemd", "systemd-sysv", "dbus", "udev", "libudev1", "python3", "python3-systemd", "procps", "curl")
+PACKAGES = (
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "udev",
+    "libudev1",
+    "python3",
+    "python3-systemd",
+    "procps",
+    "curl",
+)
 CACHE = Path("/var/cache/vitald-booted")
 _OLD_S = 14 * 86400.0
 _REBOOT = 133  # the container asks to be started again
-_ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
+_ENVIRONMENT = (
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LC_ALL=C.UTF-8",
+    "DEBIAN_FRONTEND=noninteractive",
+)
 
 Done = subprocess.CompletedProcess[str]
 
@@ -41,7 +57,14 @@ def root_file_system(suite: str = SUITE, packages: Sequence[str] = PACKAGES) -> 
     CACHE.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f"{kept.name}.", dir=CACHE))
     try:
-        command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}", suite, str(made)]
+        command = [
+            "mmdebstrap",
+            "--quiet",
+            "--variant=minbase",
+            f"--include={','.join(packages)}",
+            suite,
+            str(made),
+        ]
         subprocess.run(command, check=True, timeout=540)
         (made / "var/log/journal").mkdir(exist_ok=True)  # the journal is kept over a reboot
         (made / "etc/machine-id").write_text("")
@@ -66,8 +89,10 @@ class Machine:
         network: bool = False,
         options: Sequence[str] = (),
     ) -> None:
-        """`base`: the root file system that it begins with a copy of. `prepare`: changes that before the
-        first boot. `network`: the host's, whose ports it shares. `options`: more of systemd-nspawn's."""
+        """`base`: the root file system that it begins with a copy of. `prepare`: changes that
+        before the first boot. `network`: the host's, whose ports it shares. `options`: more of
+        systemd-nspawn's.
+        """
         self._base, self._prepare, self._options = base, prepare, options
         self.name = f"{name}-{os.getpid()}"
         self._network = [] if network else ["--private-network"]
@@ -79,7 +104,9 @@ class Machine:
 
     def __enter__(self) -> Machine:
         try:
-            subprocess.run(["cp", "-a", "--reflink=auto", str(self._base()), str(self.root)], check=True)
+            subprocess.run(
+                ["cp", "-a", "--reflink=auto", str(self._base()), str(self.root)], check=True
+            )
             self._prepare(self.root)
             self.boot()
         except BaseException:
@@ -87,29 +114,63 @@ class Machine:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._throw_away()
 
     def boot(self) -> None:
         """Until systemd says that all has started."""
         command = [
-            *("systemd-nspawn", "--quiet", f"--directory={self.root}", "--boot", f"--machine={self.name}"),
-            *("--register=no", "--keep-unit", *self._network, "--console=pipe", "--kill-signal=SIGRTMIN+3"),
-            *("--bind=/dev/kmsg", "--capability=CAP_SYSLOG", "--system-call-filter=@clock", *self._options),
+            *(
+                "systemd-nspawn",
+                "--quiet",
+                f"--directory={self.root}",
+                "--boot",
+                f"--machine={self.name}",
+            ),
+            *(
+                "--register=no",
+                "--keep-unit",
+                *self._network,
+                "--console=pipe",
+                "--kill-signal=SIGRTMIN+3",
+            ),
+            *(
+                "--bind=/dev/kmsg",
+                "--capability=CAP_SYSLOG",
+                "--system-call-filter=@clock",
+                *self._options,
+            ),
         ]
         with self.console.open("ab") as console:
-            self._container = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True)
+            self._container = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                start_new_session=True,
+            )
         self.until(self._booted, 60.0, "the machine to boot")
 
     def _booted(self) -> bool:
         assert self._container is not None
-        assert self._container.poll() is None, f"the container has ended:\n{self.console.read_text(errors='replace')[-4000:]}"
+        assert self._container.poll() is None, (
+            f"the container has ended:\n{self.console.read_text(errors='replace')[-4000:]}"
+        )
         number = self._container.pid
         with suppress(OSError, IndexError):
-            self._leader = int(Path(f"/proc/{number}/task/{number}/children").read_text().split()[0])
+            self._leader = int(
+                Path(f"/proc/{number}/task/{number}/children").read_text().split()[0]
+            )
             if Path(f"/proc/{self._leader}/comm").read_text() != "systemd\n":
                 return False  # not in its name spaces yet: a command would run on the host
-            return self.run("systemctl", "is-system-running", "--wait", check=False).stdout.strip() in ("running", "degraded")
+            return self.run(
+                "systemctl", "is-system-running", "--wait", check=False
+            ).stdout.strip() in ("running", "degraded")
         return False
 
     def reboot(self) -> None:
@@ -123,11 +184,36 @@ class Machine:
     def argv(self, *command: str, user: str = "root") -> list[str]:
         """For a command that runs in the machine."""
         as_user = ["runuser", "-u", user, "--"] if user != "root" else []
-        return ["nsenter", f"--target={self._leader}", "--all", "--", "env", "-i", *_ENVIRONMENT, *as_user, *command]
+        return [
+            "nsenter",
+            f"--target={self._leader}",
+            "--all",
+            "--",
+            "env",
+            "-i",
+            *_ENVIRONMENT,
+            *as_user,
+            *command,
+        ]
 
-    def run(self, *command: str, user: str = "root", check: bool = True, timeout: float = 60.0, stdin: str | None = None) -> Done:
-        done = subprocess.run(self.argv(*command, user=user), capture_output=True, text=True, timeout=timeout, input=stdin)
-        assert not check or done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    def run(
+        self,
+        *command: str,
+        user: str = "root",
+        check: bool = True,
+        timeout: float = 60.0,
+        stdin: str | None = None,
+    ) -> Done:
+        done = subprocess.run(
+            self.argv(*command, user=user),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            input=stdin,
+        )
+        assert not check or done.returncode == 0, (
+            f"{' '.join(command)}: {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        )
         return done
 
     def sh(self, script: str, *, check: bool = True, timeout: float = 60.0) -> str:
@@ -160,6 +246,8 @@ class Machine:
             except subprocess.TimeoutExpired:
                 container.kill()
                 with suppress(OSError):
-                    os.kill(self._leader, signal.SIGKILL)  # the first process: with it goes every other one
+                    os.kill(
+                        self._leader, signal.SIGKILL
+                    )  # the first process: with it goes every other one
                 container.wait(20.0)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,8 +1,10 @@
 """
-The packages that the booted machines install: the one that this checkout gives, and an older one to come from.
+The packages that the booted machines install: the one that this checkout gives, and an older one to
+come from.
 
-`VITALD_BOOTED_DEB` names a package to test instead of building one, `VITALD_BOOTED_OLD` a released one to upgrade from. Without the latter
-the same files are packed again under a lower version: what packaging does on an upgrade is tried, not what an older daemon had written.
+`VITALD_BOOTED_DEB` names a package to test instead of building one, `VITALD_BOOTED_OLD` a released
+one to upgrade from. Without the latter the same files are packed again under a lower version: what
+packaging does on an upgrade is tried, not what an older daemon had written.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ def built(folder: Path) -> Path:
     if given:
         return Path(given)
     done = subprocess.run(
-        [sys.executable, str(ROOT / "packaging/build"), "--deb", "--out", str(folder)], capture_output=True, text=True, timeout=500
+        [sys.executable, str(ROOT / "packaging/build"), "--deb", "--out", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.returncode == 0, f"packaging/build: {done.stderr[-4000:]}"
     (package,) = folder.glob("*.deb")
@@ -39,7 +44,11 @@ def older(package: Path, folder: Path) -> Path:
     lower(tree / "DEBIAN/control", f"Version: {__version__}", f"Version: {OLD}")
     for file in tree.rglob("vitald/__init__.py"):
         lower(file, f'"{__version__}"', f'"{OLD}"')
-    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", "-Znone", str(tree), str(made)], check=True, capture_output=True)
+    subprocess.run(
+        ["dpkg-deb", "--build", "--root-owner-group", "-Znone", str(tree), str(made)],
+        check=True,
+        capture_output=True,
+    )
     return made
 
 

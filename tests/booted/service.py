@@ -45,11 +45,24 @@ class Service:
         return int(code), cast("Json", json.loads(text)) if text else {}
 
     def post(self, path: str, body: str, user: str = "root") -> int:
-        done = self._curl(path, user, 10.0, "--header", "Content-Type: application/json", "--data", body)
+        done = self._curl(
+            path, user, 10.0, "--header", "Content-Type: application/json", "--data", body
+        )
         return int(done.stdout.rpartition("\n")[2])
 
     def _curl(self, path: str, user: str, timeout: float, *more: str) -> Done:
-        command = ("curl", "-s", "-w", "\n%{http_code}", "--max-time", str(timeout), "--unix-socket", SOCKET, *more, f"http://vitald{path}")
+        command = (
+            "curl",
+            "-s",
+            "-w",
+            "\n%{http_code}",
+            "--max-time",
+            str(timeout),
+            "--unix-socket",
+            SOCKET,
+            *more,
+            f"http://vitald{path}",
+        )
         return self.machine.run(*command, user=user, check=False, timeout=timeout + 20)
 
     def findings(self, pci: str = "") -> list[Json]:
@@ -58,7 +71,10 @@ class Service:
         return cast("list[Json]", self.get(f"/v1/findings?limit=1000{of}")[1].get("findings", []))
 
     def events(self, pci: str) -> list[Json]:
-        found = cast("list[Json]", self.get(f"/v1/events?limit=1000&component=gpu/{pci}.0")[1].get("events", []))
+        found = cast(
+            "list[Json]",
+            self.get(f"/v1/events?limit=1000&component=gpu/{pci}.0")[1].get("events", []),
+        )
         return [one for one in found if str(one["code"]).startswith("xid/")]
 
     def injected(self, pci: str, code: int) -> Json:
@@ -73,7 +89,9 @@ class Service:
 
     def calm(self) -> None:
         """As if nothing had happened: no open finding, and the starts so far do not count."""
-        self.machine.run("systemctl", "reset-failed", "vitald.service", "vitald.socket", check=False)
+        self.machine.run(
+            "systemctl", "reset-failed", "vitald.service", "vitald.socket", check=False
+        )
         if self.states()[0] == "active":
             for finding in self.findings():
                 self.vitald("clear", str(finding["id"]), "--reason", "test", check=False)
@@ -105,7 +123,14 @@ class Service:
         return code == 200 and all(one["state"] != "starting" for one in sources)
 
     def ready(self) -> None:
-        self.machine.until(lambda: self.machine.run("systemctl", "is-active", "-q", "vitald", check=False).returncode == 0, 20.0, "vitald")
+        self.machine.until(
+            lambda: (
+                self.machine.run("systemctl", "is-active", "-q", "vitald", check=False).returncode
+                == 0
+            ),
+            20.0,
+            "vitald",
+        )
         self.machine.until(self.looked, 20.0, "its first look")
 
     def believe(self) -> None:
@@ -136,4 +161,6 @@ class Service:
         self.machine.run("systemctl", "daemon-reload")
 
     def log(self) -> str:
-        return self.machine.run("journalctl", "-u", "vitald", "-b", "--no-pager", "-o", "cat").stdout
+        return self.machine.run(
+            "journalctl", "-u", "vitald", "-b", "--no-pager", "-o", "cat"
+        ).stdout

@@ -1,4 +1,6 @@
-"""The commands that the documents show for a booted machine with the package, run in their order: see tests/doc_commands.py."""
+"""The commands that the documents show for a booted machine with the package, run in their order:
+see tests/doc_commands.py.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_what_a_machine_is_told_works(bare: Machine, document: str) -> None:
         return bare.run("sh", "-c", f"cd /root\n{text}", check=False, timeout=120.0)
 
     told = commands(document, Where.BOOTED)
-    if not any("apt-get install" in command.text for command in told[:1]):  # the guide installs it itself
+    if not any(
+        "apt-get install" in command.text for command in told[:1]
+    ):  # the guide installs it itself
         bare.run("sh", "-c", "apt-get install -y /root/vitald_*.deb", timeout=120.0)
     failed = [text for command in told for text in failures(command, shell, {})]
     assert not failed, "\n".join(failed)

@@ -1,6 +1,8 @@
-"""The package on a booted machine, from its installation to its last trace. The tests go in this order, on one machine.
+"""The package on a booted machine, from its installation to its last trace. The tests go in this
+order, on one machine.
 
-Set `-k` aside: each test leaves the machine as the next one expects it, and the first ones install what all need.
+Set `-k` aside: each test leaves the machine as the next one expects it, and the first ones install
+what all need.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
 
 MEMBER, STRANGER = "alice", "mallory"
 EXPOSURE = 1.5
-ROOTS_OWN = '[paths]\nstate = "/var/own/state"\nruntime = "/var/own/run"\n[metrics]\nlisten = "127.0.0.1:9821"\n'
+ROOTS_OWN = (
+    '[paths]\nstate = "/var/own/state"\nruntime = "/var/own/run"\n[metrics]\nlisten ='
+    ' "127.0.0.1:9821"\n'
+)
 BOOT_ID = "/etc/systemd/system/vitald.service.d/boot-id.conf"
 
 
@@ -51,7 +56,10 @@ def test_installed_active_and_ready(machine: Machine, service: Service) -> None:
     assert service.get("/healthz")[0] == 200
     service.calm()  # of what tests have written to the kernel log, which is the host's too
     assert service.status["status"] == "healthy"
-    assert machine.run("systemctl", "is-enabled", *UNITS[:2]).stdout.split() == ["enabled", "enabled"]
+    assert machine.run("systemctl", "is-enabled", *UNITS[:2]).stdout.split() == [
+        "enabled",
+        "enabled",
+    ]
     assert "vitald_" in machine.run("curl", "-sf", "http://127.0.0.1:9820/metrics").stdout
     assert machine.run("systemd-analyze", "verify", *UNITS, check=False).stderr == ""
     log = service.log()
@@ -65,8 +73,13 @@ def test_how_exposed_it_is(machine: Machine, unit: str) -> None:
 
 
 def test_it_has_no_capability(machine: Machine, service: Service) -> None:
-    status = dict(line.split(":\t", 1) for line in machine.run("cat", f"/proc/{service.pid}/status").stdout.splitlines())
-    assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
+    status = dict(
+        line.split(":\t", 1)
+        for line in machine.run("cat", f"/proc/{service.pid}/status").stdout.splitlines()
+    )
+    assert {
+        int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+    } == {0}
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
     assert status["Uid"].split() == machine.run("id", "-u", "vitald").stdout.split() * 4
 
@@ -84,7 +97,16 @@ def test_hardening_takes_nothing_but_what_the_unit_says(machine: Machine, servic
     """Held against root's daemon on the same machine, whom nothing is forbidden."""
     machine.write("/etc/own.toml", ROOTS_OWN)
     asking = ("--json", "--socket", "/var/own/run/vitald.sock")
-    machine.run("systemd-run", "--quiet", "--unit=own", "--property=StandardInput=null", "vitald", "run", "--config", "/etc/own.toml")
+    machine.run(
+        "systemd-run",
+        "--quiet",
+        "--unit=own",
+        "--property=StandardInput=null",
+        "vitald",
+        "run",
+        "--config",
+        "/etc/own.toml",
+    )
 
     def looked() -> bool:
         said = machine.run("vitald", "status", *asking, check=False).stdout
@@ -96,7 +118,9 @@ def test_hardening_takes_nothing_but_what_the_unit_says(machine: Machine, servic
     machine.run("rm", "-r", "/var/own", "/etc/own.toml")
     hardened = observed(service.get("/v1/components")[1])
     assert len(free) > 20
-    missing = free - hardened - {("node/clock", "clock_error_seconds")}  # there where the clock is not kept
+    missing = (
+        free - hardened - {("node/clock", "clock_error_seconds")}
+    )  # there where the clock is not kept
     assert missing == {("node/clock", "clock_offset_seconds")}
     assert service.status["status"] == "healthy"
 
@@ -111,7 +135,9 @@ def test_who_may_ask(machine: Machine, service: Service) -> None:
     finding = service.injected(pci, 79)
     path, body = f"/v1/findings/{finding['id']}/clear", '{"reason": "mine"}'
 
-    assert [service.get("/v1/status", user=user)[0] for user in ("root", "vitald", MEMBER, STRANGER)] == [200, 200, 200, 0]
+    assert [
+        service.get("/v1/status", user=user)[0] for user in ("root", "vitald", MEMBER, STRANGER)
+    ] == [200, 200, 200, 0]
     assert service.vitald("status", user=MEMBER, check=False).returncode == 20
     refused = service.vitald("status", user=STRANGER, check=False)
     assert (refused.returncode, "Traceback" in refused.stderr) == (30, False)
@@ -121,7 +147,9 @@ def test_who_may_ask(machine: Machine, service: Service) -> None:
     assert service.post(path, body, user="root") == 200
 
     for path in (SOCKET, "/var/lib/vitald/ledger.db", "/run/vitald/x"):
-        assert machine.run("sh", "-c", f"echo >>{path}", user=MEMBER, check=False).returncode != 0, path
+        assert (
+            machine.run("sh", "-c", f"echo >>{path}", user=MEMBER, check=False).returncode != 0
+        ), path
     assert machine.run("ls", "/var/lib/vitald", user=STRANGER, check=False).returncode != 0
 
 
@@ -129,7 +157,11 @@ def test_flags_follow_a_fault(service: Service) -> None:
     pci = fresh_pci()
     service.injected(pci, 79)
     status = service.status
-    assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == ("unhealthy", True, False)
+    assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == (
+        "unhealthy",
+        True,
+        False,
+    )
     assert service.vitald("check", check=False).returncode == 20
     service.clear(pci)
     status = service.status
@@ -137,7 +169,9 @@ def test_flags_follow_a_fault(service: Service) -> None:
 
 
 def test_reload(machine: Machine, service: Service) -> None:
-    """The lines that a process writes are believed from now on; what may be written by hand stays in force when it is wrong."""
+    """The lines that a process writes are believed from now on; what may be written by hand stays
+    in force when it is wrong.
+    """
     before = service.pid
     service.believe()
     service.configure("[kernel_log\n")
@@ -151,7 +185,9 @@ def test_reload(machine: Machine, service: Service) -> None:
 
 
 def test_killed(machine: Machine, service: Service) -> None:
-    """Twice in the middle of a stream of faults: each is judged once, in the finding that was open before."""
+    """Twice in the middle of a stream of faults: each is judged once, in the finding that was open
+    before.
+    """
     pci, lines, restarts = fresh_pci(), 600, service.restarts
     service.write(xid(pci, 79, 0))
     machine.until(lambda: service.findings(pci), 10.0, "the first")
@@ -210,21 +246,34 @@ def test_stuck(machine: Machine, service: Service) -> None:
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
 def test_requests_wait(machine: Machine, service: Service, how: str) -> None:
-    """A prolog asks all the time, and hears neither that there is no daemon nor that it knows nothing yet."""
-    script = "while [ -e /run/asking ]; do vitald check --timeout 10 >/tmp/said 2>&1; echo $? $(cat /tmp/said); done"
+    """A prolog asks all the time, and hears neither that there is no daemon nor that it knows
+    nothing yet.
+    """
+    script = (
+        "while [ -e /run/asking ]; do vitald check --timeout 10 >/tmp/said 2>&1; echo $? $(cat"
+        " /tmp/said); done"
+    )
     machine.run("touch", "/run/asking")
     asking = subprocess.Popen(machine.argv("sh", "-c", script), stdout=subprocess.PIPE, text=True)
     for _ in range(4):
         time.sleep(0.5)
-        machine.run("systemctl", *(("restart",) if how == "restart" else ("kill", "--signal=KILL")), "vitald")
+        machine.run(
+            "systemctl",
+            *(("restart",) if how == "restart" else ("kill", "--signal=KILL")),
+            "vitald",
+        )
         service.ready()
     machine.run("rm", "/run/asking")
     said = asking.communicate(timeout=30)[0].splitlines()
     print(f"{len(said)} asked")
     assert len(said) > 10
-    failed = [line for line in said if not line.startswith(("0 ", "20 unhealthy: gpu/"))]  # others write to this kernel log, too
+    failed = [
+        line for line in said if not line.startswith(("0 ", "20 unhealthy: gpu/"))
+    ]  # others write to this kernel log, too
     if how == "kill":  # who was being answered just then hears of it
-        failed = [line for line in failed if "Connection reset" not in line and "Broken pipe" not in line]
+        failed = [
+            line for line in failed if "Connection reset" not in line and "Broken pipe" not in line
+        ]
     assert failed == []
 
 
@@ -250,41 +299,71 @@ def test_stopped(machine: Machine, service: Service) -> None:
 
 
 def test_root_decides_once_a_minute(machine: Machine, service: Service) -> None:
-    """However often the daemon's user renames a request into place. The unit's minute is made 3 s here."""
+    """However often the daemon's user renames a request into place. The unit's minute is made 3 s
+    here.
+    """
     assert "/bin/sleep 60" in machine.show("vitald-recover", "ExecStartPre")
-    drop_in = service.drop_in("vitald-recover.service", "[Service]\nExecStartPre=\nExecStartPre=/bin/sleep 3\n")
+    drop_in = service.drop_in(
+        "vitald-recover.service", "[Service]\nExecStartPre=\nExecStartPre=/bin/sleep 3\n"
+    )
     machine.run("systemctl", "start", "vitald-recover.path")
     folder = "/run/vitald/recovery"
     renamed = f"mkdir -p {folder}; echo x >{folder}/new; mv {folder}/new {folder}/request.json"
 
     def decided() -> int:
-        said = machine.run("journalctl", "-u", "vitald-recover", "-b", "--no-pager", "-o", "cat").stdout
+        said = machine.run(
+            "journalctl", "-u", "vitald-recover", "-b", "--no-pager", "-o", "cat"
+        ).stdout
         return said.count('"event": "recovery_decided"')
 
     machine.run("sh", "-c", f"for i in $(seq 200); do {renamed}; sleep 0.05; done", user="vitald")
     assert 1 <= decided() <= 4, decided()
-    assert machine.run("systemctl", "is-active", "vitald-recover.path", check=False).stdout == "active\n"
-    machine.until(lambda: machine.show("vitald-recover", "ActiveState") == "inactive", 20.0, "the last one to end")
+    assert (
+        machine.run("systemctl", "is-active", "vitald-recover.path", check=False).stdout
+        == "active\n"
+    )
+    machine.until(
+        lambda: machine.show("vitald-recover", "ActiveState") == "inactive",
+        20.0,
+        "the last one to end",
+    )
     before = decided()
     machine.run("sh", "-c", renamed, user="vitald")
     machine.until(lambda: decided() == before + 1, 20.0, "one more decision")
-    machine.until(lambda: machine.show("vitald-recover", "ActiveState") == "inactive", 20.0, "its end")
+    machine.until(
+        lambda: machine.show("vitald-recover", "ActiveState") == "inactive", 20.0, "its end"
+    )
     machine.run("sh", "-c", renamed, user="vitald")
-    machine.until(lambda: machine.show("vitald-recover", "ActiveState") == "activating", 20.0, "another start")
+    machine.until(
+        lambda: machine.show("vitald-recover", "ActiveState") == "activating", 20.0, "another start"
+    )
     begun = time.monotonic()
     machine.run("systemctl", "stop", "vitald-recover")  # as a shutdown does
     assert time.monotonic() - begun < 2.0
-    kept = machine.run("stat", "--format=%U:%G %a", "/var/lib/vitald-recover", "/var/lib/vitald-recover/decisions.jsonl").stdout
+    kept = machine.run(
+        "stat",
+        "--format=%U:%G %a",
+        "/var/lib/vitald-recover",
+        "/var/lib/vitald-recover/decisions.jsonl",
+    ).stdout
     assert kept.splitlines() == ["root:vitald 750", "root:vitald 640"]
-    assert '"step": "refused"' in machine.run("cat", "/var/lib/vitald-recover/decisions.jsonl", user="vitald").stdout
+    assert (
+        '"step": "refused"'
+        in machine.run("cat", "/var/lib/vitald-recover/decisions.jsonl", user="vitald").stdout
+    )
     machine.run("systemctl", "stop", "vitald-recover.path")
     machine.run("rm", "-r", folder)
     service.undo(drop_in)
 
 
 def test_a_wrong_configuration_is_no_end(machine: Machine, service: Service) -> None:
-    """It does not start, requests are refused and do not hang, and once it is mended nobody has to do anything."""
-    drop_in = service.drop_in("vitald-retry.timer", "[Timer]\nOnUnitInactiveSec=\nOnUnitInactiveSec=8s\nAccuracySec=100ms\n")
+    """It does not start, requests are refused and do not hang, and once it is mended nobody has to
+    do anything.
+    """
+    drop_in = service.drop_in(
+        "vitald-retry.timer",
+        "[Timer]\nOnUnitInactiveSec=\nOnUnitInactiveSec=8s\nAccuracySec=100ms\n",
+    )
     limit = service.drop_in("vitald.service", "[Unit]\nStartLimitIntervalSec=3\n")
     machine.run("systemctl", "restart", "vitald-retry.timer")
     service.configure("[metric]\n")
@@ -303,7 +382,10 @@ def test_a_wrong_configuration_is_no_end(machine: Machine, service: Service) -> 
 def test_without_journald(machine: Machine, service: Service) -> None:
     machine.run("systemctl", "stop", "systemd-journald.socket", "systemd-journald-dev-log.socket", "systemd-journald-audit.socket",
                 "systemd-journald.service", check=False)  # fmt: skip
-    assert machine.run("systemctl", "is-active", "systemd-journald", check=False).stdout.strip() == "inactive"
+    assert (
+        machine.run("systemctl", "is-active", "systemd-journald", check=False).stdout.strip()
+        == "inactive"
+    )
     before = service.pid
     for _ in range(2):
         pci = fresh_pci()
@@ -323,7 +405,15 @@ def test_without_journald(machine: Machine, service: Service) -> None:
 def small_disk(machine: Machine, service: Service) -> object:
     """The ledger on a file system of its own."""
     machine.run("systemctl", "stop", "vitald.socket")
-    machine.run("mount", "-t", "tmpfs", "-o", "size=4m,mode=750,uid=vitald,gid=vitald", "small", "/var/lib/vitald")
+    machine.run(
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        "size=4m,mode=750,uid=vitald,gid=vitald",
+        "small",
+        "/var/lib/vitald",
+    )
     yield None
     machine.run("systemctl", "stop", "vitald.socket")
     machine.run("umount", "/var/lib/vitald")
@@ -336,7 +426,9 @@ def ledger_failed(service: Service) -> bool:
 
 
 def test_a_full_disk(machine: Machine, service: Service, small_disk: object) -> None:
-    """It judges on, says what is wrong, keeps what it could not write, and writes it once it can."""
+    """It judges on, says what is wrong, keeps what it could not write, and writes it once
+    it can.
+    """
     machine.run("systemctl", "start", "vitald")
     service.ready()
     machine.sh("cat /dev/zero >/var/lib/vitald/filler || true; df /var/lib/vitald", check=False)
@@ -352,7 +444,9 @@ def test_a_full_disk(machine: Machine, service: Service, small_disk: object) -> 
     assert [len(service.findings(pci)) for pci in pcis] == [1] * len(pcis)
 
 
-def test_a_disk_that_cannot_be_written(machine: Machine, service: Service, small_disk: object) -> None:
+def test_a_disk_that_cannot_be_written(
+    machine: Machine, service: Service, small_disk: object
+) -> None:
     machine.run("mount", "-o", "remount,ro", "/var/lib/vitald")
     machine.run("systemctl", "start", "vitald")
     service.ready()
@@ -368,18 +462,23 @@ def test_a_disk_that_cannot_be_written(machine: Machine, service: Service, small
 
 def test_reboot(machine: Machine, service: Service) -> None:
     """What a reboot cures is cured, what it does not cure stays."""
-    # These two mount a /proc of the service's own, which tells the host's boot id: a container's is laid over the file of that name.
+    # These two mount a /proc of the service's own, which tells the host's boot id: a container's is
+    # laid over the file of that name.
     machine.write(BOOT_ID, "[Service]\nProtectKernelTunables=no\nProtectControlGroups=no\n")
     machine.run("systemctl", "daemon-reload")
     service.configure("")
     machine.run("systemctl", "restart", "vitald")
     service.ready()
     service.believe()
-    lost, worn = fresh_pci(), "NEURON_HW_ERR=HBM_UNCORRECTABLE_ERROR nd-id=9 nc-id=0 action=TERMINATE_INSTANCE"
+    lost, worn = (
+        fresh_pci(),
+        "NEURON_HW_ERR=HBM_UNCORRECTABLE_ERROR nd-id=9 nc-id=0 action=TERMINATE_INSTANCE",
+    )
     service.write(xid(lost, 79), worn)
     machine.until(lambda: service.findings(lost) and worn_out(service), 10.0, "the findings")
     (kept,) = worn_out(service)
-    # The next boot of a container has the same ring before it, whose lines are not to be believed then.
+    # The next boot of a container has the same ring before it, whose lines are not to be believed
+    # then.
     service.configure("[kernel_log]\nuserspace = 'ignore'\n")
     boot = service.status["bootId"]
     begun = time.monotonic()
@@ -388,11 +487,15 @@ def test_reboot(machine: Machine, service: Service) -> None:
     print(f"rebooted and looked at again in {time.monotonic() - begun:.1f} s")
     status = service.status
     assert status["bootId"] != boot
-    assert (status["rebootRequired"], status["replacementRequired"]) == (False, True), status["reasons"]
+    assert (status["rebootRequired"], status["replacementRequired"]) == (False, True), status[
+        "reasons"
+    ]
     assert service.findings(lost) == []
     (finding,) = worn_out(service)
     assert finding["id"] == kept["id"]
-    assert [code for one in service.findings() if (code := str(one["code"])).startswith("vitald/")] == []
+    assert [
+        code for one in service.findings() if (code := str(one["code"])).startswith("vitald/")
+    ] == []
     service.vitald("clear", str(kept["id"]), "--reason", "test")
     (machine.root / BOOT_ID.lstrip("/")).unlink()
     (machine.root / BOOT_ID.lstrip("/")).parent.rmdir()
@@ -409,7 +512,9 @@ def purge(machine: Machine) -> None:
 
 
 def test_remove_and_purge(machine: Machine, service: Service) -> None:
-    """A removed one leaves configuration and ledger, a purged one nothing: no process, file, unit or user."""
+    """A removed one leaves configuration and ledger, a purged one nothing: no process, file, unit
+    or user.
+    """
     service.configure("# mine\n")
     machine.run("dpkg", "--remove", "vitald")
     assert machine.run("pgrep", "--full", "/opt/vitald", check=False).stdout == ""
@@ -417,15 +522,25 @@ def test_remove_and_purge(machine: Machine, service: Service) -> None:
     assert (machine.root / "etc/vitald/config.toml").read_text() == "# mine\n"
     assert machine.run("test", "-s", "/var/lib/vitald/ledger.db").returncode == 0
     purge(machine)
-    assert machine.sh("find / -xdev -path '*vitald*'; find /run /tmp /var/tmp /dev -path '*vitald*'").splitlines() == []
-    assert machine.run("systemctl", "list-units", "--all", "--no-legend", "vitald*").stdout.strip() == ""
+    assert (
+        machine.sh(
+            "find / -xdev -path '*vitald*'; find /run /tmp /var/tmp /dev -path '*vitald*'"
+        ).splitlines()
+        == []
+    )
+    assert (
+        machine.run("systemctl", "list-units", "--all", "--no-legend", "vitald*").stdout.strip()
+        == ""
+    )
     for database in ("passwd", "group"):
         assert machine.run("getent", database, "vitald", check=False).returncode == 2
     assert machine.run("systemctl", "--failed", "--no-legend").stdout.strip() == ""
 
 
 def test_upgrade(machine: Machine, service: Service, old_package: Path) -> None:
-    """Configuration, open findings and what was cleared are kept, requests wait meanwhile, and what runs is the new version."""
+    """Configuration, open findings and what was cleared are kept, requests wait meanwhile, and what
+    runs is the new version.
+    """
     (machine.root / "root/old.deb").write_bytes(old_package.read_bytes())
     install(machine, "old.deb")
     service.ready()
@@ -444,7 +559,8 @@ def test_upgrade(machine: Machine, service: Service, old_package: Path) -> None:
         machine.argv(
             "sh",
             "-c",
-            f"while [ ! -e /run/upgraded ]; do curl -s -o /dev/null -w '%{{http_code}}\n' --max-time 20 --unix-socket {SOCKET} http://x/healthz; done",
+            "while [ ! -e /run/upgraded ]; do curl -s -o /dev/null -w '%{http_code}\n'"
+            f" --max-time 20 --unix-socket {SOCKET} http://x/healthz; done",
         ),
         stdout=subprocess.PIPE,
         text=True,
@@ -457,7 +573,9 @@ def test_upgrade(machine: Machine, service: Service, old_package: Path) -> None:
     assert set(answers) == {"200"}
     assert machine.run("vitald", "version").stdout.startswith(f"vitald {__version__} ")
     assert (machine.root / "etc/vitald/config.toml").read_text() == mine
-    assert list((machine.root / "etc/vitald").iterdir()) == [machine.root / "etc/vitald/config.toml"]
+    assert list((machine.root / "etc/vitald").iterdir()) == [
+        machine.root / "etc/vitald/config.toml"
+    ]
     (after,) = service.findings(kept)
     assert (after["id"], after["count"], service.findings(cleared)) == (finding["id"], 1, [])
     assert service.events(cleared) == events

@@ -1,5 +1,6 @@
 """
-Upgrades from the package of another commit to this checkout's on a booted machine, and goes back, by hand:
+Upgrades from the package of another commit to this checkout's on a booted machine, and goes back,
+by hand:
 
     .venv/bin/python -m tests.machines.upgrade COMMIT [--new FILE] [--old FILE]
 
@@ -39,7 +40,10 @@ def main() -> int:
     parser.add_argument("--old", type=Path, help="its package, built before")
     parser.add_argument("--new", type=Path, help="this checkout's, built before")
     wanted = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="vitald-upgrade-") as name, Machine("vitald-upgrade") as machine:
+    with (
+        tempfile.TemporaryDirectory(prefix="vitald-upgrade-") as name,
+        Machine("vitald-upgrade") as machine,
+    ):
         folder = Path(name)
         put_checkout(machine)
         shutil.copy(wanted.old or built_from(wanted.commit, folder), machine.root / "root/old.deb")
@@ -112,7 +116,10 @@ def upgrade_and_back(machine: Machine) -> None:
     assert install(machine, "old.deb") == 69
     refused(machine, service)
     assert sums(machine) == files
-    print(f"a ledger of schema {known_schema + 1} is refused, and left byte for byte:\n{said(service)}")
+    print(
+        f"a ledger of schema {known_schema + 1} is refused, and left byte for"
+        f" byte:\n{said(service)}"
+    )
     machine.run("systemctl", "stop", "vitald.socket")
     set_schema(machine, known_schema)
     assert install(machine, "new.deb") == 0
@@ -170,7 +177,11 @@ def sums(machine: Machine) -> dict[str, str]:
     """Of every file in the state folder but the one that SQLite's readers share."""
     machine.run("systemctl", "stop", "vitald.socket")
     found = sorted(ledger(machine).parent.iterdir())
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in found if file.is_file() and not file.name.endswith("-shm")}
+    return {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in found
+        if file.is_file() and not file.name.endswith("-shm")
+    }
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """
-What a `*.scenario` file is told to: one node, from kernel lines and other facts to findings, incidents and a verdict.
+What a `*.scenario` file is told to: one node, from kernel lines and other facts to findings,
+incidents and a verdict.
 
-Every story is told through a real ledger. With `restarting`, the daemon's memory goes through it after every line: the
-verdict must not notice. At the end all events are judged once more by a fresh judge: that must give the same findings.
+Every story is told through a real ledger. With `restarting`, the daemon's memory goes through it
+after every line: the verdict must not notice. At the end all events are judged once more by a fresh
+judge: that must give the same findings.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.unit.builders import booted, catalogue, interpreter
-from vitald import toml
+from vitald import tomlfile
+from vitald.collectors.kernel_log.lines import Line, strip
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import Work, fold
 from vitald.ledger import Entry, Ledger
@@ -31,11 +34,33 @@ from vitald.model import (
     Verdict,
     When,
 )
-from vitald.model.codes import ACCEPTED, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED, SOURCE_FAILED
-from vitald.sources.kernel_log.lines import Line, strip
+from vitald.model.codes import (
+    ACCEPTED,
+    CLEARED,
+    CLOCK_STEPPED,
+    REMEDY_BEGUN,
+    REPLACED,
+    SOURCE_FAILED,
+)
 
 VERBS = (
-    *("at", "line", "times", "old", "drill", "fact", "reboot", "restart", "clear", "replaced", "remedy", "accept", "deaf", "hears", "step"),
+    *(
+        "at",
+        "line",
+        "times",
+        "old",
+        "drill",
+        "fact",
+        "reboot",
+        "restart",
+        "clear",
+        "replaced",
+        "remedy",
+        "accept",
+        "deaf",
+        "hears",
+        "step",
+    ),
     *("expect", "because", "told"),
 )
 _DIFFERENT = {"running": Work.RUNNING, "prolog": Work.PROLOG, "epilog": Work.EPILOG}
@@ -45,7 +70,14 @@ class Node:
     """The verbs of a story are this class's methods."""
 
     def __init__(
-        self, folder: Path, profile: str, *, userspace: str, device_reset: bool, overrides: str = "", restarting: bool = False
+        self,
+        folder: Path,
+        profile: str,
+        *,
+        userspace: str,
+        device_reset: bool,
+        overrides: str = "",
+        restarting: bool = False,
     ) -> None:
         self.catalog = catalogue(profile, overrides)
         self.interpreter = interpreter(profile, userspace=userspace, overrides=overrides)
@@ -54,7 +86,23 @@ class Node:
         self.judge = Judge(self.catalog)
         self.device_reset = device_reset
         self.restarting = restarting
-        self.now, self.stepped, self.looked, self.hearing, self.boots, self.booted_at, self.serial = 0.0, 0.0, 0.0, True, 1, 0.0, 0
+        (
+            self.now,
+            self.stepped,
+            self.looked,
+            self.hearing,
+            self.boots,
+            self.booted_at,
+            self.serial,
+        ) = (
+            0.0,
+            0.0,
+            0.0,
+            True,
+            1,
+            0.0,
+            0,
+        )
         self.events: list[Event] = []
         self.unsaved: list[Entry] = []
         self.causes: list[str] = []  # why anything changed since the last `expect`
@@ -68,7 +116,7 @@ class Node:
     # What happens.
 
     def at(self, duration: str) -> None:
-        before, self.now = self.now, toml.duration(duration)
+        before, self.now = self.now, tomlfile.duration(duration)
         assert before <= self.now, "time does not go back"
         self._save((), self.judge.expire(self._wall()))
 
@@ -89,18 +137,22 @@ class Node:
         ago, _, text = rest.partition(" ")
         line = strip(text.encode())
         assert line is not None
-        self._record(line, self.now - toml.duration(ago))
+        self._record(line, self.now - tomlfile.duration(ago))
 
     def drill(self, rest: str) -> None:
         hold, _, text = rest.partition(" ")
-        self.interpreter.announcements.announce(text, self._wall(), toml.duration(hold))
+        self.interpreter.announcements.announce(text, self._wall(), tomlfile.duration(hold))
         self._record(Line(text.encode(), 1), self.now)
 
     def fact(self, rest: str) -> None:
         """What another source says: CODE COMPONENT [FIELD=VALUE ...]."""
         code, component, *said = rest.split()
         self._apply(
-            self._event(code, Component.parse(component), {name: _value(value) for name, _, value in (one.partition("=") for one in said)})
+            self._event(
+                code,
+                Component.parse(component),
+                {name: _value(value) for name, _, value in (one.partition("=") for one in said)},
+            )
         )
 
     def reboot(self, _: str) -> None:
@@ -127,19 +179,31 @@ class Node:
 
     def accept(self, rest: str) -> None:
         name, length, reason = rest.split(" ", 2)
-        self._act(ACCEPTED, f"{name} {reason}", until=self._wall() + toml.duration(length))
+        self._act(ACCEPTED, f"{name} {reason}", until=self._wall() + tomlfile.duration(length))
 
     def deaf(self, _: str) -> None:
         self.hearing = False
-        self._apply(self._event(SOURCE_FAILED, Component(ComponentKind.NODE, "kernel_log"), {"recovered": False}))
+        self._apply(
+            self._event(
+                SOURCE_FAILED, Component(ComponentKind.NODE, "kernel_log"), {"recovered": False}
+            )
+        )
 
     def hears(self, _: str) -> None:
         self.hearing = True
-        self._apply(self._event(SOURCE_FAILED, Component(ComponentKind.NODE, "kernel_log"), {"recovered": True}))
+        self._apply(
+            self._event(
+                SOURCE_FAILED, Component(ComponentKind.NODE, "kernel_log"), {"recovered": True}
+            )
+        )
 
     def step(self, duration: str) -> None:
         """Somebody sets the clock."""
-        seconds = -toml.duration(duration[1:]) if duration.startswith("-") else toml.duration(duration)
+        seconds = (
+            -tomlfile.duration(duration[1:])
+            if duration.startswith("-")
+            else tomlfile.duration(duration)
+        )
         self.stepped += seconds
         self._apply(self._event(CLOCK_STEPPED, NODE, {"seconds": seconds}))
 
@@ -180,26 +244,45 @@ class Node:
         standing = self.standing
         incidents = {one.id: one for one in self.judge.incidents}
         verdict = verdicts["running"]
-        got = {"status": verdict.status.value, "action": verdict.action.value, **{name: one.status.value for name, one in verdicts.items()}}
-        flags = {"reboot": verdict.reboot_required, "replace": verdict.replacement_required, "simulated": verdict.simulated}
-        flags |= {"reboot_confirmed": verdict.reboot_confirmed, "replace_confirmed": verdict.replacement_confirmed}
+        got = {
+            "status": verdict.status.value,
+            "action": verdict.action.value,
+            **{name: one.status.value for name, one in verdicts.items()},
+        }
+        flags = {
+            "reboot": verdict.reboot_required,
+            "replace": verdict.replacement_required,
+            "simulated": verdict.simulated,
+        }
+        flags |= {
+            "reboot_confirmed": verdict.reboot_confirmed,
+            "replace_confirmed": verdict.replacement_confirmed,
+        }
         got |= {name: str(flag).lower() for name, flag in flags.items()}
         got["findings"] = _listed(map(shown, standing))
         got["confirmed"] = _listed(named(found) for found in standing if found.confirmed)
         got["trials"] = _listed(shown(found) for found in self.judge.opened if found.shadow)
-        got["incidents"] = _listed(story(one) for one in incidents.values() if one.closed_at is None and one.root.code != SOURCE_FAILED)
+        got["incidents"] = _listed(
+            story(one)
+            for one in incidents.values()
+            if one.closed_at is None and one.root.code != SOURCE_FAILED
+        )
         got["over"] = _listed(story(one) for one in incidents.values() if one.closed_at is not None)
         got["lines"] = str(len(verdict.reasons))
         scores = self.judge.suspects(self._wall())
         got["scores"] = _listed(f"{device}:{score:g}" for device, (score, _) in scores.items())
         wanted = dict(word.split("=", 1) for word in rest.split())
-        assert {name: got[name] for name in wanted} == {name: ",".join(sorted(value.split(","))) for name, value in wanted.items()}
+        assert {name: got[name] for name in wanted} == {
+            name: ",".join(sorted(value.split(","))) for name, value in wanted.items()
+        }
         self.causes.clear()
 
     def because(self, rest: str) -> None:
         """CODE@ID TEXT: what it asks for has this reason."""
         name, _, text = rest.partition(" ")
-        (asked,) = [found.asked for found in self.judge.opened if named(found) == name and not found.shadow]
+        (asked,) = [
+            found.asked for found in self.judge.opened if named(found) == name and not found.shadow
+        ]
         assert isinstance(asked, Asked)
         assert text in asked.because, f"the reason is {asked.because!r}"
 
@@ -213,7 +296,10 @@ class Node:
         for event in self.events:
             fresh.apply(event)
         fresh.expire(self._wall())
-        told, remembered = ([(shown(found), found.confirmed_by) for found in one.opened] for one in (fresh, self.judge))
+        told, remembered = (
+            [(shown(found), found.confirmed_by) for found in one.opened]
+            for one in (fresh, self.judge)
+        )
         assert told == remembered
         self.ledger.close()
 
@@ -248,9 +334,15 @@ class Node:
 
     def _act(self, code: str, rest: str, **more: Value) -> Component:
         name, _, reason = rest.partition(" ")
-        (found,) = [found for found in self.judge.opened if named(found) == name and not found.shadow]
+        (found,) = [
+            found for found in self.judge.opened if named(found) == name and not found.shadow
+        ]
         fields: dict[str, Value] = {"code": found.code, "by": "alice", "reason": reason, **more}
-        self._apply(self._event(code, found.component, {**fields, **({"drill": True} if found.simulated else {})}))
+        self._apply(
+            self._event(
+                code, found.component, {**fields, **({"drill": True} if found.simulated else {})}
+            )
+        )
         return found.component
 
     def _apply(self, event: Event) -> None:
@@ -259,7 +351,9 @@ class Node:
 
     def _save(self, events: tuple[Event, ...], transitions: list[Transition]) -> None:
         self.causes += [transition.cause for transition in transitions]
-        self.unsaved.append(Entry(events=events, transitions=tuple(transitions), changes=self.judge.take_changes()))
+        self.unsaved.append(
+            Entry(events=events, transitions=tuple(transitions), changes=self.judge.take_changes())
+        )
 
     def _wall(self) -> float:
         return self.now + self.stepped
@@ -310,7 +404,9 @@ def tell_story(
 
 
 def named(found: Finding) -> str:
-    return f"{'~' if found.simulated else ''}{found.code}@{found.component.id or found.component.name}"
+    return (
+        f"{'~' if found.simulated else ''}{found.code}@{found.component.id or found.component.name}"
+    )
 
 
 def shown(found: Finding) -> str:
@@ -323,7 +419,10 @@ def shown(found: Finding) -> str:
 
 def story(incident: Incident) -> str:
     """ROOT+CONSEQUENCE+..., each CODE@ID and *N if it was printed N times."""
-    members = [f"{one.code}@{one.component.id or one.component.name}{f'*{one.count}' if one.count > 1 else ''}" for one in incident.members]
+    members = [
+        f"{one.code}@{one.component.id or one.component.name}{f'*{one.count}' if one.count > 1 else ''}"
+        for one in incident.members
+    ]
     return "+".join([f"{'~' if incident.simulated else ''}{members[0]}", *sorted(members[1:])])
 
 

@@ -1,20 +1,25 @@
 """
-Faults into the real kernel log while the daemon is killed again and again: each is judged once, or told as lost.
+Faults into the real kernel log while the daemon is killed again and again: each is judged once, or
+told as lost.
 
-By hand: `python -m tests.system.chaos --rounds 200 [--seed N] [--folder DIR]`. Prints what happened as JSON; ends with 1 and keeps
-the folder (ledger, log of the daemon, what the writer knows) where an account does not balance.
+By hand: `python -m tests.system.chaos --rounds 200 [--seed N] [--folder DIR]`. Prints what happened
+as JSON; ends with 1 and keeps the folder (ledger, log of the daemon, what the writer knows) where
+an account does not balance.
 
-A writer process of its own writes at a steady random pace and reads each of its records back, so that it knows which ones
-the kernel took and under which numbers; and it notes, again and again, what the oldest record in the ring was. After the
-last round the daemon is started once more and catches up. Then, by its ledger:
+A writer process of its own writes at a steady random pace and reads each of its records back, so
+that it knows which ones the kernel took and under which numbers; and it notes, again and again,
+what the oldest record in the ring was. After the last round the daemon is started once more and
+catches up. Then, by its ledger:
 
     missing      a record that is neither judged nor in a counted gap
     twice        a record that was judged twice
     contradicted a record that was judged although a gap says that it was lost
-    invented     an event of a record that the kernel never took, or a gap over records that the ring still held
+    invented     an event of a record that the kernel never took, or a gap over records that the
+                 ring still held
     miscounted   a gap whose count is not its span, or two gaps over the same record
-    misfolded    findings or incidents that have counted more or fewer events than the ledger has (what is told as a consequence
-                 of something else is not counted in a finding of its own)
+    misfolded    findings or incidents that have counted more or fewer events than the ledger has
+                 (what is told as a consequence of something else is not counted in a finding of its
+                 own)
 """
 
 from __future__ import annotations
@@ -44,8 +49,18 @@ from tests.harness import Json, Node
 from tests.system.lines import ordinary
 
 PACE = 120.0  # lines a second, on average
-DEVICES = ((13,), (31,), (79,), (94,), (13, 31, 79), (31, 94))  # the codes of each; several become one incident, with one finding
-BURST, BURST_PACE = 500, 5000.0  # less than the ring holds; so long that the daemon reads, judges and commits the while
+DEVICES = (
+    (13,),
+    (31,),
+    (79,),
+    (94,),
+    (13, 31, 79),
+    (31, 94),
+)  # the codes of each; several become one incident, with one finding
+BURST, BURST_PACE = (
+    500,
+    5000.0,
+)  # less than the ring holds; so long that the daemon reads, judges and commits the while
 OVERRUN = 3000  # more than twice what it holds
 _ORDINARY = 0.3  # share of lines that mean nothing
 _READ_EVERY = 40
@@ -100,31 +115,59 @@ class Ledger:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             ours = f"gpu/{domain}:%"
-            events = db.execute("SELECT identity, raw, component, code FROM events WHERE component LIKE ? ORDER BY id", (ours,)).fetchall()
-            told = db.execute("SELECT time, fields FROM events WHERE code = ? ORDER BY id", (_LOST,)).fetchall()
+            events = db.execute(
+                "SELECT identity, raw, component, code FROM events WHERE component LIKE ? ORDER"
+                " BY id",
+                (ours,),
+            ).fetchall()
+            told = db.execute(
+                "SELECT time, fields FROM events WHERE code = ? ORDER BY id", (_LOST,)
+            ).fetchall()
             counted = db.execute(
-                "SELECT component, code, sum(count) FROM findings WHERE component LIKE ? OR code = ? GROUP BY component, code",
+                "SELECT component, code, sum(count) FROM findings WHERE component LIKE ? OR code ="
+                " ? GROUP BY component, code",
                 (ours, _LOST),
             )
             told_in: Counter[tuple[str, str]] = Counter()
             for (members,) in db.execute("SELECT members FROM incidents"):
-                told_in.update({(component, code): count for component, code, _, count, *_ in json.loads(members)})
+                told_in.update(
+                    {
+                        (component, code): count
+                        for component, code, _, count, *_ in json.loads(members)
+                    }
+                )
             return Ledger(
-                events=[Held(int(identity.rpartition(":")[2]), raw, component, code) for identity, raw, component, code in events],
+                events=[
+                    Held(int(identity.rpartition(":")[2]), raw, component, code)
+                    for identity, raw, component, code in events
+                ],
                 gaps=[gap for at, fields in told for gap in _gaps(at, json.loads(fields))],
                 gap_events=len(told),
                 findings={(component, code): count for component, code, count in counted},
-                incidents={key: count for key, count in told_in.items() if key[0].startswith(f"gpu/{domain}:") or key[1] == _LOST},
+                incidents={
+                    key: count
+                    for key, count in told_in.items()
+                    if key[0].startswith(f"gpu/{domain}:") or key[1] == _LOST
+                },
             )
 
 
 def _gaps(at: float, fields: dict[str, object]) -> list[Gap]:
-    """Of one event: its span, or its spans where it has several; the count then belongs to all of them together."""
+    """Of one event: its span, or its spans where it has several; the count then belongs to all of
+    them together.
+    """
     spans = fields.get("ranges")
     if not isinstance(spans, list):
         found_at_start = "recovered" in fields  # such a gap has the time of the record after it
         count = int(str(fields["count"])) + int(str(fields.get("recovered", 0)))
-        return [Gap(int(str(fields["first_seq"])), int(str(fields["last_seq"])), None if found_at_start else at, count)]
+        return [
+            Gap(
+                int(str(fields["first_seq"])),
+                int(str(fields["last_seq"])),
+                None if found_at_start else at,
+                count,
+            )
+        ]
     pairs = spans if spans and isinstance(spans[0], list) else list(zip(spans[::2], spans[1::2]))
     whole = sum(last - first + 1 for first, last in pairs) == fields["count"]
     return [Gap(first, last, at, last - first + 1 if whole else None) for first, last in pairs]
@@ -141,28 +184,50 @@ def account(written: Written, ledger: Ledger) -> list[str]:
         if not judged[seq] and not gaps:
             wrong.append(f"missing: record {seq} {text!r}")
         if judged[seq] and gaps:
-            wrong.append(f"contradicted: record {seq} {text!r} is judged, and lost in {', '.join(gaps)}")
+            wrong.append(
+                f"contradicted: record {seq} {text!r} is judged, and lost in {', '.join(gaps)}"
+            )
     for held in ledger.events:
         if written.faults.get(held.seq) != held.text and not written.unread:
-            wrong.append(f"invented: an event of record {held.seq} {held.text!r}; the kernel has {written.faults.get(held.seq)!r}")
+            wrong.append(
+                f"invented: an event of record {held.seq} {held.text!r}; the kernel has"
+                f" {written.faults.get(held.seq)!r}"
+            )
     wrong += [f"twice: record {seq}, {count} times" for seq, count in judged.items() if count > 1]
     wrong += [f"twice: {text!r}, {count} times" for text, count in texts.items() if count > 1]
     for gap in ledger.gaps:
         if gap.count != gap.last - gap.first + 1:
             wrong.append(f"miscounted: gap {gap.first}-{gap.last} says {gap.count}")
-        oldest = next((oldest for at, oldest in written.oldest if gap.time is not None and at >= gap.time), None)
+        oldest = next(
+            (oldest for at, oldest in written.oldest if gap.time is not None and at >= gap.time),
+            None,
+        )
         if oldest is not None and gap.last >= oldest:
-            wrong.append(f"invented: gap {gap.first}-{gap.last}, while the ring still held {oldest} and later")
-    wrong += [f"miscounted: gaps {one} and {other}" for one, other in pairwise(lost) if other[0] <= one[1]]
+            wrong.append(
+                f"invented: gap {gap.first}-{gap.last}, while the ring still held {oldest} and"
+                " later"
+            )
+    wrong += [
+        f"miscounted: gaps {one} and {other}" for one, other in pairwise(lost) if other[0] <= one[1]
+    ]
     events = Counter((held.component, held.code) for held in ledger.events)
     events.update({("node", _LOST): ledger.gap_events})
     codes = Counter(component for component, _ in events)
     for key in sorted({*events, *ledger.findings, *ledger.incidents}):
-        expected, counted, told = events[key], ledger.findings.get(key, 0), ledger.incidents.get(key, 0)
+        expected, counted, told = (
+            events[key],
+            ledger.findings.get(key, 0),
+            ledger.incidents.get(key, 0),
+        )
         if counted > expected or (counted < expected and codes[key[0]] == 1):
-            wrong.append(f"misfolded: {' '.join(key)} has {expected} events, and its findings counted {counted}")
+            wrong.append(
+                f"misfolded: {' '.join(key)} has {expected} events, and its findings counted"
+                f" {counted}"
+            )
         if told != expected:
-            wrong.append(f"misfolded: {' '.join(key)} has {expected} events, and incidents counted {told}")
+            wrong.append(
+                f"misfolded: {' '.join(key)} has {expected} events, and incidents counted {told}"
+            )
     return wrong
 
 
@@ -188,7 +253,10 @@ class Writer:
         else:
             device = self.chance.randrange(len(DEVICES))
             code = self.chance.choice(DEVICES[device])
-            self._fault(f"NVRM: Xid (PCI:{self.domain}:{device:02x}:00): {code}, pid={self._serial}, name=chaos{self._serial}, Ch 0000000b")
+            self._fault(
+                f"NVRM: Xid (PCI:{self.domain}:{device:02x}:00): {code}, pid={self._serial},"
+                f" name=chaos{self._serial}, Ch 0000000b"
+            )
 
     def lines(self, count: int, pace: float = math.inf) -> None:
         begun = time.monotonic()
@@ -199,13 +267,18 @@ class Writer:
         self.read_back()
 
     def mark(self) -> str:
-        """A fault of its own that the kernel has certainly taken: its component, which no other mark has."""
+        """A fault of its own that the kernel has certainly taken: its component, which no other
+        mark has.
+        """
         self._marks += 1
         end = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end:
             self._serial += 1
             before = len(self.known.faults)
-            self._fault(f"NVRM: Xid (PCI:{self.domain}:ff:{self._marks:02x}): 79, pid={self._serial}, name=chaos-mark, Ch 00000000")
+            self._fault(
+                f"NVRM: Xid (PCI:{self.domain}:ff:{self._marks:02x}): 79, pid={self._serial},"
+                " name=chaos-mark, Ch 00000000"
+            )
             self.read_back()
             if len(self.known.faults) > before:
                 return f"gpu/{self.domain}:ff:{self._marks:02x}.0"
@@ -214,7 +287,9 @@ class Writer:
 
     def _fault(self, text: str) -> None:
         self.known.dropped += 1  # until it is read back
-        self._write(f"<4>{text}")  # one above goes to a serial console, too, at a millisecond a line
+        self._write(
+            f"<4>{text}"
+        )  # one above goes to a serial console, too, at a millisecond a line
 
     def _write(self, line: str) -> None:
         os.write(self._out, f"{line}\n".encode())
@@ -258,7 +333,11 @@ def _next(fd: int) -> tuple[int, str] | None:
 def _writer(pipe: Connection, domain: str, seed: int, pace: float) -> None:
     """Until the pipe ends: a line now and then, and what is asked for at once."""
     writer = Writer(domain, seed)
-    asked: dict[str, Callable[..., object]] = {"lines": writer.lines, "mark": writer.mark, "known": lambda: writer.known}
+    asked: dict[str, Callable[..., object]] = {
+        "lines": writer.lines,
+        "mark": writer.mark,
+        "known": lambda: writer.known,
+    }
     resting = False
     pipe.send("ready")
     while True:
@@ -278,7 +357,9 @@ def _writer(pipe: Connection, domain: str, seed: int, pace: float) -> None:
 
 
 class Campaign:
-    """Rounds on one node. Each kind begins with the daemon in any state, and ends it in its own way."""
+    """Rounds on one node. Each kind begins with the daemon in any state, and ends it in its own
+    way.
+    """
 
     def __init__(self, node: Node, writer: Helper, chance: random.Random) -> None:
         self.node = node
@@ -318,7 +399,11 @@ class Campaign:
         """Until the daemon has judged everything that was written so far."""
         self._up()
         component = str(self._ask("mark"))
-        self.node.until(lambda: self.node.get(f"/v1/events?component={component}")["events"], _PATIENCE_S, f"the mark {component}")
+        self.node.until(
+            lambda: self.node.get(f"/v1/events?component={component}")["events"],
+            _PATIENCE_S,
+            f"the mark {component}",
+        )
 
     def _any_moment(self) -> None:
         self._up()
@@ -402,11 +487,16 @@ class Campaign:
 
 
 def run(folder: Path, rounds: int, seed: int, pace: float = PACE) -> Json:
-    """Rounds on a new node in the folder, with the kernel's limit on writers off. `wrong` says what does not balance."""
+    """Rounds on a new node in the folder, with the kernel's limit on writers off. `wrong` says what
+    does not balance.
+    """
     domain = f"{secrets.randbelow(0xEFFF) + 0x1000:04x}"  # no older line of the ring has it
     begun = time.monotonic()
     node = Node(folder / "node", kernel_log="kmsg")
-    node.environment = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "pycache")}  # starts as an installed one does
+    node.environment = {
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(folder / "pycache"),
+    }  # starts as an installed one does
     try:
         with Helper(_writer, domain, seed, pace) as writer:
             campaign = Campaign(node, writer, random.Random(seed))
@@ -417,7 +507,9 @@ def run(folder: Path, rounds: int, seed: int, pace: float = PACE) -> Json:
     ledger = Ledger.read(node.state / "ledger.db", domain)
     wrong = account(written, ledger)
     if wrong:
-        (folder / "written.json").write_text(json.dumps({"domain": domain, "wrong": wrong, **asdict(written)}, indent=1))
+        (folder / "written.json").write_text(
+            json.dumps({"domain": domain, "wrong": wrong, **asdict(written)}, indent=1)
+        )
     return {
         "seed": seed,
         "domain": domain,
@@ -426,7 +518,9 @@ def run(folder: Path, rounds: int, seed: int, pace: float = PACE) -> Json:
         "took_s": round(time.monotonic() - begun, 1),
         "faults_taken": len(written.faults),
         "faults_judged": len(ledger.events),
-        "faults_in_gaps": sum(any(gap.first <= seq <= gap.last for gap in ledger.gaps) for seq in written.faults),
+        "faults_in_gaps": sum(
+            any(gap.first <= seq <= gap.last for gap in ledger.gaps) for seq in written.faults
+        ),
         "gaps": len(ledger.gaps),
         "records_in_gaps": sum(gap.last - gap.first + 1 for gap in ledger.gaps),
         "ordinary_taken": written.ordinary,
@@ -446,23 +540,45 @@ def _complaints(path: Path) -> list[dict[str, object]]:
         try:
             entry = json.loads(line)
         except ValueError:
-            entry = {"event": line, "level": "error"} if line.startswith(("Traceback", "Exception", "Fatal")) else {}
-        if isinstance(entry, dict) and (entry.get("level") in ("error", "critical") or "exception" in entry):
+            entry = (
+                {"event": line, "level": "error"}
+                if line.startswith(("Traceback", "Exception", "Fatal"))
+                else {}
+            )
+        if isinstance(entry, dict) and (
+            entry.get("level") in ("error", "critical") or "exception" in entry
+        ):
             found.append(entry)
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.system.chaos", description=__doc__.partition("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.system.chaos", description=__doc__.partition("\n\n")[0]
+    )
     parser.add_argument("--rounds", type=int, default=200, metavar="N")
     parser.add_argument(
-        "--seed", type=int, default=secrets.randbelow(1 << 32), metavar="N", help="the moments of the kills (default: random)"
+        "--seed",
+        type=int,
+        default=secrets.randbelow(1 << 32),
+        metavar="N",
+        help="the moments of the kills (default: random)",
     )
-    parser.add_argument("--pace", type=float, default=PACE, metavar="N", help=f"lines a second (default: {PACE:g})")
-    parser.add_argument("--folder", type=Path, default=None, metavar="DIR", help="work there, and leave everything there")
+    parser.add_argument(
+        "--pace", type=float, default=PACE, metavar="N", help=f"lines a second (default: {PACE:g})"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="work there, and leave everything there",
+    )
     asked = parser.parse_args(arguments)
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="vitald-chaos-", dir="/var/tmp"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the limit is put back, the daemon ended
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # the limit is put back, the daemon ended
     with ring.unlimited():
         figures = run(folder, asked.rounds, asked.seed, asked.pace)
     if asked.folder is None and not figures["wrong"]:

@@ -20,7 +20,10 @@ class Disk:
 
     def mount(self, size: str) -> None:
         self.folder.mkdir(parents=True)
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "vitald-test", str(self.folder)], capture_output=True)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "vitald-test", str(self.folder)],
+            capture_output=True,
+        )
         require(done.returncode == 0, "the right to mount a tmpfs")
 
     def remount(self, how: str) -> None:
@@ -44,12 +47,20 @@ class Disk:
 def stored(node: Node) -> list[int]:
     """The pids of the Xids on disk, read past the daemon."""
     with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
-        return [row[0] for row in ledger.execute("SELECT json_extract(fields, '$.pid') FROM events WHERE kind = 'xid' ORDER BY id")]
+        return [
+            row[0]
+            for row in ledger.execute(
+                "SELECT json_extract(fields, '$.pid') FROM events WHERE kind = 'xid' ORDER BY id"
+            )
+        ]
 
 
 def used_bytes(node: Node) -> int:
     with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
-        pages, free, size = (ledger.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size"))
+        pages, free, size = (
+            ledger.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
     return int((pages - free) * size)
 
 

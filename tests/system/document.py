@@ -8,17 +8,25 @@ import jsonschema_rs
 
 from tests.harness import ROOT
 
-DOCUMENT = json.loads((ROOT / "agent/vitald/outputs/openapi.json").read_text())
+DOCUMENT = json.loads((ROOT / "agent/vitald/server/openapi.json").read_text())
 
 
 def closed(schema: object) -> object:
-    """The same schema without room for fields that it does not name: what is answered must be told completely."""
+    """The same schema without room for fields that it does not name: what is answered must be told
+    completely.
+    """
     if isinstance(schema, list):
         return [closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: closed(value) for key, value in schema.items() if key not in ("example", "examples")}
-    if schema.get("type") == "object" and "properties" in schema and "additionalProperties" not in schema:
+    made = {
+        key: closed(value) for key, value in schema.items() if key not in ("example", "examples")
+    }
+    if (
+        schema.get("type") == "object"
+        and "properties" in schema
+        and "additionalProperties" not in schema
+    ):
         made["additionalProperties"] = False
     return made
 
@@ -28,4 +36,6 @@ SCHEMAS = closed(DOCUMENT["components"]["schemas"])
 
 def conforms(name: str, value: object) -> None:
     """Raises where the value is not as the document says."""
-    jsonschema_rs.Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}}).validate(value)
+    jsonschema_rs.Draft202012Validator(
+        {"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}}
+    ).validate(value)

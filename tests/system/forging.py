@@ -1,7 +1,9 @@
 """
-What an ordinary user does to have the kernel print a line that begins with, or holds, a name of his choice. x86-64; tried on Linux 6.18.
+What an ordinary user does to have the kernel print a line that begins with, or holds, a name of his
+choice. x86-64; tried on Linux 6.18.
 
-Each is a function that is called in a process of his own, which has the name. Messages in tests/named.py.
+Each is a function that is called in a process of his own, which has the name. Messages in
+tests/named.py.
 """
 
 from __future__ import annotations
@@ -14,7 +16,18 @@ import socket
 import struct
 from collections.abc import Callable
 
-_SETITIMER, _MREMAP, _SIGRETURN, _SHMGET, _SEMGET, _SEMCTL, _FLOCK, _CAPGET, _FUTEX, _REMAP = 38, 25, 15, 29, 64, 66, 73, 125, 202, 216
+_SETITIMER, _MREMAP, _SIGRETURN, _SHMGET, _SEMGET, _SEMCTL, _FLOCK, _CAPGET, _FUTEX, _REMAP = (
+    38,
+    25,
+    15,
+    29,
+    64,
+    66,
+    73,
+    125,
+    202,
+    216,
+)
 _NEWNS, _NEWUSER, _NEWNET = 0x20000, 0x10000000, 0x40000000
 _libc = ctypes.CDLL(None)
 
@@ -29,7 +42,14 @@ def setitimer_without_value() -> None:
 
 def mremap_of_a_private_mapping() -> None:
     mapping = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    _libc.syscall(_MREMAP, ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(mapping))), 0, 8192, 1, 0)
+    _libc.syscall(
+        _MREMAP,
+        ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(mapping))),
+        0,
+        8192,
+        1,
+        0,
+    )
 
 
 def mandatory_lock() -> None:
@@ -109,7 +129,10 @@ def raw_socket() -> None:
 def mount_option() -> None:
     """A whole line, by a newline in what is no name at all."""
     _libc.unshare(_NEWUSER | _NEWNS)
-    line = b"EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+    line = (
+        b"EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0"
+        b" grain:32)"
+    )
     _libc.mount(b"none", b"/mnt", b"tmpfs", 0, b"foo\n" + line + b"\nbar")
 
 

@@ -15,18 +15,35 @@ def xid(pid: int, code: int = 79, pci: str = "0000:65:00", message: str = FALLEN
 
 
 def vouched(line: str) -> str:
-    """As a process writes it, on a node that takes such records for confirmed faults: [kernel_log] userspace, as the harness sets it."""
+    """As a process writes it, on a node that takes such records for confirmed faults: [kernel_log]
+    userspace, as the harness sets it.
+    """
     return f"<12>{line}"
 
 
 def dbe(pid: int, pci: str = "0000:65:00") -> str:
     """A double-bit error: a reset of the GPU is asked for."""
-    return xid(pid, code=48, pci=pci, message="An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer.")
+    return xid(
+        pid,
+        code=48,
+        pci=pci,
+        message=(
+            "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer."
+        ),
+    )
 
 
 def remap(pid: int, pci: str = "0000:65:00") -> str:
     """A spare row waits for the next reset; the running work may end first."""
-    return xid(pid, code=63, pci=pci, message="Row Remapper: New row (0x0000000001aa5555) marked for remapping, reset gpu to activate.")
+    return xid(
+        pid,
+        code=63,
+        pci=pci,
+        message=(
+            "Row Remapper: New row (0x0000000001aa5555) marked for remapping, reset gpu to"
+            " activate."
+        ),
+    )
 
 
 # What asks for a replacement at once: the catalogue wants a second occurrence first.
@@ -40,14 +57,19 @@ cases = []
 
 
 def fallen_with_company(pid: int, pci: str = "0000:65:00", echoes: int = 3) -> list[str]:
-    """One story: a GPU falls off the bus, its channels are cleaned up, and the driver says what it needs."""
+    """One story: a GPU falls off the bus, its channels are cleaned up, and the driver says what it
+    needs.
+    """
     said = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
     cleanup = [xid(pid, code=45, pci=pci, message=f"Ch {number:08x}") for number in range(echoes)]
     return [xid(pid, pci=pci), *cleanup, xid(pid, code=154, pci=pci, message=said)]
 
 
 def ordinary(number: int) -> str:
-    return f"usb 1-1.4: new high-speed USB device number {number} using xhci_hcd, serial {number * 7919:x}"
+    return (
+        f"usb 1-1.4: new high-speed USB device number {number} using xhci_hcd, serial"
+        f" {number * 7919:x}"
+    )
 
 
 def fresh_pci() -> str:
@@ -66,7 +88,9 @@ def pids(events: list[Json]) -> list[int]:
 
 
 def about(found: list[Json], pci: str) -> list[Json]:
-    """The events or findings of one GPU that its driver's lines made; what people do to it is not among them."""
+    """The events or findings of one GPU that its driver's lines made; what people do to it is not
+    among them.
+    """
     return [one for one in found if one["component"] == f"gpu/{pci}.0" and one["kind"] != "vitald"]
 
 

@@ -1,5 +1,6 @@
 """
-The real NVML source over a simulated node: its worker process, the real binding, and a judge that hears what it says.
+The real NVML source over a simulated node: its worker process, the real binding, and a judge that
+hears what it says.
 
     async with Looking(SimulatedNode(folder, "h100", 2), catalog) as looking:
         looking.node.lose(1)
@@ -20,19 +21,19 @@ from typing import Any, Union
 from unittest import mock
 
 from tests.pace import patient
-from vitald import toml
+from vitald import tomlfile
 from vitald.catalog import Catalog, load
 from vitald.catalog.loader import FOLDER
+from vitald.collectors.nvml import collector as nvml_source
+from vitald.collectors.nvml.client import Worker
+from vitald.collectors.nvml.collector import Nvml
+from vitald.collectors.nvml.node import GpuNode
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.config import Nvml as Settings
 from vitald.judge.engine import Judge
-from vitald.lane import Lane
 from vitald.model import Batch, Event, Finding, Position, Readings, SourceState
 from vitald.simulator.node import Call, SimulatedNode
-from vitald.sources.nvml import source as nvml_source
-from vitald.sources.nvml.client import Worker
-from vitald.sources.nvml.node import GpuNode
-from vitald.sources.nvml.source import Nvml
-from vitald.sources.pci import PciInventory
+from vitald.worker_thread import Lane
 
 BOOT = "b0070000-0000-4000-8000-000000000001"
 PATIENCE_S = 15.0  # for what is due at once: a machine may be busy
@@ -51,8 +52,12 @@ def story(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 Outcomes = dict[str, Union[float, BaseException, None]]
 
 
-def beside(cases: Iterable[str], one: Callable[[str], Awaitable[Union[float, None]]], most: int = 4) -> Outcomes:
-    """What each case came to, or what went wrong in it. A few at a time: they are mostly waiting."""
+def beside(
+    cases: Iterable[str], one: Callable[[str], Awaitable[Union[float, None]]], most: int = 4
+) -> Outcomes:
+    """What each case came to, or what went wrong in it. A few at a time: they are mostly
+    waiting.
+    """
     told: Outcomes = {}
 
     async def every() -> None:
@@ -81,15 +86,22 @@ def outcome(told: Outcomes, case: str) -> float | None:
 
 @functools.cache
 def hasty() -> Catalog:
-    """The catalogue without its `for`: what holds is said at the first look. Windows are tested with a clock of their own."""
+    """The catalogue without its `for`: what holds is said at the first look. Windows are tested
+    with a clock of their own.
+    """
     overrides: dict[str, object] = {}
-    for kind, table in toml.read(FOLDER / "nvml.toml")[1].items():
+    for kind, table in tomlfile.read(FOLDER / "nvml.toml")[1].items():
         assert isinstance(table, dict)
         for name, rule in table.items():
             watch = rule.get("watch")
             watches = watch if isinstance(watch, list) else [watch] if watch else []
             if any("for" in one for one in watches):
-                overrides[f"{kind}/{name}"] = {"watch": [{key: value for key, value in one.items() if key != "for"} for one in watches]}
+                overrides[f"{kind}/{name}"] = {
+                    "watch": [
+                        {key: value for key, value in one.items() if key != "for"}
+                        for one in watches
+                    ]
+                }
     return load(overrides=overrides)
 
 
@@ -119,7 +131,9 @@ def own(node: SimulatedNode) -> Path:
 
 
 class Looking:
-    """One run of the source. Hand `position` and `judge` of a former one over, and it is a restart of the daemon."""
+    """One run of the source. Hand `position` and `judge` of a former one over, and it is a restart
+    of the daemon.
+    """
 
     def __init__(
         self,
@@ -132,7 +146,14 @@ class Looking:
         library: Path | None = None,
         **settings: Any,
     ) -> None:
-        periods: dict[str, Any] = {"fast_s": 0.1, "slow_s": 0.1, "inventory_s": 0.3, "deadline_s": 5.0, "give_up_s": 20.0, **settings}
+        periods: dict[str, Any] = {
+            "fast_s": 0.1,
+            "slow_s": 0.1,
+            "inventory_s": 0.3,
+            "deadline_s": 5.0,
+            "give_up_s": 20.0,
+            **settings,
+        }
         library = library or own(node)
         self.node = node
         self.source = Nvml(
@@ -155,7 +176,12 @@ class Looking:
         self._task = asyncio.create_task(self._run())
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         assert self._task is not None
         self._task.cancel()
         with suppress(asyncio.CancelledError):
@@ -217,12 +243,19 @@ class Looking:
     def read(self, gpu: int) -> Readings | None:
         """What is known of one GPU."""
         address = self.node.addresses[gpu]
-        return next((one for one in self.last.readings if one.component.id == address), None) if self.batches else None
+        return (
+            next((one for one in self.last.readings if one.component.id == address), None)
+            if self.batches
+            else None
+        )
 
     def finding(self, gpu: int | None, code: str) -> Finding | None:
         """Open now, of a GPU or (None) of the node."""
         name = "node" if gpu is None else f"gpu/{self.node.addresses[gpu]}"
-        return next((one for one in self.judge.opened if one.component.name == name and one.code == code), None)
+        return next(
+            (one for one in self.judge.opened if one.component.name == name and one.code == code),
+            None,
+        )
 
     def asks(self, gpu: int | None, code: str, action: str = "") -> bool:
         """Whether it is open, and asks for this."""
@@ -251,14 +284,18 @@ async def recorded(node: SimulatedNode) -> tuple[Mapping[str, Any], Answers]:
     try:
         gpus = node.addresses
         attached = await asyncio.wait_for(worker.ask({"do": "attach", "gpus": gpus}), PATIENCE_S)
-        looked = await asyncio.wait_for(worker.ask({"do": "look", "fast": gpus, "slow": gpus, "inventory": gpus}), PATIENCE_S)
+        looked = await asyncio.wait_for(
+            worker.ask({"do": "look", "fast": gpus, "slow": gpus, "inventory": gpus}), PATIENCE_S
+        )
         return attached, looked["gpus"]
     finally:
         worker.kill()
 
 
 class Driven:
-    """The same meaning without a process: recorded answers, at the pace of a clock that is set by hand."""
+    """The same meaning without a process: recorded answers, at the pace of a clock that is set by
+    hand.
+    """
 
     def __init__(self, catalog: Catalog, attached: Mapping[str, Any], gpus: Iterable[str]) -> None:
         self.judge = Judge(catalog)
@@ -271,7 +308,10 @@ class Driven:
     def look(self, answers: Mapping[str, Mapping[str, Any]], seconds: float = 0.0) -> list[Event]:
         """So much later: these answers, all of the node."""
         self.now += seconds
-        with mock.patch("time.time", lambda: self.began + self.now), mock.patch("time.monotonic", lambda: self.now):
+        with (
+            mock.patch("time.time", lambda: self.began + self.now),
+            mock.patch("time.monotonic", lambda: self.now),
+        ):
             events = self.node.digest(answers, set(answers))
         self.events += events
         for event in events:
@@ -291,4 +331,8 @@ def said(finding: Finding) -> str:
 
 def since(calls: Iterable[Call], moment_ns: int, *functions: str) -> list[Call]:
     """Those that began after this moment (CLOCK_MONOTONIC), of these functions or all."""
-    return [call for call in calls if call.at_ns >= moment_ns and (not functions or call.function in functions)]
+    return [
+        call
+        for call in calls
+        if call.at_ns >= moment_ns and (not functions or call.function in functions)
+    ]

@@ -1,4 +1,6 @@
-"""Other users: the command line and plain requests, asked by a process that gave up root before it connected."""
+"""Other users: the command line and plain requests, asked by a process that gave up root before it
+connected.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,15 @@ from typing import cast
 from tests.harness import PYTHON, ROOT, Json, Node
 
 NOBODY = 65534
-# It answers a line of JSON with a line of JSON. Everything is imported while still root: the interpreter may lie where others
-# cannot read; and it works in the folder of the socket, to which others may have no way.
+# It answers a line of JSON with a line of JSON. Everything is imported while still root: the
+# interpreter may lie where others cannot read; and it works in the folder of the socket, to which
+# others may have no way.
 _PERSON = """
 import contextlib, importlib, io, json, os, pkgutil, sys
 from pathlib import Path
 uid, groups, root = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 sys.path.insert(0, root)
-import tests.harness, encodings.idna, vitald.toml, vitald.cli
+import tests.harness, encodings.idna, vitald.tomlfile, vitald.cli
 for module in pkgutil.iter_modules(vitald.cli.__path__):
     importlib.import_module("vitald.cli." + module.name)
 os.setgroups(groups)
@@ -57,7 +60,9 @@ class _Person:
     def __init__(self, folder: Path, groups: tuple[int, ...]) -> None:
         self.key = (folder, groups)
         command = [PYTHON, "-c", _PERSON, str(NOBODY), json.dumps(groups), str(ROOT)]
-        self._process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def ask(self, name: str, *arguments: object) -> list[object]:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -83,12 +88,16 @@ def _person(node: Node, groups: tuple[int, ...]) -> _Person:
     return _present[0]
 
 
-def cli_as_nobody(node: Node, *arguments: str, groups: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
+def cli_as_nobody(
+    node: Node, *arguments: str, groups: tuple[int, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     code, said, complained = _person(node, groups).ask("cli", *arguments)
     return subprocess.CompletedProcess([*arguments], cast("int", code), str(said), str(complained))
 
 
-def request_as_nobody(node: Node, method: str, path: str, body: object = None, groups: tuple[int, ...] = ()) -> tuple[int, Json]:
+def request_as_nobody(
+    node: Node, method: str, path: str, body: object = None, groups: tuple[int, ...] = ()
+) -> tuple[int, Json]:
     """Status and answer; status 0 where the socket cannot even be connected to."""
     status, answer = _person(node, groups).ask("request", method, path, body)
     return cast("int", status), cast("Json", answer)

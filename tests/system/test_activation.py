@@ -1,4 +1,6 @@
-"""Socket activation, as systemd does it: it holds the socket while the daemon is away, and requests wait there."""
+"""Socket activation, as systemd does it: it holds the socket while the daemon is away, and requests
+wait there.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Make = Callable[..., Node]
 
 @contextmanager
 def held(node: Node, path: Path) -> Iterator[None]:
-    """A listening socket that the node is handed at each start, with its number among the variables that say so."""
+    """A listening socket that the node is handed at each start, with its number among the variables
+    that say so.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
@@ -30,7 +34,10 @@ def held(node: Node, path: Path) -> Iterator[None]:
         number = listening.fileno()
         node.fds = (number,)
         # Its process id is known to the shell only, and stays its own when it becomes the daemon.
-        handing = f'exec 3<&{number} {number}<&-; export LISTEN_FDS=1 LISTEN_PID=$$ LISTEN_FDNAMES=vitald.socket; exec "$@"'
+        handing = (
+            f"exec 3<&{number} {number}<&-; export LISTEN_FDS=1 LISTEN_PID=$$"
+            ' LISTEN_FDNAMES=vitald.socket; exec "$@"'
+        )
         node.command = ["bash", "-c", handing, "bash", *node.command]
         yield
 
@@ -50,7 +57,9 @@ def test_requests_wait_while_the_daemon_is_away(node: Node) -> None:
         node.stop(number)
         assert node.socket.exists(), "it is systemd's to remove"
         with ThreadPoolExecutor(20) as pool:
-            asked = [pool.submit(node.request, "GET", "/v1/status", timeout=30.0) for _ in range(20)]
+            asked = [
+                pool.submit(node.request, "GET", "/v1/status", timeout=30.0) for _ in range(20)
+            ]
             node.start(wait=False)
             answers = [one.result() for one in asked]
         assert {(code, answer["rebootRequired"]) for code, answer in answers} == {(200, True)}

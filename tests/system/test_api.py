@@ -23,10 +23,20 @@ LINE = xid(1234, pci="0000:70:00")
 def known(shared_node: Node) -> Iterator[Node]:
     """A node with twelve events: of three kinds, on two devices."""
     node = shared_node
-    node.write(*(xid(pid, code=13, pci="0000:65:00", message="Graphics Exception") for pid in range(8)))
-    node.write(xid(8, pci="0000:66:00"), xid(9, code=63, pci="0000:66:00", message="Row Remapper: New row (0x1) marked for remapping"))
+    node.write(
+        *(xid(pid, code=13, pci="0000:65:00", message="Graphics Exception") for pid in range(8))
+    )
+    node.write(
+        xid(8, pci="0000:66:00"),
+        xid(
+            9, code=63, pci="0000:66:00", message="Row Remapper: New row (0x1) marked for remapping"
+        ),
+    )
     node.write("nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 38 LTSSM Fault Up")
-    node.write("nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Severity 1 Engine instance 38 Sub-engine instance 00")
+    node.write(
+        "nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Severity 1 Engine instance 38 Sub-engine"
+        " instance 00"
+    )
     node.write(xid(10, pci="0000:66:00"))
     wait_for_pid(node, 10)
     yield node
@@ -42,19 +52,30 @@ def test_healthz(known: Node) -> None:
 
 @pytest.mark.smoke
 def test_status(known: Node) -> None:
-    """Everything that the contract of issue 2 names, and the verdict follows from the findings beside it."""
+    """Everything that the contract of issue 2 names, and the verdict follows from the findings
+    beside it.
+    """
     status = known.status()
-    assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == ("unhealthy", True, False)
+    assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == (
+        "unhealthy",
+        True,
+        False,
+    )
     assert status["openFindings"] == len(status["findings"])
     assert status["reasons"] == [incident["line"] for incident in status["incidents"]]
     assert status["bootId"] == open("/proc/sys/kernel/random/boot_id").read().strip()
     sources = {source["name"]: source for source in status["sources"]}
-    assert {name: (sources[name]["state"], sources[name]["detail"]) for name in ("kernel_log", "nvml")} == {
+    assert {
+        name: (sources[name]["state"], sources[name]["detail"]) for name in ("kernel_log", "nvml")
+    } == {
         "kernel_log": ("ok", ""),
         "nvml": ("not present", "no NVIDIA GPU on PCI"),
     }
     for source in sources.values():
-        moments = [datetime.fromisoformat(source[key].replace("Z", "+00:00")) for key in ("lastSeen", "deadline")]
+        moments = [
+            datetime.fromisoformat(source[key].replace("Z", "+00:00"))
+            for key in ("lastSeen", "deadline")
+        ]
         assert moments[0] < moments[1]
     assert status["ledger"]["ok"]
     assert status["kernelLog"]["recordsRead"] >= 13
@@ -65,9 +86,16 @@ def test_findings(known: Node) -> None:
     """The strongest first; filtered by component and code; at most as many as asked for."""
     findings = known.findings()
     assert findings[0]["action"] == "reboot_node"
-    assert [one["code"] for one in known.findings("&component=gpu/0000:66:00.0")] == ["xid/79", "xid/63"]
+    assert [one["code"] for one in known.findings("&component=gpu/0000:66:00.0")] == [
+        "xid/79",
+        "xid/63",
+    ]
     (one,) = known.findings("&code=xid/13")
-    assert (one["component"], one["count"], one["action"]) == ("gpu/0000:65:00.0", 8, "restart_workload")
+    assert (one["component"], one["count"], one["action"]) == (
+        "gpu/0000:65:00.0",
+        8,
+        "restart_workload",
+    )
     assert len(known.get("/v1/findings?limit=2")["findings"]) == 2
     assert known.findings("&component=gpu/0000:99:00.0") == []
 
@@ -104,11 +132,18 @@ def test_events_narrowed(known: Node) -> None:
 
 
 def test_events_since_a_time(known: Node) -> None:
-    """A duration, an RFC 3339 time with or without fraction and offset; nothing is older than the daemon, all younger than an hour."""
+    """A duration, an RFC 3339 time with or without fraction and offset; nothing is older than the
+    daemon, all younger than an hour.
+    """
     everything = known.events()
     now = datetime.now(timezone.utc)
     hour, later = now - timedelta(hours=1), now + timedelta(minutes=5)
-    for since in ("1h", f"{hour:%Y-%m-%dT%H:%M:%SZ}", f"{hour:%Y-%m-%dT%H:%M:%S}.5Z", f"{hour:%Y-%m-%dt%H:%M:%S}z"):
+    for since in (
+        "1h",
+        f"{hour:%Y-%m-%dT%H:%M:%SZ}",
+        f"{hour:%Y-%m-%dT%H:%M:%S}.5Z",
+        f"{hour:%Y-%m-%dt%H:%M:%S}z",
+    ):
         assert page(known, f"since={since}")["events"] == everything, since
     ahead = later.astimezone(timezone(timedelta(hours=5, minutes=30)))
     for since in ("1ms", f"{later:%Y-%m-%dT%H:%M:%SZ}", f"{ahead:%Y-%m-%dT%H:%M:%S}%2B05:30"):
@@ -119,7 +154,7 @@ def test_events_since_a_time(known: Node) -> None:
 SLOW_TO_SHOW = """
 import asyncio, sys
 from vitald.cli import main
-from vitald.keeper import Keeper
+from vitald.core.ledger_writer import Keeper
 
 store = Keeper.store
 
@@ -146,7 +181,10 @@ def test_components(known: Node) -> None:
     """Each with its own verdict; the node with the verdict on the whole."""
     listed = {one["name"]: one for one in known.get("/v1/components")["components"]}
     assert listed["node"]["status"] == "unhealthy"
-    assert (listed["gpu/0000:65:00.0"]["status"], listed["gpu/0000:66:00.0"]["status"]) == ("degraded", "unhealthy")
+    assert (listed["gpu/0000:65:00.0"]["status"], listed["gpu/0000:66:00.0"]["status"]) == (
+        "degraded",
+        "unhealthy",
+    )
     assert listed["gpu/0000:66:00.0"]["findings"] == 2
     short = {one["name"]: one for one in known.status()["components"]}
     assert short.keys() == listed.keys()
@@ -156,7 +194,10 @@ def test_components(known: Node) -> None:
 def test_rules(known: Node) -> None:
     """Unknown is said, never dropped."""
     assert known.get("/v1/rules/xid/79")["action"] == "reboot_node"
-    assert (known.get("/v1/rules/xid/9999")["known"], known.get("/v1/rules/nonsense/1")["known"]) == (False, False)
+    assert (
+        known.get("/v1/rules/xid/9999")["known"],
+        known.get("/v1/rules/nonsense/1")["known"],
+    ) == (False, False)
 
 
 def test_examples_of_the_document_are_true_to_it() -> None:
@@ -167,7 +208,9 @@ def test_examples_of_the_document_are_true_to_it() -> None:
             for answer in operation["responses"].values():
                 for kind, content in answer.get("content", {}).items():
                     for one in (
-                        content.get("example", "").splitlines() if kind == "application/x-ndjson" else [json.dumps(content.get("example"))]
+                        content.get("example", "").splitlines()
+                        if kind == "application/x-ndjson"
+                        else [json.dumps(content.get("example"))]
                     ):
                         name = content["schema"].get("$ref", "").rpartition("/")[2]
                         if name and one != "null":
@@ -183,26 +226,44 @@ def test_openapi(known: Node) -> None:
     for path in document["paths"]:
         method = "POST" if "post" in document["paths"][path] else "GET"
         if path != "/v1/watch":
-            assert known.request(method, path.replace("{", "").replace("}", ""), {} if method == "POST" else None)[0] in (200, 400, 404)
+            assert known.request(
+                method, path.replace("{", "").replace("}", ""), {} if method == "POST" else None
+            )[0] in (200, 400, 404)
 
 
 def test_clear(known: Node) -> None:
-    """Closed, gone from the list, in the list of cleared ones, audited; a second time there is nothing to clear."""
+    """Closed, gone from the list, in the list of cleared ones, audited; a second time there is
+    nothing to clear.
+    """
     known.write(LINE)
     wait_for_pid(known, 1234)
     (finding,) = known.findings("&component=gpu/0000:70:00.0")
-    status, answer = known.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "  replaced the riser\n"})
+    status, answer = known.request(
+        "POST", f"/v1/findings/{finding['id']}/clear", {"reason": "  replaced the riser\n"}
+    )
     assert status == 200
     assert (answer["finding"]["state"], answer["finding"]["id"]) == ("cleared", finding["id"])
     assert "replaced the riser" in str(answer["finding"]["clearedBy"])
     assert known.findings("&component=gpu/0000:70:00.0") == []
     assert known.findings("&state=cleared")[0] == answer["finding"]
     with closing(sqlite3.connect(known.state / "ledger.db")) as ledger:
-        uid, pid, verb, target, reason = ledger.execute("SELECT uid, pid, verb, target, reason FROM audit ORDER BY id DESC").fetchone()
-    assert (uid, pid, verb, target, reason) == (0, os.getpid(), "clear", str(finding["id"]), "replaced the riser")
-    assert known.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "again"})[0] == 404
+        uid, pid, verb, target, reason = ledger.execute(
+            "SELECT uid, pid, verb, target, reason FROM audit ORDER BY id DESC"
+        ).fetchone()
+    assert (uid, pid, verb, target, reason) == (
+        0,
+        os.getpid(),
+        "clear",
+        str(finding["id"]),
+        "replaced the riser",
+    )
+    assert (
+        known.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "again"})[0] == 404
+    )
     with closing(sqlite3.connect(known.state / "ledger.db")) as ledger:
-        assert ledger.execute("SELECT count(*) FROM audit WHERE reason = 'again'").fetchone() == (0,)
+        assert ledger.execute("SELECT count(*) FROM audit WHERE reason = 'again'").fetchone() == (
+            0,
+        )
 
 
 def test_cleared_findings_are_filtered_before_they_are_counted(known: Node) -> None:
@@ -242,7 +303,17 @@ def test_a_wrong_parameter_is_named(known: Node, query: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [None, [], "text", {}, {"reason": ""}, {"reason": " \n "}, {"reason": 7}, {"reason": "x" * 501}, {"reason": "x", "force": True}],
+    [
+        None,
+        [],
+        "text",
+        {},
+        {"reason": ""},
+        {"reason": " \n "},
+        {"reason": 7},
+        {"reason": "x" * 501},
+        {"reason": "x", "force": True},
+    ],
     ids=str,
 )
 def test_a_wrong_reason_is_refused(known: Node, body: object) -> None:
@@ -273,7 +344,12 @@ def test_what_is_not_there(known: Node) -> None:
         status, answer = known.request(method, path, {"reason": "x"} if method == "POST" else None)
         assert (status, bool(answer["error"])) == (404, True), path
     assert known.request("POST", "/v1/findings/first/clear", {"reason": "x"})[0] == 400
-    for method, path in (("DELETE", "/v1/findings"), ("POST", "/v1/status"), ("GET", "/v1/injections"), ("PUT", "/v1/findings/1/clear")):
+    for method, path in (
+        ("DELETE", "/v1/findings"),
+        ("POST", "/v1/status"),
+        ("GET", "/v1/injections"),
+        ("PUT", "/v1/findings/1/clear"),
+    ):
         assert known.request(method, path)[0] == 405, path
 
 
@@ -282,12 +358,26 @@ def test_a_drill_is_announced_and_followed(known: Node) -> None:
     status, made = known.request("POST", "/v1/injections", {"line": line, "holdSeconds": 60})
     assert (status, made["state"], made["writeTo"]) == (201, "announced", str(known.log))
     known.write(line)
-    known.until(lambda: known.get(f"/v1/injections/{made['id']}")["state"] == "seen", 5.0, "the drill to be seen")
+    known.until(
+        lambda: known.get(f"/v1/injections/{made['id']}")["state"] == "seen",
+        5.0,
+        "the drill to be seen",
+    )
     drill = known.get(f"/v1/injections/{made['id']}")
     (finding,) = known.findings("&component=gpu/0000:73:00.0")
     assert (finding["id"], finding["simulated"]) == (drill["finding"], True)
-    for body in ({"line": line, "holdSeconds": 0}, {"line": line, "holdSeconds": True}, {"line": ""}, {"line": "é"}, {"line": "hello"}, {}):
+    for body in (
+        {"line": line, "holdSeconds": 0},
+        {"line": line, "holdSeconds": True},
+        {"line": ""},
+        {"line": "é"},
+        {"line": "hello"},
+        {},
+    ):
         assert known.request("POST", "/v1/injections", body)[0] == 400, body
     raw = json.dumps({"line": line, "holdSeconds": float("nan")})
     assert "NaN" in raw
-    assert known.request("POST", "/v1/injections", {"line": line, "holdSeconds": float("nan")})[0] == 400
+    assert (
+        known.request("POST", "/v1/injections", {"line": line, "holdSeconds": float("nan")})[0]
+        == 400
+    )

@@ -1,4 +1,6 @@
-"""Clients that are malformed, oversized, slow or too many: a clear error, and nobody else is delayed."""
+"""Clients that are malformed, oversized, slow or too many: a clear error, and nobody else is
+delayed.
+"""
 
 from __future__ import annotations
 
@@ -64,12 +66,28 @@ def serves(node: Node) -> None:
         b"GET /healthz HTTP/9.9\r\nHost: vitald\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nBroken header\r\n\r\n",
         b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\nContent-Length: -1\r\n\r\n",
-        b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        (
+            b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\nContent-Length:"
+            b" 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        ),
         b"GET /" + b"a" * 50_000 + b" HTTP/1.1\r\nHost: vitald\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nX-Long: " + b"a" * 50_000 + b"\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: vitald\r\n" + b"".join(b"X-%d: y\r\n" % number for number in range(20_000)) + b"\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: vitald\r\n"
+        + b"".join(b"X-%d: y\r\n" % number for number in range(20_000))
+        + b"\r\n",
     ],
-    ids=["no HTTP", "TLS", "no path", "version", "header", "negative length", "two lengths", "long path", "long header", "many headers"],
+    ids=[
+        "no HTTP",
+        "TLS",
+        "no path",
+        "version",
+        "header",
+        "negative length",
+        "two lengths",
+        "long path",
+        "long header",
+        "many headers",
+    ],
 )
 @pytest.mark.parametrize("port", [False, True], ids=["socket", "port"])
 def test_malformed(shared_node: Node, data: bytes, port: bool) -> None:
@@ -83,7 +101,9 @@ def refused_as_json(said: bytes, status: bytes) -> bool:
     head, _, body = said.partition(b"\r\n\r\n")
     assert b"Content-Type: application/json" in head and b"Server: vitald/" in head, said
     assert set(json.loads(body)) <= {"error", "hint"}
-    assert not any(echoed in body for echoed in (b"hello", b"aaa", b"9.9", b"Broken", b"odd", b"x16", b"X-")), body
+    assert not any(
+        echoed in body for echoed in (b"hello", b"aaa", b"9.9", b"Broken", b"odd", b"x16", b"X-")
+    ), body
     return head.split(b" ", 2)[1] == status
 
 
@@ -91,15 +111,26 @@ def refused_as_json(said: bytes, status: bytes) -> bool:
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nExpect: odd\r\nConnection: close\r\n\r\n", b"417"),
+        (
+            b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nExpect: odd\r\nConnection: close\r\n\r\n",
+            b"417",
+        ),
         (b"GET /odd HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\n\r\n", b"404"),
         (b"GET /%ff HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\n\r\n", b"404"),
         (b"BREW /metrics HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\n\r\n", b"40"),
-        (b"POST /metrics HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", b"40"),
+        (
+            (
+                b"POST /metrics HTTP/1.1\r\nHost: vitald\r\nConnection: close\r\nContent-Length:"
+                b" 0\r\n\r\n"
+            ),
+            b"40",
+        ),
     ],
     ids=["expectation", "path", "bytes", "method", "method not allowed"],
 )
-def test_what_the_library_refuses(shared_node: Node, data: bytes, status: bytes, port: bool) -> None:
+def test_what_the_library_refuses(
+    shared_node: Node, data: bytes, status: bytes, port: bool
+) -> None:
     said = ask(shared_node, data, port=port)
     assert refused_as_json(said, said.split(b" ", 2)[1]), said
     assert said.split(b" ", 2)[1].startswith(status), said
@@ -111,7 +142,9 @@ def test_what_the_library_refuses(shared_node: Node, data: bytes, status: bytes,
     ids=["no number", "no end", "negative", "too large a number"],
 )
 def test_a_broken_chunk(shared_node: Node, body: bytes) -> None:
-    said = ask(shared_node, CLEAR + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+    said = ask(
+        shared_node, CLEAR + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + body
+    )
     assert refused_as_json(said, b"400"), said
 
 
@@ -119,14 +152,23 @@ def test_a_broken_chunk(shared_node: Node, body: bytes) -> None:
 @pytest.mark.parametrize("what", ["why", "clear"])
 def test_a_number_is_written_in_ascii(shared_node: Node, number: str, what: str) -> None:
     path = f"/v1/findings/{quote(number)}/{what}"
-    status, answer = shared_node.request("GET", path) if what == "why" else shared_node.request("POST", path, {"reason": "x"})
+    status, answer = (
+        shared_node.request("GET", path)
+        if what == "why"
+        else shared_node.request("POST", path, {"reason": "x"})
+    )
     assert (status, bool(answer["error"])) == (404 if not number else 400, True)
 
 
 def test_the_log_stays_a_log(shared_node: Node) -> None:
-    """One JSON object a line, whatever clients send: who may read must not be able to write tracebacks into the journal."""
+    """One JSON object a line, whatever clients send: who may read must not be able to write
+    tracebacks into the journal.
+    """
     ask(shared_node, b"GET /healthz HTTP/9.9\r\nHost: vitald\r\n\r\n")
-    ask(shared_node, b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nX-Long: " + b"a" * 50_000 + b"\r\n\r\n")
+    ask(
+        shared_node,
+        b"GET /healthz HTTP/1.1\r\nHost: vitald\r\nX-Long: " + b"a" * 50_000 + b"\r\n\r\n",
+    )
     for line in shared_node.errors.read_text().splitlines():
         assert json.loads(line)["event"]
 
@@ -134,9 +176,15 @@ def test_the_log_stays_a_log(shared_node: Node) -> None:
 def test_oversized_body(shared_node: Node) -> None:
     """413 with a length that says so, and without one."""
     long = json.dumps({"reason": "x" * 20_000}).encode()
-    said = ask(shared_node, CLEAR + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(long), long))
+    said = ask(
+        shared_node,
+        CLEAR + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(long), long),
+    )
     assert said.startswith(b"HTTP/1.1 413"), said
-    chunked = b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(long), long)
+    chunked = b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (
+        len(long),
+        long,
+    )
     assert ask(shared_node, CLEAR + chunked).startswith(b"HTTP/1.1 413")
     assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]
     serves(shared_node)
@@ -144,20 +192,36 @@ def test_oversized_body(shared_node: Node) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"\xff\xfe", b"[" * 10_000, b'{"reason": ' + b"9" * 5000 + b"}", b'"reason"', b"null"],
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 10_000,
+        b'{"reason": ' + b"9" * 5000 + b"}",
+        b'"reason"',
+        b"null",
+    ],
     ids=lambda body: repr(body[:12]),
 )
 def test_a_body_that_is_no_object(shared_node: Node, body: bytes) -> None:
-    said = ask(shared_node, CLEAR + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    said = ask(
+        shared_node,
+        CLEAR + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body),
+    )
     assert said.startswith(b"HTTP/1.1 400"), said
     assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]
 
 
 @pytest.fixture(scope="module")
 def slow(shared_node: Node) -> dict[str, bytes]:
-    """What slow clients were told before they were closed: one that says nothing, one that sends its header byte by byte,
-    one that sends half a body. The daemon serves others meanwhile."""
-    with connected(shared_node) as silent, connected(shared_node) as dribbling, connected(shared_node) as half:
+    """What slow clients were told before they were closed: one that says nothing, one that sends
+    its header byte by byte, one that sends half a body. The daemon serves others meanwhile.
+    """
+    with (
+        connected(shared_node) as silent,
+        connected(shared_node) as dribbling,
+        connected(shared_node) as half,
+    ):
         half.send(CLEAR + b"Content-Length: 100\r\n\r\n{")
         dribbling.send(b"GET /healthz HTTP/1.1\r\nX: ")
         said, end = b"", time.monotonic() + patient(20.0)
@@ -170,7 +234,10 @@ def slow(shared_node: Node) -> dict[str, bytes]:
                 part = dribbling.recv(1 << 16)
             except TimeoutError:
                 continue
-            except (BrokenPipeError, ConnectionResetError):  # closed between two bytes; what was said is there to be read
+            except (
+                BrokenPipeError,
+                ConnectionResetError,
+            ):  # closed between two bytes; what was said is there to be read
                 said += dribbling.recv(1 << 16)
                 break
             if not part:
@@ -194,7 +261,9 @@ def test_a_slow_header_is_told_why(slow: dict[str, bytes]) -> None:
 
 
 def test_two_hundred_idle_clients(shared_node: Node) -> None:
-    """Those over the limit are told so; who was there before is served, and the verdict is as quick as ever."""
+    """Those over the limit are told so; who was there before is served, and the verdict is as quick
+    as ever.
+    """
     node, pid = shared_node, fresh_pid()
     refused_before = node.metric("vitald_api_clients_refused_total") or 0
     early = UnixConnection(node.socket)

@@ -1,4 +1,6 @@
-"""The socket API keeps what its OpenAPI document promises, whatever is asked: schemathesis over the Unix socket."""
+"""The socket API keeps what its OpenAPI document promises, whatever is asked: schemathesis over the
+Unix socket.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ class _Unix(requests.adapters.HTTPAdapter):
 
 @pytest.fixture(scope="module")
 def session(shared_node: Node) -> requests.Session:
-    shared_node.write(xid(1), xid(2, code=13, message="Graphics Exception"), "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2")
+    shared_node.write(
+        xid(1),
+        xid(2, code=13, message="Graphics Exception"),
+        "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2",
+    )
     wait_for_pid(shared_node, 2)
     made = requests.Session()
     made.mount("http://vitald", _Unix(shared_node.socket))
@@ -59,9 +65,22 @@ TIGHT: Json = {**DOCUMENT, "components": {**DOCUMENT["components"], "schemas": S
 TIGHT["paths"] = {path: item for path, item in DOCUMENT["paths"].items() if path != "/v1/watch"}
 CONFIG = SchemathesisConfig.from_dict({"checks": {"unsupported_method": {"enabled": True}}})
 schema = schemathesis.openapi.from_dict(TIGHT, config=CONFIG)
-# Valid by their schema and refused all the same: a line that no rule recognises, a finding, drill or GPU that is not there, the 31st of
-# February, a count that has not settled, a program that is not installed.
-REFUSABLE = ("clear", "accept", "remedy", "why", "announce", "drill", "events", "release", "confirm", "runDiagnostic", "cancelDiagnostic")
+# Valid by their schema and refused all the same: a line that no rule recognises, a finding, drill
+# or GPU that is not there, the 31st of February, a count that has not settled, a program that is
+# not installed.
+REFUSABLE = (
+    "clear",
+    "accept",
+    "remedy",
+    "why",
+    "announce",
+    "drill",
+    "events",
+    "release",
+    "confirm",
+    "runDiagnostic",
+    "cancelDiagnostic",
+)
 
 
 @schema.parametrize()
@@ -73,9 +92,17 @@ REFUSABLE = ("clear", "accept", "remedy", "why", "announce", "drill", "events", 
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[*HealthCheck],
 )
-def test_every_answer_is_in_the_document(case: schemathesis.Case, session: requests.Session) -> None:
-    """No 5xx; status, headers, content type and body as told; what the document forbids is refused."""
-    excluded = [positive_data_acceptance] if case.operation.definition.raw["operationId"] in REFUSABLE else []
+def test_every_answer_is_in_the_document(
+    case: schemathesis.Case, session: requests.Session
+) -> None:
+    """No 5xx; status, headers, content type and body as told; what the document forbids is
+    refused.
+    """
+    excluded = (
+        [positive_data_acceptance]
+        if case.operation.definition.raw["operationId"] in REFUSABLE
+        else []
+    )
     case.call_and_validate(base_url="http://vitald", session=session, excluded_checks=excluded)
 
 

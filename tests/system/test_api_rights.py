@@ -17,7 +17,9 @@ GROUP = grp.getgrgid(1)
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node whose socket belongs to a group, with one finding."""
-    with Node(tmp_path_factory.mktemp("node"), extra=f'[socket]\ngroup = "{GROUP.gr_name}"') as node:
+    with Node(
+        tmp_path_factory.mktemp("node"), extra=f'[socket]\ngroup = "{GROUP.gr_name}"'
+    ) as node:
         node.write(xid(1))
         wait_for_pid(node, 1)
         yield node
@@ -65,10 +67,19 @@ def test_in_the_group(guarded: Node) -> None:
     assert cli_as_nobody(guarded, "check", groups=member).returncode == 20
     assert cli_as_nobody(guarded, "why", "1", groups=member).returncode == 0
     assert cli_as_nobody(guarded, "gpus", groups=member).returncode == 0
-    for verb in (("clear", "1"), ("accept", "1", "--end"), ("remedy", "1"), ("release",), ("release", "--end"), ("expect", "--confirm")):
+    for verb in (
+        ("clear", "1"),
+        ("accept", "1", "--end"),
+        ("remedy", "1"),
+        ("release",),
+        ("release", "--end"),
+        ("expect", "--confirm"),
+    ):
         refused = cli_as_nobody(guarded, *verb, "--reason", "mine", groups=member)
         assert (refused.returncode, "may not change" in refused.stderr) == (69, True), verb
-    assert {source["name"]: source["state"] for source in guarded.status()["sources"]}["nvml"] == "not present"
+    assert {source["name"]: source["state"] for source in guarded.status()["sources"]}[
+        "nvml"
+    ] == "not present"
 
 
 def test_outside_the_group(guarded: Node) -> None:

@@ -1,4 +1,6 @@
-"""The stream of changes: the verdict first, then what happens, in order; nobody is delayed by who does not read."""
+"""The stream of changes: the verdict first, then what happens, in order; nobody is delayed by who
+does not read.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def watching(node: Node, timeout: float = 10.0) -> Iterator[Iterator[Json]]:
     try:
         connection.request("GET", "/v1/watch")
         response = connection.getresponse()
-        assert (response.status, response.getheader("Content-Type")) == (200, "application/x-ndjson"), response.read()
+        assert (response.status, response.getheader("Content-Type")) == (
+            200,
+            "application/x-ndjson",
+        ), response.read()
         yield map(checked, iter(response.readline, b""))
     finally:
         connection.close()
@@ -47,24 +52,60 @@ def stalled(node: Node) -> socket.socket:
 def test_what_happens_in_order(node: Node) -> None:
     with watching(node) as lines:
         first = next(lines)
-        assert (first["type"], first["status"], first["rebootRequired"]) == ("verdict", "healthy", False)
+        assert (first["type"], first["status"], first["rebootRequired"]) == (
+            "verdict",
+            "healthy",
+            False,
+        )
         node.write("usb 1-1: nothing of note", xid(1))
         event, finding, incident, verdict = (next(lines) for _ in range(4))
-        assert (event["type"], event["event"]["code"], event["event"]["fields"]["pid"]) == ("event", "xid/79", 1)
-        assert (finding["type"], finding["finding"]["state"], finding["cause"]) == ("finding", "open", "xid/79 seen")
+        assert (event["type"], event["event"]["code"], event["event"]["fields"]["pid"]) == (
+            "event",
+            "xid/79",
+            1,
+        )
+        assert (finding["type"], finding["finding"]["state"], finding["cause"]) == (
+            "finding",
+            "open",
+            "xid/79 seen",
+        )
         assert finding["event"] == event["event"]["identity"]
-        assert (incident["type"], incident["incident"]["state"], incident["incident"]["findings"]) == ("incident", "open", [1])
-        assert (verdict["type"], verdict["status"], verdict["rebootRequired"]) == ("verdict", "unhealthy", True)
+        assert (
+            incident["type"],
+            incident["incident"]["state"],
+            incident["incident"]["findings"],
+        ) == ("incident", "open", [1])
+        assert (verdict["type"], verdict["status"], verdict["rebootRequired"]) == (
+            "verdict",
+            "unhealthy",
+            True,
+        )
 
         node.write(xid(2))
         assert next(lines)["event"]["fields"]["pid"] == 2
         node.request("POST", "/v1/findings/1/clear", {"reason": "over"})
         event, finding, incident, verdict = (next(lines) for _ in range(4))
-        assert (event["type"], event["event"]["code"], event["event"]["trust"]) == ("event", "vitald/cleared", "daemon")
-        assert (finding["type"], finding["finding"]["state"], finding["finding"]["count"]) == ("finding", "cleared", 2)
+        assert (event["type"], event["event"]["code"], event["event"]["trust"]) == (
+            "event",
+            "vitald/cleared",
+            "daemon",
+        )
+        assert (finding["type"], finding["finding"]["state"], finding["finding"]["count"]) == (
+            "finding",
+            "cleared",
+            2,
+        )
         assert "over" in str(finding["cause"])
-        assert (incident["type"], incident["incident"]["state"], incident["incident"]["findings"]) == ("incident", "over", [])
-        assert (verdict["type"], verdict["status"], verdict["rebootRequired"]) == ("verdict", "healthy", False)
+        assert (
+            incident["type"],
+            incident["incident"]["state"],
+            incident["incident"]["findings"],
+        ) == ("incident", "over", [])
+        assert (verdict["type"], verdict["status"], verdict["rebootRequired"]) == (
+            "verdict",
+            "healthy",
+            False,
+        )
 
 
 def incidents_in(lines: Iterator[Json], until: Callable[[Json], object]) -> list[Json]:
@@ -79,18 +120,32 @@ def incidents_in(lines: Iterator[Json], until: Callable[[Json], object]) -> list
 
 
 def test_a_storm_of_one_story_is_told_once(node: Node) -> None:
-    """Exactly one `incident` line when it begins and one when it is over, however many lines it has and however they come."""
+    """Exactly one `incident` line when it begins and one when it is over, however many lines it has
+    and however they come.
+    """
     storm = fallen_with_company(1, echoes=200)
     with watching(node) as lines:
         assert next(lines)["status"] == "healthy"
         for begin in range(0, len(storm), 40):
             node.write(*storm[begin : begin + 40])
-            node.until(lambda so_far=begin + 40: len(node.events()) >= min(so_far, len(storm)), 10.0, "the lines")
+            node.until(
+                lambda so_far=begin + 40: len(node.events()) >= min(so_far, len(storm)),
+                10.0,
+                "the lines",
+            )
         node.until(lambda: len(node.findings()) == 2, 5.0, "the findings")
         for finding in node.findings():
             node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "over"})
-        begun, over = incidents_in(lines, lambda line: line["type"] == "verdict" and line["status"] == "healthy")
-        assert (begun["state"], begun["code"], over["state"], over["id"], over["count"]) == ("open", "xid/79", "over", begun["id"], 202)
+        begun, over = incidents_in(
+            lines, lambda line: line["type"] == "verdict" and line["status"] == "healthy"
+        )
+        assert (begun["state"], begun["code"], over["state"], over["id"], over["count"]) == (
+            "open",
+            "xid/79",
+            "over",
+            begun["id"],
+            202,
+        )
 
 
 def test_a_cause_that_is_printed_late(node: Node) -> None:
@@ -100,13 +155,20 @@ def test_a_cause_that_is_printed_late(node: Node) -> None:
         node.write(xid(1, code=31, message="MMU Fault"))
         node.until(lambda: node.findings(), 5.0, "the first finding")
         node.write(xid(2))
-        told = incidents_in(lines, lambda line: line["type"] == "verdict" and line["rebootRequired"])
-        assert [(one["state"], one["code"]) for one in told] == [("open", "xid/31"), ("open", "xid/79")]
+        told = incidents_in(
+            lines, lambda line: line["type"] == "verdict" and line["rebootRequired"]
+        )
+        assert [(one["state"], one["code"]) for one in told] == [
+            ("open", "xid/31"),
+            ("open", "xid/79"),
+        ]
         assert told[0]["id"] == told[1]["id"]
 
 
 def test_a_changed_policy_is_a_changed_verdict(node: Node) -> None:
-    """A reset that the site does itself asks for no reboot: who watches is told at the reload, not at the next heartbeat."""
+    """A reset that the site does itself asks for no reboot: who watches is told at the reload, not
+    at the next heartbeat.
+    """
     node.write(xid(1, code=95, message="Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"))
     node.wait(lambda status: status["rebootRequired"])
     with watching(node, timeout=5.0) as lines:
@@ -141,8 +203,14 @@ def test_who_does_not_read_is_closed(shared_node: Node) -> None:
     with stalled(node):
         for number in range(10):
             node.write(*(xid(number, pci=pci) for _ in range(150)))
-            node.until(lambda so_far=150 * (number + 1): len(about(node.events(), pci)) == so_far, 10.0, "the lines")
-        node.until(lambda: node.metric("vitald_api_clients") == 0, 20.0, "the stalled watcher to be closed")
+            node.until(
+                lambda so_far=150 * (number + 1): len(about(node.events(), pci)) == so_far,
+                10.0,
+                "the lines",
+            )
+        node.until(
+            lambda: node.metric("vitald_api_clients") == 0, 20.0, "the stalled watcher to be closed"
+        )
 
 
 def test_a_burst_too_long_for_the_queue(shared_node: Node) -> None:

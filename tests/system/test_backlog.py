@@ -15,7 +15,9 @@ LINES = 6000
 
 @pytest.mark.slow
 def test_status_does_not_wait_for_a_backlog(node: Node) -> None:
-    """It says `unknown` until the kernel log has been read to its end, and is told so in far less than it waits for an ordinary start."""
+    """It says `unknown` until the kernel log has been read to its end, and is told so in far less
+    than it waits for an ordinary start.
+    """
     node.stop()
     with node.log.open("a") as log:
         log.writelines(f"{line(number)}\n" for number in range(LINES))
@@ -31,4 +33,8 @@ def test_status_does_not_wait_for_a_backlog(node: Node) -> None:
         assert status["status"] == "unknown"
     assert taken, "it was over before anybody asked"
     assert max(taken) < patient(0.5)
-    node.until(lambda: sum(one["count"] for one in node.findings("&code=xid/31")) == LINES, 60.0, "all lines to be judged")
+    node.until(
+        lambda: sum(one["count"] for one in node.findings("&code=xid/31")) == LINES,
+        60.0,
+        "all lines to be judged",
+    )

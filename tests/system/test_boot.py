@@ -28,11 +28,18 @@ def test_a_reboot_cures(machine: Machine) -> None:
     first = node.status()["bootId"]
     boot_id = machine.reboot()
     status = node.status()
-    assert (status["bootId"], status["status"], status["rebootRequired"]) == (boot_id, "healthy", False)
+    assert (status["bootId"], status["status"], status["rebootRequired"]) == (
+        boot_id,
+        "healthy",
+        False,
+    )
     assert boot_id != first
     cleared = node.findings("&state=cleared")
     assert {finding["code"] for finding in cleared} == {"xid/79", "xid/13"}
-    assert all(f"the node was rebooted (boot {boot_id[:8]})" in str(finding["clearedBy"]) for finding in cleared)
+    assert all(
+        f"the node was rebooted (boot {boot_id[:8]})" in str(finding["clearedBy"])
+        for finding in cleared
+    )
     assert node.metric("vitald_reboot_required") == 0
     assert machine.boots() == 1
     assert len(node.events("&kind=xid")) == 2
@@ -41,7 +48,9 @@ def test_a_reboot_cures(machine: Machine) -> None:
 
 
 def test_it_came_back_after_the_reboot(machine: Machine) -> None:
-    """A finding of its own, seen in this boot; the reboot that it asked for did not hold, so another one is not asked for."""
+    """A finding of its own, seen in this boot; the reboot that it asked for did not hold, so
+    another one is not asked for.
+    """
     node = machine.node
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -84,7 +93,9 @@ def test_a_boot_is_told_once(lasting: Machine) -> None:
 
 
 def test_a_line_from_before_that_nobody_had_read(machine: Machine) -> None:
-    """The daemon was down when it came, and the node was booted since: it is not passed over in silence."""
+    """The daemon was down when it came, and the node was booted since: it is not passed over in
+    silence.
+    """
     node = machine.node
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -100,4 +111,8 @@ def test_no_boot_id(make_node: Callable[..., Node]) -> None:
     node = make_node()
     node.configure("[paths]", f'[paths]\nprocfs = "{node.folder}"')
     done = node.cli("run", "--config", str(node.config))
-    assert (done.returncode, "boot id" in done.stderr, "Traceback" in done.stderr) == (69, True, False)
+    assert (done.returncode, "boot id" in done.stderr, "Traceback" in done.stderr) == (
+        69,
+        True,
+        False,
+    )

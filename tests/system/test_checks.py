@@ -1,4 +1,6 @@
-"""The checks with programs on PATH that stand for the real ones, run as the daemon runs them: started, timed, ended, read."""
+"""The checks with programs on PATH that stand for the real ones, run as the daemon runs them:
+started, timed, ended, read.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from vitald.diagnostics.checks import dcgm_health, efa_loopback, nccl, nccom
 from vitald.diagnostics.process import Programs
 from vitald.model.diagnostic import Ask, Outcome, Report
 
-# A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not go through an adapter.
+# A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not
+# go through an adapter.
 FI_PINGPONG = """\
 import json, os, socket, sys, time
 options = dict(zip(sys.argv[1:-1:2], sys.argv[2::2]))
@@ -151,24 +154,37 @@ def adapters(tmp_path: Path) -> list[str]:
 
 
 def loopback(tmp_path: Path, **settings: float) -> Check:
-    return efa_loopback.build(Config(paths=Paths(sysfs=tmp_path / "sys"), efa_loopback=EfaLoopback(**settings)))
+    return efa_loopback.build(
+        Config(paths=Paths(sysfs=tmp_path / "sys"), efa_loopback=EfaLoopback(**settings))
+    )
 
 
 @pytest.mark.smoke
-def test_efa_server_and_client_meet_and_are_measured(tmp_path: Path, program: Callable[[str, str], None], adapters: list[str]) -> None:
+def test_efa_server_and_client_meet_and_are_measured(
+    tmp_path: Path, program: Callable[[str, str], None], adapters: list[str]
+) -> None:
     program("fi_pingpong", FI_PINGPONG)
-    (tmp_path / "how").write_text(f'{{"{adapters[0]}": {{"late": 0.5}}}}')  # a server that takes its time
+    (tmp_path / "how").write_text(
+        f'{{"{adapters[0]}": {{"late": 0.5}}}}'
+    )  # a server that takes its time
     report = perform(loopback(tmp_path))
     assert (report.outcome, report.reason) == (Outcome.PASS, "")
-    best = {measure.device: measure.value for measure in report.measures if measure.name == "bandwidth_bytes_per_second"}
+    best = {
+        measure.device: measure.value
+        for measure in report.measures
+        if measure.name == "bandwidth_bytes_per_second"
+    }
     assert best == dict.fromkeys(adapters, 4e9)
     assert leftover(str(tmp_path)) == []
 
 
-def test_efa_blames_the_adapter_that_is_slow_or_fails(tmp_path: Path, program: Callable[[str, str], None], adapters: list[str]) -> None:
+def test_efa_blames_the_adapter_that_is_slow_or_fails(
+    tmp_path: Path, program: Callable[[str, str], None], adapters: list[str]
+) -> None:
     program("fi_pingpong", FI_PINGPONG)
     (tmp_path / "how").write_text(
-        f'{{"{adapters[0]}": {{"speed": 500.0}}, "{adapters[1]}": {{"client": "cq_readerr: Unreachable remote"}}}}'
+        f'{{"{adapters[0]}": {{"speed": 500.0}}, "{adapters[1]}": {{"client": "cq_readerr:'
+        ' Unreachable remote"}}'
     )
     report = perform(loopback(tmp_path, least_gbps=8.0))
     assert [(fault.code, fault.device) for fault in report.faults] == [
@@ -179,9 +195,13 @@ def test_efa_blames_the_adapter_that_is_slow_or_fails(tmp_path: Path, program: C
     assert leftover(str(tmp_path)) == []  # the server of the client that failed is gone, too
 
 
-def test_efa_server_that_dies_and_client_that_hangs(tmp_path: Path, program: Callable[[str, str], None], adapters: list[str]) -> None:
+def test_efa_server_that_dies_and_client_that_hangs(
+    tmp_path: Path, program: Callable[[str, str], None], adapters: list[str]
+) -> None:
     program("fi_pingpong", FI_PINGPONG)
-    (tmp_path / "how").write_text(f'{{"{adapters[0]}": {{"server": 61}}, "{adapters[1]}": {{"hang": true}}}}')
+    (tmp_path / "how").write_text(
+        f'{{"{adapters[0]}": {{"server": 61}}, "{adapters[1]}": {{"hang": true}}}}'
+    )
     report = perform(loopback(tmp_path, deadline_s=2.0))
     assert [fault.code for fault in report.faults] == ["efa_loopback/failed"] * 2
     assert "ended with 61" in report.reason and "within 2 s" in report.reason
@@ -191,7 +211,9 @@ def test_efa_server_that_dies_and_client_that_hangs(tmp_path: Path, program: Cal
 # --- DCGM's watches
 
 
-def test_dcgm_health_from_an_engine_that_is_down_to_a_failing_gpu(tmp_path: Path, program: Callable[[str, str], None]) -> None:
+def test_dcgm_health_from_an_engine_that_is_down_to_a_failing_gpu(
+    tmp_path: Path, program: Callable[[str, str], None]
+) -> None:
     program("dcgmi", DCGMI)
     tree = Tree(tmp_path / "sys")
     tree.pci("0000:18:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
@@ -209,8 +231,9 @@ def test_dcgm_health_from_an_engine_that_is_down_to_a_failing_gpu(tmp_path: Path
     assert "set again" in perform(check).reason
     now[0] += 600.0
     (tmp_path / "how").write_text(
-        '{"watches": true, "answer": {"body": {"Overall Health": {"value": "Failure"}, "GPU": {"children": {"0": {"children": {"Errors":'
-        ' {"children": {"Memory system": {"value": "Failure", "overflow": ["a DBE", "on GPU 0"]}}}}, "value": "Failure"}}}}}}'
+        '{"watches": true, "answer": {"body": {"Overall Health": {"value": "Failure"}, "GPU":'
+        ' {"children": {"0": {"children": {"Errors": {"children": {"Memory system": {"value":'
+        ' "Failure", "overflow": ["a DBE", "on GPU 0"]}}}}, "value": "Failure"}}}}}}'
     )
     report = perform(check)
     assert [(fault.code, fault.gpu) for fault in report.faults] == [("dcgm_health/memory", 0)]
@@ -232,7 +255,9 @@ def test_nccom_over_all_cores(tmp_path: Path, program: Callable[[str, str], None
     assert [fault.code for fault in perform(nccom.build(more)).faults] == ["nccom/slow"]
 
 
-def test_nccl_over_all_gpus_and_over_some(tmp_path: Path, program: Callable[[str, str], None]) -> None:
+def test_nccl_over_all_gpus_and_over_some(
+    tmp_path: Path, program: Callable[[str, str], None]
+) -> None:
     program("all_reduce_perf", NCCL)
     tree = Tree(tmp_path / "sys")
     for bus in ("18", "19", "1a", "1b"):
@@ -242,7 +267,9 @@ def test_nccl_over_all_gpus_and_over_some(tmp_path: Path, program: Callable[[str
     assert [fault.code for fault in perform(check, gpus=(2, 0)).faults] == ["nccl/wrong"]
 
 
-def test_a_program_that_is_broken_has_no_verdict(tmp_path: Path, program: Callable[[str, str], None]) -> None:
+def test_a_program_that_is_broken_has_no_verdict(
+    tmp_path: Path, program: Callable[[str, str], None]
+) -> None:
     tree = Tree(tmp_path / "sys")
     for bus in ("18", "19"):
         tree.pci(f"0000:{bus}:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
@@ -254,7 +281,11 @@ def test_a_program_that_is_broken_has_no_verdict(tmp_path: Path, program: Callab
     ):
         program("all_reduce_perf", text)
         report = perform(check)
-        assert report.outcome in (Outcome.ERROR, Outcome.CONFIG, Outcome.INCONCLUSIVE) and report.reason and not report.faults
+        assert (
+            report.outcome in (Outcome.ERROR, Outcome.CONFIG, Outcome.INCONCLUSIVE)
+            and report.reason
+            and not report.faults
+        )
     program("all_reduce_perf", "")
     (tmp_path / "bin" / "all_reduce_perf").write_text("\x7fELF no such thing")
     assert perform(check).outcome in (Outcome.ERROR, Outcome.CONFIG)

@@ -1,4 +1,6 @@
-"""The command line on a real daemon: exit codes, protocols, JSON, and text that is safe and short."""
+"""The command line on a real daemon: exit codes, protocols, JSON, and text that is safe and
+short.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,17 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PYTHON, ROOT, Json, Node
-from tests.system.lines import FALLEN, about, dbe, fallen_with_company, fresh_pci, ordinary, remap, wait_for_pid, xid
+from tests.system.lines import (
+    FALLEN,
+    about,
+    dbe,
+    fallen_with_company,
+    fresh_pci,
+    ordinary,
+    remap,
+    wait_for_pid,
+    xid,
+)
 
 # Status -> exit codes of check, check --strict, status, and of check with --as npd, nagios, slurm.
 CODES = {
@@ -28,7 +40,9 @@ IN_TROUBLE = pytest.mark.parametrize("state", ["unhealthy"], indirect=True, scop
 
 
 @pytest.fixture(scope="module", params=[*CODES])
-def state(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Node]]:
+def state(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Node]]:
     """A node in each state."""
     node = Node(tmp_path_factory.mktemp("node"))
     if request.param == "unknown":
@@ -46,7 +60,12 @@ def state(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_exit_codes(state: tuple[str, Node]) -> None:
     """One line on standard output says why, whoever asks."""
     status, node = state
-    asked = [("check",), ("check", "--strict"), ("status",), *(("check", "--as", who) for who in ("npd", "nagios", "slurm"))]
+    asked = [
+        ("check",),
+        ("check", "--strict"),
+        ("status",),
+        *(("check", "--as", who) for who in ("npd", "nagios", "slurm")),
+    ]
     done = [node.cli(*arguments) for arguments in asked]
     assert tuple(one.returncode for one in done) == CODES[status]
     for one in (done[0], done[1], *done[3:]):
@@ -55,7 +74,10 @@ def test_exit_codes(state: tuple[str, Node]) -> None:
     assert done[4].stdout.startswith(f"VITALD {NAGIOS[CODES[status][4]]} - {status}: ")
     assert done[2].stdout.splitlines()[0].split()[1] == status.upper()
     if status == "degraded":
-        assert [node.cli("check", "--strict", "--as", who).returncode for who in ("npd", "nagios", "slurm")] == [1, 1, 1]
+        assert [
+            node.cli("check", "--strict", "--as", who).returncode
+            for who in ("npd", "nagios", "slurm")
+        ] == [1, 1, 1]
     if status == "unhealthy":
         assert FALLEN.rstrip(".") in done[0].stdout
         assert "(and 1 more)" in done[0].stdout
@@ -92,7 +114,14 @@ def test_every_reading_verb_speaks_json(state: tuple[str, Node]) -> None:
 @IN_TROUBLE
 def test_no_colour_in_a_pipe(state: tuple[str, Node]) -> None:
     _, node = state
-    for arguments in (("status",), ("findings",), ("events",), ("explain", "xid/79"), ("why",), ("gpus",)):
+    for arguments in (
+        ("status",),
+        ("findings",),
+        ("events",),
+        ("explain", "xid/79"),
+        ("why",),
+        ("gpus",),
+    ):
         done = node.cli(*arguments)
         assert "\x1b" not in done.stdout + done.stderr, arguments
 
@@ -128,8 +157,13 @@ def test_colour_on_a_terminal(state: tuple[str, Node]) -> None:
 
 
 def test_trouble_fits_a_screen(node: Node) -> None:
-    """Forty findings: the worst in full, and all within a screen of 48 rows; each says what, which device, since when, the line, what to do."""
-    lines = [xid(number, code=13 if number % 2 else 79, pci=f"0000:{number:02x}:00", message=FALLEN * 3) for number in range(40)]
+    """Forty findings: the worst in full, and all within a screen of 48 rows; each says what, which
+    device, since when, the line, what to do.
+    """
+    lines = [
+        xid(number, code=13 if number % 2 else 79, pci=f"0000:{number:02x}:00", message=FALLEN * 3)
+        for number in range(40)
+    ]
     node.write(*lines)
     node.wait(lambda status: status["openFindings"] == 40)
     shown = on_terminal(node, "status", NO_COLOR="1").splitlines()
@@ -152,7 +186,10 @@ def test_trouble_fits_a_screen(node: Node) -> None:
 def test_hostile_text_does_not_drive_the_terminal(shared_node: Node) -> None:
     """A process may be named anything, and its name stands in the line."""
     node = shared_node
-    node.write("NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=\x1b]0;owned\x07\x1b[2J\u202eevil, GPU has fallen off the bus.")
+    node.write(
+        "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=\x1b]0;owned\x07\x1b[2J\u202eevil, GPU has"
+        " fallen off the bus."
+    )
     node.wait(lambda status: status["rebootRequired"])
     for verb in ("status", "check", "findings", "events", "why"):
         shown = on_terminal(node, verb, NO_COLOR="1") + node.cli(verb).stdout
@@ -164,17 +201,34 @@ def test_scan(tmp_path: Path, shared_node: Node) -> None:
     job = xid(9, code=13, pci="0000:66:00", message="Graphics Exception")
     saved = f"{ordinary(1)}\n[    1.0] {xid(7)}\nNov 20 13:48:08 node17 myjob[7]: {xid(8)}\n{job}"
     (tmp_path / "log").write_text(saved)
-    done = [shared_node.cli("scan", "--json", str(tmp_path / "log")), shared_node.cli("scan", "--json", "-", stdin=saved.encode())]
+    done = [
+        shared_node.cli("scan", "--json", str(tmp_path / "log")),
+        shared_node.cli("scan", "--json", "-", stdin=saved.encode()),
+    ]
     assert [one.returncode for one in done] == [20, 20]
-    (*events, verdict), (*piped, _) = ([json.loads(line) for line in one.stdout.splitlines()] for one in done)
+    (*events, verdict), (*piped, _) = (
+        [json.loads(line) for line in one.stdout.splitlines()] for one in done
+    )
     assert events == piped
-    assert [(event["type"], event["line"], event["kind"], event["code"], event["pid"], event["pci"]) for event in events] == [
+    assert [
+        (event["type"], event["line"], event["kind"], event["code"], event["pid"], event["pci"])
+        for event in events
+    ] == [
         ("event", 2, "xid", 79, 7, "0000:65:00.0"),
         ("event", 4, "xid", 13, 9, "0000:66:00.0"),
     ]
-    assert (verdict["type"], verdict["status"], verdict["rebootRequired"], len(verdict["findings"])) == ("verdict", "unhealthy", True, 2)
+    assert (
+        verdict["type"],
+        verdict["status"],
+        verdict["rebootRequired"],
+        len(verdict["findings"]),
+    ) == ("verdict", "unhealthy", True, 2)
     shown = shared_node.cli("scan", "-", stdin=saved.encode())
-    assert (shown.returncode, "UNHEALTHY" in shown.stdout, "\x1b" in shown.stdout) == (20, True, False)
+    assert (shown.returncode, "UNHEALTHY" in shown.stdout, "\x1b" in shown.stdout) == (
+        20,
+        True,
+        False,
+    )
 
 
 def test_explain(shared_node: Node) -> None:
@@ -187,9 +241,13 @@ def test_explain(shared_node: Node) -> None:
 
 
 def test_config_check(tmp_path: Path, shared_node: Node) -> None:
-    """Every mistake at once, each with its line and a suggestion; the daemon refuses the same file with the same words."""
+    """Every mistake at once, each with its line and a suggestion; the daemon refuses the same file
+    with the same words.
+    """
     wrong = tmp_path / "config.toml"
-    wrong.write_text('[kernel_log]\nsorce = "kmsg"\nuserspace = "yes"\n\n[metric]\nlisten = "nowhere"\n')
+    wrong.write_text(
+        '[kernel_log]\nsorce = "kmsg"\nuserspace = "yes"\n\n[metric]\nlisten = "nowhere"\n'
+    )
     done = shared_node.cli("config", "check", str(wrong))
     assert (done.returncode, done.stdout) == (78, "")
     said = done.stderr.splitlines()
@@ -209,7 +267,9 @@ def test_config_check(tmp_path: Path, shared_node: Node) -> None:
 
 
 def test_version(shared_node: Node) -> None:
-    assert shared_node.cli("version").stdout.startswith(f"vitald {shared_node.status()['version']} ")
+    assert shared_node.cli("version").stdout.startswith(
+        f"vitald {shared_node.status()['version']} "
+    )
 
 
 def test_clear(node: Node) -> None:
@@ -236,7 +296,10 @@ def test_remedy(node: Node) -> None:
             "it stands until a reboot; a named person, with a reason",
         ],
     )
-    assert json.loads(node.cli("remedy", "1", "--reason", "now", "--json").stdout)["finding"]["state"] == "in_remedy"
+    assert (
+        json.loads(node.cli("remedy", "1", "--reason", "now", "--json").stdout)["finding"]["state"]
+        == "in_remedy"
+    )
     assert node.cli("check").returncode == 20
     again = node.cli("remedy", "7", "--reason", "again")
     assert (again.returncode, "no open finding 7" in again.stderr) == (69, True)
@@ -251,7 +314,9 @@ def test_clear_replaced(node: Node) -> None:
 
 
 def test_why(node: Node) -> None:
-    """The line, the story, the rule, the layers with the one that decides, the flags, the history; one chain for each open incident."""
+    """The line, the story, the rule, the layers with the one that decides, the flags, the history;
+    one chain for each open incident.
+    """
     node.write(*fallen_with_company(1), remap(2, "0000:66:00"))
     wait_for_pid(node, 2)
     (number,) = [finding["id"] for finding in node.findings("&code=xid/79")]
@@ -274,17 +339,42 @@ def test_why(node: Node) -> None:
     assert (shown in both, "xid/63" in both, both.count("\n  rule ")) == (True, True, 2)
     node.cli("clear", str(number), "--reason", "wrong \U0001f41b slot")
     cleared = node.cli("why", str(number)).stdout
-    assert ("wrong \U0001f41b slot" in cleared, "flags    none" in cleared, "cleared by a reboot" in cleared) == (True, True, False)
+    assert (
+        "wrong \U0001f41b slot" in cleared,
+        "flags    none" in cleared,
+        "cleared by a reboot" in cleared,
+    ) == (True, True, False)
 
 
 @pytest.mark.parametrize(
     "number",
-    ["first", "1 2", "1/../2", "../status", "1?x=1", "1#2", "%31", "\u0661x", "caf\xe9", "1\n", "\x1b[2J", "9" * 30, "0", "999999"],
+    [
+        "first",
+        "1 2",
+        "1/../2",
+        "../status",
+        "1?x=1",
+        "1#2",
+        "%31",
+        "\u0661x",
+        "caf\xe9",
+        "1\n",
+        "\x1b[2J",
+        "9" * 30,
+        "0",
+        "999999",
+    ],
 )
 def test_why_of_what_is_not_there(shared_node: Node, number: str) -> None:
-    """Refused or a usage error, in a line or two: no traceback, no silence of a daemon that answers, nothing that drives the terminal."""
+    """Refused or a usage error, in a line or two: no traceback, no silence of a daemon that
+    answers, nothing that drives the terminal.
+    """
     done = shared_node.cli("why", number)
-    assert (done.returncode in (2, 69), done.stdout, "Traceback" in done.stderr) == (True, "", False), done
+    assert (done.returncode in (2, 69), done.stdout, "Traceback" in done.stderr) == (
+        True,
+        "",
+        False,
+    ), done
     assert done.stderr
     assert "\x1b" not in done.stderr
 

@@ -1,6 +1,7 @@
 """
-Every verb as a bare machine starts it, with nothing in the environment but a path: with the daemon and without, and with an output
-that is a pipe which nobody reads, a full disk, or closed. No traceback, and never exit code 1 or 120, which are Python's.
+Every verb as a bare machine starts it, with nothing in the environment but a path: with the daemon
+and without, and with an output that is a pipe which nobody reads, a full disk, or closed. No
+traceback, and never exit code 1 or 120, which are Python's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ ABSENT = "/nonexistent/vitald.sock"
 
 @dataclass(frozen=True)
 class Call:
-    """How a verb is called, what it ends with on a node that is not fit, and whether that is told on standard output."""
+    """How a verb is called, what it ends with on a node that is not fit, and whether that is told
+    on standard output.
+    """
 
     words: str
     code: int = 0
@@ -66,9 +69,16 @@ NO_COMPILER = {"demo": {"PATH": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"
 
 
 def vitald(words: list[str], verb: str = "", **files: object) -> subprocess.CompletedProcess[str]:
-    given: dict[str, object] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **files}
+    given: dict[str, object] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        **files,
+    }
     command = [PYTHON, "-m", "vitald", *words]
-    return subprocess.run(command, cwd=ROOT, env=NO_COMPILER.get(verb, BARE), text=True, timeout=60, **given)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(
+        command, cwd=ROOT, env=NO_COMPILER.get(verb, BARE), text=True, timeout=60, **given
+    )  # type: ignore[call-overload,no-any-return]
 
 
 @contextmanager
@@ -95,7 +105,12 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def words_of(call: Call, node: Node, number: int) -> list[str]:
-    known = {"SOCKET": str(node.socket), "#NUMBER": f"#{number}", "LOG": str(node.log), "CONFIG": str(node.config)}
+    known = {
+        "SOCKET": str(node.socket),
+        "#NUMBER": f"#{number}",
+        "LOG": str(node.log),
+        "CONFIG": str(node.config),
+    }
     return [known.get(word, word) for word in call.words.split()]
 
 
@@ -106,7 +121,8 @@ def test_every_verb_is_here() -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_output_that_takes_nothing(ill: Node, verb: str) -> None:
     call = CALLS[verb]
-    # Whoever reads has gone: quiet, with the verb's own code; 141 where there was more to say than fits a buffer.
+    # Whoever reads has gone: quiet, with the verb's own code; 141 where there was more to say than
+    # fits a buffer.
     with closed_pipe() as pipe:
         gone = vitald(words_of(call, ill, 6), verb, stdout=pipe)
     assert gone.returncode == (READER_GONE if verb == "report" else call.code), gone.stderr
@@ -122,9 +138,13 @@ def test_an_output_that_takes_nothing(ill: Node, verb: str) -> None:
         assert "Exception ignored" not in one.stderr
 
 
-@pytest.mark.parametrize("verb", [verb for verb, call in CALLS.items() if ASKS in call.words and verb != "report"])
+@pytest.mark.parametrize(
+    "verb", [verb for verb, call in CALLS.items() if ASKS in call.words and verb != "report"]
+)
 def test_without_a_daemon(verb: str) -> None:
-    done = vitald(CALLS[verb].words.replace("SOCKET", ABSENT).replace("#NUMBER", "#1").split(), verb)
+    done = vitald(
+        CALLS[verb].words.replace("SOCKET", ABSENT).replace("#NUMBER", "#1").split(), verb
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (30, False), done.stderr
     assert "no socket at" in done.stdout + done.stderr
 
@@ -144,15 +164,21 @@ def test_without_a_verb_or_a_place_to_write(words: list[str], code: int) -> None
     with Path("/dev/full").open("w") as full, closed_pipe() as pipe:
         for stdout, expected in ((full, IO_ERROR), (pipe, 0)):
             done = vitald(words, stdout=stdout)
-            assert (done.returncode, "Traceback" in done.stderr) == (code or expected, False), done.stderr
+            assert (done.returncode, "Traceback" in done.stderr) == (code or expected, False), (
+                done.stderr
+            )
         # A remark that nobody gets changes no error into another.
         assert vitald(words, stderr=full).returncode == code
     assert vitald(words, stderr=None, preexec_fn=closed(2)).returncode == code
-    assert vitald(words, stdin=None, stdout=None, stderr=None, preexec_fn=closed(0, 1, 2)).returncode == (code or IO_ERROR)
+    assert vitald(
+        words, stdin=None, stdout=None, stderr=None, preexec_fn=closed(0, 1, 2)
+    ).returncode == (code or IO_ERROR)
 
 
 def test_remarks_that_are_lost(ill: Node) -> None:
-    """They were all that there was to say: told by the exit code. Slurm drains a node whose epilog fails, so that stays 0."""
+    """They were all that there was to say: told by the exit code. Slurm drains a node whose epilog
+    fails, so that stays 0.
+    """
     with Path("/dev/full").open("w") as full:
         nothing = vitald(["events", "--kind", "sxid", "--socket", str(ill.socket)], stderr=full)
         assert (nothing.returncode, nothing.stdout) == (IO_ERROR, "")
@@ -162,14 +188,20 @@ def test_remarks_that_are_lost(ill: Node) -> None:
 def test_standard_input_that_is_closed() -> None:
     """No log was read, so there is no verdict: an empty one would have none to complain of."""
     done = vitald(["scan", "-"], stdin=None, preexec_fn=closed(0))
-    assert (done.returncode, done.stdout, done.stderr) == (NO_INPUT, "", "vitald: -: Bad file descriptor\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        NO_INPUT,
+        "",
+        "vitald: -: Bad file descriptor\n",
+    )
 
 
 def test_an_output_that_does_not_block() -> None:
     """As a terminal that another program left so: all of it arrives."""
     read, write = os.pipe()
     os.set_blocking(write, False)
-    with subprocess.Popen(["sh", "-c", "sleep 1; wc -c"], stdin=read, stdout=subprocess.PIPE, text=True) as reader:
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 1; wc -c"], stdin=read, stdout=subprocess.PIPE, text=True
+    ) as reader:
         os.close(read)
         done = vitald(["explain", "xid", "--json"], stdout=write)
         os.close(write)
@@ -195,16 +227,27 @@ def test_what_there_is_not(ill: Node) -> None:
     assert (as_json.returncode, as_json.stdout, as_json.stderr) == (0, "", "")
     misspelt = vitald(["events", "--kind", "xidd", *asks])
     assert (misspelt.returncode, misspelt.stdout) == (0, "")
-    assert misspelt.stderr == "no events\nvitald: the catalogue has no kind 'xidd', did you mean xid?\n"
+    assert (
+        misspelt.stderr
+        == "no events\nvitald: the catalogue has no kind 'xidd', did you mean xid?\n"
+    )
     refused = vitald(["release", "--reason", "x", *asks])
-    assert (refused.returncode, "this node has no GPU on PCI: nothing is released" in refused.stderr) == (UNAVAILABLE, True)
+    assert (
+        refused.returncode,
+        "this node has no GPU on PCI: nothing is released" in refused.stderr,
+    ) == (UNAVAILABLE, True)
     assert "released" not in [source["state"] for source in ill.status()["sources"]]
 
 
 def test_a_daemon_with_nothing_open(tmp_path: Path) -> None:
     """Its descriptors are no one's: what it opens first does not become its standard output."""
     node = Node(tmp_path)
-    node.command = ["sh", "-c", 'exec env -i PATH=/usr/bin:/bin "$0" "$@" <&- >&- 2>&-', *node.command]
+    node.command = [
+        "sh",
+        "-c",
+        'exec env -i PATH=/usr/bin:/bin "$0" "$@" <&- >&- 2>&-',
+        *node.command,
+    ]
     with node:
         assert node.process is not None
         held = [str(Path(f"/proc/{node.process.pid}/fd/{fd}").readlink()) for fd in (0, 1, 2)]

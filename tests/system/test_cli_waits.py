@@ -1,4 +1,6 @@
-"""The command line when the daemon is not there, hangs, or is something else: it never hangs, and never says healthy."""
+"""The command line when the daemon is not there, hangs, or is something else: it never hangs, and
+never says healthy.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def pretender(path: Path, serve: Callable[[socket.socket], object]) -> Iterator[
 
 def dribble(client: socket.socket) -> None:
     """An answer without an end, a byte at a time: each arrives well before the timeout."""
-    client.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n")
+    client.sendall(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+    )
     while True:
         client.sendall(b" ")
         time.sleep(0.05)
@@ -64,7 +68,10 @@ def dribble(client: socket.socket) -> None:
 def saying(body: bytes, status: bytes = b"200 OK") -> Callable[[socket.socket], None]:
     def serve(client: socket.socket) -> None:
         client.recv(65536)
-        client.sendall(b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body))
+        client.sendall(
+            b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
+            % (status, len(body), body)
+        )
         client.close()
 
     return serve
@@ -80,14 +87,28 @@ def ask(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "serve",
-    [lambda client: None, dribble, lambda client: client.close(), lambda client: client.sendall(b"\x00" * 100_000)],
+    [
+        lambda client: None,
+        dribble,
+        lambda client: client.close(),
+        lambda client: client.sendall(b"\x00" * 100_000),
+    ],
     ids=["never answers", "never ends", "hangs up", "no HTTP"],
 )
 def test_no_answer_is_unknown(tmp_path: Path, serve: Callable[[socket.socket], object]) -> None:
     with pretender(tmp_path / "sock", serve) as path:
-        for arguments in (("status",), ("why",), ("why", "1"), ("clear", "1", "--reason", "x"), ("remedy", "1", "--reason", "x")):
+        for arguments in (
+            ("status",),
+            ("why",),
+            ("why", "1"),
+            ("clear", "1", "--reason", "x"),
+            ("remedy", "1", "--reason", "x"),
+        ):
             done = ask(path, *arguments)
-            assert (done.returncode, "Traceback" in done.stderr) == (30, False), (arguments, done.stderr)
+            assert (done.returncode, "Traceback" in done.stderr) == (30, False), (
+                arguments,
+                done.stderr,
+            )
         check = ask(path, "check", "--json")
         assert (check.returncode, json.loads(check.stdout)["status"]) == (30, "unknown")
 
@@ -106,16 +127,35 @@ def test_no_answer_is_unknown(tmp_path: Path, serve: Callable[[socket.socket], o
         saying(b'{"error": "too many clients"}', b"503 Service Unavailable"),
         saying(b"\xff\xfe"),
     ],
-    ids=["text", "empty object", "list", "null", "unknown status", "no reasons", "500", "502", "503", "no UTF-8"],
+    ids=[
+        "text",
+        "empty object",
+        "list",
+        "null",
+        "unknown status",
+        "no reasons",
+        "500",
+        "502",
+        "503",
+        "no UTF-8",
+    ],
 )
-def test_a_strange_answer_is_unknown(tmp_path: Path, serve: Callable[[socket.socket], object]) -> None:
+def test_a_strange_answer_is_unknown(
+    tmp_path: Path, serve: Callable[[socket.socket], object]
+) -> None:
     """Neither a traceback nor exit code 1, and above all not healthy."""
     with pretender(tmp_path / "sock", serve) as path:
         for arguments in (("check",), ("check", "--for", "prolog"), ("status",)):
             done = ask(path, *arguments)
-            assert (done.returncode, "Traceback" in done.stderr) == (30, False), (arguments, done.stderr)
+            assert (done.returncode, "Traceback" in done.stderr) == (30, False), (
+                arguments,
+                done.stderr,
+            )
         done = ask(path, "why")  # it gives no verdict, so an error may be told as one
-        assert (done.returncode in (30, 69), "Traceback" in done.stderr) == (True, False), done.stderr
+        assert (done.returncode in (30, 69), "Traceback" in done.stderr) == (
+            True,
+            False,
+        ), done.stderr
 
 
 @pytest.mark.smoke
@@ -125,7 +165,11 @@ def test_no_daemon(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(left))
     plain.touch()
-    for path, said in ((tmp_path / "absent", "no socket at"), (left, "nobody listens on"), (plain, "nobody listens on")):
+    for path, said in (
+        (tmp_path / "absent", "no socket at"),
+        (left, "nobody listens on"),
+        (plain, "nobody listens on"),
+    ):
         done = ask(path, "check")
         assert (done.returncode, said in done.stdout) == (30, True), done.stdout
 
@@ -141,8 +185,20 @@ def test_a_frozen_daemon(shared_node: Node) -> None:
 
 @contextmanager
 def following(node: Node, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [PYTHON, "-m", "vitald", "events", "--follow", "--json", *arguments, "--socket", str(node.socket)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        PYTHON,
+        "-m",
+        "vitald",
+        "events",
+        "--follow",
+        "--json",
+        *arguments,
+        "--socket",
+        str(node.socket),
+    ]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         yield process
     finally:
@@ -155,7 +211,9 @@ def pid_in(line: str) -> int:
 
 
 def test_events_follow(node: Node) -> None:
-    """First what was, then what comes, as it comes; narrowed all the while; it ends when the daemon does."""
+    """First what was, then what comes, as it comes; narrowed all the while; it ends when the daemon
+    does.
+    """
     node.write(xid(1), xid(2, code=13, message="Graphics Exception"))
     wait_for_pid(node, 2)
     with following(node, "--code", "xid/79") as process:
@@ -176,7 +234,9 @@ def test_events_follow_leaves_no_gap(shared_node: Node) -> None:
     with following(node, "--since", "0") as process:
         assert process.stdout is not None
         pipe = process.stdout.fileno()
-        node.until(lambda: waiting_in(pipe), 10.0, "the past")  # 240 KB of it, for a pipe that holds 64
+        node.until(
+            lambda: waiting_in(pipe), 10.0, "the past"
+        )  # 240 KB of it, for a pipe that holds 64
         node.write(xid(1000))
         wait_for_pid(node, 1000)
         shown = [pid_in(process.stdout.readline())]
@@ -199,6 +259,11 @@ def test_a_reader_that_goes_away(shared_node: Node) -> None:
     node = shared_node
     node.write(*(xid(number) for number in range(400)), xid(401))
     wait_for_pid(node, 401)
-    command = f"{PYTHON} -m vitald events --since 0 --json --socket {node.socket} | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=20)
+    command = (
+        f"{PYTHON} -m vitald events --since 0 --json --socket {node.socket} | head -1; exit"
+        " ${PIPESTATUS[0]}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=20
+    )
     assert (done.returncode, done.stderr, pid_in(done.stdout)) == (0, "", 0)

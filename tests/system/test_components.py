@@ -19,11 +19,17 @@ from vitald.simulator.node import SimulatedNode
 @pytest.fixture(scope="module")
 def gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SimulatedNode, Node]]:
     """Eight H100, for tests that change nothing."""
-    require(shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)")
+    require(
+        shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)"
+    )
     folder = tmp_path_factory.mktemp("h100")
     simulated = SimulatedNode(folder / "gpus", "h100")
     with Node(folder / "node", gpus=simulated) as node:
-        node.until(lambda: "identity" in gpu(node, simulated.addresses[7]), 15.0, "the last GPU's slow readings")
+        node.until(
+            lambda: "identity" in gpu(node, simulated.addresses[7]),
+            15.0,
+            "the last GPU's slow readings",
+        )
         yield simulated, node
 
 
@@ -34,14 +40,26 @@ def answer(node: Node) -> Json:
 
 
 def gpu(node: Node, address: str) -> Json:
-    return next((one for one in cast("list[Json]", answer(node)["components"]) if one["id"] == address and one["identity"]), {})
+    return next(
+        (
+            one
+            for one in cast("list[Json]", answer(node)["components"])
+            if one["id"] == address and one["identity"]
+        ),
+        {},
+    )
 
 
 @pytest.mark.smoke
 def test_a_gpu(gpus: tuple[SimulatedNode, Node]) -> None:
     simulated, node = gpus
     one = gpu(node, simulated.addresses[3])
-    assert (one["kind"], one["identity"], one["status"], one["unseen"]) == ("gpu", simulated.uuids[3], "healthy", [])
+    assert (one["kind"], one["identity"], one["status"], one["unseen"]) == (
+        "gpu",
+        simulated.uuids[3],
+        "healthy",
+        [],
+    )
     assert "nvml" in cast("list[str]", one["sources"])
     sight = next(sight for sight in cast("list[Json]", one["sights"]) if sight["name"] == "nvml")
     assert cast("Json", sight["readings"])["temperature_celsius"] == 35
@@ -52,13 +70,30 @@ def test_a_gpu(gpus: tuple[SimulatedNode, Node]) -> None:
 def test_coverage(gpus: tuple[SimulatedNode, Node]) -> None:
     """What the simulated H100 does not have is told once for all eight."""
     _, node = gpus
-    told = next(one for one in cast("list[Json]", answer(node)["coverage"]) if (one["source"], one["kind"]) == ("nvml", "gpu"))
-    gap = next(gap for gap in cast("list[Json]", told["gaps"]) if "retired_pages" in cast("list[str]", gap["readings"]))
-    assert (told["components"], gap["reason"], len(cast("list[str]", gap["components"]))) == (8, "not supported", 8)
+    told = next(
+        one
+        for one in cast("list[Json]", answer(node)["coverage"])
+        if (one["source"], one["kind"]) == ("nvml", "gpu")
+    )
+    gap = next(
+        gap
+        for gap in cast("list[Json]", told["gaps"])
+        if "retired_pages" in cast("list[str]", gap["readings"])
+    )
+    assert (told["components"], gap["reason"], len(cast("list[str]", gap["components"]))) == (
+        8,
+        "not supported",
+        8,
+    )
     ratio = node.metric('vitald_coverage_ratio{kind="gpu",source="nvml"}')
     assert ratio == pytest.approx(cast("int", told["observable"]) / cast("int", told["asked"]))
-    assert node.metric('vitald_not_observable{kind="gpu",reading="retired_pages",source="nvml"}') == 8
-    assert [node.metric(f'vitald_components{{kind="gpu",status="{status}"}}') for status in ("healthy", "unknown")] == [8, 0]
+    assert (
+        node.metric('vitald_not_observable{kind="gpu",reading="retired_pages",source="nvml"}') == 8
+    )
+    assert [
+        node.metric(f'vitald_components{{kind="gpu",status="{status}"}}')
+        for status in ("healthy", "unknown")
+    ] == [8, 0]
 
 
 def test_the_command_line(gpus: tuple[SimulatedNode, Node]) -> None:
@@ -71,19 +106,26 @@ def test_the_command_line(gpus: tuple[SimulatedNode, Node]) -> None:
     assert simulated.uuids[2] in row
     assert "nvml " in row
     assert row.endswith("healthy")
-    assert any("c2c_links" in line and line.endswith(": not supported") for line in lines[lines.index("") :])
+    assert any(
+        "c2c_links" in line and line.endswith(": not supported")
+        for line in lines[lines.index("") :]
+    )
     only = json.loads(node.cli("components", "--kind", "gpu", "--json").stdout)
     assert [one["id"] for one in only["components"]] == simulated.addresses
     assert {one["kind"] for one in only["coverage"]} == {"gpu"}
 
 
 def test_a_source_that_lets_go(gpus: tuple[SimulatedNode, Node]) -> None:
-    """While nobody looks nobody knows, and who they are stays known. Comes last: it takes the shared node's GPUs away."""
+    """While nobody looks nobody knows, and who they are stays known. Comes last: it takes the
+    shared node's GPUs away.
+    """
     simulated, node = gpus
     node.request("POST", "/v1/release", {"reason": "test", "seconds": 60}, timeout=12.0)
     one = gpu(node, simulated.addresses[0])
     assert (one["status"], one["identity"]) == ("unknown", simulated.uuids[0])
-    assert [reason for reason in cast("list[str]", one["unseen"]) if reason.startswith("nvml: released")]
+    assert [
+        reason for reason in cast("list[str]", one["unseen"]) if reason.startswith("nvml: released")
+    ]
     assert node.metric('vitald_coverage_ratio{kind="gpu",source="nvml"}') == 0
     assert "not known: nvml: released" in node.cli("components").stdout
     assert "not known how they are: gpu/" in node.cli("status").stdout

@@ -1,6 +1,7 @@
 """
-The container and the Kubernetes manifests: what they say agrees with itself, with the code, and with what their document claims; and the two
-scripts of the image do what they are for. Whether the whole runs takes a container's runtime, and is tried by hand (packaging/container/README.md).
+The container and the Kubernetes manifests: what they say agrees with itself, with the code, and
+with what their document claims; and the two scripts of the image do what they are for. Whether the
+whole runs takes a container's runtime, and is tried by hand (packaging/container/README.md).
 """
 
 from __future__ import annotations
@@ -54,16 +55,24 @@ def vitald() -> Json:
 def mounts(container: Json) -> dict[str, Json]:
     """Where in the container -> the mount, with its volume."""
     volumes = {volume["name"]: volume for volume in pod()["volumes"]}
-    return {mount["mountPath"]: {**mount, **volumes[mount["name"]]} for mount in container["volumeMounts"]}
+    return {
+        mount["mountPath"]: {**mount, **volumes[mount["name"]]}
+        for mount in container["volumeMounts"]
+    }
 
 
 @pytest.mark.smoke
 def test_every_manifest_is_named_and_every_name_is_there() -> None:
     """In kustomization.yaml, be it as a choice in a comment."""
-    named = set(re.findall(r"[\w-]+\.(?:yaml|toml)", (KUBERNETES / "kustomization.yaml").read_text("utf-8")))
+    named = set(
+        re.findall(r"[\w-]+\.(?:yaml|toml)", (KUBERNETES / "kustomization.yaml").read_text("utf-8"))
+    )
     there = {path.name for path in KUBERNETES.iterdir()} - {"kustomization.yaml"}
     assert named == there
-    kinds = {name: manifest(name)["kind"] for name in sorted(path.stem for path in KUBERNETES.glob("*.yaml"))}
+    kinds = {
+        name: manifest(name)["kind"]
+        for name in sorted(path.stem for path in KUBERNETES.glob("*.yaml"))
+    }
     assert kinds == {
         **dict.fromkeys(("daemonset", "device-plugin", "nvidia", "privileged"), "DaemonSet"),
         "kustomization": "Kustomization",
@@ -80,13 +89,28 @@ def test_every_manifest_is_named_and_every_name_is_there() -> None:
 
 def test_the_pod_is_an_ordinary_user_with_one_capability() -> None:
     security = pod()["securityContext"]
-    assert (security["runAsNonRoot"], security["runAsUser"], security["runAsGroup"]) == (True, UID, UID)
+    assert (security["runAsNonRoot"], security["runAsUser"], security["runAsGroup"]) == (
+        True,
+        UID,
+        UID,
+    )
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert vitald()["securityContext"] == {**NO_FURTHER, "capabilities": {"drop": ["ALL"], "add": ["SYSLOG"]}}
+    assert vitald()["securityContext"] == {
+        **NO_FURTHER,
+        "capabilities": {"drop": ["ALL"], "add": ["SYSLOG"]},
+    }
     assert not any(pod()[name] for name in ("hostNetwork", "hostPID", "hostIPC"))
-    assert (pod()["automountServiceAccountToken"], manifest("service-account")["automountServiceAccountToken"]) == (False, False)
+    assert (
+        pod()["automountServiceAccountToken"],
+        manifest("service-account")["automountServiceAccountToken"],
+    ) == (False, False)
     (folders,) = pod()["initContainers"]
-    own = {"runAsNonRoot": False, "runAsUser": 0, "runAsGroup": 0, "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]}}
+    own = {
+        "runAsNonRoot": False,
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
+    }
     assert folders["securityContext"] == {**NO_FURTHER, **own}
     assert folders["command"] == ["/usr/bin/chown", f"{UID}:{UID}", *mounts(folders)]
 
@@ -99,7 +123,9 @@ def test_the_image_has_the_same_user_and_the_capability_of_the_manifest() -> Non
     assert f"setcap cap_{capability.lower()}=ep /usr/bin/vitald-python" in CONTAINERFILE
     assert 'ENTRYPOINT ["/usr/bin/vitald-python", ' in CONTAINERFILE  # and no shell before it
     assert "-perm /6000 -type f -exec chmod ug-s" in CONTAINERFILE
-    for source in re.findall(r"^COPY (?:--chmod=\d+ )?(packaging/\S+) ", CONTAINERFILE, re.MULTILINE):
+    for source in re.findall(
+        r"^COPY (?:--chmod=\d+ )?(packaging/\S+) ", CONTAINERFILE, re.MULTILINE
+    ):
         assert (ROOT / source).is_file(), source
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         (command,) = vitald()[probe]["exec"]["command"]
@@ -111,8 +137,16 @@ def test_privileged_opens_the_device_and_changes_nothing_else() -> None:
     (container,) = patch["containers"]
     assert container["securityContext"] == {"privileged": True, "allowPrivilegeEscalation": True}
     (mount,), (volume,) = container["volumeMounts"], patch["volumes"]
-    assert (mount["mountPath"], mount["readOnly"], volume["hostPath"]["path"]) == ("/dev/kmsg", True, "/dev/kmsg")
-    assert set(patch) == {"containers", "volumes"} and set(container) == {"name", "securityContext", "volumeMounts"}
+    assert (mount["mountPath"], mount["readOnly"], volume["hostPath"]["path"]) == (
+        "/dev/kmsg",
+        True,
+        "/dev/kmsg",
+    )
+    assert set(patch) == {"containers", "volumes"} and set(container) == {
+        "name",
+        "securityContext",
+        "volumeMounts",
+    }
 
 
 def test_the_folders_are_those_of_the_configuration() -> None:
@@ -120,23 +154,38 @@ def test_the_folders_are_those_of_the_configuration() -> None:
     settings = config.load(KUBERNETES / "config.toml")
     here = mounts(vitald())
     assert str(config.DEFAULT_PATH.parent) in here
-    for path, writable in ((settings.paths.state, True), (settings.paths.runtime, True), (settings.paths.sysfs, False)):
+    for path, writable in (
+        (settings.paths.state, True),
+        (settings.paths.runtime, True),
+        (settings.paths.sysfs, False),
+    ):
         assert here[str(path)].get("readOnly", False) is not writable, path
-    assert {path for path, mount in here.items() if not mount.get("readOnly")} == {str(settings.paths.state), str(settings.paths.runtime)}
+    assert {path for path, mount in here.items() if not mount.get("readOnly")} == {
+        str(settings.paths.state),
+        str(settings.paths.runtime),
+    }
     assert here[str(settings.paths.sysfs)]["hostPath"]["path"] == "/sys"
-    for path in (settings.paths.state, settings.paths.runtime):  # on the node, programs look for them where a package would have them
+    for path in (
+        settings.paths.state,
+        settings.paths.runtime,
+    ):  # on the node, programs look for them where a package would have them
         assert here[str(path)]["hostPath"] == {"path": str(path), "type": "DirectoryOrCreate"}
     assert [Path(path) for path in settings.host.mounts] == [Path("/var/log")]
     assert settings.metrics.listen is not None
     (port,) = vitald()["ports"]
-    assert (port["containerPort"], settings.metrics.listen.host) == (settings.metrics.listen.port, "0.0.0.0")
+    assert (port["containerPort"], settings.metrics.listen.host) == (
+        settings.metrics.listen.port,
+        "0.0.0.0",
+    )
     assert manifest("pod-monitor")["spec"]["podMetricsEndpoints"][0]["port"] == port["name"]
 
 
 def test_it_runs_where_a_node_is_ill_and_asks_for_what_was_measured() -> None:
     assert pod()["tolerations"] == [{"operator": "Exists"}]
     assert pod()["priorityClassName"] == "system-node-critical"
-    assert manifest("daemonset")["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0  # two daemons cannot share a ledger
+    assert (
+        manifest("daemonset")["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
+    )  # two daemons cannot share a ledger
     unit = (ROOT / "systemd/vitald.service").read_text("utf-8")
     limits = vitald()["resources"]["limits"]
     assert "MemoryMax=256M\n" in unit
@@ -159,7 +208,11 @@ def test_the_probe_asks_whether_vitald_works_and_not_how_the_node_is(node: Node)
     assert probe(node.socket).returncode == 0
     node.stop()
     done = probe(node.socket)
-    assert (done.returncode, str(node.socket) in done.stderr, "Traceback" in done.stderr) == (1, True, False)
+    assert (done.returncode, str(node.socket) in done.stderr, "Traceback" in done.stderr) == (
+        1,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", b"", b"200", None])
@@ -188,19 +241,29 @@ def test_the_probe_takes_nothing_else_for_health(tmp_path: Path, answer: bytes |
 
 
 def start(tmp_path: Path, kmsg: Path, *arguments: str) -> str:
-    """What the program sees that the image's entry point becomes: its arguments, and the file that it was handed."""
+    """What the program sees that the image's entry point becomes: its arguments, and the file that
+    it was handed.
+    """
     becomes = tmp_path / "vitald"
     becomes.write_text('#!/bin/sh\necho "$*: $(cat)"\n')
     becomes.chmod(0o755)
     script = (CONTAINER / "start").read_text("utf-8")
     assert '"/dev/kmsg"' in script and '"/usr/bin/vitald"' in script
     script = script.replace('"/dev/kmsg"', f'"{kmsg}"').replace('"/usr/bin/vitald"', f'"{becomes}"')
-    done = subprocess.run([PYTHON, "-IS", "-c", script, *arguments], capture_output=True, input="mine", text=True, timeout=20)
+    done = subprocess.run(
+        [PYTHON, "-IS", "-c", script, *arguments],
+        capture_output=True,
+        input="mine",
+        text=True,
+        timeout=20,
+    )
     return done.stdout + done.stderr
 
 
 def test_the_entry_point_hands_over_the_kernel_log(tmp_path: Path) -> None:
-    """To the daemon, as its standard input; other verbs keep their own, and a log that cannot be opened is said."""
+    """To the daemon, as its standard input; other verbs keep their own, and a log that cannot be
+    opened is said.
+    """
     kmsg = tmp_path / "kmsg"
     kmsg.write_text("a record")
     assert start(tmp_path, kmsg, "run", "--config", "x") == "run --config x: a record\n"

@@ -1,4 +1,6 @@
-"""A real daemon over a damaged ledger that is the only evidence, and over one whose lines can be read again."""
+"""A real daemon over a damaged ledger that is the only evidence, and over one whose lines can be
+read again.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ def zero_table(node: Node, *tables: str) -> None:
     path = node.state / "ledger.db"
     with closing(sqlite3.connect(path)) as ledger:
         ledger.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        roots = [ledger.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()[0] for table in tables]
+        roots = [
+            ledger.execute(
+                "SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)
+            ).fetchone()[0]
+            for table in tables
+        ]
     with path.open("r+b") as file:
         for root in roots:
             file.seek((root - 1) * 4096)
@@ -42,7 +49,9 @@ def stopped(node: Node) -> Node:
 
 @pytest.mark.smoke
 def test_one_damaged_page_makes_no_node_fit(stopped: Node) -> None:
-    """Nothing can be read again: the node is unknown until a person settles it, also after a further start."""
+    """Nothing can be read again: the node is unknown until a person settles it, also after a
+    further start.
+    """
     node = stopped
     node.log.write_text("")
     zero_table(node, "findings")
@@ -53,7 +62,9 @@ def test_one_damaged_page_makes_no_node_fit(stopped: Node) -> None:
     node.restart()
     assert checks(node) == (UNKNOWN, UNKNOWN)
     (finding,) = node.findings()
-    node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "nothing was open: ticket 7"})
+    node.request(
+        "POST", f"/v1/findings/{finding['id']}/clear", {"reason": "nothing was open: ticket 7"}
+    )
     node.wait(lambda status: status["status"] == "healthy")
     assert checks(node) == (FITS, FITS)
 
@@ -62,7 +73,9 @@ def test_what_is_lost_is_read_again(stopped: Node) -> None:
     node = stopped
     zero_table(node, "findings")
     node.start()
-    node.until(lambda: len(node.findings("&code=xid/79")) == GPUS, 20.0, "the lines to be read again")
+    node.until(
+        lambda: len(node.findings("&code=xid/79")) == GPUS, 20.0, "the lines to be read again"
+    )
     assert node.cli("check").returncode == UNFIT
     assert LOST in open_codes(node)
 
@@ -87,6 +100,10 @@ def test_an_event_that_is_damaged_is_left_out_and_counted(stopped: Node) -> None
         ledger.execute("UPDATE events SET code = 'xid/78' WHERE id = 2")
         ledger.commit()
     first = node.get("/v1/events?limit=3&kind=xid")
-    assert ([one["id"] for one in first["events"]], first["damaged"], first["next"]) == ([1, 3], 1, 3)
+    assert ([one["id"] for one in first["events"]], first["damaged"], first["next"]) == (
+        [1, 3],
+        1,
+        3,
+    )
     rest = node.get(f"/v1/events?kind=xid&since={first['next']}")
     assert (len(rest["events"]), rest["damaged"]) == (GPUS - 3, 0)

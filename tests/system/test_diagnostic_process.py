@@ -1,4 +1,6 @@
-"""Diagnostic programs that misbehave: deadlines hold, nothing is left running, and the reason is said."""
+"""Diagnostic programs that misbehave: deadlines hold, nothing is left running, and the reason is
+said.
+"""
 
 from __future__ import annotations
 
@@ -81,14 +83,28 @@ def _marked() -> list[str]:
     return found
 
 
-def command(dcgmi: Dcgmi, *, deadline_s: float = SOON_S, grace_s: float = 0.2, level: int = 1, **environment: str) -> Command:
+def command(
+    dcgmi: Dcgmi,
+    *,
+    deadline_s: float = SOON_S,
+    grace_s: float = 0.2,
+    level: int = 1,
+    **environment: str,
+) -> Command:
     argv = (str(dcgmi.path), "diag", "-r", str(level), "--json")
-    return Command(argv=argv, deadline_s=deadline_s, grace_s=grace_s, environment=dict([TOKEN.split("=")]) | environment)
+    return Command(
+        argv=argv,
+        deadline_s=deadline_s,
+        grace_s=grace_s,
+        environment=dict([TOKEN.split("=")]) | environment,
+    )
 
 
 def shell(script: str, *, deadline_s: float = SOON_S, grace_s: float = 0.2) -> Command:
     argv = ("/bin/sh", "-c", script)
-    return Command(argv=argv, deadline_s=deadline_s, grace_s=grace_s, environment=dict([TOKEN.split("=")]))
+    return Command(
+        argv=argv, deadline_s=deadline_s, grace_s=grace_s, environment=dict([TOKEN.split("=")])
+    )
 
 
 def run(wanted: Command, programs: Callable[[], Programs] = Programs) -> Output:
@@ -120,23 +136,62 @@ class Timed:
 @pytest.mark.smoke
 def test_a_run_that_is_well(dcgmi: Dcgmi) -> None:
     output = run(command(dcgmi, level=2))
-    assert (output.ended, output.exit_code, output.why, output.left, output.dropped) == (Ended.EXITED, 0, "", (), 0)
+    assert (output.ended, output.exit_code, output.why, output.left, output.dropped) == (
+        Ended.EXITED,
+        0,
+        "",
+        (),
+        0,
+    )
     assert output.stdout == document(level=2)
     assert 0 < output.seconds < SOON_S
 
 
 def test_exit_code_and_both_streams_are_kept(dcgmi: Dcgmi) -> None:
     dcgmi.diag(
-        Answer(stdout="out\udcff".encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape"), stderr="err", exit_code=226)
+        Answer(
+            stdout="out\udcff".encode("utf-8", "surrogateescape").decode(
+                "utf-8", "surrogateescape"
+            ),
+            stderr="err",
+            exit_code=226,
+        )
     )
     output = run(command(dcgmi))
-    assert (output.ended, output.exit_code, output.stdout, output.stderr) == (Ended.EXITED, 226, "out\N{REPLACEMENT CHARACTER}", "err")
+    assert (output.ended, output.exit_code, output.stdout, output.stderr) == (
+        Ended.EXITED,
+        226,
+        "out\N{REPLACEMENT CHARACTER}",
+        "err",
+    )
 
 
-def test_it_is_alone_and_knows_neither_jobs_nor_the_daemon(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "LD_PRELOAD", "LANG"), "")
-    hidden |= {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "a", "NOTIFY_SOCKET": "/run/n", "WATCHDOG_USEC": "1", "LISTEN_FDS": "1"}
-    hidden |= {"RUNTIME_DIRECTORY": "/run/vitald", "STATE_DIRECTORY": "/var/lib/vitald", "JOURNAL_STREAM": "8:1", "LC_TIME": "de_DE"}
+def test_it_is_alone_and_knows_neither_jobs_nor_the_daemon(
+    dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = dict.fromkeys(
+        (
+            "CUDA_VISIBLE_DEVICES",
+            "NVIDIA_VISIBLE_DEVICES",
+            "NVIDIA_DRIVER_CAPABILITIES",
+            "LD_PRELOAD",
+            "LANG",
+        ),
+        "",
+    )
+    hidden |= {
+        "SLURM_JOB_ID": "1",
+        "SLURMD_NODENAME": "a",
+        "NOTIFY_SOCKET": "/run/n",
+        "WATCHDOG_USEC": "1",
+        "LISTEN_FDS": "1",
+    }
+    hidden |= {
+        "RUNTIME_DIRECTORY": "/run/vitald",
+        "STATE_DIRECTORY": "/var/lib/vitald",
+        "JOURNAL_STREAM": "8:1",
+        "LC_TIME": "de_DE",
+    }
     hidden |= {"INVOCATION_ID": "1", "PYTHONPATH": "/work", "VITALD_SOCKET": "/run/x"}
     for name, value in hidden.items():
         monkeypatch.setenv(name, value)
@@ -155,9 +210,15 @@ def test_it_is_alone_and_knows_neither_jobs_nor_the_daemon(dcgmi: Dcgmi, monkeyp
         os.close(inherited)
     first, second = dcgmi.runs()
     assert hidden.keys() & first.environment.keys() == set()
-    assert first.environment["PATH"] == "/opt/tools/bin:/usr/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin:/bin"
+    assert (
+        first.environment["PATH"]
+        == "/opt/tools/bin:/usr/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin:/bin"
+    )
     assert (first.environment["LC_ALL"], first.environment["NCCL_SOCKET_IFNAME"]) == ("C", "eth0")
-    assert (first.environment["CUDA_DEVICE_ORDER"], "CUDA_DEVICE_ORDER" in second.environment) == ("PCI_BUS_ID", False)
+    assert (first.environment["CUDA_DEVICE_ORDER"], "CUDA_DEVICE_ORDER" in second.environment) == (
+        "PCI_BUS_ID",
+        False,
+    )
     assert first.environment["VITALD_RUN"] != second.environment["VITALD_RUN"]
     assert first.pid == first.group == first.session
     assert (first.stdin, first.cwd) == ("/dev/null", "/")
@@ -182,7 +243,11 @@ def test_slow_output_is_taken_whole(dcgmi: Dcgmi) -> None:
 def test_a_hang_ends_at_the_deadline(dcgmi: Dcgmi) -> None:
     dcgmi.diag(Answer(stdout="begun", hang=True))
     output = run(command(dcgmi, deadline_s=0.5))
-    assert (output.ended, output.exit_code, output.stdout) == (Ended.DEADLINE, -signal.SIGTERM, "begun")
+    assert (output.ended, output.exit_code, output.stdout) == (
+        Ended.DEADLINE,
+        -signal.SIGTERM,
+        "begun",
+    )
     assert output.why == "no end within 0.5 s"
     assert 0.5 <= output.seconds < patient(1.5)
     assert dcgmi.alive() == ()
@@ -251,13 +316,19 @@ def test_50_mib_of_output_cost_neither_memory_nor_the_loop(dcgmi: Dcgmi) -> None
 
 def _status(name: str) -> int:
     """In KiB."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(f"{name}:")
+    )
     return int(line.split()[1])
 
 
 def test_each_stream_has_its_own_limit() -> None:
     async def execute() -> Output:
-        return await Programs(most_bytes=4000).execute(shell("head -c 100000 /dev/zero >&2; printf good"))
+        return await Programs(most_bytes=4000).execute(
+            shell("head -c 100000 /dev/zero >&2; printf good")
+        )
 
     output = asyncio.run(execute())
     assert output.stdout == "good"
@@ -265,7 +336,9 @@ def test_each_stream_has_its_own_limit() -> None:
     assert len(output.stderr.replace("\0", "")) < 40
 
 
-def test_what_was_printed_last_is_not_lost_where_the_loop_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_printed_last_is_not_lost_where_the_loop_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(process, "_SETTLE_S", 0.0)
     monkeypatch.setattr(process, "_READ_BYTES", 16)
     monkeypatch.setattr(process, "_PIPE_READS", 4096)
@@ -288,7 +361,12 @@ def test_what_is_left_behind_is_ended_and_said(dcgmi: Dcgmi, kind: str) -> None:
     dcgmi.diag(Answer(stdout="done", leaves=kind))
     began = Timed()
     output = run(command(dcgmi))
-    assert (output.ended, output.exit_code, output.stdout, output.left) == (Ended.EXITED, 0, "done", ())
+    assert (output.ended, output.exit_code, output.stdout, output.left) == (
+        Ended.EXITED,
+        0,
+        "done",
+        (),
+    )
     assert output.why.startswith("it left behind nvvs (pid ")
     assert output.why.endswith("), now ended")
     assert began.seconds < patient(3.0)
@@ -306,14 +384,26 @@ def test_the_deadline_ends_children_too(dcgmi: Dcgmi, kind: str) -> None:
 
 
 def test_who_escapes_with_another_environment_is_known_by_its_parent() -> None:
-    output = run(shell("setsid env -i sh -c 'echo $$; trap \"\" TERM; sleep 300; true' & sleep 300", deadline_s=0.5))
+    output = run(
+        shell(
+            "setsid env -i sh -c 'echo $$; trap \"\" TERM; sleep 300; true' & sleep 300",
+            deadline_s=0.5,
+        )
+    )
     pid = int(output.stdout)
     assert output.ended is Ended.DEADLINE
-    assert not [one for one in descendants.processes(Path("/proc")) if one.pid == pid and not one.dead]
+    assert not [
+        one for one in descendants.processes(Path("/proc")) if one.pid == pid and not one.dead
+    ]
 
 
 def test_a_crowd_of_children_in_sessions_of_their_own() -> None:
-    output = run(shell("for i in 1 2 3 4 5 6 7 8; do setsid sh -c 'sleep 300 & sleep 300 & wait' & done; sleep 0.5"))
+    output = run(
+        shell(
+            "for i in 1 2 3 4 5 6 7 8; do setsid sh -c 'sleep 300 & sleep 300 & wait' & done;"
+            " sleep 0.5"
+        )
+    )
     assert output.ended is Ended.EXITED
     assert re.search(r" and [12]\d more, now ended$", output.why)
     assert output.left == ()
@@ -321,7 +411,12 @@ def test_a_crowd_of_children_in_sessions_of_their_own() -> None:
 
 
 def test_children_that_go_on_having_children() -> None:
-    output = run(shell("setsid sh -c 'trap \"\" TERM; while :; do (setsid sleep 300 &); sleep 0.02; done' & sleep 0.2"))
+    output = run(
+        shell(
+            "setsid sh -c 'trap \"\" TERM; while :; do (setsid sleep 300 &); sleep 0.02; done' &"
+            " sleep 0.2"
+        )
+    )
     assert (output.ended, output.left) == (Ended.EXITED, ())
     assert _marked() == []
 
@@ -407,9 +502,24 @@ def _folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (_unexecutable, "cannot be run: no right to, or it is not marked executable: Permission denied (EACCES)"),
-        (_without_interpreter, "cannot be run: its interpreter is missing: No such file or directory (ENOENT)"),
-        (_rubbish, "neither a program for this machine nor a script with an interpreter line: Exec format error (ENOEXEC)"),
+        (
+            _unexecutable,
+            (
+                "cannot be run: no right to, or it is not marked executable: Permission denied"
+                " (EACCES)"
+            ),
+        ),
+        (
+            _without_interpreter,
+            "cannot be run: its interpreter is missing: No such file or directory (ENOENT)",
+        ),
+        (
+            _rubbish,
+            (
+                "neither a program for this machine nor a script with an interpreter line: Exec"
+                " format error (ENOEXEC)"
+            ),
+        ),
         (Path.unlink, "is not there: No such file or directory (ENOENT)"),
         (_folder, "Permission denied (EACCES)"),
     ],
@@ -428,9 +538,15 @@ def test_what_cannot_be_started(dcgmi: Dcgmi, spoil: Callable[[Path], None], sai
     [
         ((), "there is no program to run: its name is empty"),
         (("",), "there is no program to run: its name is empty"),
-        (("no-such-program",), "there is no no-such-program on PATH: No such file or directory (ENOENT)"),
+        (
+            ("no-such-program",),
+            "there is no no-such-program on PATH: No such file or directory (ENOENT)",
+        ),
         (("/bin/true", "a\0b"), "'/bin/true' cannot be run: embedded null byte"),
-        (("/bin/true", "a" * 10_000_000), "/usr/bin/true cannot be run: the system refuses: Argument list too long (E2BIG)"),
+        (
+            ("/bin/true", "a" * 10_000_000),
+            "/usr/bin/true cannot be run: the system refuses: Argument list too long (E2BIG)",
+        ),
     ],
 )
 def test_a_command_that_is_none(argv: tuple[str, ...], said: str) -> None:
@@ -443,9 +559,14 @@ def test_a_command_that_is_none(argv: tuple[str, ...], said: str) -> None:
 
 def test_a_program_is_found_on_path(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", dcgmi.search_path)
-    assert run(Command(argv=("dcgmi", "--version"), deadline_s=SOON_S)).stdout == "\ndcgmi  version: 4.5.2\n\n"
+    assert (
+        run(Command(argv=("dcgmi", "--version"), deadline_s=SOON_S)).stdout
+        == "\ndcgmi  version: 4.5.2\n\n"
+    )
     dcgmi.path.unlink()
-    assert run(Command(argv=("dcgmi", "--version"), deadline_s=SOON_S)).why.startswith("there is no dcgmi on PATH")
+    assert run(Command(argv=("dcgmi", "--version"), deadline_s=SOON_S)).why.startswith(
+        "there is no dcgmi on PATH"
+    )
 
 
 def test_a_program_that_vanishes_while_it_runs(dcgmi: Dcgmi) -> None:
@@ -465,10 +586,14 @@ def test_a_program_that_vanishes_while_it_runs(dcgmi: Dcgmi) -> None:
 
 
 @asynccontextmanager
-async def going(dcgmi: Dcgmi, grace_s: float = SOON_S) -> AsyncIterator[tuple[Programs, Awaitable[Output]]]:
+async def going(
+    dcgmi: Dcgmi, grace_s: float = SOON_S
+) -> AsyncIterator[tuple[Programs, Awaitable[Output]]]:
     """A run that has begun."""
     programs = Programs()
-    running = asyncio.create_task(programs.execute(command(dcgmi, grace_s=grace_s, deadline_s=60.0)))
+    running = asyncio.create_task(
+        programs.execute(command(dcgmi, grace_s=grace_s, deadline_s=60.0))
+    )
     await until(dcgmi.runs)
     yield programs, running
 
@@ -482,7 +607,12 @@ def test_cancelled_while_it_runs(dcgmi: Dcgmi) -> None:
             return await running
 
     output = asyncio.run(execute())
-    assert (output.ended, output.exit_code, output.why, output.stdout) == (Ended.CANCELLED, 203, "root: not now", refusal(203))
+    assert (output.ended, output.exit_code, output.why, output.stdout) == (
+        Ended.CANCELLED,
+        203,
+        "root: not now",
+        refusal(203),
+    )
     assert dcgmi.alive() == ()
 
 
@@ -515,7 +645,11 @@ def test_cancelled_while_it_prints() -> None:
         return await running
 
     output = asyncio.run(execute())
-    assert (output.ended, output.exit_code, output.why) == (Ended.CANCELLED, -signal.SIGTERM, "enough")
+    assert (output.ended, output.exit_code, output.why) == (
+        Ended.CANCELLED,
+        -signal.SIGTERM,
+        "enough",
+    )
 
 
 def test_a_job_gets_the_devices_within_two_seconds(dcgmi: Dcgmi) -> None:
@@ -524,7 +658,9 @@ def test_a_job_gets_the_devices_within_two_seconds(dcgmi: Dcgmi) -> None:
 
     async def execute() -> Output:
         programs = Programs()
-        running = asyncio.create_task(programs.execute(command(dcgmi, deadline_s=0.4, grace_s=60.0)))
+        running = asyncio.create_task(
+            programs.execute(command(dcgmi, deadline_s=0.4, grace_s=60.0))
+        )
         await until(lambda: dcgmi.runs() and dcgmi.runs()[0].signals)
         began = Timed()
         programs.cancel("job 7 begins", 1.0)
@@ -533,7 +669,10 @@ def test_a_job_gets_the_devices_within_two_seconds(dcgmi: Dcgmi) -> None:
         return output
 
     output = asyncio.run(execute())
-    assert (output.ended, output.exit_code) == (Ended.DEADLINE, -signal.SIGKILL)  # what came first is the reason
+    assert (output.ended, output.exit_code) == (
+        Ended.DEADLINE,
+        -signal.SIGKILL,
+    )  # what came first is the reason
     assert dcgmi.alive() == ()
 
 
@@ -667,7 +806,9 @@ def test_closing_waits_until_it_has_ended(dcgmi: Dcgmi) -> None:
 # --- a machine that is itself ill
 
 
-def test_what_cannot_be_ended_is_named_and_left(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_ended_is_named_and_left(
+    dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As one that hangs in the kernel, or is another user's."""
     dcgmi.diag(Answer(hang=True))
 
@@ -682,20 +823,28 @@ def test_what_cannot_be_ended_is_named_and_left(dcgmi: Dcgmi, monkeypatch: pytes
         output = run(command(dcgmi, deadline_s=0.4))
         assert began.seconds < patient(3.0)
     (pid,) = dcgmi.alive()
-    assert (output.ended, output.exit_code, output.left) == (Ended.DEADLINE, None, (f"dcgmi (pid {pid})",))
+    assert (output.ended, output.exit_code, output.left) == (
+        Ended.DEADLINE,
+        None,
+        (f"dcgmi (pid {pid})",),
+    )
     assert output.why.endswith(f"cannot be ended: dcgmi (pid {pid})")
     dcgmi.end()
     with monkeypatch.context() as patch:
         patch.setattr(process, "_LAST_S", 0.3)
         patch.setattr("vitald.diagnostics.descendants.os.killpg", refuse)
-        output = run(command(dcgmi, deadline_s=0.4), lambda: Programs(procfs=dcgmi.folder))  # where nothing can be looked for
+        output = run(
+            command(dcgmi, deadline_s=0.4), lambda: Programs(procfs=dcgmi.folder)
+        )  # where nothing can be looked for
     (pid,) = dcgmi.alive()
     assert output.left == (f"{dcgmi.path} (pid {pid})",)
     dcgmi.end()
     run(shell("true"))  # takes away what is left of it
 
 
-def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(
+    dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dcgmi.diag(DEAF)
     disk = threading.Event()
 
@@ -721,8 +870,12 @@ def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(dcgmi: Dcgmi, mo
         disk.set()  # what is left behind then, the fixture says
 
 
-def test_an_environment_that_hangs_its_reader(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of a process that hangs in the driver with its memory locked: the others are ended all the same."""
+def test_an_environment_that_hangs_its_reader(
+    dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a process that hangs in the driver with its memory locked: the others are ended
+    all the same.
+    """
     dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="session"))
     kernel = threading.Event()
 
@@ -738,7 +891,9 @@ def test_an_environment_that_hangs_its_reader(dcgmi: Dcgmi, monkeypatch: pytest.
             programs = Programs()
             running = asyncio.create_task(programs.execute(command(dcgmi, deadline_s=60.0)))
             await until(lambda: len(dcgmi.alive()) > 1)
-            bystander = await asyncio.create_subprocess_exec("sleep", "300")  # younger: its environment is looked at
+            bystander = await asyncio.create_subprocess_exec(
+                "sleep", "300"
+            )  # younger: its environment is looked at
             programs.cancel("job 7 begins", 0.5)
             output = await running
             assert bystander.returncode is None
@@ -756,7 +911,9 @@ def test_an_environment_that_hangs_its_reader(dcgmi: Dcgmi, monkeypatch: pytest.
         kernel.set()
 
 
-def test_another_containers_processes_are_left_alone(dcgmi: Dcgmi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_containers_processes_are_left_alone(
+    dcgmi: Dcgmi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its numbers are not ours: only the group is ended, which needs no look."""
     dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="deaf child"))
     fake = tmp_path / "proc"
@@ -764,7 +921,9 @@ def test_another_containers_processes_are_left_alone(dcgmi: Dcgmi, tmp_path: Pat
     (fake / str(bystander.pid)).mkdir(parents=True)
     monkeypatch.setattr("vitald.diagnostics.start.secrets.token_hex", lambda _: "guessed")
     (fake / str(bystander.pid) / "environ").write_text("VITALD_RUN=guessed")
-    (fake / str(bystander.pid) / "stat").write_text(f"{bystander.pid} (nvvs) S 1 {bystander.pid} 1 0 -1 {'0 ' * 14}99999999999 0")
+    (fake / str(bystander.pid) / "stat").write_text(
+        f"{bystander.pid} (nvvs) S 1 {bystander.pid} 1 0 -1 {'0 ' * 14}99999999999 0"
+    )
     try:
         output = run(command(dcgmi, deadline_s=0.5), lambda: Programs(procfs=fake))
         assert (output.ended, output.exit_code) == (Ended.DEADLINE, -signal.SIGKILL)
@@ -792,7 +951,9 @@ def test_a_kernel_without_pidfd(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -
 
 def script(text: str, *argv: str) -> str:
     """Run it in an interpreter of its own; what it printed."""
-    done = subprocess.run([sys.executable, "-c", text, *argv], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", text, *argv], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -810,8 +971,14 @@ asyncio.run(main())
 
 
 def test_where_sigchld_is_ignored_the_exit_code_is_not_invented() -> None:
-    said = script(_SCRIPT.format(first="signal.signal(signal.SIGCHLD, signal.SIG_IGN)"), "echo hello; exit 3")
-    assert said == "exited|None|its exit code is not known: SIGCHLD is ignored here, or somebody else took it|hello\n"
+    said = script(
+        _SCRIPT.format(first="signal.signal(signal.SIGCHLD, signal.SIG_IGN)"), "echo hello; exit 3"
+    )
+    assert (
+        said
+        == "exited|None|its exit code is not known: SIGCHLD is ignored here, or somebody else took"
+        " it|hello\n"
+    )
 
 
 def test_orphans_that_become_ours_leave_no_zombies() -> None:
@@ -819,7 +986,9 @@ def test_orphans_that_become_ours_leave_no_zombies() -> None:
     assert ctypes.CDLL(None).prctl is not None
     first = "ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)"
     last = "print(os.system(f'ps -o state= --ppid {os.getpid()} | grep -c Z'))"
-    said = script(_SCRIPT.format(first=first) + last, "(setsid sh -c 'sleep 300 & sleep 300' &) ; sleep 0.2")
+    said = script(
+        _SCRIPT.format(first=first) + last, "(setsid sh -c 'sleep 300 & sleep 300' &) ; sleep 0.2"
+    )
     lines = said.splitlines()
     assert lines[0].startswith("exited|0|it left behind ")
     assert lines[1] == "0"  # zombies
@@ -835,7 +1004,11 @@ def test_as_an_ordinary_user(tmp_path: Path) -> None:
             for kind in ("session", "daemon"):
                 dcgmi.diag(Answer(hang=True, ignores_term=True, leaves=kind))
                 said = _as_nobody(lambda: run(command(dcgmi, deadline_s=0.5)))
-                assert said == f"{Ended.DEADLINE.value} {-signal.SIGKILL} no end within 0.5 s; SIGTERM did not end it: killed"
+                assert (
+                    said
+                    == f"{Ended.DEADLINE.value} {-signal.SIGKILL} no end within 0.5 s; SIGTERM did"
+                    " not end it: killed"
+                )
                 assert dcgmi.runs()[-1].environment["VITALD_RUN"]
                 assert dcgmi.alive() == ()
     finally:

@@ -1,4 +1,6 @@
-"""Diagnostics end to end: the real daemon, GPUs simulated below the driver's library, and a recorded dcgmi."""
+"""Diagnostics end to end: the real daemon, GPUs simulated below the driver's library, and a
+recorded dcgmi.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ GPUS = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiler() -> None:
-    require(shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)")
+    require(
+        shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)"
+    )
 
 
 @pytest.fixture
@@ -67,15 +71,25 @@ def state(node: Node) -> Json:
 
 
 def asked(node: Node, level: int = 1, **more: object) -> str:
-    status, answer = node.request("POST", "/v1/diagnostics/run", {"level": level, "reason": "test", **more})
+    status, answer = node.request(
+        "POST", "/v1/diagnostics/run", {"level": level, "reason": "test", **more}
+    )
     assert status == 202, answer
     return str(cast("Json", answer["going"])["id"])
 
 
 def ended(node: Node, run: str, seconds: float = 15.0) -> Json:
     """The run, once it has ended."""
-    node.until(lambda: run not in [one["id"] for one in cast("list[Json]", state(node)["going"])], seconds, f"the end of {run}")
-    node.until(lambda: node.request("GET", f"/v1/diagnostics/runs/{run}")[0] == 200, 5.0, f"{run} to be told")
+    node.until(
+        lambda: run not in [one["id"] for one in cast("list[Json]", state(node)["going"])],
+        seconds,
+        f"the end of {run}",
+    )
+    node.until(
+        lambda: node.request("GET", f"/v1/diagnostics/runs/{run}")[0] == 200,
+        5.0,
+        f"{run} to be told",
+    )
     answer = node.get(f"/v1/diagnostics/runs/{run}")
     conforms("DiagnosticRunInFull", answer)
     return answer
@@ -85,14 +99,19 @@ def running(node: Node, run: str) -> None:
     """Once its program has started."""
 
     def holds() -> bool:
-        return any(one["id"] == run and one["stage"] == "running" for one in cast("list[Json]", state(node)["going"]))
+        return any(
+            one["id"] == run and one["stage"] == "running"
+            for one in cast("list[Json]", state(node)["going"])
+        )
 
     node.until(holds, 10.0, f"{run} to run")
 
 
 def codes(node: Node) -> dict[str, tuple[str, str]]:
     """Open findings: component -> code and action."""
-    return {str(one["component"]): (str(one["code"]), str(one["action"])) for one in node.findings()}
+    return {
+        str(one["component"]): (str(one["code"]), str(one["action"])) for one in node.findings()
+    }
 
 
 def alive(dcgmi: Dcgmi) -> list[str]:
@@ -103,13 +122,20 @@ def alive(dcgmi: Dcgmi) -> list[str]:
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if any(word.startswith(str(dcgmi.folder)) for word in words):  # empty for one that has ended
-            found.append(f"{Path(next(word for word in words if word.startswith(str(dcgmi.folder)))).name} {folder.name}")
+        if any(
+            word.startswith(str(dcgmi.folder)) for word in words
+        ):  # empty for one that has ended
+            found.append(
+                f"{Path(next(word for word in words if word.startswith(str(dcgmi.folder)))).name}"
+                f" {folder.name}"
+            )
     return sorted(found)
 
 
 def with_child(node: Node, dcgmi: Dcgmi) -> None:
-    node.until(lambda: {one.split()[0] for one in alive(dcgmi)} == {"dcgmi", "nvvs"}, 10.0, "its child")
+    node.until(
+        lambda: {one.split()[0] for one in alive(dcgmi)} == {"dcgmi", "nvvs"}, 10.0, "its child"
+    )
 
 
 # --- results become findings that can be trusted
@@ -119,11 +145,22 @@ def with_child(node: Node, dcgmi: Dcgmi) -> None:
 def test_a_pass_is_told_everywhere_and_kept(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
     node = make()
     run = ended(node, asked(node, 1))
-    assert (run["outcome"], run["action"], run["exitCode"], run["culprits"]) == ("pass", "none", 0, [])
+    assert (run["outcome"], run["action"], run["exitCode"], run["culprits"]) == (
+        "pass",
+        "none",
+        0,
+        [],
+    )
     assert run["dcgmVersion"] == dcgmi.version and "DCGM Diagnostic" in str(run["raw"])
     assert node.findings() == []
-    assert node.metric('vitald_diagnostic_last_outcome{check="dcgm",level="1",outcome="pass"}') == 1.0
-    (said,) = [line for line in node.errors.read_text().splitlines() if "DCGM diagnostic health summary: dcgmCheckLevel: 1" in line]
+    assert (
+        node.metric('vitald_diagnostic_last_outcome{check="dcgm",level="1",outcome="pass"}') == 1.0
+    )
+    (said,) = [
+        line
+        for line in node.errors.read_text().splitlines()
+        if "DCGM diagnostic health summary: dcgmCheckLevel: 1" in line
+    ]
     assert "rebootRequired:false" in said
     node.restart()
     again = node.get(f"/v1/diagnostics/runs/{run['id']}")
@@ -131,7 +168,9 @@ def test_a_pass_is_told_everywhere_and_kept(make: Callable[..., Node], dcgmi: Dc
     assert [one["id"] for one in cast("list[Json]", state(node)["last"])] == [run["id"]]
 
 
-def test_every_gpu_that_failed_is_named(make: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> None:
+def test_every_gpu_that_failed_is_named(
+    make: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
+) -> None:
     node = make()
     dcgmi.answer("diag -r 2", diag(level=2, faults=[Fault(80, gpu=1), Fault(126, gpu=6)]))
     run = ended(node, asked(node, 2))
@@ -141,7 +180,11 @@ def test_every_gpu_that_failed_is_named(make: Callable[..., Node], dcgmi: Dcgmi,
         f"gpu/{gpus.addresses[6]}": ("dcgm/126", "reboot_node"),
     }
     status = node.status()
-    assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == ("unhealthy", True, True)
+    assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == (
+        "unhealthy",
+        True,
+        True,
+    )
 
 
 def test_what_must_be_confirmed_is_a_suspicion_until_it_is_found_again(
@@ -156,9 +199,13 @@ def test_what_must_be_confirmed_is_a_suspicion_until_it_is_found_again(
     assert codes(node) == {f"gpu/{gpus.addresses[3]}": ("dcgm/58", "replace_node")}
 
 
-def test_a_suspicion_that_is_not_found_again_is_over(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_a_suspicion_that_is_not_found_again_is_over(
+    make: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
     node = make()
-    dcgmi.answer("diag -r 2", diag(level=2, faults=[Fault(58, gpu=3, test="memory")]), diag(level=2))
+    dcgmi.answer(
+        "diag -r 2", diag(level=2, faults=[Fault(58, gpu=3, test="memory")]), diag(level=2)
+    )
     ended(node, asked(node, 2))
     ended(node, asked(node, 1))
     assert [one["code"] for one in node.findings()] == ["dcgm/58"], "a lower level refutes nothing"
@@ -167,9 +214,17 @@ def test_a_suspicion_that_is_not_found_again_is_over(make: Callable[..., Node], 
 
 
 @pytest.mark.parametrize(
-    "answer", [refused(222), refused(226), Answer(exit_code=139), Answer(stdout='{"DCGM Diagnostic" : {"tes', exit_code=0)]
+    "answer",
+    [
+        refused(222),
+        refused(226),
+        Answer(exit_code=139),
+        Answer(stdout='{"DCGM Diagnostic" : {"tes', exit_code=0),
+    ],
 )
-def test_what_could_not_run_says_nothing_of_the_hardware(make: Callable[..., Node], dcgmi: Dcgmi, answer: Answer) -> None:
+def test_what_could_not_run_says_nothing_of_the_hardware(
+    make: Callable[..., Node], dcgmi: Dcgmi, answer: Answer
+) -> None:
     node = make()
     dcgmi.answer("diag -r 2", diag(level=2, faults=[Fault(80, gpu=1)]), answer)
     ended(node, asked(node, 2))
@@ -194,7 +249,9 @@ def test_the_host_engine_is_down(make: Callable[..., Node], dcgmi: Dcgmi) -> Non
 # --- it ends when it should
 
 
-def test_cancelling_ends_the_program_and_its_children(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_cancelling_ends_the_program_and_its_children(
+    make: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
     node = make()
     dcgmi.answer("diag -r 2", diag(level=2, delay_s=60.0, leaves="child"))
     run = asked(node, 2)
@@ -227,7 +284,9 @@ def test_the_daemon_stops_within_two_seconds(make: Callable[..., Node], dcgmi: D
     assert alive(dcgmi) == []
 
 
-def test_what_the_daemons_stop_cut_short_is_remembered(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_what_the_daemons_stop_cut_short_is_remembered(
+    make: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
     """The run under way, and the one that a person waited for."""
     node = make()
     dcgmi.answer("diag -r 2", diag(level=2, faults=[Fault(80, gpu=1)], delay_s=60.0))
@@ -248,15 +307,23 @@ def test_what_the_daemons_stop_cut_short_is_remembered(make: Callable[..., Node]
 
 def job(node: Node, event: str, number: str = "1234", **more: object) -> float:
     began = time.monotonic()
-    status, answer = node.request("POST", "/v1/jobs", {"event": event, "job": number, "user": "alice", **more})
+    status, answer = node.request(
+        "POST", "/v1/jobs", {"event": event, "job": number, "user": "alice", **more}
+    )
     assert status == 200, answer
     return time.monotonic() - began
 
 
 @pytest.mark.parametrize("program", ["tame", "deaf"])
-def test_a_job_that_begins_has_the_devices_within_two_seconds(make: Callable[..., Node], dcgmi: Dcgmi, program: str) -> None:
+def test_a_job_that_begins_has_the_devices_within_two_seconds(
+    make: Callable[..., Node], dcgmi: Dcgmi, program: str
+) -> None:
     node = make()
-    hang = diag(level=2, delay_s=60.0, leaves="child") if program == "tame" else Answer(hang=True, ignores_term=True, leaves="deaf child")
+    hang = (
+        diag(level=2, delay_s=60.0, leaves="child")
+        if program == "tame"
+        else Answer(hang=True, ignores_term=True, leaves="deaf child")
+    )
     dcgmi.answer("diag -r 2", hang)
     run = asked(node, 2)
     running(node, run)
@@ -268,7 +335,9 @@ def test_a_job_that_begins_has_the_devices_within_two_seconds(make: Callable[...
     assert (node.status()["status"], node.findings()) == ("healthy", [])
 
 
-def test_work_that_nobody_announced_is_seen(make: Callable[..., Node], dcgmi: Dcgmi, tmp_path: Path) -> None:
+def test_work_that_nobody_announced_is_seen(
+    make: Callable[..., Node], dcgmi: Dcgmi, tmp_path: Path
+) -> None:
     """As Slurm's own process shows it."""
     node = make()
     dcgmi.answer("diag -r 2", diag(level=2, delay_s=60.0))
@@ -286,20 +355,26 @@ def test_work_that_nobody_announced_is_seen(make: Callable[..., Node], dcgmi: Dc
     assert "77" in str(ended(node, run)["preempted"])
 
 
-def test_level_2_waits_for_idle_devices_and_level_1_does_not(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_level_2_waits_for_idle_devices_and_level_1_does_not(
+    make: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
     node = make()
     job(node, "begin")
     second, first = asked(node, 2), asked(node, 1)
     assert ended(node, first)["outcome"] == "pass"
     node.until(lambda: "job 1234" in str(state(node)["blocked"]), 10.0, "what it waits for")
     (waiting,) = cast("list[Json]", state(node)["going"])
-    assert (waiting["id"], waiting["stage"]) == (second, "waiting") and "job 1234" in str(waiting["waitsFor"])
+    assert (waiting["id"], waiting["stage"]) == (second, "waiting") and "job 1234" in str(
+        waiting["waitsFor"]
+    )
     job(node, "end", exitCode=0)
     assert ended(node, second)["outcome"] == "pass"
     assert [call.level for call in dcgmi.runs()] == [1, 2]
 
 
-def test_nothing_runs_while_the_devices_are_released(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_nothing_runs_while_the_devices_are_released(
+    make: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
     node = make()
     dcgmi.answer("diag -r 1", diag(level=1, delay_s=60.0))
     run = asked(node, 1)
@@ -315,12 +390,18 @@ def test_nothing_runs_while_the_devices_are_released(make: Callable[..., Node], 
 # --- who asks
 
 
-def test_an_unknown_xid_is_settled_step_by_step(make: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> None:
+def test_an_unknown_xid_is_settled_step_by_step(
+    make: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
+) -> None:
     node = make()
     node.write(f"kernel: NVRM: Xid (PCI:{gpus.addresses[2][:-2]}): 999, pid=1, something new")
     node.wait(lambda status: status["openFindings"], 5.0)
     node.until(lambda: [call.level for call in dcgmi.runs()] == [1, 2], 40.0, "both levels")
-    node.until(lambda: len(cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])) == 2, 10.0, "their ends")
+    node.until(
+        lambda: len(cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])) == 2,
+        10.0,
+        "their ends",
+    )
     runs = cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])
     assert [str(run["by"]).split()[0] for run in runs] == ["finding", "finding"]
     assert "xid/999" in str(runs[0]["reason"])
@@ -329,18 +410,27 @@ def test_an_unknown_xid_is_settled_step_by_step(make: Callable[..., Node], dcgmi
 def test_the_schedule_begins_with_level_1_and_a_restart_does_not_repeat_it(
     make_node: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
 ) -> None:
-    node = make_node(gpus=gpus, extra=f'[dcgm]\nprogram = "{dcgmi.path}"\n[dcgm_health]\nenabled = false\n')
+    node = make_node(
+        gpus=gpus, extra=f'[dcgm]\nprogram = "{dcgmi.path}"\n[dcgm_health]\nenabled = false\n'
+    )
     node.start()
-    node.until(lambda: len(dcgmi.runs()) == 1, 180.0, "level 1")  # settled after boot, and this host's own part of half a minute
+    node.until(
+        lambda: len(dcgmi.runs()) == 1, 180.0, "level 1"
+    )  # settled after boot, and this host's own part of half a minute
     node.until(lambda: cast("list[Json]", state(node)["last"]) != [], 10.0, "its end")
     node.restart()
-    due = {(one["check"], one["level"]): str(one["at"]) for one in cast("list[Json]", state(node)["due"])}
+    due = {
+        (one["check"], one["level"]): str(one["at"])
+        for one in cast("list[Json]", state(node)["due"])
+    }
     node.until(lambda: state(node)["due"] != [], 10.0, "the schedule")
     assert due or state(node)["due"]
     assert [call.level for call in dcgmi.runs()] == [1]
 
 
-def test_without_the_program_it_is_said_once_and_shown(make_node: Callable[..., Node], gpus: SimulatedNode, tmp_path: Path) -> None:
+def test_without_the_program_it_is_said_once_and_shown(
+    make_node: Callable[..., Node], gpus: SimulatedNode, tmp_path: Path
+) -> None:
     node = make_node(gpus=gpus, extra=f'[dcgm]\nprogram = "{tmp_path}/dcgmi"\n')
     node.start()
     node.wait(lambda status: status["status"] == "healthy", 15.0)

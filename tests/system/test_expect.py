@@ -1,4 +1,6 @@
-"""What this node should have: the real daemon on a Trainium machine with a card too few, and the person who says that it is right."""
+"""What this node should have: the real daemon on a Trainium machine with a card too few, and the
+person who says that it is right.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,16 @@ EXPECT = "/v1/expect"
 CONFIRM = f"{EXPECT}/confirm"
 WHY = "card 15 is out until Monday, ticket 4711"
 # A count is told after three looks, a minute apart: tests do not wait for that.
-HURRY = "import sys; from vitald.sources import assembly; assembly._EXPECT_EVERY_S = {}; from vitald.cli import main; sys.exit(main())"
+HURRY = (
+    "import sys; from vitald.collectors import assembly; assembly._EXPECT_EVERY_S = {}; from"
+    " vitald.cli import main; sys.exit(main())"
+)
 
 
 class Machine(Node):
-    """A trn2.48xlarge. Its devices are counted every `every_s` seconds, and nothing else is looked at."""
+    """A trn2.48xlarge. Its devices are counted every `every_s` seconds, and nothing else is looked
+    at.
+    """
 
     def __init__(self, folder: Path, every_s: float = 0.1, extra: str = "") -> None:
         self.tree = NeuronTree(folder / "sys")
@@ -35,7 +42,9 @@ class Machine(Node):
         return told
 
     def count(self, kind: str = "neuron") -> Json:
-        return next(one for one in cast("list[Json]", self.expect()["counts"]) if one["kind"] == kind)
+        return next(
+            one for one in cast("list[Json]", self.expect()["counts"]) if one["kind"] == kind
+        )
 
     def settle(self, here: int) -> None:
         self.until(lambda: self.count()["here"] == here, 10.0, f"{here} Neuron devices")
@@ -58,7 +67,12 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 def test_a_card_too_few(machine: Machine) -> None:
     assert machine.codes() == ["expect/neuron"]
     one = machine.count()
-    assert (one["here"], one["expected"], one["confirmed"], one["because"]) == (15, 16, True, "instance type trn2.48xlarge")
+    assert (one["here"], one["expected"], one["confirmed"], one["because"]) == (
+        15,
+        16,
+        True,
+        "instance type trn2.48xlarge",
+    )
     assert machine.metric('vitald_devices{kind="neuron"}') == 15
     assert machine.metric('vitald_devices_expected{kind="neuron"}') == 16
     shown = machine.cli("expect")
@@ -77,7 +91,12 @@ def test_a_person_says_that_it_is_right(machine: Machine) -> None:
     machine.wait(lambda status: status["status"] == "healthy")
     (event,) = machine.events("&code=vitald/confirmed")
     fields = cast("Json", event["fields"])
-    assert (fields["neuron"], fields["efa"], fields["by"], fields["reason"]) == (15, 0, "root (uid 0)", WHY)
+    assert (fields["neuron"], fields["efa"], fields["by"], fields["reason"]) == (
+        15,
+        0,
+        "root (uid 0)",
+        WHY,
+    )
     assert event["raw"] == f"expect: root (uid 0) confirmed 15 Neuron devices: {WHY}"
     machine.restart()
     machine.settle(15)
@@ -100,13 +119,24 @@ def test_all_are_back(machine: Machine) -> None:
     conforms("Confirmed", answer)
     machine.tree.add(15)
     machine.settle(16)
-    machine.until(lambda: machine.count()["because"] == "instance type trn2.48xlarge", 5.0, "the instance type's word")
+    machine.until(
+        lambda: machine.count()["because"] == "instance type trn2.48xlarge",
+        5.0,
+        "the instance type's word",
+    )
     machine.tree.unplug(15)
     machine.wait(lambda status: status["rebootRequired"])
 
 
 @pytest.mark.parametrize(
-    ("body", "said"), [({}, "reason"), ({"reason": " "}, "reason"), ({"reason": "x", "neuron": 15}, "neuron"), ([], "object")], ids=str
+    ("body", "said"),
+    [
+        ({}, "reason"),
+        ({"reason": " "}, "reason"),
+        ({"reason": "x", "neuron": 15}, "neuron"),
+        ([], "object"),
+    ],
+    ids=str,
 )
 def test_without_a_reason_nothing_is_confirmed(machine: Machine, body: object, said: str) -> None:
     status, answer = machine.request("POST", CONFIRM, body)
@@ -138,7 +168,10 @@ def test_not_before_the_count_has_settled(tmp_path: Path) -> None:
 
 
 def test_what_the_configuration_says_is_changed_there(tmp_path: Path) -> None:
-    numbers = "\n".join(f"{kind} = {count}" for kind, count in {"neuron": 17, "efa": 1, "nics": 1, "nvme": 1}.items())
+    numbers = "\n".join(
+        f"{kind} = {count}"
+        for kind, count in {"neuron": 17, "efa": 1, "nics": 1, "nvme": 1}.items()
+    )
     with Machine(tmp_path, extra=f"[expect]\n{numbers}\nneuron_driver = ['2.24.7.0']") as machine:
         machine.settle(16)
         status, answer = machine.request("POST", CONFIRM, {"reason": WHY})

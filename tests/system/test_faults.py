@@ -1,14 +1,17 @@
 """
-Faults that the daemon survives: answers go on, it is said, and afterwards nothing is lost or doubled. What other files try already:
+Faults that the daemon survives: answers go on, it is said, and afterwards nothing is lost or
+doubled. What other files try already:
 
-    state disk full, read-only                test_ledger (also locked, more than can be held, newer)
-    ledger overwritten                        test_ledger (all of it, and while running); at random bytes: here
-    kill -9                                   test_chaos, test_ledger, test_boot, test_whole_node
-    no journal, one that hangs or is damaged  unit/test_earlier, unit/test_journal, test_history.test_without_a_journal_all_is_counted
-    clock stepped                             unit/test_pipeline, scenarios (judgement), unit/test_schedule (diagnostics); on a whole daemon: here
-    files that hang                           test_whole_node, unit/test_polled
-    a driver that hangs or crashes            test_nvml_worker; its worker killed again and again on a whole node: here
-    the daemon gets no turn                   test_nvml_worker (one source); on a whole node: here
+    state disk full, read-only                test_ledger (also locked, more than can be held,
+    newer) ledger overwritten                        test_ledger (all of it, and while running); at
+    random bytes: here kill -9                                   test_chaos, test_ledger, test_boot,
+    test_whole_node no journal, one that hangs or is damaged  unit/test_earlier, unit/test_journal,
+    test_history.test_without_a_journal_all_is_counted clock stepped
+    unit/test_pipeline, scenarios (judgement), unit/test_schedule (diagnostics); on a whole daemon:
+    here files that hang                           test_whole_node, unit/test_polled a driver that
+    hangs or crashes            test_nvml_worker; its worker killed again and again on a whole node:
+    here the daemon gets no turn                   test_nvml_worker (one source); on a whole node:
+    here
 """
 
 from __future__ import annotations
@@ -42,12 +45,12 @@ from tests.system.disk import open_codes, stored
 from tests.system.lines import pids, wait_for_pid, xid
 from tests.unit.builders import catalogue, event, gpu
 from tests.whole_tree import WholeTree
-from vitald.board import Board
-from vitald.lane import Lane
+from vitald.core.node_state import Board
+from vitald.core.pipeline import Pipeline
 from vitald.ledger import Audit, Ledger
 from vitald.model import Batch, Position
-from vitald.pipeline import Pipeline
 from vitald.simulator.node import SimulatedNode
+from vitald.worker_thread import Lane
 
 Make = Callable[..., Node]
 LOOKS = ("neuron", "network", "pci", "host")
@@ -56,12 +59,20 @@ OFTEN = "".join(f'[{section}]\nevery = "200ms"\ndeadline = "1s"\n' for section i
 
 def standing(node: Node) -> list[tuple[object, ...]]:
     """What is open but for what the daemon says of itself."""
-    return [(one["id"], one["code"], one["component"], one["count"], one["since"]) for one in node.findings() if one["kind"] != "vitald"]
+    return [
+        (one["id"], one["code"], one["component"], one["count"], one["since"])
+        for one in node.findings()
+        if one["kind"] != "vitald"
+    ]
 
 
 def told(node: Node) -> Counter[tuple[str, str]]:
     """How often each fault was said, in all runs together."""
-    return Counter((str(one["code"]), str(one["component"])) for one in node.events() if one["kind"] not in ("device", "vitald"))
+    return Counter(
+        (str(one["code"]), str(one["component"]))
+        for one in node.events()
+        if one["kind"] not in ("device", "vitald")
+    )
 
 
 # --- the state folder goes away
@@ -69,7 +80,9 @@ def told(node: Node) -> Counter[tuple[str, str]]:
 
 @pytest.mark.smoke
 def test_the_state_folder_is_removed(make_node: Make) -> None:
-    """What was stored in it is gone; what stands is stored anew at once, and told. SQLite itself goes on writing to the removed file."""
+    """What was stored in it is gone; what stands is stored anew at once, and told. SQLite itself
+    goes on writing to the removed file.
+    """
     node = make_node()
     node.start()
     node.write(xid(1), xid(2), xid(3, pci="0000:66:00"))
@@ -115,7 +128,10 @@ def test_another_file_is_put_in_place_of_the_ledger(make_node: Make) -> None:
     node.write(xid(1))
     wait_for_pid(node, 1)
     copy = node.folder / "copy"
-    with closing(sqlite3.connect(node.state / "ledger.db")) as ledger, closing(sqlite3.connect(copy)) as other:
+    with (
+        closing(sqlite3.connect(node.state / "ledger.db")) as ledger,
+        closing(sqlite3.connect(copy)) as other,
+    ):
         ledger.backup(other)
         other.execute("UPDATE findings SET component = 'gpu/0000:99:00.0'")
         other.commit()
@@ -140,7 +156,10 @@ class Disks:
     def make(self, name: str) -> Path:
         place = self._folder / name
         place.mkdir(parents=True)
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=750", "vitald-test", str(place)], capture_output=True)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=8m,mode=750", "vitald-test", str(place)],
+            capture_output=True,
+        )
         require(done.returncode == 0, "the right to mount a tmpfs")
         self._mounted.append(place)
         return place
@@ -176,7 +195,9 @@ def disks(make_node: Make, tmp_path: Path) -> Iterator[tuple[Node, Disks, Path]]
 
 
 def test_the_state_disk_is_taken_away_and_comes_back(disks: tuple[Node, Disks, Path]) -> None:
-    """Meanwhile nothing is written to what lies underneath; then all is stored, once, where the rest is."""
+    """Meanwhile nothing is written to what lies underneath; then all is stored, once, where the
+    rest is.
+    """
     node, made, disk = disks
     made.unmount()
     node.until(lambda: "vitald/ledger_failed" in open_codes(node), 15.0, "it to be noticed")
@@ -190,7 +211,9 @@ def test_the_state_disk_is_taken_away_and_comes_back(disks: tuple[Node, Disks, P
     before = standing(node)
     made.mount(disk)
     node.wait(lambda status: status["ledger"]["ok"], 40.0)
-    node.until(lambda: "vitald/ledger_failed" not in open_codes(node), 5.0, "the finding to be closed")
+    node.until(
+        lambda: "vitald/ledger_failed" not in open_codes(node), 5.0, "the finding to be closed"
+    )
     assert stored(node) == [1, 2, 3]
     assert standing(node) == before
     node.restart(signal.SIGKILL)
@@ -238,7 +261,13 @@ Stand = tuple[tuple[int, str, str], ...]
 
 
 def stand(pipeline: Pipeline) -> Stand:
-    return tuple(sorted((one.id, one.code, one.component.name) for one in pipeline.judge.opened if one.kind != "vitald"))
+    return tuple(
+        sorted(
+            (one.id, one.code, one.component.name)
+            for one in pipeline.judge.opened
+            if one.kind != "vitald"
+        )
+    )
 
 
 def told_of_itself(pipeline: Pipeline) -> set[str]:
@@ -246,16 +275,24 @@ def told_of_itself(pipeline: Pipeline) -> set[str]:
 
 
 async def fill(folder: Path, killed: Path) -> list[Stand]:
-    """A ledger with some history, and as a kill would have left it. What stood after each commit."""
+    """A ledger with some history, and as a kill would have left it. What stood after each
+    commit.
+    """
     stood = []
     async with running(folder) as pipeline:
         for number in range(72):
             device, code = gpu(number // 6), "xid/79" if number // 6 % 2 else "xid/48"
-            happened = event(code, device, 1e9 + number, identity=f"record {number}", fields={"pid": number})
-            await pipeline.store(Batch("kernel_log", (happened,), Position("kernel_log", BOOT, str(number))))
+            happened = event(
+                code, device, 1e9 + number, identity=f"record {number}", fields={"pid": number}
+            )
+            await pipeline.store(
+                Batch("kernel_log", (happened,), Position("kernel_log", BOOT, str(number)))
+            )
             stood.append(stand(pipeline))
         for number in (1, 2):
-            audit = Audit(time=time.time(), uid=0, pid=1, verb="clear", target=str(number), reason="test")
+            audit = Audit(
+                time=time.time(), uid=0, pid=1, verb="clear", target=str(number), reason="test"
+            )
             await pipeline.clear(number, "root", audit)
             stood.append(stand(pipeline))
         shutil.copytree(folder, killed)
@@ -267,7 +304,10 @@ def damaged(folder: Path, seed: int) -> str:
     """One file, in one way."""
     chance = random.Random(seed)
     path = chance.choice(sorted(path for path in folder.glob("ledger.db*") if path.stat().st_size))
-    data, how = bytearray(path.read_bytes()), chance.choice(("bit", "bits", "cut", "zeros", "noise"))
+    data, how = (
+        bytearray(path.read_bytes()),
+        chance.choice(("bit", "bits", "cut", "zeros", "noise")),
+    )
     at = chance.randrange(len(data))
     if how in ("bit", "bits"):
         for _ in range(1 if how == "bit" else 20):
@@ -300,8 +340,13 @@ async def outcome(base: Path, seed: int, stood: list[Stand], work: Path) -> tupl
         return what, "it can never be written again"
     if own & {"vitald/ledger_replaced", "vitald/ledger_lost"}:
         kept = {path.read_bytes() for path in work.iterdir() if "damaged" in path.name}
-        # Of one that was killed SQLite may have moved the log into the file before the damage was seen.
-        return what, "replaced" if content & kept or (kept and base.name == "killed") else "the damaged file was not kept"
+        # Of one that was killed SQLite may have moved the log into the file before the damage was
+        # seen.
+        return what, (
+            "replaced"
+            if content & kept or (kept and base.name == "killed")
+            else "the damaged file was not kept"
+        )
     if found == stood[-1]:
         return what, "same"
     return what, f"silent: {set(stood[-1]) - set(found)} lost, {set(found) - set(stood[-1])} new"
@@ -309,8 +354,14 @@ async def outcome(base: Path, seed: int, stood: list[Stand], work: Path) -> tupl
 
 @pytest.mark.parametrize("begin", [0, 40, 80])
 def test_a_ledger_damaged_at_random_bytes_is_never_lost_in_silence(begin: int) -> None:
-    """Never a crash nor a hang: the same stands, or it is told and the damaged file kept. Rows that can be read are rescued."""
-    folder = Path(tempfile.mkdtemp(prefix="vitald-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    """Never a crash nor a hang: the same stands, or it is told and the damaged file kept. Rows that
+    can be read are rescued.
+    """
+    folder = Path(
+        tempfile.mkdtemp(
+            prefix="vitald-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+    )
     try:
 
         async def work() -> Counter[str]:
@@ -319,7 +370,9 @@ def test_a_ledger_damaged_at_random_bytes_is_never_lost_in_silence(begin: int) -
             seen: Counter[str] = Counter()
             for seed in range(begin, begin + 40):
                 for base in (clean, killed):
-                    what, became = await asyncio.wait_for(outcome(base, seed, stood, folder / "work"), 20.0)
+                    what, became = await asyncio.wait_for(
+                        outcome(base, seed, stood, folder / "work"), 20.0
+                    )
                     assert became in ("same", "replaced"), (base.name, seed, what, became)
                     seen[became] += 1
             return seen
@@ -372,14 +425,24 @@ def test_an_index_that_lacks_a_row_hides_no_finding(tmp_path: Path) -> None:
     async def work() -> tuple[Stand, Stand, set[str]]:
         before = (await fill(tmp_path / "state", tmp_path / "killed"))[-1]
         for former, now in (("!= 'cleared'", "= 'nobody'"), ("= 'nobody'", "!= 'cleared'")):
-            with closing(sqlite3.connect(tmp_path / "state" / "ledger.db", isolation_level=None)) as ledger:
+            with closing(
+                sqlite3.connect(tmp_path / "state" / "ledger.db", isolation_level=None)
+            ) as ledger:
                 ledger.execute("PRAGMA writable_schema = ON")
-                ledger.execute("UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'findings_open'", (former, now))
+                ledger.execute(
+                    "UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name ="
+                    " 'findings_open'",
+                    (former, now),
+                )
             if now == "= 'nobody'":
-                with closing(sqlite3.connect(tmp_path / "state" / "ledger.db", isolation_level=None)) as ledger:
+                with closing(
+                    sqlite3.connect(tmp_path / "state" / "ledger.db", isolation_level=None)
+                ) as ledger:
                     ledger.execute("REINDEX findings_open")
         with closing(sqlite3.connect(tmp_path / "state" / "ledger.db")) as ledger:
-            assert ledger.execute("SELECT count(*) FROM findings WHERE state != 'cleared'").fetchone() == (0,), "the damage is of that kind"
+            assert ledger.execute(
+                "SELECT count(*) FROM findings WHERE state != 'cleared'"
+            ).fetchone() == (0,), "the damage is of that kind"
         async with running(tmp_path / "state") as pipeline:
             await pipeline.stored()
             return before, stand(pipeline), told_of_itself(pipeline)
@@ -390,7 +453,9 @@ def test_an_index_that_lacks_a_row_hides_no_finding(tmp_path: Path) -> None:
 
 
 def test_a_log_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
-    """A signal or a power cut in the middle of a write, at any byte: what had been committed before it stands, and nothing is said."""
+    """A signal or a power cut in the middle of a write, at any byte: what had been committed before
+    it stands, and nothing is said.
+    """
 
     async def work() -> None:
         stood = await fill(tmp_path / "clean", tmp_path / "killed")
@@ -398,10 +463,17 @@ def test_a_log_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
         salt = whole[16:24]
         ours = [at for at in range(32, len(whole) - 4119, 4120) if whole[at + 8 : at + 16] == salt]
         chance = random.Random(7)
-        for end in (ours[-1] + 4119, ours[-1] + 24, ours[-1] + 1, *(chance.randrange(ours[-40], ours[-1] + 4120) for _ in range(12))):
+        for end in (
+            ours[-1] + 4119,
+            ours[-1] + 24,
+            ours[-1] + 1,
+            *(chance.randrange(ours[-40], ours[-1] + 4120) for _ in range(12)),
+        ):
             shutil.rmtree(tmp_path / "work", ignore_errors=True)
             shutil.copytree(tmp_path / "killed", tmp_path / "work")
-            (tmp_path / "work" / "ledger.count").unlink()  # what was cut off had not been counted then
+            (
+                tmp_path / "work" / "ledger.count"
+            ).unlink()  # what was cut off had not been counted then
             # What lies behind is of an earlier round, as SQLite leaves it.
             (tmp_path / "work" / "ledger.db-wal").write_bytes(whole[:end] + bytes(len(whole) - end))
             async with running(tmp_path / "work") as pipeline:
@@ -501,7 +573,11 @@ class Shim:
 
     def _write(self) -> None:
         with self._told.open("r+b") as file:
-            file.write(struct.pack("=dii240s", self._shift, self._opening, self._reading, self._prefix.encode()))
+            file.write(
+                struct.pack(
+                    "=dii240s", self._shift, self._opening, self._reading, self._prefix.encode()
+                )
+            )
 
     def step(self, seconds: float) -> None:
         """The wall clock."""
@@ -524,7 +600,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shim")
     source, made = folder / "shim.c", folder / "shim.so"
     source.write_text(_SHIM)
-    subprocess.run([str(compiler), "-shared", "-fPIC", "-O1", "-o", str(made), str(source), "-ldl"], check=True)
+    subprocess.run(
+        [str(compiler), "-shared", "-fPIC", "-O1", "-o", str(made), str(source), "-ldl"], check=True
+    )
     return made
 
 
@@ -537,17 +615,27 @@ DAY = 86400.0
 
 
 @pytest.mark.parametrize("seconds", [DAY, -DAY], ids=["forward", "back"])
-def test_the_clock_is_stepped_a_day_and_back(make_node: Make, shim: Shim, tmp_path: Path, seconds: float) -> None:
-    """Open findings, and quiet times that run: nothing ends or begins by the clock alone, nobody looks stale, and what happens afterwards
-    is counted where it belongs. A kill in between changes nothing."""
+def test_the_clock_is_stepped_a_day_and_back(
+    make_node: Make, shim: Shim, tmp_path: Path, seconds: float
+) -> None:
+    """Open findings, and quiet times that run: nothing ends or begins by the clock alone, nobody
+    looks stale, and what happens afterwards is counted where it belongs. A kill in between changes
+    nothing.
+    """
     node = make_node(gpus=SimulatedNode(tmp_path / "gpus", "h100"))
     node.environment |= shim.environment
     node.start()
-    node.write(xid(1), xid(2, code=31, pci="0000:66:00", message="Ch 00000008, intr 10000000. MMU Fault"))
+    node.write(
+        xid(1), xid(2, code=31, pci="0000:66:00", message="Ch 00000008, intr 10000000. MMU Fault")
+    )
     wait_for_pid(node, 2)
 
     def found() -> list[tuple[object, ...]]:
-        return [(one["id"], one["code"], one["state"], one["count"]) for one in node.findings() if one["kind"] == "xid"]
+        return [
+            (one["id"], one["code"], one["state"], one["count"])
+            for one in node.findings()
+            if one["kind"] == "xid"
+        ]
 
     before = found()
     assert len(before) == 2
@@ -555,9 +643,14 @@ def test_the_clock_is_stepped_a_day_and_back(make_node: Make, shim: Shim, tmp_pa
         shim.step(step)
         node.write(xid(10 + number))
         wait_for_pid(node, 10 + number)
-        node.until(lambda: len(node.events("&code=vitald/clock_stepped")) == number + 1, 10.0, "the step")  # noqa: B023
+        node.until(
+            lambda: len(node.events("&code=vitald/clock_stepped")) == number + 1, 10.0, "the step"
+        )
         assert found() == [(*before[0][:3], 2 + number), before[1]]
-        assert {str(one["state"]) for one in cast("list[Json]", node.status()["sources"])} <= {"ok", "not present"}
+        assert {str(one["state"]) for one in cast("list[Json]", node.status()["sources"])} <= {
+            "ok",
+            "not present",
+        }
         stepped = cast("Json", node.events("&code=vitald/clock_stepped")[-1]["fields"])
         assert abs(cast("float", stepped["seconds"]) - step) < 5.0
         if number == 0:
@@ -598,7 +691,9 @@ def unknown(status: Json) -> bool:
     [(0, EIO), (EACCES, EIO), (ENOENT, EIO), (EMFILE, EIO)],
     ids=["input/output error", "permission", "missing", "files"],
 )
-def test_the_kernel_log_cannot_be_read_any_more(make_node: Make, shim: Shim, opening: int, reading: int) -> None:
+def test_the_kernel_log_cannot_be_read_any_more(
+    make_node: Make, shim: Shim, opening: int, reading: int
+) -> None:
     """Unknown, not healthy, in every answer; and when it can be read again that is so at once."""
     node = make_node(kernel_log="kmsg", userspace="ignore")
     node.environment |= shim.environment
@@ -622,7 +717,9 @@ def test_the_kernel_log_cannot_be_read_any_more(make_node: Make, shim: Shim, ope
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "file", "pipe", "socket", "null", "zero"])
 def test_what_stands_in_place_of_the_kernel_log_is_none(make_node: Make, kind: str) -> None:
-    """Misconfigured, or a container without the device. Silence is not health, and neither is an endless stream of nothing."""
+    """Misconfigured, or a container without the device. Silence is not health, and neither is an
+    endless stream of nothing.
+    """
     node = make_node(kernel_log="kmsg")
     path = node.folder / "kmsg"
     if kind == "folder":
@@ -649,7 +746,11 @@ def test_what_stands_in_place_of_the_kernel_log_is_none(make_node: Make, kind: s
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[WholeTree]:
-    folder = Path(tempfile.mkdtemp(prefix="vitald-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path))
+    folder = Path(
+        tempfile.mkdtemp(
+            prefix="vitald-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
+        )
+    )
     yield WholeTree(folder)
     shutil.rmtree(folder)
 
@@ -666,16 +767,32 @@ def whole(tree: WholeTree, make_node: Make, shim: Shim) -> Node:
 
 
 def states(node: Node, names: Collection[str] = LOOKS) -> set[str]:
-    return {str(one["state"]) for one in cast("list[Json]", node.status()["sources"]) if one["name"] in names}
+    return {
+        str(one["state"])
+        for one in cast("list[Json]", node.status()["sources"])
+        if one["name"] in names
+    }
 
 
 @pytest.mark.parametrize(
     ("part", "error"),
-    [("sys", EIO), ("sys", EACCES), ("sys", EMFILE), ("devices", EACCES), ("neuron", EIO), ("proc", EIO), ("proc", EMFILE)],
+    [
+        ("sys", EIO),
+        ("sys", EACCES),
+        ("sys", EMFILE),
+        ("devices", EACCES),
+        ("neuron", EIO),
+        ("proc", EIO),
+        ("proc", EMFILE),
+    ],
     ids=lambda value: value if isinstance(value, str) else errno.errorcode[value],
 )
-def test_parts_of_the_kernels_files_cannot_be_read(whole: Node, tree: WholeTree, shim: Shim, part: str, error: int) -> None:
-    """Nobody is missing, lost or ill for that; nobody is healthy either. Afterwards all is as it was."""
+def test_parts_of_the_kernels_files_cannot_be_read(
+    whole: Node, tree: WholeTree, shim: Shim, part: str, error: int
+) -> None:
+    """Nobody is missing, lost or ill for that; nobody is healthy either. Afterwards all is as it
+    was.
+    """
     prefix = {
         "sys": str(tree.root),
         "proc": str(tree.proc.root),
@@ -698,21 +815,32 @@ def test_parts_of_the_kernels_files_cannot_be_read(whole: Node, tree: WholeTree,
 
 
 def test_no_file_can_be_opened_any_more(whole: Node, tree: WholeTree) -> None:
-    """The limit on descriptors is reached: who is connected is answered, no device is lost, and all recovers when there is room."""
+    """The limit on descriptors is reached: who is connected is answered, no device is lost, and all
+    recovers when there is room.
+    """
     assert whole.process is not None
     pid = whole.process.pid
     before, limits = told(whole), resource.prlimit(pid, resource.RLIMIT_NOFILE)
     whole.write(xid(1, code=13, pci="0000:99:00", message="Graphics Exception"))
     wait_for_pid(whole, 1)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-    whole.log.open("a").write(xid(2, code=13, pci="0000:98:00", message="Graphics Exception") + "\n")
+    whole.log.open("a").write(
+        xid(2, code=13, pci="0000:98:00", message="Graphics Exception") + "\n"
+    )
     time.sleep(3.0)
     assert whole.process.poll() is None
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
     whole.until(lambda: whole.answers("/healthz"), 10.0, "an answer")
     wait_for_pid(whole, 2)
-    whole.wait(lambda status: states(whole) == {"ok"} and {one["code"] for one in status["findings"]} == {"xid/13"}, 20.0)
-    assert told(whole) - before == Counter({("xid/13", "gpu/0000:99:00.0"): 1, ("xid/13", "gpu/0000:98:00.0"): 1})
+    whole.wait(
+        lambda status: (
+            states(whole) == {"ok"} and {one["code"] for one in status["findings"]} == {"xid/13"}
+        ),
+        20.0,
+    )
+    assert told(whole) - before == Counter(
+        {("xid/13", "gpu/0000:99:00.0"): 1, ("xid/13", "gpu/0000:98:00.0"): 1}
+    )
     assert stored(whole) == [1, 2]
     tree.neuron.ecc(11, "sram_ecc_uncorrected", 1)
     whole.wait(lambda status: status["replacementRequired"], 10.0)
@@ -721,7 +849,9 @@ def test_no_file_can_be_opened_any_more(whole: Node, tree: WholeTree) -> None:
 
 
 def test_the_daemon_gets_no_turn_for_a_while(whole: Node, tree: WholeTree) -> None:
-    """Six deadlines of each source. It was not the devices that hung, and what happened meanwhile is judged."""
+    """Six deadlines of each source. It was not the devices that hung, and what happened meanwhile
+    is judged.
+    """
     before = told(whole)
     with whole.frozen():
         whole.write(xid(1))
@@ -735,7 +865,9 @@ def test_the_daemon_gets_no_turn_for_a_while(whole: Node, tree: WholeTree) -> No
 
 @pytest.mark.slow
 def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path: Path) -> None:
-    """A new one is begun each time, at a pace; the GPUs are not blamed, the kernel log is judged meanwhile, and nothing piles up."""
+    """A new one is begun each time, at a pace; the GPUs are not blamed, the kernel log is judged
+    meanwhile, and nothing piles up.
+    """
     node = make_node(gpus=SimulatedNode(tmp_path / "gpus", "h100"))
     node.start()
     node.wait(lambda status: status["status"] == "healthy", 15.0)
@@ -744,7 +876,11 @@ def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path:
 
     def workers() -> set[int]:
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        return {int(child) for child in children if Path(f"/proc/{child}/stat").read_text().rpartition(") ")[2][0] != "Z"}
+        return {
+            int(child)
+            for child in children
+            if Path(f"/proc/{child}/stat").read_text().rpartition(") ")[2][0] != "Z"
+        }
 
     def descriptors() -> int:
         return sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())
@@ -760,9 +896,17 @@ def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path:
     assert len(killed) == 3
     node.write(xid(1, code=13, message="Graphics Exception"))
     wait_for_pid(node, 1)
-    node.wait(lambda status: all(one["state"] in ("ok", "not present") for one in status["sources"]), 30.0)
-    node.until(lambda: {str(one["code"]) for one in node.findings()} <= {"xid/13"}, 30.0, "the GPUs to be well again")
-    assert {one["component"] for one in node.findings() if one["kind"] not in ("vitald", "xid")} == set()
+    node.wait(
+        lambda status: all(one["state"] in ("ok", "not present") for one in status["sources"]), 30.0
+    )
+    node.until(
+        lambda: {str(one["code"]) for one in node.findings()} <= {"xid/13"},
+        30.0,
+        "the GPUs to be well again",
+    )
+    assert {
+        one["component"] for one in node.findings() if one["kind"] not in ("vitald", "xid")
+    } == set()
     assert not any(str(one["kind"]) == "gpu_lost" for one in node.events())
     assert len(workers()) <= 2
     assert descriptors() <= calm + 2

@@ -1,4 +1,6 @@
-"""A followed file that grows, is rotated, truncated, missing: each line once, whatever happens in between."""
+"""A followed file that grows, is rotated, truncated, missing: each line once, whatever happens in
+between.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Make = Callable[..., Node]
 
 
 class Story:
-    """What one test writes and sees: the Xids of a GPU of its own, on a node that others have used before."""
+    """What one test writes and sees: the Xids of a GPU of its own, on a node that others have used
+    before.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node, self.log, self.pci = node, node.log, fresh_pci()
@@ -36,10 +40,14 @@ class Story:
         self.node.until(lambda: pid in self.seen(), 15.0, f"line {pid}, with {self.seen()} seen")
 
     def expect(self, *wanted: int) -> None:
-        """These lines in this order, each once. The last is waited for, so what should not come has had its time."""
+        """These lines in this order, each once. The last is waited for, so what should not come has
+        had its time.
+        """
         self.wait(wanted[-1])
         assert self.seen() == [*wanted]
-        assert [finding["count"] for finding in about(self.node.findings(), self.pci)] == [len(wanted)]
+        assert [finding["count"] for finding in about(self.node.findings(), self.pci)] == [
+            len(wanted)
+        ]
 
     def lost(self) -> int:
         """Losses told since the test began."""
@@ -73,7 +81,9 @@ def story(shared_node: Node) -> Story:
 KILLED = pytest.param("killed", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("how", ["live", "frozen", "killed", pytest.param("stopped", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "how", ["live", "frozen", "killed", pytest.param("stopped", marks=pytest.mark.slow)]
+)
 def test_growing(story: Story, how: str) -> None:
     story.write(1)
     story.wait(1)
@@ -177,7 +187,9 @@ def test_truncated_and_grown_past_the_place(story: Story, how: str) -> None:
     story.wait(2)
     with story.meanwhile(how):
         size = story.log.stat().st_size
-        story.log.write_text(f"{story.line(3)}\n" + f"{ordinary(1)}\n" * (size // 64) + f"{story.line(4)}\n")
+        story.log.write_text(
+            f"{story.line(3)}\n" + f"{ordinary(1)}\n" * (size // 64) + f"{story.line(4)}\n"
+        )
     story.write(5)
     story.expect(1, 2, 3, 4, 5)
 
@@ -199,7 +211,9 @@ def test_lines_that_differ_in_nothing(story: Story) -> None:
 
 def test_an_over_long_line(story: Story) -> None:
     """It is nobody's kernel record; the lines around it are."""
-    story.node.write(story.line(1), "x" * 100_000, story.line(2), "y" * 700_000 + story.line(666), story.line(3))
+    story.node.write(
+        story.line(1), "x" * 100_000, story.line(2), "y" * 700_000 + story.line(666), story.line(3)
+    )
     story.expect(1, 2, 3)
 
 
@@ -211,23 +225,33 @@ def test_the_rest_of_an_over_long_line_is_no_line(story: Story, length: int) -> 
         log.write("x" * length)
         if length < 1 << 18:
             log.flush()
-            story.node.until(lambda: story.node.metric("vitald_kernel_records_torn_total") != before, 5.0, "the first piece to be read")
+            story.node.until(
+                lambda: story.node.metric("vitald_kernel_records_torn_total") != before,
+                5.0,
+                "the first piece to be read",
+            )
         log.write(f"{story.line(666)}\n")
     story.write(1)
     story.expect(1)
 
 
 def test_bytes_that_are_no_text(story: Story) -> None:
-    """NUL, latin-1, lone continuation bytes, a carriage return: kept apart from the lines around them."""
+    """NUL, latin-1, lone continuation bytes, a carriage return: kept apart from the lines around
+    them.
+    """
     first, second = story.line(1).encode(), story.line(2).encode()
     with story.log.open("ab") as log:
-        log.write(first + b"\n\x00\x00\xff\xfe\x80\r\n" + second + b"\r\n\n" + bytes(range(256)) + b"\n")
+        log.write(
+            first + b"\n\x00\x00\xff\xfe\x80\r\n" + second + b"\r\n\n" + bytes(range(256)) + b"\n"
+        )
     story.write(3)
     story.expect(1, 2, 3)
 
 
 def test_every_form_of_line(story: Story) -> None:
-    """dmesg, journalctl, syslog and raw records in one file; another program's line is not the kernel's."""
+    """dmesg, journalctl, syslog and raw records in one file; another program's line is not the
+    kernel's.
+    """
     story.node.write(
         f"[    5.123456] {story.line(1)}",
         f"Nov 20 13:48:08 node17 kernel: {story.line(2)}",
@@ -261,7 +285,9 @@ def test_missing_then_there(make_node: Make) -> None:
 
 
 def test_not_healthy_before_the_whole_file_was_judged(make_node: Make) -> None:
-    """The fault stands at the end of a long file; until it is read nobody is told that the node is well."""
+    """The fault stands at the end of a long file; until it is read nobody is told that the node is
+    well.
+    """
     node = make_node()
     chance = random.Random(1)
     node.write(*(ordinary(chance.randrange(10**9)) for _ in range(200_000)), xid(1))
@@ -282,7 +308,14 @@ def test_a_record_of_a_process_in_a_file(make_node: Make) -> None:
     """A form that keeps the facility is not taken at its word."""
     node = make_node(userspace="ignore")
     node.start()
-    node.write(f"12,812,5123456,-;{xid(1)}", f"<12>{xid(2)}", f"user  :err   : [    5.1] {xid(3)}", xid(4))
+    node.write(
+        f"12,812,5123456,-;{xid(1)}", f"<12>{xid(2)}", f"user  :err   : [    5.1] {xid(3)}", xid(4)
+    )
     wait_for_pid(node, 4)
-    assert [event["trust"] for event in node.events()] == ["untrusted", "untrusted", "untrusted", "kernel"]
+    assert [event["trust"] for event in node.events()] == [
+        "untrusted",
+        "untrusted",
+        "untrusted",
+        "kernel",
+    ]
     assert [finding["count"] for finding in node.findings()] == [1]

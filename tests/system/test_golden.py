@@ -166,7 +166,10 @@ def test_metrics(name: str, tmp_path: Path) -> None:
         with suppress(AssertionError):  # what differs is told below
             node.until(as_before, 20.0, "the metrics that there were")
         golden.hold("metrics", found[0], HOW, only=f"{name} ")
-        written, shown = metrics_page.help_texts_written(), metrics_page.help_texts_of(node.metrics())
+        written, shown = (
+            metrics_page.help_texts_written(),
+            metrics_page.help_texts_of(node.metrics()),
+        )
         assert shown == {family: written.get(family) for family in shown}, metrics_page.HOW
         if name == "gpu":
             golden.hold("metrics_exit_codes", exit_codes(node), HOW)
@@ -188,7 +191,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         for name, made in NODES.items():
             with made(Path(folder) / name) as node:
-                table |= settled(lambda: told(name, node))  # noqa: B023
+                table |= settled(lambda: told(name, node))
                 if name == "gpu":
                     golden.write("metrics_exit_codes", exit_codes(node))
     golden.write("metrics", table)

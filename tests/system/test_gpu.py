@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 
 from vitald.catalog import load
+from vitald.collectors.nvml.client import Worker, holders
+from vitald.collectors.nvml.collector import Nvml
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.config import Nvml as Settings
-from vitald.lane import Lane
 from vitald.model import Batch, Readings, SourceState
-from vitald.sources.nvml.client import Worker, holders
-from vitald.sources.nvml.source import Nvml
-from vitald.sources.pci import PciInventory
+from vitald.worker_thread import Lane
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA driver on this machine"),
+    pytest.mark.skipif(
+        not Path("/dev/nvidiactl").exists(), reason="no NVIDIA driver on this machine"
+    ),
 ]
 
 
@@ -57,7 +59,9 @@ def look() -> tuple[Batch, tuple[Readings, ...]]:
 def test_every_gpu_on_pci_says_who_it_is() -> None:
     batch, readings = look()
     assert batch.state is SourceState.OK, batch.detail
-    assert {one.component.id for one in readings} == {device.address for device in inventory().watched() if device.kind.value == "gpu"}
+    assert {one.component.id for one in readings} == {
+        device.address for device in inventory().watched() if device.kind.value == "gpu"
+    }
     for one in readings:
         assert str(one.values["uuid"]).startswith("GPU-")
         assert not one.simulated
@@ -67,7 +71,12 @@ def test_every_gpu_on_pci_says_who_it_is() -> None:
 def test_a_sound_gpu_has_no_finding_and_sane_values() -> None:
     batch, readings = look()
     codes = {event.code for event in batch.events}
-    assert codes <= {"device/identity", "nvml/persistence_off", "nvml/ecc_off", "nvml/mig_changed"}, [event.raw for event in batch.events]
+    assert codes <= {
+        "device/identity",
+        "nvml/persistence_off",
+        "nvml/ecc_off",
+        "nvml/mig_changed",
+    }, [event.raw for event in batch.events]
     for one in readings:
         assert 0 < float(one.values["temperature_celsius"]) < 120  # type: ignore[arg-type]
         assert 0 < float(one.values["power_watts"]) < 3000  # type: ignore[arg-type]
@@ -77,10 +86,16 @@ def test_a_sound_gpu_has_no_finding_and_sane_values() -> None:
 
 def test_nvidia_smi_says_the_same() -> None:
     _, readings = look()
-    asked = ["nvidia-smi", "--query-gpu=uuid,serial,vbios_version,memory.total", "--format=csv,noheader,nounits"]
+    asked = [
+        "nvidia-smi",
+        "--query-gpu=uuid,serial,vbios_version,memory.total",
+        "--format=csv,noheader,nounits",
+    ]
     said = {
         line.split(", ")[0]: line.split(", ")
-        for line in subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+        for line in subprocess.run(
+            asked, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
     }
     for one in readings:
         _, serial, vbios, memory = said[str(one.values["uuid"])]
@@ -104,7 +119,11 @@ def test_letting_go_leaves_nothing_open() -> None:
         report = await asyncio.wait_for(nvml.releases.begin(30, (), "test", "test"), 10)
         assert os.getpid() not in [pid for pid, _ in report.holders] and report.stuck == ()
         found, _ = holders([])
-        assert not [pid for pid, name in found if "python" in name and Path(f"/proc/{pid}/cmdline").read_text().count("nvml.worker")]
+        assert not [
+            pid
+            for pid, name in found
+            if "python" in name and Path(f"/proc/{pid}/cmdline").read_text().count("nvml.worker")
+        ]
         nvml.releases.end()
         again = len(states)
         while SourceState.OK not in states[again:]:

@@ -1,4 +1,6 @@
-"""The GPUs on the socket, the port and the command line: the real daemon over the simulated library."""
+"""The GPUs on the socket, the port and the command line: the real daemon over the simulated
+library.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ Pair = tuple[SimulatedNode, Node]
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiler() -> None:
-    require(shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)")
+    require(
+        shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +87,10 @@ def workers(node: Node) -> list[int]:
     for entry in Path("/proc").iterdir():
         try:
             parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-            if parent == str(node.process.pid) and b"vitald.sources.nvml.worker" in (entry / "cmdline").read_bytes():
+            if (
+                parent == str(node.process.pid)
+                and b"vitald.collectors.nvml.worker" in (entry / "cmdline").read_bytes()
+            ):
                 found.append(int(entry.name))
         except (OSError, IndexError):
             continue
@@ -91,7 +98,9 @@ def workers(node: Node) -> list[int]:
 
 
 def release(node: Node, seconds: float = 60.0, *gpus: str) -> Json:
-    status, answer = node.request("POST", "/v1/release", {"reason": "test", "seconds": seconds, "gpus": [*gpus]}, timeout=12.0)
+    status, answer = node.request(
+        "POST", "/v1/release", {"reason": "test", "seconds": seconds, "gpus": [*gpus]}, timeout=12.0
+    )
     assert status == 200, answer
     conforms("Released", answer)
     assert answer["free"] == (answer["holders"] == answer["stuck"] == [])
@@ -121,10 +130,23 @@ def test_who_and_how_each_gpu_is(shared: Pair) -> None:
     assert {one["name"] for one in identities} == {MODEL}
     assert [one["slot"] for one in shown] == [str(number) for number in range(1, 9)]
     for one in shown:
-        assert (one["status"], one["findings"], one["fresh"], one["simulated"]) == ("healthy", [], True, True)
+        assert (one["status"], one["findings"], one["fresh"], one["simulated"]) == (
+            "healthy",
+            [],
+            True,
+            True,
+        )
         readings = cast("Json", one["readings"])
-        assert (readings["temperature_celsius"], readings["power_watts"], readings["power_limit_watts"]) == (35, 70, 700)
-        assert (readings["lost"], readings["recovery"], readings["nvlink_active"]) == (0, 0, [1] * 18)
+        assert (
+            readings["temperature_celsius"],
+            readings["power_watts"],
+            readings["power_limit_watts"],
+        ) == (35, 70, 700)
+        assert (readings["lost"], readings["recovery"], readings["nvlink_active"]) == (
+            0,
+            0,
+            [1] * 18,
+        )
         assert not {"uuid", "serial", "name"} & readings.keys()
         assert cast("Json", one["notObservable"])["retired_pages"] == "not supported"
     told = source(node.status())
@@ -142,7 +164,20 @@ def test_the_command_line(shared: Pair) -> None:
     assert [row.split()[0] for row in rows] == gpus.addresses
     for number, (row, serial) in enumerate(zip(rows, gpus.serials)):
         assert re.sub(r"  +", "|", row).split("|")[1:] == [
-            *(str(number), MODEL.removeprefix("NVIDIA "), serial, "35C", "70W", "0%", "0/80G", "0", "0", "18/18", "5x16", "healthy")
+            *(
+                str(number),
+                MODEL.removeprefix("NVIDIA "),
+                serial,
+                "35C",
+                "70W",
+                "0%",
+                "0/80G",
+                "0",
+                "0",
+                "18/18",
+                "5x16",
+                "healthy",
+            )
         ]
     asked = json.loads(node.cli("gpus", "--json").stdout)
     assert [one["identity"] for one in asked["gpus"]] == [one["identity"] for one in listed(node)]
@@ -152,13 +187,17 @@ def test_a_row_a_gpu_on_a_narrow_terminal(shared: Pair) -> None:
     """What it is, how hot, how full and how it is stays, whatever the width."""
     gpus, node = shared
     for columns in (60, 80, 100):
-        _, titles, *rows = on_terminal(node, "gpus", COLUMNS=str(columns), NO_COLOR="1").splitlines()
+        _, titles, *rows = on_terminal(
+            node, "gpus", COLUMNS=str(columns), NO_COLOR="1"
+        ).splitlines()
         assert [row.split()[0] for row in rows] == gpus.addresses, columns
         assert max(len(line) for line in (titles, *rows)) <= columns
         assert {"gpu", "temp", "memory", "ecc", "status"} <= {*titles.split()}
 
 
-def test_one_drill_makes_no_gpu_simulated(tmp_path: Path, shared: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_drill_makes_no_gpu_simulated(
+    tmp_path: Path, shared: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Only the row of what is not real is marked."""
     _, node = shared
     real, ghost, *_ = listed(node)
@@ -166,7 +205,10 @@ def test_one_drill_makes_no_gpu_simulated(tmp_path: Path, shared: Pair, capsys: 
     with pretender(tmp_path / "sock", saying(json.dumps(answer).encode())) as place:
         assert main(["gpus", "--socket", str(place)]) == 0
     titles, *rows = capsys.readouterr().out.splitlines()[:-1]
-    assert (titles.split()[0], [row.endswith("healthy  SIMULATED") for row in rows]) == ("gpu", [False, True])
+    assert (titles.split()[0], [row.endswith("healthy  SIMULATED") for row in rows]) == (
+        "gpu",
+        [False, True],
+    )
 
 
 def test_a_drill_is_on_a_gpu_of_this_node(make_pair: Callable[..., Pair]) -> None:
@@ -188,7 +230,11 @@ def test_a_node_without_gpus(shared_node: Node) -> None:
     told = cast("Json", answer["source"])
     assert (told["state"], told["detail"]) == ("not present", "no NVIDIA GPU on PCI")
     assert (node.status()["status"], node.status()["simulated"]) == ("healthy", False)
-    assert (samples(node), node.metric('vitald_source_up{source="nvml"}'), node.metric("vitald_simulated")) == ([], 1, 0)
+    assert (
+        samples(node),
+        node.metric('vitald_source_up{source="nvml"}'),
+        node.metric("vitald_simulated"),
+    ) == ([], 1, 0)
     assert node.cli("gpus").stdout.splitlines()[-1] == "no GPU on PCI"
 
 
@@ -216,7 +262,13 @@ def test_gpus_that_nobody_asks(make_node: Callable[..., Node], tmp_path: Path) -
     shown = listed(node)
     assert [one["pci"] for one in shown] == gpus.addresses
     for one in shown:
-        assert (one["identity"], one["readings"], one["looked"], one["fresh"], one["simulated"]) == ({}, {}, None, False, False)
+        assert (
+            one["identity"],
+            one["readings"],
+            one["looked"],
+            one["fresh"],
+            one["simulated"],
+        ) == ({}, {}, None, False, False)
     assert (samples(node), workers(node), node.status()["status"]) == ([], [], "healthy")
     assert "NVML is not asked" in node.cli("gpus").stdout
 
@@ -229,21 +281,42 @@ def test_a_lost_gpu(make_pair: Callable[..., Pair]) -> None:
     node.wait(lambda status: status["openFindings"], 10.0)
     (finding,) = node.findings()
     conforms("Finding", finding)
-    assert (finding["code"], finding["component"], finding["simulated"]) == ("nvml/gpu_lost", f"gpu/{gpus.addresses[5]}", True)
+    assert (finding["code"], finding["component"], finding["simulated"]) == (
+        "nvml/gpu_lost",
+        f"gpu/{gpus.addresses[5]}",
+        True,
+    )
     shown = listed(node)
     lost = shown.pop(5)
     assert (lost["status"], lost["fresh"], lost["findings"]) == ("unhealthy", True, [finding["id"]])
     assert lost["identity"] == before[5]["identity"]
     readings = cast("Json", lost["readings"])
     assert readings["lost"] == 1
-    assert not {"temperature_celsius", "power_watts", "memory_used_bytes", "nvlink_active", "recovery", "energy_joules"} & readings.keys()
+    assert (
+        not {
+            "temperature_celsius",
+            "power_watts",
+            "memory_used_bytes",
+            "nvlink_active",
+            "recovery",
+            "energy_joules",
+        }
+        & readings.keys()
+    )
     assert [one["status"] for one in shown] == ["healthy"] * 7
     assert all("temperature_celsius" in cast("Json", one["readings"]) for one in shown)
 
-    assert {line.partition("{")[0] for line in samples(node, gpus.addresses[5])} == {"vitald_gpu_info", "vitald_gpu_lost"}
-    (said,) = [line for line in samples(node, gpus.addresses[5]) if line.startswith("vitald_gpu_lost")]
+    assert {line.partition("{")[0] for line in samples(node, gpus.addresses[5])} == {
+        "vitald_gpu_info",
+        "vitald_gpu_lost",
+    }
+    (said,) = [
+        line for line in samples(node, gpus.addresses[5]) if line.startswith("vitald_gpu_lost")
+    ]
     assert said.endswith(" 1.0")
-    (row,) = [row for row in node.cli("gpus").stdout.splitlines() if row.startswith(gpus.addresses[5])]
+    (row,) = [
+        row for row in node.cli("gpus").stdout.splitlines() if row.startswith(gpus.addresses[5])
+    ]
     assert row.split()[-10:] == ["-"] * 8 + ["UNHEALTHY", "nvml/gpu_lost"]
     assert gpus.serials[5] in row
 
@@ -254,12 +327,18 @@ def test_a_gpu_comes_back(make_pair: Callable[..., Pair]) -> None:
     node.wait(lambda status: status["status"] == "unhealthy", 10.0)
     gpus.restore(0)
     node.wait(lambda status: status["status"] == "healthy", 15.0)
-    node.until(lambda: "temperature_celsius" in cast("Json", listed(node)[0]["readings"]), 5.0, "its readings")
+    node.until(
+        lambda: "temperature_celsius" in cast("Json", listed(node)[0]["readings"]),
+        5.0,
+        "its readings",
+    )
     assert cast("Json", listed(node)[0]["readings"])["lost"] == 0
 
 
 def test_a_lost_gpu_stays_lost_whoever_clears_it(make_pair: Callable[..., Pair]) -> None:
-    """At the next look it is open again, and says who cleared it; after a restart too. Accepted, it is shown and counts for nothing."""
+    """At the next look it is open again, and says who cleared it; after a restart too. Accepted, it
+    is shown and counts for nothing.
+    """
     gpus, node = make_pair()
     gpus.lose(5)
     node.wait(lambda status: status["status"] == "unhealthy", 10.0)
@@ -272,7 +351,10 @@ def test_a_lost_gpu_stays_lost_whoever_clears_it(make_pair: Callable[..., Pair])
         (found,) = node.findings()
         assert found["id"] != finding["id"] and found["code"] == "nvml/gpu_lost"
         assert f"ticket {again}; still observed)" in cast("str", found["raw"])
-        assert any(line.startswith("vitald_gpu_lost{") and line.endswith(" 1.0") for line in samples(node, gpus.addresses[5]))
+        assert any(
+            line.startswith("vitald_gpu_lost{") and line.endswith(" 1.0")
+            for line in samples(node, gpus.addresses[5])
+        )
     told = len(node.events("&code=nvml/gpu_lost"))
     assert told == 3, "one for each difference, not one a round"
     done = node.cli("accept", str(found["id"]), "--for", "1h", "--reason", "seven suffice")
@@ -297,32 +379,60 @@ def test_the_metrics_are_well_formed(shared: Pair, promtool: str) -> None:
     gpus, node = shared
     page = node.metrics()
     assert complaints(promtool, page) == ""
-    kinds = dict(line.split()[2:] for line in page.splitlines() if line.startswith("# TYPE vitald_gpu_"))
+    kinds = dict(
+        line.split()[2:] for line in page.splitlines() if line.startswith("# TYPE vitald_gpu_")
+    )
     assert set(kinds.values()) == {"gauge", "counter"}
-    assert all((kind == "counter") == name.endswith("_total") for name, kind in kinds.items()), kinds
+    assert all((kind == "counter") == name.endswith("_total") for name, kind in kinds.items()), (
+        kinds
+    )
     found = samples(node)
     assert all(f'model="{MODEL} (simulated)"' in line for line in found)
     assert node.metric("vitald_simulated") == 1
     for address, uuid in zip(gpus.addresses, gpus.uuids):
         assert all(f'uuid="{uuid}"' in line for line in samples(node, address))
-    links = [line for line in samples(node, gpus.addresses[2]) if line.startswith("vitald_gpu_nvlink_up{")]
+    links = [
+        line
+        for line in samples(node, gpus.addresses[2])
+        if line.startswith("vitald_gpu_nvlink_up{")
+    ]
     assert (len(links), all(line.endswith(" 1.0") for line in links)) == (18, True)
     who = f'gpu="2",model="{MODEL} (simulated)",pci_bus_id="{gpus.addresses[2]}"'
-    assert node.metric(f'vitald_gpu_temperature_celsius{{{who},sensor="memory",uuid="{gpus.uuids[2]}"}}') == 36
-    assert node.metric(f'vitald_gpu_energy_joules_total{{{who},uuid="{gpus.uuids[2]}"}}') == 900000000
+    assert (
+        node.metric(
+            f'vitald_gpu_temperature_celsius{{{who},sensor="memory",uuid="{gpus.uuids[2]}"}}'
+        )
+        == 36
+    )
+    assert (
+        node.metric(f'vitald_gpu_energy_joules_total{{{who},uuid="{gpus.uuids[2]}"}}') == 900000000
+    )
 
 
 def test_what_cannot_be_observed_has_no_sample(make_pair: Callable[..., Pair]) -> None:
     """A T4 has no NVLink, no sensor in its memory, and no rows that could be remapped."""
     gpus, node = make_pair("t4")
     names = {line.partition("{")[0] for line in samples(node)}
-    assert {"vitald_gpu_temperature_celsius", "vitald_gpu_power_watts", "vitald_gpu_retired_pages", "vitald_gpu_pcie_width"} <= names
-    assert not [name for name in names if "nvlink" in name or "remap" in name or "fabric" in name or "sram" in name]
+    assert {
+        "vitald_gpu_temperature_celsius",
+        "vitald_gpu_power_watts",
+        "vitald_gpu_retired_pages",
+        "vitald_gpu_pcie_width",
+    } <= names
+    assert not [
+        name
+        for name in names
+        if "nvlink" in name or "remap" in name or "fabric" in name or "sram" in name
+    ]
     assert not [line for line in samples(node) if 'sensor="memory"' in line]
     readings = cast("Json", listed(node)[0]["readings"])
     assert not [name for name in readings if "nvlink_" in name or "remap" in name]
     row = node.cli("gpus").stdout.splitlines()[2]
-    assert (row.startswith(gpus.addresses[0]), " 0 pages " in row, row.split()[-3]) == (True, True, "-")
+    assert (row.startswith(gpus.addresses[0]), " 0 pages " in row, row.split()[-3]) == (
+        True,
+        True,
+        "-",
+    )
 
 
 def test_counters_follow(make_pair: Callable[..., Pair]) -> None:
@@ -336,7 +446,11 @@ def test_counters_follow(make_pair: Callable[..., Pair]) -> None:
     assert set(replays()) == {0}
     gpus.set(1, {"fi.94.0": "7", "temp_c": 66})
     node.until(lambda: replays()[:3] == [0, 7, 0], 8.0, "the counter")
-    hot = [line for line in samples(node, gpus.addresses[1]) if line.startswith("vitald_gpu_temperature_celsius")]
+    hot = [
+        line
+        for line in samples(node, gpus.addresses[1])
+        if line.startswith("vitald_gpu_temperature_celsius")
+    ]
     assert hot[0].endswith(" 66.0")
 
 
@@ -358,7 +472,11 @@ def test_counters_follow(make_pair: Callable[..., Pair]) -> None:
         ({"reason": "x", "gpus": "0000:19:00.0"}, 400, "gpus"),
         ({"reason": "x", "gpus": [0]}, 400, "gpus"),
         ({"reason": "x", "gpus": ["0000:99:00.0"]}, 404, "no GPU '0000:99:00.0'"),
-        ({"reason": "x", "gpus": ["0000:19:00.0", "gpu/0000:3b:00.0"]}, 404, "no GPU 'gpu/0000:3b:00.0'"),
+        (
+            {"reason": "x", "gpus": ["0000:19:00.0", "gpu/0000:3b:00.0"]},
+            404,
+            "no GPU 'gpu/0000:3b:00.0'",
+        ),
         ({"reason": "x", "gpus": ["0000:85:00.0"]}, 404, "no GPU"),
         ({"reason": "x", "minutes": 10}, 400, "minutes"),
         ([], 400, "object"),
@@ -387,7 +505,9 @@ def test_others_may_look_and_not_touch(shared: Pair) -> None:
 
 
 def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
-    """Once it is answered no process of ours holds the driver; it comes back by itself; both are kept as events."""
+    """Once it is answered no process of ours holds the driver; it comes back by itself; both are
+    kept as events.
+    """
     _, node = make_pair()
     (before,) = workers(node)
     begun = time.monotonic()
@@ -416,8 +536,12 @@ def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
     assert node.findings() == []
 
 
-def test_the_answer_is_not_ahead_of_the_status(make_node: Callable[..., Node], tmp_path: Path) -> None:
-    """Whoever was told that the GPUs are free reads nothing else; between a commit and its show is a moment, here a long one."""
+def test_the_answer_is_not_ahead_of_the_status(
+    make_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    """Whoever was told that the GPUs are free reads nothing else; between a commit and its show is
+    a moment, here a long one.
+    """
     node = make_node(gpus=SimulatedNode(tmp_path / "gpus", "t4"))
     node.command[1:3] = ["-c", SLOW_TO_SHOW]
     node.start()
@@ -452,9 +576,16 @@ def test_taken_back_earlier(make_pair: Callable[..., Pair]) -> None:
 
 
 def test_several_at_once(make_pair: Callable[..., Pair]) -> None:
-    """Each is answered, and the last one to be over ends it; the daemon has its hands free all the while."""
+    """Each is answered, and the last one to be over ends it; the daemon has its hands free all the
+    while.
+    """
     gpus, node = make_pair("a100")
-    for seconds, wanted in ((3.0, ()), (60.0, ()), (60.0, (gpus.addresses[0],)), (60.0, (gpus.addresses[0],))):
+    for seconds, wanted in (
+        (3.0, ()),
+        (60.0, ()),
+        (60.0, (gpus.addresses[0],)),
+        (60.0, (gpus.addresses[0],)),
+    ):
         begun = time.monotonic()
         release(node, seconds, *wanted)
         assert time.monotonic() - begun < patient(3.0)
@@ -474,10 +605,22 @@ def test_several_at_once(make_pair: Callable[..., Pair]) -> None:
 def test_only_one_of_them(make_pair: Callable[..., Pair]) -> None:
     """It is not asked any more, the others are; by the command's own words for it."""
     gpus, node = make_pair(trace=True)
-    done = node.cli("release", "--device", f"gpu/{gpus.addresses[3]}", "--for", "1h", "--reason", "reset of one", "--json")
+    done = node.cli(
+        "release",
+        "--device",
+        f"gpu/{gpus.addresses[3]}",
+        "--for",
+        "1h",
+        "--reason",
+        "reset of one",
+        "--json",
+    )
     answer = json.loads(done.stdout)
     conforms("Released", answer)
-    assert (done.returncode, answer["gpus"]) == (0 if answer["free"] else 10, [f"gpu/{gpus.addresses[3]}"])
+    assert (done.returncode, answer["gpus"]) == (
+        0 if answer["free"] else 10,
+        [f"gpu/{gpus.addresses[3]}"],
+    )
     answered = time.monotonic_ns()
     status = node.wait(is_released, 3.0)
     assert str(source(status)["detail"]).startswith(f"gpu/{gpus.addresses[3]} released until ")
@@ -488,7 +631,11 @@ def test_only_one_of_them(make_pair: Callable[..., Pair]) -> None:
     assert is_released(node.status())
     assert node.cli("release", "--end").returncode == 0
     node.wait(is_healthy, 8.0)
-    node.until(lambda: 3 in {call.gpu for call in gpus.calls() if call.at_ns > answered}, 5.0, "it to be asked again")
+    node.until(
+        lambda: 3 in {call.gpu for call in gpus.calls() if call.at_ns > answered},
+        5.0,
+        "it to be asked again",
+    )
     assert listed(node)[3]["fresh"]
 
 
@@ -519,7 +666,11 @@ def test_one_that_hangs_alone_is_let_go_of(make_pair: Callable[..., Pair]) -> No
     node.wait(is_released, 5.0)
     answered = time.monotonic_ns()
     gpus.set(0, {"temp_c": 51})
-    node.until(lambda: cast("Json", listed(node)[0]["readings"])["temperature_celsius"] == 51, 8.0, "the others to be looked at")
+    node.until(
+        lambda: cast("Json", listed(node)[0]["readings"])["temperature_celsius"] == 51,
+        8.0,
+        "the others to be looked at",
+    )
     assert answered < time.monotonic_ns()
 
 
@@ -527,15 +678,21 @@ def test_one_that_hangs_alone_is_let_go_of(make_pair: Callable[..., Pair]) -> No
 
 
 def test_demo(tmp_path: Path) -> None:
-    """To its end, with everything that it shows of faults marked as simulated, and nothing left behind."""
+    """To its end, with everything that it shows of faults marked as simulated, and nothing left
+    behind.
+    """
     environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1", "COLUMNS": "120"}
     command = [PYTHON, "-m", "vitald", "demo", "--pause", "0"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout[-3000:]
     lines = done.stdout.splitlines()
     assert [line[:2] for line in lines if re.match(r"\d\. ", line)] == ["1.", "2.", "3.", "4."]
     for number, line in enumerate(lines):
-        if re.search(r"  #\d+$", line) and not line.startswith("      and    "):  # what heads an incident
+        if re.search(r"  #\d+$", line) and not line.startswith(
+            "      and    "
+        ):  # what heads an incident
             assert line.startswith("  SIMULATED gpu/"), line
         elif re.match(r"(healthy|degraded|unhealthy|unknown): ", line):
             assert line.partition(": ")[2].startswith("SIMULATED: "), line
@@ -549,5 +706,8 @@ def test_demo(tmp_path: Path) -> None:
     last = "\n".join(lines).rpartition("$ vitald status")[2]
     assert "xid/79" in last
     assert "nvml/gpu_lost" in last, "NVML's word on the lost GPU is part of the last chapter"
-    assert len([line for line in last.splitlines() if line.startswith("  SIMULATED gpu/0000:ab:00.0")]) == 1
+    assert (
+        len([line for line in last.splitlines() if line.startswith("  SIMULATED gpu/0000:ab:00.0")])
+        == 1
+    )
     assert list(tmp_path.iterdir()) == []

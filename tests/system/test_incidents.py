@@ -1,4 +1,6 @@
-"""Incidents, and what the socket says about how a finding came to be: one story is told once, whole, and as it ended."""
+"""Incidents, and what the socket says about how a finding came to be: one story is told once,
+whole, and as it ended.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ def why(node: Node, number: object) -> Json:
 
 def flags(*, reboot: bool, replacement: bool) -> Json:
     """Of what rests on lines alone."""
-    return {"rebootRequired": reboot, "rebootConfirmed": False, "replacementRequired": replacement, "replacementConfirmed": False}
+    return {
+        "rebootRequired": reboot,
+        "rebootConfirmed": False,
+        "replacementRequired": replacement,
+        "replacementConfirmed": False,
+    }
 
 
 def number_of(node: Node, pci: str, code: str) -> object:
@@ -56,18 +63,34 @@ def untold(status: Json) -> set[object]:
 
 @pytest.mark.smoke
 def test_one_story_is_one_line(told: Node) -> None:
-    """Forty-two lines of one GPU: one reason, one incident with its cause first, and the remap beside it."""
+    """Forty-two lines of one GPU: one reason, one incident with its cause first, and the remap
+    beside it.
+    """
     status = told.status()
     conforms("NodeStatus", status)
     gone, waiting = status["incidents"]
     assert status["reasons"] == [gone["line"], waiting["line"]]
     assert untold(status) == set()
-    assert (gone["code"], gone["state"], gone["action"], gone["when"], gone["count"]) == ("xid/79", "open", "reboot_node", "now", 42)
+    assert (gone["code"], gone["state"], gone["action"], gone["when"], gone["count"]) == (
+        "xid/79",
+        "open",
+        "reboot_node",
+        "now",
+        42,
+    )
     members = [(one["code"], one["role"], one["count"]) for one in gone["members"]]
     assert members[0] == ("xid/79", "root", 1)
     assert sorted(members[1:]) == [("xid/154", "consequence", 1), ("xid/45", "consequence", 40)]
-    assert (waiting["code"], waiting["action"], waiting["when"], waiting["story"]) == ("xid/63", "reset_device", "maintenance", "")
-    assert [one["code"] for one in about(told.findings(), GONE)] == ["xid/79", "xid/154"], "an echo has no finding of its own"
+    assert (waiting["code"], waiting["action"], waiting["when"], waiting["story"]) == (
+        "xid/63",
+        "reset_device",
+        "maintenance",
+        "",
+    )
+    assert [one["code"] for one in about(told.findings(), GONE)] == [
+        "xid/79",
+        "xid/154",
+    ], "an echo has no finding of its own"
     assert told.metric("vitald_incidents") == 2
     assert told.metric("vitald_findings_escalated") == 0
 
@@ -78,27 +101,43 @@ def test_incidents(told: Node) -> None:
     conforms("Incidents", listed)
     assert listed["incidents"] == told.status()["incidents"]
     assert told.get("/v1/incidents?limit=1")["incidents"] == listed["incidents"][:1]
-    for query, said in (("limit=0", "limit"), ("state=open", "unknown parameter"), ("limit=1&limit=2", "more than once")):
+    for query, said in (
+        ("limit=0", "limit"),
+        ("state=open", "unknown parameter"),
+        ("limit=1&limit=2", "more than once"),
+    ):
         status, answer = told.request("GET", f"/v1/incidents?{query}")
         assert (status, said in str(answer["error"])) == (400, True), answer
     assert told.request("POST", "/v1/incidents")[0] == 405
 
 
 def test_an_incident_that_is_over(node: Node) -> None:
-    """Its findings are closed: it has gone from the status, and stays in the list as long as a late line could join it."""
+    """Its findings are closed: it has gone from the status, and stays in the list as long as a late
+    line could join it.
+    """
     node.write(*fallen_with_company(1))
     wait_for_pid(node, 1)
     node.until(lambda: len(node.findings()) == 2, 5.0, "both findings")
     for finding in node.findings():
         assert node.status()["incidents"]
-        node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "replaced the riser"})
+        node.request(
+            "POST", f"/v1/findings/{finding['id']}/clear", {"reason": "replaced the riser"}
+        )
     status = node.status()
     assert (status["status"], status["reasons"], status["incidents"]) == ("healthy", [], [])
     (over,) = node.get("/v1/incidents")["incidents"]
-    assert (over["state"], over["findings"], over["action"], over["when"], over["code"]) == ("over", [], "none", None, "xid/79")
+    assert (over["state"], over["findings"], over["action"], over["when"], over["code"]) == (
+        "over",
+        [],
+        "none",
+        None,
+        "xid/79",
+    )
     assert over["closedAt"]
     assert node.metric("vitald_incidents") == 0
-    node.write(xid(2, code=45, message="Ch 00000099"))  # a late echo: told by what is over, and asks for nothing
+    node.write(
+        xid(2, code=45, message="Ch 00000099")
+    )  # a late echo: told by what is over, and asks for nothing
     wait_for_pid(node, 2)
     assert node.findings() == []
     node.write(xid(3))  # it fell off again: that is another one
@@ -124,8 +163,9 @@ def test_a_ledger_from_before_there_were_incidents(make_node: Make) -> None:
     with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
         ledger.executescript(f"{MIGRATIONS[0]}; PRAGMA journal_mode = WAL; PRAGMA user_version = 1")
         ledger.execute(
-            "INSERT INTO findings VALUES (1, 'gpu/0000:65:00.0', 'xid/79', 'xid', 'reboot_node', 'now', 1.0, 1.0, 1, ?, 'GPU has fallen off the"
-            " bus', 'NVRM: Xid (PCI:0000:65:00): 79', '{}', 'open', NULL, NULL, NULL)",
+            "INSERT INTO findings VALUES (1, 'gpu/0000:65:00.0', 'xid/79', 'xid', 'reboot_node',"
+            " 'now', 1.0, 1.0, 1, ?, 'GPU has fallen off the bus', 'NVRM: Xid (PCI:0000:65:00):"
+            " 79', '{}', 'open', NULL, NULL, NULL)",
             (open("/proc/sys/kernel/random/boot_id").read().strip(),),
         )
         ledger.commit()
@@ -146,12 +186,16 @@ def test_incidents_after_the_ledger_was_replaced(node: Node) -> None:
     for path in node.state.glob("ledger.db*"):
         damage(path, 0)
     node.write(xid(3, code=13, pci="0000:67:00", message="Graphics Exception"))
-    node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 15.0, "the damage to be noticed")
+    node.until(
+        lambda: "vitald/ledger_replaced" in open_codes(node), 15.0, "the damage to be noticed"
+    )
     node.restart()
     status = node.status()
     assert untold(status) == set()
     kept = {incident["id"]: incident["members"] for incident in status["incidents"]}
-    assert [kept.get(incident["id"]) for incident in before] == [incident["members"] for incident in before]
+    assert [kept.get(incident["id"]) for incident in before] == [
+        incident["members"] for incident in before
+    ]
 
 
 # --- why
@@ -182,7 +226,9 @@ def test_why_of_many_events(node: Node) -> None:
 
 
 def test_why_cleared(node: Node) -> None:
-    """It raises nothing any more; who closed it and why is the last of its changes. The next one is another story."""
+    """It raises nothing any more; who closed it and why is the last of its changes. The next one is
+    another story.
+    """
     node.write(dbe(1))
     wait_for_pid(node, 1)
     node.request("POST", "/v1/findings/1/clear", {"reason": "wrong slot"})
@@ -198,7 +244,9 @@ def test_why_cleared(node: Node) -> None:
 
 
 def test_why_escalated(make_node: Make) -> None:
-    """The reboot that it asked for did not hold: the ladder's word stands beside the table's, and the history has both."""
+    """The reboot that it asked for did not hold: the ladder's word stands beside the table's, and
+    the history has both.
+    """
     machine = Machine(make_node())
     node = machine.node
     node.start()
@@ -217,14 +265,18 @@ def test_why_escalated(make_node: Make) -> None:
     assert "rebooted" in str(why(node, 1)["transitions"][-1]["cause"])
     (suspect,) = node.status()["suspects"]
     assert {part["kind"] for part in suspect["parts"]} == {"fault", "not_held"}
-    assert node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') == suspect["score"] > 1
+    assert (
+        node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') == suspect["score"] > 1
+    )
     shown = node.cli("why", "2").stdout
     assert "-> escalation replace_node: it came back although" in shown
     assert "replacement required" in shown
 
 
 def test_why_shows_only_its_own_events(node: Node) -> None:
-    """A drill beside the real thing, and a line that nobody believed: neither is evidence for the other's finding."""
+    """A drill beside the real thing, and a line that nobody believed: neither is evidence for the
+    other's finding.
+    """
     drill = xid(4001)
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -236,11 +288,15 @@ def test_why_shows_only_its_own_events(node: Node) -> None:
     assert len(by_drill) == 2, node.events()
     for simulated, number in by_drill.items():
         chain = why(node, number)
-        assert [event["simulated"] for event in chain["events"]] == [simulated] * chain["finding"]["count"]
+        assert [event["simulated"] for event in chain["events"]] == [simulated] * chain["finding"][
+            "count"
+        ]
 
 
 def test_why_while_the_ledger_cannot_be_written(make_node: Make) -> None:
-    """What is open in memory only is open: whoever asks is not told that there is no such finding."""
+    """What is open in memory only is open: whoever asks is not told that there is no such
+    finding.
+    """
     node = make_node()
     disk = Disk(node.state)
     disk.mount("1m")
@@ -257,11 +313,32 @@ def test_why_while_the_ledger_cannot_be_written(make_node: Make) -> None:
         disk.unmount()
 
 
-@pytest.mark.parametrize("number", ["first", "-1", "0x1", "1e3", "1.0", "1" * 16, "%20", "%00", "1%2F2", "1;2", "%D9%A1x", "'", "1 or 1=1"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        "first",
+        "-1",
+        "0x1",
+        "1e3",
+        "1.0",
+        "1" * 16,
+        "%20",
+        "%00",
+        "1%2F2",
+        "1;2",
+        "%D9%A1x",
+        "'",
+        "1 or 1=1",
+    ],
+)
 def test_a_number_that_is_none(told: Node, number: str) -> None:
     """For each route that takes one: told, and nothing is changed."""
     path = number.replace(" ", "%20")
-    for method, verb, body in (("GET", "why", None), ("POST", "remedy", {"reason": "x"}), ("POST", "clear", {"reason": "x"})):
+    for method, verb, body in (
+        ("GET", "why", None),
+        ("POST", "remedy", {"reason": "x"}),
+        ("POST", "clear", {"reason": "x"}),
+    ):
         status, answer = told.request(method, f"/v1/findings/{path}/{verb}", body)
         assert (status, bool(answer["error"])) in ((400, True), (404, True)), (verb, answer)
     assert told.said("request_failed") == []
@@ -271,24 +348,36 @@ def test_a_finding_that_is_not_there(told: Node) -> None:
     for number in ("0", "999999", "9" * 15):
         for method, verb, body in (("GET", "why", None), ("POST", "remedy", {"reason": "x"})):
             status, answer = told.request(method, f"/v1/findings/{number}/{verb}", body)
-            assert (status, f"finding {int(number)}" in str(answer["error"]), bool(answer["hint"])) == (404, True, True), answer
+            assert (
+                status,
+                f"finding {int(number)}" in str(answer["error"]),
+                bool(answer["hint"]),
+            ) == (404, True, True), answer
 
 
 # --- remedy and replacement
 
 
 def test_remedy(make_node: Make) -> None:
-    """Begun, audited, shown; it still counts; the same fault again means that it did not hold; the reboot ends it."""
+    """Begun, audited, shown; it still counts; the same fault again means that it did not hold; the
+    reboot ends it.
+    """
     machine = Machine(make_node())
     node = machine.node
     node.start()
     node.write(xid(1))
     wait_for_pid(node, 1)
-    status, answer = node.request("POST", "/v1/findings/1/remedy", {"reason": "  drained, reboot at 15:00\n"})
+    status, answer = node.request(
+        "POST", "/v1/findings/1/remedy", {"reason": "  drained, reboot at 15:00\n"}
+    )
     conforms("OneFinding", answer)
     assert (status, answer["finding"]["state"]) == (200, "in_remedy")
     now = node.status()
-    assert (now["status"], now["rebootRequired"], now["findings"][0]["state"]) == ("unhealthy", True, "in_remedy")
+    assert (now["status"], now["rebootRequired"], now["findings"][0]["state"]) == (
+        "unhealthy",
+        True,
+        "in_remedy",
+    )
     assert node.findings("&code=xid/79")[0]["state"] == "in_remedy"
     assert "(begun)" in node.cli("status").stdout
     (event,) = node.events("&code=vitald/remedy_begun")
@@ -305,7 +394,13 @@ def test_remedy(make_node: Make) -> None:
     assert node.findings()[0]["state"] == "in_remedy"
     machine.reboot()
     assert node.status()["status"] == "healthy"
-    assert [change["state"] for change in why(node, 1)["transitions"]] == ["open", "in_remedy", "open", "in_remedy", "cleared"]
+    assert [change["state"] for change in why(node, 1)["transitions"]] == [
+        "open",
+        "in_remedy",
+        "open",
+        "in_remedy",
+        "cleared",
+    ]
     assert node.request("POST", "/v1/findings/1/remedy", {"reason": "late"})[0] == 404
 
 
@@ -342,13 +437,23 @@ def test_a_remedy_without_a_reason(told: Node, body: object) -> None:
 
 
 def test_replaced(node: Node) -> None:
-    """Another board is in the slot: every finding of the old one is closed, and its record does not count against the new one."""
+    """Another board is in the slot: every finding of the old one is closed, and its record does not
+    count against the new one.
+    """
     node.write(xid(1), remap(2), xid(3, pci=WAITING))
     wait_for_pid(node, 3)
-    assert {one["component"] for one in node.status()["suspects"]} == {"gpu/0000:65:00.0", "gpu/0000:66:00.0"}
+    assert {one["component"] for one in node.status()["suspects"]} == {
+        "gpu/0000:65:00.0",
+        "gpu/0000:66:00.0",
+    }
     for wrong in ("yes", 1, None, []):
-        assert node.request("POST", "/v1/findings/1/clear", {"reason": "x", "replaced": wrong})[0] == 400, wrong
-    status, answer = node.request("POST", "/v1/findings/1/clear", {"reason": "new board", "replaced": True})
+        assert (
+            node.request("POST", "/v1/findings/1/clear", {"reason": "x", "replaced": wrong})[0]
+            == 400
+        ), wrong
+    status, answer = node.request(
+        "POST", "/v1/findings/1/clear", {"reason": "new board", "replaced": True}
+    )
     assert (status, answer["finding"]["state"]) == (200, "cleared")
     assert about(node.findings(), GONE) == []
     assert len(about(node.findings(), WAITING)) == 1
@@ -361,7 +466,9 @@ def test_replaced(node: Node) -> None:
 
 
 def test_a_drill_replaces_no_board(node: Node) -> None:
-    """To close a drill with `replaced` is refused: it must neither close what is real nor put the device's record away."""
+    """To close a drill with `replaced` is refused: it must neither close what is real nor put the
+    device's record away.
+    """
     drill = xid(4001)
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -369,7 +476,12 @@ def test_a_drill_replaces_no_board(node: Node) -> None:
     node.write(drill)
     node.until(lambda: len(node.findings()) == 2, 5.0, "the drill")
     (number,) = [finding["id"] for finding in node.findings() if finding["simulated"]]
-    assert node.request("POST", f"/v1/findings/{number}/clear", {"reason": "drill over", "replaced": True})[0] == 400
+    assert (
+        node.request(
+            "POST", f"/v1/findings/{number}/clear", {"reason": "drill over", "replaced": True}
+        )[0]
+        == 400
+    )
     assert [finding["simulated"] for finding in node.findings()] == [False, True]
     node.request("POST", f"/v1/findings/{number}/clear", {"reason": "drill over"})
     assert [finding["simulated"] for finding in node.findings()] == [False]
@@ -380,15 +492,26 @@ def test_a_drill_replaces_no_board(node: Node) -> None:
 
 
 def test_what_the_answer_is_for(make_node: Make) -> None:
-    """A reset that waits: fit while the job runs, due before the next one and after this one; and each part says the same."""
+    """A reset that waits: fit while the job runs, due before the next one and after this one; and
+    each part says the same.
+    """
     node = make_node()
     node.start()
     node.write(dbe(1), remap(2))
     wait_for_pid(node, 2)
-    for work, status, code in (("running", "degraded", 0), ("prolog", "unhealthy", 20), ("epilog", "unhealthy", 20)):
+    for work, status, code in (
+        ("running", "degraded", 0),
+        ("prolog", "unhealthy", 20),
+        ("epilog", "unhealthy", 20),
+    ):
         answer = node.get(f"/v1/status?for={work}")
-        assert (answer["status"], node.cli("check", "--for", work).returncode) == (status, code), work
-        assert node.cli("check", "--for", work, "--as", "slurm").returncode == (1 if code else 0), work
+        assert (answer["status"], node.cli("check", "--for", work).returncode) == (
+            status,
+            code,
+        ), work
+        assert node.cli("check", "--for", work, "--as", "slurm").returncode == (1 if code else 0), (
+            work
+        )
     assert node.status()["status"] == "degraded"
     assert node.cli("check", "--strict").returncode == 10
     assert node.metric('vitald_status{status="degraded"}') == 1
@@ -404,7 +527,9 @@ def test_what_the_answer_is_for(make_node: Make) -> None:
 
 
 def test_a_component_is_judged_for_the_same_work(node: Node) -> None:
-    """Before a job the node is unfit for this GPU's sake: the GPU cannot be merely degraded in the same answer."""
+    """Before a job the node is unfit for this GPU's sake: the GPU cannot be merely degraded in the
+    same answer.
+    """
     node.write(dbe(1), remap(2))
     wait_for_pid(node, 2)
     listed = {one["name"]: one["status"] for one in node.get("/v1/status?for=prolog")["components"]}
@@ -414,11 +539,15 @@ def test_a_component_is_judged_for_the_same_work(node: Node) -> None:
 # --- rules on trial
 
 
-TRIAL = '[catalog.overrides."xid/79"]\nshadow = true\naction = "replace_node"\nclears = ["replaced"]\n'
+TRIAL = (
+    '[catalog.overrides."xid/79"]\nshadow = true\naction = "replace_node"\nclears = ["replaced"]\n'
+)
 
 
 def test_a_rule_on_trial(make_node: Make) -> None:
-    """What it would have asked for is shown and asks for nothing; it ends with the trial, and leaves no trace among what was real."""
+    """What it would have asked for is shown and asks for nothing; it ends with the trial, and
+    leaves no trace among what was real.
+    """
     node = make_node(extra=TRIAL)
     node.start()
     node.write(xid(1))
@@ -427,10 +556,16 @@ def test_a_rule_on_trial(make_node: Make) -> None:
     conforms("NodeStatus", status)
     (trial,) = status["trials"]
     assert (trial["code"], trial["action"], trial["incident"]) == ("xid/79", "replace_node", 0)
-    assert (status["action"], status["replacementRequired"], status["openFindings"]) == ("reboot_node", False, 1)
+    assert (status["action"], status["replacementRequired"], status["openFindings"]) == (
+        "reboot_node",
+        False,
+        1,
+    )
     assert len(node.findings()) == len(status["incidents"]) == len(status["reasons"]) == 1
     assert node.metric("vitald_replacement_required") == 0
-    labels = 'action="replace_node",code="79",component="gpu/0000:65:00.0",kind="xid",simulated="false"'
+    labels = (
+        'action="replace_node",code="79",component="gpu/0000:65:00.0",kind="xid",simulated="false"'
+    )
     assert node.metric(f"vitald_findings{{{labels}}}") is None
     chain = why(node, trial["id"])
     assert (chain["incident"], chain["flags"]) == (None, flags(reboot=False, replacement=False))
@@ -477,13 +612,17 @@ def test_metrics_follow_the_incidents(node: Node) -> None:
     wait_for_pid(node, 2)
     node.until(lambda: node.metric("vitald_incidents") == 2, 5.0, "both incidents")
     scores = {one["device"]: one["score"] for one in node.status()["suspects"]}
-    assert {device: node.metric(f'vitald_device_lemon_score{{device="{device}"}}') for device in scores} == scores
+    assert {
+        device: node.metric(f'vitald_device_lemon_score{{device="{device}"}}') for device in scores
+    } == scores
     assert scores[f"gpu/{pci}.0"] >= 1
 
 
 @pytest.mark.slow
 def test_a_record_has_an_end(node: Node) -> None:
-    """One device and processes without end: what is stored of it is bounded, as a start reads all of it."""
+    """One device and processes without end: what is stored of it is bounded, as a start reads all
+    of it.
+    """
     node.write(*(xid(pid, code=13, message="Graphics Exception") for pid in range(3000)))
     wait_for_pid(node, 2999, 30.0)
     with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:

@@ -1,4 +1,6 @@
-"""Drills on the real kernel log: announced, taken once, marked wherever they show, over by themselves."""
+"""Drills on the real kernel log: announced, taken once, marked wherever they show, over by
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.system.people import cli_as_nobody
 pytestmark = pytest.mark.kmsg
 Write = Callable[[str], object]
 
-# A command whose own descriptor has used up what the kernel's limit gives it: the limit counts per open file.
+# A command whose own descriptor has used up what the kernel's limit gives it: the limit counts per
+# open file.
 _EXHAUSTED = """
 import os, sys
 opened = os.open
@@ -45,7 +48,9 @@ def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture
 def careful(production: Node, kmsg: Write) -> Node:
-    """A node as in production: it does not believe what processes write. The kernel's limit on writers is off."""
+    """A node as in production: it does not believe what processes write. The kernel's limit on
+    writers is off.
+    """
     return production
 
 
@@ -54,7 +59,9 @@ def drill(node: Node, pci: str, *more: str) -> int:
     done = node.cli("inject", "xid", "79", "--device", pci, *more)
     assert done.returncode == 0, done.stderr
     assert "simulated" in done.stdout
-    return next(int(str(finding["id"])) for finding in about(node.findings(), pci) if finding["simulated"])
+    return next(
+        int(str(finding["id"])) for finding in about(node.findings(), pci) if finding["simulated"]
+    )
 
 
 @pytest.mark.smoke
@@ -62,7 +69,11 @@ def test_marked_wherever_it_shows(careful: Node) -> None:
     node, pci = careful, fresh_pci()
     number = drill(node, pci)
     status = node.status()
-    assert (status["status"], status["rebootRequired"], status["simulated"]) == ("unhealthy", True, True)
+    assert (status["status"], status["rebootRequired"], status["simulated"]) == (
+        "unhealthy",
+        True,
+        True,
+    )
     assert str(status["reasons"][0]).startswith("SIMULATED")
     (finding,) = about(node.findings(), pci)
     assert (finding["simulated"], finding["count"], finding["id"]) == (True, 1, number)
@@ -72,7 +83,10 @@ def test_marked_wherever_it_shows(careful: Node) -> None:
     assert node.metric("vitald_simulated") == 1
     labels = f'action="reboot_node",code="79",component="gpu/{pci}.0",kind="xid",simulated="true"'
     assert node.metric(f"vitald_findings{{{labels}}}") == 1
-    assert node.metric('vitald_events_total{code="79",kind="xid",simulated="true",trust="announced"}') == 1
+    assert (
+        node.metric('vitald_events_total{code="79",kind="xid",simulated="true",trust="announced"}')
+        == 1
+    )
     for verb in ("status", "findings", "events", "check"):
         assert "SIMULATED" in node.cli(verb).stdout, verb
     shown = json.loads(node.cli("status", "--json").stdout)
@@ -99,7 +113,9 @@ def test_over_by_itself(careful: Node) -> None:
 
 @pytest.mark.smoke
 def test_only_the_announced_record_is_taken(careful: Node, kmsg: Write) -> None:
-    """The same text again, during the drill and after it, is any process's: shown, and judged by nobody."""
+    """The same text again, during the drill and after it, is any process's: shown, and judged by
+    nobody.
+    """
     node, pci = careful, fresh_pci()
     number = drill(node, pci)
     line = str(about(node.events(), pci)[0]["raw"])
@@ -109,7 +125,11 @@ def test_only_the_announced_record_is_taken(careful: Node, kmsg: Write) -> None:
     node.request("POST", f"/v1/findings/{number}/clear", {"reason": "drill over"})
     kmsg(f"<4>{line}")
     node.until(lambda: len(about(node.events(), pci)) == 3, 10.0, "the third record")
-    assert [event["trust"] for event in about(node.events(), pci)] == ["announced", "untrusted", "untrusted"]
+    assert [event["trust"] for event in about(node.events(), pci)] == [
+        "announced",
+        "untrusted",
+        "untrusted",
+    ]
     assert about(node.findings(), pci) == []
 
 
@@ -139,7 +159,20 @@ def test_the_kernel_dropped_it(careful: Node) -> None:
     setting = Path("/proc/sys/kernel/printk_devkmsg")
     require(not is_read_only(setting), f"{setting} to be writable")
     setting.write_text("ratelimit\n")  # the fixture puts back what was there
-    command = [PYTHON, "-c", _EXHAUSTED, "inject", "xid", "79", "--device", pci, "--timeout", "0.5", "--socket", str(careful.socket)]
+    command = [
+        PYTHON,
+        "-c",
+        _EXHAUSTED,
+        "inject",
+        "xid",
+        "79",
+        "--device",
+        pci,
+        "--timeout",
+        "0.5",
+        "--socket",
+        str(careful.socket),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert done.returncode == 69, done.stdout
     assert "never came back" in done.stderr
@@ -163,7 +196,9 @@ def test_root_only(careful: Node) -> None:
         (["line", "all is well"], 69, "no rule recognises it"),
     ],
 )
-def test_what_cannot_be_injected(shared_node: Node, arguments: list[str], code: int, said: str) -> None:
+def test_what_cannot_be_injected(
+    shared_node: Node, arguments: list[str], code: int, said: str
+) -> None:
     done = shared_node.cli("inject", *arguments)
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
     assert shared_node.events() == []

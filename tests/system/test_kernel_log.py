@@ -12,7 +12,17 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import Json, Node
-from tests.system.lines import Ring, about, fresh_pci, fresh_pid, in_ring, ordinary, pids, wait_for_pid, xid
+from tests.system.lines import (
+    Ring,
+    about,
+    fresh_pci,
+    fresh_pid,
+    in_ring,
+    ordinary,
+    pids,
+    wait_for_pid,
+    xid,
+)
 
 pytestmark = pytest.mark.kmsg
 Write = Callable[[str], object]
@@ -21,7 +31,9 @@ Make = Callable[..., Node]
 
 @pytest.fixture(scope="module")
 def believing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node that has passed what older tests left in the ring, and believes what processes write from now on."""
+    """A node that has passed what older tests left in the ring, and believes what processes write
+    from now on.
+    """
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
     with Node(tmp_path_factory.mktemp("node"), kernel_log="kmsg", userspace="ignore") as node:
         node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
@@ -32,7 +44,9 @@ def believing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.mark.smoke
 def test_a_gpu_falls_off_the_bus(believing: Node, kmsg: Write) -> None:
-    """True everywhere, still true and not doubled after a restart; cleared by a person it stays so, though the line is still there."""
+    """True everywhere, still true and not doubled after a restart; cleared by a person it stays so,
+    though the line is still there.
+    """
     node, pci = believing, fresh_pci()
     line = xid(1234, pci=pci)
     assert not node.status()["rebootRequired"]
@@ -40,7 +54,9 @@ def test_a_gpu_falls_off_the_bus(believing: Node, kmsg: Write) -> None:
     def holds() -> None:
         status = node.wait(lambda status: status["rebootRequired"])
         assert status["status"] == "unhealthy"
-        assert [(finding["action"], finding["count"]) for finding in about(node.findings(), pci)] == [("reboot_node", 1)]
+        assert [
+            (finding["action"], finding["count"]) for finding in about(node.findings(), pci)
+        ] == [("reboot_node", 1)]
         assert [event["raw"] for event in about(node.events(), pci)] == [line]
         assert node.metric("vitald_reboot_required") == 1
         assert node.cli("check").returncode == 20
@@ -48,7 +64,11 @@ def test_a_gpu_falls_off_the_bus(believing: Node, kmsg: Write) -> None:
     kmsg(f"<3>{line}")
     holds()
     shown = node.cli("status")
-    assert (shown.returncode, line in shown.stdout, "reboot the node" in shown.stdout) == (20, True, True)
+    assert (shown.returncode, line in shown.stdout, "reboot the node" in shown.stdout) == (
+        20,
+        True,
+        True,
+    )
     for ending in (signal.SIGTERM, signal.SIGKILL):
         node.restart(ending)
         holds()
@@ -103,8 +123,12 @@ def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
     assert "were not believed" in node.cli("status").stdout
 
 
-def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(make_node: Make, kmsg: Write) -> None:
-    """As guides and audits test an agent. Who wrote it is shown everywhere; no more lines of the kind change anything."""
+def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(
+    make_node: Make, kmsg: Write
+) -> None:
+    """As guides and audits test an agent. Who wrote it is shown everywhere; no more lines of the
+    kind change anything.
+    """
     node, pci = make_node(kernel_log="kmsg", userspace="ignore"), fresh_pci()
     node.start()  # past what older tests left in the ring
     node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
@@ -115,24 +139,40 @@ def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(make_node: Mak
     kmsg(f"<30>NVRM: GPU {pci}.0: GPU has fallen off the bus.")
     node.until(lambda: len(about(node.findings(), pci)) == 2, 10.0, "the second finding")
     status = node.status()
-    assert (status["status"], status["rebootRequired"], status["rebootConfirmed"]) == ("unhealthy", True, False)
+    assert (status["status"], status["rebootRequired"], status["rebootConfirmed"]) == (
+        "unhealthy",
+        True,
+        False,
+    )
     assert node.cli("check", "--for", "prolog").returncode == 20
-    assert [(one["confirmed"], one["writtenByProcess"]) for one in about(node.findings(), pci)] == [(False, True)] * 2
+    assert [(one["confirmed"], one["writtenByProcess"]) for one in about(node.findings(), pci)] == [
+        (False, True)
+    ] * 2
     told = [(event["trust"], event["fields"]["facility"]) for event in about(node.events(), pci)]
     assert told == [("accepted", 1), ("accepted", 3)]
-    assert "[written by a process, no such device here, facility 3]" in node.cli("events", "--component", f"gpu/{pci}.0").stdout
+    assert (
+        "[written by a process, no such device here, facility 3]"
+        in node.cli("events", "--component", f"gpu/{pci}.0").stdout
+    )
     assert "reboot required (unconfirmed)" in node.cli("status").stdout
     number = about(node.findings(), pci)[0]["id"]
     assert "witness  written by a process, unconfirmed" in node.cli("why", str(number)).stdout
     for one in about(node.findings(), pci):
-        assert node.request("POST", f"/v1/findings/{one['id']}/clear", {"reason": "tested"})[0] == 200
+        assert (
+            node.request("POST", f"/v1/findings/{one['id']}/clear", {"reason": "tested"})[0] == 200
+        )
     assert about(node.findings(), pci) == []
 
 
 def test_escaped_bytes(believing: Node, kmsg: Write) -> None:
-    """A process name of any bytes: the field has it as it was, the raw line only what is safe to print."""
+    """A process name of any bytes: the field has it as it was, the raw line only what is safe to
+    print.
+    """
     node, pci = believing, fresh_pci()
-    kmsg(f"<3>NVRM: Xid (PCI:{pci}): 79, pid=7, name=h\xe9llo\\\t\x1b[2J, GPU has fallen off the bus.")
+    kmsg(
+        f"<3>NVRM: Xid (PCI:{pci}): 79, pid=7, name=h\xe9llo\\\t\x1b[2J, GPU has fallen off the"
+        " bus."
+    )
     node.until(lambda: about(node.events(), pci), 10.0, "the event")
     (event,) = about(node.events(), pci)
     assert event["fields"]["process"] == "h\xe9llo\\\t\x1b[2J"
@@ -158,9 +198,13 @@ def gaps_of(event: Json) -> list[tuple[int, int]]:
     return gaps
 
 
-@pytest.mark.parametrize("lines", [20_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+@pytest.mark.parametrize(
+    "lines", [20_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
+)
 def test_flood(believing: Node, kmsg: Write, lines: int) -> None:
-    """A hundred Xids in a flood: each is judged, or its number lies in a span that is told as lost. Memory stays flat."""
+    """A hundred Xids in a flood: each is judged, or its number lies in a span that is told as lost.
+    Memory stays flat.
+    """
     node = believing
     node.restart()  # for counters, gaps and memory of its own
     domain, end = f"{secrets.randbelow(0xEFFF) + 0x1000:04x}", fresh_pid()
@@ -177,8 +221,14 @@ def test_flood(believing: Node, kmsg: Write, lines: int) -> None:
     strangers = last - first - 1 - lines  # records that others wrote meanwhile
     wait_for_pid(node, end, 60.0)
 
-    seen = [event for event in node.events("&kind=xid") if str(event["component"]).startswith(f"gpu/{domain}:")]
-    seqs = {event["fields"]["pid"]: int(str(event["identity"]).rpartition(":")[2]) for event in seen}
+    seen = [
+        event
+        for event in node.events("&kind=xid")
+        if str(event["component"]).startswith(f"gpu/{domain}:")
+    ]
+    seqs = {
+        event["fields"]["pid"]: int(str(event["identity"]).rpartition(":")[2]) for event in seen
+    }
     assert len(seqs) == len(seen), "an Xid was judged twice"
     told = [gap for event in node.events("&code=vitald/records_lost") for gap in gaps_of(event)]
     gaps = [gap for gap in told if gap[1] > first]

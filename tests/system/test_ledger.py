@@ -1,4 +1,6 @@
-"""The ledger when the disk is full, read-only, damaged or newer: judging goes on, it is said, and nothing is lost."""
+"""The ledger when the disk is full, read-only, damaged or newer: judging goes on, it is said, and
+nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def small(make_node: Make) -> Iterator[tuple[Node, Disk]]:
 
 @pytest.mark.smoke
 def test_open_findings_survive(node: Node) -> None:
-    """As they stood, however the daemon ended: count, time, line, and what a person cleared stays cleared."""
+    """As they stood, however the daemon ended: count, time, line, and what a person cleared stays
+    cleared.
+    """
     node.write(xid(1), xid(2), xid(3, pci="0000:66:00"))
     wait_for_pid(node, 3)
     node.request("POST", "/v1/findings/2/clear", {"reason": "replaced"})
@@ -49,7 +53,9 @@ def test_open_findings_survive(node: Node) -> None:
 
 @pytest.mark.smoke
 def test_full_disk(small: tuple[Node, Disk]) -> None:
-    """It is said at once, the new fault counts, and when there is room again everything is on disk, once and in order."""
+    """It is said at once, the new fault counts, and when there is room again everything is on disk,
+    once and in order.
+    """
     node, disk = small
     node.start()
     node.write(xid(0, code=13, message="Graphics Exception"))
@@ -60,13 +66,19 @@ def test_full_disk(small: tuple[Node, Disk]) -> None:
     assert status["ledger"]["error"]
     assert status["ledger"]["unsavedEvents"] > 0
     node.until(lambda: "vitald/ledger_failed" in open_codes(node), 5.0, "the finding")
-    node.until(lambda: sum(finding["count"] for finding in node.findings("&code=xid/79")) == 399, 10.0, "all lines to be judged")
+    node.until(
+        lambda: sum(finding["count"] for finding in node.findings("&code=xid/79")) == 399,
+        10.0,
+        "all lines to be judged",
+    )
     assert node.metric("vitald_ledger_ok") == 0
     assert "CANNOT BE WRITTEN" in node.cli("status").stdout
 
     disk.unfill()
     node.wait(lambda status: status["ledger"]["ok"], 40.0)
-    node.until(lambda: "vitald/ledger_failed" not in open_codes(node), 5.0, "the finding to be closed")
+    node.until(
+        lambda: "vitald/ledger_failed" not in open_codes(node), 5.0, "the finding to be closed"
+    )
     assert node.metric("vitald_ledger_unsaved_events") == 0
     assert stored(node) == [*range(400)]
     assert pids(node.events()) == [*range(400)]
@@ -77,7 +89,9 @@ def test_full_disk(small: tuple[Node, Disk]) -> None:
 
 @pytest.mark.slow
 def test_stop_with_a_full_disk(small: tuple[Node, Disk]) -> None:
-    """What could not be stored is read again from the source: the place in it was not stored either."""
+    """What could not be stored is read again from the source: the place in it was not stored
+    either.
+    """
     node, disk = small
     node.start()
     disk.fill()
@@ -119,7 +133,9 @@ def test_read_only_from_the_start(small: tuple[Node, Disk]) -> None:
 
 
 def test_what_was_known_is_known_on_a_read_only_disk(small: tuple[Node, Disk]) -> None:
-    """A disk that fails is remounted read-only: the fault from before must not be forgotten by the next start."""
+    """A disk that fails is remounted read-only: the fault from before must not be forgotten by the
+    next start.
+    """
     node, disk = small
     node.start()
     node.write(xid(1))
@@ -136,13 +152,17 @@ def test_what_was_known_is_known_on_a_read_only_disk(small: tuple[Node, Disk]) -
     disk.remount("rw")
     node.wait(lambda status: status["ledger"]["ok"], 40.0)
     with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
-        kept = ledger.execute("SELECT component FROM findings WHERE code = 'xid/79' AND state = 'open' ORDER BY id").fetchall()
+        kept = ledger.execute(
+            "SELECT component FROM findings WHERE code = 'xid/79' AND state = 'open' ORDER BY id"
+        ).fetchall()
     assert kept == [("gpu/0000:65:00.0",), ("gpu/0000:66:00.0",)]
 
 
 @pytest.mark.slow
 def test_locked_by_somebody(shared_node: Node) -> None:
-    """A person has it open and holds the lock: judging goes on, and everything is stored once the lock is let go."""
+    """A person has it open and holds the lock: judging goes on, and everything is stored once the
+    lock is let go.
+    """
     node = shared_node
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -156,7 +176,9 @@ def test_locked_by_somebody(shared_node: Node) -> None:
     assert stored(node) == [1, 2]
 
 
-@pytest.mark.parametrize("first", [pytest.param(0, marks=pytest.mark.slow), 100], ids=["all of it", "all but the header"])
+@pytest.mark.parametrize(
+    "first", [pytest.param(0, marks=pytest.mark.slow), 100], ids=["all of it", "all but the header"]
+)
 def test_damaged_while_away(node: Node, first: int) -> None:
     """Set aside, not thrown away; a new one is begun; the finding says so and the daemon runs."""
     node.write(xid(1))
@@ -182,8 +204,12 @@ def test_damaged_while_running(node: Node) -> None:
         damage(path, 0)
     for number in range(3000, 3010):
         node.write(xid(number, pci=f"0000:{number % 64:02x}:00"))
-        node.until(lambda at_least=number + 1: counted(node) >= at_least, 15.0, "the line to be judged")
-    node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 15.0, "the damage to be noticed")
+        node.until(
+            lambda at_least=number + 1: counted(node) >= at_least, 15.0, "the line to be judged"
+        )
+    node.until(
+        lambda: "vitald/ledger_replaced" in open_codes(node), 15.0, "the damage to be noticed"
+    )
     assert len(node.findings("&code=xid/79")) == 64
     assert counted(node) == 3010
     before = node.findings()
@@ -233,7 +259,11 @@ def test_killed_in_the_middle_of_a_burst(node: Node) -> None:
     begun.wait(10.0)
     for _ in range(2):
         seen = len(stored(node))
-        node.until(lambda before=seen: len(stored(node)) > before or len(stored(node)) == total, 15.0, "some lines")
+        node.until(
+            lambda before=seen: len(stored(node)) > before or len(stored(node)) == total,
+            15.0,
+            "some lines",
+        )
         node.restart(signal.SIGKILL)
     writer.join(30.0)
     wait_for_pid(node, total - 1, 30.0)
@@ -244,8 +274,16 @@ def test_killed_in_the_middle_of_a_burst(node: Node) -> None:
 
 @pytest.mark.slow
 def test_the_oldest_make_room(node: Node) -> None:
-    """Above the size that the configuration allows the oldest events go; open findings stay, counts and all."""
-    node.write(xid(0), *(xid(number, code=13, pci="0000:66:00", message="Graphics Exception") for number in range(1, 6000)))
+    """Above the size that the configuration allows the oldest events go; open findings stay, counts
+    and all.
+    """
+    node.write(
+        xid(0),
+        *(
+            xid(number, code=13, pci="0000:66:00", message="Graphics Exception")
+            for number in range(1, 6000)
+        ),
+    )
     wait_for_pid(node, 5999, 30.0)
     before = node.findings()
     node.stop()
@@ -276,9 +314,17 @@ def test_more_than_can_be_held(small: tuple[Node, Disk]) -> None:
     node.command = [PYTHON, "-c", _HOLDS_LESS, "run", "--config", str(node.config)]
     node.start()
     disk.fill()
-    node.write(xid(0), *(xid(number, code=13, pci="0000:66:00", message="Graphics Exception") for number in range(1, 4000)))
+    node.write(
+        xid(0),
+        *(
+            xid(number, code=13, pci="0000:66:00", message="Graphics Exception")
+            for number in range(1, 4000)
+        ),
+    )
     node.wait(lambda status: status["ledger"]["droppedEvents"] > 0, 60.0)
-    node.until(lambda: node.findings("&code=xid/13")[0]["count"] == 3999, 60.0, "all lines to be judged")
+    node.until(
+        lambda: node.findings("&code=xid/13")[0]["count"] == 3999, 60.0, "all lines to be judged"
+    )
     disk.unfill()
     disk.remount("size=256m")
     node.wait(lambda status: status["ledger"]["ok"], 60.0)

@@ -1,4 +1,6 @@
-"""What the machine gives a process is used up: descriptors, threads. Said in a line, not in thousands, and in words."""
+"""What the machine gives a process is used up: descriptors, threads. Said in a line, not in
+thousands, and in words.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from tests.pace import patient
 from tests.system.lines import fresh_pci, wait_for_pid, xid
 from tests.system.test_api_clients import connected
 
-# A machine that has so many threads for this process, or none of that name. Root is held to no limit of processes, so the limit is played.
+# A machine that has so many threads for this process, or none of that name. Root is held to no
+# limit of processes, so the limit is played.
 _FEW_THREADS = """
 import sys, threading
 wanted, begin = sys.argv.pop(1), threading.Thread.start
@@ -52,7 +55,7 @@ def test_clients_that_cannot_be_let_in(make_node: Callable[..., Node]) -> None:
         assert before < 20, node.errors.read_text()[-2000:]
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
     node.until(lambda: node.answers("/healthz"), 10.0, "an answer")
-    (said, *_) = node.said("clients_not_let_in")
+    said, *_ = node.said("clients_not_let_in")
     assert (said["error"], said["times"]) == ("Too many open files", 1)
     node.write(xid(1, pci=fresh_pci()))
     wait_for_pid(node, 1)
@@ -63,7 +66,9 @@ def test_clients_that_cannot_be_let_in(make_node: Callable[..., Node]) -> None:
 
 @pytest.mark.parametrize("threads", [0, 1, 3, 5])
 def test_no_thread_to_be_had(make_node: Callable[..., Node], threads: int) -> None:
-    """The daemon needs its lanes. Without them it says so, and is tried again by whoever keeps it."""
+    """The daemon needs its lanes. Without them it says so, and is tried again by whoever
+    keeps it.
+    """
     node = make_node()
     command = [PYTHON, "-c", _FEW_THREADS, str(threads), "run", "--config", str(node.config)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(60.0))

@@ -17,8 +17,12 @@ REBOOT, RESTART = GPU.format("reboot_node", 79, 65), GPU.format("restart_workloa
 
 
 def complaints(promtool: str, page: str) -> str:
-    done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=30)
-    return done.stdout + done.stderr + ("" if done.returncode == 0 else f"exit code {done.returncode}")
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=30
+    )
+    return (
+        done.stdout + done.stderr + ("" if done.returncode == 0 else f"exit code {done.returncode}")
+    )
 
 
 @pytest.mark.smoke
@@ -28,9 +32,14 @@ def test_promtool_has_nothing_to_say(shared_node: Node, promtool: str) -> None:
     node = shared_node
     assert complaints(promtool, node.metrics()) == ""
     node.write(
-        xid(1), "nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 38 LTSSM Fault Up", 'EXT4-fs error (device sd"a\\1): x: y'
+        xid(1),
+        "nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 38 LTSSM Fault Up",
+        'EXT4-fs error (device sd"a\\1): x: y',
     )
-    node.write("nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff", xid(2, code=9999))
+    node.write(
+        "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff",
+        xid(2, code=9999),
+    )
     wait_for_pid(node, 2)
     page = node.metrics()
     assert 'code="9999"' in page
@@ -45,7 +54,9 @@ def test_gauges_rise_and_fall(node: Node) -> None:
             f"vitald_findings{{{RESTART}}}",
             'vitald_status{status="unhealthy"}',
         )
-        component = 'vitald_component_status{component="gpu/0000:65:00.0",kind="gpu",status="unhealthy"}'
+        component = (
+            'vitald_component_status{component="gpu/0000:65:00.0",kind="gpu",status="unhealthy"}'
+        )
         return tuple(node.metric(name) for name in (*names, component))
 
     assert gauges() == (0, None, None, 0, None)
@@ -59,18 +70,32 @@ def test_gauges_rise_and_fall(node: Node) -> None:
     node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "over"})
     assert gauges() == (0, None, 1, 0, None)
     assert node.metric('vitald_status{status="degraded"}') == 1
-    assert sum(node.metric(f'vitald_status{{status="{status}"}}') or 0 for status in ("healthy", "degraded", "unhealthy", "unknown")) == 1
+    assert (
+        sum(
+            node.metric(f'vitald_status{{status="{status}"}}') or 0
+            for status in ("healthy", "degraded", "unhealthy", "unknown")
+        )
+        == 1
+    )
 
 
 def test_counters(node: Node) -> None:
     """Events by kind and code, records read; an SXid's follow-up lines are not further events."""
-    node.write(ordinary(1), xid(1), xid(2), xid(3, code=13, pci="0000:66:00", message="Graphics Exception"))
+    node.write(
+        ordinary(1), xid(1), xid(2), xid(3, code=13, pci="0000:66:00", message="Graphics Exception")
+    )
     node.write("nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 38 LTSSM Fault Up")
-    node.write("nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Severity 1 Engine instance 38 Sub-engine instance 00")
+    node.write(
+        "nvidia-nvswitch0: SXid (PCI:0000:87:00.0): 20034, Severity 1 Engine instance 38 Sub-engine"
+        " instance 00"
+    )
     node.write(xid(4, code=31, pci="0000:67:00", message="-"))
     wait_for_pid(node, 4)
     series = 'vitald_events_total{{code="{}",kind="{}",simulated="false",trust="kernel"}}'
-    assert [node.metric(series.format(code, kind)) for kind, code in (("xid", 79), ("xid", 13), ("xid", 31), ("sxid", 20034))] == [
+    assert [
+        node.metric(series.format(code, kind))
+        for kind, code in (("xid", 79), ("xid", 13), ("xid", 31), ("sxid", 20034))
+    ] == [
         2,
         1,
         1,
@@ -92,10 +117,27 @@ def test_everything_that_the_issue_names(shared_node: Node) -> None:
             'vitald_status{status="healthy"}',
             'vitald_component_status{component="node"',
         ),
-        *('vitald_source_up{source="kernel_log"}', 'vitald_source_last_seen_timestamp_seconds{source="kernel_log"}'),
-        *("vitald_kernel_records_read_total", "vitald_kernel_records_lost_total", "vitald_kernel_records_untrusted_total"),
-        *("vitald_ledger_size_bytes", "vitald_ledger_last_commit_seconds", "vitald_ledger_commit_seconds_total", "vitald_ledger_ok"),
-        *("process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds", "vitald_build_info"),
+        *(
+            'vitald_source_up{source="kernel_log"}',
+            'vitald_source_last_seen_timestamp_seconds{source="kernel_log"}',
+        ),
+        *(
+            "vitald_kernel_records_read_total",
+            "vitald_kernel_records_lost_total",
+            "vitald_kernel_records_untrusted_total",
+        ),
+        *(
+            "vitald_ledger_size_bytes",
+            "vitald_ledger_last_commit_seconds",
+            "vitald_ledger_commit_seconds_total",
+            "vitald_ledger_ok",
+        ),
+        *(
+            "process_resident_memory_bytes",
+            "process_cpu_seconds_total",
+            "process_open_fds",
+            "vitald_build_info",
+        ),
     ):
         assert f"\n{name}" in page, name
     assert f'version="{node.status()["version"]}"' in page
@@ -104,10 +146,14 @@ def test_everything_that_the_issue_names(shared_node: Node) -> None:
 
 @pytest.mark.slow
 def test_codes_without_end(node: Node) -> None:
-    """Hostile lines cannot make series without end: beyond a bound they are counted as `other`, and none is lost."""
+    """Hostile lines cannot make series without end: beyond a bound they are counted as `other`, and
+    none is lost.
+    """
     node.write(*(xid(number, code=1000 + number) for number in range(3000)))
     wait_for_pid(node, 2999, 30.0)
-    series = [line for line in node.metrics().splitlines() if line.startswith("vitald_events_total{")]
+    series = [
+        line for line in node.metrics().splitlines() if line.startswith("vitald_events_total{")
+    ]
     assert len(series) < 2100
     assert sum(float(line.rpartition(" ")[2]) for line in series) == 3000
     assert any('code="other"' in line for line in series)
@@ -120,7 +166,9 @@ def test_nothing_else_is_served(shared_node: Node) -> None:
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{node.port}{path}", timeout=5)
         assert refused.value.code == 404
-    request = urllib.request.Request(f"http://127.0.0.1:{node.port}/metrics", data=json.dumps({}).encode(), method="POST")
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{node.port}/metrics", data=json.dumps({}).encode(), method="POST"
+    )
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=5)
     assert refused.value.code == 405

@@ -1,4 +1,6 @@
-"""The daemon on a Trainium node: a fake tree, a kernel log, and what people and schedulers are told."""
+"""The daemon on a Trainium node: a fake tree, a kernel log, and what people and schedulers are
+told.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ def tree(tmp_path: Path) -> NeuronTree:
 
 @pytest.fixture
 def node(tmp_path: Path, tree: NeuronTree) -> Iterator[Node]:
-    with Node(tmp_path, sysfs=tree.root, looks=["neuron"], extra='[neuron]\nevery = "200ms"\ndeadline = "1s"') as started:
+    with Node(
+        tmp_path,
+        sysfs=tree.root,
+        looks=["neuron"],
+        extra='[neuron]\nevery = "200ms"\ndeadline = "1s"',
+    ) as started:
         yield started
 
 
@@ -39,9 +46,12 @@ def test_a_lost_card_asks_for_a_reboot_and_says_which(node: Node, tree: NeuronTr
 
 
 def test_line_counter_and_runtime_are_one_story(node: Node, tree: NeuronTree) -> None:
-    """The driver says at load where each device sits, so that lines which name only an index find their card."""
+    """The driver says at load where each device sits, so that lines which name only an index find
+    their card.
+    """
     node.write(
-        f"NEURON_HW_ERR=HBM_UNCORRECTABLE_ERROR instance-id=i-0 hostname=h nd-id=3 nc-id=1 serial-num={tree.serial(3)} action=REPLACE"
+        "NEURON_HW_ERR=HBM_UNCORRECTABLE_ERROR instance-id=i-0 hostname=h nd-id=3 nc-id=1"
+        f" serial-num={tree.serial(3)} action=REPLACE"
     )
     tree.ecc(3, "mem_ecc_repairable_uncorrected", 1)
     tree.count(3, 1, "hw_hbm_ue_error", 1)
@@ -57,16 +67,28 @@ def test_where_a_device_sits_is_remembered(tmp_path: Path) -> None:
     tree = NeuronTree(tmp_path / "sys", addresses, machine="unknown")
     with Node(tmp_path, sysfs=tree.root, looks=["neuron"]) as node:
         for index, address in enumerate(reversed(addresses)):
-            node.write(f"neuron:neuron_pci_get_device_id_v3: ** BDF: {address[5:]} => nd[{index}] (routing id: {index})")
-        node.wait(lambda _: any(one["name"] == f"neuron/{addresses[0]}" for one in node.status()["components"]))
-        node.write("neuron:nr_wait_for_reset_completion: nd3: reset request 17 was initiated, but failed to complete")
+            node.write(
+                f"neuron:neuron_pci_get_device_id_v3: ** BDF: {address[5:]} => nd[{index}] (routing"
+                f" id: {index})"
+            )
+        node.wait(
+            lambda _: any(
+                one["name"] == f"neuron/{addresses[0]}" for one in node.status()["components"]
+            )
+        )
+        node.write(
+            "neuron:nr_wait_for_reset_completion: nd3: reset request 17 was initiated, but failed"
+            " to complete"
+        )
         node.wait(lambda _: codes(node) == {("neuron/reset_failed", f"neuron/{addresses[0]}")})
         node.restart()
         node.write("neuron:ncdev_open: nd2 is in an invalid state")
         node.wait(lambda _: ("neuron/invalid_state", f"neuron/{addresses[1]}") in codes(node))
 
 
-def test_a_reader_that_hangs_makes_its_device_unknown_and_delays_nothing(node: Node, tree: NeuronTree) -> None:
+def test_a_reader_that_hangs_makes_its_device_unknown_and_delays_nothing(
+    node: Node, tree: NeuronTree
+) -> None:
     tree.hang(tree.path(4, "stats/hardware/sram_ecc_uncorrected"))
     node.wait(lambda status: status["status"] == "unknown", 5.0)
     components = {one["name"]: one["status"] for one in node.status()["components"]}

@@ -1,4 +1,6 @@
-"""What each of NVML's signals comes to: real worker, real binding, simulated library; source and judge as in the daemon."""
+"""What each of NVML's signals comes to: real worker, real binding, simulated library; source and
+judge as in the daemon.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,35 @@ import pytest
 
 from tests.conftest import require
 from tests.pace import patient
-from tests.system.nvml import BOOT, Driven, Looking, Outcomes, beside, hasty, outcome, recorded, since, story
+from tests.system.nvml import (
+    BOOT,
+    Driven,
+    Looking,
+    Outcomes,
+    beside,
+    hasty,
+    outcome,
+    recorded,
+    since,
+    story,
+)
 from vitald.backoff import Backoff
 from vitald.catalog import Catalog
+from vitald.collectors.nvml import collector as nvml_source
 from vitald.model import ComponentKind, SourceState
 from vitald.simulator import build
 from vitald.simulator.node import SimulatedNode, profiles
-from vitald.sources.nvml import source as nvml_source
 
 XID, OF_THE_NODE = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml", "vbios_versions"}
-OF_A_GPU = {"lost", "reset_required", "corrupted_inforom", "irq_issue", "insufficient_power", "not_initialised", "no_permission"}
+OF_A_GPU = {
+    "lost",
+    "reset_required",
+    "corrupted_inforom",
+    "irq_issue",
+    "insufficient_power",
+    "not_initialised",
+    "no_permission",
+}
 OF_A_GPU |= {
     "failing_calls",
     "no_call_succeeds",
@@ -47,7 +68,8 @@ def library() -> None:
 
 @dataclass(frozen=True)
 class Signal:
-    """Values that GPUs of a node have, one GPU each, and what is found: "code action", several by commas, or nothing.
+    """Values that GPUs of a node have, one GPU each, and what is found: "code action", several by
+    commas, or nothing.
 
     `gone`: the keys whose call is then no longer supported. That must end nothing.
     """
@@ -59,12 +81,18 @@ class Signal:
     abi: Mapping[str, Any] = field(default_factory=dict)
 
 
-def volatile(kind: str, place: str, *values: tuple[int | None, str]) -> list[tuple[dict[str, Any], str]]:
+def volatile(
+    kind: str, place: str, *values: tuple[int | None, str]
+) -> list[tuple[dict[str, Any], str]]:
     return [({f"ecc.{kind}.vol.{place}": value}, found) for value, found in values]
 
 
-def fabric(mask: int, found: str = "", *, state: int = 3, status: int = 0, summary: int = 1) -> tuple[dict[str, Any], str]:
-    return {"fabric": f"{state} {status} {mask:#x} {summary} 1 51a10000fab04000800000000000c1a5"}, found
+def fabric(
+    mask: int, found: str = "", *, state: int = 3, status: int = 0, summary: int = 1
+) -> tuple[dict[str, Any], str]:
+    return {
+        "fabric": f"{state} {status} {mask:#x} {summary} 1 51a10000fab04000800000000000c1a5"
+    }, found
 
 
 def pages(count: int) -> str:
@@ -72,14 +100,30 @@ def pages(count: int) -> str:
 
 
 UNWELL, WIDTH = "nvml/fabric_unhealthy inspect", "nvml/pcie_width inspect"
-CORRECTED, SPARE, REPAIR = "nvml/ecc_corrected inspect", "nvml/spare_rows_low observe", "nvml/repair_pending reset_device/after_job"
-WORDS = "inspect", "reset_device", "reboot_node", "inspect", "reset_device/after_job", "reset_device", "reset_device", "reboot_node"
+CORRECTED, SPARE, REPAIR = (
+    "nvml/ecc_corrected inspect",
+    "nvml/spare_rows_low observe",
+    "nvml/repair_pending reset_device/after_job",
+)
+WORDS = (
+    "inspect",
+    "reset_device",
+    "reboot_node",
+    "inspect",
+    "reset_device/after_job",
+    "reset_device",
+    "reset_device",
+    "reboot_node",
+)
 HOT, THROTTLED = "nvml/temperature inspect", "nvml/throttled observe"
 
 SIGNALS = {
     "recovery action": Signal(
         "h100",
-        [({"fi.230.0": f"u32:{value}"}, f"nvml/recovery_action {WORDS[value]}" if value else "") for value in range(8)]
+        [
+            ({"fi.230.0": f"u32:{value}"}, f"nvml/recovery_action {WORDS[value]}" if value else "")
+            for value in range(8)
+        ]
         + [({"fi.230.0": "u32:99"}, "nvml/recovery_action inspect"), ({"fi.230.0": None}, "")],
         gone=("fi.230.0",),
     ),
@@ -145,7 +189,9 @@ SIGNALS = {
         + volatile("cor", "sram", (10_000, ""), (10_001, CORRECTED), (None, "")),
         gone=("ecc.cor.vol.total", "ecc.cor.vol.dram", "ecc.cor.vol.sram"),
     ),
-    "lifetime counts are history": Signal("h100", [({"ecc.unc.agg.total": 9, "ecc.cor.agg.total": 10**9}, "")]),
+    "lifetime counts are history": Signal(
+        "h100", [({"ecc.unc.agg.total": 9, "ecc.cor.agg.total": 10**9}, "")]
+    ),
     "SRAM threshold": Signal(
         "h100",
         [
@@ -190,11 +236,19 @@ SIGNALS |= {
         ],
         gone=("pages.sbe", "pages.dbe", "pages.pending"),
     ),
-    "repair": Signal("h100", [({"repair": "0 0"}, ""), ({"repair": "1 0"}, REPAIR), ({"repair": "0 1"}, REPAIR)], gone=("repair",)),
+    "repair": Signal(
+        "h100",
+        [({"repair": "0 0"}, ""), ({"repair": "1 0"}, REPAIR), ({"repair": "0 1"}, REPAIR)],
+        gone=("repair",),
+    ),
     **{
         f"unrepairable memory, flag in word {at}": Signal(
             "b200",
-            [({"unrepairable": 0}, ""), ({"unrepairable": 1}, "nvml/memory_unrepairable replace_node"), ({"unrepairable": None}, "")],
+            [
+                ({"unrepairable": 0}, ""),
+                ({"unrepairable": 1}, "nvml/memory_unrepairable replace_node"),
+                ({"unrepairable": None}, ""),
+            ],
             gone=("unrepairable",),
             abi=abi,
         )
@@ -222,12 +276,25 @@ SIGNALS |= {
     ),
     "a link that no card uses": Signal("v100", [({}, "")] * 4, everywhere={"nvlink.5.state": 0}),
     "MIG switches the links off": Signal(
-        "h100", [({}, "")] * 3 + [({"mig_mode": "1 1", "fi.91.0": "u32:0"}, ""), ({"mig_mode": "1 1", "nvlink.5.state": 0}, "")]
+        "h100",
+        [({}, "")] * 3
+        + [
+            ({"mig_mode": "1 1", "fi.91.0": "u32:0"}, ""),
+            ({"mig_mode": "1 1", "nvlink.5.state": 0}, ""),
+        ],
     ),
-    "C2C": Signal("gb200", [({}, ""), ({"fi.171.1": "u32:0"}, "nvml/c2c_link_down inspect"), ({"fi.170.0": None}, "")], gone=("fi.170.0",)),
+    "C2C": Signal(
+        "gb200",
+        [({}, ""), ({"fi.171.1": "u32:0"}, "nvml/c2c_link_down inspect"), ({"fi.170.0": None}, "")],
+        gone=("fi.170.0",),
+    ),
     "NVLink 5 recovery": Signal(
         "b200",
-        [({"fi.214.3": 0, "fi.213.3": 5}, ""), ({"fi.214.3": 1}, "nvml/nvlink_recovery_failed reset_device"), ({"fi.214.3": None}, "")],
+        [
+            ({"fi.214.3": 0, "fi.213.3": 5}, ""),
+            ({"fi.214.3": 1}, "nvml/nvlink_recovery_failed reset_device"),
+            ({"fi.214.3": None}, ""),
+        ],
         gone=("fi.214.3",),
     ),
     "fabric state": Signal(
@@ -252,11 +319,20 @@ SIGNALS |= {
         gone=("fabric",),
     ),
     "fabric summary": Signal(
-        "h100", [fabric(0x1AA, found, summary=value) for value, found in enumerate(("", "", UNWELL, UNWELL))], gone=("fabric",)
+        "h100",
+        [
+            fabric(0x1AA, found, summary=value)
+            for value, found in enumerate(("", "", UNWELL, UNWELL))
+        ],
+        gone=("fabric",),
     ),
     "fabric before R580": Signal(
         "h100",
-        [fabric(0x1AA, summary=2), fabric(0x1A9, UNWELL), fabric(0x1AA, "nvml/fabric_failed reset_device", status=999)],
+        [
+            fabric(0x1AA, summary=2),
+            fabric(0x1A9, UNWELL),
+            fabric(0x1AA, "nvml/fabric_failed reset_device", status=999),
+        ],
         gone=("fabric",),
         abi={"abi.fabric_max": 2},
     ),
@@ -266,7 +342,12 @@ BUSY = {"throttle": "0x0", "utilization": "90 40", "pstate": 0}
 SIGNALS |= {
     "PCIe width": Signal(
         "h100",
-        [({"pcie.width": 16}, ""), ({"pcie.width": 8}, WIDTH), ({"pcie.width": 8, "pcie.width_max": 8}, ""), ({"pcie.width": None}, "")],
+        [
+            ({"pcie.width": 16}, ""),
+            ({"pcie.width": 8}, WIDTH),
+            ({"pcie.width": 8, "pcie.width_max": 8}, ""),
+            ({"pcie.width": None}, ""),
+        ],
         gone=("pcie.width",),
     ),
     "PCIe generation": Signal(
@@ -328,7 +409,11 @@ SIGNALS |= {
     ),
     "persistence mode": Signal(
         "t4",
-        [({"persistence": 1}, ""), ({"persistence": 0}, "nvml/persistence_off observe"), ({"persistence": None}, "")],
+        [
+            ({"persistence": 1}, ""),
+            ({"persistence": 0}, "nvml/persistence_off observe"),
+            ({"persistence": None}, ""),
+        ],
         gone=("persistence",),
     ),
     "ECC mode": Signal(
@@ -356,7 +441,9 @@ def test_what_is_found(name: str, signals: Outcomes) -> None:
 
 
 async def tried(signal: Signal, folder: Path) -> None:
-    """What is found. Then the call is no longer supported, which ends nothing; then all is well, which ends what lasted, and no count."""
+    """What is found. Then the call is no longer supported, which ends nothing; then all is well,
+    which ends what lasted, and no count.
+    """
     node = SimulatedNode(folder, signal.profile, len(signal.cases))
     node.set_global(signal.abi)
     healthy = {key: node.get(0, key) for keys, _ in signal.cases for key in (*keys, *signal.gone)}
@@ -364,10 +451,15 @@ async def tried(signal: Signal, folder: Path) -> None:
     for gpu, (keys, _) in enumerate(signal.cases):
         node.set(gpu, keys)
     expected = {
-        (f"gpu/{node.addresses[gpu]}", *one.split()) for gpu, (_, found) in enumerate(signal.cases) for one in found.split(", ") if one
+        (f"gpu/{node.addresses[gpu]}", *one.split())
+        for gpu, (_, found) in enumerate(signal.cases)
+        for one in found.split(", ")
+        if one
     }
     catalog = hasty()
-    async with Looking(node, catalog, fast_s=0.08, slow_s=0.08, inventory_s=0.16 if signal.gone else 60) as looking:
+    async with Looking(
+        node, catalog, fast_s=0.08, slow_s=0.08, inventory_s=0.16 if signal.gone else 60
+    ) as looking:
         await looking.until(lambda: looking.found() >= expected)
         await looking.looks(3)
         assert looking.found() == expected
@@ -430,17 +522,34 @@ async def test_mig_firmware_and_driver_change_without_a_finding(tmp_path: Path) 
         # Instances are there: rows are no longer told of, and the index space has a hole.
         node.set(0, {"mig_mode": "1 1", "mig.0": "1 0", "mig.2": "2 0", "remap": None})
         node.set(None, {"vbios": "92.00.99.00.01"})
-        await looking.until(lambda: looking.of("nvml/mig_changed") and len(looking.of("nvml/vbios_changed")) == 2)
+        await looking.until(
+            lambda: looking.of("nvml/mig_changed") and len(looking.of("nvml/vbios_changed")) == 2
+        )
         await looking.looks(4)
         one = looking.read(0)
         assert one is not None
-        assert (one.values["mig_mode"], one.values["mig_instances"], one.missing["row_remap_pending"]) == (1, 2, "not supported")
-        node.set_global({"driver.version": "590.10.01"})  # nobody sees that before the handles are stale
+        assert (
+            one.values["mig_mode"],
+            one.values["mig_instances"],
+            one.missing["row_remap_pending"],
+        ) == (1, 2, "not supported")
+        node.set_global(
+            {"driver.version": "590.10.01"}
+        )  # nobody sees that before the handles are stale
         node.reload_driver()
         await looking.until(lambda: looking.of("nvml/driver_changed"))
-        assert looking.of("nvml/driver_changed")[0].fields == {"driver": "590.10.01", "was": "580.95.05"}
-        assert (len(looking.of("nvml/vbios_changed")), len(looking.of("nvml/driver_changed"))) == (2, 1)
-        assert {code for _, code, _ in looking.found()} <= {"nvml/row_remap_pending", "nvml/vbios_differs"}
+        assert looking.of("nvml/driver_changed")[0].fields == {
+            "driver": "590.10.01",
+            "was": "580.95.05",
+        }
+        assert (len(looking.of("nvml/vbios_changed")), len(looking.of("nvml/driver_changed"))) == (
+            2,
+            1,
+        )
+        assert {code for _, code, _ in looking.found()} <= {
+            "nvml/row_remap_pending",
+            "nvml/vbios_differs",
+        }
 
 
 # --- the driver cannot be asked
@@ -450,7 +559,9 @@ def as_real(node: SimulatedNode, path: Path) -> None:
     """The library without the mark by which it is known as simulated: what it says is no drill."""
     marked = node.library.read_bytes()
     assert b"\0vitald_simulated_nvml\0" in marked
-    (path.with_suffix(".new")).write_bytes(marked.replace(b"\0vitald_simulated_nvml\0", b"\0vitald_something_else\0"))
+    (path.with_suffix(".new")).write_bytes(
+        marked.replace(b"\0vitald_simulated_nvml\0", b"\0vitald_something_else\0")
+    )
     path.with_suffix(".new").rename(path)
 
 
@@ -467,7 +578,9 @@ def as_real(node: SimulatedNode, path: Path) -> None:
     ],
 )
 @story
-async def test_a_driver_that_cannot_be_asked(code: int, asks: str, advice: str, tmp_path: Path) -> None:
+async def test_a_driver_that_cannot_be_asked(
+    code: int, asks: str, advice: str, tmp_path: Path
+) -> None:
     node = SimulatedNode(tmp_path / "node", "h100", 1)
     library = tmp_path / "libnvidia-ml.so.1"
     if code != 12:
@@ -490,23 +603,58 @@ async def test_a_driver_that_cannot_be_asked(code: int, asks: str, advice: str, 
 
 # --- windows, and an hour of health
 
-# What grows on a sound GPU, in its reading's unit a second. Replays: below DCGM's limit for 16 lanes of the generation.
-GROWTH = {"energy_joules": 400.0, "power_capped_seconds": 0.05, "throttled_seconds": 0.01, "sw_thermal_seconds": 0.01}
+# What grows on a sound GPU, in its reading's unit a second. Replays: below DCGM's limit for 16
+# lanes of the generation.
+GROWTH = {
+    "energy_joules": 400.0,
+    "power_capped_seconds": 0.05,
+    "throttled_seconds": 0.01,
+    "sw_thermal_seconds": 0.01,
+}
 REPLAYS = {1: 2.4, 2: 4.8, 3: 7.68, 4: 15.36, 5: 30.72, 6: 61.44}  # a minute
 SLOW_S, STEP_S = 60.0, 10.0
-FAST = {"recovery", "temperature_celsius", "margin_celsius", "memory_temperature_celsius", "power_watts", "utilization_ratio"}
-FAST |= {"clock_event_reasons", "idle", "power_capped", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "power_brake"}
-FAST |= {"power_capped_seconds", "thermal_slowdown_seconds", "sw_thermal_seconds", "hw_thermal_seconds", "power_brake_seconds"}
+FAST = {
+    "recovery",
+    "temperature_celsius",
+    "margin_celsius",
+    "memory_temperature_celsius",
+    "power_watts",
+    "utilization_ratio",
+}
+FAST |= {
+    "clock_event_reasons",
+    "idle",
+    "power_capped",
+    "hw_slowdown",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "power_brake",
+}
+FAST |= {
+    "power_capped_seconds",
+    "thermal_slowdown_seconds",
+    "sw_thermal_seconds",
+    "hw_thermal_seconds",
+    "power_brake_seconds",
+}
 FAST |= {"throttled_seconds"}
 
 
-def at(answer: Mapping[str, Any], seconds: float, growth: Mapping[str, float], *, slow: bool) -> dict[str, Any]:
-    """A recorded answer as it is so much later; only the fast readings where it is no slow look's turn."""
+def at(
+    answer: Mapping[str, Any], seconds: float, growth: Mapping[str, float], *, slow: bool
+) -> dict[str, Any]:
+    """A recorded answer as it is so much later; only the fast readings where it is no slow look's
+    turn.
+    """
     values = {name: value for name, value in answer["values"].items() if slow or name in FAST}
     for name, rate in growth.items():
         if name in values:
             grown = int(seconds * rate)
-            values[name] = [one + grown for one in values[name]] if isinstance(values[name], list) else values[name] + grown
+            values[name] = (
+                [one + grown for one in values[name]]
+                if isinstance(values[name], list)
+                else values[name] + grown
+            )
     return {**answer, "values": values}
 
 
@@ -524,30 +672,67 @@ async def test_a_healthy_node_finds_nothing(profile: str, catalog: Catalog, tmp_
     answers = dict(list(answers.items())[:4])  # as many as are compared with each other
     driven = Driven(catalog, attached, answers)
     generation = next(iter(answers.values()))["values"]["pcie_generation"]
-    growth = {**GROWTH, "pcie_replays": REPLAYS[generation] * 0.95 / 60, "nvlink_crc_errors": 90.0, "nvlink_recoveries": 0.9 / 60}
+    growth = {
+        **GROWTH,
+        "pcie_replays": REPLAYS[generation] * 0.95 / 60,
+        "nvlink_crc_errors": 90.0,
+        "nvlink_recoveries": 0.9 / 60,
+    }
     for step in range(int(3600 / STEP_S)):
         seconds = step * STEP_S
-        driven.look({gpu: at(one, seconds, growth, slow=seconds % SLOW_S == 0) for gpu, one in answers.items()}, STEP_S)
+        driven.look(
+            {
+                gpu: at(one, seconds, growth, slow=seconds % SLOW_S == 0)
+                for gpu, one in answers.items()
+            },
+            STEP_S,
+        )
     assert driven.found() == {}
     assert {event.code for event in driven.events} == {"device/identity"}
 
 
 def windows() -> list[Any]:
-    """What has to grow so fast, or to last so long: profile, values that hold, values that just do not, code, seconds."""
+    """What has to grow so fast, or to last so long: profile, values that hold, values that just do
+    not, code, seconds.
+    """
     cases = [
-        (f"replays, PCIe {generation}", "h100", {"pcie_generation": generation}, "pcie_replays", most / 60, "nvml/pcie_replays", 600)
+        (
+            f"replays, PCIe {generation}",
+            "h100",
+            {"pcie_generation": generation},
+            "pcie_replays",
+            most / 60,
+            "nvml/pcie_replays",
+            600,
+        )
         for generation, most in REPLAYS.items()
     ]
     cases += [
         ("CRC errors", "h100", {}, "nvlink_crc_errors", 100.0, "nvml/nvlink_errors", 300),
-        *((name, "h100", {}, name, 1 / 60, "nvml/nvlink_errors", 600) for name in ("nvlink_replays", "nvlink_recoveries")),
+        *(
+            (name, "h100", {}, name, 1 / 60, "nvml/nvlink_errors", 600)
+            for name in ("nvlink_replays", "nvlink_recoveries")
+        ),
         *(
             (name, "b200", {}, name, 1 / 60, "nvml/nvlink_errors", 600)
-            for name in ("nvlink_recoveries", "nvlink_effective_errors", "nvlink_malformed_packets", "nvlink_buffer_overruns")
+            for name in (
+                "nvlink_recoveries",
+                "nvlink_effective_errors",
+                "nvlink_malformed_packets",
+                "nvlink_buffer_overruns",
+            )
         ),
         ("hardware thermal", "h100", {}, "hw_thermal_seconds", 0.2, "nvml/throttled", 300),
         ("software thermal", "l40s", {}, "sw_thermal_seconds", 0.2, "nvml/throttled", 300),
-        ("thermal, before field 269", "v100", {}, "thermal_slowdown_seconds", 0.2, "nvml/throttled", 300),
+        (
+            "thermal, before field 269",
+            "v100",
+            {},
+            "thermal_slowdown_seconds",
+            0.2,
+            "nvml/throttled",
+            300,
+        ),
         ("power brake", "h100", {}, "power_brake_seconds", 0.2, "nvml/power_brake", 300),
     ]
     return [pytest.param(*case[1:], id=case[0]) for case in cases]
@@ -556,9 +741,18 @@ def windows() -> list[Any]:
 @pytest.mark.parametrize(("profile", "fixed", "of", "limit", "code", "window_s"), windows())
 @story
 async def test_what_grows_too_fast(
-    profile: str, fixed: dict[str, float], of: str, limit: float, code: str, window_s: float, catalog: Catalog, tmp_path: Path
+    profile: str,
+    fixed: dict[str, float],
+    of: str,
+    limit: float,
+    code: str,
+    window_s: float,
+    catalog: Catalog,
+    tmp_path: Path,
 ) -> None:
-    """A tenth below the limit nothing; a tenth above it once the window is full of it; and it ends when it stops."""
+    """A tenth below the limit nothing; a tenth above it once the window is full of it; and it ends
+    when it stops.
+    """
     node = SimulatedNode(tmp_path, profile, 1)
     attached, answers = await recorded(node)
     gpu, answer = next(iter(answers.items()))
@@ -583,7 +777,15 @@ async def test_what_grows_too_fast(
     took = run(limit * 1.1, window_s * 2)
     assert took is not None
     assert took <= window_s
-    driven.look({gpu: {**answer, "values": {name: value for name, value in answer["values"].items() if name != of}}}, window_s)
+    driven.look(
+        {
+            gpu: {
+                **answer,
+                "values": {name: value for name, value in answer["values"].items() if name != of},
+            }
+        },
+        window_s,
+    )
     assert code in driven.found(), "what was not read has not ended"
     for _ in range(int(window_s / 10) + 5):
         value = answer["values"][of]
@@ -600,14 +802,26 @@ async def test_what_grows_too_fast(
         ("h100", {"power_brake": 1.0}, "nvml/power_brake", 60),
         ("h100", {"hw_thermal_slowdown": 1.0}, "nvml/throttled", 300),
         ("h100", {"pcie_width": 8}, "nvml/pcie_width", 60),
-        ("h100", {"pcie_generation": 4, "idle": 0.0, "performance_state": 0}, "nvml/pcie_generation", 120),
+        (
+            "h100",
+            {"pcie_generation": 4, "idle": 0.0, "performance_state": 0},
+            "nvml/pcie_generation",
+            120,
+        ),
         ("h100", {"fabric_state": 2}, "nvml/fabric_not_ready", 300),
         ("h100", {"fabric_route_recovery": 1.0}, "nvml/fabric_unhealthy", 300),
         ("h100", {"fabric_route_unhealthy": 1.0}, "nvml/fabric_unhealthy", 60),
     ],
 )
 @story
-async def test_what_must_last(profile: str, values: dict[str, float], code: str, for_s: float, catalog: Catalog, tmp_path: Path) -> None:
+async def test_what_must_last(
+    profile: str,
+    values: dict[str, float],
+    code: str,
+    for_s: float,
+    catalog: Catalog,
+    tmp_path: Path,
+) -> None:
     attached, answers = await recorded(SimulatedNode(tmp_path, profile, 1))
     gpu, answer = next(iter(answers.items()))
     driven = Driven(catalog, attached, answers)
@@ -635,7 +849,9 @@ OTHER_BOOT = "b0070000-0000-4000-8000-000000000002"
 
 
 @story
-async def test_a_restart_tells_nothing_twice_and_what_happened_meanwhile_once(tmp_path: Path) -> None:
+async def test_a_restart_tells_nothing_twice_and_what_happened_meanwhile_once(
+    tmp_path: Path,
+) -> None:
     node = SimulatedNode(tmp_path, "h100", 2)
     node.set(0, {"ecc.unc.vol.total": 3, "remap": "0 1 1 0", "fi.230.0": "u32:4"})
     node.set(1, {"ecc.unc.vol.total": 1, "persistence": 0})
@@ -647,9 +863,16 @@ async def test_a_restart_tells_nothing_twice_and_what_happened_meanwhile_once(tm
     node.set(1, {"persistence": 1})
     async with Looking(node, hasty(), after=first) as second:
         await second.looks(3)
-        assert {(event.code, event.component.id, tuple(event.fields.items())[:2]) for event in second.events} == {
+        assert {
+            (event.code, event.component.id, tuple(event.fields.items())[:2])
+            for event in second.events
+        } == {
             ("nvml/ecc_uncorrected", node.addresses[0], (("ecc_uncorrected", 5), ("rise", 2))),
-            ("nvml/persistence_off", node.addresses[1], (("recovered", True), ("persistence_mode", 1))),
+            (
+                "nvml/persistence_off",
+                node.addresses[1],
+                (("recovered", True), ("persistence_mode", 1)),
+            ),
         }
         assert len(second.events) == 2
         assert not second.asks(1, "nvml/persistence_off")
@@ -670,7 +893,11 @@ async def test_after_a_boot_what_still_holds_is_told_again(tmp_path: Path) -> No
     node.set(0, {"ecc.unc.vol.total": 0})
     async with Looking(node, hasty(), after=first, boot=OTHER_BOOT) as second:
         await second.looks(3)
-        assert sorted(event.code for event in second.events) == ["nvml/gpu_lost", "nvml/recovery_action", "nvml/row_remap_pending"]
+        assert sorted(event.code for event in second.events) == [
+            "nvml/gpu_lost",
+            "nvml/recovery_action",
+            "nvml/row_remap_pending",
+        ]
         assert {event.boot_id for event in second.events} == {OTHER_BOOT}
     node.set(1, {"lost": None})
     async with Looking(node, hasty(), after=second, boot=OTHER_BOOT) as third:
@@ -709,12 +936,26 @@ async def test_a_gpu_that_is_gone_after_a_boot_is_named_and_may_come_back(tmp_pa
     async with Looking(node, hasty()) as first:
         await first.looks(2)
     node.remove(2)
-    async with Looking(node, hasty(), after=first, boot=OTHER_BOOT, fast_s=5, slow_s=5, inventory_s=5) as second:
+    async with Looking(
+        node, hasty(), after=first, boot=OTHER_BOOT, fast_s=5, slow_s=5, inventory_s=5
+    ) as second:
         await second.until(lambda: second.batches, 3)
         assert second.found() == {(f"gpu/{node.addresses[2]}", "nvml/gpu_missing", "reboot_node")}
         (event,) = second.of("nvml/gpu_missing")
-        assert all(word in event.raw for word in (f"serial {node.serials[2]}", node.uuids[2], f"PCI {node.addresses[2]}", "slot 3"))
-        assert (event.fields["uuid"], event.fields["serial"], event.fields["slot"]) == (node.uuids[2], node.serials[2], "3")
+        assert all(
+            word in event.raw
+            for word in (
+                f"serial {node.serials[2]}",
+                node.uuids[2],
+                f"PCI {node.addresses[2]}",
+                "slot 3",
+            )
+        )
+        assert (event.fields["uuid"], event.fields["serial"], event.fields["slot"]) == (
+            node.uuids[2],
+            node.serials[2],
+            "3",
+        )
     async with Looking(node, hasty(), after=second, boot=OTHER_BOOT) as third:
         await third.looks(2)
         assert third.events == []
@@ -750,7 +991,9 @@ async def test_where_a_dead_gpu_lets_the_others_move_up_only_it_is_missing(tmp_p
     async with Looking(node, hasty()) as first:
         await first.looks(2)
     for to, whose in ((1, 2), (2, 3)):
-        node.set(to, {"uuid": node.uuids[whose], "serial": node.serials[whose], "module": whose + 1})
+        node.set(
+            to, {"uuid": node.uuids[whose], "serial": node.serials[whose], "module": whose + 1}
+        )
     node.remove(3)
     async with Looking(node, hasty(), after=first, boot=OTHER_BOOT) as second:
         await second.looks(3)
@@ -769,13 +1012,18 @@ async def test_where_a_dead_gpu_lets_the_others_move_up_only_it_is_missing(tmp_p
         ({"expected_gpus": 3}, set()),
         ({"expected_gpus": 2}, set()),
         ({"expected_gpus": 4}, {("nvml/gpu_missing", "reboot_node")}),
-        ({"expected_gpus": 5}, {("nvml/gpu_missing", "reboot_node"), ("nvml/gpu_count", "reboot_node")}),
+        (
+            {"expected_gpus": 5},
+            {("nvml/gpu_missing", "reboot_node"), ("nvml/gpu_count", "reboot_node")},
+        ),
         ({"expected": 8}, {("nvml/gpu_missing", "reboot_node"), ("nvml/gpu_count", "reboot_node")}),
     ],
     ids=["the bus", "3 expected", "2 expected", "4 expected", "5 expected", "8 by the instance"],
 )
 @story
-async def test_how_many_there_should_be(settings: dict[str, Any], found: set[tuple[str, str]], tmp_path: Path) -> None:
+async def test_how_many_there_should_be(
+    settings: dict[str, Any], found: set[tuple[str, str]], tmp_path: Path
+) -> None:
     """What the site says counts more than who was here; what the instance type says does not."""
     node = SimulatedNode(tmp_path, "t4", 4)
     async with Looking(node, hasty()) as first:
@@ -833,16 +1081,27 @@ async def test_a_reset_ends_what_waited_for_it(gpus: int, tmp_path: Path) -> Non
 @pytest.mark.parametrize("lost", [False, True], ids=["", "while one is lost"])
 @pytest.mark.parametrize("inventory_s", [0.1, 60], ids=lambda period: f"inventory {period}")
 @story
-async def test_a_driver_reload_is_a_reset_of_every_gpu(lost: bool, inventory_s: float, tmp_path: Path) -> None:
+async def test_a_driver_reload_is_a_reset_of_every_gpu(
+    lost: bool, inventory_s: float, tmp_path: Path
+) -> None:
     node = SimulatedNode(tmp_path, "a100", 3)
     node.set(0, {"remap": "0 1 1 0"})
     if lost:
         node.set(2, {"lookup_ret": 15})
     async with Looking(node, hasty(), inventory_s=inventory_s) as looking:
-        await looking.until(lambda: looking.asks(0, "nvml/row_remap_pending") and looking.asks(2, "nvml/gpu_lost") is lost)
+        await looking.until(
+            lambda: (
+                looking.asks(0, "nvml/row_remap_pending")
+                and looking.asks(2, "nvml/gpu_lost") is lost
+            )
+        )
         node.reload_driver()
         await looking.until(
-            lambda: {event.component.id for event in looking.of("device/reset")} >= set(node.addresses[: 2 if lost else 3]), 3
+            lambda: (
+                {event.component.id for event in looking.of("device/reset")}
+                >= set(node.addresses[: 2 if lost else 3])
+            ),
+            3,
         )
         await looking.looks(4)
         assert {code for _, code, _ in looking.found()} == ({"nvml/gpu_lost"} if lost else set())
@@ -853,10 +1112,19 @@ async def test_a_driver_reload_is_a_reset_of_every_gpu(lost: bool, inventory_s: 
 
 
 @pytest.mark.parametrize(
-    ("start", "how"), [(False, {"lost": 1}), (True, {"lost": 1}), (True, {"lookup_ret": 15}), (True, {"lookup_ret": 999})], ids=str
+    ("start", "how"),
+    [
+        (False, {"lost": 1}),
+        (True, {"lost": 1}),
+        (True, {"lookup_ret": 15}),
+        (True, {"lookup_ret": 999}),
+    ],
+    ids=str,
 )
 @story
-async def test_a_lost_gpu_is_asked_once_a_look_and_its_events_do_not_spin(start: bool, how: dict[str, int], tmp_path: Path) -> None:
+async def test_a_lost_gpu_is_asked_once_a_look_and_its_events_do_not_spin(
+    start: bool, how: dict[str, int], tmp_path: Path
+) -> None:
     node = SimulatedNode(tmp_path, "h100", 2, trace=True)
     fast_s = 0.25
     if start:
@@ -874,7 +1142,9 @@ async def test_a_lost_gpu_is_asked_once_a_look_and_its_events_do_not_spin(start:
         assert {call.ret for call in on_it} <= {15, 999}
         assert looks - 1 <= len(on_it) <= looks + 1, [call.function for call in on_it]
         assert len(since(calls, began, "nvmlEventSetWait_v2")) < 5
-        assert len([call for call in calls if call.gpu == 0]) > 20 * looks  # the other is looked at in full
+        assert (
+            len([call for call in calls if call.gpu == 0]) > 20 * looks
+        )  # the other is looked at in full
         one = looking.read(1)
         assert one is not None
         assert "temperature_celsius" not in one.values
@@ -887,7 +1157,9 @@ async def test_a_lost_gpu_is_asked_once_a_look_and_its_events_do_not_spin(start:
 @pytest.mark.parametrize("code", [2, 17, 23])
 @story
 async def test_a_gpu_whose_look_up_fails_is_never_healthy(code: int, tmp_path: Path) -> None:
-    """Silence is not health: whatever the code, it is a finding, or the source says that it does not look at all of its GPUs."""
+    """Silence is not health: whatever the code, it is a finding, or the source says that it does
+    not look at all of its GPUs.
+    """
     node = SimulatedNode(tmp_path, "h100", 2)
     node.set(1, {"lookup_ret": code})
     async with Looking(node, hasty(), fast_s=0.05) as looking:
@@ -897,7 +1169,9 @@ async def test_a_gpu_whose_look_up_fails_is_never_healthy(code: int, tmp_path: P
 
 @pytest.mark.parametrize("code", [4, 27])
 @story
-async def test_a_gpu_that_answers_nothing_without_a_fault_is_not_known(code: int, tmp_path: Path) -> None:
+async def test_a_gpu_that_answers_nothing_without_a_fault_is_not_known(
+    code: int, tmp_path: Path
+) -> None:
     """No permission, or not ready: neither says anything of its health."""
     node = SimulatedNode(tmp_path, "h100", 2)
     async with Looking(node, hasty(), fast_s=0.05) as looking:
@@ -913,20 +1187,31 @@ async def test_a_gpu_that_answers_nothing_without_a_fault_is_not_known(code: int
 @pytest.mark.parametrize(
     ("profile", "driver", "older"),
     [
-        ("v100", "470.256.02", ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons")),
+        (
+            "v100",
+            "470.256.02",
+            ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons"),
+        ),
         ("h100", "550.90.07", ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetPlatformInfo")),
         ("gb200", "595.44.02", ()),
     ],
 )
 @story
-async def test_what_is_observable_is_the_same_at_each_look(profile: str, driver: str, older: tuple[str, ...], tmp_path: Path) -> None:
+async def test_what_is_observable_is_the_same_at_each_look(
+    profile: str, driver: str, older: tuple[str, ...], tmp_path: Path
+) -> None:
     """Whichever tier was asked: each reading is there or not observable, and never both."""
     node = SimulatedNode(tmp_path, profile, 2)
     node.set_global({"driver.version": driver, **{f"ret.{name}": 13 for name in older}})
     async with Looking(node, hasty(), fast_s=0.05, slow_s=0.15, inventory_s=0.5) as looking:
         await looking.looks(6)
         await looking.looks(24)
-        seen = [one for batch in looking.batches[6:] for one in batch.readings if one.component.id == node.addresses[0]]
+        seen = [
+            one
+            for batch in looking.batches[6:]
+            for one in batch.readings
+            if one.component.id == node.addresses[0]
+        ]
         assert len({(frozenset(one.values), frozenset(one.missing.items())) for one in seen}) == 1
         assert not seen[-1].values.keys() & seen[-1].missing.keys()
 
@@ -938,14 +1223,18 @@ async def test_mig_that_takes_links_away_is_no_fault_of_them(tmp_path: Path) -> 
     async with Looking(node, hasty(), inventory_s=60) as looking:
         await looking.looks(3)
         node.set(1, {"mig_mode": "1 1", "mig.0": "1 0", "nvlink.3.state": 0, "nvlink.4.state": 0})
-        await looking.until(lambda: (one := looking.read(1)) is not None and one.values.get("nvlinks_active") == 16)
+        await looking.until(
+            lambda: (one := looking.read(1)) is not None and one.values.get("nvlinks_active") == 16
+        )
         await looking.looks(3)
         assert looking.found() == set()
 
 
 @story
 async def test_what_a_call_said_before_it_was_no_longer_supported_can_end(tmp_path: Path) -> None:
-    """A call that failed, and is then not supported (MIG was switched on): there is nothing left that fails."""
+    """A call that failed, and is then not supported (MIG was switched on): there is nothing left
+    that fails.
+    """
     node = SimulatedNode(tmp_path, "a100", 1)
     node.set(0, {"ret.nvmlDeviceGetRemappedRows": 999})
     async with Looking(node, hasty(), fast_s=0.05, slow_s=0.05) as looking:
@@ -987,7 +1276,11 @@ async def test_an_xid_event_is_a_reason_to_look_at_once_and_speaks_later(tmp_pat
         await looking.until(lambda: looking.of("xid/79"), 5)
         assert 1.8 < time.time() - began < patient(3.5)
         (event,) = looking.of("xid/79")
-        assert (event.component.id, event.fields["witness"], event.fields["number"]) == (node.addresses[1], "nvml", 79)
+        assert (event.component.id, event.fields["witness"], event.fields["number"]) == (
+            node.addresses[1],
+            "nvml",
+            79,
+        )
         assert event.time - began < patient(1.0)  # when it was heard, not when it was told
         assert {one.code for one in looking.events if one.kind == "xid"} == {"xid/79"}
 
@@ -1008,16 +1301,22 @@ async def test_an_event_is_about_the_gpu_that_it_names(tmp_path: Path) -> None:
 
 @story
 async def test_another_event_is_a_reason_to_look_too(tmp_path: Path) -> None:
-    """GPU unavailable, and a changed recovery action: they carry no data, and no Xid comes with them."""
+    """GPU unavailable, and a changed recovery action: they carry no data, and no Xid comes with
+    them.
+    """
     node = SimulatedNode(tmp_path, "h100", 2)
     async with Looking(node, hasty(), fast_s=20, slow_s=20, inventory_s=20) as looking:
         await looking.until(lambda: looking.batches)
         node.set(1, {"fi.230.0": "u32:2"})
         node.emit(1, 0x8000)
-        assert await looking.until(lambda: looking.asks(1, "nvml/recovery_action", "reboot_node"), 3) < patient(1.0)
+        assert await looking.until(
+            lambda: looking.asks(1, "nvml/recovery_action", "reboot_node"), 3
+        ) < patient(1.0)
         node.set(0, {"fi.230.0": "u32:1"})
         node.emit(0, 0x4000)
-        assert await looking.until(lambda: looking.asks(0, "nvml/recovery_action", "reset_device"), 3) < patient(1.0)
+        assert await looking.until(
+            lambda: looking.asks(0, "nvml/recovery_action", "reset_device"), 3
+        ) < patient(1.0)
         assert not [event for event in looking.events if event.kind == "xid"]
 
 
@@ -1041,7 +1340,9 @@ async def test_a_storm_of_events_is_a_few_looks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "failing",
     [
-        {"ret.nvmlSystemGetCudaDriverVersion_v2": 12},  # as documented, where libcuda.so.1 is not there: a container for `utility` only
+        {
+            "ret.nvmlSystemGetCudaDriverVersion_v2": 12
+        },  # as documented, where libcuda.so.1 is not there: a container for `utility` only
         {"ret.nvmlSystemGetNVMLVersion": 999},
         {"ret.nvmlGetExcludedDeviceCount": 999},
         {"ret.nvmlEventSetCreate": 999},
@@ -1056,7 +1357,11 @@ async def test_what_is_not_needed_may_fail(failing: dict[str, int], tmp_path: Pa
     node.set_global(failing)
     async with Looking(node, hasty()) as looking:
         await looking.until(lambda: looking.batches)
-        assert (looking.state, looking.found(), len(looking.last.readings)) == (SourceState.OK, set(), 2)
+        assert (looking.state, looking.found(), len(looking.last.readings)) == (
+            SourceState.OK,
+            set(),
+            2,
+        )
 
 
 @story

@@ -1,4 +1,6 @@
-"""Calls into the driver that hang, crash or take their time: said with call and GPU, and nothing else stops for them."""
+"""Calls into the driver that hang, crash or take their time: said with call and GPU, and nothing
+else stops for them.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +23,38 @@ from tests.harness import Node
 from tests.pace import patient
 from tests.system.nvml import Looking, Outcomes, beside, hasty, outcome, story
 from vitald.backoff import Backoff
+from vitald.collectors.nvml import client
+from vitald.collectors.nvml import collector as nvml_source
 from vitald.model import NODE, Component, ComponentKind, Event, SourceState
 from vitald.simulator import build
 from vitald.simulator.node import SimulatedNode
-from vitald.sources.nvml import client
-from vitald.sources.nvml import source as nvml_source
 
 # The driver hangs or answers at once; but the worker must be given its turn within the deadline.
 # A worker that a busy machine starts slowly is no call that hangs: several start at a time here.
 DEADLINE_S, GIVE_UP_S, NAMED_S = patient(1.0), patient(2.0), patient(1.0)
 HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
 
-# Every C function that the worker calls, by what makes it do so: a model, and what is particular about its GPU.
+# Every C function that the worker calls, by what makes it do so: a model, and what is particular
+# about its GPU.
 OLDER = (
     "h100",
-    dict.fromkeys(("ret.nvmlDeviceGetCurrentClocksEventReasons", "ret.nvmlDeviceGetTemperature", "ret.nvmlDeviceGetMemoryInfo_v2"), 13),
+    dict.fromkeys(
+        (
+            "ret.nvmlDeviceGetCurrentClocksEventReasons",
+            "ret.nvmlDeviceGetTemperature",
+            "ret.nvmlDeviceGetMemoryInfo_v2",
+        ),
+        13,
+    ),
 )
 H100, A100 = ("h100", {"mig_mode": "1 1", "mig.0": "1 0"}), ("a100", {})
-OF_NO_GPU = ["InitWithFlags", "SystemGetDriverVersion", "DeviceGetCount_v2", "SystemGetNVMLVersion", "SystemGetCudaDriverVersion_v2"]
+OF_NO_GPU = [
+    "InitWithFlags",
+    "SystemGetDriverVersion",
+    "DeviceGetCount_v2",
+    "SystemGetNVMLVersion",
+    "SystemGetCudaDriverVersion_v2",
+]
 OF_NO_GPU += ["GetExcludedDeviceCount"]
 OF_A_GPU = """
     DeviceGetHandleByPciBusId_v2 DeviceGetSupportedEventTypes EventSetCreate DeviceRegisterEvents DeviceGetUUID DeviceGetName DeviceGetSerial
@@ -53,7 +69,11 @@ OF_A_GPU = """
     DeviceGetNvLinkState DeviceGetNvLinkVersion DeviceGetPlatformInfo DeviceGetGpuFabricInfoV DeviceGetComputeRunningProcesses_v3 DeviceGetNvLinkErrorCounter
     DeviceGetCurrentClocksThrottleReasons DeviceGetTemperatureV DeviceGetMemoryInfo
 """.split()  # noqa: SIM905  # a list would be fifty lines
-WHERE = {"DeviceGetNvLinkErrorCounter": A100, "DeviceGetCurrentClocksThrottleReasons": OLDER, "DeviceGetTemperatureV": OLDER}
+WHERE = {
+    "DeviceGetNvLinkErrorCounter": A100,
+    "DeviceGetCurrentClocksThrottleReasons": OLDER,
+    "DeviceGetTemperatureV": OLDER,
+}
 WHERE |= {"DeviceGetMemoryInfo": OLDER}
 WAITS = "nvmlEventSetWait_v2"  # in threads of its own, where it may take as long as it likes
 
@@ -68,7 +88,9 @@ def library() -> None:
 
 @contextmanager
 def quickly() -> Iterator[None]:
-    """What is tried again after seconds is so at once, and a GPU that was left out is asked again soon."""
+    """What is tried again after seconds is so at once, and a GPU that was left out is asked again
+    soon.
+    """
     retry = mock.patch.object(nvml_source, "_RETRY", Backoff(0.05, 0.1))
     with retry, mock.patch.object(nvml_source, "_LEFT_OUT", Backoff(0.8, 0.8)):
         yield
@@ -80,7 +102,9 @@ def soon() -> Iterator[None]:
         yield
 
 
-def made(folder: Path, where: tuple[str, dict[str, Any]] = H100, gpus: int = 1, *, trace: bool = False) -> SimulatedNode:
+def made(
+    folder: Path, where: tuple[str, dict[str, Any]] = H100, gpus: int = 1, *, trace: bool = False
+) -> SimulatedNode:
     node = SimulatedNode(folder, where[0], gpus, trace=trace)
     node.set(None, where[1])
     return node
@@ -111,8 +135,12 @@ async def test_the_list_of_calls_is_whole(tmp_path: Path) -> None:
         async with Looking(node, hasty()) as looking:
             await looking.looks(3)
         asked |= {call.function: call.gpu for call in node.calls()}
-    assert {name for name in asked if name != WAITS} == {f"nvml{name}" for name in (*OF_NO_GPU, *OF_A_GPU)}
-    assert {name for name, gpu in asked.items() if gpu is None} == {f"nvml{name}" for name in OF_NO_GPU} | {"nvmlEventSetCreate"}
+    assert {name for name in asked if name != WAITS} == {
+        f"nvml{name}" for name in (*OF_NO_GPU, *OF_A_GPU)
+    }
+    assert {name for name, gpu in asked.items() if gpu is None} == {
+        f"nvml{name}" for name in OF_NO_GPU
+    } | {"nvmlEventSetCreate"}
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +164,10 @@ async def hang(name: str, folder: Path) -> float:
         assert event.fields["state"]
         assert looking.asks(gpu, HUNG, "inspect")
         assert looking.state is SourceState.FAILED
-        assert f"{event.fields['call']}{f' on gpu/{node.addresses[0]}' if gpu == 0 else ''} has not answered for" in looking.last.detail
+        assert (
+            f"{event.fields['call']}{f' on gpu/{node.addresses[0]}' if gpu == 0 else ''} has not"
+            " answered for" in looking.last.detail
+        )
         node.release(None, f"nvml{name}")
         await looking.until(lambda: looking.state is SourceState.OK, 5)
         await looking.looks(1)
@@ -182,11 +213,17 @@ GIVEN_UP = {
 def given_up(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     folder = tmp_path_factory.mktemp("given_up")
     with quickly():
-        return beside(GIVEN_UP, lambda name: replaced(*GIVEN_UP[name], folder / name.partition(":")[0]), most=5)
+        return beside(
+            GIVEN_UP,
+            lambda name: replaced(*GIVEN_UP[name], folder / name.partition(":")[0]),
+            most=5,
+        )
 
 
 @pytest.mark.parametrize("name", GIVEN_UP)
-def test_a_worker_that_hangs_is_replaced_and_the_gpu_left_out(name: str, given_up: Outcomes) -> None:
+def test_a_worker_that_hangs_is_replaced_and_the_gpu_left_out(
+    name: str, given_up: Outcomes
+) -> None:
     outcome(given_up, name)
 
 
@@ -208,9 +245,17 @@ async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> N
             seen = {one.component: one.time for one in looking.last.readings}
             assert set(seen) >= {of(node, 0), of(node, 2)}
             assert looking.state is SourceState.FAILED
-            assert f"gpu/{node.addresses[1]} is not being looked at: {first.fields['call']} did not return" in looking.last.detail
+            assert (
+                f"gpu/{node.addresses[1]} is not being looked at: {first.fields['call']} did not"
+                " return" in looking.last.detail
+            )
             assert looking.found() == {(f"gpu/{node.addresses[1]}", HUNG, "inspect")}
-            await looking.until(lambda: {one.component: one.time for one in looking.last.readings}[of(node, 0)] > seen[of(node, 0)])
+            await looking.until(
+                lambda: (
+                    {one.component: one.time for one in looking.last.readings}[of(node, 0)]
+                    > seen[of(node, 0)]
+                )
+            )
         node.release(gpu, function)
         await looking.until(lambda: looking.state is SourceState.OK and not looking.found())
         assert {one.component for one in looking.last.readings} == {of(node, at) for at in range(3)}
@@ -231,15 +276,23 @@ async def test_no_third_worker_where_two_cannot_be_ended(soon: None, tmp_path: P
         return client.Stuck(pid=os.getpid(), started=here, where=where, state="D in nv_lock")
 
     with mock.patch.object(client.Worker, "end", stays):
-        async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=1.5 * DEADLINE_S) as looking:
-            await looking.until(lambda: "only a reboot helps" in (looking.last.detail if looking.batches else ""))
+        async with Looking(
+            node, hasty(), deadline_s=DEADLINE_S, give_up_s=1.5 * DEADLINE_S
+        ) as looking:
+            await looking.until(
+                lambda: "only a reboot helps" in (looking.last.detail if looking.batches else "")
+            )
             assert looking.state is SourceState.FAILED
             assert len(looking.workers) == 2
             await looking.looks(2)
             assert len(looking.workers) == 2
             lost = {(f"gpu/{node.addresses[gpu]}", HUNG, "reboot_node/after_job") for gpu in (0, 1)}
             assert looking.found() == lost
-            assert all(event.fields.get("state") == "D in nv_lock" for event in hangs(looking) if event.fields.get("unkillable"))
+            assert all(
+                event.fields.get("state") == "D in nv_lock"
+                for event in hangs(looking)
+                if event.fields.get("unkillable")
+            )
 
 
 # --- crashed
@@ -248,7 +301,9 @@ async def test_no_third_worker_where_two_cannot_be_ended(soon: None, tmp_path: P
 @pytest.mark.parametrize("kind", ["segv", "abort"])
 @pytest.mark.parametrize("function", ["nvmlDeviceGetPowerUsage", "nvmlDeviceRegisterEvents"])
 @story
-async def test_a_crash_names_the_call_and_the_gpu_is_left_out(kind: str, function: str, soon: None, tmp_path: Path) -> None:
+async def test_a_crash_names_the_call_and_the_gpu_is_left_out(
+    kind: str, function: str, soon: None, tmp_path: Path
+) -> None:
     node = made(tmp_path, gpus=2)
     node.set(1, {f"crash.{function}": kind})
     async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=GIVE_UP_S) as looking:
@@ -261,7 +316,10 @@ async def test_a_crash_names_the_call_and_the_gpu_is_left_out(kind: str, functio
         await looking.until(lambda: looking.last.readings)
         assert looking.found() == set(), "it works again"
         assert {one.component for one in looking.last.readings} == {of(node, 0)}
-        assert f"gpu/{node.addresses[1]} is not being looked at: {function} ended the worker process" in looking.last.detail
+        assert (
+            f"gpu/{node.addresses[1]} is not being looked at: {function} ended the worker process"
+            in looking.last.detail
+        )
         node.set(1, {f"crash.{function}": None})
         await looking.until(lambda: looking.state is SourceState.OK, 5)
         assert len(looking.last.readings) == 2
@@ -269,7 +327,9 @@ async def test_a_crash_names_the_call_and_the_gpu_is_left_out(kind: str, functio
 
 
 @story
-async def test_a_worker_that_is_killed_between_looks_is_replaced(soon: None, tmp_path: Path) -> None:
+async def test_a_worker_that_is_killed_between_looks_is_replaced(
+    soon: None, tmp_path: Path
+) -> None:
     """By the kernel, for memory: the GPUs are not to blame."""
     node = made(tmp_path, gpus=2)
     async with Looking(node, hasty()) as looking:
@@ -277,7 +337,11 @@ async def test_a_worker_that_is_killed_between_looks_is_replaced(soon: None, tmp
         os.kill(looking.workers[0], signal.SIGKILL)
         await looking.until(lambda: len(looking.of(UNAVAILABLE)) == 2)
         assert "signal 9" in looking.of(UNAVAILABLE)[0].raw
-        assert (looking.state, looking.found(), len(looking.last.readings)) == (SourceState.OK, set(), 2)
+        assert (looking.state, looking.found(), len(looking.last.readings)) == (
+            SourceState.OK,
+            set(),
+            2,
+        )
 
 
 # --- slow, and not the driver's fault
@@ -297,7 +361,9 @@ async def test_twenty_milliseconds_a_call_are_no_hang(tmp_path: Path) -> None:
 
 @story
 async def test_a_whole_node_that_is_slow_is_no_hang(tmp_path: Path) -> None:
-    """Eight GPUs in the first look take many times as long as one: with a tenth of both times, in a tenth of the time."""
+    """Eight GPUs in the first look take many times as long as one: with a tenth of both times, in a
+    tenth of the time.
+    """
     node = made(tmp_path, ("h100", {}), gpus=8)
     node.set_global({"delay_us.*": 2_000})
     async with Looking(node, hasty(), deadline_s=1.0, give_up_s=6) as looking:
@@ -338,7 +404,10 @@ class GpuHost(Node):
     """The real daemon on a simulated GPU node."""
 
     def __init__(self, folder: Path, gpus: SimulatedNode) -> None:
-        periods = f'library = "{gpus.library}"\nfast = "1s"\nslow = "1s"\ninventory = "5s"\ndeadline = "1s"\ngive_up = "30s"'
+        periods = (
+            f'library = "{gpus.library}"\nfast = "1s"\nslow = "1s"\ninventory = "5s"\ndeadline ='
+            ' "1s"\ngive_up = "30s"'
+        )
         super().__init__(folder, extra=f"[nvml]\n{periods}\n")
         self.gpus = gpus
         self.environment = gpus.environment
@@ -384,7 +453,10 @@ def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
             status = running.status()
             took.append(time.perf_counter() - began)
         took.sort()
-        print(f"GET /v1/status during a hang: median {statistics.median(took) * 1e3:.1f} ms, p99 {took[-1] * 1e3:.1f} ms")
+        print(
+            f"GET /v1/status during a hang: median {statistics.median(took) * 1e3:.1f} ms, p99"
+            f" {took[-1] * 1e3:.1f} ms"
+        )
         assert took[-1] < patient(0.1)
         assert status["status"] == "unknown"  # a source that does not look at all of its GPUs
         (finding,) = [one for one in running.findings() if one["code"] == HUNG]
@@ -392,13 +464,19 @@ def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
         assert running.gpus.addresses[1] in str(finding)
 
         began = time.perf_counter()
-        running.write(f"NVRM: Xid (PCI:{running.gpus.addresses[0][:-2]}): 79, pid=1, name=x, GPU has fallen off the bus.")
+        running.write(
+            f"NVRM: Xid (PCI:{running.gpus.addresses[0][:-2]}): 79, pid=1, name=x, GPU has fallen"
+            " off the bus."
+        )
         running.until(lambda: "xid/79" in running.codes(), 5, "the kernel's line")
         line_s = time.perf_counter() - began
         workers = running.children
         assert len(workers) == 1
         stop_s = running.stop()
-        print(f"a kernel line became a finding in {line_s * 1e3:.0f} ms; SIGTERM ended the daemon in {stop_s:.2f} s")
+        print(
+            f"a kernel line became a finding in {line_s * 1e3:.0f} ms; SIGTERM ended the daemon in"
+            f" {stop_s:.2f} s"
+        )
         assert line_s < patient(1.0)
         assert stop_s <= 2.0
         running.until(lambda: _gone(workers), 2, "the worker's end")
@@ -414,9 +492,13 @@ def test_a_worker_does_not_outlive_a_killed_daemon(tmp_path: Path) -> None:
 
 @story
 async def test_who_is_at_work_is_told_when_asked_and_not_a_slow_look_later(tmp_path: Path) -> None:
-    """The slow look would come in an hour. A driver that hangs is waited for no longer than the asker said."""
+    """The slow look would come in an hour. A driver that hangs is waited for no longer than the
+    asker said.
+    """
     node = made(tmp_path, gpus=2)
-    async with Looking(node, hasty(), fast_s=3600.0, slow_s=3600.0, inventory_s=3600.0, deadline_s=60.0) as looking:
+    async with Looking(
+        node, hasty(), fast_s=3600.0, slow_s=3600.0, inventory_s=3600.0, deadline_s=60.0
+    ) as looking:
         await looking.until(lambda: looking.state is SourceState.OK)
         first, second = (f"gpu/{address}" for address in node.addresses)
         assert await looking.source.work(patient(5.0)) == {first: [], second: []}

@@ -1,7 +1,9 @@
 """
-The packages, as packaging/build makes them from a copy of what is under version control: what is in them, for whom, and that it runs.
+The packages, as packaging/build makes them from a copy of what is under version control: what is in
+them, for whom, and that it runs.
 
-The deb is unpacked into a folder and its launcher run there. Installing, upgrading and removing it on a booted machine: tests/booted.
+The deb is unpacked into a folder and its launcher run there. Installing, upgrading and removing it
+on a booted machine: tests/booted.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ from vitald import __version__
 
 BUILD = "packaging/build"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-PYTHON = next((version for version in PYTHONS if Path("/usr/bin/python3").resolve().name == f"python{version}"), "")
+PYTHON = next(
+    (
+        version
+        for version in PYTHONS
+        if Path("/usr/bin/python3").resolve().name == f"python{version}"
+    ),
+    "",
+)
 MACHINES = {"amd64": 62, "arm64": 183}  # e_machine: EM_X86_64, EM_AARCH64
 COMPILED = {"aiohttp", "frozenlist", "multidict", "propcache", "yarl"}
 
@@ -41,7 +50,16 @@ class Packages:
 
     def _make(self, arch: str) -> None:
         out = self.folder / arch
-        build(self.source, self.folder, "--deb", *(["--rpm"] if arch == "amd64" else []), "--arch", arch, "--out", str(out))
+        build(
+            self.source,
+            self.folder,
+            "--deb",
+            *(["--rpm"] if arch == "amd64" else []),
+            "--arch",
+            arch,
+            "--out",
+            str(out),
+        )
         run("dpkg-deb", "-x", str(self.deb(arch)), str(self.tree(arch)))
         run("dpkg-deb", "-e", str(self.deb(arch)), str(out / "control"))
 
@@ -59,13 +77,19 @@ class Packages:
 
 
 def run(*command: str, **environment: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **environment})
-    assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, (
+        f"{' '.join(command)}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+    )
     return done.stdout
 
 
 def clean_copy(folder: Path) -> Path:
-    """As somebody else would get it: nothing that git ignores. Its files have other dates than ours."""
+    """As somebody else would get it: nothing that git ignores. Its files have other dates than
+    ours.
+    """
     listed = run("git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z")
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).exists():
@@ -76,13 +100,23 @@ def clean_copy(folder: Path) -> Path:
 
 def build(source: Path, folder: Path, *arguments: str) -> None:
     """Libraries are fetched once, into the folder."""
-    command = [sys.executable, str(source / BUILD), "--quick", "--wheels", str(folder / "wheels"), *arguments]
+    command = [
+        sys.executable,
+        str(source / BUILD),
+        "--quick",
+        "--wheels",
+        str(folder / "wheels"),
+        *arguments,
+    ]
     run(*command, SOURCE_DATE_EPOCH="1700000000")
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    require(shutil.which("dpkg-deb") and shutil.which("rpmbuild"), "dpkg-deb and rpmbuild (apt-get install rpm)")
+    require(
+        shutil.which("dpkg-deb") and shutil.which("rpmbuild"),
+        "dpkg-deb and rpmbuild (apt-get install rpm)",
+    )
     return Packages(tmp_path_factory.mktemp("packages"))
 
 
@@ -91,7 +125,11 @@ def files(tree: Path) -> Iterator[Path]:
 
 
 def names(tree: Path) -> set[str]:
-    return {f"/{path.relative_to(tree)}" for path in tree.rglob("*") if path.is_symlink() or not path.is_dir()}
+    return {
+        f"/{path.relative_to(tree)}"
+        for path in tree.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    }
 
 
 def rpm(*arguments: object) -> list[str]:
@@ -101,7 +139,11 @@ def rpm(*arguments: object) -> list[str]:
 @pytest.mark.smoke
 def test_everything_that_a_node_needs_is_there(packages: Packages) -> None:
     have = names(packages.tree())
-    units = {f"/usr/lib/systemd/system/{path.name}" for path in (ROOT / "systemd").iterdir() if path.suffix != ".conf"}
+    units = {
+        f"/usr/lib/systemd/system/{path.name}"
+        for path in (ROOT / "systemd").iterdir()
+        if path.suffix != ".conf"
+    }
     assert units <= have
     assert have >= {
         "/usr/bin/vitald",
@@ -119,7 +161,10 @@ def test_everything_that_a_node_needs_is_there(packages: Packages) -> None:
 def test_every_file_of_the_daemon_is_there_and_nothing_else(packages: Packages) -> None:
     installed = packages.tree() / "opt/vitald/lib/common/vitald"
     there = {path.relative_to(installed) for path in files(installed)}
-    assert there == {path.relative_to(packages.source / "agent/vitald") for path in files(packages.source / "agent/vitald")}
+    assert there == {
+        path.relative_to(packages.source / "agent/vitald")
+        for path in files(packages.source / "agent/vitald")
+    }
     assert not list(packages.tree().rglob("__pycache__"))
 
 
@@ -138,14 +183,19 @@ def test_what_units_and_pages_point_at_is_there(packages: Packages) -> None:
 
 
 @pytest.mark.parametrize("arch", MACHINES)
-def test_compiled_libraries_are_of_that_architecture_and_of_an_old_enough_glibc(packages: Packages, arch: str) -> None:
+def test_compiled_libraries_are_of_that_architecture_and_of_an_old_enough_glibc(
+    packages: Packages, arch: str
+) -> None:
     """The control file asks for libc6 2.28."""
     library = packages.tree(arch) / "opt/vitald/lib"
     for python in PYTHONS:
         compiled = list((library / f"python{python}").rglob("*.so"))
         parts = {path.relative_to(library).parts[1] for path in compiled}
-        # Compiled by mypyc, it has a library of its own name beside it; for Python 3.10 there is none.
-        assert {part for part in parts if not re.search(r"__mypyc\.", part)} == COMPILED | ({"tomli"} if python != "3.10" else set())
+        # Compiled by mypyc, it has a library of its own name beside it; for Python 3.10 there is
+        # none.
+        assert {part for part in parts if not re.search(r"__mypyc\.", part)} == COMPILED | (
+            {"tomli"} if python != "3.10" else set()
+        )
         for path in compiled:
             data = path.read_bytes()
             assert data[:4] == b"\x7fELF"
@@ -163,7 +213,11 @@ def test_permissions_and_owners(packages: Packages) -> None:
             mode = path.stat().st_mode
             executable = path.is_dir() or mode & stat.S_IXUSR
             assert stat.S_IMODE(mode) == (0o755 if executable else 0o644), path
-    programs = {f"/{path.relative_to(packages.tree())}" for path in files(packages.tree()) if os.access(path, os.X_OK)}
+    programs = {
+        f"/{path.relative_to(packages.tree())}"
+        for path in files(packages.tree())
+        if os.access(path, os.X_OK)
+    }
     started = {f"/opt/vitald/lib/python{python}/bin/vitald" for python in PYTHONS}
     assert programs == {
         "/usr/bin/vitald",
@@ -175,14 +229,19 @@ def test_permissions_and_owners(packages: Packages) -> None:
 
 def test_two_builds_are_the_same_bytes(packages: Packages, tmp_path: Path) -> None:
     """In another folder, from files with other dates, under another umask."""
-    source = Path(shutil.copytree(packages.source, tmp_path / "elsewhere/source", copy_function=shutil.copy))
+    source = Path(
+        shutil.copytree(packages.source, tmp_path / "elsewhere/source", copy_function=shutil.copy)
+    )
     before = os.umask(0o077)
     try:
         build(source, packages.folder, "--deb", "--arch", "amd64", "--out", str(tmp_path / "out"))
     finally:
         os.umask(before)
     (again,) = (tmp_path / "out").iterdir()
-    assert hashlib.sha256(again.read_bytes()).digest() == hashlib.sha256(packages.deb().read_bytes()).digest()
+    assert (
+        hashlib.sha256(again.read_bytes()).digest()
+        == hashlib.sha256(packages.deb().read_bytes()).digest()
+    )
 
 
 def test_the_maintainer_scripts_are_shell(packages: Packages) -> None:
@@ -205,7 +264,10 @@ def test_the_lock_has_what_the_project_asks_for() -> None:
         pinned = dict(re.findall(r"^([\w-]+)==(\d+)", lock, re.MULTILINE))
         for name, least in wanted:
             assert int(pinned[name]) >= int(least), f"{name} for {python}"
-        assert all(part.count("--hash=sha256:") in (1, 2) for part in re.split(r"^(?=\w)", lock, flags=re.MULTILINE)[1:])
+        assert all(
+            part.count("--hash=sha256:") in (1, 2)
+            for part in re.split(r"^(?=\w)", lock, flags=re.MULTILINE)[1:]
+        )
 
 
 # It runs
@@ -213,7 +275,14 @@ def test_the_lock_has_what_the_project_asks_for() -> None:
 
 def compile_all(tree: Path) -> None:
     for part in ("common", f"python{PYTHON}"):
-        run(f"/usr/bin/python{PYTHON}", "-IS", "-m", "compileall", "-q", str(tree / "opt/vitald/lib" / part))
+        run(
+            f"/usr/bin/python{PYTHON}",
+            "-IS",
+            "-m",
+            "compileall",
+            "-q",
+            str(tree / "opt/vitald/lib" / part),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -247,18 +316,27 @@ def test_the_launcher_starts_the_package_and_nothing_else(unpacked: Path, tmp_pa
     assert done.stdout.startswith(f"vitald {__version__} (Python {PYTHON}.")
 
 
-def test_every_library_comes_from_the_package_but_the_systems_own(unpacked: Path, tmp_path: Path) -> None:
+def test_every_library_comes_from_the_package_but_the_systems_own(
+    unpacked: Path, tmp_path: Path
+) -> None:
     """Imported as the launcher does it: with the entry's first lines, then a look around."""
     entry = (unpacked / f"opt/vitald/lib/python{PYTHON}/bin/vitald").read_text()
     look = tmp_path / "bin/look"
     look.parent.mkdir()
     look.write_text(
-        entry.replace("__file__", repr(str(unpacked / f"opt/vitald/lib/python{PYTHON}/bin/vitald"))).partition("from vitald.cli")[0]
-        + "import vitald.daemon, aiohttp, aiohttp._http_parser, multidict._multidict, yarl._quoting_c, frozenlist._frozenlist\n"
-        "import propcache._helpers_c, pynvml, structlog, prometheus_client, pyudev, anyio\n"
-        "print(*(f'{name} {module.__file__}' for name, module in sorted(sys.modules.items()) if getattr(module, '__file__', None)), sep='\\n')\n"
+        entry.replace(
+            "__file__", repr(str(unpacked / f"opt/vitald/lib/python{PYTHON}/bin/vitald"))
+        ).partition("from vitald.cli")[0]
+        + "import vitald.daemon, aiohttp, aiohttp._http_parser, multidict._multidict,"
+        " yarl._quoting_c, frozenlist._frozenlist\nimport propcache._helpers_c, pynvml,"
+        " structlog, prometheus_client, pyudev, anyio\nprint(*(f'{name} {module.__file__}' for"
+        " name, module in sorted(sys.modules.items()) if getattr(module, '__file__', None)),"
+        " sep='\\n')\n"
     )
-    loaded = dict(line.split(" ", 1) for line in run(f"/usr/bin/python{PYTHON}", "-IS", str(look)).splitlines())
+    loaded = dict(
+        line.split(" ", 1)
+        for line in run(f"/usr/bin/python{PYTHON}", "-IS", str(look)).splitlines()
+    )
     places = (str(unpacked), f"/usr/lib/python{PYTHON}/", str(look), f"/usr/lib64/python{PYTHON}/")
     assert not {name: path for name, path in loaded.items() if not path.startswith(places)}
     assert loaded["vitald.daemon"].startswith(str(unpacked / "opt/vitald/lib/common"))
@@ -269,7 +347,11 @@ def test_every_library_comes_from_the_package_but_the_systems_own(unpacked: Path
     ("there", "default", "chosen"),
     [
         (["3.9", "3.11"], "3.9", "3.11"),  # RHEL 9, Amazon Linux 2023
-        (["3.10", "3.12"], "3.10", "3.10"),  # the default, though a newer one is there: python3-systemd is made for that
+        (
+            ["3.10", "3.12"],
+            "3.10",
+            "3.10",
+        ),  # the default, though a newer one is there: python3-systemd is made for that
         (["3.13", "3.14"], "3.14", "3.13"),
         (["3.9"], "3.9", None),
         ([], None, None),
@@ -278,7 +360,9 @@ def test_every_library_comes_from_the_package_but_the_systems_own(unpacked: Path
 def test_the_launcher_chooses_a_python(
     unpacked: Path, tmp_path: Path, there: Sequence[str], default: str | None, chosen: str | None
 ) -> None:
-    """The real one, with only the folder of the interpreters changed: what stands there says its own name."""
+    """The real one, with only the folder of the interpreters changed: what stands there says its
+    own name.
+    """
     root, pythons = tmp_path / "root", tmp_path / "bin"
     (root / "usr/bin").mkdir(parents=True)
     pythons.mkdir()
@@ -293,18 +377,29 @@ def test_the_launcher_chooses_a_python(
         entry.write_text(f'#!/bin/sh\necho {version} $PPID "$@"\n')
         entry.chmod(0o755)
     launcher = root / "usr/bin/vitald"
-    launcher.write_text((unpacked / "usr/bin/vitald").read_text().replace("/usr/bin/python", f"{pythons}/python"))
+    launcher.write_text(
+        (unpacked / "usr/bin/vitald").read_text().replace("/usr/bin/python", f"{pythons}/python")
+    )
     launcher.chmod(0o755)
     done = subprocess.run([launcher, "check", "--for", "a job"], capture_output=True, text=True)
     if chosen is None:
         assert done.returncode == 69
         assert "3.10 to 3.13" in done.stderr
     else:
-        assert done.stdout.split() == [chosen, str(os.getpid()), "check", "--for", "a", "job"]  # our child itself: no process between
+        assert done.stdout.split() == [
+            chosen,
+            str(os.getpid()),
+            "check",
+            "--for",
+            "a",
+            "job",
+        ]  # our child itself: no process between
 
 
 def test_the_daemon_starts_from_the_package(unpacked: Path, tmp_path: Path) -> None:
-    """With its worker beside it, asked through the package's own command; and nothing is written into the package."""
+    """With its worker beside it, asked through the package's own command; and nothing is written
+    into the package.
+    """
     before = names(unpacked)
     said = vitald(unpacked, "demo", "--pause", "0", XDG_CACHE_HOME=str(tmp_path))
     assert "That was all of it" in said
@@ -332,11 +427,18 @@ def test_the_systems_journal_library_is_linked_not_copied(packages: Packages) ->
 def test_the_rpm_holds_the_same_files(packages: Packages) -> None:
     directories = ("/opt/vitald", "/etc/vitald", "/usr/share/vitald", "/usr/share/doc/vitald")
     listed = {line for line in rpm("-qpl", packages.rpm()) if line}
-    have = {name.replace("zsh/vendor-completions", "zsh/site-functions") for name in names(packages.tree())}
+    have = {
+        name.replace("zsh/vendor-completions", "zsh/site-functions")
+        for name in names(packages.tree())
+    }
     assert have <= listed
-    assert all(extra.startswith(directories) for extra in listed - have), "only our own folders beside files"
+    assert all(extra.startswith(directories) for extra in listed - have), (
+        "only our own folders beside files"
+    )
     flags = rpm("-qp", "--queryformat", "[%{FILENAMES} %{FILEFLAGS:fflags}\n]", packages.rpm())
-    assert [line for line in flags if " c" in line] == ["/etc/vitald/config.toml cn"], "n: noreplace"
+    assert [line for line in flags if " c" in line] == ["/etc/vitald/config.toml cn"], (
+        "n: noreplace"
+    )
     owners = rpm("-qp", "--queryformat", "[%{FILEUSERNAME}:%{FILEGROUPNAME}\n]", packages.rpm())
     assert set(owners) == {"root:root"}
 
@@ -351,7 +453,9 @@ def test_the_rpm_says_what_it_needs(packages: Packages) -> None:
 
 
 def test_the_rpm_installs_upgrades_and_goes(packages: Packages, tmp_path: Path) -> None:
-    """Into an empty root, as far as that has no shell: the files, and a configuration that somebody changed."""
+    """Into an empty root, as far as that has no shell: the files, and a configuration that somebody
+    changed.
+    """
     root = ("--root", str(tmp_path), "--dbpath", "/rpm", "--nodeps", "--noscripts", "--notriggers")
     rpm(*root, "-i", packages.rpm())
     config = tmp_path / "etc/vitald/config.toml"
@@ -366,7 +470,10 @@ def test_the_rpm_installs_upgrades_and_goes(packages: Packages, tmp_path: Path) 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / BUILD, "--out", tmp_path / "out"], env={"PATH": str(tmp_path)}, capture_output=True, text=True
+        [sys.executable, ROOT / BUILD, "--out", tmp_path / "out"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 69
     assert "dpkg-deb" in done.stderr

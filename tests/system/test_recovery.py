@@ -1,4 +1,6 @@
-"""From a fault to a reboot: the real daemon asks, `vitald recover` as root decides and runs a program that only says that it ran."""
+"""From a fault to a reboot: the real daemon asks, `vitald recover` as root decides and runs a
+program that only says that it ran.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ from tests.pace import patient
 from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
+from vitald.collectors.nvml.worker import SIMULATED
 from vitald.recovery.request import FILE, Ground, Kind, Request, parse, render
 from vitald.simulator.node import SimulatedNode
-from vitald.sources.nvml.worker import SIMULATED
 
 GPU = "gpu/0000:65:00.0"
 REMAP_FAILED = "Row Remapper Error: (0x0000000001aa5555) - All reserved rows for bank are remapped"
@@ -37,9 +39,13 @@ def _root() -> None:
 
 
 class Site:
-    """A node's own programs and what root remembers of it, on a disk: what is in memory is refused."""
+    """A node's own programs and what root remembers of it, on a disk: what is in memory is
+    refused.
+    """
 
-    def __init__(self, folder: Path, *, after: str = "200ms", drain: str = "", more: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, after: str = "200ms", drain: str = "", more: str = ""
+    ) -> None:
         self.folder = folder
         self.state = folder / "recover"
         self.ran = folder / "ran"
@@ -86,10 +92,18 @@ def quiet(node: Node, here: Site) -> Node:
     return node
 
 
-def vitald(*arguments: str, config: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def vitald(
+    *arguments: str, config: Path, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [PYTHON, "-m", "vitald", *arguments, "--config", str(config)]
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60.0, check=False, env={**os.environ, **(environment or {})}
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60.0,
+        check=False,
+        env={**os.environ, **(environment or {})},
     )
 
 
@@ -109,7 +123,9 @@ def request_of(node: Node) -> Request:
 
 @pytest.mark.smoke
 def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
-    """A fault, a request, drained, rebooted; the second time the budget refuses. All of it can be seen by people and by Prometheus."""
+    """A fault, a request, drained, rebooted; the second time the budget refuses. All of it can be
+    seen by people and by Prometheus.
+    """
     here = site()
     node = quiet(make_node(extra=here.settings), here)
     node.start()
@@ -130,7 +146,9 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     assert "recovery: a reboot is asked for since " in node.cli("status").stdout
 
     dry = vitald("recover", "--dry-run", config=node.config)
-    assert dry.stdout == "would keep new work away, and then reboot the node once nothing runs here\n"
+    assert (
+        dry.stdout == "would keep new work away, and then reboot the node once nothing runs here\n"
+    )
     assert (here.done, here.state.exists()) == ([], False), "and nothing was done"
 
     first = recover(node.config)
@@ -143,7 +161,10 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     assert here.done == ["drain ", "reboot -f"]
 
     shown = json.loads(vitald("recovery", "--json", config=node.config).stdout)
-    assert [(one["step"], one["outcome"], one["times"]) for one in shown["decisions"]] == [("refused", "", 2), ("act", "done", 1)]
+    assert [(one["step"], one["outcome"], one["times"]) for one in shown["decisions"]] == [
+        ("refused", "", 2),
+        ("act", "done", 1),
+    ]
     assert (shown["budget"]["reboots"]["used"], shown["request"]["id"]) == (1, request.id)
     said = vitald("recovery", config=node.config).stdout
     for part in (
@@ -156,12 +177,16 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
         assert part in said
 
     [found] = node.findings()
-    assert node.request("POST", f"/v1/findings/{found['id']}/clear", {"reason": "rebooted"})[0] == 200
+    assert (
+        node.request("POST", f"/v1/findings/{found['id']}/clear", {"reason": "rebooted"})[0] == 200
+    )
     node.until(lambda: not (node.runtime / FILE).exists(), 5.0, "the request to be withdrawn")
     assert node.status()["recovery"]["request"] is None
 
 
-def test_a_crash_does_not_forget_a_reboot(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
+def test_a_crash_does_not_forget_a_reboot(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
     """Killed in the middle of it: it is in the book, and told as begun."""
     here = site()
     here.script("reboot", "kill -9 $PPID")
@@ -173,10 +198,15 @@ def test_a_crash_does_not_forget_a_reboot(site: Callable[..., Site], make_node: 
     here.script("reboot", "")
     again = recover(node.config)
     assert (again["step"], again["checks"]) == ("refused", ["cause", "budget"])
-    assert here.done == ["drain ", "reboot -f"] and "reboot the node: begun" in vitald("recovery", config=node.config).stdout
+    assert (
+        here.done == ["drain ", "reboot -f"]
+        and "reboot the node: begun" in vitald("recovery", config=node.config).stdout
+    )
 
 
-def test_a_reboot_that_fails_is_said_and_counted(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
+def test_a_reboot_that_fails_is_said_and_counted(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
     here = site()
     here.script("reboot", "echo 'Failed to talk to init daemon.' >&2; exit 1")
     node = quiet(make_node(extra=here.settings), here)
@@ -184,7 +214,10 @@ def test_a_reboot_that_fails_is_said_and_counted(site: Callable[..., Site], make
     node.write(vouched(xid(1)))
     request_of(node)
     failed = recover(node.config)
-    assert (failed["code"], failed["outcome"]) == (69, f"failed: {here.folder}/reboot failed: exit 1: Failed to talk to init daemon.")
+    assert (failed["code"], failed["outcome"]) == (
+        69,
+        f"failed: {here.folder}/reboot failed: exit 1: Failed to talk to init daemon.",
+    )
     assert recover(node.config)["step"] == "refused"
 
 
@@ -217,20 +250,35 @@ def test_a_drill_never_acts(site: Callable[..., Site], make_node: Callable[..., 
 
     # A real fault beside it is asked for, and the drill, which has stood for longer, is not.
     node.write(vouched(xid(8, pci="0000:9b:00")))
-    node.until(lambda: request_of(node).causes == (("gpu/0000:9b:00.0", "xid/79"),), 5.0, "the real one to be asked for")
+    node.until(
+        lambda: request_of(node).causes == (("gpu/0000:9b:00.0", "xid/79"),),
+        5.0,
+        "the real one to be asked for",
+    )
 
 
-def test_what_still_runs_is_waited_for(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
+def test_what_still_runs_is_waited_for(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
     """A job that was announced; and what the drain program says."""
     here = site()
-    here.script("drain", "[ -e free ] || { echo 2 jobs; exit 75; }".replace("free", str(here.folder / "free")))
+    here.script(
+        "drain",
+        "[ -e free ] || { echo 2 jobs; exit 75; }".replace("free", str(here.folder / "free")),
+    )
     node = quiet(make_node(extra=here.settings), here)
     node.start()
-    assert node.request("POST", "/v1/jobs", {"event": "begin", "job": "4711", "user": "alice"})[0] == 200
+    assert (
+        node.request("POST", "/v1/jobs", {"event": "begin", "job": "4711", "user": "alice"})[0]
+        == 200
+    )
     node.write(vouched(xid(1)))
     request_of(node)
     waits = recover(node.config)
-    assert (waits["step"], waits["why"]) == ("wait", f"{here.folder}/drain says: 2 jobs; job 4711 of alice still run here")
+    assert (waits["step"], waits["why"]) == (
+        "wait",
+        f"{here.folder}/drain says: 2 jobs; job 4711 of alice still run here",
+    )
     (here.folder / "free").touch()
     assert recover(node.config)["why"] == "job 4711 of alice still run here"
     assert "reboot -f" not in here.done
@@ -240,7 +288,9 @@ def test_what_still_runs_is_waited_for(site: Callable[..., Site], make_node: Cal
 
 
 @pytest.mark.parametrize("when", ["before", "while it drains"])
-def test_the_kill_switch(site: Callable[..., Site], make_node: Callable[..., Node], when: str) -> None:
+def test_the_kill_switch(
+    site: Callable[..., Site], make_node: Callable[..., Node], when: str
+) -> None:
     here = site()
     node = quiet(make_node(extra=here.settings), here)
     node.start()
@@ -251,8 +301,14 @@ def test_the_kill_switch(site: Callable[..., Site], make_node: Callable[..., Nod
     else:
         here.script("drain", f"touch {here.kill_switch}")
     refused = recover(node.config)
-    assert (refused["step"], refused["why"]) == ("refused", f"the kill switch is thrown: {here.kill_switch} is there")
-    assert f"stopped   thrown: {here.kill_switch} is there" in vitald("recovery", config=node.config).stdout
+    assert (refused["step"], refused["why"]) == (
+        "refused",
+        f"the kill switch is thrown: {here.kill_switch} is there",
+    )
+    assert (
+        f"stopped   thrown: {here.kill_switch} is there"
+        in vitald("recovery", config=node.config).stdout
+    )
     here.kill_switch.unlink()
     here.maintenance.symlink_to("/nonexistent")
     here.script("drain", "")
@@ -274,9 +330,15 @@ def as_if_real(gpus: SimulatedNode) -> SimulatedNode:
     return gpus
 
 
-def test_what_nobody_confirms_is_left_to_a_person(site: Callable[..., Site], make_node: Callable[..., Node], tmp_path: Path) -> None:
-    """A process's record, and the kernel's text: unfit, and not rebooted for. A GPU that NVML loses, too: one reboot, for that one."""
-    require(shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)")
+def test_what_nobody_confirms_is_left_to_a_person(
+    site: Callable[..., Site], make_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    """A process's record, and the kernel's text: unfit, and not rebooted for. A GPU that NVML
+    loses, too: one reboot, for that one.
+    """
+    require(
+        shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)"
+    )
     here, gpus = site(), as_if_real(SimulatedNode(tmp_path / "gpus", "h100", 3))
     node = quiet(make_node(extra=here.settings, gpus=gpus, userspace="unconfirmed"), here)
     node.start()
@@ -285,18 +347,35 @@ def test_what_nobody_confirms_is_left_to_a_person(site: Callable[..., Site], mak
     slots = [address.removesuffix(".0") for address in gpus.addresses]
     node.write(f"<12>{xid(1, pci=slots[0])}", xid(2, pci=slots[1]))
     status = node.wait(lambda status: status["openFindings"] == 2)
-    assert (status["status"], status["rebootRequired"], status["rebootConfirmed"], status["simulated"]) == ("unhealthy", True, False, False)
+    assert (
+        status["status"],
+        status["rebootRequired"],
+        status["rebootConfirmed"],
+        status["simulated"],
+    ) == ("unhealthy", True, False, False)
     assert (node.metric("vitald_reboot_required"), node.metric("vitald_reboot_confirmed")) == (1, 0)
     assert node.cli("check", "--for", "prolog").returncode == 20
     shown = node.cli("status").stdout
     assert "reboot required (unconfirmed)" in shown
-    assert "written by a process, unconfirmed: " in shown and "the kernel log alone, unconfirmed: " in shown
+    assert (
+        "written by a process, unconfirmed: " in shown
+        and "the kernel log alone, unconfirmed: " in shown
+    )
 
     found = {one["component"]: one for one in node.findings()}
-    assert {name: one["writtenByProcess"] for name, one in found.items()} == {forged: True, text: False}
+    assert {name: one["writtenByProcess"] for name, one in found.items()} == {
+        forged: True,
+        text: False,
+    }
     said = vitald("recovery", config=node.config).stdout
-    assert f"for a second witness of #{found[forged]['id']} xid/79 of {forged} (a process wrote it): " in said
-    assert f"for a second witness of #{found[text]['id']} xid/79 of {text}: " in said and "nvml" in said
+    assert (
+        f"for a second witness of #{found[forged]['id']} xid/79 of {forged} (a process wrote it): "
+        in said
+    )
+    assert (
+        f"for a second witness of #{found[text]['id']} xid/79 of {text}: " in said
+        and "nvml" in said
+    )
     for one in found.values():  # whoever writes the request himself
         forge(node, handmade(node, one))
         refused = recover(node.config)
@@ -309,8 +388,14 @@ def test_what_nobody_confirms_is_left_to_a_person(site: Callable[..., Site], mak
     request = request_of(node)
     assert request.causes == ((lost, "xid/79"),)
     [confirmed] = [one for one in node.findings() if one["confirmed"]]
-    assert (confirmed["component"], str(confirmed["confirmedBy"]).startswith("nvml")) == (lost, True)
-    assert node.status()["rebootConfirmed"] is True and "reboot required (confirmed)" in node.cli("status").stdout
+    assert (confirmed["component"], str(confirmed["confirmedBy"]).startswith("nvml")) == (
+        lost,
+        True,
+    )
+    assert (
+        node.status()["rebootConfirmed"] is True
+        and "reboot required (confirmed)" in node.cli("status").stdout
+    )
     assert recover(node.config)["outcome"] == "done"
     assert recover(node.config)["checks"] == ["cause", "budget"]
     assert here.done == ["drain ", "reboot -f"]
@@ -329,7 +414,9 @@ def sick() -> Iterator[tuple[Node, Site]]:
         node.write(vouched(xid(1)), vouched(xid(2, pci="0000:9b:00")))
         wait_for_pid(node, 2)
         [other] = [one for one in node.findings() if one["component"] == "gpu/0000:9b:00.0"]
-        assert node.request("POST", f"/v1/findings/{other['id']}/clear", {"reason": "moved"})[0] == 200
+        assert (
+            node.request("POST", f"/v1/findings/{other['id']}/clear", {"reason": "moved"})[0] == 200
+        )
         yield node, here
     shutil.rmtree(folder)
 
@@ -394,13 +481,45 @@ def test_a_sound_request_is_granted(ready: tuple[Node, Site]) -> None:
 
 
 STALE: list[tuple[str, Callable[[Request], Request | bytes], str, str]] = [
-    ("old", lambda one: replace(one, uptime=one.uptime - 301), "age", "s old, and more than 300 s is too old"),
-    ("from the future", lambda one: replace(one, uptime=one.uptime + 60), "age", "it was made after this moment"),
+    (
+        "old",
+        lambda one: replace(one, uptime=one.uptime - 301),
+        "age",
+        "s old, and more than 300 s is too old",
+    ),
+    (
+        "from the future",
+        lambda one: replace(one, uptime=one.uptime + 60),
+        "age",
+        "it was made after this moment",
+    ),
     ("another boot", lambda one: replace(one, boot_id="0" * 36), "boot", "another boot"),
-    ("closed", lambda one: replace(one, grounds=(replace(one.grounds[0], id=2, component="gpu/0000:9b:00.0"),)), "findings", "is not open"),
-    ("unknown", lambda one: replace(one, grounds=(replace(one.grounds[0], id=999),)), "findings", "finding #999"),
-    ("another code", lambda one: replace(one, grounds=(replace(one.grounds[0], code="xid/48"),)), "findings", "not xid/48"),
-    ("more than is asked for", lambda one: replace(one, kind=Kind.REPLACE), "daemon", "does not say replacementRequired"),
+    (
+        "closed",
+        lambda one: replace(
+            one, grounds=(replace(one.grounds[0], id=2, component="gpu/0000:9b:00.0"),)
+        ),
+        "findings",
+        "is not open",
+    ),
+    (
+        "unknown",
+        lambda one: replace(one, grounds=(replace(one.grounds[0], id=999),)),
+        "findings",
+        "finding #999",
+    ),
+    (
+        "another code",
+        lambda one: replace(one, grounds=(replace(one.grounds[0], code="xid/48"),)),
+        "findings",
+        "not xid/48",
+    ),
+    (
+        "more than is asked for",
+        lambda one: replace(one, kind=Kind.REPLACE),
+        "daemon",
+        "does not say replacementRequired",
+    ),
     ("no JSON", lambda one: render(one)[:-3], "request", "not JSON"),
     ("too long", lambda one: render(one) + b" " * 200_000, "request", "larger than"),
     ("empty", lambda one: b"", "request", "not JSON"),
@@ -408,7 +527,9 @@ STALE: list[tuple[str, Callable[[Request], Request | bytes], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "check", "said"), [one[1:] for one in STALE], ids=[one[0] for one in STALE])
+@pytest.mark.parametrize(
+    ("change", "check", "said"), [one[1:] for one in STALE], ids=[one[0] for one in STALE]
+)
 def test_a_request_that_does_not_hold(
     ready: tuple[Node, Site], change: Callable[[Request], Request | bytes], check: str, said: str
 ) -> None:
@@ -461,7 +582,9 @@ def _anybodys_folder(path: Path) -> None:
         (_anybodys_folder, "mode 0777"),
     ],
 )
-def test_a_request_that_is_not_the_daemons(ready: tuple[Node, Site], change: Callable[[Path], None], said: str) -> None:
+def test_a_request_that_is_not_the_daemons(
+    ready: tuple[Node, Site], change: Callable[[Path], None], said: str
+) -> None:
     node, here = ready
     path = forge(node, handmade(node))
     try:
@@ -476,17 +599,28 @@ def test_a_request_that_is_not_the_daemons(ready: tuple[Node, Site], change: Cal
 def test_a_configuration_that_is_anybodys_is_nobodys(ready: tuple[Node, Site]) -> None:
     node, here = ready
     forge(node, handmade(node))
-    for change in (lambda: node.config.chmod(0o666), lambda: (node.config.chmod(0o644), os.chown(node.config, NOBODY, 0))):
+    for change in (
+        lambda: node.config.chmod(0o666),
+        lambda: (node.config.chmod(0o644), os.chown(node.config, NOBODY, 0)),
+    ):
         change()
         refused = recover(node.config)
-        assert (refused["code"], "the configuration does not count" in str(refused["why"]), here.done) == (78, True, [])
+        assert (
+            refused["code"],
+            "the configuration does not count" in str(refused["why"]),
+            here.done,
+        ) == (78, True, [])
     os.chown(node.config, 0, 0)
     node.config.write_text(node.settings + "[recovery2]\n")
     assert recover(node.config)["code"] == 78
 
 
-@pytest.mark.parametrize("book", [b"", b"{}", b'{"version": 1, "actions": [{}]}', b"\0" * 100, None])
-def test_a_book_that_cannot_be_read_stops_everything(ready: tuple[Node, Site], book: bytes | None) -> None:
+@pytest.mark.parametrize(
+    "book", [b"", b"{}", b'{"version": 1, "actions": [{}]}', b"\0" * 100, None]
+)
+def test_a_book_that_cannot_be_read_stops_everything(
+    ready: tuple[Node, Site], book: bytes | None
+) -> None:
     """None: a link in its place."""
     node, here = ready
     forge(node, handmade(node))
@@ -545,7 +679,12 @@ def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
         began = time.monotonic()
         refused = recover(node.config)
         assert (refused["checks"], time.monotonic() - began < patient(20.0)) == (["daemon"], True)
-    assert node.request("POST", f"/v1/findings/{one.grounds[0].id}/remedy", {"reason": "reseating it"})[0] == 200
+    assert (
+        node.request(
+            "POST", f"/v1/findings/{one.grounds[0].id}/remedy", {"reason": "reseating it"}
+        )[0]
+        == 200
+    )
     forge(node, handmade(node))
     assert "somebody is at work on finding" in str(recover(node.config)["why"])
     node.write(vouched(xid(3)))  # it came back: open again
@@ -563,7 +702,10 @@ def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     programs = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch")
-    require(os.geteuid() == 0 and all(map(shutil.which, programs)), "root and Slurm (apt-get install slurmd slurmctld slurm-client munge)")
+    require(
+        os.geteuid() == 0 and all(map(shutil.which, programs)),
+        "root and Slurm (apt-get install slurmd slurmctld slurm-client munge)",
+    )
     with Path("/tmp/vitald-tests-slurm.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         made = Slurm(tmp_path_factory.mktemp("slurm"))
@@ -593,20 +735,32 @@ def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
     request_of(node)
 
     waits = recover(node.config, **environment)
-    assert waits["step"] == "wait" and f"job {job} of root" in str(waits["why"]) and "in Slurm the node is " in str(waits["why"])
+    assert (
+        waits["step"] == "wait"
+        and f"job {job} of root" in str(waits["why"])
+        and "in Slurm the node is " in str(waits["why"])
+    )
     known = slurm.known()
-    assert known.held and known.reason == f"vitald: {GPU}: GPU has fallen off the bus (xid/79): reboot the node"
+    assert (
+        known.held
+        and known.reason == f"vitald: {GPU}: GPU has fallen off the bus (xid/79): reboot the node"
+    )
     assert slurm.state(job).startswith("RUNNING")
 
     go.touch()
     slurm.wait_job(job, "COMPLETED")
-    slurm.wait(lambda known: "COMPLETING" not in known.states and "IDLE" in known.states, "the node to be free")
+    slurm.wait(
+        lambda known: "COMPLETING" not in known.states and "IDLE" in known.states,
+        "the node to be free",
+    )
     node.until(lambda: not node.get("/v1/jobs")["running"], 10.0, "the job's end")
     assert recover(node.config, **environment)["outcome"] == "done"
     assert here.done == ["reboot -f", "State=IDLE+DRAIN"]
 
 
-def test_what_somebody_else_holds_in_slurm_is_left_alone(slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
+def test_what_somebody_else_holds_in_slurm_is_left_alone(
+    slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
     here = site(drain='"slurm"', more=f'node = "{HOST}"\n')
     node = make_node(extra=here.settings)
     node.start()

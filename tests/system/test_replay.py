@@ -1,4 +1,6 @@
-"""`vitald replay`: the same events judged once more, by the rules in force or by others, from a ledger or a saved log."""
+"""`vitald replay`: the same events judged once more, by the rules in force or by others, from a
+ledger or a saved log.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ Done = subprocess.CompletedProcess[str]
 
 def replay(node: Node, *arguments: object, file: Path | None = None) -> Done:
     """Of the node's ledger, by the node's rules, unless something else is said."""
-    done = node.cli("replay", str(file or node.state / "ledger.db"), "--config", str(node.config), *map(str, arguments))
+    done = node.cli(
+        "replay",
+        str(file or node.state / "ledger.db"),
+        "--config",
+        str(node.config),
+        *map(str, arguments),
+    )
     assert "Traceback" not in done.stderr
     return done
 
@@ -38,9 +46,15 @@ def summary(done: Done) -> tuple[list[Json], Json]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node with a GPU off the bus, a remap that waits on another and an application's fault on a third."""
+    """A node with a GPU off the bus, a remap that waits on another and an application's fault on a
+    third.
+    """
     with Node(tmp_path_factory.mktemp("told")) as node:
-        node.write(*fallen_with_company(1), remap(2, "0000:66:00"), xid(3, code=13, pci="0000:67:00", message="Graphics Exception"))
+        node.write(
+            *fallen_with_company(1),
+            remap(2, "0000:66:00"),
+            xid(3, code=13, pci="0000:67:00", message="Graphics Exception"),
+        )
         wait_for_pid(node, 3)
         yield node
 
@@ -50,7 +64,10 @@ def rules(tmp_path: Path) -> Path:
     """A folder that makes the GPU off the bus a matter of looking at it."""
     folder = tmp_path / "rules"
     folder.mkdir()
-    (folder / "ours.toml").write_text('[xid.79]\naction = "inspect"\n[xid.154]\naction = "observe"\nclears = ["quiet:1h"]\ncases = []\n')
+    (folder / "ours.toml").write_text(
+        '[xid.79]\naction = "inspect"\n[xid.154]\naction = "observe"\nclears = ["quiet:1h"]\ncases'
+        " = []\n"
+    )
     return folder
 
 
@@ -58,7 +75,12 @@ def rules(tmp_path: Path) -> Path:
 def saved(tmp_path: Path) -> Path:
     """A saved log of several forms."""
     path = tmp_path / "kernel.log"
-    lines = (ordinary(1), f"[    1.0] {xid(7)}", f"Nov 20 13:48:08 node17 myjob[7]: {xid(8)}", f"3,812,5123456,-;{remap(9, '0000:66:00')}")
+    lines = (
+        ordinary(1),
+        f"[    1.0] {xid(7)}",
+        f"Nov 20 13:48:08 node17 myjob[7]: {xid(8)}",
+        f"3,812,5123456,-;{remap(9, '0000:66:00')}",
+    )
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
 
@@ -76,19 +98,39 @@ def test_it_agrees_with_the_daemon(told: Node) -> None:
     ):
         assert part in done.stdout
     differences, last = summary(replay(told, "--json"))
-    assert (differences, last["differences"], last["events"], last["trials"]) == ([], 0, len(told.events()), [])
+    assert (differences, last["differences"], last["events"], last["trials"]) == (
+        [],
+        0,
+        len(told.events()),
+        [],
+    )
     assert last["inForce"] == last["other"] == last["remembered"]
     assert len(last["remembered"]) == told.status()["openFindings"]
 
 
 def test_it_agrees_after_all_that_people_do(node: Node) -> None:
-    """Cleared, begun, replaced, drilled, killed and started again: each of it is an event that a replay sees too."""
-    node.write(xid(1), dbe(2, "0000:66:00"), remap(3, "0000:67:00"), xid(4, code=31, pci="0000:68:00", message="-"))
+    """Cleared, begun, replaced, drilled, killed and started again: each of it is an event that a
+    replay sees too.
+    """
+    node.write(
+        xid(1),
+        dbe(2, "0000:66:00"),
+        remap(3, "0000:67:00"),
+        xid(4, code=31, pci="0000:68:00", message="-"),
+    )
     wait_for_pid(node, 4)
     number = {one["component"]: one["id"] for one in node.findings()}
-    node.request("POST", f"/v1/findings/{number['gpu/0000:65:00.0']}/clear", {"reason": "new board", "replaced": True})
-    node.request("POST", f"/v1/findings/{number['gpu/0000:66:00.0']}/remedy", {"reason": "reset at 15:00"})
-    node.request("POST", f"/v1/findings/{number['gpu/0000:68:00.0']}/clear", {"reason": "their bug"})
+    node.request(
+        "POST",
+        f"/v1/findings/{number['gpu/0000:65:00.0']}/clear",
+        {"reason": "new board", "replaced": True},
+    )
+    node.request(
+        "POST", f"/v1/findings/{number['gpu/0000:66:00.0']}/remedy", {"reason": "reset at 15:00"}
+    )
+    node.request(
+        "POST", f"/v1/findings/{number['gpu/0000:68:00.0']}/clear", {"reason": "their bug"}
+    )
     drill = xid(4001, pci="0000:69:00")
     node.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 3600})
     node.write(drill)
@@ -96,25 +138,37 @@ def test_it_agrees_after_all_that_people_do(node: Node) -> None:
     for ending in (signal.SIGKILL, signal.SIGTERM):
         node.restart(ending)
         node.write(xid(5), xid(6, code=31, pci="0000:68:00", message="-"))
-    node.until(lambda: about(node.findings(), "0000:68:00")[0]["count"] == 2, 10.0, "the last lines")
+    node.until(
+        lambda: about(node.findings(), "0000:68:00")[0]["count"] == 2, 10.0, "the last lines"
+    )
     done = replay(node)
-    assert (done.returncode, "the ledger remembers the same" in done.stdout) == (0, True), done.stdout
+    assert (done.returncode, "the ledger remembers the same" in done.stdout) == (
+        0,
+        True,
+    ), done.stdout
 
 
 def test_it_agrees_when_a_drill_has_ended_by_itself(node: Node) -> None:
-    """No event says so: a finding that was due has ended for the replay too, although nothing was seen after it."""
+    """No event says so: a finding that was due has ended for the replay too, although nothing was
+    seen after it.
+    """
     drill = xid(4001)
     node.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 1})
     node.write(drill)
     wait_for_pid(node, 4001)
     node.until(lambda: not node.findings(), 10.0, "the drill's end")
     done = replay(node)
-    assert (done.returncode, "the ledger remembers the same" in done.stdout) == (0, True), done.stdout
+    assert (done.returncode, "the ledger remembers the same" in done.stdout) == (
+        0,
+        True,
+    ), done.stdout
 
 
 @pytest.mark.slow
 def test_it_agrees_while_lines_come_in(node: Node) -> None:
-    """Events and findings are read as of one moment: what is committed between the two is no disagreement."""
+    """Events and findings are read as of one moment: what is committed between the two is no
+    disagreement.
+    """
     stop = threading.Event()
 
     def keep_writing() -> None:
@@ -133,7 +187,11 @@ def test_it_agrees_while_lines_come_in(node: Node) -> None:
     finally:
         stop.set()
         writer.join()
-    node.until(lambda: node.events("&newest=true")[-1]["raw"] == node.log.read_text().splitlines()[-1], 10.0, "the last line")
+    node.until(
+        lambda: node.events("&newest=true")[-1]["raw"] == node.log.read_text().splitlines()[-1],
+        10.0,
+        "the last line",
+    )
     assert replay(node).returncode == 0
     assert codes == [0, 0]
 
@@ -153,7 +211,10 @@ def test_another_profile(told: Node) -> None:
     """What HyperPod's rules would have said, and at which line they begin to differ."""
     done = replay(told, "--profile", "hyperpod")
     assert (done.returncode, done.stderr) == (10, "")
-    assert "unhealthy reboot_node rebootRequired  ->  unhealthy replace_node replacementRequired" in done.stdout
+    assert (
+        "unhealthy reboot_node rebootRequired  ->  unhealthy replace_node replacementRequired"
+        in done.stdout
+    )
     assert "NVRM: Xid (PCI:0000:65:00): 79" in done.stdout
     assert "open by the rules in force:\n" in done.stdout
     assert "open by the other rules:\n" in done.stdout
@@ -161,7 +222,12 @@ def test_another_profile(told: Node) -> None:
     assert last["differences"] == len(differences) > 0
     first = differences[0]
     assert first["event"] == xid(1)
-    assert first["inForce"] == {"status": "unhealthy", "action": "reboot_node", "rebootRequired": True, "replacementRequired": False}
+    assert first["inForce"] == {
+        "status": "unhealthy",
+        "action": "reboot_node",
+        "rebootRequired": True,
+        "replacementRequired": False,
+    }
     assert first["other"]["replacementRequired"]
     assert "xid/79 on gpu/0000:65:00.0: replace_node, seen once" in last["other"]
     assert "xid/79 on gpu/0000:65:00.0: reboot_node, seen once" in last["inForce"]
@@ -169,13 +235,20 @@ def test_another_profile(told: Node) -> None:
 
 
 def test_other_files(told: Node, rules: Path) -> None:
-    """A folder laid over the catalogue: what would be different is told, and what rules on trial would ask for."""
+    """A folder laid over the catalogue: what would be different is told, and what rules on trial
+    would ask for.
+    """
     done = replay(told, "--catalog", rules)
     assert done.returncode == 10
     assert "xid/79 on gpu/0000:65:00.0: inspect, seen once" in done.stdout
-    (rules / "ours.toml").write_text('[xid.79]\nshadow = true\naction = "replace_node"\nclears = ["replaced"]\n')
+    (rules / "ours.toml").write_text(
+        '[xid.79]\nshadow = true\naction = "replace_node"\nclears = ["replaced"]\n'
+    )
     differences, last = summary(replay(told, "--catalog", rules, "--json"))
-    assert (differences, last["trials"]) == ([], ["xid/79 on gpu/0000:65:00.0: replace_node, seen once"])
+    assert (differences, last["trials"]) == (
+        [],
+        ["xid/79 on gpu/0000:65:00.0: replace_node, seen once"],
+    )
     (rules / "ours.toml").write_text("[xid.13]\naction = 'restart_workload'\n")
     assert replay(told, "--catalog", rules).returncode == 0
 
@@ -184,7 +257,11 @@ def test_a_saved_log(told: Node, saved: Path, rules: Path) -> None:
     """Its lines, without a daemon: those that a process wrote are not believed."""
     done = replay(told, file=saved)
     assert (done.returncode, "remembers" in done.stdout) == (0, False), done.stdout
-    for part in ("2 events judged", "xid/79 on gpu/0000:65:00.0: reboot_node, seen once", "xid/63 on gpu/0000:66:00.0"):
+    for part in (
+        "2 events judged",
+        "xid/79 on gpu/0000:65:00.0: reboot_node, seen once",
+        "xid/63 on gpu/0000:66:00.0",
+    ):
         assert part in done.stdout, part
     differences, last = summary(replay(told, "--catalog", rules, "--json", file=saved))
     assert (len(differences) > 0, "remembered" in last) == (True, False)
@@ -192,11 +269,12 @@ def test_a_saved_log(told: Node, saved: Path, rules: Path) -> None:
 
 
 def test_a_code_that_only_the_other_rules_know(told: Node, tmp_path: Path, saved: Path) -> None:
-    """A new line shape is tried on a saved log before it is put in force: that is what it is for."""
+    """A new line shape is tried on a saved log before it is put in force: that is what it
+    is for.
+    """
     folder = tmp_path / "new"
     folder.mkdir()
-    (folder / "lustre.toml").write_text(
-        """[fs.lustre_evicted]
+    (folder / "lustre.toml").write_text("""[fs.lustre_evicted]
 title = "Lustre client was evicted"
 meaning = "The file server dropped this client."
 class = "fabric"
@@ -205,9 +283,11 @@ clears = ["reboot"]
 escalation = "none"
 source = "our storage team"
 match = ['LustreError: .*This client was evicted by (?P<device>[\\w\\-]+)']
-"""
+""")
+    saved.write_text(
+        "LustreError: 167-0: fs-MDT0000: This client was evicted by fs-MDT0000; in progress"
+        " operations will fail.\n"
     )
-    saved.write_text("LustreError: 167-0: fs-MDT0000: This client was evicted by fs-MDT0000; in progress operations will fail.\n")
     done = replay(told, "--catalog", folder, file=saved)
     assert (done.returncode, "fs/lustre_evicted" in done.stdout) == (10, True), done.stdout
 
@@ -239,7 +319,9 @@ def test_hostile_text(told: Node, tmp_path: Path) -> None:
     ],
     ids=["nothing", "noise", "a damaged ledger", "a header", "compressed"],
 )
-def test_a_file_that_is_neither(told: Node, tmp_path: Path, content: bytes, code: int, said: str) -> None:
+def test_a_file_that_is_neither(
+    told: Node, tmp_path: Path, content: bytes, code: int, said: str
+) -> None:
     """Told in one line, or found to hold no event; never a traceback."""
     path = tmp_path / "file"
     path.write_bytes(content)
@@ -254,7 +336,10 @@ def test_a_database_that_is_no_ledger(told: Node, tmp_path: Path) -> None:
     other, broken = tmp_path / "other.db", tmp_path / "broken.db"
     with closing(sqlite3.connect(other)) as made:
         made.execute("CREATE TABLE bookmarks (url)")
-    with closing(sqlite3.connect(told.state / "ledger.db")) as ledger, closing(sqlite3.connect(broken)) as copy:
+    with (
+        closing(sqlite3.connect(told.state / "ledger.db")) as ledger,
+        closing(sqlite3.connect(broken)) as copy,
+    ):
         ledger.backup(copy)
         copy.execute("UPDATE events SET fields = 'no JSON'")
         copy.commit()
@@ -300,7 +385,9 @@ def test_a_wrong_choice_of_rules(told: Node, tmp_path: Path) -> None:
 
 
 def test_rules_that_have_changed_since(node: Node) -> None:
-    """The findings were judged by other rules than those in force: the difference is shown, with its likely reason."""
+    """The findings were judged by other rules than those in force: the difference is shown, with
+    its likely reason.
+    """
     node.write(xid(1))
     wait_for_pid(node, 1)
     node.stop()
@@ -312,15 +399,28 @@ def test_rules_that_have_changed_since(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"), [((), 0), (("--json",), 0), (("--profile", "hyperpod"), 10)], ids=["text", "json", "differences"]
+    ("arguments", "code"),
+    [((), 0), (("--json",), 0), (("--profile", "hyperpod"), 10)],
+    ids=["text", "json", "differences"],
 )
 def test_a_reader_that_goes_away(told: Node, arguments: tuple[str, ...], code: int) -> None:
     """`vitald replay FILE | head -0` is no error, and no other answer."""
-    command = [PYTHON, "-m", "vitald", "replay", str(told.state / "ledger.db"), "--config", str(told.config), *arguments]
+    command = [
+        PYTHON,
+        "-m",
+        "vitald",
+        "replay",
+        str(told.state / "ledger.db"),
+        "--config",
+        str(told.config),
+        *arguments,
+    ]
     read, write = os.pipe()
     os.close(read)
     try:
-        done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=20)
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=20
+        )
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (code, "")

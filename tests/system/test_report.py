@@ -1,4 +1,6 @@
-"""`vitald report` on a real daemon: well, killed, stopped in the middle, seen by others, and with a long history."""
+"""`vitald report` on a real daemon: well, killed, stopped in the middle, seen by others, and with a
+long history.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Archived:
             assert all(member.isreg() for member in members)
             (self.folder,) = {member.name.partition("/")[0] for member in members}
             assert path.name == f"{self.folder}.tar.gz"
-            self.parts = {member.name.partition("/")[2]: tar.extractfile(member).read() for member in members}  # type: ignore[union-attr]
+            self.parts = {
+                member.name.partition("/")[2]: tar.extractfile(member).read() for member in members
+            }  # type: ignore[union-attr]
         for name, data in self.parts.items():
             if name.endswith(".json"):
                 json.loads(data)
@@ -74,26 +78,49 @@ class Archived:
     def missing(self) -> list[str]:
         """Without what this machine does not have: systemd, and a journal of our units."""
         absent = ("service.txt", "vitald.log")
-        return [line for line in self.text("errors.txt").splitlines() if line != "nothing is missing" and not line.startswith(absent)]
+        return [
+            line
+            for line in self.text("errors.txt").splitlines()
+            if line != "nothing is missing" and not line.startswith(absent)
+        ]
 
 
 def report(node: Node, *arguments: str, config: Path | None = None) -> Archived:
     """Made by the command, in a folder of its own."""
     folder = node.folder / f"report{time.monotonic_ns()}"
     folder.mkdir()
-    done = node.cli("report", "--config", str(config or node.config), "--output", str(folder), *arguments, timeout=60.0)
+    done = node.cli(
+        "report",
+        "--config",
+        str(config or node.config),
+        "--output",
+        str(folder),
+        *arguments,
+        timeout=60.0,
+    )
     assert (done.returncode, done.stderr) == (0, ""), done
     (path,) = folder.iterdir()
-    assert done.stdout.startswith(f"{path}  ") and "look through it before you send it" in done.stdout
+    assert (
+        done.stdout.startswith(f"{path}  ") and "look through it before you send it" in done.stdout
+    )
     return Archived(path)
 
 
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """Four findings, one that was cleared, and a line that would drive a terminal. Its socket belongs to a group."""
-    with Node(tmp_path_factory.mktemp("node"), extra=f'[socket]\ngroup = "{GROUP.gr_name}"') as node:
+    """Four findings, one that was cleared, and a line that would drive a terminal. Its socket
+    belongs to a group.
+    """
+    with Node(
+        tmp_path_factory.mktemp("node"), extra=f'[socket]\ngroup = "{GROUP.gr_name}"'
+    ) as node:
         red = f"x \x1b[31mred, {SECRET}"
-        node.write(*fallen_with_company(1), dbe(2, "0000:66:00"), remap(3, "0000:67:00"), xid(4, pci="0000:68:00", message=red))
+        node.write(
+            *fallen_with_company(1),
+            dbe(2, "0000:66:00"),
+            remap(3, "0000:67:00"),
+            xid(4, pci="0000:68:00", message=red),
+        )
         wait_for_pid(node, 4)
         node.cli("clear", "3", "--reason", "replaced the \U0001f41b board")
         yield node
@@ -109,9 +136,9 @@ def test_everything_is_in_it(troubled: Node) -> None:
     assert [one["id"] for one in findings["open"]] == [one["id"] for one in troubled.findings()]
     assert [one["id"] for one in findings["cleared"]] == [3]
     assert found.events() == troubled.events()
-    assert [cast("Json", one["finding"])["id"] for one in cast("list[Json]", found.json("why.json"))] == [
-        one["id"] for one in findings["open"]
-    ]
+    assert [
+        cast("Json", one["finding"])["id"] for one in cast("list[Json]", found.json("why.json"))
+    ] == [one["id"] for one in findings["open"]]
     assert found.json("incidents.json") == troubled.get("/v1/incidents?limit=1000")["incidents"]
     assert found.json("inventory/components.json").keys() == troubled.get("/v1/components").keys()
     assert "vitald_reboot_required 1.0" in found.text("metrics.txt")
@@ -140,11 +167,16 @@ def test_a_secret_of_the_configuration_is_nowhere(troubled: Node) -> None:
     """Although a line of the kernel log has it too."""
     assert SECRET in json.dumps(report(troubled).events())
     config = troubled.folder / "secret.toml"
-    more = f'# {SECRET}\n[alerts]\npassword = "{SECRET}"\nurl = "https://u:{SECRET}@x.example"\n[alerts.env]\nA = ["{SECRET}"]\n'
+    more = (
+        f'# {SECRET}\n[alerts]\npassword = "{SECRET}"\nurl ='
+        f' "https://u:{SECRET}@x.example"\n[alerts.env]\nA = ["{SECRET}"]\n'
+    )
     config.write_text(troubled.config.read_text() + more)
     found = report(troubled, config=config)
     assert not [name for name, data in found.parts.items() if SECRET.encode() in data]
-    assert "x [redacted]" not in found.text("events.jsonl") and "red, [redacted]" in found.text("events.jsonl")
+    assert "x [redacted]" not in found.text("events.jsonl") and "red, [redacted]" in found.text(
+        "events.jsonl"
+    )
     assert "# redacted: alerts.password: by its name" in found.text("config.toml")
 
 
@@ -154,11 +186,16 @@ def test_members_of_the_group_get_what_they_may_read(troubled: Node) -> None:
     out.mkdir(mode=0o777)
     out.chmod(0o777)
     for groups, findings in (((GROUP.gr_gid,), True), ((), False)):
-        done = cli_as_nobody(troubled, "report", "--output", "out", "--config", str(troubled.config), groups=groups)
+        done = cli_as_nobody(
+            troubled, "report", "--output", "out", "--config", str(troubled.config), groups=groups
+        )
         (path,) = out.iterdir()
         assert (done.returncode, path.stat().st_uid) == (0, NOBODY), done
         found = Archived(path)
-        assert ("findings.json" in found.parts, "events.jsonl" in found.parts) == (findings, findings)
+        assert ("findings.json" in found.parts, "events.jsonl" in found.parts) == (
+            findings,
+            findings,
+        )
         assert ("not allowed to ask" in found.text("errors.txt")) != findings
         assert str(troubled.config) in found.text("errors.txt")  # it lies in a folder of root's
         path.unlink()
@@ -166,7 +203,16 @@ def test_members_of_the_group_get_what_they_may_read(troubled: Node) -> None:
 
 def test_to_standard_output_and_as_json(troubled: Node) -> None:
     """Nothing but the archive on standard output."""
-    command = [PYTHON, "-m", "vitald", "report", "--socket", str(troubled.socket), "--config", str(troubled.config)]
+    command = [
+        PYTHON,
+        "-m",
+        "vitald",
+        "report",
+        "--socket",
+        str(troubled.socket),
+        "--config",
+        str(troubled.config),
+    ]
     done = subprocess.run([*command, "--output", "-"], cwd=ROOT, capture_output=True, timeout=60)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
         assert len(tar.getnames()) > 10
@@ -190,14 +236,32 @@ def test_of_a_daemon_that_was_killed(make_node: Callable[..., Node]) -> None:
     node.cli("clear", "3", "--reason", "swapped")
     before = report(node)
     node.kill()
-    held = {path: hashlib.sha256(path.read_bytes()).digest() for path in node.state.glob("ledger.db*") if path.suffix != ".db-shm"}
+    held = {
+        path: hashlib.sha256(path.read_bytes()).digest()
+        for path in node.state.glob("ledger.db*")
+        if path.suffix != ".db-shm"
+    }
     found = report(node, "--ledger")
-    for name in ("findings.json", "why.json", "incidents.json", "events.jsonl", "diagnostics/runs.json"):
+    for name in (
+        "findings.json",
+        "why.json",
+        "incidents.json",
+        "events.jsonl",
+        "diagnostics/runs.json",
+    ):
         assert found.parts[name] == before.parts[name], name
     status = found.json("status.json")
-    assert (status["status"], status["remembered"], status["rebootRequired"]) == ("unknown", "unhealthy", True)
+    assert (status["status"], status["remembered"], status["rebootRequired"]) == (
+        "unknown",
+        "unhealthy",
+        True,
+    )
     summary = found.text("summary.txt")
-    assert "DOES NOT ANSWER" in summary and "=== as it was then\n\nunhealthy, rebootRequired\n" in summary and xid(1) in summary
+    assert (
+        "DOES NOT ANSWER" in summary
+        and "=== as it was then\n\nunhealthy, rebootRequired\n" in summary
+        and xid(1) in summary
+    )
     assert "all that only the daemon knows: nobody listens" in found.missing()[0]
     assert {path: hashlib.sha256(path.read_bytes()).digest() for path in held} == held
     raw = node.folder / "raw"
@@ -218,8 +282,12 @@ def test_of_a_daemon_that_hangs(make_node: Callable[..., Node]) -> None:
         begun = time.monotonic()
         found = report(node, "--timeout", "1")
         assert time.monotonic() - begun < patient(10.0)
-    assert [one["code"] for one in cast("dict[str, list[Json]]", found.json("findings.json"))["open"]] == ["xid/79"]
-    assert "in time" in found.missing()[0] and any("metrics.txt" in line for line in found.missing())
+    assert [
+        one["code"] for one in cast("dict[str, list[Json]]", found.json("findings.json"))["open"]
+    ] == ["xid/79"]
+    assert "in time" in found.missing()[0] and any(
+        "metrics.txt" in line for line in found.missing()
+    )
     assert found.events() == node.events()
 
 
@@ -243,7 +311,11 @@ def test_the_ledger_is_read_with_its_owners_rights(make_node: Callable[..., Node
     (node.state / "ledger.db").unlink()
     (node.state / "ledger.db").symlink_to(secret)
     found = report(node, "--ledger")
-    assert not [name for name, data in found.parts.items() if xid(1).encode() in data and name != "kernel.log"]
+    assert not [
+        name
+        for name, data in found.parts.items()
+        if xid(1).encode() in data and name != "kernel.log"
+    ]
     assert "the ledger instead: Permission denied" in found.missing()
 
 
@@ -258,8 +330,9 @@ def test_a_ledger_of_another_version(make_node: Callable[..., Node], version: in
         for script in MIGRATIONS[:version]:
             db.executescript(script)
         db.execute(
-            "INSERT INTO events (identity, time, source, kind, code, component, boot_id, trust, fields, raw) "
-            "VALUES ('a', ?, 'kernel_log', 'xid', 'xid/79', 'node', 'b', 'kernel', '{}', 'the line')",
+            "INSERT INTO events (identity, time, source, kind, code, component, boot_id, trust,"
+            " fields, raw) VALUES ('a', ?, 'kernel_log', 'xid', 'xid/79', 'node', 'b', 'kernel',"
+            " '{}', 'the line')",
             (time.time(),),
         )
         db.execute(f"PRAGMA user_version = {version}")
@@ -268,7 +341,10 @@ def test_a_ledger_of_another_version(make_node: Callable[..., Node], version: in
     found = report(node, "--since", "30d")
     if version == 1:
         assert [one["raw"] for one in found.events()] == ["the line"]
-        assert (found.json("status.json")["remembered"], found.json("diagnostics/runs.json")) == ("healthy", [])
+        assert (found.json("status.json")["remembered"], found.json("diagnostics/runs.json")) == (
+            "healthy",
+            [],
+        )
         assert not any(line.startswith("the ledger") for line in found.missing())
     else:
         assert "events.jsonl" not in found.parts
@@ -318,7 +394,9 @@ def test_a_long_history_stays_within_bounds(make_node: Callable[..., Node]) -> N
             str(out),
             *arguments,
         ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True)
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True
+        )
         (path,) = out.iterdir()
         found = Archived(path)
         mib = int(done.stderr) // 1024
@@ -338,11 +416,16 @@ def test_a_long_history_stays_within_bounds(make_node: Callable[..., Node]) -> N
 
 def test_diagnostics_and_serial_numbers(make_node: Callable[..., Node], tmp_path: Path) -> None:
     """Simulated GPUs and a recorded dcgmi that fails."""
-    require(shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)")
+    require(
+        shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)"
+    )
     gpus = SimulatedNode(tmp_path / "gpus", "h100")
     with Dcgmi(tmp_path / "bin", gpus=8) as dcgmi:
         dcgmi.answer("diag -r 1", diag(level=1, faults=[Fault(57, gpu=3, test="memory")]))
-        extra = f'[dcgm]\nprogram = "{dcgmi.path}"\nlevel_1 = "off"\nlevel_2 = "off"\n[dcgm_health]\nenabled = false\n'
+        extra = (
+            f'[dcgm]\nprogram = "{dcgmi.path}"\nlevel_1 = "off"\nlevel_2 ='
+            ' "off"\n[dcgm_health]\nenabled = false\n'
+        )
         node = make_node(gpus=gpus, extra=extra)
         node.start()
         node.request("POST", "/v1/diagnostics/run", {"level": 1, "reason": "test"})
@@ -351,11 +434,18 @@ def test_diagnostics_and_serial_numbers(make_node: Callable[..., Node], tmp_path
         gpu_list = cast("list[dict[str, Json]]", found.json("inventory/gpus.json")["gpus"])
         assert [one["identity"]["serial"] for one in gpu_list] == gpus.serials
         (run,) = cast("list[Json]", found.json("diagnostics/runs.json"))
-        assert (run["check"], run["printed"], "raw" in run) == ("dcgm", "diagnostics/run-001.txt", False)
+        assert (run["check"], run["printed"], "raw" in run) == (
+            "dcgm",
+            "diagnostics/run-001.txt",
+            False,
+        )
         assert found.json("versions.json")["dcgm"] == run["dcgmVersion"] != ""
         assert run["tests"] and "DCGM" in found.text("diagnostics/run-001.txt")
         node.kill()
         after = report(node)
         assert after.parts["diagnostics/run-001.txt"] == found.parts["diagnostics/run-001.txt"]
         assert after.json("diagnostics/runs.json") == [run]
-        assert list(cast("Json", after.json("inventory/devices.json")["serials"]).values()) == gpus.serials
+        assert (
+            list(cast("Json", after.json("inventory/devices.json")["serials"]).values())
+            == gpus.serials
+        )

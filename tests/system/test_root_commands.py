@@ -1,8 +1,10 @@
 """
-What a command run by root does where somebody else answers in the daemon's place: nothing that it was told to.
+What a command run by root does where somebody else answers in the daemon's place: nothing that it
+was told to.
 
-The false daemon says to everything what its script has for that path. Run by another user it is not even asked; run by root's own hand
-it stands for a daemon that was taken over, and what it says must lead root nowhere.
+The false daemon says to everything what its script has for that path. Run by another user it is not
+even asked; run by root's own hand it stands for a daemon that was taken over, and what it says must
+lead root nowhere.
 """
 
 from __future__ import annotations
@@ -49,8 +51,22 @@ while True:
     connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body) + body)
     connection.close()
 """
-FINDING = {"id": 1, "component": "gpu/0000:65:00.0", "title": "t", "code": "xid/79", "clears": [], "accepted": None}
-DRILL = {"id": "x", "line": LINE, "state": "seen", "finding": 1, "simulatedUntil": "2026-01-01T00:00:00.000Z", "windowSeconds": 10}
+FINDING = {
+    "id": 1,
+    "component": "gpu/0000:65:00.0",
+    "title": "t",
+    "code": "xid/79",
+    "clears": [],
+    "accepted": None,
+}
+DRILL = {
+    "id": "x",
+    "line": LINE,
+    "state": "seen",
+    "finding": 1,
+    "simulatedUntil": "2026-01-01T00:00:00.000Z",
+    "windowSeconds": 10,
+}
 
 
 class FalseDaemon:
@@ -71,7 +87,9 @@ class FalseDaemon:
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [PYTHON, "-m", "vitald", *arguments, "--socket", str(self.socket)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(60.0))
+        return subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=patient(60.0)
+        )
 
     def end(self) -> list[str]:
         """What it was asked."""
@@ -111,17 +129,27 @@ def answering(tmp_path: Path) -> Iterator[Callable[[int, Json], FalseDaemon]]:
     ],
     ids=lambda words: words[0],
 )
-def test_root_believes_no_socket_of_another_users(answering: Callable[[int, Json], FalseDaemon], words: tuple[str, ...]) -> None:
-    """Who listens is what the kernel says; nothing is asked, and the answer is the one for no daemon."""
+def test_root_believes_no_socket_of_another_users(
+    answering: Callable[[int, Json], FalseDaemon], words: tuple[str, ...]
+) -> None:
+    """Who listens is what the kernel says; nothing is asked, and the answer is the one for no
+    daemon.
+    """
     false = answering(STRANGER, {"": {"status": "healthy", "reasons": [], "finding": FINDING}})
     more = ("--config", str(false.config)) if words[0] == "inject" else ()
     done = false.cli(*words, *more)
     said = done.stdout + done.stderr
-    assert (done.returncode, f"uid {STRANGER} listens" in said, "Traceback" in said) == (30, True, False), said
+    assert (done.returncode, f"uid {STRANGER} listens" in said, "Traceback" in said) == (
+        30,
+        True,
+        False,
+    ), said
     assert false.end() in ([], [""])
 
 
-def test_slurms_prolog_does_not_either(answering: Callable[[int, Json], FalseDaemon], tmp_path: Path) -> None:
+def test_slurms_prolog_does_not_either(
+    answering: Callable[[int, Json], FalseDaemon], tmp_path: Path
+) -> None:
     false = answering(STRANGER, {"": {"status": "healthy", "reasons": []}})
     config = tmp_path / "slurm.toml"
     config.write_text('[slurm]\nunknown = "refuse"\n')
@@ -133,13 +161,19 @@ def test_another_user_may_ask_his_own(answering: Callable[[int, Json], FalseDaem
     """Who is not root is led to nothing that he may not do himself."""
     false = answering(STRANGER, {"": {"findings": []}})
     script = (
-        "import os, sys; from vitald.cli import client, findings, render, words; os.setgroups([]); "
-        f"os.setresgid({STRANGER}, {STRANGER}, {STRANGER}); os.setresuid({STRANGER}, {STRANGER}, {STRANGER}); "
-        "from vitald.cli import main; sys.exit(main(['findings', '--socket', 'vitald.sock']))"
+        "import os, sys; from vitald.cli import client, findings, render, words; os.setgroups([]);"
+        f" os.setresgid({STRANGER}, {STRANGER}, {STRANGER}); os.setresuid({STRANGER}, {STRANGER},"
+        f" {STRANGER}); from vitald.cli import main; sys.exit(main(['findings', '--socket',"
+        " 'vitald.sock']))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=false.socket.parent, env=environment, capture_output=True, text=True, timeout=patient(60.0)
+        [sys.executable, "-c", script],
+        cwd=false.socket.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patient(60.0),
     )
     assert done.returncode == 0, done.stderr
 
@@ -165,12 +199,28 @@ def test_a_drill_is_written_where_the_configuration_says(
 
 
 @pytest.mark.parametrize(
-    "name", ["gpu/0000:65:00.0\n<0>EDAC MC0: UE", "gpu/x", "gpu/0000:65:00.0): 79, GPU has fallen off the bus. (", "gpu/"]
+    "name",
+    [
+        "gpu/0000:65:00.0\n<0>EDAC MC0: UE",
+        "gpu/x",
+        "gpu/0000:65:00.0): 79, GPU has fallen off the bus. (",
+        "gpu/",
+    ],
 )
-def test_the_device_of_a_drill_is_an_address(answering: Callable[[int, Json], FalseDaemon], name: str) -> None:
+def test_the_device_of_a_drill_is_an_address(
+    answering: Callable[[int, Json], FalseDaemon], name: str
+) -> None:
     """It becomes a part of what root writes to the kernel log."""
-    gpu = {"kind": "gpu", "name": name, "attributes": {"a": "b"}, "sources": ["nvml"], "status": "healthy"}
-    false = answering(0, {"/v1/components": {"components": [gpu]}, "": {**DRILL, "writeTo": "/dev/null"}})
+    gpu = {
+        "kind": "gpu",
+        "name": name,
+        "attributes": {"a": "b"},
+        "sources": ["nvml"],
+        "status": "healthy",
+    }
+    false = answering(
+        0, {"/v1/components": {"components": [gpu]}, "": {**DRILL, "writeTo": "/dev/null"}}
+    )
     done = false.cli("inject", "xid", "79", "--config", str(false.config))
     assert (done.returncode, "PCI address" in done.stderr) == (30, True), done.stderr
     assert false.log.read_text() == ""
@@ -212,25 +262,45 @@ def _device(path: Path) -> None:
         (lambda path: path.mkdir(), "not an ordinary file"),
         (lambda path: None, "No such file"),
     ],
-    ids=["link", "second name", "another user's", "folder", "pipe", "device", "directory", "absent"],
+    ids=[
+        "link",
+        "second name",
+        "another user's",
+        "folder",
+        "pipe",
+        "device",
+        "directory",
+        "absent",
+    ],
 )
 def test_what_is_no_kernel_log_of_roots(
-    answering: Callable[[int, Json], FalseDaemon], tmp_path: Path, make: Callable[[Path], object], said: str
+    answering: Callable[[int, Json], FalseDaemon],
+    tmp_path: Path,
+    make: Callable[[Path], object],
+    said: str,
 ) -> None:
-    """Also where the configuration names it: nothing is announced, nothing written, and nothing waited for."""
+    """Also where the configuration names it: nothing is announced, nothing written, and nothing
+    waited for.
+    """
     path = tmp_path / "logs/kernel.log"
     path.parent.mkdir()
     make(path)
     false = answering(0, {"": {**DRILL, "writeTo": str(path)}})
     false.config.write_text(f'[kernel_log]\nsource = "file"\npath = "{path}"\n')
     done = false.cli("inject", "line", LINE, "--config", str(false.config))
-    assert (done.returncode, said in done.stderr, "not written" in done.stderr) == (69, True, True), done.stderr
+    assert (done.returncode, said in done.stderr, "not written" in done.stderr) == (
+        69,
+        True,
+        True,
+    ), done.stderr
     assert false.end() == []
     assert not (tmp_path / "logs/real").exists() or (tmp_path / "logs/real").read_text() == ROOTS
 
 
 @pytest.mark.parametrize("name", ["null", "file", "log"])
-def test_what_is_not_the_kernel_logs_device(answering: Callable[[int, Json], FalseDaemon], tmp_path: Path, name: str) -> None:
+def test_what_is_not_the_kernel_logs_device(
+    answering: Callable[[int, Json], FalseDaemon], tmp_path: Path, name: str
+) -> None:
     path = {"null": Path("/dev/null"), "file": tmp_path / "file", "log": tmp_path / "link"}[name]
     if name == "file":
         path.touch()
@@ -244,7 +314,9 @@ def test_what_is_not_the_kernel_logs_device(answering: Callable[[int, Json], Fal
     assert false.end() == []
 
 
-def test_a_configuration_that_is_anybodys_is_none(answering: Callable[[int, Json], FalseDaemon]) -> None:
+def test_a_configuration_that_is_anybodys_is_none(
+    answering: Callable[[int, Json], FalseDaemon],
+) -> None:
     false = answering(0, {"": {**DRILL, "writeTo": "/dev/null"}})
     false.config.chmod(0o666)
     done = false.cli("inject", "line", LINE, "--config", str(false.config))
@@ -264,7 +336,9 @@ def test_a_drill_in_a_file(make_node: Callable[..., Node]) -> None:
 
 
 def test_who_listens_is_told_of_who_called_listen() -> None:
-    """As the kernel has it, and as systemd relies on: the process that made the socket, not the one that serves it."""
+    """As the kernel has it, and as systemd relies on: the process that made the socket, not the one
+    that serves it.
+    """
     listener, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
     with listener, client:
         listener.bind("")  # the kernel chooses an abstract name

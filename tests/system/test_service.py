@@ -55,16 +55,26 @@ def test_reload(make_node: Make) -> None:
     node.config.write_text(f'{settings}[catalog]\nprofile = "hyperpod"\n')
     assert node.reload()["applied"] == ["[catalog] profile"]
     status = node.status()
-    assert (status["profile"], status["replacementRequired"], status["rebootRequired"]) == ("hyperpod", True, False)
+    assert (status["profile"], status["replacementRequired"], status["rebootRequired"]) == (
+        "hyperpod",
+        True,
+        False,
+    )
     assert node.metric("vitald_replacement_required") == 1
 
     node.config.write_text(f'{settings}[catalog.overrides."xid/79"]\naction = "inspect"\n')
     assert sorted(node.reload()["applied"]) == ["[catalog] overrides", "[catalog] profile"]
     status = node.status()
-    assert (status["status"], status["action"], status["profile"]) == ("degraded", "inspect", "nvidia")
+    assert (status["status"], status["action"], status["profile"]) == (
+        "degraded",
+        "inspect",
+        "nvidia",
+    )
 
     node.config.write_text(settings.replace(str(node.port), str(free_port())))
-    for _ in range(2):  # told each time: it is not in force yet, however often the file was read since
+    for _ in range(
+        2
+    ):  # told each time: it is not in force yet, however often the file was read since
         assert node.reload()["needs_restart"] == ["[metrics] listen"]
     assert node.metric("vitald_reboot_required") == 1
     assert node.status()["pid"] == pid
@@ -77,7 +87,10 @@ def test_a_bad_file_is_refused(shared_node: Node) -> None:
     wait_for_pid(node, 1)
     before = node.status()
     for text, said in (
-        ("[kernel_log]\nusrspace = 'ignore'\n[metric]\n", ["did you mean userspace?", "did you mean metrics?"]),
+        (
+            "[kernel_log]\nusrspace = 'ignore'\n[metric]\n",
+            ["did you mean userspace?", "did you mean metrics?"],
+        ),
         ("[kernel_log", ["not valid TOML"]),
         ('[catalog.overrides."xid/79"]\naction = "repair"\n', ["xid.79", "action"]),
     ):
@@ -89,7 +102,9 @@ def test_a_bad_file_is_refused(shared_node: Node) -> None:
     node.config.unlink()
     assert node.reload()["event"] == "reload_refused"
     after = node.status()
-    assert [after[key] for key in ("status", "action", "profile", "pid")] == [before[key] for key in ("status", "action", "profile", "pid")]
+    assert [after[key] for key in ("status", "action", "profile", "pid")] == [
+        before[key] for key in ("status", "action", "profile", "pid")
+    ]
     node.config.write_text(node.settings)
     assert node.reload()["event"] == "reloaded"
 
@@ -108,7 +123,9 @@ def test_many_hang_ups(shared_node: Node) -> None:
 
 @pytest.mark.smoke
 def test_stop(node: Node) -> None:
-    """In under two seconds with watchers, idle clients and scrapers connected, and nothing is left behind or lost."""
+    """In under two seconds with watchers, idle clients and scrapers connected, and nothing is left
+    behind or lost.
+    """
     with ExitStack() as stack:
         for path in ("/v1/watch", "/v1/status"):
             for _ in range(10):
@@ -166,12 +183,18 @@ def test_one_at_a_time(shared_node: Node, tmp_path: Path) -> None:
     """Another runtime folder does not make it another node, nor does another state folder."""
     for changed in ({}, {"runtime": str(tmp_path / "run")}, {"state": str(tmp_path / "state")}):
         done = second(shared_node, tmp_path, **changed)
-        assert (done.returncode, "another vitald is running" in done.stderr, "Traceback" in done.stderr) == (69, True, False), changed
+        assert (
+            done.returncode,
+            "another vitald is running" in done.stderr,
+            "Traceback" in done.stderr,
+        ) == (69, True, False), changed
     assert shared_node.answers("/healthz")
 
 
 def test_who_may_read_keeps_it_from_nothing(make_node: Make) -> None:
-    """Another user, of the group that may read, holds a lock on all that he can open of the daemon's folders: it starts, and so it does again."""
+    """Another user, of the group that may read, holds a lock on all that he can open of the
+    daemon's folders: it starts, and so it does again.
+    """
     require(os.geteuid() == 0, "root")
     node = make_node()
     for _ in range(2):
@@ -217,8 +240,14 @@ class Systemd:
 
 
 @pytest.fixture(params=["path", pytest.param("abstract", marks=pytest.mark.slow)])
-def notified(request: pytest.FixtureRequest, make_node: Make, tmp_path: Path) -> Iterator[tuple[Node, Systemd]]:
-    address = str(tmp_path / "notify") if request.param == "path" else f"@vitald-test-{secrets.token_hex(8)}"
+def notified(
+    request: pytest.FixtureRequest, make_node: Make, tmp_path: Path
+) -> Iterator[tuple[Node, Systemd]]:
+    address = (
+        str(tmp_path / "notify")
+        if request.param == "path"
+        else f"@vitald-test-{secrets.token_hex(8)}"
+    )
     node = make_node()
     node.environment = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"}
     manager = Systemd(address)
@@ -227,7 +256,9 @@ def notified(request: pytest.FixtureRequest, make_node: Make, tmp_path: Path) ->
 
 
 def test_notify(notified: tuple[Node, Systemd]) -> None:
-    """Ready when it answers, a status line that follows the verdict, a watchdog fed in time, and a word at the end."""
+    """Ready when it answers, a status line that follows the verdict, a watchdog fed in time, and a
+    word at the end.
+    """
     node, manager = notified
     node.start(wait=False)
     manager.wait("READY=1")
@@ -247,12 +278,20 @@ def test_notify(notified: tuple[Node, Systemd]) -> None:
 
 @pytest.mark.kmsg
 def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
-    """As the unit gives it: opened by who may, read by a daemon that may not, and what it starts does not get it."""
+    """As the unit gives it: opened by who may, read by a daemon that may not, and what it starts
+    does not get it.
+    """
     require(os.geteuid() == 0 and shutil.which("setpriv"), "root and setpriv")
     require(Path("/proc/sys/kernel/dmesg_restrict").read_text() == "1\n", "kernel.dmesg_restrict=1")
     for given, state in (("</dev/kmsg", "ok"), ("</dev/null", "failed")):
         node = make_node(kernel_log="kmsg", userspace="ignore")
-        node.command = ["sh", "-c", f'exec setpriv --bounding-set=-syslog,-sys_admin "$@" {given}', "sh", *node.command]
+        node.command = [
+            "sh",
+            "-c",
+            f'exec setpriv --bounding-set=-syslog,-sys_admin "$@" {given}',
+            "sh",
+            *node.command,
+        ]
         for _ in range(2):  # the second time too it is read from the oldest record on
             node.start()
             node.wait(lambda status, state=state: status["sources"][0]["state"] == state, 10.0)  # type: ignore[misc]
@@ -263,11 +302,21 @@ def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("vitald", 15), ("vitald-recover", 15)])
 def test_how_exposed_the_units_are(name: str, most: int) -> None:
-    """In tenths. What is left is said in the unit, line by line. A booted machine says the same: tests/booted."""
+    """In tenths. What is left is said in the unit, line by line. A booted machine says the same:
+    tests/booted.
+    """
     require(shutil.which("systemd-analyze"), "systemd-analyze")
     unit = ROOT / f"systemd/{name}.service"
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", f"--threshold={most}", "--json=short", "--no-pager", str(unit)],
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=true",
+            f"--threshold={most}",
+            "--json=short",
+            "--no-pager",
+            str(unit),
+        ],
         capture_output=True,
         text=True,
     )
@@ -277,6 +326,12 @@ def test_how_exposed_the_units_are(name: str, most: int) -> None:
     said = " ".join(line for line in unit.read_text().splitlines() if line.startswith("#"))
     for row in json.loads(done.stdout):
         setting = row["name"].partition("=")[0].partition("/")[0]
-        words = ("AF_INET", "AF_UNIX", "AF_NETLINK") if setting == "RestrictAddressFamilies" else (setting,)
+        words = (
+            ("AF_INET", "AF_UNIX", "AF_NETLINK")
+            if setting == "RestrictAddressFamilies"
+            else (setting,)
+        )
         explained = any(word in said for word in words) or f"\n{setting}=" in unit.read_text()
-        assert row["set"] in (True, None) or explained, f"{row['name']} is not explained"  # None: of no account here
+        assert row["set"] in (True, None) or explained, (
+            f"{row['name']} is not explained"
+        )  # None: of no account here

@@ -1,4 +1,6 @@
-"""The edges of a job, with a real Slurm of one node: prolog, epilog and health check program as packaging/slurm has them."""
+"""The edges of a job, with a real Slurm of one node: prolog, epilog and health check program as
+packaging/slurm has them.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 
 class Slurm:
-    """munged, slurmctld and slurmd of this machine, all in one folder. The scripts are those of packaging/slurm."""
+    """munged, slurmctld and slurmd of this machine, all in one folder. The scripts are those of
+    packaging/slurm.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,13 +82,18 @@ class Slurm:
         for name in ("state", "spool", "munge"):
             (folder / name).mkdir(mode=0o700)
         self.said.touch()
-        (folder / "slurm.conf").write_text(CONF.format(host=HOST, folder=folder, ports=(free_port(), free_port())))
+        (folder / "slurm.conf").write_text(
+            CONF.format(host=HOST, folder=folder, ports=(free_port(), free_port()))
+        )
         (folder / "munge/key").write_bytes(os.urandom(128))
         (folder / "munge/key").chmod(0o400)
         self._script("vitald", f'cd {ROOT} && exec {PYTHON} -m vitald "$@"')
         for name in ("prolog", "epilog", "healthcheck"):
             only = f'[ -e "{self._healthy}" ] || exit 0\n' if name == "healthcheck" else ""
-            where = f"VITALD={folder}/vitald VITALD_CONFIG={self.config} SLURM_CONF={folder}/slurm.conf VITALD_SLURM_RECORD={self.record}"
+            where = (
+                f"VITALD={folder}/vitald VITALD_CONFIG={self.config} SLURM_CONF={folder}/slurm.conf"
+                f" VITALD_SLURM_RECORD={self.record}"
+            )
             self._script(name, f"{only}export {where}\nexec {self.script(name)} 2>>{self.said}")
 
     @staticmethod
@@ -98,7 +107,9 @@ class Slurm:
 
     def start(self) -> None:
         munge = self.folder / "munge"
-        paths = [f"--{name}={munge / name}" for name in ("socket", "pid-file", "log-file", "seed-file")]
+        paths = [
+            f"--{name}={munge / name}" for name in ("socket", "pid-file", "log-file", "seed-file")
+        ]
         self._run("munged", "--foreground", "--force", f"--key-file={munge / 'key'}", *paths)
         Node.until((munge / "socket").exists, 10.0, "munged")
         self._run("slurmctld", "-D", "-c")
@@ -107,7 +118,11 @@ class Slurm:
 
     def _run(self, *command: str) -> None:
         with (self.folder / "daemons.log").open("ab") as log:
-            self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment))
+            self._processes.append(
+                subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment
+                )
+            )
 
     def stop(self) -> None:
         for process in reversed(self._processes):
@@ -119,7 +134,14 @@ class Slurm:
                 process.wait()
 
     def __call__(self, *command: str, check: bool = True) -> str:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=patient(30.0), check=False)
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=patient(30.0),
+            check=False,
+        )
         assert not check or done.returncode == 0, (command, done)
         return done.stdout
 
@@ -150,10 +172,14 @@ class Slurm:
         return self("sbatch", "--parsable", "--output=/dev/null", str(path)).strip()
 
     def state(self, job: str) -> str:
-        return self("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T %r").strip()
+        return self(
+            "squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T %r"
+        ).strip()
 
     def wait_job(self, job: str, *states: str) -> str:
-        Node.until(lambda: self.state(job).partition(" ")[0] in states, 20.0, f"job {job} to be {states}")
+        Node.until(
+            lambda: self.state(job).partition(" ")[0] in states, 20.0, f"job {job} to be {states}"
+        )
         return self.state(job)
 
     def health_checks(self, *, wanted: bool) -> None:
@@ -165,8 +191,19 @@ class Slurm:
     def by_hand(self, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """A script as slurmd calls it: without a search path."""
         own = {"SLURM_CONF": self.environment["SLURM_CONF"], "SLURMD_NODENAME": HOST, **environment}
-        own |= {"VITALD": str(self.folder / "vitald"), "VITALD_CONFIG": str(self.config), "VITALD_SLURM_RECORD": str(self.record)}
-        return subprocess.run([self.script(name)], env=own, capture_output=True, text=True, timeout=patient(30.0), check=False)
+        own |= {
+            "VITALD": str(self.folder / "vitald"),
+            "VITALD_CONFIG": str(self.config),
+            "VITALD_SLURM_RECORD": str(self.record),
+        }
+        return subprocess.run(
+            [self.script(name)],
+            env=own,
+            capture_output=True,
+            text=True,
+            timeout=patient(30.0),
+            check=False,
+        )
 
     def clean(self) -> None:
         self.health_checks(wanted=False)
@@ -186,7 +223,10 @@ class Slurm:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     programs = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun")
-    require(os.geteuid() == 0 and all(map(shutil.which, programs)), "root and Slurm (apt-get install slurmd slurmctld slurm-client munge)")
+    require(
+        os.geteuid() == 0 and all(map(shutil.which, programs)),
+        "root and Slurm (apt-get install slurmd slurmctld slurm-client munge)",
+    )
     with Path("/tmp/vitald-tests-slurm.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         made = Slurm(tmp_path_factory.mktemp("slurm"))
@@ -227,14 +267,24 @@ def incident(node: Node) -> Json:
 
 
 @pytest.mark.smoke
-def test_a_healthy_node_lets_a_job_through(slurm: Slurm, on: Callable[..., Node], capsys: pytest.CaptureFixture[str]) -> None:
-    """Noted when it begins and when it ends; the prolog costs a fraction of a second, and says nothing."""
+def test_a_healthy_node_lets_a_job_through(
+    slurm: Slurm, on: Callable[..., Node], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Noted when it begins and when it ends; the prolog costs a fraction of a second, and says
+    nothing.
+    """
     node = on()
     job = slurm.submit("exit 0")
     slurm.wait_job(job, "COMPLETED")
     Node.until(lambda: jobs(node, "recent"), 10.0, "the job's end")
     told = jobs(node, "recent")[job]
-    assert (told["user"], told["uid"], told["state"], told["exitCode"], told["signal"]) == ("root", 0, "ended", 0, 0)
+    assert (told["user"], told["uid"], told["state"], told["exitCode"], told["signal"]) == (
+        "root",
+        0,
+        "ended",
+        0,
+        0,
+    )
     assert str(told["began"]) <= str(told["ended"])
     assert [event["code"] for event in node.events("&kind=job")] == ["job/began", "job/ended"]
     assert slurm.said.read_text() == ""
@@ -243,11 +293,16 @@ def test_a_healthy_node_lets_a_job_through(slurm: Slurm, on: Callable[..., Node]
     took = []
     for number in range(5):
         begun = time.monotonic()
-        done = slurm.by_hand("prolog", SLURM_JOB_ID=f"9{number}", SLURM_JOB_USER="alice", SLURM_JOB_UID="1000")
+        done = slurm.by_hand(
+            "prolog", SLURM_JOB_ID=f"9{number}", SLURM_JOB_USER="alice", SLURM_JOB_UID="1000"
+        )
         took.append(time.monotonic() - begun)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     with capsys.disabled():
-        print(f"\nprolog of a healthy node: {min(took) * 1000:.0f} ms at best, {max(took) * 1000:.0f} ms at worst")
+        print(
+            f"\nprolog of a healthy node: {min(took) * 1000:.0f} ms at best, {max(took) * 1000:.0f}"
+            " ms at worst"
+        )
     assert min(took) < patient(1.0)
     assert set(jobs(node, "running")) == {f"9{number}" for number in range(5)}
 
@@ -269,7 +324,13 @@ def test_a_job_that_dies_is_told_with_its_incident(slurm: Slurm, on: Callable[..
     go.touch()
     Node.until(lambda: job in jobs(node, "recent"), 15.0, "the job's end")
     [told] = cast("list[Json]", incident(node)["jobs"])
-    assert (told["job"], told["user"], told["state"], told["exitCode"], told["signal"]) == (job, "root", "died", 3, 0)
+    assert (told["job"], told["user"], told["state"], told["exitCode"], told["signal"]) == (
+        job,
+        "root",
+        "died",
+        3,
+        0,
+    )
     for verb in ("status", "why"):
         assert f"job {job} of root ended with exit 3, " in node.cli(verb).stdout, verb
     assert [event["code"] for event in node.events("&kind=job")] == ["job/began", "job/died"]
@@ -278,7 +339,9 @@ def test_a_job_that_dies_is_told_with_its_incident(slurm: Slurm, on: Callable[..
 
 
 def test_the_prolog_refuses_and_drains(slurm: Slurm, on: Callable[..., Node]) -> None:
-    """A node that needs a reboot gets no job, and says why; Slurm's own words for a prolog that failed do not hide it."""
+    """A node that needs a reboot gets no job, and says why; Slurm's own words for a prolog that
+    failed do not hide it.
+    """
     node = on()
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -293,7 +356,9 @@ def test_the_prolog_refuses_and_drains(slurm: Slurm, on: Callable[..., Node]) ->
     assert node.events("&kind=job") == []
 
 
-def test_the_health_check_drains_and_resumes_only_its_own(slurm: Slurm, on: Callable[..., Node]) -> None:
+def test_the_health_check_drains_and_resumes_only_its_own(
+    slurm: Slurm, on: Callable[..., Node]
+) -> None:
     node = on()
     slurm.health_checks(wanted=True)
     node.write(xid(1))
@@ -303,16 +368,25 @@ def test_the_health_check_drains_and_resumes_only_its_own(slurm: Slurm, on: Call
     # What is worse since then is told instead.
     node.write(xid(2, code=64, pci="0000:9b:00", message=REMAP_FAILED))
     worse = slurm.wait(lambda known: known.reason != FALLEN, "another reason")
-    assert worse.held and worse.reason.startswith("vitald: gpu/0000:9b:00.0: ") and worse.reason.endswith(": replace the node")
+    assert (
+        worse.held
+        and worse.reason.startswith("vitald: gpu/0000:9b:00.0: ")
+        and worse.reason.endswith(": replace the node")
+    )
 
     for finding in node.findings():
-        assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
+        assert (
+            node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0]
+            == 200
+        )
     assert slurm.wait(lambda known: known.states == {"IDLE"}, "the node to be resumed").reason == ""
     assert "resumed: healthy" in slurm.said.read_text()
 
 
 @pytest.mark.parametrize("note", [f"{FALLEN}; bob: RMA 4711", "vitald: seen by bob, RMA 123"])
-def test_a_note_that_a_person_added_is_kept_and_the_node_is_theirs(slurm: Slurm, on: Callable[..., Node], note: str) -> None:
+def test_a_note_that_a_person_added_is_kept_and_the_node_is_theirs(
+    slurm: Slurm, on: Callable[..., Node], note: str
+) -> None:
     node = on()
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -321,7 +395,10 @@ def test_a_note_that_a_person_added_is_kept_and_the_node_is_theirs(slurm: Slurm,
     slurm.update(f"reason={note}")
     assert "left alone" in slurm.by_hand("healthcheck").stderr  # unfit
     for finding in node.findings():
-        assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
+        assert (
+            node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0]
+            == 200
+        )
     assert "the node is theirs" in slurm.by_hand("healthcheck").stderr  # fit again
     assert (slurm.known().held, slurm.known().reason) == (True, note)
     # They give it back: then it is ours to drain and to resume again.
@@ -332,13 +409,21 @@ def test_a_note_that_a_person_added_is_kept_and_the_node_is_theirs(slurm: Slurm,
     slurm.by_hand("healthcheck")
     assert slurm.known().reason == FALLEN
     for finding in node.findings():
-        assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
+        assert (
+            node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0]
+            == 200
+        )
     slurm.by_hand("healthcheck")
     assert not slurm.known().held
 
 
-@pytest.mark.parametrize("reason", ["ticket 4711", "vitald is suspected", "Action:Replace", "a [note] of bob@example: vitald: "])
-def test_what_somebody_else_drained_is_left_alone(slurm: Slurm, on: Callable[..., Node], reason: str) -> None:
+@pytest.mark.parametrize(
+    "reason",
+    ["ticket 4711", "vitald is suspected", "Action:Replace", "a [note] of bob@example: vitald: "],
+)
+def test_what_somebody_else_drained_is_left_alone(
+    slurm: Slurm, on: Callable[..., Node], reason: str
+) -> None:
     """Fit or unfit: state and reason stay."""
     node = on()
     slurm.update("state=drain", f"reason={reason}")
@@ -363,7 +448,9 @@ def test_without_vitald_jobs_are_let_through(slurm: Slurm, on: Callable[..., Nod
     assert slurm.known() == SlurmNode(frozenset({"IDLE"}), "")
 
 
-def test_without_vitald_jobs_are_refused_where_that_is_configured(slurm: Slurm, on: Callable[..., Node]) -> None:
+def test_without_vitald_jobs_are_refused_where_that_is_configured(
+    slurm: Slurm, on: Callable[..., Node]
+) -> None:
     """And the node comes back by itself once vitald does."""
     node = on('unknown = "refuse"', running=False)
     slurm.submit("exit 0")
@@ -391,26 +478,52 @@ def test_a_daemon_that_does_not_answer_costs_no_more_than_the_budget(
 
 
 @pytest.mark.parametrize(("unknown", "code"), [("allow", 0), ("refuse", 1)])
-def test_a_broken_installation_is_unknown(slurm: Slurm, on: Callable[..., Node], unknown: str, code: int) -> None:
+def test_a_broken_installation_is_unknown(
+    slurm: Slurm, on: Callable[..., Node], unknown: str, code: int
+) -> None:
     """A traceback, or no program at all: neither is taken for a refusal."""
     on(f'unknown = "{unknown}"', running=False)
     broken = slurm.folder / "broken"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     for program in (broken, slurm.folder / "not there"):
-        environment = {"VITALD": str(program), "VITALD_CONFIG": str(slurm.config), "SLURM_JOB_ID": "7"}
-        done = subprocess.run([slurm.script("prolog")], env=environment, capture_output=True, text=True, timeout=patient(10.0), check=False)
+        environment = {
+            "VITALD": str(program),
+            "VITALD_CONFIG": str(slurm.config),
+            "SLURM_JOB_ID": "7",
+        }
+        done = subprocess.run(
+            [slurm.script("prolog")],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=patient(10.0),
+            check=False,
+        )
         assert (done.returncode, "vitald: unknown: " in done.stderr) == (code, True), program
         for name in ("epilog", "healthcheck"):
             assert (
-                subprocess.run([slurm.script(name)], env=environment, capture_output=True, timeout=patient(10.0), check=False).returncode
+                subprocess.run(
+                    [slurm.script(name)],
+                    env=environment,
+                    capture_output=True,
+                    timeout=patient(10.0),
+                    check=False,
+                ).returncode
                 == 0
             )
 
 
-@pytest.mark.parametrize(("line", "action"), [(xid(1), "Action:Reboot"), (xid(1, code=64, message=REMAP_FAILED), "Action:Replace")])
-def test_hyperpod_gets_its_words(slurm: Slurm, on: Callable[..., Node], line: str, action: str) -> None:
-    """Exactly, in the state that it acts on; what happened is in the comment. Then nobody touches the node, whatever becomes of it."""
+@pytest.mark.parametrize(
+    ("line", "action"),
+    [(xid(1), "Action:Reboot"), (xid(1, code=64, message=REMAP_FAILED), "Action:Replace")],
+)
+def test_hyperpod_gets_its_words(
+    slurm: Slurm, on: Callable[..., Node], line: str, action: str
+) -> None:
+    """Exactly, in the state that it acts on; what happened is in the comment. Then nobody touches
+    the node, whatever becomes of it.
+    """
     node = on("hyperpod = true")
     node.write(vouched(xid(2, pci="0000:9b:00")), vouched(line))  # replacing outranks rebooting
     node.wait(lambda status: status["openFindings"] == 2)
@@ -426,19 +539,27 @@ def test_hyperpod_gets_its_words(slurm: Slurm, on: Callable[..., Node], line: st
     assert f"update_node: node {HOST} state set to FAILING\n" in log  # a job was about to begin
 
     for finding in node.findings():
-        assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
+        assert (
+            node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0]
+            == 200
+        )
     slurm.by_hand("healthcheck")
     assert slurm.known() == known
 
 
 def test_hyperpod_acts_on_what_is_confirmed(slurm: Slurm, on: Callable[..., Node]) -> None:
-    """What only the log tells of drains the node, and is left to a person until a second source agrees."""
+    """What only the log tells of drains the node, and is left to a person until a second source
+    agrees.
+    """
     node = on("hyperpod = true")
     node.write(xid(1))
     node.wait(lambda status: status["rebootRequired"])
     slurm.by_hand("healthcheck")
     known = slurm.known()
-    assert (known.states, known.reason.startswith("vitald: gpu/0000:65:00.0: ")) == ({"IDLE", "DRAIN"}, True)
+    assert (known.states, known.reason.startswith("vitald: gpu/0000:65:00.0: ")) == (
+        {"IDLE", "DRAIN"},
+        True,
+    )
     node.write(vouched(xid(1)))
     node.wait(lambda status: status["rebootConfirmed"])
     slurm.by_hand("healthcheck")
@@ -459,14 +580,21 @@ def test_slurm_keeps_a_reason_as_we_put_it(slurm: Slurm, monkeypatch: pytest.Mon
         "x" * 1000,
     )
     for reason in said:
-        verdict: Json = {"status": "unhealthy", "reasons": [reason], "rebootRequired": True, "replacementRequired": False}
+        verdict: Json = {
+            "status": "unhealthy",
+            "reasons": [reason],
+            "rebootRequired": True,
+            "replacementRequired": False,
+        }
         made = format_reason(Settings(), verdict)
         for _ in range(2):
             known = read_node_state(HOST, 5.0)
             assert isinstance(known, SlurmNode)
             drain_node(Settings(), verdict, HOST, known, 5.0)
         assert slurm.known().reason == made, reason
-        assert (slurm.folder / "slurmctld.log").read_text().count(f"reason set to: {made}\n") == 1, "once is enough"
+        assert (slurm.folder / "slurmctld.log").read_text().count(
+            f"reason set to: {made}\n"
+        ) == 1, "once is enough"
 
 
 def test_a_node_that_slurm_does_not_know(slurm: Slurm, on: Callable[..., Node]) -> None:
@@ -476,13 +604,20 @@ def test_a_node_that_slurm_does_not_know(slurm: Slurm, on: Callable[..., Node]) 
     wait_for_pid(node, 1)
     refused = slurm.by_hand("prolog", SLURM_JOB_ID="7", SLURMD_NODENAME="nobody")
     assert (refused.returncode, "Node nobody not found" in refused.stderr) == (1, True)
-    assert "nothing done: scontrol show failed: Node nobody not found" in slurm.by_hand("healthcheck", SLURMD_NODENAME="nobody").stderr
+    assert (
+        "nothing done: scontrol show failed: Node nobody not found"
+        in slurm.by_hand("healthcheck", SLURMD_NODENAME="nobody").stderr
+    )
     assert not slurm.known().held
 
 
 @pytest.mark.parametrize("where", ["scontrol hangs", "slurmctld is down"])
-def test_a_slurm_that_does_not_answer_holds_up_nothing(slurm: Slurm, on: Callable[..., Node], tmp_path: Path, where: str) -> None:
-    """Refused within the budget, with the words in the log; and the health check does not wait for ever."""
+def test_a_slurm_that_does_not_answer_holds_up_nothing(
+    slurm: Slurm, on: Callable[..., Node], tmp_path: Path, where: str
+) -> None:
+    """Refused within the budget, with the words in the log; and the health check does not wait for
+    ever.
+    """
     node = on('budget = "1s"')
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -494,7 +629,13 @@ def test_a_slurm_that_does_not_answer_holds_up_nothing(slurm: Slurm, on: Callabl
         environment["PATH"] = f"{tmp_path}:/usr/bin:/bin"
     else:
         conf = tmp_path / "slurm.conf"
-        conf.write_text(re.sub(r"SlurmctldPort=\d+", f"SlurmctldPort={free_port()}", Path(slurm.environment["SLURM_CONF"]).read_text()))
+        conf.write_text(
+            re.sub(
+                r"SlurmctldPort=\d+",
+                f"SlurmctldPort={free_port()}",
+                Path(slurm.environment["SLURM_CONF"]).read_text(),
+            )
+        )
         environment["SLURM_CONF"] = str(conf)
     begun = time.monotonic()
     refused = slurm.by_hand("prolog", SLURM_JOB_ID="7", **environment)
@@ -529,7 +670,12 @@ def test_a_node_in_a_reservation_for_maintenance(slurm: Slurm, on: Callable[...,
         known = slurm.known()
         assert known.states >= {"MAINTENANCE", "DRAIN"} and known.reason == FALLEN
         for finding in node.findings():
-            assert node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0] == 200
+            assert (
+                node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[
+                    0
+                ]
+                == 200
+            )
         slurm.by_hand("healthcheck")
         states = slurm.known().states
         assert "DRAIN" not in states and "MAINTENANCE" in states
@@ -555,4 +701,7 @@ def test_a_drill_replaces_no_instance(slurm: Slurm, on: Callable[..., Node]) -> 
     node.wait(lambda status: status["rebootRequired"])
     slurm.by_hand("healthcheck")
     known = slurm.known()
-    assert (known.states, known.reason.startswith("vitald: SIMULATED: ")) == ({"IDLE", "DRAIN"}, True)
+    assert (known.states, known.reason.startswith("vitald: SIMULATED: ")) == (
+        {"IDLE", "DRAIN"},
+        True,
+    )

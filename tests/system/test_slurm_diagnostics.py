@@ -1,4 +1,6 @@
-"""Jobs and diagnostics on one node: a real Slurm, the real daemon, simulated GPUs and a stand-in for dcgmi."""
+"""Jobs and diagnostics on one node: a real Slurm, the real daemon, simulated GPUs and a stand-in
+for dcgmi.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,15 @@ from vitald.simulator.node import SimulatedNode
 __all__ = ["installed", "slurm"]  # fixtures
 
 GPUS = 8
-PROCESSES = r"""date +%s.%N; for one in /proc/[0-9]*; do tr '\0' ' ' < $one/cmdline; echo; done 2>/dev/null"""  # when, and all that run
+# When, and all that run
+PROCESSES = r"""date +%s.%N; for one in /proc/[0-9]*; do tr '\0' ' ' < $one/cmdline; echo; done 2>/dev/null"""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiler() -> None:
-    require(shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)")
+    require(
+        shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)"
+    )
 
 
 @pytest.fixture
@@ -43,8 +48,12 @@ def gpus(tmp_path: Path) -> SimulatedNode:
 
 
 @pytest.fixture
-def on(slurm: Slurm, make_node: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> Callable[..., Node]:
-    """A node with eight GPUs that Slurm's scripts ask. Nothing runs by itself but what findings and jobs ask for."""
+def on(
+    slurm: Slurm, make_node: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
+) -> Callable[..., Node]:
+    """A node with eight GPUs that Slurm's scripts ask. Nothing runs by itself but what findings and
+    jobs ask for.
+    """
 
     def begin(settings: str = "", dcgm: str = 'level_2 = "off"') -> Node:
         extra = f"""
@@ -75,7 +84,11 @@ def levels(dcgmi: Dcgmi) -> list[int]:
 
 def waiting(node: Node) -> str:
     """For what the only run in line waits, once that is known."""
-    node.until(lambda: [one for one in cast("list[Json]", state(node)["going"]) if one["waitsFor"]], 10.0, "a run that waits")
+    node.until(
+        lambda: [one for one in cast("list[Json]", state(node)["going"]) if one["waitsFor"]],
+        10.0,
+        "a run that waits",
+    )
     (one,) = cast("list[Json]", state(node)["going"])
     return str(one["waitsFor"])
 
@@ -93,11 +106,18 @@ def begun(slurm: Slurm, node: Node, *options: str) -> tuple[str, Path]:
 
 
 @pytest.mark.parametrize("program", ["tame", "deaf"])
-def test_a_job_finds_nothing_of_the_diagnostic(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, program: str) -> None:
-    """It ends before the job runs, with all that it had started; it is no result, and the node's verdict is as before."""
+def test_a_job_finds_nothing_of_the_diagnostic(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, program: str
+) -> None:
+    """It ends before the job runs, with all that it had started; it is no result, and the node's
+    verdict is as before.
+    """
     node = on()
     tame = diag(level=2, delay_s=60.0, leaves="child")
-    dcgmi.answer("diag -r 2", tame if program == "tame" else Answer(hang=True, ignores_term=True, leaves="session"))
+    dcgmi.answer(
+        "diag -r 2",
+        tame if program == "tame" else Answer(hang=True, ignores_term=True, leaves="session"),
+    )
     run = asked(node, 2)
     running(node, run)
     with_child(node, dcgmi)
@@ -113,7 +133,9 @@ def test_a_job_finds_nothing_of_the_diagnostic(slurm: Slurm, on: Callable[..., N
     assert slurm.said.read_text() == ""
 
 
-def test_what_made_room_has_settled_nothing(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> None:
+def test_what_made_room_has_settled_nothing(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
+) -> None:
     """The finding that asked for it stays, and asks again later (when: tests/unit/test_ladder)."""
     node = on()
     dcgmi.answer("diag -r 2", diag(level=2, delay_s=60.0), diag(level=2))
@@ -129,18 +151,26 @@ def test_what_made_room_has_settled_nothing(slurm: Slurm, on: Callable[..., Node
 # --- before a job
 
 
-def test_the_prolog_runs_level_1_where_the_last_one_is_old(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_the_prolog_runs_level_1_where_the_last_one_is_old(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
     node = on('level_1_age = "1h"\nbudget = "10s"')
     dcgmi.answer("diag -r 1", diag(level=1, delay_s=0.5))
     said = slurm("srun", "-n1", "cat", str(dcgmi.folder / "calls.jsonl"))
     assert '"exit_code": 0' in said, "it had ended when the job ran"
     [run] = cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])
-    assert (run["level"], run["outcome"], "the prolog of job" in str(run["reason"])) == (1, "pass", True)
+    assert (run["level"], run["outcome"], "the prolog of job" in str(run["reason"])) == (
+        1,
+        "pass",
+        True,
+    )
     slurm("srun", "-n1", "true")
     assert levels(dcgmi) == [1]
 
 
-def test_a_slow_level_1_does_not_hold_up_the_job(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_a_slow_level_1_does_not_hold_up_the_job(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
     on('level_1_age = "1h"')
     dcgmi.answer("diag -r 1", diag(level=1, delay_s=60.0))
     began = time.time()
@@ -148,17 +178,26 @@ def test_a_slow_level_1_does_not_hold_up_the_job(slurm: Slurm, on: Callable[...,
     assert "has not ended in time" in slurm.said.read_text()
 
 
-def test_level_1_finds_what_refuses_the_job(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> None:
-    """Drained with its words. Only a pass brings the node back: not time, not a daemon that is silent."""
+def test_level_1_finds_what_refuses_the_job(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
+) -> None:
+    """Drained with its words. Only a pass brings the node back: not time, not a daemon that is
+    silent.
+    """
     node = on('level_1_age = "1h"\nbudget = "10s"')
     dcgmi.answer("diag -r 1", diag(level=1, faults=[Fault(126, gpu=6)]))
     job = slurm.submit("exit 0")
     known = slurm.wait(lambda known: known.held, "the node to be drained")
-    assert known.reason.startswith(f"vitald: gpu/{gpus.addresses[6]}: ") and "(dcgm/126): reboot the node" in known.reason
+    assert (
+        known.reason.startswith(f"vitald: gpu/{gpus.addresses[6]}: ")
+        and "(dcgm/126): reboot the node" in known.reason
+    )
     Node.until(lambda: slurm.state(job).startswith("PENDING"), 15.0, "the job to wait")
     Node.until(lambda: jobs(node, "running") == {}, 10.0, "the job to be over here")
     slurm("scancel", job)
-    known = slurm.wait(lambda known: known.states == {"IDLE", "DRAIN"}, "the refused job to be gone")
+    known = slurm.wait(
+        lambda known: known.states == {"IDLE", "DRAIN"}, "the refused job to be gone"
+    )
     slurm.by_hand("healthcheck")
     assert slurm.known() == known
     with node.frozen():
@@ -175,13 +214,19 @@ def test_level_1_finds_what_refuses_the_job(slurm: Slurm, on: Callable[..., Node
     assert not slurm.known().held
 
 
-def test_two_jobs_begin_at_once_and_both_mind_the_same_level_1(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_two_jobs_begin_at_once_and_both_mind_the_same_level_1(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
     node = on('level_1_age = "1h"\nbudget = "10s"')
     dcgmi.answer("diag -r 1", diag(level=1, delay_s=2.0, faults=[Fault(126, gpu=6)]))
     environment = {"SLURM_CONF": slurm.environment["SLURM_CONF"], "SLURMD_NODENAME": HOST}
     environment |= {"VITALD": str(slurm.folder / "vitald"), "VITALD_CONFIG": str(slurm.config)}
     prologs = [
-        subprocess.Popen([slurm.script("prolog")], env={**environment, "SLURM_JOB_ID": number}, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [slurm.script("prolog")],
+            env={**environment, "SLURM_JOB_ID": number},
+            stderr=subprocess.PIPE,
+        )
         for number in ("91", "92")
     ]
     said = [one.communicate(timeout=30.0)[1].decode() for one in prologs]
@@ -190,7 +235,9 @@ def test_two_jobs_begin_at_once_and_both_mind_the_same_level_1(slurm: Slurm, on:
     assert jobs(node, "running") == {}
 
 
-def test_a_job_that_is_cancelled_in_its_prolog(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_a_job_that_is_cancelled_in_its_prolog(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
     node = on('level_1_age = "1h"\nbudget = "4s"')
     dcgmi.answer("diag -r 1", diag(level=1, delay_s=60.0))
     job = slurm.submit("exit 0")
@@ -204,8 +251,12 @@ def test_a_job_that_is_cancelled_in_its_prolog(slurm: Slurm, on: Callable[..., N
 # --- after a job
 
 
-def test_level_2_after_a_job_that_failed(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
-    """Asked for by the epilog, and run as soon as nobody is on the node; after a good one nothing is."""
+def test_level_2_after_a_job_that_failed(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
+    """Asked for by the epilog, and run as soon as nobody is on the node; after a good one nothing
+    is.
+    """
     node = on()
     slurm.wait_job(slurm.submit("exit 0"), "COMPLETED")
     Node.until(lambda: jobs(node, "recent"), 10.0, "the job's end")
@@ -218,7 +269,9 @@ def test_level_2_after_a_job_that_failed(slurm: Slurm, on: Callable[..., Node], 
     assert "exit 3" in str(run["reason"])
 
 
-def test_level_2_after_a_job_that_left_a_finding(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode) -> None:
+def test_level_2_after_a_job_that_left_a_finding(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
+) -> None:
     node = on()
     job, go = begun(slurm, node)
     Node.until(lambda: job in jobs(node, "running"), 15.0, "the job to begin")
@@ -236,7 +289,9 @@ def test_level_2_after_a_job_that_left_a_finding(slurm: Slurm, on: Callable[...,
 # --- who is on the node
 
 
-def test_a_job_is_known_after_a_restart(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_a_job_is_known_after_a_restart(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
     """What the ledger has, and for a job that began meanwhile what Slurm's processes say."""
     node = on()
     first, go = begun(slurm, node, "-n1")
@@ -257,15 +312,21 @@ def test_a_job_is_known_after_a_restart(slurm: Slurm, on: Callable[..., Node], d
     slurm.wait_job(second, "COMPLETED")
 
 
-def test_the_end_of_a_job_that_nobody_told_is_found_out(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
-    """vitald was stopped when the epilog ran: the health check asks Slurm, else the node would never be idle again."""
+def test_the_end_of_a_job_that_nobody_told_is_found_out(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
+    """vitald was stopped when the epilog ran: the health check asks Slurm, else the node would
+    never be idle again.
+    """
     node = on()
     job, go = begun(slurm, node)
     Node.until(lambda: job in jobs(node, "running"), 15.0, "the job to begin")
     node.stop()
     go.write_text("3")
     slurm.wait_job(job, "FAILED")
-    Node.until(lambda: f"the end of job {job} was not noted" in slurm.said.read_text(), 10.0, "the epilog")
+    Node.until(
+        lambda: f"the end of job {job} was not noted" in slurm.said.read_text(), 10.0, "the epilog"
+    )
     node.start()
     assert set(jobs(node, "running")) == {job}
     slurm.by_hand("healthcheck")
@@ -274,7 +335,9 @@ def test_the_end_of_a_job_that_nobody_told_is_found_out(slurm: Slurm, on: Callab
     assert (told["state"], told["exitCode"]) == ("died", 3)
 
 
-def test_the_health_check_ends_no_job_that_runs(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_the_health_check_ends_no_job_that_runs(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
     node = on()
     job, go = begun(slurm, node)
     slurm.wait_job(job, "RUNNING")
@@ -290,7 +353,9 @@ def test_jobs_beside_each_other(slurm: Slurm, on: Callable[..., Node], dcgmi: Dc
     array, go = begun(slurm, node, "-n1", "--array=1-2")
     Node.until(lambda: len(jobs(node, "running")) == 2, 20.0, "both to begin")
     numbers = set(jobs(node, "running"))
-    assert array in numbers and all(number.isdigit() for number in numbers), "each by the number of its own"
+    assert array in numbers and all(number.isdigit() for number in numbers), (
+        "each by the number of its own"
+    )
     asked(node, 2)
     assert all(f"job {number}" in waiting(node) for number in numbers)
     go.write_text("0")
@@ -298,14 +363,18 @@ def test_jobs_beside_each_other(slurm: Slurm, on: Callable[..., Node], dcgmi: Dc
     assert set(jobs(node, "recent")) == numbers
 
 
-def test_a_job_does_not_outlive_its_boot(slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, tmp_path: Path) -> None:
+def test_a_job_does_not_outlive_its_boot(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, tmp_path: Path
+) -> None:
     node = on()
     boot = tmp_path / "proc/sys/kernel/random/boot_id"
     boot.parent.mkdir(parents=True)
     boot.write_text("11111111-0000-4000-8000-000000000000\n")
     node.configure("[paths]\n", f'[paths]\nprocfs = "{tmp_path}/proc"\n')
     node.restart()
-    assert node.request("POST", "/v1/jobs", {"event": "begin", "job": "77", "user": "alice"})[0] == 200
+    assert (
+        node.request("POST", "/v1/jobs", {"event": "begin", "job": "77", "user": "alice"})[0] == 200
+    )
     asked(node, 2)
     assert "job 77" in waiting(node)
     node.kill()

@@ -19,12 +19,12 @@ from tests.conftest import require
 from tests.pace import patient
 from tests.trees import NVIDIA, Tree
 from vitald import catalog
+from vitald.collectors.pci.collector import Pci
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.collectors.polling import Polled
+from vitald.collectors.uevents import Uevents
 from vitald.config import Pci as Settings
 from vitald.model import Event
-from vitald.sources.pci import PciInventory
-from vitald.sources.pci_functions import Pci
-from vitald.sources.polled import Polled
-from vitald.sources.uevents import Uevents
 
 if TYPE_CHECKING:
     import pyudev
@@ -78,9 +78,16 @@ def test_an_announcement_wakes_within_a_moment(bell: Callable[[str], object]) ->
 
 
 def interface_of_software() -> bool:
-    """Make a network interface that no hardware has, and remove it. False where this is not allowed, or no such thing is known."""
+    """Make a network interface that no hardware has, and remove it. False where this is not
+    allowed, or no such thing is known.
+    """
     for kind in ("dummy", "ifb", "veth"):
-        if subprocess.run(["ip", "link", "add", "vitald-ue", "type", kind], capture_output=True).returncode == 0:
+        if (
+            subprocess.run(
+                ["ip", "link", "add", "vitald-ue", "type", kind], capture_output=True
+            ).returncode
+            == 0
+        ):
             subprocess.run(["ip", "link", "del", "vitald-ue"], check=True)
             return True
     return False
@@ -139,7 +146,13 @@ async def told(source: Polled, events: list[Event], looks: Counter[str]) -> None
 
 
 def test_a_removal_that_is_only_announced_is_not_believed(bell: Callable[[str], object]) -> None:
-    source = Polled(Pci(REAL, PciInventory(REAL), Settings()), catalog.load(), "boot-1", every_s=600.0, look_s=10.0)
+    source = Polled(
+        Pci(REAL, PciInventory(REAL), Settings()),
+        catalog.load(),
+        "boot-1",
+        every_s=600.0,
+        look_s=10.0,
+    )
     events: list[Event] = []
     looks: Counter[str] = Counter()
 
@@ -161,7 +174,13 @@ def test_a_removed_gpu_is_seen_at_once(bell: Callable[[str], object], tmp_path: 
     """The tree is ours, the bell is the kernel's: the next round would come in ten minutes."""
     tree = Tree(tmp_path)
     tree.pci(GPU, NVIDIA, 0x2330, 0x030200, "nvidia")
-    source = Polled(Pci(tmp_path, PciInventory(tmp_path), Settings()), catalog.load(), "boot-1", every_s=600.0, look_s=10.0)
+    source = Polled(
+        Pci(tmp_path, PciInventory(tmp_path), Settings()),
+        catalog.load(),
+        "boot-1",
+        every_s=600.0,
+        look_s=10.0,
+    )
     events: list[Event] = []
 
     async def story() -> None:
@@ -177,4 +196,6 @@ def test_a_removed_gpu_is_seen_at_once(bell: Callable[[str], object], tmp_path: 
         telling.cancel()
 
     run(story())
-    assert [(event.code, event.component.name) for event in events] == [("pci/removed", f"gpu/{GPU}")]
+    assert [(event.code, event.component.name) for event in events] == [
+        ("pci/removed", f"gpu/{GPU}")
+    ]

@@ -1,4 +1,6 @@
-"""The real daemon over what an older vitald left, and commands and daemons of different versions."""
+"""The real daemon over what an older vitald left, and commands and daemons of different
+versions.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,27 @@ def read_again(node: Node, raws: list[str]) -> None:
     """The kernel log as that vitald read it to its end: only the file is another one."""
     node.write(*(raw for raw in raws if raw.startswith(("NVRM", "EDAC"))))
     with closing(sqlite3.connect(node.state / FILE, isolation_level=None)) as db:
-        (cursor,) = db.execute("SELECT cursor FROM positions WHERE source = 'kernel_log'").fetchone()
+        (cursor,) = db.execute(
+            "SELECT cursor FROM positions WHERE source = 'kernel_log'"
+        ).fetchone()
         _, *place = json.loads(cursor)
         assert place[0] == node.log.stat().st_size
-        db.execute("UPDATE positions SET cursor = ? WHERE source = 'kernel_log'", (json.dumps([node.log.stat().st_ino, *place]),))
+        db.execute(
+            "UPDATE positions SET cursor = ? WHERE source = 'kernel_log'",
+            (json.dumps([node.log.stat().st_ino, *place]),),
+        )
         if is_summed(db):
             sums.prepare(db)
             db.execute("UPDATE positions SET sum = checksum(source, boot_id, cursor)")
 
 
 @pytest.mark.parametrize("schema", OLD)
-def test_a_daemon_goes_on_from_an_older_ledger(make_node: Make, tmp_path: Path, schema: int) -> None:
-    """The verdict, the findings and the events of its last day, the node not having been booted; and new ones come after them."""
+def test_a_daemon_goes_on_from_an_older_ledger(
+    make_node: Make, tmp_path: Path, schema: int
+) -> None:
+    """The verdict, the findings and the events of its last day, the node not having been booted;
+    and new ones come after them.
+    """
     node = make_node(extra=REPLACE_FOR_64)  # as the catalogue had it when these ledgers were taken
     proc = Proc(tmp_path / "proc")
     proc.write("sys/kernel/random/boot_id", BOOT)
@@ -56,8 +67,12 @@ def test_a_daemon_goes_on_from_an_older_ledger(make_node: Make, tmp_path: Path, 
     keys = ("id", "component", "code", "action", "count", "since", "last", "raw")
     for again in range(2):
         status = node.status()
-        assert {key: status[key] for key in ("status", "rebootRequired", "replacementRequired", "action", "reasons")} == {
-            key: told[key] for key in ("status", "rebootRequired", "replacementRequired", "action", "reasons")
+        assert {
+            key: status[key]
+            for key in ("status", "rebootRequired", "replacementRequired", "action", "reasons")
+        } == {
+            key: told[key]
+            for key in ("status", "rebootRequired", "replacementRequired", "action", "reasons")
         }
         assert [{key: found[key] for key in keys} for found in node.findings()] == [
             {key: found[key] for key in keys} for found in told["findings"]
@@ -76,7 +91,9 @@ def test_a_daemon_goes_on_from_an_older_ledger(make_node: Make, tmp_path: Path, 
 
 @contextmanager
 def told_to_systemd(folder: Path) -> Iterator[list[str]]:
-    """What a process says to the socket that systemd would have given it; read when it has ended."""
+    """What a process says to the socket that systemd would have given it; read when it has
+    ended.
+    """
     heard: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(folder / "notify"))
@@ -92,13 +109,17 @@ def told_to_systemd(folder: Path) -> Iterator[list[str]]:
 def start(node: Node, folder: Path) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     with told_to_systemd(folder) as heard:
         environment = {**os.environ, "NOTIFY_SOCKET": str(folder / "notify")}
-        done = subprocess.run(node.command, cwd=ROOT, capture_output=True, text=True, timeout=20, env=environment)
+        done = subprocess.run(
+            node.command, cwd=ROOT, capture_output=True, text=True, timeout=20, env=environment
+        )
     return done, heard
 
 
 @pytest.mark.smoke
 def test_a_newer_ledger_ends_the_daemon_and_says_why(make_node: Make, tmp_path: Path) -> None:
-    """Exit 69, which systemd does not restart; why stands on standard error and is the service's last word."""
+    """Exit 69, which systemd does not restart; why stands on standard error and is the service's
+    last word.
+    """
     node = make_node()
     with closing(sqlite3.connect(laid_out(node.state, VERSION) / FILE)) as db:
         db.execute(f"PRAGMA user_version = {VERSION + 1}")
@@ -107,7 +128,13 @@ def test_a_newer_ledger_ends_the_daemon_and_says_why(make_node: Make, tmp_path: 
     assert done.returncode == 69
     assert {path.name: path.read_bytes() for path in node.state.iterdir()} == before
     for told in (done.stderr, heard[-1].removeprefix("STATUS=")):
-        for part in (f"{node.state / FILE}", "newer vitald", f"schema is {VERSION + 1}", f"up to {VERSION}", "Install the newer"):
+        for part in (
+            f"{node.state / FILE}",
+            "newer vitald",
+            f"schema is {VERSION + 1}",
+            f"up to {VERSION}",
+            "Install the newer",
+        ):
             assert part in told, part
     assert "READY=1" not in heard
 
@@ -128,7 +155,10 @@ def test_the_service_is_not_started_again_in_vain() -> None:
 
 def fake_systemctl(folder: Path, state: str, code: int, text: str) -> str:
     path = folder / "systemctl"
-    path.write_text(f"#!/bin/sh\nprintf 'ActiveState=%s\\nExecMainStatus=%s\\nStatusText=%s\\n' '{state}' {code} '{text}'\n")
+    path.write_text(
+        f"#!/bin/sh\nprintf 'ActiveState=%s\\nExecMainStatus=%s\\nStatusText=%s\\n' '{state}'"
+        f" {code} '{text}'\n"
+    )
     path.chmod(0o755)
     return str(path)
 
@@ -136,7 +166,12 @@ def fake_systemctl(folder: Path, state: str, code: int, text: str) -> str:
 @pytest.mark.parametrize(
     ("state", "code", "text", "answer"),
     [
-        ("failed", 69, "ledger.db: written by a newer vitald", "could not start: ledger.db: written by a newer vitald"),
+        (
+            "failed",
+            69,
+            "ledger.db: written by a newer vitald",
+            "could not start: ledger.db: written by a newer vitald",
+        ),
         ("failed", 78, "", "could not start: its configuration is wrong; try: vitald config check"),
         ("failed", 69, "", "could not start: try: journalctl -u vitald"),
         ("inactive", 0, "", "try: systemctl status vitald"),
@@ -150,10 +185,14 @@ def test_who_asks_is_told_why_nobody_answers(
     monkeypatch.setattr(client, "_SYSTEMCTL", fake_systemctl(tmp_path, state, code, text))
     monkeypatch.setattr(client, "_SYSTEM", tmp_path / "none.sock")
     assert answer in str(client._no_answer(tmp_path / "none.sock", FileNotFoundError()))
-    assert "could not start" not in str(client._no_answer(tmp_path / "another.sock", FileNotFoundError()))
+    assert "could not start" not in str(
+        client._no_answer(tmp_path / "another.sock", FileNotFoundError())
+    )
 
 
-def test_a_systemd_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_systemd_that_does_not_answer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow = tmp_path / "systemctl"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
@@ -183,8 +222,15 @@ def daemon_of(folder: Path, server: str, answers: dict[str, Json]) -> Iterator[P
             with client:
                 asked = client.recv(65536).decode().split(" ")[1].partition("?")[0]
                 body = json.dumps(answers.get(asked, {"error": "Not Found"})).encode()
-                head = f"HTTP/1.1 {200 if asked in answers else 404} X\r\nContent-Length: {len(body)}\r\n"
-                client.sendall(f"{head}{f'Server: {server}' if server else 'X-None: 1'}\r\nConnection: close\r\n\r\n".encode() + body)
+                head = (
+                    f"HTTP/1.1 {200 if asked in answers else 404} X\r\nContent-Length:"
+                    f" {len(body)}\r\n"
+                )
+                client.sendall(
+                    f"{head}{f'Server: {server}' if server else 'X-None: 1'}\r\nConnection:"
+                    " close\r\n\r\n".encode()
+                    + body
+                )
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -197,45 +243,89 @@ def daemon_of(folder: Path, server: str, answers: dict[str, Json]) -> Iterator[P
 
 
 def vitald(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PYTHON, "-m", "vitald", *arguments, "--socket", str(path)], cwd=ROOT, capture_output=True, text=True, timeout=20)
+    return subprocess.run(
+        [PYTHON, "-m", "vitald", *arguments, "--socket", str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
 
 
-VERDICT: Json = {"status": "degraded", "rebootRequired": False, "replacementRequired": False, "reasons": ["dimm/1: corrected errors"]}
+VERDICT: Json = {
+    "status": "degraded",
+    "rebootRequired": False,
+    "replacementRequired": False,
+    "reasons": ["dimm/1: corrected errors"],
+}
 
 
 @pytest.mark.parametrize(
-    ("server", "named"), [("vitald/9.9.9", "vitald 9.9.9"), ("", "an older version"), ("Python/3.11", "an older version")]
+    ("server", "named"),
+    [
+        ("vitald/9.9.9", "vitald 9.9.9"),
+        ("", "an older version"),
+        ("Python/3.11", "an older version"),
+    ],
 )
-def test_a_command_and_a_daemon_of_different_versions(tmp_path: Path, server: str, named: str) -> None:
-    """A verdict is a verdict; what the other does not have is said, with both versions, and is never a traceback or a healthy node."""
-    with daemon_of(tmp_path, server, {"/v1/status": VERDICT, "/v1/findings": {"findings": [{"id": 1}]}}) as path:
+def test_a_command_and_a_daemon_of_different_versions(
+    tmp_path: Path, server: str, named: str
+) -> None:
+    """A verdict is a verdict; what the other does not have is said, with both versions, and is
+    never a traceback or a healthy node.
+    """
+    with daemon_of(
+        tmp_path, server, {"/v1/status": VERDICT, "/v1/findings": {"findings": [{"id": 1}]}}
+    ) as path:
         done = vitald(path, "check", "--strict")
         assert (done.returncode, done.stdout) == (10, "degraded: dimm/1: corrected errors\n")
         for verb, code in (("status", 30), ("findings", 30), ("components", 69), ("gpus", 69)):
             done = vitald(path, verb)
             assert done.returncode == code, (verb, done)
             assert "Traceback" not in done.stderr and "vitald: " in done.stderr, verb
-            assert named in done.stderr and f"this command is vitald {__version__}" in done.stderr, done.stderr
+            assert (
+                named in done.stderr and f"this command is vitald {__version__}" in done.stderr
+            ), done.stderr
 
 
 def test_a_later_verdict_is_not_guessed_at(tmp_path: Path) -> None:
-    with daemon_of(tmp_path, "vitald/9.9.9", {"/v1/status": {**VERDICT, "status": "resting"}}) as path:
+    with daemon_of(
+        tmp_path, "vitald/9.9.9", {"/v1/status": {**VERDICT, "status": "resting"}}
+    ) as path:
         for verb in ("check", "status"):
             assert vitald(path, verb).returncode == 30
 
 
 def test_a_daemon_says_which_it_is_and_what_it_has(shared_node: Node) -> None:
-    """On every answer, the refusals too; and a path of another version of the API is told as JSON."""
-    for path, expected in (("/v1/status", 200), ("/v2/status", 404), ("/v1/status?x=1", 400), ("/", 404)):
+    """On every answer, the refusals too; and a path of another version of the API is told
+    as JSON.
+    """
+    for path, expected in (
+        ("/v1/status", 200),
+        ("/v2/status", 404),
+        ("/v1/status?x=1", 400),
+        ("/", 404),
+    ):
         done = subprocess.run(
-            ["curl", "-si", "--unix-socket", str(shared_node.socket), f"http://vitald{path}"], capture_output=True, text=True, check=True
+            ["curl", "-si", "--unix-socket", str(shared_node.socket), f"http://vitald{path}"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
-        head, _, body = done.stdout.partition("\n\n") if "\r\n\r\n" not in done.stdout else done.stdout.partition("\r\n\r\n")
+        head, _, body = (
+            done.stdout.partition("\n\n")
+            if "\r\n\r\n" not in done.stdout
+            else done.stdout.partition("\r\n\r\n")
+        )
         assert f" {expected} " in head.splitlines()[0]
         assert f"Server: vitald/{__version__}" in head
         if expected == 404:
             told = json.loads(body)
-            assert "version 1" in told["error"] and "/v1" in told["error"] and "/v1/openapi.json" in told["hint"]
+            assert (
+                "version 1" in told["error"]
+                and "/v1" in told["error"]
+                and "/v1/openapi.json" in told["hint"]
+            )
 
 
 def test_a_command_knows_its_own_daemon(shared_node: Node) -> None:

@@ -1,4 +1,6 @@
-"""The daemon on a whole node, with every source on: one fault of each, all of them through a restart, and all of them hanging."""
+"""The daemon on a whole node, with every source on: one fault of each, all of them through a
+restart, and all of them hanging.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,17 @@ def codes(node: Node) -> set[tuple[str, str]]:
 
 
 def sources(node: Node) -> dict[str, str]:
-    return {str(one["name"]): str(one["state"]) for one in cast("list[Json]", node.status()["sources"])}
+    return {
+        str(one["name"]): str(one["state"]) for one in cast("list[Json]", node.status()["sources"])
+    }
 
 
 @pytest.mark.smoke
 def test_a_healthy_node_takes_work(make: Callable[..., Node]) -> None:
     node = make()
-    assert sources(node) == dict.fromkeys(("kernel_log", *LOOKS, "expect"), "ok") | dict.fromkeys(("nvml", "diagnostics"), "not present")
+    assert sources(node) == dict.fromkeys(("kernel_log", *LOOKS, "expect"), "ok") | dict.fromkeys(
+        ("nvml", "diagnostics"), "not present"
+    )
     done = node.cli("check", "--strict")
     assert (done.returncode, done.stdout) == (0, "healthy: no open findings\n")
     time.sleep(2.0)  # and stays so
@@ -75,7 +81,9 @@ def test_a_healthy_node_takes_work(make: Callable[..., Node]) -> None:
 
 
 Change = Callable[[WholeTree], object]
-FAULTS: dict[str, tuple[Change, Change, str, str, bool]] = {  # what breaks, what mends it, code, component, whether it asks for a reboot
+FAULTS: dict[
+    str, tuple[Change, Change, str, str, bool]
+] = {  # what breaks, what mends it, code, component, whether it asks for a reboot
     "neuron": (
         lambda tree: tree.neuron.put(7, UNHEALTHY, "device_unreachable"),
         lambda tree: tree.neuron.put(7, UNHEALTHY, ""),
@@ -100,7 +108,9 @@ FAULTS: dict[str, tuple[Change, Change, str, str, bool]] = {  # what breaks, wha
 
 
 @pytest.mark.parametrize("source", FAULTS)
-def test_a_fault_of_each_source_comes_and_goes(make: Callable[..., Node], tree: WholeTree, source: str) -> None:
+def test_a_fault_of_each_source_comes_and_goes(
+    make: Callable[..., Node], tree: WholeTree, source: str
+) -> None:
     breaks, mends, code, component, reboot = FAULTS[source]
     node = make()
     series = f'vitald_component_status{{component="{component}",kind="{component.partition("/")[0]}",status="healthy"}}'
@@ -163,10 +173,16 @@ def break_all(tree: WholeTree) -> set[tuple[str, str]]:
 
 def told(node: Node) -> Counter[tuple[str, str]]:
     """How often each thing was said, in all runs together. Not who is who."""
-    return Counter((str(one["code"]), str(one["component"])) for one in node.events() if one["kind"] not in ("device", "vitald"))
+    return Counter(
+        (str(one["code"]), str(one["component"]))
+        for one in node.events()
+        if one["kind"] not in ("device", "vitald")
+    )
 
 
-def test_what_stands_outlives_every_end_and_is_told_once(make: Callable[..., Node], tree: WholeTree) -> None:
+def test_what_stands_outlives_every_end_and_is_told_once(
+    make: Callable[..., Node], tree: WholeTree
+) -> None:
     node = make()
     expected = break_all(tree)
     node.wait(lambda _: codes(node) == expected, 10.0)
@@ -174,19 +190,33 @@ def test_what_stands_outlives_every_end_and_is_told_once(make: Callable[..., Nod
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
         node.restart(number)
         time.sleep(1.5)
-        assert [(one["id"], one["code"], one["action"], one["since"]) for one in node.findings()] == before
+        assert [
+            (one["id"], one["code"], one["action"], one["since"]) for one in node.findings()
+        ] == before
         assert told(node) == Counter(dict.fromkeys(expected, 1))
     status = node.status()
-    assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == ("unhealthy", True, True)
+    assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == (
+        "unhealthy",
+        True,
+        True,
+    )
 
 
 def test_a_reload_goes_on_where_it_was(make: Callable[..., Node], tree: WholeTree) -> None:
     node = make("[catalog]\n")
     expected = break_all(tree)
     node.wait(lambda _: codes(node) == expected, 10.0)
-    node.configure("[catalog]\n", '[catalog.overrides.efa.not_answering]\naction = "replace_node"\n[catalog]\n')
+    node.configure(
+        "[catalog]\n", '[catalog.overrides.efa.not_answering]\naction = "replace_node"\n[catalog]\n'
+    )
     assert node.reload()["event"] == "reloaded"
-    node.wait(lambda _: {one["action"] for one in node.findings() if one["code"] == "efa/not_answering"} == {"replace_node"}, 5.0)
+    node.wait(
+        lambda _: (
+            {one["action"] for one in node.findings() if one["code"] == "efa/not_answering"}
+            == {"replace_node"}
+        ),
+        5.0,
+    )
     time.sleep(1.0)
     assert codes(node) == expected
     assert told(node) == Counter(dict.fromkeys(expected, 1))
@@ -208,7 +238,9 @@ def let_go(tree: WholeTree, file: str, content: bytes) -> None:
     tree.neuron.write(file, content)
 
 
-def test_while_the_devices_cannot_be_listed_those_that_are_known_are_looked_at(make: Callable[..., Node], tree: WholeTree) -> None:
+def test_while_the_devices_cannot_be_listed_those_that_are_known_are_looked_at(
+    make: Callable[..., Node], tree: WholeTree
+) -> None:
     node = make()
     file = f"{tree.function(TRN2[2])}/class"
     content = (tree.root / file).read_bytes()
@@ -219,12 +251,16 @@ def test_while_the_devices_cannot_be_listed_those_that_are_known_are_looked_at(m
     node.wait(lambda status: status["replacementRequired"], 3.0)
     let_go(tree, file, content)
     node.wait(lambda _: codes(node) == {("neuron/sram_ecc", f"neuron/{TRN2[10]}")}, 10.0)
-    assert {state for name, state in sources(node).items() if name not in ("nvml", "diagnostics")} == {"ok"}
+    assert {
+        state for name, state in sources(node).items() if name not in ("nvml", "diagnostics")
+    } == {"ok"}
 
 
 def threads(node: Node) -> int:
     assert node.process is not None
-    return int(Path(f"/proc/{node.process.pid}/status").read_text().partition("Threads:")[2].split()[0])
+    return int(
+        Path(f"/proc/{node.process.pid}/status").read_text().partition("Threads:")[2].split()[0]
+    )
 
 
 def hang_all(tree: WholeTree) -> set[tuple[str, str]]:
@@ -243,13 +279,17 @@ def hang_all(tree: WholeTree) -> set[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_nobody_waits_for_what_hangs(make: Callable[..., Node], tree: WholeTree) -> None:
-    """With a round each fifth of a second: the answers, the kernel log, the other devices, and the end."""
+    """With a round each fifth of a second: the answers, the kernel log, the other devices, and the
+    end.
+    """
     node = make()
     calm = max(threads(node) for _ in range(50))
     hung = hang_all(tree)
     node.wait(lambda _: codes(node) == hung, 10.0)
     assert node.status()["status"] == "unknown"
-    unseen = {one["name"] for one in cast("list[Json]", node.status()["components"]) if one["unseen"]}
+    unseen = {
+        one["name"] for one in cast("list[Json]", node.status()["components"]) if one["unseen"]
+    }
     assert unseen == {component for _, component in hung}
     end, most, slowest, lines = time.monotonic() + 20.0, 0, 0.0, 0
     while time.monotonic() < end:
@@ -264,7 +304,9 @@ def test_nobody_waits_for_what_hangs(make: Callable[..., Node], tree: WholeTree)
         assert time.monotonic() - began < patient(2.0), "the kernel log is judged"
         time.sleep(0.2)
     assert slowest < 0.3
-    assert most <= calm + 2 * len(LOOKS), "one thread for each look that hangs, and at times one for a round"
+    assert most <= calm + 2 * len(LOOKS), (
+        "one thread for each look that hangs, and at times one for a round"
+    )
     tree.neuron.ecc(10, "sram_ecc_uncorrected", 1)
     node.wait(lambda status: status["replacementRequired"], 3.0)
     assert Counter(told(node))[("neuron/hung", f"neuron/{TRN2[9]}")] == 1

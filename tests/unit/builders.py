@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from vitald import toml
+from vitald import tomlfile
 from vitald.catalog import Catalog, Ruling, load
+from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.interpret import Interpreter
+from vitald.collectors.kernel_log.lines import strip
+from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.recognise import Recogniser
 from vitald.judge.engine import Judge
 from vitald.model import (
     NODE,
@@ -29,25 +34,22 @@ from vitald.model import (
     When,
 )
 from vitald.model.codes import BOOT
-from vitald.sources.kernel_log.announced import Announcements
-from vitald.sources.kernel_log.interpret import Interpreter
-from vitald.sources.kernel_log.lines import strip
-from vitald.sources.kernel_log.recognise import Recogniser
-from vitald.sources.kernel_log.sighting import Sighting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LINES = ROOT / "tests" / "data" / "kernel_lines.jsonl"
 LABELS = ("kind", "code", "pci", "pid", "process", "link", "fatal")
 
 # The same examples on every run, on every machine.
-EXAMPLES = int(os.environ.get("VITALD_TESTS_EXAMPLES", "200"))  # of a property: fewer where another Python tries them all
+EXAMPLES = int(
+    os.environ.get("VITALD_TESTS_EXAMPLES", "200")
+)  # of a property: fewer where another Python tries them all
 FUZZ = settings(max_examples=EXAMPLES, derandomize=True, deadline=None)
 
 
 @cache
 def catalogue(profile: str = "nvidia", overrides: str = "") -> Catalog:
     """`overrides` is what would stand under [catalog.overrides] in a configuration."""
-    return load(profile, toml.parse(overrides, "overrides"))
+    return load(profile, tomlfile.parse(overrides, "overrides"))
 
 
 def recogniser(profile: str = "nvidia") -> Recogniser:
@@ -68,16 +70,22 @@ def seen(text: str) -> Sighting:
 
 def ruling(text: str, profile: str = "nvidia") -> Ruling:
     """What the catalogue says about a line."""
-    event = interpreter(profile).event(seen(text), text.encode(), 0, identity="i", time=0.0, boot_id="a", usec=None)
+    event = interpreter(profile).event(
+        seen(text), text.encode(), 0, identity="i", time=0.0, boot_id="a", usec=None
+    )
     return catalogue(profile).rule(event.code).rule_on(event.fields)
 
 
-def interpreter(profile: str = "nvidia", *, userspace: str = "ignore", overrides: str = "") -> Interpreter:
+def interpreter(
+    profile: str = "nvidia", *, userspace: str = "ignore", overrides: str = ""
+) -> Interpreter:
     return Interpreter(catalogue(profile, overrides), Announcements(), None, userspace=userspace)
 
 
 def reference(name: str) -> Path:
-    """A file of the reference folder beside the repository; where that is absent the test is skipped."""
+    """A file of the reference folder beside the repository; where that is absent the test is
+    skipped.
+    """
     path = ROOT.parent / "shared" / "reference" / name
     if not path.is_file():
         pytest.skip(f"no reference file {path}")
@@ -142,10 +150,18 @@ def booted(boot: str, time: float) -> Event:
 
 def act(code: str, found: Finding, time: float, by: str = "alice", reason: str = "why") -> Event:
     """What a named person does about a finding."""
-    return event(code, found.component, time, trust=Trust.DAEMON, fields={"code": found.code, "by": by, "reason": reason})
+    return event(
+        code,
+        found.component,
+        time,
+        trust=Trust.DAEMON,
+        fields={"code": found.code, "by": by, "reason": reason},
+    )
 
 
-def finding(action: Action = Action.REBOOT_NODE, when: When = When.NOW, number: int = 1, **changes: object) -> Finding:
+def finding(
+    action: Action = Action.REBOOT_NODE, when: When = When.NOW, number: int = 1, **changes: object
+) -> Finding:
     values: dict[str, object] = {
         "id": number,
         "component": gpu(number),
@@ -165,7 +181,12 @@ def finding(action: Action = Action.REBOOT_NODE, when: When = When.NOW, number: 
     return Finding(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def source(looked: float, deadline: float = 30.0, state: SourceState = SourceState.OK, name: str = "kernel_log") -> SourceHealth:
+def source(
+    looked: float,
+    deadline: float = 30.0,
+    state: SourceState = SourceState.OK,
+    name: str = "kernel_log",
+) -> SourceHealth:
     return SourceHealth(name=name, state=state, last_seen=looked, looked=looked, deadline=deadline)
 
 

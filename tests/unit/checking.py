@@ -1,4 +1,6 @@
-"""How the unit tests of the checks run one: with what a program would have printed instead of the program."""
+"""How the unit tests of the checks run one: with what a program would have printed instead of the
+program.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from vitald.model.diagnostic import Ask, Report
 
 
 class Programs:
-    """Answers one command after the other, and remembers what was asked. The last answer stands for all further ones."""
+    """Answers one command after the other, and remembers what was asked. The last answer stands for
+    all further ones.
+    """
 
     def __init__(self, *outputs: Output) -> None:
         self.outputs = list(outputs)
@@ -25,12 +29,27 @@ class Programs:
         return self.outputs.pop(0) if len(self.outputs) > 1 else self.outputs[0]
 
 
-def printed(stdout: str, exit_code: int = 0, *, stderr: str = "", dropped: int = 0, seconds: float = 1.0) -> Output:
-    return Output(ended=Ended.EXITED, stdout=stdout, stderr=stderr, exit_code=exit_code, dropped=dropped, seconds=seconds)
+def printed(
+    stdout: str, exit_code: int = 0, *, stderr: str = "", dropped: int = 0, seconds: float = 1.0
+) -> Output:
+    return Output(
+        ended=Ended.EXITED,
+        stdout=stdout,
+        stderr=stderr,
+        exit_code=exit_code,
+        dropped=dropped,
+        seconds=seconds,
+    )
 
 
 def hung(stdout: str = "", left: tuple[str, ...] = ()) -> Output:
-    return Output(ended=Ended.DEADLINE, stdout=stdout, exit_code=-9, why="the deadline of 60 s is over", left=left)
+    return Output(
+        ended=Ended.DEADLINE,
+        stdout=stdout,
+        exit_code=-9,
+        why="the deadline of 60 s is over",
+        left=left,
+    )
 
 
 def perform(check: Check, *outputs: Output, gpus: tuple[int, ...] = ()) -> Report:
@@ -48,7 +67,9 @@ def config(sysfs: Path, **sections: object) -> Config:
     return Config(paths=Paths(sysfs=sysfs), **sections)  # type: ignore[arg-type]
 
 
-def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str, script: str = "#!/bin/sh\n") -> Path:
+def install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str, script: str = "#!/bin/sh\n"
+) -> Path:
     """Programs of these names, on PATH by themselves."""
     folder.mkdir(exist_ok=True)
     for name in names:

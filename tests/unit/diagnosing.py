@@ -15,18 +15,36 @@ from typing import Any, TypeVar, cast
 from aiohttp import web
 
 from tests.harness import Json, UnixConnection
-from vitald.board import Board
+from vitald.core.node_state import Board
 from vitald.diagnostics.check import Execute
-from vitald.lane import Lane
 from vitald.ledger import LedgerError
-from vitald.model.diagnostic import Ask, Due, Fault, Going, Measure, Outcome, Refusal, Remedy, Report, Run, Stage, Test
-from vitald.outputs import form
-from vitald.outputs.api import Api
-from vitald.outputs.diagnostics import DiagnosticRoutes, outline
+from vitald.model.diagnostic import (
+    Ask,
+    Due,
+    Fault,
+    Going,
+    Measure,
+    Outcome,
+    Refusal,
+    Remedy,
+    Report,
+    Run,
+    Stage,
+    Test,
+)
+from vitald.server import serialize
+from vitald.server.app import Api
+from vitald.server.routes.diagnostics import DiagnosticRoutes, outline
+from vitald.worker_thread import Lane
 
 T = TypeVar("T")
 BEGAN = 1_795_000_000.0
-PASSED = Report(outcome=Outcome.PASS, dcgm_version="3.3.7", driver_version="535.183.01", device_ids=("2330", "2330"))
+PASSED = Report(
+    outcome=Outcome.PASS,
+    dcgm_version="3.3.7",
+    driver_version="535.183.01",
+    device_ids=("2330", "2330"),
+)
 FAILED = Report(
     outcome=Outcome.FAIL,
     reason="GPU 3: a row remap failed",
@@ -34,7 +52,11 @@ FAILED = Report(
     replacement_required=True,
     culprits=(3,),
     tests=(
-        Test(name="Page Retirement/Row Remap", category="Deployment", gpus={"0": "Pass", "1": "Pass", "2": "Pass", "3": "Fail"}),
+        Test(
+            name="Page Retirement/Row Remap",
+            category="Deployment",
+            gpus={"0": "Pass", "1": "Pass", "2": "Pass", "3": "Fail"},
+        ),
         Test(name="CUDA Main Library", status="Pass"),
     ),
     faults=(
@@ -55,11 +77,33 @@ FAILED = Report(
 )
 
 
-def run_of(report: Report = PASSED, *, check: str = "dcgm", level: int = 2, seconds: float = 60.0, **more: Any) -> Run:
+def run_of(
+    report: Report = PASSED,
+    *,
+    check: str = "dcgm",
+    level: int = 2,
+    seconds: float = 60.0,
+    **more: Any,
+) -> Run:
     began = more.pop("began", BEGAN)
-    ask = Ask(check=check, level=level, by=more.pop("by", "schedule"), reason=more.pop("reason", ""), gpus=more.pop("gpus", ()))
-    id_ = more.pop("id", f"20261118T134640-{int(began) % 1000}-{check}{f'-{level}' if level else ''}")
-    return Run(id=id_, ask=ask, began=began, ended=began + seconds, report=report, **{"exit_code": 0, "command": "dcgmi diag", **more})
+    ask = Ask(
+        check=check,
+        level=level,
+        by=more.pop("by", "schedule"),
+        reason=more.pop("reason", ""),
+        gpus=more.pop("gpus", ()),
+    )
+    id_ = more.pop(
+        "id", f"20261118T134640-{int(began) % 1000}-{check}{f'-{level}' if level else ''}"
+    )
+    return Run(
+        id=id_,
+        ask=ask,
+        began=began,
+        ended=began + seconds,
+        report=report,
+        **{"exit_code": 0, "command": "dcgmi diag", **more},
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +159,12 @@ class FakeDiagnostics:
         if self.refusal is not None:
             raise self.refusal
         self.asked.append(ask)
-        made = Going(id=f"20261118T134640-{len(self.asked)}-{ask.check}", ask=ask, asked_at=time.time(), expected_s=480.0)
+        made = Going(
+            id=f"20261118T134640-{len(self.asked)}-{ask.check}",
+            ask=ask,
+            asked_at=time.time(),
+            expected_s=480.0,
+        )
         made = self.on_ask(made)
         self.going = (*self.going, made)
         return made
@@ -125,13 +174,17 @@ class FakeDiagnostics:
         found = next((one for one in self.going if run_id in (None, one.id)), None)
         if found is None:
             return None
-        self.going = tuple(replace(one, stage=Stage.ENDING) if one is found else one for one in self.going)
+        self.going = tuple(
+            replace(one, stage=Stage.ENDING) if one is found else one for one in self.going
+        )
         return replace(found, stage=Stage.ENDING)
 
     def runs(self, limit: int, check: str | None) -> Sequence[Run]:
         if self.ledger_fails:
             raise LedgerError(self.ledger_fails)
-        return [replace(run, raw="") for run in self.remembered if check in (None, run.ask.check)][:limit]
+        return [replace(run, raw="") for run in self.remembered if check in (None, run.ask.check)][
+            :limit
+        ]
 
     def run(self, id_: str) -> Run | None:
         if self.ledger_fails:
@@ -141,7 +194,14 @@ class FakeDiagnostics:
     def end(self, report: Report, **more: Any) -> Run:
         """The one that goes first ends so."""
         first, *self_rest = self.going
-        run = Run(id=first.id, ask=first.ask, began=time.time() - 60.0, ended=time.time(), report=report, **{"exit_code": 0, **more})
+        run = Run(
+            id=first.id,
+            ask=first.ask,
+            began=time.time() - 60.0,
+            ended=time.time(),
+            report=report,
+            **{"exit_code": 0, **more},
+        )
         self.remembered.insert(0, run)
         self.last[run.ask.check, run.ask.level] = run
         self.going = tuple(self_rest)
@@ -166,7 +226,12 @@ class Served:
         self._do(self._start())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
@@ -194,7 +259,9 @@ class Served:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)
 
     async def _start(self) -> None:
-        routes = DiagnosticRoutes(self.diagnostics, self._lane, self.diagnostics.runs, self.diagnostics.run)
+        routes = DiagnosticRoutes(
+            self.diagnostics, self._lane, self.diagnostics.runs, self.diagnostics.run
+        )
         nothing = cast("Any", None)  # the routes that need these are not asked for
         api = Api(
             board=Board("boot", time.time(), device_reset=False),
@@ -224,7 +291,7 @@ class Served:
 
 def status_with(diagnostics: FakeDiagnostics) -> Json:
     """What /v1/status says of a node without anything else."""
-    return {"diagnostics": outline(diagnostics), "time": form.moment(time.time())}
+    return {"diagnostics": outline(diagnostics), "time": serialize.moment(time.time())}
 
 
 def slow_link() -> Run:
@@ -232,5 +299,10 @@ def slow_link() -> Run:
         Measure(name="busbw_bytes_per_second", value=101.5e9, least=350e9),
         Measure(name="latency_seconds", value=21.6e-6, device="rdmap0s6", most=50e-6),
     )
-    report = Report(outcome=Outcome.FAIL, reason="bus bandwidth 101.5 GB/s", remedy=Remedy.INVESTIGATE, measures=measures)
+    report = Report(
+        outcome=Outcome.FAIL,
+        reason="bus bandwidth 101.5 GB/s",
+        remedy=Remedy.INVESTIGATE,
+        measures=measures,
+    )
     return run_of(report, check="nccl", level=0)

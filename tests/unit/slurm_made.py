@@ -8,9 +8,16 @@ from vitald.slurm import scontrol
 
 
 def verdict(
-    status: str = "unhealthy", reason: str = "gpu/0000:65:00.0: broken (xid/79): reboot the node", **more: object
+    status: str = "unhealthy",
+    reason: str = "gpu/0000:65:00.0: broken (xid/79): reboot the node",
+    **more: object,
 ) -> dict[str, object]:
-    flags = {"rebootRequired": True, "rebootConfirmed": True, "replacementRequired": False, "replacementConfirmed": False}
+    flags = {
+        "rebootRequired": True,
+        "rebootConfirmed": True,
+        "replacementRequired": False,
+        "replacementConfirmed": False,
+    }
     return {"status": status, "reasons": [reason], **flags, "simulated": False, **more}
 
 

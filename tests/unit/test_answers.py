@@ -1,4 +1,6 @@
-"""Answers that no daemon of ours would give: each is one line of words and exit code 30, and costs little memory."""
+"""Answers that no daemon of ours would give: each is one line of words and exit code 30, and costs
+little memory.
+"""
 
 from __future__ import annotations
 
@@ -100,14 +102,18 @@ def asking(place: Path) -> argparse.Namespace:
     ],
     ids=lambda value: f"{len(value)} {value[:8]!r}" if isinstance(value, bytes) else value,
 )
-def test_what_is_no_answer(answers: Answers, capsys: pytest.CaptureFixture[str], body: bytes, said: str) -> None:
+def test_what_is_no_answer(
+    answers: Answers, capsys: pytest.CaptureFixture[str], body: bytes, said: str
+) -> None:
     place = answers(lambda: with_length(body))
     assert main(["findings", "--socket", str(place), "--timeout", "60"]) == 30
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
 
 
-def test_what_it_says_of_itself_drives_no_terminal(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_it_says_of_itself_drives_no_terminal(
+    answers: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
     body = json.dumps({"error": "no\x1b[2J", "hint": "see\nthere\x9b2J"}).encode()
     head = b"HTTP/1.1 404 x\r\nServer: vitald/9\x1b[31m\r\nContent-Length: %d\r\n\r\n" % len(body)
     place = answers(lambda: iter((head + body,)))
@@ -119,7 +125,12 @@ def test_what_it_says_of_itself_drives_no_terminal(answers: Answers, capsys: pyt
 
 def test_an_answer_as_large_as_they_get(answers: Answers) -> None:
     """A thousand findings, each with long lines of evidence."""
-    finding = {"id": 1, "component": "gpu/0000:65:00.0", "evidence": [{"raw": "x" * 900}] * 4, "fields": {"pid": 1}}
+    finding = {
+        "id": 1,
+        "component": "gpu/0000:65:00.0",
+        "evidence": [{"raw": "x" * 900}] * 4,
+        "fields": {"pid": 1},
+    }
     body = json.dumps({"findings": [finding] * 1000}).encode()
     place = answers(lambda: with_length(body))
     assert len(client.ask(asking(place), "/v1/findings")["findings"]) == 1000
@@ -133,8 +144,16 @@ def test_an_answer_as_large_as_they_get(answers: Answers) -> None:
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_line_of_the_stream_that_is_none(answers: Answers, line: bytes, chunked: bool) -> None:
     first = b'{"type": "verdict"}\n'
-    whole = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (first, line)) if chunked else first + line
-    place = answers(lambda: iter((HEAD + (b"Transfer-Encoding: chunked\r\n" if chunked else b"") + b"\r\n" + whole,)))
+    whole = (
+        b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (first, line))
+        if chunked
+        else first + line
+    )
+    place = answers(
+        lambda: iter(
+            (HEAD + (b"Transfer-Encoding: chunked\r\n" if chunked else b"") + b"\r\n" + whole,)
+        )
+    )
     stream = client.follow(asking(place))
     assert next(stream)["type"] == "verdict"
     with pytest.raises(NoAnswer):
@@ -158,7 +177,14 @@ def test_what_it_costs(answers: Answers, made: Callable[[], Iterator[bytes]]) ->
     """A process of its own, whose memory is what a command run by root would have taken."""
     place = answers(made)
     command = [sys.executable, "-c", _ASKED, "findings", "--socket", str(place), "--timeout", "60"]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=patient(60.0))
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=patient(60.0),
+    )
     *said, most = done.stderr.splitlines()
     print(f"{int(most) / 1024:.0f} MiB: {said}")
     assert int(most) < MOST_KIB, f"{int(most) / 1024:.0f} MiB"

@@ -1,6 +1,8 @@
-"""Version 1 of the API: what was promised is kept. Whatever is added may be; nothing goes, and nothing changes its type.
+"""Version 1 of the API: what was promised is kept. Whatever is added may be; nothing goes, and
+nothing changes its type.
 
-`python -m tests.unit.test_api_version` writes what is promised today to tests/data/api-v1.json: for additions, with each release.
+`python -m tests.unit.test_api_version` writes what is promised today to tests/data/api-v1.json: for
+additions, with each release.
 """
 
 from __future__ import annotations
@@ -32,13 +34,22 @@ def promised(document: Json) -> dict[str, str]:
             name = f"{method.upper()} {path}"
             found[name] = "required path"
             for parameter in (_resolved(document, one) for one in operation.get("parameters", ())):
-                found |= _walk(document, parameter["schema"], f"{name} ? {parameter['name']}", required=parameter.get("required", False))
-            for content in _resolved(document, operation.get("requestBody", {})).get("content", {}).values():
+                found |= _walk(
+                    document,
+                    parameter["schema"],
+                    f"{name} ? {parameter['name']}",
+                    required=parameter.get("required", False),
+                )
+            for content in (
+                _resolved(document, operation.get("requestBody", {})).get("content", {}).values()
+            ):
                 found |= _walk(document, content["schema"], f"{name} < ", required=True)
             for status, answer in operation["responses"].items():
                 if status.startswith("2"):
                     for content in _resolved(document, answer).get("content", {}).values():
-                        found |= _walk(document, content["schema"], f"{name} > {status} ", required=True)
+                        found |= _walk(
+                            document, content["schema"], f"{name} > {status} ", required=True
+                        )
     return found
 
 
@@ -48,10 +59,15 @@ def _resolved(document: Json, value: Json) -> Any:
     found: Any = document
     for step in str(value["$ref"]).removeprefix("#/").split("/"):
         found = found[step]
-    return {**_resolved(document, found), **{key: one for key, one in value.items() if key != "$ref"}}
+    return {
+        **_resolved(document, found),
+        **{key: one for key, one in value.items() if key != "$ref"},
+    }
 
 
-def _walk(document: Json, schema: Json, at: str, *, required: bool, above: tuple[str, ...] = ()) -> dict[str, str]:
+def _walk(
+    document: Json, schema: Json, at: str, *, required: bool, above: tuple[str, ...] = ()
+) -> dict[str, str]:
     name = str(schema.get("$ref", ""))
     if name in above:
         return {at: f"required {name}"}
@@ -60,14 +76,25 @@ def _walk(document: Json, schema: Json, at: str, *, required: bool, above: tuple
     choices = [one for key in ("anyOf", "oneOf", "allOf") for one in schema.get(key, ())]
     kinds = schema.get("type", [])
     words = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
-    kinds = [*([kinds] if isinstance(kinds, str) else kinds), *("null" for one in choices if one.get("type") == "null")]
-    said = " ".join(["required" if required else "optional", "|".join(sorted(kinds)), *(f"={word}" for word in sorted(map(str, words)))])
+    kinds = [
+        *([kinds] if isinstance(kinds, str) else kinds),
+        *("null" for one in choices if one.get("type") == "null"),
+    ]
+    said = " ".join(
+        [
+            "required" if required else "optional",
+            "|".join(sorted(kinds)),
+            *(f"={word}" for word in sorted(map(str, words))),
+        ]
+    )
     found = {at: said}
     for number, one in enumerate(one for one in choices if one.get("type") != "null"):
         which = str(one.get("$ref", number)).rpartition("/")[2]
         found |= _walk(document, one, f"{at}({which})", required=True, above=above)
     for key, one in schema.get("properties", {}).items():
-        found |= _walk(document, one, f"{at}.{key}", required=key in schema.get("required", ()), above=above)
+        found |= _walk(
+            document, one, f"{at}.{key}", required=key in schema.get("required", ()), above=above
+        )
     for key, sign in (("items", "[]"), ("additionalProperties", "{}")):
         if isinstance(schema.get(key), dict):
             found |= _walk(document, schema[key], f"{at}{sign}", required=True, above=above)
@@ -81,7 +108,10 @@ def broken(before: dict[str, str], now: dict[str, str]) -> Iterator[str]:
             yield f"{place}: gone"
             continue
         asked = bool(re.search(r" [?<] ", place))  # by a client; what else is answered
-        (need, kind, *words), (need_now, kind_now, *words_now) = said.split(" "), now[place].split(" ")
+        (need, kind, *words), (need_now, kind_now, *words_now) = (
+            said.split(" "),
+            now[place].split(" "),
+        )
         if kind != kind_now:
             yield f"{place}: was {kind}, is {kind_now}"
         if need != need_now and need == ("optional" if asked else "required"):
@@ -90,7 +120,12 @@ def broken(before: dict[str, str], now: dict[str, str]) -> Iterator[str]:
         if lost or (words != words_now and place.rpartition(".")[2] in CLOSED):
             yield f"{place}: was one of {words}, is one of {words_now}"
     for place, said in now.items():
-        if place not in before and " < ." in place and said.startswith("required") and place.partition(" < ")[0] in before:
+        if (
+            place not in before
+            and " < ." in place
+            and said.startswith("required")
+            and place.partition(" < ")[0] in before
+        ):
             yield f"{place}: is asked for, and was not"
 
 
@@ -106,7 +141,10 @@ def test_what_version_1_promised_is_kept() -> None:
 def test_the_snapshot_is_of_the_whole_document() -> None:
     """Streams, choices, lists and bodies included."""
     kept = snapshot()
-    assert kept["GET /v1/status > 200 .status"] == "required string =degraded =healthy =unhealthy =unknown"
+    assert (
+        kept["GET /v1/status > 200 .status"]
+        == "required string =degraded =healthy =unhealthy =unknown"
+    )
     assert kept["GET /v1/status > 200 .components[].status"].startswith("required string")
     assert kept["POST /v1/findings/{id}/clear < .reason"] == "required string"
     assert any(place.startswith("GET /v1/watch > 200 (WatchFinding)") for place in kept)
@@ -154,12 +192,16 @@ def _parameter(document: Any) -> None:
 
 def _ask(document: Any) -> None:
     body = document["paths"]["/v1/findings/{id}/clear"]["post"]["requestBody"]
-    schema = _resolved(document, next(iter(_resolved(document, body)["content"].values()))["schema"])
+    schema = _resolved(
+        document, next(iter(_resolved(document, body)["content"].values()))["schema"]
+    )
     schema["properties"]["ticket"] = {"type": "string"}
     schema["required"].append("ticket")
 
 
-@pytest.mark.parametrize("change", [_drop, _retype, _loosen, _nullable, _unword, _word, _path, _parameter, _ask])
+@pytest.mark.parametrize(
+    "change", [_drop, _retype, _loosen, _nullable, _unword, _word, _path, _parameter, _ask]
+)
 def test_what_would_break_a_client_is_found(change: Callable[[Any], None]) -> None:
     changed = copy.deepcopy(DOCUMENT)
     change(changed)
@@ -181,7 +223,9 @@ def _fault_class(document: Any) -> None:
 
 
 def _may_ask(document: Any) -> None:
-    document["paths"]["/v1/findings"]["get"]["parameters"].append({"name": "owner", "in": "query", "schema": {"type": "string"}})
+    document["paths"]["/v1/findings"]["get"]["parameters"].append(
+        {"name": "owner", "in": "query", "schema": {"type": "string"}}
+    )
 
 
 @pytest.mark.parametrize("change", [_field, _more_paths, _fault_class, _may_ask])

@@ -10,7 +10,14 @@ from vitald.backoff import Backoff
 
 def test_each_delay_is_twice_the_one_before_up_to_the_longest() -> None:
     backoff = Backoff(5.0, 60.0)
-    assert [backoff.delay_s(failures) for failures in range(6)] == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+    assert [backoff.delay_s(failures) for failures in range(6)] == [
+        5.0,
+        10.0,
+        20.0,
+        40.0,
+        60.0,
+        60.0,
+    ]
 
 
 def test_the_first_is_no_longer_than_the_longest() -> None:

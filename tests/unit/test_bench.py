@@ -1,4 +1,6 @@
-"""The benchmarks' command: what the documents say to type is accepted, and what is there can be asked for."""
+"""The benchmarks' command: what the documents say to type is accepted, and what is there can be
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SAID = re.compile(r"-m tests\.bench(?P<module>\.[a-z_]+)?(?P<words>(?: [a-z_]+\b
 
 
 def said() -> dict[str, tuple[str, str]]:
-    """Each way to begin a benchmark that is written anywhere, with the module and the names that it gives."""
+    """Each way to begin a benchmark that is written anywhere, with the module and the names that it
+    gives.
+    """
     return {
         f"{path.relative_to(ROOT)}: {match[0]}": (match["module"] or "", match["words"])
         for path in DOCUMENTS
@@ -47,7 +51,9 @@ def test_a_command_that_is_written_down_can_be_given(module: str, words: str) ->
 
 def test_every_benchmark_can_be_asked_for() -> None:
     modules = {path.stem for path in BENCH.glob("*.py") if not path.stem.startswith("_")}
-    runs = {name for name in modules if hasattr(importlib.import_module(f"tests.bench.{name}"), "run")}
+    runs = {
+        name for name in modules if hasattr(importlib.import_module(f"tests.bench.{name}"), "run")
+    }
     assert runs == set(BENCHMARKS)
     assert all(parsed([name]).names == [name] for name in runs)
 
@@ -66,7 +72,9 @@ def test_a_day_is_not_run_unasked() -> None:
         (["soak", "--hours", "nan"], "0.03 or more"),
     ],
 )
-def test_what_cannot_be_had_is_refused(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_had_is_refused(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         parsed(arguments)
     assert ended.value.code == 2

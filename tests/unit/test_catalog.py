@@ -1,4 +1,6 @@
-"""The shipped catalogue: that it is whole, and that what it says holds together under every profile."""
+"""The shipped catalogue: that it is whole, and that what it says holds together under every
+profile.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def codes_of(path: Path) -> list[str]:
 
 def with_defaults(profile: str) -> list[Rule]:
     catalog = catalogue(profile)
-    return [*catalog.rules.values(), *(catalog.rule(f"{kind}/no such code") for kind in sorted(catalog.kinds()))]
+    return [
+        *catalog.rules.values(),
+        *(catalog.rule(f"{kind}/no such code") for kind in sorted(catalog.kinds())),
+    ]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -31,7 +36,9 @@ def with_defaults(profile: str) -> list[Rule]:
 def test_every_code_of_the_reference_is_known(profile: str, kind: str, least: int) -> None:
     listed = codes_of(reference(f"{kind}-catalog.csv"))
     assert len(listed) >= least
-    assert [code for code in listed if not catalogue(profile).rule(f"{kind}/{int(code)}").known] == []
+    assert [
+        code for code in listed if not catalogue(profile).rule(f"{kind}/{int(code)}").known
+    ] == []
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -46,30 +53,60 @@ def test_every_rule_says_what_it_must(profile: str) -> None:
 
 def rulings(rule: Rule) -> list[tuple[Action, Clears]]:
     """What the rule can say: its own word, and that of each case by itself."""
-    alone = [Rule(**{**{name: getattr(rule, name) for name in Rule.__slots__}, "cases": (always(case),)}) for case in rule.cases]
+    alone = [
+        Rule(**{**{name: getattr(rule, name) for name in Rule.__slots__}, "cases": (always(case),)})
+        for case in rule.cases
+    ]
     said = [rule.rule_on({}), *(one.rule_on({"": True}) for one in alone)]
     return [(one.action, one.clears) for one in said]
 
 
 def always(case: Case) -> Case:
-    return Case(where={"": (True,)}, action=case.action, at_least=case.at_least, when=case.when, title=case.title, advice=case.advice)
+    return Case(
+        where={"": (True,)},
+        action=case.action,
+        at_least=case.at_least,
+        when=case.when,
+        title=case.title,
+        advice=case.advice,
+    )
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_finding_has_a_way_out(profile: str) -> None:
     stuck = [
-        rule.code for rule in with_defaults(profile) for action, clears in rulings(rule) if action is not Action.NONE and not clears.words()
+        rule.code
+        for rule in with_defaults(profile)
+        for action, clears in rulings(rule)
+        if action is not Action.NONE and not clears.words()
     ]
     assert stuck == []
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_time_alone_ends_nothing_that_makes_a_node_unfit(profile: str) -> None:
-    """What asks for a reset or more stands until a remedy is seen; what asks for a replacement survives a reboot."""
+    """What asks for a reset or more stands until a remedy is seen; what asks for a replacement
+    survives a reboot.
+    """
     rules = with_defaults(profile)
-    assert [rule.code for rule in rules for action, clears in rulings(rule) if action.unfit and clears.quiet_s is not None] == []
-    assert [rule.code for rule in rules for action, clears in rulings(rule) if action is Action.REPLACE_NODE and clears.reboot] == []
-    assert [rule.code for rule in rules for action, clears in rulings(rule) if action is Action.REBOOT_NODE and not clears.reboot] == []
+    assert [
+        rule.code
+        for rule in rules
+        for action, clears in rulings(rule)
+        if action.unfit and clears.quiet_s is not None
+    ] == []
+    assert [
+        rule.code
+        for rule in rules
+        for action, clears in rulings(rule)
+        if action is Action.REPLACE_NODE and clears.reboot
+    ] == []
+    assert [
+        rule.code
+        for rule in rules
+        for action, clears in rulings(rule)
+        if action is Action.REBOOT_NODE and not clears.reboot
+    ] == []
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -77,11 +114,17 @@ def test_time_alone_ends_nothing_that_makes_a_node_unfit(profile: str) -> None:
     "kind",
     sorted(
         catalogue().kinds()
-        - {rule.kind for rule in catalogue().rules.values() if rule.context and rule.kind not in ("vitald", "diagnostic")}
+        - {
+            rule.kind
+            for rule in catalogue().rules.values()
+            if rule.context and rule.kind not in ("vitald", "diagnostic")
+        }
         - {"diagnostic"}
     ),
 )
-def test_an_unlisted_code_of_a_kind_is_unknown_and_asks_for_something(profile: str, kind: str) -> None:
+def test_an_unlisted_code_of_a_kind_is_unknown_and_asks_for_something(
+    profile: str, kind: str
+) -> None:
     rule = catalogue(profile).rule(f"{kind}/no-such-code")
     assert (rule.code, rule.kind, rule.known) == (f"{kind}/no-such-code", kind, False)
     assert "no-such-code" in rule.title
@@ -90,7 +133,12 @@ def test_an_unlisted_code_of_a_kind_is_unknown_and_asks_for_something(profile: s
 
 def test_a_kind_that_nobody_knows_is_not_dropped() -> None:
     rule = catalogue().rule("nosuchkind/7")
-    assert (rule.code, rule.kind, rule.known, rule.action) == ("nosuchkind/7", "nosuchkind", False, Action.INSPECT)
+    assert (rule.code, rule.kind, rule.known, rule.action) == (
+        "nosuchkind/7",
+        "nosuchkind",
+        False,
+        Action.INSPECT,
+    )
     assert "7" in rule.title
 
 
@@ -105,15 +153,43 @@ def test_a_kind_that_nobody_knows_is_not_dropped() -> None:
         (f"{WHERE} 63, Row Remapper: x", Action.RESET_DEVICE, Action.REBOOT_NODE),
         (f"{WHERE} 64, Row Remapper Error: x", Action.RESET_DEVICE, Action.REPLACE_NODE),
         (f"{WHERE} 74, NVLink: x", Action.RESET_DEVICE, Action.REPLACE_NODE),
-        (f"{WHERE} 94, Contained: SM. RST: No, D-RST: No", Action.RESTART_WORKLOAD, Action.RESTART_WORKLOAD),
-        (f"{WHERE} 94, Contained: SM. RST: Yes, D-RST: No", Action.RESET_DEVICE, Action.RESET_DEVICE),
-        (f"{WHERE} 95, Uncontained: SM. RST: No, D-RST: No", Action.RESTART_WORKLOAD, Action.REBOOT_NODE),
+        (
+            f"{WHERE} 94, Contained: SM. RST: No, D-RST: No",
+            Action.RESTART_WORKLOAD,
+            Action.RESTART_WORKLOAD,
+        ),
+        (
+            f"{WHERE} 94, Contained: SM. RST: Yes, D-RST: No",
+            Action.RESET_DEVICE,
+            Action.RESET_DEVICE,
+        ),
+        (
+            f"{WHERE} 95, Uncontained: SM. RST: No, D-RST: No",
+            Action.RESTART_WORKLOAD,
+            Action.REBOOT_NODE,
+        ),
         (f"{WHERE} 119, Timeout after 6s", Action.RESET_DEVICE, Action.REBOOT_NODE),
-        (f"{WHERE} 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", Action.RESET_DEVICE, Action.RESET_DEVICE),
+        (
+            f"{WHERE} 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+            Action.RESET_DEVICE,
+            Action.RESET_DEVICE,
+        ),
         (f"{WHERE} 999, x", Action.INSPECT, Action.REBOOT_NODE),
-        ("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", Action.RESET_DEVICE, Action.REPLACE_NODE),
-        ("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 10001, Non-fatal, x", Action.OBSERVE, Action.OBSERVE),
-        ("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 10001, Fatal, x", Action.RESET_DEVICE, Action.REPLACE_NODE),
+        (
+            "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+            Action.RESET_DEVICE,
+            Action.REPLACE_NODE,
+        ),
+        (
+            "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 10001, Non-fatal, x",
+            Action.OBSERVE,
+            Action.OBSERVE,
+        ),
+        (
+            "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 10001, Fatal, x",
+            Action.RESET_DEVICE,
+            Action.REPLACE_NODE,
+        ),
     ],
 )
 def test_what_the_profiles_ask_for(line: str, nvidia: Action, hyperpod: Action) -> None:
@@ -123,13 +199,21 @@ def test_what_the_profiles_ask_for(line: str, nvidia: Action, hyperpod: Action) 
 def test_hyperpod_replaces_for_every_sxid_printed_fatal() -> None:
     catalog = catalogue("hyperpod")
     codes = [code for code in catalog.rules if code.startswith("sxid/")] + ["sxid/1"]
-    assert [code for code in codes if catalog.rule(code).rule_on({"fatal": True}).action is not Action.REPLACE_NODE] == []
+    assert [
+        code
+        for code in codes
+        if catalog.rule(code).rule_on({"fatal": True}).action is not Action.REPLACE_NODE
+    ] == []
 
 
 def test_hyperpod_never_asks_for_less() -> None:
     """Its own remedies are stronger than NVIDIA's or the same, except where it names another."""
     nvidia, hyperpod = catalogue(), catalogue("hyperpod")
-    weaker = [code for code, rule in nvidia.rules.items() if hyperpod.rule(code).action.rank < rule.action.rank]
+    weaker = [
+        code
+        for code, rule in nvidia.rules.items()
+        if hyperpod.rule(code).action.rank < rule.action.rank
+    ]
     assert weaker == []
 
 
@@ -141,7 +225,9 @@ def test_what_waits_for_the_job_says_so() -> None:
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.toml")), ids=lambda path: path.stem)
 def test_texts_are_plain(path: Path) -> None:
-    """Short sentences for a person at 3 a.m.: no control characters, no line breaks, no double blanks."""
+    """Short sentences for a person at 3 a.m.: no control characters, no line breaks, no double
+    blanks.
+    """
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"[^\n\x20-\x7e\u00a0-\uffff]", text)
     for value in re.findall(r'^(?:title|meaning|advice) *= "(.*)"$', text, re.M):

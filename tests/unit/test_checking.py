@@ -73,7 +73,11 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     ),
     (partial(read_whole, least=0, most=9, expected="a digit"), "7", "expected a digit, found '7'"),
     (partial(read_number, least=0, most=9), -0.5, "expected a number from 0 to 9, found -0.5"),
-    (partial(read_number, least=0, most=9), float("nan"), "expected a number from 0 to 9, found nan"),
+    (
+        partial(read_number, least=0, most=9),
+        float("nan"),
+        "expected a number from 0 to 9, found nan",
+    ),
     (partial(read_number, least=0, most=9), False, "expected a number from 0 to 9, found False"),
     (partial(read_text, least=1), "", "expected a text, found ''"),
     (partial(read_text, expected="a name"), None, "expected a name, found None"),
@@ -106,13 +110,17 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
 
 
 @pytest.mark.parametrize(("read", "value", "made"), TAKEN)
-def test_what_is_as_it_must_be_is_taken(read: Callable[[object], object], value: object, made: object) -> None:
+def test_what_is_as_it_must_be_is_taken(
+    read: Callable[[object], object], value: object, made: object
+) -> None:
     assert read(value) == made
     assert type(read(value)) is type(made)
 
 
 @pytest.mark.parametrize(("read", "value", "words"), REFUSED)
-def test_what_is_not_is_refused_in_words(read: Callable[[object], object], value: object, words: str) -> None:
+def test_what_is_not_is_refused_in_words(
+    read: Callable[[object], object], value: object, words: str
+) -> None:
     with pytest.raises(ValueError) as refused:
         read(value)
     assert str(refused.value) == words

@@ -49,7 +49,9 @@ def test_a_pass_has_its_figures_in_bytes_per_second() -> None:
         ("busbw_average_bytes_per_second", 105.25e9, None),
         ("algbw_bytes_per_second", 60e9, None),
     ]
-    assert [(one.name, one.category, one.status) for one in report.tests] == [("all-reduce", "made", "Pass")]
+    assert [(one.name, one.category, one.status) for one in report.tests] == [
+        ("all-reduce", "made", "Pass")
+    ]
 
 
 def test_a_failure_names_its_gpus() -> None:

@@ -1,4 +1,6 @@
-"""dcgmi health: setting the watches, waiting for answers that count, reading them, and what is set aside."""
+"""dcgmi health: setting the watches, waiting for answers that count, reading them, and what is set
+aside.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ DONE = printed("Health monitor systems set successfully.\n")
 
 
 def answer(said: dict[str, dict[str, dict[str, tuple[str, str]]]], overall: str = "Failure") -> str:
-    """A document of DCGM's: `{"GPU": {"3": {"Memory system": ("Failure", "words")}}}`, its texts cut into pieces."""
+    """A document of DCGM's: `{"GPU": {"3": {"Memory system": ("Failure", "words")}}}`, its texts
+    cut into pieces.
+    """
     groups: dict[str, object] = {
         group: {
             "children": {
@@ -37,7 +41,12 @@ def answer(said: dict[str, dict[str, dict[str, tuple[str, str]]]], overall: str 
                     "children": {
                         "Errors": {
                             "children": {
-                                system: {"value": value, "overflow": [text[at : at + 44] for at in range(0, len(text), 44)]}
+                                system: {
+                                    "value": value,
+                                    "overflow": [
+                                        text[at : at + 44] for at in range(0, len(text), 44)
+                                    ],
+                                }
                                 for system, (value, text) in systems.items()
                             }
                         }
@@ -49,10 +58,18 @@ def answer(said: dict[str, dict[str, dict[str, tuple[str, str]]]], overall: str 
         }
         for group, entities in said.items()
     }
-    return json.dumps({"body": {"Overall Health": {"value": overall}, **groups}, "header": ["Health Monitor Report"]}, indent="\t")
+    return json.dumps(
+        {
+            "body": {"Overall Health": {"value": overall}, **groups},
+            "header": ["Health Monitor Report"],
+        },
+        indent="\t",
+    )
 
 
-BAD_MEMORY = answer({"GPU": {"3": {"Memory system": ("Failure", "A DBE has been detected on GPU 3.")}}})
+BAD_MEMORY = answer(
+    {"GPU": {"3": {"Memory system": ("Failure", "A DBE has been detected on GPU 3.")}}}
+)
 
 
 class Clock:
@@ -72,7 +89,9 @@ def check(tmp_path: Path, clock: Clock | None = None, machine: str = "x86_64") -
     return DcgmHealth(config(tmp_path), clock or Clock(), machine)
 
 
-def settled(tmp_path: Path, *outputs: Output, gpus: tuple[int, ...] = (), machine: str = "x86_64") -> Report:
+def settled(
+    tmp_path: Path, *outputs: Output, gpus: tuple[int, ...] = (), machine: str = "x86_64"
+) -> Report:
     """A run of a check whose watches have been set for long."""
     clock = Clock()
     one = check(tmp_path, clock, machine)
@@ -84,7 +103,9 @@ def settled(tmp_path: Path, *outputs: Output, gpus: tuple[int, ...] = (), machin
 # --- the watches
 
 
-def test_the_watches_are_set_once_and_the_answers_count_a_minute_later(tmp_path: Path, clock: Clock) -> None:
+def test_the_watches_are_set_once_and_the_answers_count_a_minute_later(
+    tmp_path: Path, clock: Clock
+) -> None:
     one = check(tmp_path, clock)
     programs = asked(one, DONE)
     assert [command.argv[1:] for command in programs] == [("health", "-g", "0", "-s", "a")]
@@ -93,7 +114,9 @@ def test_the_watches_are_set_once_and_the_answers_count_a_minute_later(tmp_path:
     assert early.outcome is Outcome.INCONCLUSIVE and "59 s ago" in early.reason
     assert perform(one, printed(BAD_MEMORY)).faults == ()
     clock.now += 1.0
-    assert [command.argv[1:] for command in asked(one, printed(HEALTHY))] == [("health", "-g", "0", "-c", "-j")]
+    assert [command.argv[1:] for command in asked(one, printed(HEALTHY))] == [
+        ("health", "-g", "0", "-c", "-j")
+    ]
     assert perform(one, printed(HEALTHY)).outcome is Outcome.PASS
 
 
@@ -122,7 +145,9 @@ def test_watches_that_cannot_be_set_are_asked_for_again(tmp_path: Path, clock: C
 
 
 @pytest.mark.parametrize("settled_before", [False, True])
-def test_an_engine_that_is_down_is_a_finding_with_the_command_that_starts_it(tmp_path: Path, clock: Clock, settled_before: bool) -> None:
+def test_an_engine_that_is_down_is_a_finding_with_the_command_that_starts_it(
+    tmp_path: Path, clock: Clock, settled_before: bool
+) -> None:
     one = check(tmp_path, clock)
     if settled_before:
         perform(one, DONE)
@@ -135,9 +160,14 @@ def test_an_engine_that_is_down_is_a_finding_with_the_command_that_starts_it(tmp
 
 
 def test_a_stall_is_a_finding(tmp_path: Path) -> None:
-    for report in (perform(check(tmp_path), hung()), settled(tmp_path, hung(HEALTHY, left=("dcgmi (pid 4711)",)))):
+    for report in (
+        perform(check(tmp_path), hung()),
+        settled(tmp_path, hung(HEALTHY, left=("dcgmi (pid 4711)",))),
+    ):
         assert report.outcome is Outcome.ERROR  # it says nothing of the hardware by itself
-        assert [(fault.code, fault.confirm) for fault in report.faults] == [("dcgm_health/stalled", False)]
+        assert [(fault.code, fault.confirm) for fault in report.faults] == [
+            ("dcgm_health/stalled", False)
+        ]
         assert "60 s" in report.reason
     assert "dcgmi (pid 4711)" in report.reason
 
@@ -155,16 +185,23 @@ def test_a_run_that_was_ended_blames_nobody(tmp_path: Path) -> None:
     ("case", "outcome", "gpus"),
     [("real-health-healthy", Outcome.PASS, ()), ("c-health-failure-gpu3", Outcome.FAIL, (3,))],
 )
-def test_answers_as_dcgm_prints_them(tmp_path: Path, case: str, outcome: Outcome, gpus: tuple[int, ...]) -> None:
+def test_answers_as_dcgm_prints_them(
+    tmp_path: Path, case: str, outcome: Outcome, gpus: tuple[int, ...]
+) -> None:
     report = settled(tmp_path, printed(reference(f"dcgm-samples/{case}.stdout").read_text()))
     assert (report.outcome, report.culprits) == (outcome, gpus)
     assert report.measures[0].name == "answer_seconds"
 
 
 def test_a_text_is_put_together_from_its_pieces(tmp_path: Path) -> None:
-    report = settled(tmp_path, printed(reference("dcgm-samples/c-health-failure-gpu3.stdout").read_text()))
+    report = settled(
+        tmp_path, printed(reference("dcgm-samples/c-health-failure-gpu3.stdout").read_text())
+    )
     fault = report.faults[0]
-    assert "link 4 is currently down Check DCGM and system logs for errors. Reset GPU. Restart" in fault.text
+    assert (
+        "link 4 is currently down Check DCGM and system logs for errors. Reset GPU. Restart"
+        in fault.text
+    )
     assert (fault.code, fault.gpu, fault.test) == ("dcgm_health/nvlink", 3, "NVLINK system")
 
 
@@ -172,7 +209,10 @@ def rulings(report: Report) -> dict[tuple[str, int | None], Action]:
     def fields(fault: Fault) -> dict[str, object]:
         return {"severity": fault.severity, "confirmed": not fault.confirm}
 
-    return {(fault.code, fault.gpu): catalogue().rule(fault.code).rule_on(fields(fault)).action for fault in report.faults}  # type: ignore[arg-type]
+    return {
+        (fault.code, fault.gpu): catalogue().rule(fault.code).rule_on(fields(fault)).action
+        for fault in report.faults
+    }  # type: ignore[arg-type]
 
 
 def test_every_device_and_system_is_told_and_a_warning_weighs_less(tmp_path: Path) -> None:
@@ -180,14 +220,22 @@ def test_every_device_and_system_is_told_and_a_warning_weighs_less(tmp_path: Pat
         {
             "GPU": {
                 "0": {"Memory system": ("Failure", "x"), "Thermal system": ("Warning", "y")},
-                "5": {"PCIe system": ("Warning", "z"), "InfoROM system": ("Failure", "i"), "SM": ("Healthy", "")},
+                "5": {
+                    "PCIe system": ("Warning", "z"),
+                    "InfoROM system": ("Failure", "i"),
+                    "SM": ("Healthy", ""),
+                },
             },
             "CPU": {"1": {"Thermal system": ("Failure", "hot")}},
             "NvSwitch": {"2": {"NVSwitch fatal errors": ("Failure", "link")}},
         }
     )
     report = settled(tmp_path, printed(text))
-    assert (report.outcome, report.culprits, report.remedy) == (Outcome.FAIL, (0, 5), Remedy.INVESTIGATE)
+    assert (report.outcome, report.culprits, report.remedy) == (
+        Outcome.FAIL,
+        (0, 5),
+        Remedy.INVESTIGATE,
+    )
     assert rulings(report) == {
         ("dcgm_health/memory", 0): Action.INSPECT,
         ("dcgm_health/thermal", 0): Action.OBSERVE,
@@ -197,7 +245,9 @@ def test_every_device_and_system_is_told_and_a_warning_weighs_less(tmp_path: Pat
         ("dcgm_health/nvswitch_fatal_errors", None): Action.INSPECT,
     }
     assert {fault.device for fault in report.faults} == {"", "cpu/1", "NvSwitch 2"}
-    assert {test.name: dict(test.gpus) for test in report.tests}["Memory system"] == {"0": "Failure"}
+    assert {test.name: dict(test.gpus) for test in report.tests}["Memory system"] == {
+        "0": "Failure"
+    }
 
 
 def test_only_the_gpus_that_were_asked_for(tmp_path: Path) -> None:
@@ -230,7 +280,10 @@ def test_what_is_not_understood_is_no_pass(tmp_path: Path, text: str) -> None:
 def test_trouble_that_names_nobody_is_trouble(tmp_path: Path) -> None:
     report = settled(tmp_path, printed(answer({}, "Failure")))
     assert [(fault.code, fault.gpu) for fault in report.faults] == [("dcgm_health/other", None)]
-    nameless = '{"body": {"Overall Health": {"value": "Healthy"}, "GPU": {"children": {"2": {"value": "Failure"}}}}}'
+    nameless = (
+        '{"body": {"Overall Health": {"value": "Healthy"}, "GPU": {"children": {"2": {"value":'
+        ' "Failure"}}}}}'
+    )
     assert settled(tmp_path, printed(nameless)).culprits == (2,)
 
 
@@ -260,7 +313,9 @@ DOCUMENTS = st.recursive(
 
 @FUZZ
 @given(st.dictionaries(WORDS, DOCUMENTS, max_size=5), st.booleans())
-def test_any_document_is_read_and_only_a_healthy_one_passes(body: dict[str, object], linked: bool) -> None:
+def test_any_document_is_read_and_only_a_healthy_one_passes(
+    body: dict[str, object], linked: bool
+) -> None:
     found = read(json.dumps({"body": body}))
     assert found is not None
     report = judge(found, Board(linked=linked, shared=False))
@@ -282,9 +337,29 @@ def gpus(tmp_path: Path, device: int, *, switch: bool = False) -> Tree:
     return tree
 
 
-LINK_DOWN = answer({"GPU": {"0": {"NVLINK system": ("Failure", "GPU 0's NvLink link 2 is currently down. Reset the GPU.")}}})
-IMEX = answer({"GPU": {"0": {"NVLINK system": ("Failure", "IMEX domain status is DOWN on this node.")}}})
-UNREAD = answer({"GPU": {"1": {"Power system": ("Warning", "Cannot reliably read the power usage for GPU 1.")}}}, "Warning")
+LINK_DOWN = answer(
+    {
+        "GPU": {
+            "0": {
+                "NVLINK system": (
+                    "Failure",
+                    "GPU 0's NvLink link 2 is currently down. Reset the GPU.",
+                )
+            }
+        }
+    }
+)
+IMEX = answer(
+    {"GPU": {"0": {"NVLINK system": ("Failure", "IMEX domain status is DOWN on this node.")}}}
+)
+UNREAD = answer(
+    {
+        "GPU": {
+            "1": {"Power system": ("Warning", "Cannot reliably read the power usage for GPU 1.")}
+        }
+    },
+    "Warning",
+)
 
 
 def test_nvlink_that_is_down_means_nothing_where_there_is_none(tmp_path: Path) -> None:
@@ -293,7 +368,9 @@ def test_nvlink_that_is_down_means_nothing_where_there_is_none(tmp_path: Path) -
     report = settled(a10g, printed(LINK_DOWN))
     assert (report.outcome, report.faults) == (Outcome.PASS, ())
     assert "no NVLink" in report.reason
-    assert {test.name: dict(test.gpus) for test in report.tests}["NVLINK system"] == {"0": "Failure"}
+    assert {test.name: dict(test.gpus) for test in report.tests}["NVLINK system"] == {
+        "0": "Failure"
+    }
     gpus(h100, 0x2330, switch=True)
     assert settled(h100, printed(LINK_DOWN)).culprits == (0,)
     gpus(unknown, 0x9999)
@@ -332,10 +409,17 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     gpus(tmp_path, 0x2330)
     assert check(tmp_path).missing() == ""
     assert "enabled" in DcgmHealth(config(tmp_path, dcgm_health=Settings(enabled=False))).missing()
-    assert "/opt/x/dcgmi" in DcgmHealth(config(tmp_path, dcgm=Dcgm(program="/opt/x/dcgmi"))).missing()
+    assert (
+        "/opt/x/dcgmi" in DcgmHealth(config(tmp_path, dcgm=Dcgm(program="/opt/x/dcgmi"))).missing()
+    )
 
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
     one = build(config(tmp_path, dcgm_health=Settings(every_s=300.0, deadline_s=7.0)))
-    assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == ("dcgm_health", (0,), 300.0, False)
+    assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == (
+        "dcgm_health",
+        (0,),
+        300.0,
+        False,
+    )
     assert asked(one, DONE)[0].deadline_s == 7.0

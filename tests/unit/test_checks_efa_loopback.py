@@ -1,4 +1,6 @@
-"""EFA loopback: which adapters, the command, the table of fi_pingpong, and whose fault a failure is."""
+"""EFA loopback: which adapters, the command, the table of fi_pingpong, and whose fault a failure
+is.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,15 @@ def check(tmp_path: Path, **settings: float) -> EfaLoopback:
     return EfaLoopback(config(tmp_path, efa_loopback=Settings(**settings)))
 
 
-def test_each_adapter_of_the_driver_efa_sends_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_adapter_of_the_driver_efa_sends_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = node(tmp_path)
     folder = install(tmp_path / "bin", monkeypatch, "fi_pingpong")
     commands = asked(check(tmp_path, deadline_s=33.0), printed(TABLE))
-    assert [command.argv[command.argv.index("-d") + 1] for command in commands] == [f"{name}-rdm" for name in names]
+    assert [command.argv[command.argv.index("-d") + 1] for command in commands] == [
+        f"{name}-rdm" for name in names
+    ]
     for command in commands:
         # Without this, libfabric goes through shared memory, and the adapter is not tested at all.
         assert command.environment == {"FI_EFA_ENABLE_SHM_TRANSFER": "0"}
@@ -65,8 +71,12 @@ def test_a_good_run_says_what_hyperpod_says(tmp_path: Path) -> None:
     measures = {(measure.device, measure.name): measure.value for measure in report.measures}
     assert len(measures) == 12
     assert measures[names[0], "bandwidth_bytes_per_second"] == pytest.approx(4032.98e6)  # MaxBw
-    assert measures[names[0], "bandwidth_average_bytes_per_second"] == pytest.approx(891.53e6, rel=1e-3)  # AvgBw
-    assert measures[names[1], "latency_seconds"] == pytest.approx(23.5e-6)  # the first row pays for the set-up: a median
+    assert measures[names[0], "bandwidth_average_bytes_per_second"] == pytest.approx(
+        891.53e6, rel=1e-3
+    )  # AvgBw
+    assert measures[names[1], "latency_seconds"] == pytest.approx(
+        23.5e-6
+    )  # the first row pays for the set-up: a median
     assert measures[names[1], "latency_max_typical_seconds"] == pytest.approx(39.6e-6)
     assert measures[names[1], "latency_min_typical_seconds"] == pytest.approx(21.5e-6)
     assert measures[names[1], "latency_average_seconds"] == pytest.approx(27.025e-6)
@@ -76,13 +86,17 @@ def test_a_good_run_says_what_hyperpod_says(tmp_path: Path) -> None:
 def test_worse_than_expected_is_a_finding_of_that_adapter(tmp_path: Path) -> None:
     names = node(tmp_path)
     slow = TABLE.replace("4032.98", " 900.00").replace("1092.27", " 300.00")
-    report = perform(check(tmp_path, least_gbps=20.0, most_latency_us=30.0), printed(TABLE), printed(slow))
+    report = perform(
+        check(tmp_path, least_gbps=20.0, most_latency_us=30.0), printed(TABLE), printed(slow)
+    )
     assert (report.outcome, report.remedy) == (Outcome.FAIL, Remedy.INVESTIGATE)
     fault = report.faults[0]
     assert [(fault.code, fault.confirm) for fault in report.faults] == [("efa_loopback/slow", True)]
     assert Component.parse(fault.device) == Component(ComponentKind.NIC, EFA[1])
     assert names[1] in fault.text and "7.2 Gbit/s" in fault.text and "20 Gbit/s" in fault.text
-    assert {measure.least for measure in report.measures if measure.name == "bandwidth_bytes_per_second"} == {2.5e9}
+    assert {
+        measure.least for measure in report.measures if measure.name == "bandwidth_bytes_per_second"
+    } == {2.5e9}
     late = perform(check(tmp_path, most_latency_us=23.0), printed(TABLE))
     assert [fault.code for fault in late.faults] == ["efa_loopback/slow"] * 2
     assert "23.5 us" in late.reason
@@ -90,10 +104,20 @@ def test_worse_than_expected_is_a_finding_of_that_adapter(tmp_path: Path) -> Non
 
 
 def test_what_is_found_once_is_observed_and_twice_inspected() -> None:
-    for code in ("efa_loopback/slow", "efa_loopback/failed", "nccom/failed", "nccom/slow", "nccl/failed", "nccl/slow"):
+    for code in (
+        "efa_loopback/slow",
+        "efa_loopback/failed",
+        "nccom/failed",
+        "nccom/slow",
+        "nccl/failed",
+        "nccl/slow",
+    ):
         rule = catalogue().rule(code)
         assert rule.known and rule.state
-        assert [rule.rule_on({"confirmed": known}).action for known in (False, True)] == [Action.OBSERVE, Action.INSPECT]
+        assert [rule.rule_on({"confirmed": known}).action for known in (False, True)] == [
+            Action.OBSERVE,
+            Action.INSPECT,
+        ]
         assert rule.rule_on({"recovered": True}).action is Action.NONE
 
 
@@ -112,25 +136,42 @@ def test_what_is_found_once_is_observed_and_twice_inspected() -> None:
 def test_whose_fault_a_failure_is(tmp_path: Path, said: str, outcome: Outcome) -> None:
     node(tmp_path, 1)
     report = perform(
-        check(tmp_path), printed(f"{TABLE[:160]}\n{said}\n", 1, stderr="[error] ctrl/read: no data or remote connection closed\n")
+        check(tmp_path),
+        printed(
+            f"{TABLE[:160]}\n{said}\n",
+            1,
+            stderr="[error] ctrl/read: no data or remote connection closed\n",
+        ),
     )
     assert report.outcome is outcome
     assert said in report.reason
-    assert [fault.code for fault in report.faults] == (["efa_loopback/failed"] if outcome is Outcome.FAIL else [])
+    assert [fault.code for fault in report.faults] == (
+        ["efa_loopback/failed"] if outcome is Outcome.FAIL else []
+    )
 
 
 def test_a_server_that_does_not_come_up(tmp_path: Path) -> None:
     node(tmp_path, 1)
     report = perform(check(tmp_path), printed("", 75, stderr="the server does not listen\n"))
     assert report.outcome is Outcome.FAIL and "does not listen" in report.reason
-    assert perform(check(tmp_path), printed("", 127, stderr="sh: fi_pingpong: not found\n")).outcome is Outcome.CONFIG
+    assert (
+        perform(check(tmp_path), printed("", 127, stderr="sh: fi_pingpong: not found\n")).outcome
+        is Outcome.CONFIG
+    )
 
 
 def test_the_cause_is_told_and_not_that_the_other_side_went_away(tmp_path: Path) -> None:
-    """As libfabric 1.17 prints it on a machine without EFA: the server knows why, the client only that it is alone."""
+    """As libfabric 1.17 prints it on a machine without EFA: the server knows why, the client only
+    that it is alone.
+    """
     node(tmp_path, 1)
     client = "[error] util/pingpong.c:568 : ctrl/read: no data or remote connection closed\n"
-    report = perform(check(tmp_path), printed(client, 103, stderr="fi_getinfo(): util/pingpong.c:1489, ret=-61 (No data available)\n"))
+    report = perform(
+        check(tmp_path),
+        printed(
+            client, 103, stderr="fi_getinfo(): util/pingpong.c:1489, ret=-61 (No data available)\n"
+        ),
+    )
     assert report.outcome is Outcome.CONFIG and "ret=-61 (No data available)" in report.reason
 
 
@@ -139,14 +180,18 @@ def test_what_works_for_the_others_is_no_matter_of_settings(tmp_path: Path) -> N
     no_domain = printed("fi_getinfo(): util/pingpong.c:1470, ret=-61 (No data available)\n", 61)
     report = perform(check(tmp_path), printed(TABLE), no_domain)
     assert report.outcome is Outcome.FAIL
-    assert [(fault.code, names[1] in fault.text) for fault in report.faults] == [("efa_loopback/failed", True)]
+    assert [(fault.code, names[1] in fault.text) for fault in report.faults] == [
+        ("efa_loopback/failed", True)
+    ]
     assert perform(check(tmp_path), no_domain).outcome is Outcome.CONFIG
 
 
 def test_a_hang_is_a_finding(tmp_path: Path) -> None:
     node(tmp_path, 1)
     report = perform(check(tmp_path), hung(TABLE[:200]))
-    assert [fault.code for fault in report.faults] == ["efa_loopback/failed"] and "120 s" in report.reason
+    assert [fault.code for fault in report.faults] == [
+        "efa_loopback/failed"
+    ] and "120 s" in report.reason
 
 
 def test_a_cancelled_run_ends_there_and_blames_nobody(tmp_path: Path) -> None:
@@ -161,7 +206,9 @@ def test_a_cancelled_run_ends_there_and_blames_nobody(tmp_path: Path) -> None:
 def test_lost_messages_are_a_finding(tmp_path: Path) -> None:
     node(tmp_path, 1)
     report = perform(check(tmp_path), printed(TABLE.replace("=1k      1.9g", "+12      1.9g")))
-    assert [fault.code for fault in report.faults] == ["efa_loopback/failed"] and "lost" in report.reason
+    assert [fault.code for fault in report.faults] == [
+        "efa_loopback/failed"
+    ] and "lost" in report.reason
 
 
 def test_a_table_that_is_not_whole_is_no_pass(tmp_path: Path) -> None:
@@ -185,7 +232,13 @@ def test_the_table_of_fabtests_is_understood() -> None:
 
 
 @FUZZ
-@given(st.lists(st.sampled_from([*TABLE.splitlines(), *FABTESTS.splitlines(), "64 nan", "1k inf =1k"]) | st.text(max_size=40), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from([*TABLE.splitlines(), *FABTESTS.splitlines(), "64 nan", "1k inf =1k"])
+        | st.text(max_size=40),
+        max_size=12,
+    )
+)
 def test_anything_printed_is_read(lines: list[str]) -> None:
     table = read("\n".join(lines))
     assert all(row.bytes_per_second >= 0.0 and row.seconds > 0.0 for row in table.rows)
@@ -207,4 +260,9 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
     one = build(config(tmp_path, efa_loopback=Settings(every_s=86400.0)))
-    assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == ("efa_loopback", (0,), 86400.0, True)
+    assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == (
+        "efa_loopback",
+        (0,),
+        86400.0,
+        True,
+    )

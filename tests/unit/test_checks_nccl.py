@@ -1,4 +1,6 @@
-"""all_reduce_perf: the command, its table and its JSON, wrong results, and what NCCL's own lines say of whom."""
+"""all_reduce_perf: the command, its table and its JSON, wrong results, and what NCCL's own lines
+say of whom.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ TABLE = f"""{HEAD}\
 # Avg bus bandwidth    : 167.942
 #
 """
-ECC = "node7:31337:31402 [2] enqueue.cc:1556 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'"
+ECC = (
+    "node7:31337:31402 [2] enqueue.cc:1556 NCCL WARN Cuda failure 214 'uncorrectable ECC error"
+    " encountered'"
+)
 FAILURE = f"""{HEAD}\
 {ECC}
 node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '
@@ -59,8 +64,22 @@ def document(**over: object) -> dict[str, object]:
         "version": 2,
         "args": ["all_reduce_perf", "-b", "8"],
         "results": [
-            {"size": 8, "count": 2, "type": "float", "redop": "sum", "root": "-1", "out_of_place": half(0.0), "in_place": half(0.0)},
-            {"size": 1 << 33, "count": 1 << 31, "type": "float", "out_of_place": half(464.9), "in_place": half(465.4)},
+            {
+                "size": 8,
+                "count": 2,
+                "type": "float",
+                "redop": "sum",
+                "root": "-1",
+                "out_of_place": half(0.0),
+                "in_place": half(0.0),
+            },
+            {
+                "size": 1 << 33,
+                "count": 1 << 31,
+                "type": "float",
+                "out_of_place": half(464.9),
+                "in_place": half(465.4),
+            },
         ],
         "out_of_bounds": {"count": 0, "okay": "true"},
         "average_bus_bandwidth": {"bandwidth": 167.9, "okay": "unchecked"},
@@ -88,7 +107,10 @@ def test_the_command_is_for_all_gpus_or_for_those_asked_for(sysfs: Path) -> None
     assert command.environment == {"NCCL_DEBUG": "WARN", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert command.deadline_s == 77.0
     some = asked(check(sysfs), printed(TABLE), gpus=(3, 1, 3))[0]
-    assert some.environment["CUDA_VISIBLE_DEVICES"] == "1,3" and some.argv[some.argv.index("-g") + 1] == "2"
+    assert (
+        some.environment["CUDA_VISIBLE_DEVICES"] == "1,3"
+        and some.argv[some.argv.index("-g") + 1] == "2"
+    )
 
 
 def test_a_good_run(sysfs: Path) -> None:
@@ -102,14 +124,19 @@ def test_a_good_run(sysfs: Path) -> None:
 
 
 def test_the_document_of_newer_versions_says_the_same(sysfs: Path) -> None:
-    report = perform(check(sysfs, least_gbytes=460.0), printed(f"# Writing JSON output to /dev/stdout\n{json.dumps(document())}\n"))
+    report = perform(
+        check(sysfs, least_gbytes=460.0),
+        printed(f"# Writing JSON output to /dev/stdout\n{json.dumps(document())}\n"),
+    )
     assert report.outcome is Outcome.PASS
     assert report.measures[0].value == pytest.approx(465.4e9)
 
 
 def test_slower_than_expected(sysfs: Path) -> None:
     report = perform(check(sysfs, least_gbytes=470.0), printed(TABLE))
-    assert [(fault.code, fault.confirm, fault.gpu) for fault in report.faults] == [("nccl/slow", True, None)]
+    assert [(fault.code, fault.confirm, fault.gpu) for fault in report.faults] == [
+        ("nccl/slow", True, None)
+    ]
     assert "465.4 GB/s" in report.reason and "470 GB/s" in report.reason
     low = TABLE.replace("167.942", "167.942 FAILED")
     assert [fault.code for fault in perform(check(sysfs), printed(low, 1)).faults] == ["nccl/slow"]
@@ -138,18 +165,34 @@ def test_wrong_results_are_told_whatever_else_is_said(sysfs: Path, text: str, co
 def test_a_failure_names_the_gpu_that_says_it(sysfs: Path) -> None:
     report = perform(check(sysfs), printed(FAILURE, 3))
     assert report.outcome is Outcome.FAIL
-    assert [(fault.code, fault.gpu, fault.confirm) for fault in report.faults] == [("nccl/failed", 2, True)]
+    assert [(fault.code, fault.gpu, fault.confirm) for fault in report.faults] == [
+        ("nccl/failed", 2, True)
+    ]
     assert report.culprits == (2,) and "uncorrectable ECC error" in report.reason
-    assert perform(check(sysfs), printed(FAILURE, 3), gpus=(0, 1, 3)).culprits == (3,)  # CUDA's 2 of these is NVML's 3
+    assert perform(check(sysfs), printed(FAILURE, 3), gpus=(0, 1, 3)).culprits == (
+        3,
+    )  # CUDA's 2 of these is NVML's 3
 
 
 @pytest.mark.parametrize(
     ("line", "gpu"),
     [
         ("node7:31337:31402 [1] misc/nvmlwrap.cc:12 NCCL WARN GPU 3 is lost: Xid 79", 3),
-        ("node7:31337:31402 [1] init.cc:9 NCCL WARN busId 5d000: Cuda failure 'unspecified launch failure'", 3),
+        (
+            (
+                "node7:31337:31402 [1] init.cc:9 NCCL WARN busId 5d000: Cuda failure 'unspecified"
+                " launch failure'"
+            ),
+            3,
+        ),
         ("node7:31337:31402 [0] init.cc:9 NCCL WARN Xid 94 on nvmlDev 1", 1),
-        ("[2026-07-23 04:16:01] node7:31337:31402 [1] misc/x.cc:4 (f) NCCL WARN Cuda failure 'unspecified launch failure'", 1),
+        (
+            (
+                "[2026-07-23 04:16:01] node7:31337:31402 [1] misc/x.cc:4 (f) NCCL WARN Cuda failure"
+                " 'unspecified launch failure'"
+            ),
+            1,
+        ),
         ("NCCL WARN Cuda failure 'unspecified launch failure'", None),
     ],
 )
@@ -159,29 +202,59 @@ def test_who_is_blamed(sysfs: Path, line: str, gpu: int | None) -> None:
 
 
 def test_all_that_complain_are_named(sysfs: Path) -> None:
-    report = perform(check(sysfs), printed(FAILURE.replace(ECC, f"{ECC}\n{ECC.replace('[2]', '[0]')}\n{ECC}"), 3))
+    report = perform(
+        check(sysfs), printed(FAILURE.replace(ECC, f"{ECC}\n{ECC.replace('[2]', '[0]')}\n{ECC}"), 3)
+    )
     assert report.culprits == (0, 2) and len(report.faults) == 2
 
 
 @pytest.mark.parametrize(
     ("line", "code", "outcome"),
     [
-        ("node7: Test NCCL failure common.cu:303 'remote process exited or there was a network error / '", 3, Outcome.FAIL),
-        ("node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '", 3, Outcome.FAIL),
+        (
+            (
+                "node7: Test NCCL failure common.cu:303 'remote process exited or there was a"
+                " network error / '"
+            ),
+            3,
+            Outcome.FAIL,
+        ),
+        (
+            (
+                "node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with"
+                " NCCL_DEBUG=INFO for details) / '"
+            ),
+            3,
+            Outcome.FAIL,
+        ),
         ("node7: Test timeout (60s) common.cu:411", 4, Outcome.FAIL),
         ("node7: Test CUDA failure common.cu:1030 'invalid device ordinal'", 2, Outcome.CONFIG),
         ("node7: Test CUDA failure common.cu:200 'out of memory'", 2, Outcome.CONFIG),
         ("node7: Test CUDA failure common.cu:200 'system not yet initialized'", 2, Outcome.CONFIG),
         ("Invalid number of GPUs: 8 requested but only 4 were found.", 7, Outcome.CONFIG),
-        ("all_reduce_perf: error while loading shared libraries: libnccl.so.2: cannot open", 127, Outcome.CONFIG),
-        ("node7: Test NCCL failure common.cu:1126 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '", 3, Outcome.ERROR),
+        (
+            "all_reduce_perf: error while loading shared libraries: libnccl.so.2: cannot open",
+            127,
+            Outcome.CONFIG,
+        ),
+        (
+            (
+                "node7: Test NCCL failure common.cu:1126 'unhandled system error (run with"
+                " NCCL_DEBUG=INFO for details) / '"
+            ),
+            3,
+            Outcome.ERROR,
+        ),
         ("terminate called without an active exception", 134, Outcome.ERROR),
         ("", 1, Outcome.ERROR),
     ],
 )
 def test_whose_fault_a_failure_is(sysfs: Path, line: str, code: int, outcome: Outcome) -> None:
     report = perform(check(sysfs), printed(HEAD, code, stderr=f"{line}\n"))
-    assert (report.outcome, [fault.code for fault in report.faults]) == (outcome, ["nccl/failed"] if outcome is Outcome.FAIL else [])
+    assert (report.outcome, [fault.code for fault in report.faults]) == (
+        outcome,
+        ["nccl/failed"] if outcome is Outcome.FAIL else [],
+    )
     assert line in report.reason
 
 
@@ -190,16 +263,23 @@ def test_a_failure_counts_even_with_exit_status_0(sysfs: Path) -> None:
 
 
 def test_a_warning_in_a_good_run_is_none_of_our_business(sysfs: Path) -> None:
-    warned = f"node7:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'\n{TABLE}"
+    warned = (
+        f"node7:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'\n{TABLE}"
+    )
     assert perform(check(sysfs), printed(warned)).outcome is Outcome.PASS
 
 
 def test_a_hang_and_an_end_from_outside(sysfs: Path) -> None:
     report = perform(check(sysfs), hung(f"{HEAD}{ECC}\n"))
-    assert [(fault.code, fault.gpu) for fault in report.faults] == [("nccl/failed", 2)] and "600 s" in report.reason
+    assert [(fault.code, fault.gpu) for fault in report.faults] == [
+        ("nccl/failed", 2)
+    ] and "600 s" in report.reason
     assert [fault.gpu for fault in perform(check(sysfs), hung(TABLE[:1600])).faults] == [None]
     ended = Output(ended=Ended.CANCELLED, stdout=FAILURE, why="it made room for job 7")
-    assert (perform(check(sysfs), ended).outcome, perform(check(sysfs), ended).faults) == (Outcome.ERROR, ())
+    assert (perform(check(sysfs), ended).outcome, perform(check(sysfs), ended).faults) == (
+        Outcome.ERROR,
+        (),
+    )
 
 
 # --- what is no pass
@@ -212,14 +292,20 @@ def test_a_table_that_is_not_whole_is_no_pass(sysfs: Path) -> None:
         TABLE.replace("465.35", "   inf"),
         TABLE.replace("38.18", "     "),
         TABLE.replace("#wrong", "#"),
-        TABLE.replace(" 0    27689", " N/A    27689").replace("      0\n", "    N/A\n").replace("      0    ", "    N/A    "),
+        TABLE.replace(" 0    27689", " N/A    27689")
+        .replace("      0\n", "    N/A\n")
+        .replace("      0    ", "    N/A    "),
         TABLE.replace("# Out of bounds values : 0 OK\n", ""),
         TABLE.replace("busbw", "bw"),
         json.dumps(document(results=[])),
         json.dumps(document(out_of_bounds=None)),
         json.dumps(document(average_bus_bandwidth={"bandwidth": "nan"})),
         json.dumps(document(results=[{"size": 8, "out_of_place": None, "in_place": None}])),
-        json.dumps(document(results=[{"size": 8, "out_of_place": {"alg_bw": 1, "bus_bw": 1, "nwrong": None}}])),
+        json.dumps(
+            document(
+                results=[{"size": 8, "out_of_place": {"alg_bw": 1, "bus_bw": 1, "nwrong": None}}]
+            )
+        ),
         json.dumps(document())[:-2],
         "",
     ]
@@ -231,10 +317,16 @@ def test_a_table_that_is_not_whole_is_no_pass(sysfs: Path) -> None:
 
 
 def test_columns_that_versions_add_are_passed_over() -> None:
-    stamped = TABLE.replace("#wrong\n", "#wrong           timestamp\n").replace("      0\n", "      0  2026-01-31 08:00:00\n")
+    stamped = TABLE.replace("#wrong\n", "#wrong           timestamp\n").replace(
+        "      0\n", "      0  2026-01-31 08:00:00\n"
+    )
     assert read(stamped).buses == read(TABLE).buses and not read(stamped).broken
     older = TABLE.replace("#wrong", " error").replace("      0", "  2e-07")
-    assert (read(older).checked, read(older).wrong, read(older).buses) == (True, 0.0, read(TABLE).buses)
+    assert (read(older).checked, read(older).wrong, read(older).buses) == (
+        True,
+        0.0,
+        read(TABLE).buses,
+    )
     assert read(HEAD.replace("[0x2a]", "[0000:2a:00]")).devices["0000:2a:00"] == 1
 
 
@@ -243,15 +335,20 @@ CELLS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_si
 
 @FUZZ
 @given(
-    st.lists(st.sampled_from([*TABLE.splitlines(), *FAILURE.splitlines(), "8 nan x", ECC[:30]]) | st.text(max_size=50), max_size=16).map(
-        "\n".join
-    )
+    st.lists(
+        st.sampled_from([*TABLE.splitlines(), *FAILURE.splitlines(), "8 nan x", ECC[:30]])
+        | st.text(max_size=50),
+        max_size=16,
+    ).map("\n".join)
     | st.dictionaries(
         st.sampled_from(["results", "out_of_bounds", "average_bus_bandwidth"]),
         CELLS
         | st.lists(
             CELLS
-            | st.dictionaries(st.sampled_from(["size", "out_of_place", "in_place"]), CELLS | st.dictionaries(st.just("bus_bw"), CELLS))
+            | st.dictionaries(
+                st.sampled_from(["size", "out_of_place", "in_place"]),
+                CELLS | st.dictionaries(st.just("bus_bw"), CELLS),
+            )
         )
         | st.dictionaries(st.sampled_from(["count", "okay", "bandwidth"]), CELLS),
     ).map(json.dumps)
@@ -294,4 +391,9 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
     one = build(config(tmp_path, nccl=Settings(every_s=604800.0)))
-    assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == ("nccl", (0,), 604800.0, True)
+    assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == (
+        "nccl",
+        (0,),
+        604800.0,
+        True,
+    )

@@ -1,4 +1,6 @@
-"""nccom-test: how many workers, its table and its JSON, wrong results, and what is no fault of a device."""
+"""nccom-test: how many workers, its table and its JSON, wrong results, and what is no fault of a
+device.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,22 @@ FAILURE = """\
 """
 RESULTS = {
     "results": [
-        {"size(B)": 1048576, "count(elems)": 262144, "type": "fp32", "algbw(GB/s)": 13.0, "busbw(GB/s)": 26.0, "time:avg(us)": 74.1},
-        {"size(B)": 1 << 30, "count(elems)": 1 << 28, "type": "fp32", "algbw(GB/s)": 53.0, "busbw(GB/s)": 104.0, "time:avg(us)": 18711},
+        {
+            "size(B)": 1048576,
+            "count(elems)": 262144,
+            "type": "fp32",
+            "algbw(GB/s)": 13.0,
+            "busbw(GB/s)": 26.0,
+            "time:avg(us)": 74.1,
+        },
+        {
+            "size(B)": 1 << 30,
+            "count(elems)": 1 << 28,
+            "type": "fp32",
+            "algbw(GB/s)": 53.0,
+            "busbw(GB/s)": 104.0,
+            "time:avg(us)": 18711,
+        },
     ]
 }
 
@@ -57,14 +73,28 @@ def check(sysfs: Path, **settings: float) -> Nccom:
 
 @pytest.mark.parametrize(
     ("family", "devices", "physical", "workers", "environment"),
-    [("Trn1", 16, 32, 32, {}), ("Inf2", 12, 24, 24, {}), ("Trn2", 16, 128, 64, {"NEURON_LOGICAL_NC_CONFIG": "2"})],
+    [
+        ("Trn1", 16, 32, 32, {}),
+        ("Inf2", 12, 24, 24, {}),
+        ("Trn2", 16, 128, 64, {"NEURON_LOGICAL_NC_CONFIG": "2"}),
+    ],
 )
 def test_one_worker_for_each_logical_core(
-    tmp_path: Path, family: str, devices: int, physical: int, workers: int, environment: dict[str, str]
+    tmp_path: Path,
+    family: str,
+    devices: int,
+    physical: int,
+    workers: int,
+    environment: dict[str, str],
 ) -> None:
     NeuronTree(tmp_path, TRN2[:devices], family=family)
     here = cores(tmp_path)
-    assert (here.devices, here.physical, here.workers, here.family) == (devices, physical, workers, family)
+    assert (here.devices, here.physical, here.workers, here.family) == (
+        devices,
+        physical,
+        workers,
+        family,
+    )
     command = asked(check(tmp_path, deadline_s=44.0), printed(TABLE))[0]
     assert command.argv[1:4] == ("allr", "-r", str(workers))
     assert command.environment == environment
@@ -98,7 +128,10 @@ def test_a_failure_counts_whatever_the_exit_status(sysfs: Path, code: int) -> No
 
 
 def test_wrong_results_are_told_apart(sysfs: Path) -> None:
-    text = TABLE.replace("Avg bus", "Rank 3: output tensor mismatch against golden\n1 errors found - test failed\nAvg bus")
+    text = TABLE.replace(
+        "Avg bus",
+        "Rank 3: output tensor mismatch against golden\n1 errors found - test failed\nAvg bus",
+    )
     report = perform(check(sysfs), printed(text, 1))
     assert [(fault.code, fault.confirm) for fault in report.faults] == [("nccom/wrong", False)]
     assert catalogue().rule("nccom/wrong").rule_on({"confirmed": True}).action is Action.INSPECT
@@ -110,9 +143,24 @@ def test_wrong_results_are_told_apart(sysfs: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "outcome"),
     [
-        ("Neuron DKMS Driver is not running! Read the troubleshooting guide at: https://aws\n", 0, Outcome.CONFIG),
-        ("ERROR TDRV: NERR_RESOURCE_NC: insufficient cores\n1 errors found - test failed\n", 1, Outcome.CONFIG),
-        ("usage: nccom-test [-h] -r NWORKERS\nnccom-test: error: unrecognized arguments: --check\n", 2, Outcome.CONFIG),
+        (
+            "Neuron DKMS Driver is not running! Read the troubleshooting guide at: https://aws\n",
+            0,
+            Outcome.CONFIG,
+        ),
+        (
+            "ERROR TDRV: NERR_RESOURCE_NC: insufficient cores\n1 errors found - test failed\n",
+            1,
+            Outcome.CONFIG,
+        ),
+        (
+            (
+                "usage: nccom-test [-h] -r NWORKERS\nnccom-test: error: unrecognized arguments:"
+                " --check\n"
+            ),
+            2,
+            Outcome.CONFIG,
+        ),
         ("", 127, Outcome.CONFIG),
         ("Traceback (most recent call last):\n  File x\nKeyError: 'avg'\n", 1, Outcome.ERROR),
         ("something else went wrong\n", 9, Outcome.FAIL),
@@ -124,13 +172,21 @@ def test_whose_fault_a_failure_is(sysfs: Path, text: str, code: int, outcome: Ou
 
 
 def test_noise_of_settings_in_a_good_run_is_noise(sysfs: Path) -> None:
-    assert perform(check(sysfs), printed(TABLE, stderr="cache: No such file or directory\n")).outcome is Outcome.PASS
+    assert (
+        perform(check(sysfs), printed(TABLE, stderr="cache: No such file or directory\n")).outcome
+        is Outcome.PASS
+    )
 
 
 def test_a_hang_and_an_end_from_outside(sysfs: Path) -> None:
-    assert [fault.code for fault in perform(check(sysfs), hung(TABLE[:300])).faults] == ["nccom/failed"]
+    assert [fault.code for fault in perform(check(sysfs), hung(TABLE[:300])).faults] == [
+        "nccom/failed"
+    ]
     ended = Output(ended=Ended.CANCELLED, stdout=FAILURE, why="it made room for job 7")
-    assert (perform(check(sysfs), ended).outcome, perform(check(sysfs), ended).faults) == (Outcome.ERROR, ())
+    assert (perform(check(sysfs), ended).outcome, perform(check(sysfs), ended).faults) == (
+        Outcome.ERROR,
+        (),
+    )
 
 
 def test_a_table_that_is_not_whole_is_no_pass(sysfs: Path) -> None:
@@ -159,7 +215,11 @@ def test_every_form_of_the_table_is_read() -> None:
         ]
     )
     assert (read(old).sizes, read(old).buses, read(old).average) == ((33554432,), (40.69,), 40.6901)
-    algorithm = TABLE.replace("busbw(GB/s)", "busbw(GB/s)    algorithm").replace("25.94", "25.94  mesh").replace("69.72", "69.72 rdh")
+    algorithm = (
+        TABLE.replace("busbw(GB/s)", "busbw(GB/s)    algorithm")
+        .replace("25.94", "25.94  mesh")
+        .replace("69.72", "69.72 rdh")
+    )
     assert read(algorithm).buses[:2] == (25.94, 69.72)
     document = read(f"Writing results\n{json.dumps(RESULTS, indent=4)}\n")
     assert (document.buses, document.average, document.broken) == ((26.0, 104.0), 65.0, "")
@@ -168,10 +228,21 @@ def test_every_form_of_the_table_is_read() -> None:
 
 @FUZZ
 @given(
-    st.lists(st.sampled_from([*TABLE.splitlines(), *FAILURE.splitlines(), "123 nan x"]) | st.text(max_size=40), max_size=12).map("\n".join)
+    st.lists(
+        st.sampled_from([*TABLE.splitlines(), *FAILURE.splitlines(), "123 nan x"])
+        | st.text(max_size=40),
+        max_size=12,
+    ).map("\n".join)
     | st.recursive(
-        st.none() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["size(B)", "busbw(GB/s)"]),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["results", "size(B)", "busbw(GB/s)", "x"]), inner),
+        st.none()
+        | st.integers()
+        | st.floats()
+        | st.text(max_size=8)
+        | st.sampled_from(["size(B)", "busbw(GB/s)"]),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["results", "size(B)", "busbw(GB/s)", "x"]), inner)
+        ),
     ).map(lambda value: json.dumps({"results": value}))
 )
 def test_anything_printed_is_read(text: str) -> None:
@@ -191,9 +262,16 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "no device" in check(tmp_path / "none").missing()
     assert perform(check(tmp_path / "none"), printed(TABLE)).outcome is Outcome.NOT_APPLICABLE
     assert check(tmp_path / "trn1").missing() == ""
-    assert asked(check(tmp_path / "trn1"), printed(TABLE))[0].argv[0] == str(tmp_path / "aws/nccom-test")
+    assert asked(check(tmp_path / "trn1"), printed(TABLE))[0].argv[0] == str(
+        tmp_path / "aws/nccom-test"
+    )
 
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
     one = build(config(tmp_path, nccom=Settings(every_s=604800.0)))
-    assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == ("nccom", (0,), 604800.0, True)
+    assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == (
+        "nccom",
+        (0,),
+        604800.0,
+        True,
+    )

@@ -1,4 +1,6 @@
-"""What all checks share in dealing with their tool: where it is, how it ended, and figures and documents in what it printed."""
+"""What all checks share in dealing with their tool: where it is, how it ended, and figures and
+documents in what it printed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from vitald.diagnostics.check import Ended, Output
 from vitald.model.diagnostic import Outcome
 
 
-def test_a_program_is_found_on_path_then_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_is_found_on_path_then_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, beside = tmp_path / "here", tmp_path / "beside"
     for folder in (here, beside):
         folder.mkdir()
@@ -22,7 +26,9 @@ def test_a_program_is_found_on_path_then_in_its_folder(tmp_path: Path, monkeypat
     assert tool.find("nccom-test", [str(beside)]) == ""
     for folder in (beside, here):
         (folder / "nccom-test").write_text("#!/bin/sh\n")
-        assert tool.find("nccom-test", [str(beside)]) != str(folder / "nccom-test")  # not executable yet
+        assert tool.find("nccom-test", [str(beside)]) != str(
+            folder / "nccom-test"
+        )  # not executable yet
         (folder / "nccom-test").chmod(0o755)
         assert tool.find("nccom-test", [str(beside)]) == str(folder / "nccom-test")
     assert tool.find(str(here / "nccom-test")) == str(here / "nccom-test")
@@ -38,7 +44,23 @@ def test_it_is_said_where_a_program_was_looked_for() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [("0", 0.0), ("12.50", 12.5), ("1.2e+07", 1.2e7), (".5", 0.5), ("7.", 7.0)]
-    + [(text, None) for text in ("nan", "inf", "-1", "1_000", "1e999", "", "1 2", "0x10", "١٢", "N/A", "1,5", "12GB/s")],
+    + [
+        (text, None)
+        for text in (
+            "nan",
+            "inf",
+            "-1",
+            "1_000",
+            "1e999",
+            "",
+            "1 2",
+            "0x10",
+            "١٢",
+            "N/A",
+            "1,5",
+            "12GB/s",
+        )
+    ],
 )
 def test_a_figure_is_finite_and_not_below_zero(text: str, value: float | None) -> None:
     assert tool.figure(text) == value
@@ -46,7 +68,10 @@ def test_a_figure_is_finite_and_not_below_zero(text: str, value: float | None) -
 
 def test_a_number_of_a_document() -> None:
     assert [tool.number(value) for value in (3, 2.5, "2.5")] == [3.0, 2.5, 2.5]
-    assert [tool.number(value) for value in (True, None, -1, float("nan"), float("inf"), 10**400, "nan", [1])] == [None] * 8
+    assert [
+        tool.number(value)
+        for value in (True, None, -1, float("nan"), float("inf"), 10**400, "nan", [1])
+    ] == [None] * 8
 
 
 def test_a_document_is_found_amid_other_text() -> None:

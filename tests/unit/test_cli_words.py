@@ -1,4 +1,6 @@
-"""What is typed wrongly: exit code 2 with every verb, in words of the command line, and nobody is asked."""
+"""What is typed wrongly: exit code 2 with every verb, in words of the command line, and nobody is
+asked.
+"""
 
 from __future__ import annotations
 
@@ -104,9 +106,16 @@ WRONG = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"), WRONG, ids=[" ".join(arguments).replace("--socket /nonexistent/vitald.sock", "") for arguments, _ in WRONG]
+    ("arguments", "said"),
+    WRONG,
+    ids=[
+        " ".join(arguments).replace("--socket /nonexistent/vitald.sock", "")
+        for arguments, _ in WRONG
+    ],
 )
-def test_usage_errors(arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert code_of(*arguments) == 2
     shown = capsys.readouterr()
     told = " ".join(shown.err.split())
@@ -116,7 +125,13 @@ def test_usage_errors(arguments: tuple[str, ...], said: str, capsys: pytest.Capt
 
 def test_every_verb_has_wrong_words() -> None:
     """Of `recover`, `recovery`, `run` and `version` there is nothing but files to be wrong."""
-    assert set(VERBS) - {arguments[0] for arguments, _ in WRONG} == {"gpus", "recover", "recovery", "run", "version"}
+    assert set(VERBS) - {arguments[0] for arguments, _ in WRONG} == {
+        "gpus",
+        "recover",
+        "recovery",
+        "run",
+        "version",
+    }
 
 
 def test_no_option_speaks_python() -> None:
@@ -146,7 +161,9 @@ def test_options_between_the_words(capsys: pytest.CaptureFixture[str]) -> None:
         ("explain", "XID:79", "--json"),
     ):
         assert code_of(*arguments) == 0, arguments
-        assert re.match(r'\{"(file": "/dev/null", "ok": true|code": "xid/79")', capsys.readouterr().out), arguments
+        assert re.match(
+            r'\{"(file": "/dev/null", "ok": true|code": "xid/79")', capsys.readouterr().out
+        ), arguments
     # These get as far as asking.
     for arguments in (
         ("inject", "xid", "79", "--for", "1m"),
@@ -164,7 +181,11 @@ def test_options_between_the_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_words_become() -> None:
     assert (words.finding("#12"), words.finding("12")) == ("12", "12")
-    assert [words.pci(text) for text in ("65:00", "gpu/0000:65:00.0", "0000:AB:00")] == ["0000:65:00.0", "0000:65:00.0", "0000:ab:00.0"]
+    assert [words.pci(text) for text in ("65:00", "gpu/0000:65:00.0", "0000:AB:00")] == [
+        "0000:65:00.0",
+        "0000:65:00.0",
+        "0000:ab:00.0",
+    ]
     assert (words.duration(1, 3600, "")("10m"), words.reason("  a word ")) == (600.0, "a word")
 
 
@@ -192,7 +213,11 @@ def test_the_group_is_named(tmp_path: Path) -> None:
     place = tmp_path / "sock"
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(place))
-    for gid, said in ((0, "be root"), (1, "be a member of the group daemon, or root"), (54321, "be a member of the group 54321, or root")):
+    for gid, said in (
+        (0, "be root"),
+        (1, "be a member of the group daemon, or root"),
+        (54321, "be a member of the group 54321, or root"),
+    ):
         if os.geteuid() == 0 or gid == os.getgid():
             os.chown(place, -1, gid)
             assert str(client._no_answer(place, PermissionError())).endswith(f": {said}")
@@ -202,7 +227,12 @@ def test_the_group_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("columns", [40, 80])
 def test_long_lines_are_broken_between_words(columns: int) -> None:
     text = " ".join(f"word{number}" for number in range(60))
-    for line, hang in ((f"      line   {text}", 13), (f"      and    {text}", 13), (f"  not present: {text}", 6), (text, 4)):
+    for line, hang in (
+        (f"      line   {text}", 13),
+        (f"      and    {text}", 13),
+        (f"  not present: {text}", 6),
+        (text, 4),
+    ):
         parts = [*render.folded(line, columns)]
         assert max(map(len, parts)) <= columns
         assert " ".join(" ".join(parts).split()) == " ".join(line.split())
@@ -231,7 +261,9 @@ def test_a_pipe_gets_them_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("\n") == 1
 
 
-def test_a_dry_recovery_speaks_to_a_person(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_recovery_speaks_to_a_person(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Also where nothing is asked for: lines of log are for the unit's journal."""
     config = tmp_path / "config.toml"
     config.write_text(f'[paths]\nruntime = "{tmp_path}/run"\nstate = "{tmp_path}/state"\n')

@@ -1,4 +1,6 @@
-"""The times of a saved log's lines: windows, quiet ends and boots are the log's, whatever forms its stamps have."""
+"""The times of a saved log's lines: windows, quiet ends and boots are the log's, whatever forms its
+stamps have.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_scan import BUS, JOURNAL, Json, scan, scan_json
-from vitald.sources.kernel_log.clock import _HELD, Clock, in_time_order
-from vitald.sources.kernel_log.dates import date_in
-from vitald.sources.kernel_log.lines import strip
-from vitald.sources.kernel_log.saved import Told
+from vitald.collectors.kernel_log.clock import _HELD, Clock, in_time_order
+from vitald.collectors.kernel_log.dates import date_in
+from vitald.collectors.kernel_log.lines import strip
+from vitald.collectors.kernel_log.saved_log import Told
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
 
@@ -41,12 +43,20 @@ def told(*lines: str) -> list[tuple[str, float]]:
 
 
 def test_lines_are_told_by_their_own_clock() -> None:
-    assert told("[  10.0] a", "[  12.5] b", "4,1,13000000,-;c") == [("log-1", 10.0), ("log-1", 12.5), ("log-1", 13.0)]
+    assert told("[  10.0] a", "[  12.5] b", "4,1,13000000,-;c") == [
+        ("log-1", 10.0),
+        ("log-1", 12.5),
+        ("log-1", 13.0),
+    ]
 
 
 def test_between_lines_without_a_clock_no_time_passes() -> None:
     assert told("a", "kernel: b", "[  +0.000844] c") == [("log-1", 0.0)] * 3
-    assert told("[  10.0] a", "b", "[  10.5] c") == [("log-1", 10.0), ("log-1", 10.0), ("log-1", 10.5)]
+    assert told("[  10.0] a", "b", "[  10.5] c") == [
+        ("log-1", 10.0),
+        ("log-1", 10.0),
+        ("log-1", 10.5),
+    ]
 
 
 def test_a_clock_that_begins_anew_is_another_boot() -> None:
@@ -68,7 +78,14 @@ def xid(number: int, pid: int, pci: str = "0000:65:00", words: str = "Ch 0000001
 def test_a_wall_clock_that_is_set_moves_nothing() -> None:
     """Firmware that keeps local time, or none: the clock is right once the network is up."""
     for wrong in (START + 8 * HOUR, START - 11 * HOUR, 5.0):
-        places = [place for _, place in told(stamped(wrong, 5.0, "a"), stamped(START + 60, 65.0, "b"), stamped(START + 70, 75.0, "c"))]
+        places = [
+            place
+            for _, place in told(
+                stamped(wrong, 5.0, "a"),
+                stamped(START + 60, 65.0, "b"),
+                stamped(START + 70, 75.0, "c"),
+            )
+        ]
         assert [place - places[0] for place in places] == [0.0, 60.0, 70.0]
 
 
@@ -76,7 +93,9 @@ FORMS = {
     "with the kernel's stamp": lambda at, usec, text: stamped(START + at, usec, text),
     "dates alone": lambda at, usec, text: stamped(START + at, None, text),
     "the kernel's stamp alone": lambda at, usec, text: f"[{usec:12.6f}] {text}",
-    "dmesg -T": lambda at, usec, text: datetime.fromtimestamp(START + at, timezone.utc).strftime("[%a %b %d %H:%M:%S %Y] ") + text,
+    "dmesg -T": lambda at, usec, text: (
+        datetime.fromtimestamp(START + at, timezone.utc).strftime("[%a %b %d %H:%M:%S %Y] ") + text
+    ),
     "journalctl -o json": lambda at, usec, text: json.dumps(
         {
             **JOURNAL,
@@ -110,7 +129,11 @@ def test_what_silence_ends_has_ended_by_the_last_line(form: Form) -> None:
     said = verdict(form, (100.0, xid(31, 5)), (100.0 + 2 * DAY, "usb 1-1: x"))
     assert (said["status"], codes(said), codes(said, "ended")) == ("healthy", [], ["xid/31"])
     (one,) = said["ended"]
-    assert (one["count"], one["lastLine"], one["ended"]) == (1, 1, "quiet for as long as its rule asks")
+    assert (one["count"], one["lastLine"], one["ended"]) == (
+        1,
+        1,
+        "quiet for as long as its rule asks",
+    )
     assert said["asOf"]["line"] == 2
     said = verdict(form, (100.0, xid(31, 5)), (400.0, "usb 1-1: x"))
     assert (said["status"], codes(said), codes(said, "ended")) == ("degraded", ["xid/31"], [])
@@ -122,7 +145,9 @@ def test_silence_ends_no_fault_of_a_device(form: Form) -> None:
 
 
 def test_three_in_a_day_are_three_in_a_day(form: Form) -> None:
-    """Xid 94 of three processes: within 24 h the device is reset, over three days each is an application's."""
+    """Xid 94 of three processes: within 24 h the device is reset, over three days each is an
+    application's.
+    """
     lines = [xid(94, pid, words="Contained: SM (0x1). RST: No, D-RST: No") for pid in (1, 2, 3)]
     near = verdict(form, *((100.0 + number * HOUR, line) for number, line in enumerate(lines)))
     far = verdict(form, *((100.0 + number * 1.1 * DAY, line) for number, line in enumerate(lines)))
@@ -135,7 +160,9 @@ def test_follow_ups_go_with_their_cause_by_the_logs_times(form: Form) -> None:
     assert codes(verdict(form, (100.0, BUS), (3700.0, xid(31, 5)))) == ["xid/79", "xid/31"]
 
 
-DATED = {name: FORMS[name] for name in ("with the kernel's stamp", "dates alone", "journalctl -o json")}
+DATED = {
+    name: FORMS[name] for name in ("with the kernel's stamp", "dates alone", "journalctl -o json")
+}
 BANNER = "Linux version 6.8.0-45-generic (buildd@lcy02-amd64-115) #45-Ubuntu SMP"
 
 
@@ -161,52 +188,95 @@ def test_a_boot_in_the_log_ends_what_a_boot_ends(name: str) -> None:
 @pytest.mark.parametrize("name", DATED)
 def test_a_fault_that_comes_back_after_its_reboot_climbs(name: str) -> None:
     """In whatever order the files were put together: `zcat -f kern.log*` has the newest first."""
-    first, second = (boots(name, (at, [(5000.0, BUS), (5001.0, "usb 1-1: x")])) for at in (0.0, 7000.0))
+    first, second = (
+        boots(name, (at, [(5000.0, BUS), (5001.0, "usb 1-1: x")])) for at in (0.0, 7000.0)
+    )
     second = [line.replace(f"{0:032x}", f"{1:032x}") for line in second]
-    verdicts = [scan_json("\n".join(lines).encode())[1] for lines in (first + second, second + first)]
+    verdicts = [
+        scan_json("\n".join(lines).encode())[1] for lines in (first + second, second + first)
+    ]
     for said in verdicts:
-        assert (said["replacementRequired"], codes(said), codes(said, "ended")) == (True, ["xid/79"], ["xid/79"])
+        assert (said["replacementRequired"], codes(said), codes(said, "ended")) == (
+            True,
+            ["xid/79"],
+            ["xid/79"],
+        )
         assert said["findings"][0]["since"] == "2025-02-20T00:40:00.000Z"
     assert verdicts[0]["asOf"]["time"] == verdicts[1]["asOf"]["time"]
 
 
 @pytest.mark.parametrize("words", ["-- Boot 0123456789abcdef0123456789abcdef --", "-- Reboot --"])
-@pytest.mark.parametrize("form", [FORMS["dates alone"], lambda at, usec, text: f"[{usec:12.6f}] node7 kernel: {text}"])
+@pytest.mark.parametrize(
+    "form", [FORMS["dates alone"], lambda at, usec, text: f"[{usec:12.6f}] node7 kernel: {text}"]
+)
 def test_a_boot_that_journalctl_tells_of(form: Form, words: str) -> None:
     """Its first lines may be gone."""
-    lines = [form(5000.0, 5000.0, BUS), words, form(9000.0, 600.0, "usb 1-1: x"), form(9100.0, 700.0, "usb 1-1: y")]  # type: ignore[operator]
+    lines = [
+        form(5000.0, 5000.0, BUS),
+        words,
+        form(9000.0, 600.0, "usb 1-1: x"),
+        form(9100.0, 700.0, "usb 1-1: y"),
+    ]  # type: ignore[operator]
     said = scan_json("\n".join(lines).encode())[1]
     assert (said["status"], codes(said, "ended")) == ("healthy", ["xid/79"])
-    quoted = [form(5000.0, 5000.0, BUS), form(9000.0, 9000.0, words), form(9100.0, 9100.0, "usb 1-1: y")]  # type: ignore[operator]
+    quoted = [
+        form(5000.0, 5000.0, BUS),
+        form(9000.0, 9000.0, words),
+        form(9100.0, 9100.0, "usb 1-1: y"),
+    ]  # type: ignore[operator]
     assert scan_json("\n".join(quoted).encode())[1]["status"] == "unhealthy"
 
 
 def test_what_no_date_tells_of_ends_nothing() -> None:
     """Two logs of two nodes may have been put together: their stamps do not say."""
-    lines = [f"[    0.000000] {BANNER}", f"[ 5000.000000] {BUS}", f"[    0.000000] {BANNER}", "[   10.000000] usb 1-1: x"]
+    lines = [
+        f"[    0.000000] {BANNER}",
+        f"[ 5000.000000] {BUS}",
+        f"[    0.000000] {BANNER}",
+        "[   10.000000] usb 1-1: x",
+    ]
     said = scan_json("\n".join(lines).encode())[1]
     assert (said["status"], codes(said)) == ("unhealthy", ["xid/79"])
 
 
 def test_a_boot_of_another_host_ends_nothing() -> None:
     lines = [stamped(START, 0.0, BANNER, "node7"), stamped(START + 500, 500.0, BUS, "node7")]
-    lines += [stamped(START + 600, 0.0, BANNER, "node8"), stamped(START + 700, 100.0, "usb 1-1: x", "node8")]
+    lines += [
+        stamped(START + 600, 0.0, BANNER, "node8"),
+        stamped(START + 700, 100.0, "usb 1-1: x", "node8"),
+    ]
     said = scan_json("\n".join(lines).encode())[1]
-    assert (said["status"], codes(said), said["hosts"]) == ("unhealthy", ["xid/79"], ["node7", "node8"])
+    assert (said["status"], codes(said), said["hosts"]) == (
+        "unhealthy",
+        ["xid/79"],
+        ["node7", "node8"],
+    )
 
 
 def test_a_host_that_does_not_know_its_name_yet_is_the_same() -> None:
-    lines = [stamped(START, 0.0, BANNER, "localhost"), stamped(START + 5, 5.0, BUS, "localhost"), stamped(START + 9, 9.0, "x", "node7")]
+    lines = [
+        stamped(START, 0.0, BANNER, "localhost"),
+        stamped(START + 5, 5.0, BUS, "localhost"),
+        stamped(START + 9, 9.0, "x", "node7"),
+    ]
     said = scan_json("\n".join(lines).encode())[1]
     assert (said["status"], said["hosts"]) == ("unhealthy", ["node7"])
 
 
 def test_a_clock_that_was_set_is_no_boot() -> None:
     """Nothing shows that the node was started anew."""
-    lines = [stamped(START + 8 * HOUR, 5.0, BUS), stamped(START + 60, 65.0, "x"), stamped(START + 70, 75.0, xid(31, 5))]
+    lines = [
+        stamped(START + 8 * HOUR, 5.0, BUS),
+        stamped(START + 60, 65.0, "x"),
+        stamped(START + 70, 75.0, xid(31, 5)),
+    ]
     said = scan_json("\n".join(lines).encode())[1]
     assert (said["status"], codes(said, "ended")) == ("unhealthy", [])
-    lines = [stamped(0.0, 5.0, BUS), stamped(START, 65.0, xid(31, 5)), stamped(START + 10, 75.0, "x")]
+    lines = [
+        stamped(0.0, 5.0, BUS),
+        stamped(START, 65.0, xid(31, 5)),
+        stamped(START + 10, 75.0, "x"),
+    ]
     said = scan_json("\n".join(lines).encode())[1]
     assert (said["status"], codes(said, "ended")) == ("unhealthy", [])
 
@@ -237,13 +307,19 @@ def test_a_replay_and_a_scan_agree(tmp_path: Path) -> None:
     from tests.unit.test_replay import summary_of
 
     for name in DATED:
-        lines = boots(name, (0.0, [(5000.0, BUS), (5001.0, xid(31, 5))]), (7000.0, [(20.0, BUS), (9000.0, "usb 1-1: x")]))
+        lines = boots(
+            name,
+            (0.0, [(5000.0, BUS), (5001.0, xid(31, 5))]),
+            (7000.0, [(20.0, BUS), (9000.0, "usb 1-1: x")]),
+        )
         path = tmp_path / "log"
         path.write_text("\n".join(lines))
         summary = summary_of(path)
         assert summary["inForce"] == ["xid/79 on gpu/0000:65:00.0: replace_node, seen once"]
         said = scan_json("\n".join(lines).encode())[1]
-        assert [(one["code"], one["action"], one["count"]) for one in said["findings"]] == [("xid/79", "replace_node", 1)]
+        assert [(one["code"], one["action"], one["count"]) for one in said["findings"]] == [
+            ("xid/79", "replace_node", 1)
+        ]
         assert summary["events"] == said["events"] == 3
 
 
@@ -252,7 +328,13 @@ def test_a_replay_and_a_scan_agree(tmp_path: Path) -> None:
 def test_rotated_files_may_come_in_any_order(name: str, seed: int) -> None:
     """Boots of hours to weeks, cut into files anywhere."""
     chance = random.Random(seed)
-    texts = (BUS, xid(31, 5), xid(94, 7, words="Contained: SM (0x1). RST: No, D-RST: No"), "usb 1-1: x", "usb 1-2: y")
+    texts = (
+        BUS,
+        xid(31, 5),
+        xid(94, 7, words="Contained: SM (0x1). RST: No, D-RST: No"),
+        "usb 1-1: x",
+        "usb 1-2: y",
+    )
     at, parts = 0.0, []
     for _ in range(chance.randrange(1, 5)):
         own, up = [], 1.0
@@ -265,11 +347,21 @@ def test_rotated_files_may_come_in_any_order(name: str, seed: int) -> None:
     cuts = sorted(chance.sample(range(len(lines) + 1), min(3, len(lines))))
     files = [lines[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(lines)])]
     chance.shuffle(files)
-    straight, mixed = (scan_json("\n".join(each).encode())[1] for each in (lines, [line for file in files for line in file]))
+    straight, mixed = (
+        scan_json("\n".join(each).encode())[1]
+        for each in (lines, [line for file in files for line in file])
+    )
 
     def told(verdict: Json) -> list[object]:
         both = (*verdict["findings"], *verdict["ended"])
-        shown = [(one["code"], one["action"], one["count"], one["since"], one["last"]) for one in both]
-        return [verdict["status"], verdict["rebootRequired"], verdict["replacementRequired"], sorted(shown)]
+        shown = [
+            (one["code"], one["action"], one["count"], one["since"], one["last"]) for one in both
+        ]
+        return [
+            verdict["status"],
+            verdict["rebootRequired"],
+            verdict["replacementRequired"],
+            sorted(shown),
+        ]
 
     assert told(mixed) == told(straight)

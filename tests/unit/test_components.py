@@ -9,17 +9,25 @@ from typing import cast
 import pytest
 
 from tests.trees import NVIDIA, Tree
-from vitald.board import Board
 from vitald.cli import client, main
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.core.node_state import Board
 from vitald.model import NODE, Component, ComponentKind, Readings, Sample, SourceHealth, SourceState
-from vitald.outputs import components
-from vitald.outputs.form import Json
-from vitald.sources.pci import PciInventory
+from vitald.server.routes import components
+from vitald.server.serialize import Json
 
 GPU, DIMM = Component(ComponentKind.GPU, "0000:65:00.0"), Component(ComponentKind.DIMM, "mc0/dimm1")
 
 
-def read(component: Component, age: float = 0.0, *, identity: str = "", blind: str = "", missing: str = "", **values: Sample) -> Readings:
+def read(
+    component: Component,
+    age: float = 0.0,
+    *,
+    identity: str = "",
+    blind: str = "",
+    missing: str = "",
+    **values: Sample,
+) -> Readings:
     """`missing`: names of readings, with spaces between."""
     return Readings(
         component=component,
@@ -41,9 +49,13 @@ class Told:
         self.tree = Tree(folder)
         self.inventory = PciInventory(folder)
 
-    def source(self, name: str, *readings: Readings, state: SourceState = SourceState.OK, detail: str = "") -> None:
+    def source(
+        self, name: str, *readings: Readings, state: SourceState = SourceState.OK, detail: str = ""
+    ) -> None:
         """One batch of a source."""
-        self.board.sources.setdefault(name, SourceHealth(name=name, state=SourceState.STARTING, deadline=60.0))
+        self.board.sources.setdefault(
+            name, SourceHealth(name=name, state=SourceState.STARTING, deadline=60.0)
+        )
         self.board.show(name, readings)
         self.board.source_stands(name, state, detail)
 
@@ -52,7 +64,12 @@ class Told:
         self.inventory.read()
 
     def all(self) -> dict[str, Json]:
-        return {str(one["name"]): one for one in cast("list[Json]", components.in_full(self.board, self.inventory)["components"])}
+        return {
+            str(one["name"]): one
+            for one in cast(
+                "list[Json]", components.in_full(self.board, self.inventory)["components"]
+            )
+        }
 
     def coverage(self) -> dict[tuple[str, str], components.Coverage]:
         told = components.coverage(components.sights(self.board, self.inventory))
@@ -77,7 +94,13 @@ def told(tmp_path: Path) -> Told:
 def test_what_only_a_source_reads_is_watched(told: Told) -> None:
     told.source("host", read(DIMM, 3.0, identity="SN123", correctable=0.0, missing="uncorrectable"))
     one = told.all()[DIMM.name]
-    assert (one["kind"], one["status"], one["identity"], one["sources"], one["attributes"]) == ("dimm", "healthy", "SN123", ["host"], {})
+    assert (one["kind"], one["status"], one["identity"], one["sources"], one["attributes"]) == (
+        "dimm",
+        "healthy",
+        "SN123",
+        ["host"],
+        {},
+    )
     sight = told.sight(DIMM)
     assert (sight["observable"], sight["asked"], sight["readings"]) == (1, 2, {"correctable": 0})
     assert sight["notObservable"] == {"uncorrectable": "there is no such file"}
@@ -116,11 +139,17 @@ def test_nvml_must_look_at_each_gpu(told: Told) -> None:
 
 
 def test_what_a_failed_source_no_longer_hands_in_is_not_known(told: Told) -> None:
-    """It stays, with the time of the last look; what a source that looks does not hand in is not there."""
+    """It stays, with the time of the last look; what a source that looks does not hand in is not
+    there.
+    """
     told.source("network", read(GPU, 5.0, identity="SN9", state=4.0))
     told.source("network", state=SourceState.FAILED, detail="it broke")
     one = told.all()[GPU.name]
-    assert (one["status"], one["unseen"], one["identity"]) == ("unknown", ["network: failed: it broke"], "SN9")
+    assert (one["status"], one["unseen"], one["identity"]) == (
+        "unknown",
+        ["network: failed: it broke"],
+        "SN9",
+    )
     told.source("network")
     assert GPU.name not in told.all()
 
@@ -128,13 +157,22 @@ def test_what_a_failed_source_no_longer_hands_in_is_not_known(told: Told) -> Non
 def test_two_readings_of_the_node(told: Told) -> None:
     told.source("host", read(NODE, 9.0, load=1.0, missing="clock"), read(NODE, 2.0, space=0.5))
     (one,) = told.board.present("host")
-    assert (dict(one.values), dict(one.missing)) == ({"load": 1.0, "space": 0.5}, {"clock": "there is no such file"})
+    assert (dict(one.values), dict(one.missing)) == (
+        {"load": 1.0, "space": 0.5},
+        {"clock": "there is no such file"},
+    )
     assert time.monotonic() - one.looked > 8.0
 
 
 def test_order(told: Told) -> None:
     """As a person counts."""
-    told.source("x", *(read(Component(kind, id_)) for kind, id_ in ((ComponentKind.DISK, "nvme10n1"), (ComponentKind.DISK, "nvme2n1"))))
+    told.source(
+        "x",
+        *(
+            read(Component(kind, id_))
+            for kind, id_ in ((ComponentKind.DISK, "nvme10n1"), (ComponentKind.DISK, "nvme2n1"))
+        ),
+    )
     told.source("y", read(Component(ComponentKind.NEURON, "3")))
     assert list(told.all()) == ["node", "neuron/3", "disk/nvme2n1", "disk/nvme10n1"]
 
@@ -144,16 +182,28 @@ def test_order(told: Told) -> None:
 
 def test_coverage_counts_readings(told: Told) -> None:
     dimms = [Component(ComponentKind.DIMM, str(number)) for number in range(4)]
-    told.source("host", *(read(one, a=0.0, b=0.0, missing="c d") for one in dimms[:3]), read(dimms[3], a=0.0, missing="b c d"))
+    told.source(
+        "host",
+        *(read(one, a=0.0, b=0.0, missing="c d") for one in dimms[:3]),
+        read(dimms[3], a=0.0, missing="b c d"),
+    )
     one = told.coverage()["host", "dimm"]
     assert (one.components, one.observable, one.asked) == (4, 7, 16)
-    assert [(gap.readings, len(gap.components)) for gap in one.gaps] == [(("c", "d"), 4), (("b",), 1)]
+    assert [(gap.readings, len(gap.components)) for gap in one.gaps] == [
+        (("c", "d"), 4),
+        (("b",), 1),
+    ]
 
 
 def test_what_is_not_seen_is_not_observed(told: Told) -> None:
     """Of one that never answered, as much is asked as of its siblings."""
     here, stale, blind = (Component(ComponentKind.NEURON, str(number)) for number in range(3))
-    told.source("neuron", read(here, a=0.0, b=0.0), read(stale, 61.0, a=0.0, b=0.0), read(blind, blind="unknown layout"))
+    told.source(
+        "neuron",
+        read(here, a=0.0, b=0.0),
+        read(stale, 61.0, a=0.0, b=0.0),
+        read(blind, blind="unknown layout"),
+    )
     one = told.coverage()["neuron", "neuron"]
     assert (one.components, one.observable, one.asked, one.gaps) == (3, 2, 6, ())
 
@@ -175,28 +225,42 @@ def test_who_is_switched_off(told: Told) -> None:
 # --- the command line
 
 
-def shown(told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+def shown(
+    told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> list[str]:
     """The lines of `vitald components`."""
     monkeypatch.setattr(client, "ask", lambda *_: components.in_full(told.board, told.inventory))
     assert main(["components", *arguments]) == 0
     return capsys.readouterr().out.splitlines()
 
 
-def test_many_that_are_well_are_only_counted(told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_that_are_well_are_only_counted(
+    told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     dimms = [Component(ComponentKind.DIMM, f"MC0.dimm{number}") for number in range(20)]
-    told.source("host", read(dimms[0], blind="cannot be read"), *(read(one, a=0.0) for one in dimms[1:]))
+    told.source(
+        "host", read(dimms[0], blind="cannot be read"), *(read(one, a=0.0) for one in dimms[1:])
+    )
     lines = shown(told, monkeypatch, capsys)
     assert [line.split()[0] for line in lines if line.startswith("dimm/")] == ["dimm/MC0.dimm0"]
     assert "    not known: host: cannot be read" in lines
     assert "and 19 dimm, healthy (--all, --kind dimm)" in lines
     for whole in (["--all"], ["--kind", "dimm"]):
-        assert sum(line.startswith("dimm/") for line in shown(told, monkeypatch, capsys, *whole)) == 20
+        assert (
+            sum(line.startswith("dimm/") for line in shown(told, monkeypatch, capsys, *whole)) == 20
+        )
 
 
-def test_the_coverage_table(told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_coverage_table(
+    told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     disks = [Component(ComponentKind.DISK, f"nvme{number}") for number in range(4)]
     names = " ".join(f"r{number}" for number in range(9))
-    told.source("host", read(disks[0], a=0.0, missing=f"{names} b"), *(read(one, a=0.0, missing=names) for one in disks[1:]))
+    told.source(
+        "host",
+        read(disks[0], a=0.0, missing=f"{names} b"),
+        *(read(one, a=0.0, missing=names) for one in disks[1:]),
+    )
     told.source("neuron", state=SourceState.ABSENT, detail="no Neuron device on PCI")
     told.source("pci", state=SourceState.FAILED, detail="/sys: \x1b[31m")
     lines = shown(told, monkeypatch, capsys)
@@ -209,11 +273,17 @@ def test_the_coverage_table(told: Told, monkeypatch: pytest.MonkeyPatch, capsys:
         "  network: switched off, [network] enabled = false",
     ):
         assert line in lines, line
-    assert "      r0, r1, r2, r3, r4, r5, r6, r7, r8: there is no such file" in shown(told, monkeypatch, capsys, "--all")
+    assert "      r0, r1, r2, r3, r4, r5, r6, r7, r8: there is no such file" in shown(
+        told, monkeypatch, capsys, "--all"
+    )
 
 
-def test_what_nobody_knows_is_a_dash(told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_nobody_knows_is_a_dash(
+    told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     told.gpu_on_pci()
     (row,) = [line for line in shown(told, monkeypatch, capsys) if line.startswith("gpu/")]
     assert row.split() == [GPU.name, "-", "-", "-", "healthy"]
-    assert "  1 gpu: nobody looks at them; only the kernel log would tell" in shown(told, monkeypatch, capsys)
+    assert "  1 gpu: nobody looks at them; only the kernel log would tell" in shown(
+        told, monkeypatch, capsys
+    )

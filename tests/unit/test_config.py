@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import require
 from tests.unit.builders import ROOT
 from vitald import config as configs
-from vitald import toml
+from vitald import tomlfile
 from vitald.config import (
     SECTIONS,
     CatalogSettings,
@@ -52,14 +52,24 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     **{
         (section, key): value
         for section in ("neuron", "network", "pci", "host")
-        for key, value in (("enabled", ("false", False)), ("every", ('"5m"', 300.0)), ("deadline", ('"3s"', 3.0)))
+        for key, value in (
+            ("enabled", ("false", False)),
+            ("every", ('"5m"', 300.0)),
+            ("deadline", ('"3s"', 3.0)),
+        )
     },
-    **{(section, "exclude"): ('["mlx5_bond_*", " 0000:c4:00.0"]', ("mlx5_bond_*", "0000:c4:00.0")) for section in ("network", "pci")},
+    **{
+        (section, "exclude"): ('["mlx5_bond_*", " 0000:c4:00.0"]', ("mlx5_bond_*", "0000:c4:00.0"))
+        for section in ("network", "pci")
+    },
     ("host", "mounts"): ('"/data"', ("/data",)),
     ("host", "units"): ('["slurmd.service"]', ("slurmd.service",)),
     ("host", "units_if_enabled"): ("[]", ()),
     **{("expect", kind): ("16", 16) for kind in ("neuron", "efa", "nics", "nvme", "boots")},
-    **{("expect", kind): ('["1.2", "1.3"]', ("1.2", "1.3")) for kind in ("gpu_driver", "vbios", "neuron_driver", "efa_driver", "kernel")},
+    **{
+        ("expect", kind): ('["1.2", "1.3"]', ("1.2", "1.3"))
+        for kind in ("gpu_driver", "vbios", "neuron_driver", "efa_driver", "kernel")
+    },
     ("diagnostics", "enabled"): ("false", False),
     ("diagnostics", "idle"): ('"10m"', 600.0),
     ("diagnostics", "ignore_processes"): ('["/opt/our/exporter"]', ("/opt/our/exporter",)),
@@ -72,8 +82,14 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("dcgm", "most"): ("3", 3),
     **{("dcgm", f"deadline_{level}"): ('"7m"', 420.0) for level in (1, 2, 3, 4)},
     ("dcgm_health", "enabled"): ("false", False),
-    **{(section, "every"): ('"6h"', 21600.0) for section in ("dcgm_health", "efa_loopback", "nccom", "nccl")},
-    **{(section, "deadline"): ('"9m"', 540.0) for section in ("dcgm_health", "efa_loopback", "nccom", "nccl")},
+    **{
+        (section, "every"): ('"6h"', 21600.0)
+        for section in ("dcgm_health", "efa_loopback", "nccom", "nccl")
+    },
+    **{
+        (section, "deadline"): ('"9m"', 540.0)
+        for section in ("dcgm_health", "efa_loopback", "nccom", "nccl")
+    },
     **{("efa_loopback", key): ("80", 80.0) for key in ("least_gbps", "most_latency_us")},
     **{(section, "least_gbytes"): ("300", 300.0) for section in ("nccom", "nccl")},
     ("nccl", "program"): ('"/opt/all_reduce_perf"', "/opt/all_reduce_perf"),
@@ -90,7 +106,10 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("recovery", "reboot"): ('["/sbin/reboot"]', Means(argv=("/sbin/reboot",))),
     **{("recovery", f"{what}_per_day"): ("3", 3) for what in ("reboots", "replacements")},
     ("recovery", "deadline"): ('"5m"', 300.0),
-    **{("recovery", what): (f'"/data/{what}"', Path(f"/data/{what}")) for what in ("kill_switch", "maintenance", "state", "kubeconfig")},
+    **{
+        ("recovery", what): (f'"/data/{what}"', Path(f"/data/{what}"))
+        for what in ("kill_switch", "maintenance", "state", "kubeconfig")
+    },
     ("recovery", "node"): ('"gpu-17"', "gpu-17"),
     ("recovery", "label"): ('"example.com/x=y"', "example.com/x=y"),
     ("socket", "path"): ('"/data/v.sock"', Path("/data/v.sock")),
@@ -99,7 +118,10 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("catalog", "profile"): ('"hyperpod"', "hyperpod"),
     ("network", "port_down_replace_after"): ('"6h"', 21600.0),
     ("expect", "link_rate"): ('{ "mlx5_*" = 400, eth1 = 2.5 }', {"mlx5_*": 400e9, "eth1": 2.5e9}),
-    ("catalog", "overrides"): ('{ "xid/63" = { action = "reboot_node" } }', {"xid/63": {"action": "reboot_node"}}),
+    ("catalog", "overrides"): (
+        '{ "xid/63" = { action = "reboot_node" } }',
+        {"xid/63": {"action": "reboot_node"}},
+    ),
     ("policy", "device_reset"): ("true", True),
     ("ledger", "keep"): ('"7d"', 7 * 86400.0),
     ("ledger", "max_size"): ('"1GiB"', 1 << 30),
@@ -109,7 +131,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
 
 
 def read(text: str) -> Config:
-    return configs.parse(text, toml.parse(text, "c.toml"), "c.toml")
+    return configs.parse(text, tomlfile.parse(text, "c.toml"), "c.toml")
 
 
 def mistakes(text: str) -> list[str]:
@@ -127,8 +149,16 @@ def test_nothing_said_gives_the_defaults() -> None:
     config = Config()
     assert read("") == config == configs.load(None)
     assert (config.paths.sysfs, config.paths.procfs) == (Path("/sys"), Path("/proc"))
-    assert (config.kernel_log.source, config.kernel_log.path, config.kernel_log.userspace) == ("kmsg", Path("/dev/kmsg"), "unconfirmed")
-    assert (config.catalog.profile, config.catalog.overrides, config.policy.device_reset) == ("nvidia", {}, False)
+    assert (config.kernel_log.source, config.kernel_log.path, config.kernel_log.userspace) == (
+        "kmsg",
+        Path("/dev/kmsg"),
+        "unconfirmed",
+    )
+    assert (config.catalog.profile, config.catalog.overrides, config.policy.device_reset) == (
+        "nvidia",
+        {},
+        False,
+    )
     assert (config.metrics.listen, config.socket.group) == (Listen("127.0.0.1", 9820), None)
     assert (config.ledger.keep_s, config.ledger.most_bytes) == (90 * 86400.0, 512 << 20)
     assert (config.log.level, config.log.format) == ("info", "auto")
@@ -151,9 +181,15 @@ def test_every_key_is_read(section: str, key: str) -> None:
 @pytest.mark.parametrize("value", ["5.5", "1979-05-27", "[]", '""', "[1]"])
 def test_no_key_takes_anything(section: str, key: str, value: str) -> None:
     if value == "[]" and isinstance(KEYS[section, key][1], tuple):
-        assert value_of(read(f"[{section}]\n{key} = []\n"), section, key) == ()  # a list may be empty
+        assert (
+            value_of(read(f"[{section}]\n{key} = []\n"), section, key) == ()
+        )  # a list may be empty
         return
-    if value == "5.5" and isinstance(KEYS[section, key][1], float) and not KEYS[section, key][0].startswith('"'):
+    if (
+        value == "5.5"
+        and isinstance(KEYS[section, key][1], float)
+        and not KEYS[section, key][0].startswith('"')
+    ):
         assert value_of(read(f"[{section}]\n{key} = 5.5\n"), section, key) == 5.5  # a figure
         return
     (error,) = mistakes(f"[{section}]\n{key} = {value}\n")
@@ -169,46 +205,101 @@ def test_no_key_takes_anything(section: str, key: str, value: str) -> None:
         ("[log]\nzzz = 1\n", "c.toml:2: [log] zzz: unknown key"),
         ("[ledger]\nkeep_s = '1d'\n", "c.toml:2: [ledger] keep_s: unknown key, did you mean keep?"),
         ("log = 5\n", "c.toml: [log]: expected a table, found 5"),
-        ("[log]\n# level = 1\nformat = 'text'\nlevel = 'loud'\n", "c.toml:4: [log] level: 'loud' is none of debug, info, warning, error"),
-        ("[log]\nlevel = 'warnin'\n", "c.toml:2: [log] level: 'warnin' is none of debug, info, warning, error, did you mean warning?"),
-        ("[policy]\ndevice_reset = 1\n", "c.toml:2: [policy] device_reset: expected true or false, found 1"),
-        ("[paths]\nstate = 'var/lib'\n", "c.toml:2: [paths] state: expected an absolute path, found 'var/lib'"),
-        ("[catalog]\nprofile = 'hyperpd'\n", "c.toml:2: [catalog] profile: 'hyperpd' is none of nvidia, hyperpod, did you mean hyperpod?"),
-        ("[kernel_log]\nsource = 'file'\n", 'c.toml:1: [kernel_log] path: source = "file" needs the path of the file'),
-        ("log.level = 'loud'\n", "c.toml: [log] level: 'loud' is none of debug, info, warning, error"),  # no header to find
+        (
+            "[log]\n# level = 1\nformat = 'text'\nlevel = 'loud'\n",
+            "c.toml:4: [log] level: 'loud' is none of debug, info, warning, error",
+        ),
+        (
+            "[log]\nlevel = 'warnin'\n",
+            (
+                "c.toml:2: [log] level: 'warnin' is none of debug, info, warning, error, did you"
+                " mean warning?"
+            ),
+        ),
+        (
+            "[policy]\ndevice_reset = 1\n",
+            "c.toml:2: [policy] device_reset: expected true or false, found 1",
+        ),
+        (
+            "[paths]\nstate = 'var/lib'\n",
+            "c.toml:2: [paths] state: expected an absolute path, found 'var/lib'",
+        ),
+        (
+            "[catalog]\nprofile = 'hyperpd'\n",
+            (
+                "c.toml:2: [catalog] profile: 'hyperpd' is none of nvidia, hyperpod, did you mean"
+                " hyperpod?"
+            ),
+        ),
+        (
+            "[kernel_log]\nsource = 'file'\n",
+            'c.toml:1: [kernel_log] path: source = "file" needs the path of the file',
+        ),
+        (
+            "log.level = 'loud'\n",
+            "c.toml: [log] level: 'loud' is none of debug, info, warning, error",
+        ),  # no header to find
     ],
 )
 def test_a_mistake_names_line_section_and_key(text: str, error: str) -> None:
     assert mistakes(text) == [error]
 
 
-@pytest.mark.parametrize("value", ["90", "90 s", "90x", "-1d", "d", "1e3s", "1d2h", "9999999999s", "1.2345s", "0x1s", "nans"])
+@pytest.mark.parametrize(
+    "value",
+    ["90", "90 s", "90x", "-1d", "d", "1e3s", "1d2h", "9999999999s", "1.2345s", "0x1s", "nans"],
+)
 def test_bad_durations(value: str) -> None:
     (error,) = mistakes(f"[ledger]\nkeep = '{value}'\n")
     assert f"{value!r} is not a duration" in error
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"), [("500ms", 0.5), ("90s", 90.0), ("10m", 600.0), ("24h", 86400.0), ("7d", 604800.0), ("1.5h", 5400.0)]
+    ("value", "seconds"),
+    [
+        ("500ms", 0.5),
+        ("90s", 90.0),
+        ("10m", 600.0),
+        ("24h", 86400.0),
+        ("7d", 604800.0),
+        ("1.5h", 5400.0),
+    ],
 )
 def test_good_durations(value: str, seconds: float) -> None:
     assert read(f"[ledger]\nkeep = '{value}'\n").ledger.keep_s == seconds
 
 
-@pytest.mark.parametrize("value", ["'64MB'", "'64 mib'", "'MiB'", "'-1MiB'", "'1.5GiB'", "'64'", "0", "-1", "true", "1.0"])
+@pytest.mark.parametrize(
+    "value",
+    ["'64MB'", "'64 mib'", "'MiB'", "'-1MiB'", "'1.5GiB'", "'64'", "0", "-1", "true", "1.0"],
+)
 def test_bad_sizes(value: str) -> None:
     (error,) = mistakes(f"[ledger]\nmax_size = {value}\n")
     assert "is not a size" in error
 
 
-@pytest.mark.parametrize(("value", "size"), [("'64KiB'", 65536), ("'64 MiB'", 64 << 20), ("'2GiB'", 2 << 30), ("123", 123)])
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [("'64KiB'", 65536), ("'64 MiB'", 64 << 20), ("'2GiB'", 2 << 30), ("123", 123)],
+)
 def test_good_sizes(value: str, size: int) -> None:
     assert read(f"[ledger]\nmax_size = {value}\n").ledger.most_bytes == size
 
 
 @pytest.mark.parametrize(
     "value",
-    ["9820", ":9820", "localhost:9820", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:x", "on", "1.2.3:4"],
+    [
+        "9820",
+        ":9820",
+        "localhost:9820",
+        "127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:65536",
+        "127.0.0.1:-1",
+        "127.0.0.1:x",
+        "on",
+        "1.2.3:4",
+    ],
 )
 def test_bad_addresses(value: str) -> None:
     (error,) = mistakes(f"[metrics]\nlisten = '{value}'\n")
@@ -234,13 +325,17 @@ def test_a_socket_path_must_fit_into_its_address() -> None:
     (error,) = mistakes(f"[socket]\npath = '{longest}x'\n")
     assert error.startswith("c.toml:2: [socket] path: ")
     assert "107 bytes" in error
-    assert len(mistakes(f"[paths]\nruntime = '/{'x' * 100}'\n")) == 1  # the default's place counts too
+    assert (
+        len(mistakes(f"[paths]\nruntime = '/{'x' * 100}'\n")) == 1
+    )  # the default's place counts too
     assert len(mistakes(f"[socket]\npath = '/{'é' * 54}'\n")) == 1  # bytes, not letters
 
 
 def test_the_socket_lies_in_the_runtime_folder_unless_said() -> None:
     assert read("[paths]\nruntime = '/r'\n").socket_path == Path("/r/vitald.sock")
-    assert read("[paths]\nruntime = '/r'\n[socket]\npath = '/s/v.sock'\n").socket_path == Path("/s/v.sock")
+    assert read("[paths]\nruntime = '/r'\n[socket]\npath = '/s/v.sock'\n").socket_path == Path(
+        "/s/v.sock"
+    )
 
 
 def test_a_path_holds_no_nul() -> None:
@@ -248,9 +343,18 @@ def test_a_path_holds_no_nul() -> None:
 
 
 def test_all_mistakes_are_told_at_once_with_their_lines() -> None:
-    text = "[paths]\nstate = 'x'\nsysfs = 5\n\n[logg]\n\n[log]\nlevel = 'loud'\nlevle = 1\n[socket]\npath = '/ok'\n[catalog.overrides.\"xid/79\"]\naction = 'rebot'\nbogus = 1\n"
+    text = (
+        "[paths]\nstate = 'x'\nsysfs = 5\n\n[logg]\n\n[log]\nlevel = 'loud'\nlevle ="
+        " 1\n[socket]\npath = '/ok'\n[catalog.overrides.\"xid/79\"]\naction = 'rebot'\nbogus = 1\n"
+    )
     errors = mistakes(text)
-    assert [error.split(": ")[0] for error in errors[:5]] == ["c.toml:2", "c.toml:3", "c.toml:5", "c.toml:8", "c.toml:9"]
+    assert [error.split(": ")[0] for error in errors[:5]] == [
+        "c.toml:2",
+        "c.toml:3",
+        "c.toml:5",
+        "c.toml:8",
+        "c.toml:9",
+    ]
     assert len(errors) == 7
     assert all("[catalog.overrides]: [xid.79] " in error for error in errors[5:])
 
@@ -267,9 +371,15 @@ def test_overrides_of_the_file_reach_the_catalogue() -> None:
 
 @pytest.mark.parametrize(
     ("content", "what"),
-    [(None, "cannot be read: No such file"), (b"[log", "not valid TOML"), (b"a = '\xff'", "not UTF-8 text at byte 5")],
+    [
+        (None, "cannot be read: No such file"),
+        (b"[log", "not valid TOML"),
+        (b"a = '\xff'", "not UTF-8 text at byte 5"),
+    ],
 )
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: bytes | None, what: str) -> None:
+def test_a_file_that_cannot_be_used_is_named(
+    tmp_path: Path, content: bytes | None, what: str
+) -> None:
     path = tmp_path / "c.toml"
     if content is not None:
         path.write_bytes(content)
@@ -338,7 +448,11 @@ def test_the_example_shows_every_key_with_its_default() -> None:
     shown = configs.load(EXAMPLE)
     of_root = {"state": Path("/var/lib/vitald"), "runtime": Path("/run/vitald")}
     for section, key in KEYS:
-        default = of_root.get(key, value_of(Config(), section, key)) if section == "paths" else value_of(Config(), section, key)
+        default = (
+            of_root.get(key, value_of(Config(), section, key))
+            if section == "paths"
+            else value_of(Config(), section, key)
+        )
         if (section, key) == ("socket", "path"):
             default = Path("/run/vitald/vitald.sock")
         assert value_of(shown, section, key) == default, (section, key)
@@ -352,18 +466,27 @@ def test_what_the_example_comments_out_is_right_too() -> None:
     assert read(text).socket.group == "slurm"
 
 
-def test_a_service_uses_the_folders_that_systemd_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where its configuration file says nothing of them: its user has no other folder that survives."""
+def test_a_service_uses_the_folders_that_systemd_made_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where its configuration file says nothing of them: its user has no other folder that
+    survives.
+    """
     monkeypatch.setattr(os, "geteuid", lambda: 997)
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/vitald")
     monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/vitald:/var/lib/other")
     config = read('[log]\nlevel = "info"\n')
-    assert (config.paths.runtime, config.paths.state) == (Path("/run/vitald"), Path("/var/lib/vitald"))
+    assert (config.paths.runtime, config.paths.state) == (
+        Path("/run/vitald"),
+        Path("/var/lib/vitald"),
+    )
     monkeypatch.setenv("RUNTIME_DIRECTORY", "relative")
     assert read("").paths.runtime != Path("relative")
 
 
-@pytest.mark.parametrize("value", ['["nvidia-smi"]', '"gpud"', "[1]", '["/usr/bin/"]', '["/usr//bin/x"]'])
+@pytest.mark.parametrize(
+    "value", ['["nvidia-smi"]', '"gpud"', "[1]", '["/usr/bin/"]', '["/usr//bin/x"]']
+)
 def test_a_program_to_ignore_is_named_by_its_path(tmp_path: Path, value: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(f"[diagnostics]\nignore_processes = {value}\n")

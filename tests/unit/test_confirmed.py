@@ -1,4 +1,6 @@
-"""What confirms a finding that rests on the text of a log: the cases that no line of a scenario can tell."""
+"""What confirms a finding that rests on the text of a log: the cases that no line of a scenario can
+tell.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def confirmed(judge: Judge) -> dict[str, str]:
 
 
 def test_an_address_that_is_not_here_is_borne_out_by_itself_only() -> None:
-    """Neither a count of the node, nor the port that the line names: by who saw a device at that address."""
+    """Neither a count of the node, nor the port that the line names: by who saw a device at that
+    address.
+    """
     judge = empty()
     judge.apply(event("xid/79", gpu(1), 0.0, fields={"on_pci": False, "port": PORT.id}))
     judge.apply(seen("expect/gpus", NODE))
@@ -68,13 +72,18 @@ def test_what_an_older_version_remembers(source: str, by: str) -> None:
 
 
 def test_what_still_holds_confirms_what_it_was_told_under() -> None:
-    """An older version told NVML's loss under the line, and remembers no witness: the next look is one."""
+    """An older version told NVML's loss under the line, and remembers no witness: the next look is
+    one.
+    """
     judge = empty()
     judge.apply(event("xid/79", gpu(1), 0.0))
     judge.apply(seen("nvml/gpu_lost", gpu(1), 1.0, lost=1))
     assert judge.accounts_for(seen("nvml/gpu_lost", gpu(1), 2.0, lost=1))
     memory = judge.memory
-    judge = Judge(catalogue(), replace(memory, findings=tuple(replace(one, confirmed_by="") for one in memory.findings)))
+    judge = Judge(
+        catalogue(),
+        replace(memory, findings=tuple(replace(one, confirmed_by="") for one in memory.findings)),
+    )
     held = seen("nvml/gpu_lost", gpu(1), 2.0, lost=1)
     assert not judge.accounts_for(held), "it has something new to say"
     judge.apply(held)

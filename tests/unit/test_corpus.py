@@ -54,7 +54,14 @@ def test_the_corpus_has_every_kind_and_form() -> None:
     assert set(kinds) == known | {"noise"}
     assert min(kinds.values()) >= 8
     assert kinds["noise"] >= 200
-    assert {entry["form"] for entry in entries} == {"dmesg", "dmesg-T", "journal", "syslog", "kmsg", "message-only"}
+    assert {entry["form"] for entry in entries} == {
+        "dmesg",
+        "dmesg-T",
+        "journal",
+        "syslog",
+        "kmsg",
+        "message-only",
+    }
 
 
 def test_the_corpus_says_what_a_line_says_once() -> None:

@@ -1,4 +1,6 @@
-"""In which order the past and the present are handed in, what a fault of ours in reading the past costs, and who may connect when."""
+"""In which order the past and the present are handed in, what a fault of ours in reading the past
+costs, and who may connect when.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from vitald.core.supervisor import Supervisor
 from vitald.daemon import Daemon, _unix_socket
 from vitald.model import Batch
-from vitald.supervisor import Supervisor
 
 
 class Past:
@@ -23,7 +25,9 @@ class Past:
         self.broken = broken
         self.said = said
 
-    async def former_boots(self, _: object, crashes: object, *, orderly: bool) -> AsyncIterator[Batch]:
+    async def former_boots(
+        self, _: object, crashes: object, *, orderly: bool
+    ) -> AsyncIterator[Batch]:
         async for batch in self._part("former boots"):
             yield batch
 
@@ -64,15 +68,26 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
         async def read(self, _: object) -> None:
             said.append("watched")
 
-    pipeline = SimpleNamespace(put=put, booted=booted, own=own, position=lambda _: None, orderly=True)
-    sources = SimpleNamespace(kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said))
-    daemon = SimpleNamespace(sources=sources, pipeline=pipeline, past_told=asyncio.Event(), supervisor=Supervised(pipeline))  # type: ignore[arg-type]
+    pipeline = SimpleNamespace(
+        put=put, booted=booted, own=own, position=lambda _: None, orderly=True
+    )
+    sources = SimpleNamespace(
+        kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said)
+    )
+    daemon = SimpleNamespace(
+        sources=sources,
+        pipeline=pipeline,
+        past_told=asyncio.Event(),
+        supervisor=Supervised(pipeline),
+    )  # type: ignore[arg-type]
     asyncio.run(Daemon._read_kernel_log(daemon))  # type: ignore[arg-type]
     assert said == wanted
 
 
 def test_who_finds_the_socket_may_connect(tmp_path: Path) -> None:
-    """Also while the daemon is not serving yet: refused, a client would say that the daemon has stopped."""
+    """Also while the daemon is not serving yet: refused, a client would say that the daemon has
+    stopped.
+    """
     path = tmp_path / "vitald.sock"
     with _unix_socket(path, os.getegid()), socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))

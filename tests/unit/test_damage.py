@@ -1,4 +1,6 @@
-"""A ledger that is damaged in any way, and is the only evidence: the verdict is the same, a stronger one, or unknown; never a milder one."""
+"""A ledger that is damaged in any way, and is the only evidence: the verdict is the same, a
+stronger one, or unknown; never a milder one.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ import pytest
 
 from tests.unit.builders import EXAMPLES, catalogue, event, gpu
 from tests.unit.test_upgrade import laid_out
-from vitald.board import Board
-from vitald.lane import Lane
+from vitald.core.node_state import Board
+from vitald.core.pipeline import Pipeline
 from vitald.ledger import FILE, Audit, Ledger, LedgerError, LedgerNewer
 from vitald.model import Batch, Position, Status, Verdict
-from vitald.pipeline import Pipeline
+from vitald.worker_thread import Lane
 
 BOOT = "boot-a"
 KNOWN = catalogue()
@@ -53,7 +55,9 @@ async def started(folder: Path) -> Found:
     pipeline = Pipeline(Ledger(folder), lane, board, KNOWN, BOOT)
     try:
         await pipeline.open(KNOWN)
-        positions = frozenset(source for source in ("kernel_log", "nvml") if pipeline.position(source) is not None)
+        positions = frozenset(
+            source for source in ("kernel_log", "nvml") if pipeline.position(source) is not None
+        )
         found = Found(board.verdict(), frozenset(one.code for one in board.findings), positions)
         await pipeline.close()
     except LedgerNewer:
@@ -78,7 +82,17 @@ class Base:
 
 
 FAULTS = {
-    "much": ["xid/79", "xid/48", "nvml/row_remap_failed", "xid/31", "xid/63", "xid/119", "xid/95", "xid/45", "xid/154"],
+    "much": [
+        "xid/79",
+        "xid/48",
+        "nvml/row_remap_failed",
+        "xid/31",
+        "xid/63",
+        "xid/119",
+        "xid/95",
+        "xid/45",
+        "xid/154",
+    ],
     "little": ["xid/999"],
 }
 
@@ -88,14 +102,27 @@ async def fill(folder: Path, killed: Path, former: Path, codes: list[str]) -> No
     pipeline = Pipeline(Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), KNOWN, BOOT)
     await pipeline.open(KNOWN)
     judging = asyncio.create_task(pipeline.run())
-    await pipeline.store(Batch("nvml", (event("device/identity", gpu(), time.time() - 700),), Position("nvml", BOOT, "{}")))
+    await pipeline.store(
+        Batch(
+            "nvml",
+            (event("device/identity", gpu(), time.time() - 700),),
+            Position("nvml", BOOT, "{}"),
+        )
+    )
     for number in range(6 * len(codes)):
         if number == 4 * len(codes):
             with closing(sqlite3.connect(folder / FILE)) as db:
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             shutil.copytree(folder, former)
         at, fields = time.time() - 600 + number, {"pid": number, "recovery": 2, "filler": "x" * 200}
-        one = event(codes[number // 6], gpu(number // 6), at, identity=f"record {number}", fields=fields, raw=f"line {number} " * 9)
+        one = event(
+            codes[number // 6],
+            gpu(number // 6),
+            at,
+            identity=f"record {number}",
+            fields=fields,
+            raw=f"line {number} " * 9,
+        )
         await pipeline.store(Batch("kernel_log", (one,), Position("kernel_log", BOOT, str(number))))
     if len(codes) > 1:
         audit = Audit(time=time.time(), uid=0, pid=1, verb="", target="2", reason="test")
@@ -109,7 +136,11 @@ async def fill(folder: Path, killed: Path, former: Path, codes: list[str]) -> No
 
 @pytest.fixture(scope="module")
 def work() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="vitald-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    folder = Path(
+        tempfile.mkdtemp(
+            prefix="vitald-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+    )
     yield folder
     shutil.rmtree(folder)
 
@@ -122,14 +153,25 @@ def bases(work: Path) -> list[Base]:
         asyncio.run(fill(clean, killed, former, codes))
         (killed / f"{FILE}-shm").unlink()
         for folder in (clean, killed):
-            made.append(Base(folder.name, folder, former, start(shutil.copytree(folder, work / "as it is"))))
+            made.append(
+                Base(folder.name, folder, former, start(shutil.copytree(folder, work / "as it is")))
+            )
             shutil.rmtree(work / "as it is")
     return made
 
 
 def test_what_the_ledgers_say_undamaged(bases: list[Base]) -> None:
-    statuses = {base.name: base.found.verdict.status.value for base in bases if base.found.verdict is not None}
-    assert statuses == {"much stopped": "unhealthy", "much killed": "unhealthy", "little stopped": "degraded", "little killed": "degraded"}
+    statuses = {
+        base.name: base.found.verdict.status.value
+        for base in bases
+        if base.found.verdict is not None
+    }
+    assert statuses == {
+        "much stopped": "unhealthy",
+        "much killed": "unhealthy",
+        "little stopped": "degraded",
+        "little killed": "degraded",
+    }
     assert all(base.found.positions == {"kernel_log", "nvml"} for base in bases)
 
 
@@ -172,7 +214,17 @@ def torn_log(folder: Path, former: Path, chance: random.Random) -> None:
     if not log.exists():
         return cut(folder, former, chance)
     frames = (log.stat().st_size - 32) // (PAGE + 24)
-    os.truncate(log, chance.choice((0, 32, 32 + chance.randrange(frames) * (PAGE + 24), chance.randrange(log.stat().st_size))))
+    os.truncate(
+        log,
+        chance.choice(
+            (
+                0,
+                32,
+                32 + chance.randrange(frames) * (PAGE + 24),
+                chance.randrange(log.stat().st_size),
+            )
+        ),
+    )
     return None
 
 
@@ -253,12 +305,28 @@ SQL = [
 
 
 def nonsense(folder: Path, former: Path, chance: random.Random) -> None:
-    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db, suppress(sqlite3.IntegrityError):
+    with (
+        closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db,
+        suppress(sqlite3.IntegrityError),
+    ):
         db.execute(chance.choice(SQL))
 
 
 WAYS: list[Way] = [
-    *(bit, bits, header, cut, torn_log, zeroed, noise, swapped, another_page, earlier_page, earlier_file, removed),
+    *(
+        bit,
+        bits,
+        header,
+        cut,
+        torn_log,
+        zeroed,
+        noise,
+        swapped,
+        another_page,
+        earlier_page,
+        earlier_file,
+        removed,
+    ),
     *(nonsense, nonsense, bit, zeroed),
 ]
 
@@ -269,9 +337,12 @@ def is_milder(before: Found, after: Found) -> bool:
     was, now = before.verdict, after.verdict
     if MILD.index(now.status) < MILD.index(was.status):
         return True
-    # Of a node that stays unhealthy the flags may be fewer only where it is told that findings are lost.
+    # Of a node that stays unhealthy the flags may be fewer only where it is told that findings are
+    # lost.
     flags = now.action.rank >= was.action.rank and now.reboot_required >= was.reboot_required
-    return LOST not in after.codes and not (flags and now.replacement_required >= was.replacement_required)
+    return LOST not in after.codes and not (
+        flags and now.replacement_required >= was.replacement_required
+    )
 
 
 def damaged(base: Base, folder: Path, seed: int) -> str:
@@ -285,7 +356,13 @@ def damaged(base: Base, folder: Path, seed: int) -> str:
 def outcome(before: Found, after: Found) -> str:
     if after.unknown:
         return "unknown"
-    return "lost, and still unhealthy" if LOST in after.codes else "replaced" if REPLACED in after.codes else "same"
+    return (
+        "lost, and still unhealthy"
+        if LOST in after.codes
+        else "replaced"
+        if REPLACED in after.codes
+        else "same"
+    )
 
 
 @pytest.mark.slow
@@ -302,14 +379,22 @@ def test_no_damage_makes_the_verdict_milder(bases: list[Base], work: Path) -> No
                 wrong.append((seed, base.name, how, after.verdict, after.codes))
         shutil.rmtree(folder)
     assert wrong == []
-    assert min(became[what] for what in ("same", "replaced", "unknown", "lost, and still unhealthy")) >= CORRUPTIONS // 50
+    assert (
+        min(became[what] for what in ("same", "replaced", "unknown", "lost, and still unhealthy"))
+        >= CORRUPTIONS // 50
+    )
 
 
 @pytest.mark.parametrize("sql", SQL)
-def test_no_row_that_makes_no_sense_is_believed(bases: list[Base], tmp_path: Path, sql: str) -> None:
+def test_no_row_that_makes_no_sense_is_believed(
+    bases: list[Base], tmp_path: Path, sql: str
+) -> None:
     for number, base in enumerate(bases):
         folder = shutil.copytree(base.folder, tmp_path / str(number))
-        with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db, suppress(sqlite3.IntegrityError):
+        with (
+            closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db,
+            suppress(sqlite3.IntegrityError),
+        ):
             db.execute(sql)
         assert not is_milder(base.found, start(folder)), base.name
 
@@ -321,26 +406,38 @@ def without_its_findings(base: Base, folder: Path) -> Path:
     return folder
 
 
-def test_what_is_lost_is_read_again_and_what_is_whole_is_not(bases: list[Base], tmp_path: Path) -> None:
-    """Whole, its lines would be counted twice. What a source remembers of its own goes on in either case."""
+def test_what_is_lost_is_read_again_and_what_is_whole_is_not(
+    bases: list[Base], tmp_path: Path
+) -> None:
+    """Whole, its lines would be counted twice. What a source remembers of its own goes on in either
+    case.
+    """
     lost = start(without_its_findings(bases[0], tmp_path / "lost"))
     assert LOST in lost.codes and lost.positions == {"nvml"}
     folder = shutil.copytree(bases[0].folder, tmp_path / "whole")
     with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
         db.execute("UPDATE settled SET code = 'xid/1'")
     whole = start(folder)
-    assert REPLACED in whole.codes and LOST not in whole.codes and whole.positions == {"kernel_log", "nvml"}
+    assert (
+        REPLACED in whole.codes
+        and LOST not in whole.codes
+        and whole.positions == {"kernel_log", "nvml"}
+    )
     assert whole.codes - {REPLACED} == bases[0].found.codes
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_killed_before_what_was_rescued_is_stored(bases: list[Base], tmp_path: Path, number: int) -> None:
+def test_killed_before_what_was_rescued_is_stored(
+    bases: list[Base], tmp_path: Path, number: int
+) -> None:
     """The damaged ledger has been set aside, and the one that was begun anew is empty."""
     folder = without_its_findings(bases[number], tmp_path / "damaged")
 
     async def begun() -> None:
         lane = Lane("test")
-        await Pipeline(Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), KNOWN, BOOT).keeper.open()
+        await Pipeline(
+            Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), KNOWN, BOOT
+        ).keeper.open()
         lane.close()
 
     asyncio.run(begun())
@@ -350,8 +447,12 @@ def test_killed_before_what_was_rescued_is_stored(bases: list[Base], tmp_path: P
         assert after.unknown and LOST in after.codes
 
 
-def test_a_ledger_that_cannot_be_read_makes_the_node_unknown(bases: list[Base], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it can be: then what was open stands again. Where it turns out to be damaged, that is told."""
+def test_a_ledger_that_cannot_be_read_makes_the_node_unknown(
+    bases: list[Base], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it can be: then what was open stands again. Where it turns out to be damaged, that is
+    told.
+    """
 
     def fails(self: Ledger, **_: object) -> None:
         raise LedgerError("out of reach")
@@ -366,7 +467,9 @@ def test_a_ledger_that_cannot_be_read_makes_the_node_unknown(bases: list[Base], 
         first = Found(board.verdict(), frozenset(one.code for one in board.findings), frozenset())
         judging = asyncio.create_task(pipeline.run())
         pipeline.keeper._retry_at = 0.0
-        await pipeline.store(Batch("kernel_log", (event("xid/45", gpu(9), time.time(), identity="new"),)))
+        await pipeline.store(
+            Batch("kernel_log", (event("xid/45", gpu(9), time.time(), identity="new"),))
+        )
         await pipeline.stored()
         judging.cancel()
         found = Found(board.verdict(), frozenset(one.code for one in board.findings), frozenset())
@@ -386,7 +489,9 @@ def test_a_ledger_that_an_older_vitald_wrote_and_that_is_damaged(tmp_path: Path)
     """It has no checksums: that nothing is lost cannot be shown."""
     folder = laid_out(tmp_path / "state", 5)
     with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
-        (root,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'findings'").fetchone()
+        (root,) = db.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'findings'"
+        ).fetchone()
     with_page(folder / FILE, root - 1, bytes(PAGE))
     for _ in range(2):
         after = start(folder)

@@ -20,7 +20,10 @@ from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
 DOWN = Output(
     ended=Ended.EXITED,
     exit_code=235,
-    stdout="Error: unable to establish a connection to the specified host: localhost\nError: Unable to connect to host engine. x\n",
+    stdout=(
+        "Error: unable to establish a connection to the specified host: localhost\nError: Unable to"
+        " connect to host engine. x\n"
+    ),
 )
 WELL = Output(ended=Ended.EXITED, exit_code=0, stdout=json.dumps(new(*passing("memory", "pcie"))))
 
@@ -28,18 +31,28 @@ WELL = Output(ended=Ended.EXITED, exit_code=0, stdout=json.dumps(new(*passing("m
 class Engine:
     """Answers as dcgmi does, and remembers what was asked."""
 
-    def __init__(self, diag: Output = WELL, discovery: Output | None = None, version: str = "4.5.2") -> None:
+    def __init__(
+        self, diag: Output = WELL, discovery: Output | None = None, version: str = "4.5.2"
+    ) -> None:
         self.asked: list[Command] = []
         self.diag, self.version = diag, version
-        self.discovery = discovery or Output(ended=Ended.EXITED, exit_code=0, stdout="2 GPUs found (Active).\n")
+        self.discovery = discovery or Output(
+            ended=Ended.EXITED, exit_code=0, stdout="2 GPUs found (Active).\n"
+        )
 
     async def execute(self, command: Command) -> Output:
         self.asked.append(command)
         answers: Mapping[str, Output] = {"diag": self.diag, "discovery": self.discovery}
-        version = Output(ended=Ended.EXITED, exit_code=0, stdout=f"\ndcgmi  version: {self.version}\n\n" if self.version else "")
+        version = Output(
+            ended=Ended.EXITED,
+            exit_code=0,
+            stdout=f"\ndcgmi  version: {self.version}\n\n" if self.version else "",
+        )
         return answers.get(command.argv[1], version)
 
-    def run(self, level: int = 2, gpus: tuple[int, ...] = (), settings: Dcgm | None = None) -> Report:
+    def run(
+        self, level: int = 2, gpus: tuple[int, ...] = (), settings: Dcgm | None = None
+    ) -> Report:
         check = build(Config(dcgm=settings or Dcgm()))
         return asyncio.run(check.perform(Ask(check="dcgm", level=level, gpus=gpus), self.execute))
 
@@ -88,24 +101,42 @@ def test_an_engine_that_is_down_is_told_and_the_run_judged_as_any_other() -> Non
     report = Engine(discovery=DOWN).run()
     assert report.outcome is Outcome.PASS
     (fault,) = report.faults
-    assert (fault.code, fault.remedy, "systemctl start nvidia-dcgm" in fault.text) == ("dcgm/engine_down", Remedy.FIX_CONFIG, True)
+    assert (fault.code, fault.remedy, "systemctl start nvidia-dcgm" in fault.text) == (
+        "dcgm/engine_down",
+        Remedy.FIX_CONFIG,
+        True,
+    )
     failed = Output(
         ended=Ended.EXITED,
         exit_code=205,
-        stdout=json.dumps(new(a_test("memory", {0: "Fail", 1: "Pass"}, {0: [warning(52)]}), *passing("pcie"))),
+        stdout=json.dumps(
+            new(a_test("memory", {0: "Fail", 1: "Pass"}, {0: [warning(52)]}), *passing("pcie"))
+        ),
     )
     report = Engine(failed, DOWN).run()
-    assert ([fault.code for fault in report.faults], report.culprits) == (["dcgm/52", "dcgm/engine_down"], (0,))
+    assert ([fault.code for fault in report.faults], report.culprits) == (
+        ["dcgm/52", "dcgm/engine_down"],
+        (0,),
+    )
     hung = Output(ended=Ended.DEADLINE, why="15 s are over", exit_code=-15)
     assert [fault.code for fault in Engine(discovery=hung).run().faults] == ["dcgm/engine_down"]
 
 
 def test_a_version_that_the_document_does_not_have() -> None:
     document = old(a_test("PCIe", {}), version=None)
-    assert Engine(Output(ended=Ended.EXITED, exit_code=0, stdout=json.dumps(document)), version="2.4.7").run(1).dcgm_version == "2.4.7"
+    assert (
+        Engine(
+            Output(ended=Ended.EXITED, exit_code=0, stdout=json.dumps(document)), version="2.4.7"
+        )
+        .run(1)
+        .dcgm_version
+        == "2.4.7"
+    )
 
 
-def test_the_version_is_asked_once_for_each_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_is_asked_once_for_each_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path, monkeypatch, "dcgmi")
     engine, check = Engine(), build(Config())
     ask = Ask(check="dcgm", level=1)

@@ -1,4 +1,6 @@
-"""Outputs of dcgmi diag that somebody else thought of: exit codes against documents, damage, runs by name, hostile sizes."""
+"""Outputs of dcgmi diag that somebody else thought of: exit codes against documents, damage, runs
+by name, hostile sizes.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.dcgm_made import a_test, an_old_test, level2, new, old, passing, read, refused, warning
-from vitald.cli import diag_read
+from tests.unit.dcgm_made import (
+    a_test,
+    an_old_test,
+    level2,
+    new,
+    old,
+    passing,
+    read,
+    refused,
+    warning,
+)
+from vitald.cli.diag import read as diag_read
 from vitald.model.diagnostic import Outcome, Remedy
 
 PASSING, LAST_FAILS = new(), new(a_test("software", {0: "Pass", 1: "Fail"}, {1: [warning(80)]}))
 FAIL, ERROR, PASS, INCONCLUSIVE = Outcome.FAIL, Outcome.ERROR, Outcome.PASS, Outcome.INCONCLUSIVE
 TWICE = (
     ('"status": "Pass"', '"status": "Fail", "status": "Pass"'),
-    ('"DCGM Diagnostic": ', f'"DCGM Diagnostic": {json.dumps(LAST_FAILS["DCGM Diagnostic"])}, "DCGM Diagnostic": '),
+    (
+        '"DCGM Diagnostic": ',
+        f'"DCGM Diagnostic": {json.dumps(LAST_FAILS["DCGM Diagnostic"])}, "DCGM Diagnostic": ',
+    ),
     ('"results": [', '"results": [{"status": "Fail"}], "results": ['),
 )
 
@@ -31,7 +46,33 @@ def test_a_key_that_stands_twice_hides_nothing(once: str, twice: str) -> None:
     assert elsewhere.outcome is PASS  # another tool's
 
 
-@pytest.mark.parametrize("code", [1, 2, 77, 126, 127, 130, 137, 139, 189, 190, 199, 200, 203, 206, 217, 222, 226, 237, 238, 245, 253, -9])
+@pytest.mark.parametrize(
+    "code",
+    [
+        1,
+        2,
+        77,
+        126,
+        127,
+        130,
+        137,
+        139,
+        189,
+        190,
+        199,
+        200,
+        203,
+        206,
+        217,
+        222,
+        226,
+        237,
+        238,
+        245,
+        253,
+        -9,
+    ],
+)
 def test_no_other_exit_code_than_0_lets_it_pass_nor_takes_a_failure_back(code: int) -> None:
     assert read(PASSING, code, 1).outcome not in (PASS, INCONCLUSIVE)
     report = read(LAST_FAILS, code, 1)
@@ -40,11 +81,21 @@ def test_no_other_exit_code_than_0_lets_it_pass_nor_takes_a_failure_back(code: i
 
 @pytest.mark.parametrize("severity", [None, 0, 1, 2, 3, 4, 5, 6, 7])
 @pytest.mark.parametrize("number", [None, 999])
-def test_nothing_that_nobody_knows_asks_for_a_replacement(number: int | None, severity: int | None) -> None:
+def test_nothing_that_nobody_knows_asks_for_a_replacement(
+    number: int | None, severity: int | None
+) -> None:
     said = {"warning": "Replace this GPU now.", "error_id": number, "error_severity": severity}
-    report = read(new(a_test("memory", {0: "Pass", 1: "Fail"}, {1: [said]}), *passing("pcie")), 205 if severity == 2 else 226)
+    report = read(
+        new(a_test("memory", {0: "Pass", 1: "Fail"}, {1: [said]}), *passing("pcie")),
+        205 if severity == 2 else 226,
+    )
     assert report.outcome is (Outcome.CONFIG if severity == 5 else FAIL)
-    assert report.remedy in (Remedy.MONITOR, Remedy.FIX_CONFIG, Remedy.INVESTIGATE, Remedy.RESET_GPU)
+    assert report.remedy in (
+        Remedy.MONITOR,
+        Remedy.FIX_CONFIG,
+        Remedy.INVESTIGATE,
+        Remedy.RESET_GPU,
+    )
     assert (report.culprits, report.replacement_required) == ((1,), False)
     assert "GPU 1: Not a known failure: Replace this GPU now." in report.reason
 
@@ -54,7 +105,9 @@ def test_a_run_by_name_is_held_to_the_tests_that_it_has() -> None:
     named = old(pcie)
     named["DCGM GPU Diagnostic"]["test_categories"].pop(0)
     assert read(named, 0, None).outcome is PASS
-    assert read({**named, "version": "3.3.5"}, 0, None).outcome is INCONCLUSIVE  # which always had the software too
+    assert (
+        read({**named, "version": "3.3.5"}, 0, None).outcome is INCONCLUSIVE
+    )  # which always had the software too
     assert read(named, 0, 2).outcome is INCONCLUSIVE
     assert read(new(*passing("pcie")), 0, None).outcome is PASS
     without = new(*passing("pcie"))
@@ -77,18 +130,31 @@ def test_the_notes_say_how_far_it_goes(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_cpu_that_fails_is_no_gpu() -> None:
-    cpu = {"entity_group": "CPU", "entity_group_id": 7, "entity_id": 0, "status": "Fail", "warnings": [warning(94, severity=4)]}
+    cpu = {
+        "entity_group": "CPU",
+        "entity_group_id": 7,
+        "entity_id": 0,
+        "status": "Fail",
+        "warnings": [warning(94, severity=4)],
+    }
     test = a_test("software", {0: "Pass", 1: "Pass"}, status="Fail")
     test["results"].append(cpu)
     report = read(new(test), 0, 1)  # CPU findings never count in the exit code
     assert (report.outcome, report.culprits, report.reason[:6]) == (FAIL, (), "CPU 0:")
-    assert (report.tests[0].cpus, report.tests[0].gpus) == ({"0": "Fail"}, {"0": "Pass", "1": "Pass"})
+    assert (report.tests[0].cpus, report.tests[0].gpus) == (
+        {"0": "Fail"},
+        {"0": "Pass", "1": "Pass"},
+    )
 
 
 def test_what_says_that_it_was_not_tested_blames_nobody() -> None:
     skipped = a_test("memory", {0: "Skip", 1: "Skip"}, {0: [warning(48, severity=5)]})
     report = read(new(skipped, *passing("pcie")))
-    assert (report.outcome, report.culprits, report.reason.count("switched off")) == (INCONCLUSIVE, (), 1)
+    assert (report.outcome, report.culprits, report.reason.count("switched off")) == (
+        INCONCLUSIVE,
+        (),
+        1,
+    )
 
 
 def test_what_need_not_be_tested_does_not_explain_a_failing_exit_code() -> None:
@@ -103,13 +169,17 @@ def test_names_are_no_templates(name: str) -> None:
 
 
 def test_iterations_and_categories_beyond_the_limits_are_no_pass() -> None:
-    small = {"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": [{"name": "software"}]}]}}
+    small = {
+        "DCGM Diagnostic": {
+            "test_categories": [{"category": "Deployment", "tests": [{"name": "software"}]}]
+        }
+    }
     many = read({"iterations": [small] * 4100, "Overall Result": "Pass"}, 0, 1)
     assert (many.outcome, many.reason) == (ERROR, "4 of 4100 iterations did not run")
     padded = new()
-    padded["DCGM Diagnostic"]["test_categories"] += [{"category": "x", "tests": []}] * 300 + LAST_FAILS["DCGM Diagnostic"][
-        "test_categories"
-    ]
+    padded["DCGM Diagnostic"]["test_categories"] += [
+        {"category": "x", "tests": []}
+    ] * 300 + LAST_FAILS["DCGM Diagnostic"]["test_categories"]
     assert read(padded, 0, 1).outcome is ERROR
 
 
@@ -120,10 +190,15 @@ def test_iterations_and_categories_beyond_the_limits_are_no_pass() -> None:
         ({"status": "Pass", "gpus": [{"status": "Pass"}]}, "no answer of dcgmi diag"),
         ({"tool": "other", "output": PASSING}, "no answer of dcgmi diag"),
         (json.dumps({"iterations": [PASSING, LAST_FAILS]}, indent=0)[:-700], "cut off"),
-        (json.dumps({"iterations": [PASSING, LAST_FAILS]}, indent=0).split("[", 1)[1].strip(), "only a part"),
+        (
+            json.dumps({"iterations": [PASSING, LAST_FAILS]}, indent=0).split("[", 1)[1].strip(),
+            "only a part",
+        ),
         (json.dumps(PASSING) + "\n" + json.dumps(LAST_FAILS)[:-90], "cut off"),
         (
-            json.dumps(refused("Error: Unable to complete diagnostic. Return: (-39) busy")) + "\n" + json.dumps(PASSING),
+            json.dumps(refused("Error: Unable to complete diagnostic. Return: (-39) busy"))
+            + "\n"
+            + json.dumps(PASSING),
             "another diagnostic",
         ),
     ],
@@ -154,8 +229,21 @@ def test_nothing_takes_long_to_be_refused(text: str) -> None:
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_an_old_gpu_that_is_named_twice_in_its_text_is_blamed_once(level: int) -> None:
-    text = "GPU 1 GPU 1 had uncorrectable memory errors and 18446744073709551615 rows need to be remapped."
-    two = {"Page Retirement/Row Remap": [{"gpu_id": 0, "status": "Fail", "warnings": [{"warnings": text, "error_id": 84}]}]}
+    text = (
+        "GPU 1 GPU 1 had uncorrectable memory errors and 18446744073709551615 rows need to be"
+        " remapped."
+    )
+    two = {
+        "Page Retirement/Row Remap": [
+            {"gpu_id": 0, "status": "Fail", "warnings": [{"warnings": text, "error_id": 84}]}
+        ]
+    }
     report = read(old(*level2(), deployment=two), 226, level)
-    assert (report.culprits, report.remedy, report.reboot_required) == ((1,), Remedy.RESET_GPU, True)
-    assert diag_read.as_json(report)["errors"] == [{"test": "Page Retirement/Row Remap", "gpu": None, "error_id": 84}]
+    assert (report.culprits, report.remedy, report.reboot_required) == (
+        (1,),
+        Remedy.RESET_GPU,
+        True,
+    )
+    assert diag_read.as_json(report)["errors"] == [
+        {"test": "Page Retirement/Row Remap", "gpu": None, "error_id": 84}
+    ]

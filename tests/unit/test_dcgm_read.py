@@ -20,8 +20,14 @@ from vitald.cli import main
 
 SAMPLES = ROOT.parent / "shared" / "reference" / "dcgm-samples"
 HEALTHY = {"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}
-NO_HOST = "Error: unable to establish a connection to the specified host: localhost\nError: Unable to connect to host engine. x\n"
-FAILED = new(a_test("memory", {0: "Pass", 1: "Pass"}, {1: [warning(57, "GPU 1 is bad")]}, status="Fail"), *passing("pcie"))
+NO_HOST = (
+    "Error: unable to establish a connection to the specified host: localhost\nError: Unable to"
+    " connect to host engine. x\n"
+)
+FAILED = new(
+    a_test("memory", {0: "Pass", 1: "Pass"}, {1: [warning(57, "GPU 1 is bad")]}, status="Fail"),
+    *passing("pcie"),
+)
 
 
 def told(tmp_path: Path, output: object, *words: str) -> int:
@@ -30,7 +36,9 @@ def told(tmp_path: Path, output: object, *words: str) -> int:
     return main(["diag", "read", str(path), *words])
 
 
-def as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], output: object, *words: str) -> tuple[int, dict[str, Any]]:
+def as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], output: object, *words: str
+) -> tuple[int, dict[str, Any]]:
     code = told(tmp_path, output, "--json", *words)
     return code, json.loads(capsys.readouterr().out)
 
@@ -43,12 +51,22 @@ def as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], output: object, 
         (new(*passing("memory", "pcie")), ["--exit-code", "-9"], 30, "error"),
         (FAILED, [], 20, "fail"),
         (old(*level2(), deployment={"Persistence Mode": [{"status": "Fail"}]}), [], 10, "config"),
-        (refused("Error: GPU 0's MIG configuration is incompatible"), ["--exit-code", "226"], 10, "not_applicable"),
+        (
+            refused("Error: GPU 0's MIG configuration is incompatible"),
+            ["--exit-code", "226"],
+            10,
+            "not_applicable",
+        ),
         ("", ["--exit-code", "127"], 30, "error"),
     ],
 )
 def test_outcomes_and_exit_codes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], output: object, words: list[str], code: int, outcome: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    output: object,
+    words: list[str],
+    code: int,
+    outcome: str,
 ) -> None:
     assert told(tmp_path, output, *words) == code
     assert capsys.readouterr().out
@@ -56,7 +74,9 @@ def test_outcomes_and_exit_codes(
     assert (found, said["outcome"]) == (code, outcome)
 
 
-def test_the_text_says_who_is_to_blame_for_what_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_says_who_is_to_blame_for_what_and_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     told(tmp_path, FAILED, "--exit-code", "205", "--level", "2")
     text = capsys.readouterr().out
     assert text.startswith("FAIL  dcgmi diag level 2, DCGM 4.5.2, driver 580.95.05, 2 x 2330\n")
@@ -69,18 +89,46 @@ def test_the_text_says_who_is_to_blame_for_what_and_what_to_do(tmp_path: Path, c
     assert "CUDA ran into a memory error" in text  # what it means, by the catalogue
 
 
-def test_the_json_holds_what_was_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, said = as_json(tmp_path, capsys, old(*level2(), deployment={"Persistence Mode": [{"status": "Fail"}]}))
-    assert said["tests"]["Persistence Mode"] == {"category": "Deployment", "status": "Fail", "gpus": {}, "cpus": {}}
-    assert said["tests"]["PCIe"] == {"category": "Hardware", "status": None, "gpus": {"0": "Pass", "1": "Pass"}, "cpus": {}}
+def test_the_json_holds_what_was_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, said = as_json(
+        tmp_path, capsys, old(*level2(), deployment={"Persistence Mode": [{"status": "Fail"}]})
+    )
+    assert said["tests"]["Persistence Mode"] == {
+        "category": "Deployment",
+        "status": "Fail",
+        "gpus": {},
+        "cpus": {},
+    }
+    assert said["tests"]["PCIe"] == {
+        "category": "Hardware",
+        "status": None,
+        "gpus": {"0": "Pass", "1": "Pass"},
+        "cpus": {},
+    }
     # Concluded from the status, not printed.
     assert (said["outcome"], said["errors"]) == ("config", [])
-    two = [{"status": "Fail", "warnings": "GPUs 0 and 1 had uncorrectable memory errors", "error_id": 80, "error_severity": 2}]
-    _, said = as_json(tmp_path, capsys, old(*level2(), deployment={"Page Retirement/Row Remap": two}))
-    assert (said["errors"], said["culprit_gpus"]) == ([{"test": "Page Retirement/Row Remap", "gpu": None, "error_id": 80}], [0, 1])
+    two = [
+        {
+            "status": "Fail",
+            "warnings": "GPUs 0 and 1 had uncorrectable memory errors",
+            "error_id": 80,
+            "error_severity": 2,
+        }
+    ]
+    _, said = as_json(
+        tmp_path, capsys, old(*level2(), deployment={"Page Retirement/Row Remap": two})
+    )
+    assert (said["errors"], said["culprit_gpus"]) == (
+        [{"test": "Page Retirement/Row Remap", "gpu": None, "error_id": 80}],
+        [0, 1],
+    )
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(FAILED).encode())))
     assert main(["diag", "read", "-"]) == 20
     assert "GPU 1" in capsys.readouterr().out
@@ -98,7 +146,9 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     ],
     ids=["utf-16", "byte order mark", "gzip", "xz", "colours", "crlf"],
 )
-def test_however_it_was_saved(saved: Callable[[str], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_however_it_was_saved(
+    saved: Callable[[str], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "diag.json"
     file.write_bytes(saved(json.dumps(FAILED, indent=2)))
     assert main(["diag", "read", str(file)]) == 20
@@ -111,7 +161,9 @@ def test_a_packed_document_that_is_cut_off_is_no_pass(tmp_path: Path) -> None:
     assert main(["diag", "read", str(file)]) == 30
 
 
-def test_a_run_in_a_private_engine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_in_a_private_engine_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert told(tmp_path, NO_HOST + json.dumps(new()), "--level", "1") == 0
     assert "private engine" in capsys.readouterr().out
 
@@ -131,7 +183,12 @@ def test_a_run_in_a_private_engine_is_told(tmp_path: Path, capsys: pytest.Captur
     ],
 )  # fmt: skip
 def test_the_other_commands(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], output: object, words: list[str], code: int, said: dict[str, object]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    output: object,
+    words: list[str],
+    code: int,
+    said: dict[str, object],
 ) -> None:
     found, answer = as_json(tmp_path, capsys, output, *words)
     del answer["reason"]
@@ -141,10 +198,20 @@ def test_the_other_commands(
 
 
 def test_trouble_that_health_tells_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    errors = {"children": {"NVLINK system": {"value": "Failure", "overflow": ["GPU 3's NvLink link 4 is", "currently down"]}}}
+    errors = {
+        "children": {
+            "NVLINK system": {
+                "value": "Failure",
+                "overflow": ["GPU 3's NvLink link 4 is", "currently down"],
+            }
+        }
+    }
     ill = {
         **HEALTHY,
-        "body": {"GPU": {"children": {"3": {"children": {"Errors": errors}, "value": "Failure"}}}, "Overall Health": {"value": "Failure"}},
+        "body": {
+            "GPU": {"children": {"3": {"children": {"Errors": errors}, "value": "Failure"}}},
+            "Overall Health": {"value": "Failure"},
+        },
     }
     code, said = as_json(tmp_path, capsys, ill)
     assert (code, said["health"], said["culprit_gpus"]) == (20, "Failure", [3])
@@ -161,20 +228,33 @@ def test_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.count("vitald: ") >= 3
 
 
-def test_an_override_of_the_catalogue_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_override_of_the_catalogue_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "config.toml"
     path.write_text('[catalog.overrides."dcgm/57"]\ndiagnostic = { remedy = "monitor" }\n')
     _, said = as_json(tmp_path, capsys, FAILED, "--config", str(path))
-    assert (said["outcome"], said["action"], said["replacement_required"]) == ("fail", "monitor", False)
+    assert (said["outcome"], said["action"], said["replacement_required"]) == (
+        "fail",
+        "monitor",
+        False,
+    )
 
 
-def test_nothing_that_was_printed_drives_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rude = new(a_test("memory\x1b[2J", {0: "Pa\x1b[31mss", 1: "Fail"}, {1: [warning(57, "\x1b]0;x\x07")]}), version="4\x1b[2J")
+def test_nothing_that_was_printed_drives_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rude = new(
+        a_test("memory\x1b[2J", {0: "Pa\x1b[31mss", 1: "Fail"}, {1: [warning(57, "\x1b]0;x\x07")]}),
+        version="4\x1b[2J",
+    )
     told(tmp_path, rude)
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_the_other_samples_of_the_reference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_other_samples_of_the_reference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = SAMPLES / "cases.json"
     if not path.is_file():
         pytest.skip("no reference beside the repository")
@@ -187,10 +267,17 @@ def test_the_other_samples_of_the_reference(tmp_path: Path, capsys: pytest.Captu
         assert {key: said[key] for key in case["expected"]} == case["expected"], case["case"]
 
 
-@pytest.mark.parametrize("output", [FAILED, HEALTHY, "8 GPUs found.\n"], ids=["diag", "health", "discovery"])
+@pytest.mark.parametrize(
+    "output", [FAILED, HEALTHY, "8 GPUs found.\n"], ids=["diag", "health", "discovery"]
+)
 def test_it_loads_no_server(tmp_path: Path, output: object) -> None:
     path = tmp_path / "printed"
     path.write_text(output if isinstance(output, str) else json.dumps(output))
     loaded = loaded_by(["diag", "read", str(path)])
-    assert "vitald.cli.diag_read" in loaded
-    assert forbidden(loaded, *SERVER, "vitald.daemon", "vitald.pipeline", "vitald.keeper") == []
+    assert "vitald.cli.diag.read" in loaded
+    assert (
+        forbidden(
+            loaded, *SERVER, "vitald.daemon", "vitald.core.pipeline", "vitald.core.ledger_writer"
+        )
+        == []
+    )

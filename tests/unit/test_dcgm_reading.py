@@ -6,19 +6,49 @@ import json
 
 import pytest
 
-from tests.unit.dcgm_made import DEPLOYMENT, a_test, an_old_test, level2, new, old, passing, read, refused, warning
+from tests.unit.dcgm_made import (
+    DEPLOYMENT,
+    a_test,
+    an_old_test,
+    level2,
+    new,
+    old,
+    passing,
+    read,
+    refused,
+    warning,
+)
 from vitald.diagnostics.dcgm.tables import tables
 from vitald.model.diagnostic import Outcome, Remedy
 
-PASS, FAIL, CONFIG, INCONCLUSIVE, ERROR = Outcome.PASS, Outcome.FAIL, Outcome.CONFIG, Outcome.INCONCLUSIVE, Outcome.ERROR
-LEVEL_3 = ("memory", "pcie", "diagnostic", "nvbandwidth", "nccl_tests", "targeted_stress", "targeted_power")
+PASS, FAIL, CONFIG, INCONCLUSIVE, ERROR = (
+    Outcome.PASS,
+    Outcome.FAIL,
+    Outcome.CONFIG,
+    Outcome.INCONCLUSIVE,
+    Outcome.ERROR,
+)
+LEVEL_3 = (
+    "memory",
+    "pcie",
+    "diagnostic",
+    "nvbandwidth",
+    "nccl_tests",
+    "targeted_stress",
+    "targeted_power",
+)
 FIXED_29 = "Persistence mode for GPU 1 is disabled."
 
 
 def test_what_passes_passes_and_has_nothing_to_say() -> None:
     for output in (new(*passing("memory", "pcie")), old(*level2()), old(*level2(), version=None)):
         report = read(output)
-        assert (report.outcome, report.remedy, report.reason, report.faults) == (PASS, Remedy.NONE, "", ())
+        assert (report.outcome, report.remedy, report.reason, report.faults) == (
+            PASS,
+            Remedy.NONE,
+            "",
+            (),
+        )
 
 
 # --- exit codes
@@ -32,7 +62,14 @@ def test_a_code_that_says_failure_and_a_document_that_does_not_are_no_pass(code:
 
 
 @pytest.mark.parametrize(
-    ("code", "remedy"), [(203, Remedy.RETRY), (245, Remedy.RETRY), (-15, Remedy.RETRY), (137, Remedy.RETRY), (77, None)]
+    ("code", "remedy"),
+    [
+        (203, Remedy.RETRY),
+        (245, Remedy.RETRY),
+        (-15, Remedy.RETRY),
+        (137, Remedy.RETRY),
+        (77, None),
+    ],
 )
 def test_no_code_but_0_lets_a_document_pass(code: int, remedy: Remedy | None) -> None:
     report = read(new(*passing("memory", "pcie")), code)
@@ -54,14 +91,22 @@ def test_an_isolating_code_with_findings_that_do_not_isolate_hides_one() -> None
     assert read(output, 226, 1).outcome is CONFIG
     assert read(output, 205, 1).outcome is ERROR
     # Before 3.3 the setting was of the isolating kind itself.
-    before = old(deployment={"Persistence Mode": [{"status": "Fail", "warnings": FIXED_29, "error_id": 29}]}, version="3.2.5")
+    before = old(
+        deployment={"Persistence Mode": [{"status": "Fail", "warnings": FIXED_29, "error_id": 29}]},
+        version="3.2.5",
+    )
     assert read(before, 205, 1).outcome is CONFIG
 
 
 def test_lost_gpus_without_a_document() -> None:
     for code, remedy in ((189, Remedy.REBOOT), (238, Remedy.REBOOT), (237, Remedy.RESET_GPU)):
         report = read("", code)
-        assert (report.outcome, report.remedy, report.reboot_required, report.replacement_required) == (FAIL, remedy, True, False)
+        assert (
+            report.outcome,
+            report.remedy,
+            report.reboot_required,
+            report.replacement_required,
+        ) == (FAIL, remedy, True, False)
         (fault,) = report.faults
         assert fault.implied
         assert fault.gpu is None
@@ -85,10 +130,29 @@ def test_signals_are_told_as_such() -> None:
 @pytest.mark.parametrize(
     ("text", "outcome", "remedy"),
     [
-        ("Error: GPU 2's MIG configuration is incompatible with the diagnostic", Outcome.NOT_APPLICABLE, Remedy.FIX_CONFIG),
-        ("Error: Unable to complete diagnostic for entities *,cpu:*. Return: (-34) : in use", ERROR, Remedy.RETRY),
-        ("Error: Unable to complete diagnostic for group 7. Return: (-29) root.", ERROR, Remedy.FIX_CONFIG),
-        ("Error: Unable to complete diagnostic for group 7. Return: (-67) : x\nAll 2 requested GPUs are detached.", FAIL, Remedy.REBOOT),
+        (
+            "Error: GPU 2's MIG configuration is incompatible with the diagnostic",
+            Outcome.NOT_APPLICABLE,
+            Remedy.FIX_CONFIG,
+        ),
+        (
+            "Error: Unable to complete diagnostic for entities *,cpu:*. Return: (-34) : in use",
+            ERROR,
+            Remedy.RETRY,
+        ),
+        (
+            "Error: Unable to complete diagnostic for group 7. Return: (-29) root.",
+            ERROR,
+            Remedy.FIX_CONFIG,
+        ),
+        (
+            (
+                "Error: Unable to complete diagnostic for group 7. Return: (-67) : x\nAll 2"
+                " requested GPUs are detached."
+            ),
+            FAIL,
+            Remedy.REBOOT,
+        ),
         ("Error: The test memory has been unresponsive for 600 seconds", ERROR, Remedy.INVESTIGATE),
         ("Error: something that nobody has seen before", ERROR, Remedy.INVESTIGATE),
     ],
@@ -106,7 +170,9 @@ def test_the_exit_code_decides_for_a_text_that_nobody_knows() -> None:
 
 def test_one_run_of_two_that_did_not_run_is_no_pass() -> None:
     both = (
-        json.dumps(refused("Error: Diagnostic could not be run while DCGM is paused.")) + "\n" + json.dumps(new(*passing("memory", "pcie")))
+        json.dumps(refused("Error: Diagnostic could not be run while DCGM is paused."))
+        + "\n"
+        + json.dumps(new(*passing("memory", "pcie")))
     )
     assert (read(both).outcome, read(both).remedy) == (ERROR, Remedy.RETRY)
 
@@ -132,9 +198,15 @@ def test_iterations_whose_overall_result_is_worse_are_no_pass() -> None:
 
 
 def test_what_one_iteration_did_not_verify_another_does_not_either() -> None:
-    whole, partly = new(*passing("memory", "pcie")), new(*passing("memory"), a_test("pcie", {0: "Pass"}))
+    whole, partly = (
+        new(*passing("memory", "pcie")),
+        new(*passing("memory"), a_test("pcie", {0: "Pass"})),
+    )
     report = read({"iterations": [whole, partly], "Overall Result": "Pass"})
-    assert (report.outcome, report.reason) == (INCONCLUSIVE, "not verified: pcie has no result for GPU 1")
+    assert (report.outcome, report.reason) == (
+        INCONCLUSIVE,
+        "not verified: pcie has no result for GPU 1",
+    )
 
 
 # --- mandatory tests
@@ -166,7 +238,9 @@ def test_what_a_version_or_a_model_does_not_have_is_not_needed() -> None:
 
 
 def test_what_comes_in_packages_of_its_own_may_skip_or_be_missing() -> None:
-    optional = [a_test(name, {0: "Skip", 1: "Skip"}) for name in ("eud", "memory_bandwidth", "pulse_test")]
+    optional = [
+        a_test(name, {0: "Skip", 1: "Skip"}) for name in ("eud", "memory_bandwidth", "pulse_test")
+    ]
     assert read(new(*passing(*LEVEL_3, "memtest"), *optional), 0, 4).outcome is PASS
     assert read(new(*passing(*LEVEL_3, "memtest")), 0, 4).outcome is PASS
     assert read(new(*passing(*LEVEL_3)), 0, 4).outcome is INCONCLUSIVE
@@ -179,7 +253,9 @@ def test_an_optional_test_that_fails_is_a_failure() -> None:
 
 def test_the_level_is_told_by_the_tests_where_nobody_says_it() -> None:
     assert read(new(), 0, None).outcome is PASS
-    assert read(new(*passing("memory")), 0, None).outcome is PASS  # may have been asked for by its name
+    assert (
+        read(new(*passing("memory")), 0, None).outcome is PASS
+    )  # may have been asked for by its name
     assert read(new(a_test("memory", {0: "Skip", 1: "Pass"})), 0, None).outcome is INCONCLUSIVE
     assert read(new(), 0, 2).outcome is INCONCLUSIVE  # asked for level 2, verified nothing beyond 1
 
@@ -190,21 +266,43 @@ def test_the_level_is_told_by_the_tests_where_nobody_says_it() -> None:
 @pytest.mark.parametrize(
     ("tests", "version", "remedy"),
     [
-        ([a_test("memory", {0: "Skip", 1: "Skip"}), *passing("pcie")], "4.2.3", Remedy.EXCLUSIVE_RERUN),
+        (
+            [a_test("memory", {0: "Skip", 1: "Skip"}), *passing("pcie")],
+            "4.2.3",
+            Remedy.EXCLUSIVE_RERUN,
+        ),
         ([a_test("memory", {0: "Skip", 1: "Skip"}), *passing("pcie")], "4.1.0", Remedy.FIX_CONFIG),
-        ([a_test("memory", {0: "Skip", 1: "Skip"}), a_test("pcie", {0: "Skip", 1: "Skip"})], "4.5.2", Remedy.FIX_CONFIG),
-        ([a_test("memory", {0: "Pass", 1: "Skip"}), *passing("pcie")], "4.5.2", Remedy.EXCLUSIVE_RERUN),
+        (
+            [a_test("memory", {0: "Skip", 1: "Skip"}), a_test("pcie", {0: "Skip", 1: "Skip"})],
+            "4.5.2",
+            Remedy.FIX_CONFIG,
+        ),
+        (
+            [a_test("memory", {0: "Pass", 1: "Skip"}), *passing("pcie")],
+            "4.5.2",
+            Remedy.EXCLUSIVE_RERUN,
+        ),
     ],
 )
-def test_a_skip_without_a_word_is_no_pass_and_no_failure(tests: list[dict[str, object]], version: str, remedy: Remedy) -> None:
+def test_a_skip_without_a_word_is_no_pass_and_no_failure(
+    tests: list[dict[str, object]], version: str, remedy: Remedy
+) -> None:
     report = read(new(*tests, version=version))
-    assert (report.outcome, report.remedy, report.culprits, report.faults) == (INCONCLUSIVE, remedy, (), ())
+    assert (report.outcome, report.remedy, report.culprits, report.faults) == (
+        INCONCLUSIVE,
+        remedy,
+        (),
+        (),
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
-        ("Skipping test Memory because ECC is not enabled on GPU 0 Enable ECC memory", Remedy.FIX_CONFIG),
+        (
+            "Skipping test Memory because ECC is not enabled on GPU 0 Enable ECC memory",
+            Remedy.FIX_CONFIG,
+        ),
         ("ECC Memory is not turned on or is unsupported. Skipping test.", Remedy.NONE),
         ("Skipping this test for a reason that is new", Remedy.INVESTIGATE),
     ],
@@ -212,9 +310,13 @@ def test_a_skip_without_a_word_is_no_pass_and_no_failure(tests: list[dict[str, o
 def test_a_skip_that_says_why(text: str, remedy: Remedy) -> None:
     skipped = a_test("memory", {0: "Skip", 1: "Pass"})
     skipped["results"][0]["info"] = [text]
-    assert (read(new(skipped, *passing("pcie"))).outcome, read(new(skipped, *passing("pcie"))).remedy) == (INCONCLUSIVE, remedy)
+    assert (
+        read(new(skipped, *passing("pcie"))).outcome,
+        read(new(skipped, *passing("pcie"))).remedy,
+    ) == (INCONCLUSIVE, remedy)
     older = old(
-        an_old_test("PCIe", {0: "Pass", 1: "Pass"}), an_old_test("GPU Memory", {0: "Skip", 1: "Pass"}, _0={"warnings": f"GPU 0 {text}"})
+        an_old_test("PCIe", {0: "Pass", 1: "Pass"}),
+        an_old_test("GPU Memory", {0: "Skip", 1: "Pass"}, _0={"warnings": f"GPU 0 {text}"}),
     )
     assert (read(older).outcome, read(older).remedy) == (INCONCLUSIVE, remedy)
 
@@ -222,16 +324,29 @@ def test_a_skip_that_says_why(text: str, remedy: Remedy) -> None:
 def test_settings_beside_a_skip_are_told_and_verify_nothing() -> None:
     setting = a_test("software", {0: "Fail", 1: "Fail"}, {0: [warning(29, severity=5)]})
     report = read(new(setting, a_test("memory", {0: "Skip", 1: "Skip"}), *passing("pcie")), 226)
-    assert (report.outcome, report.remedy, report.culprits) == (INCONCLUSIVE, Remedy.EXCLUSIVE_RERUN, (0,))
+    assert (report.outcome, report.remedy, report.culprits) == (
+        INCONCLUSIVE,
+        Remedy.EXCLUSIVE_RERUN,
+        (0,),
+    )
 
 
 def test_a_gpu_that_is_listed_and_has_no_result_was_not_verified() -> None:
     report = read(new(a_test("software", {0: "Pass"})), 0, 1)
-    assert (report.outcome, report.reason) == (INCONCLUSIVE, "not verified: software has no result for GPU 1")
+    assert (report.outcome, report.reason) == (
+        INCONCLUSIVE,
+        "not verified: software has no result for GPU 1",
+    )
     three = old(*level2(gpus=2), models=["2330"] * 3)
     assert (read(three).outcome, "2 of 3" in read(three).reason) == (INCONCLUSIVE, True)
-    hole = old(an_old_test("PCIe", {0: "Pass", 2: "Pass"}), {"name": "GPU Memory", "results": [None, {"gpu_id": "2", "status": "Pass"}]})
-    assert (read(hole).outcome, "GPU Memory has no result for GPU 0" in read(hole).reason) == (INCONCLUSIVE, True)
+    hole = old(
+        an_old_test("PCIe", {0: "Pass", 2: "Pass"}),
+        {"name": "GPU Memory", "results": [None, {"gpu_id": "2", "status": "Pass"}]},
+    )
+    assert (read(hole).outcome, "GPU Memory has no result for GPU 0" in read(hole).reason) == (
+        INCONCLUSIVE,
+        True,
+    )
 
 
 def test_a_gpu_that_was_asked_for_must_be_there() -> None:
@@ -254,7 +369,13 @@ def test_a_status_that_is_new_is_no_pass() -> None:
 
 
 def test_a_gpu_that_says_pass_is_blamed_by_its_warning() -> None:
-    report = read(new(a_test("memory", {0: "Pass", 1: "Pass"}, {1: [warning(57)]}, status="Fail"), *passing("pcie")), 205)
+    report = read(
+        new(
+            a_test("memory", {0: "Pass", 1: "Pass"}, {1: [warning(57)]}, status="Fail"),
+            *passing("pcie"),
+        ),
+        205,
+    )
     assert (report.outcome, report.culprits, report.replacement_required) == (FAIL, (1,), True)
 
 
@@ -264,32 +385,68 @@ def test_gpus_that_all_say_fail_are_not_all_blamed() -> None:
 
 
 def test_a_summary_repeats_what_its_gpus_say_and_adds_what_none_of_them_is() -> None:
-    own, nobodys = warning(85, "GPU 1 had memory errors"), warning(28, "Environment Variables: Found x", severity=5)
-    report = read(new(a_test("software", {0: "Pass", 1: "Fail"}, {1: [own]}, warnings=[own, nobodys])), 226, 1)
+    own, nobodys = (
+        warning(85, "GPU 1 had memory errors"),
+        warning(28, "Environment Variables: Found x", severity=5),
+    )
+    report = read(
+        new(a_test("software", {0: "Pass", 1: "Fail"}, {1: [own]}, warnings=[own, nobodys])), 226, 1
+    )
     assert [(fault.error_id, fault.gpu) for fault in report.faults] == [(85, 1), (28, None)]
     assert (report.outcome, report.remedy, report.reboot_required) == (FAIL, Remedy.RESET_GPU, True)
 
 
 @pytest.mark.parametrize("words", ["GPU 6 is detached.", "GPU 6 is inaccessible."])
 def test_a_lost_gpu_is_in_the_summary_only_which_passes(words: str) -> None:
-    tests = [a_test(name, dict.fromkeys(range(6), "Pass")) for name in ("software", "memory", "pcie")]
+    tests = [
+        a_test(name, dict.fromkeys(range(6), "Pass")) for name in ("software", "memory", "pcie")
+    ]
     tests[0]["test_summary"]["warnings"] = [warning(44, words, severity=3, category=16)]
     report = read(new(*tests, gpus=7), 226)
-    assert (report.outcome, report.remedy, report.culprits, report.reboot_required) == (FAIL, Remedy.REBOOT, (6,), True)
-    assert [(fault.code, fault.error_id, fault.by_text) for fault in report.faults] == [("dcgm/gpu_lost", 44, True)]
+    assert (report.outcome, report.remedy, report.culprits, report.reboot_required) == (
+        FAIL,
+        Remedy.REBOOT,
+        (6,),
+        True,
+    )
+    assert [(fault.code, fault.error_id, fault.by_text) for fault in report.faults] == [
+        ("dcgm/gpu_lost", 44, True)
+    ]
 
 
 def test_the_same_number_with_other_words_is_an_internal_error() -> None:
-    report = read(new(a_test("software", {0: "Fail", 1: "Pass"}, {0: [warning(44, "There was an internal error")]})), 226, 1)
+    report = read(
+        new(
+            a_test(
+                "software",
+                {0: "Fail", 1: "Pass"},
+                {0: [warning(44, "There was an internal error")]},
+            )
+        ),
+        226,
+        1,
+    )
     assert (report.outcome, report.remedy) == (FAIL, Remedy.INVESTIGATE)
 
 
 def test_more_errors_than_fit_name_every_gpu_that_fails() -> None:
     eight = dict.fromkeys(range(8), "Fail")
-    warnings = {gpu: [warning(30, f"Bandwidth of GPU {gpu} in direction {way}", severity=4) for way in range(5)] for gpu in range(6)}
-    warnings[6] = [warning(30, f"Bandwidth of GPU 6 in direction {way}", severity=4) for way in range(2)]
+    warnings = {
+        gpu: [
+            warning(30, f"Bandwidth of GPU {gpu} in direction {way}", severity=4)
+            for way in range(5)
+        ]
+        for gpu in range(6)
+    }
+    warnings[6] = [
+        warning(30, f"Bandwidth of GPU 6 in direction {way}", severity=4) for way in range(2)
+    ]
     report = read(new(*passing("memory", gpus=8), a_test("pcie", eight, warnings), gpus=8), 226)
-    assert (report.outcome, report.remedy, report.culprits) == (FAIL, Remedy.EXCLUSIVE_RERUN, tuple(range(8)))
+    assert (report.outcome, report.remedy, report.culprits) == (
+        FAIL,
+        Remedy.EXCLUSIVE_RERUN,
+        tuple(range(8)),
+    )
     assert [fault.gpu for fault in report.faults if fault.implied] == [7]
 
 
@@ -298,9 +455,20 @@ def test_more_errors_than_fit_name_every_gpu_that_fails() -> None:
     (4, FAIL, Remedy.INVESTIGATE), (5, CONFIG, Remedy.FIX_CONFIG), (6, FAIL, Remedy.RESET_GPU), (9, FAIL, Remedy.INVESTIGATE),
     (None, FAIL, Remedy.INVESTIGATE),
 ])  # fmt: skip
-def test_an_error_that_nobody_knows_goes_by_its_severity(severity: int | None, outcome: Outcome, remedy: Remedy) -> None:
-    report = read(new(a_test("software", {0: "Fail", 1: "Pass"}, {0: [warning(777, severity=severity)]})), None, 1)
-    assert (report.outcome, report.remedy, report.faults[0].code, report.faults[0].confirm) == (outcome, remedy, "dcgm/777", True)
+def test_an_error_that_nobody_knows_goes_by_its_severity(
+    severity: int | None, outcome: Outcome, remedy: Remedy
+) -> None:
+    report = read(
+        new(a_test("software", {0: "Fail", 1: "Pass"}, {0: [warning(777, severity=severity)]})),
+        None,
+        1,
+    )
+    assert (report.outcome, report.remedy, report.faults[0].code, report.faults[0].confirm) == (
+        outcome,
+        remedy,
+        "dcgm/777",
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -312,31 +480,79 @@ def test_an_error_that_nobody_knows_goes_by_its_severity(severity: int | None, o
         (9999, "dcgm/101", Remedy.INVESTIGATE),
     ],
 )
-def test_an_error_that_names_an_xid_is_judged_by_the_xid(number: int, code: str, remedy: Remedy | None) -> None:
-    """One that asks for less than a reset stays a failure of the test that somebody must look into."""
-    report = read(new(a_test("memory", {0: "Pass", 6: "Fail"}, {6: [warning(101, f"Detected XID {number} for GPU 6")]}), gpus=7), 205)
+def test_an_error_that_names_an_xid_is_judged_by_the_xid(
+    number: int, code: str, remedy: Remedy | None
+) -> None:
+    """One that asks for less than a reset stays a failure of the test that somebody must
+    look into.
+    """
+    report = read(
+        new(
+            a_test(
+                "memory",
+                {0: "Pass", 6: "Fail"},
+                {6: [warning(101, f"Detected XID {number} for GPU 6")]},
+            ),
+            gpus=7,
+        ),
+        205,
+    )
     (fault,) = report.faults
-    assert (report.outcome, fault.code, fault.gpu, fault.confirm) == (FAIL, code, 6, code == "dcgm/101")
+    assert (report.outcome, fault.code, fault.gpu, fault.confirm) == (
+        FAIL,
+        code,
+        6,
+        code == "dcgm/101",
+    )
     assert remedy is None or fault.remedy is remedy
     assert report.reboot_required is (code != "dcgm/101")
 
 
 def test_a_narrow_link_is_hardware() -> None:
-    text = "GPU 1 is running at PCI link width 8X, which is below the minimum allowed link width of 16X"
-    report = read(new(a_test("pcie", {0: "Pass", 1: "Fail"}, {1: [warning(46, text, severity=5, category=13)]})), 226)
+    text = (
+        "GPU 1 is running at PCI link width 8X, which is below the minimum allowed link width"
+        " of 16X"
+    )
+    report = read(
+        new(
+            a_test(
+                "pcie", {0: "Pass", 1: "Fail"}, {1: [warning(46, text, severity=5, category=13)]}
+            )
+        ),
+        226,
+    )
     assert (report.outcome, report.remedy, report.culprits) == (FAIL, Remedy.INVESTIGATE, (1,))
 
 
 def test_the_number_outranks_the_severity() -> None:
-    for number, severity, remedy in ((126, 2, Remedy.REBOOT), (80, 6, Remedy.REPLACE), (4, 2, Remedy.RESET_GPU), (132, 4, Remedy.REPLACE)):
-        report = read(new(a_test("software", {0: "Fail", 1: "Pass"}, {0: [warning(number, severity=severity)]})), None, 1)
+    for number, severity, remedy in (
+        (126, 2, Remedy.REBOOT),
+        (80, 6, Remedy.REPLACE),
+        (4, 2, Remedy.RESET_GPU),
+        (132, 4, Remedy.REPLACE),
+    ):
+        report = read(
+            new(
+                a_test(
+                    "software", {0: "Fail", 1: "Pass"}, {0: [warning(number, severity=severity)]}
+                )
+            ),
+            None,
+            1,
+        )
         assert (report.outcome, report.remedy) == (FAIL, remedy)
-    report = read(new(a_test("software", {0: "Fail", 1: "Pass"}, {0: [warning(122, severity=2)]})), None, 1)
+    report = read(
+        new(a_test("software", {0: "Fail", 1: "Pass"}, {0: [warning(122, severity=2)]})), None, 1
+    )
     assert report.outcome is CONFIG
 
 
 def test_a_test_that_was_stopped_is_no_failure() -> None:
-    stopped = a_test("memory", {0: "Fail", 1: "Fail"}, warnings=[warning(47, "Test was aborted early due to user signal", severity=5)])
+    stopped = a_test(
+        "memory",
+        {0: "Fail", 1: "Fail"},
+        warnings=[warning(47, "Test was aborted early due to user signal", severity=5)],
+    )
     report = read(new(stopped, a_test("pcie", {0: "Skip", 1: "Skip"})), 226)
     assert (report.outcome, report.remedy, report.culprits) == (ERROR, Remedy.RETRY, ())
     both = read(new(stopped, a_test("pcie", {0: "Fail", 1: "Pass"}, {0: [warning(52)]})), 226)
@@ -344,25 +560,54 @@ def test_a_test_that_was_stopped_is_no_failure() -> None:
 
 
 def test_cuda_that_is_busy_wants_the_node_to_itself() -> None:
-    text = "Error using CUDA API cudaMalloc: 'all CUDA-capable devices are busy or unavailable' for GPU 1"
-    report = read(new(*passing("memory"), a_test("pcie", {0: "Pass", 1: "Fail"}, {1: [warning(51, text, severity=1)]})), 226)
-    assert (report.remedy, report.faults[0].code, report.faults[0].error_id) == (Remedy.EXCLUSIVE_RERUN, "dcgm/busy", 51)
+    text = (
+        "Error using CUDA API cudaMalloc: 'all CUDA-capable devices are busy or unavailable' for"
+        " GPU 1"
+    )
+    report = read(
+        new(
+            *passing("memory"),
+            a_test("pcie", {0: "Pass", 1: "Fail"}, {1: [warning(51, text, severity=1)]}),
+        ),
+        226,
+    )
+    assert (report.remedy, report.faults[0].code, report.faults[0].error_id) == (
+        Remedy.EXCLUSIVE_RERUN,
+        "dcgm/busy",
+        51,
+    )
 
 
 def test_a_cpu_that_fails_is_no_gpu() -> None:
     output = new(*passing(*LEVEL_3))
-    cpu = {"entity_group": "CPU", "entity_group_id": 7, "entity_id": 0, "status": "Fail", "warnings": [warning(95)]}
+    cpu = {
+        "entity_group": "CPU",
+        "entity_group_id": 7,
+        "entity_id": 0,
+        "status": "Fail",
+        "warnings": [warning(95)],
+    }
     output["DCGM Diagnostic"]["test_categories"][0]["tests"].append(
         {"name": "cpu_eud", "results": [cpu], "test_summary": {"status": "Fail"}}
     )
     report = read(output, 0, 3)
-    assert (report.outcome, report.culprits, report.faults[0].device, report.tests[-1].cpus) == (FAIL, (), "cpu/0", {"0": "Fail"})
+    assert (report.outcome, report.culprits, report.faults[0].device, report.tests[-1].cpus) == (
+        FAIL,
+        (),
+        "cpu/0",
+        {"0": "Fail"},
+    )
 
 
 def test_reset_and_replacement_are_two_flags() -> None:
     both = {0: [warning(85, "GPU 0 a")], 1: [warning(80, "GPU 1 b")]}
     report = read(new(a_test("software", {0: "Fail", 1: "Fail"}, both)), 205, 1)
-    assert (report.remedy, report.reboot_required, report.replacement_required, report.culprits) == (Remedy.REPLACE, True, True, (0, 1))
+    assert (
+        report.remedy,
+        report.reboot_required,
+        report.replacement_required,
+        report.culprits,
+    ) == (Remedy.REPLACE, True, True, (0, 1))
 
 
 # --- up to 3.x: numbers in texts, words instead of error ids
@@ -372,9 +617,17 @@ def test_the_number_beside_a_check_of_the_software_means_nothing() -> None:
     said = {
         "gpu_id": 0,
         "status": "Fail",
-        "warnings": [{"warnings": "GPU 3 had uncorrectable memory errors and row remapping failed.", "error_id": 80, "error_severity": 2}],
+        "warnings": [
+            {
+                "warnings": "GPU 3 had uncorrectable memory errors and row remapping failed.",
+                "error_id": 80,
+                "error_severity": 2,
+            }
+        ],
     }
-    report = read(old(deployment={"Page Retirement/Row Remap": [said]}, models=["2330"] * 8), 205, 1)
+    report = read(
+        old(deployment={"Page Retirement/Row Remap": [said]}, models=["2330"] * 8), 205, 1
+    )
     assert (report.outcome, report.culprits, report.faults[0].by_text) == (FAIL, (3,), True)
     assert {test.name: dict(test.gpus) for test in report.tests}["Page Retirement/Row Remap"] == {}
 
@@ -410,18 +663,50 @@ def test_several_entries_of_one_check_name_each_their_gpu() -> None:
 @pytest.mark.parametrize(
     ("text", "code", "remedy"),
     [
-        ("GPU 1 GPU 1 Found 4 faulty memory elements on GPU 1 Run a field diagnostic on the GPU.", "dcgm/52", Remedy.REPLACE),
-        ("GPU 1 Bandwidth of GPU 1 in direction GPU to Host of 9.0 did not exceed minimum", "dcgm/30", Remedy.EXCLUSIVE_RERUN),
-        ("GPU 1 A memory mismatch was detected on GPU 1, but no error was reported", "dcgm/58", Remedy.REPLACE),
-        ("GPU 1 Detected 3 PCIe replays for GPU 1 which is above the threshold 2", "dcgm/34", Remedy.INVESTIGATE),
-        ("GPU 1 Couldn't allocate at least 75.0% of GPU memory on GPU 1", "dcgm/56", Remedy.EXCLUSIVE_RERUN),
+        (
+            (
+                "GPU 1 GPU 1 Found 4 faulty memory elements on GPU 1 Run a field diagnostic on the"
+                " GPU."
+            ),
+            "dcgm/52",
+            Remedy.REPLACE,
+        ),
+        (
+            "GPU 1 Bandwidth of GPU 1 in direction GPU to Host of 9.0 did not exceed minimum",
+            "dcgm/30",
+            Remedy.EXCLUSIVE_RERUN,
+        ),
+        (
+            "GPU 1 A memory mismatch was detected on GPU 1, but no error was reported",
+            "dcgm/58",
+            Remedy.REPLACE,
+        ),
+        (
+            "GPU 1 Detected 3 PCIe replays for GPU 1 which is above the threshold 2",
+            "dcgm/34",
+            Remedy.INVESTIGATE,
+        ),
+        (
+            "GPU 1 Couldn't allocate at least 75.0% of GPU memory on GPU 1",
+            "dcgm/56",
+            Remedy.EXCLUSIVE_RERUN,
+        ),
         ("GPU 1 Something that nobody has seen before", "dcgm/unclear", Remedy.INVESTIGATE),
     ],
 )
 def test_without_numbers_the_leading_words_decide(text: str, code: str, remedy: Remedy) -> None:
-    output = old(an_old_test("PCIe", {0: "Pass", 1: "Fail"}, "gpu_ids", _1={"warnings": text}), level2()[1], version=None)
+    output = old(
+        an_old_test("PCIe", {0: "Pass", 1: "Fail"}, "gpu_ids", _1={"warnings": text}),
+        level2()[1],
+        version=None,
+    )
     report = read(output, 226)
-    assert (report.outcome, report.remedy, report.culprits, report.faults[0].code) == (FAIL, remedy, (1,), code)
+    assert (report.outcome, report.remedy, report.culprits, report.faults[0].code) == (
+        FAIL,
+        remedy,
+        (1,),
+        code,
+    )
 
 
 @pytest.mark.parametrize(
@@ -448,7 +733,10 @@ def test_a_test_that_fails_without_a_word_is_a_failure() -> None:
 
 
 def test_serial_numbers_go_to_the_gpus_that_were_tested() -> None:
-    output = old(an_old_test("PCIe", {0: "Pass", 2: "Pass"}), an_old_test("GPU Memory", {0: "Pass", 2: "Pass"}))
+    output = old(
+        an_old_test("PCIe", {0: "Pass", 2: "Pass"}),
+        an_old_test("GPU Memory", {0: "Pass", 2: "Pass"}),
+    )
     output["GPU Device Serials"] = {"0": "111", "1": "333"}
     assert read(output, gpus=(0, 2)).serials == {0: "111", 2: "333"}
     assert read(new()).serials == {0: "165300", 1: "165301"}
@@ -456,7 +744,9 @@ def test_serial_numbers_go_to_the_gpus_that_were_tested() -> None:
 
 def test_the_reason_is_one_line_whatever_the_text() -> None:
     rude = "GPU 0 \x1b[2J\nwas\there " + "x" * 5000
-    report = read(new(a_test("software", {0: "Fail", 1: "Pass"}, {0: [warning(None, rude)]})), 226, 1)
+    report = read(
+        new(a_test("software", {0: "Fail", 1: "Pass"}, {0: [warning(None, rude)]})), 226, 1
+    )
     for text in (report.reason, report.faults[0].text):
         assert text.isprintable()
         assert len(text) < 700

@@ -1,4 +1,6 @@
-"""The catalogue and the reader against the reference's table of errors and its sample outputs; skipped where these are not there."""
+"""The catalogue and the reader against the reference's table of errors and its sample outputs;
+skipped where these are not there.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 
 from tests.unit.builders import ROOT, catalogue, reference
 from tests.unit.dcgm_made import meanings
-from vitald.cli.diag_read import as_json
+from vitald.cli.diag.read import as_json
 from vitald.diagnostics.dcgm import document, reading
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
@@ -45,16 +47,30 @@ ACTIONS = {
 @cache
 def cases() -> list[dict[str, Any]]:
     path = SAMPLES / "cases.json"
-    return [one for one in json.loads(path.read_text(encoding="utf-8")) if "outcome" in one["expected"]] if path.is_file() else []
+    return (
+        [
+            one
+            for one in json.loads(path.read_text(encoding="utf-8"))
+            if "outcome" in one["expected"]
+        ]
+        if path.is_file()
+        else []
+    )
 
 
-@pytest.mark.parametrize("case", cases() or [None], ids=lambda case: case["case"] if case else "none")
+@pytest.mark.parametrize(
+    "case", cases() or [None], ids=lambda case: case["case"] if case else "none"
+)
 def test_a_sample_is_read_as_expected(case: dict[str, Any] | None) -> None:
     if case is None:
         pytest.skip("no reference beside the repository")
     stderr = (SAMPLES / case["stderr"]).read_bytes() if case["stderr"] else b""
     report = reading.read(
-        (SAMPLES / case["stdout"]).read_bytes(), meanings(), exit_code=case["exit_code"], level=case["requested_level"], stderr=stderr
+        (SAMPLES / case["stdout"]).read_bytes(),
+        meanings(),
+        exit_code=case["exit_code"],
+        level=case["requested_level"],
+        stderr=stderr,
     )
     expected = dict(case["expected"])
     actions = {expected.pop("action"), *expected.pop("also_acceptable_actions", [])}
@@ -71,17 +87,25 @@ def test_every_error_is_in_the_catalogue_with_the_remedy_that_is_suggested() -> 
     for row in rows:
         rule = catalogue().rules[f"dcgm/{row['id']}"]
         assert rule.diagnostic is not None, rule.code
-        # The table reads a narrow link as a setting; its own category, and the review of November 2026, as hardware.
+        # The table reads a narrow link as a setting; its own category, and the review of November
+        # 2026, as hardware.
         remedy = REMEDIES[row["suggested"]] if row["id"] != "46" else Remedy.INVESTIGATE
         confirm = row["confirm_first"] == "yes"
-        assert (rule.mnemonic, rule.diagnostic.remedy, rule.diagnostic.confirm) == (row["name"], remedy, confirm), rule.code
+        assert (rule.mnemonic, rule.diagnostic.remedy, rule.diagnostic.confirm) == (
+            row["name"],
+            remedy,
+            confirm,
+        ), rule.code
         assert (remedy is Remedy.REPLACE, remedy in (Remedy.RESET_GPU, Remedy.REBOOT)) == (
             row["replacement"] == "yes",
             row["reboot"] == "yes",
         )
         # What must be confirmed asks for a look first, and for its remedy when it was found twice.
         drastic = ACTIONS[remedy].unfit
-        first, then = rule.rule_on({"confirmed": False}).action, rule.rule_on({"confirmed": True}).action
+        first, then = (
+            rule.rule_on({"confirmed": False}).action,
+            rule.rule_on({"confirmed": True}).action,
+        )
         assert first is (Action.INSPECT if confirm and drastic else ACTIONS[remedy]), rule.code
         if drastic or not confirm:
             assert then is ACTIONS[remedy], rule.code
@@ -90,28 +114,47 @@ def test_every_error_is_in_the_catalogue_with_the_remedy_that_is_suggested() -> 
 
 
 def test_the_other_profile_goes_by_the_severity() -> None:
-    """Severity 2 is a replacement there and 6 a reboot; nothing asks for less than in the default profile."""
+    """Severity 2 is a replacement there and 6 a reboot; nothing asks for less than in the default
+    profile.
+    """
     with reference("dcgm-errors.csv").open(newline="", encoding="utf-8") as table:
         rows = list(csv.DictReader(table))
     for row in [*rows, {"id": "999", "severity_code": "2"}, {"id": "999", "severity_code": "6"}]:
         fields = {"severity": int(row["severity_code"]), "confirmed": False}
-        there, here = (catalogue(profile).rule(f"dcgm/{row['id']}").rule_on(fields).action for profile in ("hyperpod", "nvidia"))
+        there, here = (
+            catalogue(profile).rule(f"dcgm/{row['id']}").rule_on(fields).action
+            for profile in ("hyperpod", "nvidia")
+        )
         least = {2: Action.REPLACE_NODE, 6: Action.REBOOT_NODE}.get(fields["severity"], Action.NONE)
         assert there.rank >= max(least.rank, here.rank), row["id"]
 
 
 def test_the_words_of_an_error_lead_where_its_number_does() -> None:
     """For the versions that print no numbers, tried on those that do."""
-    texts = {(message.error_id, message.text) for case in cases() for message in _messages(case) if message.error_id is not None}
+    texts = {
+        (message.error_id, message.text)
+        for case in cases()
+        for message in _messages(case)
+        if message.error_id is not None
+    }
     if not texts:
         pytest.skip("no reference beside the repository")
     assert len({number for number, _ in texts}) >= 7
     for number, text in sorted(texts):
         found = meanings().worded(_SUB_CHECK.sub("", text))
-        if number is not None and number <= 101 and found is not None:  # no later ones were ever printed without a number
-            assert found.code in (f"dcgm/{number}", meanings().of(document.Message(text, number)).code), text
+        if (
+            number is not None and number <= 101 and found is not None
+        ):  # no later ones were ever printed without a number
+            assert found.code in (
+                f"dcgm/{number}",
+                meanings().of(document.Message(text, number)).code,
+            ), text
     unknown = [
-        text for number, text in texts if number is not None and number <= 85 and meanings().worded(_SUB_CHECK.sub("", text)) is None
+        text
+        for number, text in texts
+        if number is not None
+        and number <= 85
+        and meanings().worded(_SUB_CHECK.sub("", text)) is None
     ]
     assert [text for text in unknown if "detached" not in text] == []
 
@@ -122,4 +165,8 @@ _SUB_CHECK = re.compile(r"^[A-Z][A-Za-z/ ]{2,30}: ")
 def _messages(case: dict[str, Any]) -> list[document.Message]:
     found = document.read((SAMPLES / case["stdout"]).read_bytes())
     tests = [test for one in found.documents for test in one.tests]
-    return [message for test in tests for message in (*test.messages, *(m for result in test.results for m in result.messages))]
+    return [
+        message
+        for test in tests
+        for message in (*test.messages, *(m for result in test.results for m in result.messages))
+    ]

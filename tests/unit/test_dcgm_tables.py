@@ -21,7 +21,9 @@ def test_every_entry_says_how_it_is_read() -> None:
 
 
 def test_every_code_that_is_meant_elsewhere_exists() -> None:
-    others = {other.code for rule in ENTRIES if rule.diagnostic for other in rule.diagnostic.instead}
+    others = {
+        other.code for rule in ENTRIES if rule.diagnostic for other in rule.diagnostic.instead
+    }
     exits = {row.code for row in tables().exits.values() if row.code}
     stands_for = {f"dcgm/{row.stands_for}" for row in tables().tests if row.stands_for is not None}
     assert others | exits | stands_for <= set(catalogue().rules)
@@ -33,7 +35,11 @@ def test_no_two_entries_begin_with_the_same_words() -> None:
     assert len(words) == len(set(words))
 
 
-@pytest.mark.parametrize("rule", [rule for rule in ENTRIES if rule.diagnostic and rule.diagnostic.words], ids=lambda rule: rule.code)
+@pytest.mark.parametrize(
+    "rule",
+    [rule for rule in ENTRIES if rule.diagnostic and rule.diagnostic.words],
+    ids=lambda rule: rule.code,
+)
 def test_an_entry_is_found_by_its_own_words(rule: object) -> None:
     assert hasattr(rule, "diagnostic")
     for words in rule.diagnostic.words:
@@ -47,8 +53,17 @@ def test_an_entry_is_found_by_its_own_words(rule: object) -> None:
 def test_the_tables_hold_what_is_read_from_them() -> None:
     assert {1, 2, 3, 4} == {row.level for row in tables().tests}
     assert all(row.means for row in tables().exits.values())
-    assert not [code for code, row in tables().exits.items() if row.outcome is Outcome.PASS or row.remedy is Remedy.NONE]
-    assert (version_of("4.10.2"), version_of("4.2.3-rc1"), version_of("x"), version_of("")) == ((4, 10, 2), (4, 2, 3), (), ())
+    assert not [
+        code
+        for code, row in tables().exits.items()
+        if row.outcome is Outcome.PASS or row.remedy is Remedy.NONE
+    ]
+    assert (version_of("4.10.2"), version_of("4.2.3-rc1"), version_of("x"), version_of("")) == (
+        (4, 10, 2),
+        (4, 2, 3),
+        (),
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +83,13 @@ def test_the_tables_hold_what_is_read_from_them() -> None:
 )  # fmt: skip
 def test_a_wrong_entry_is_told(value: str, said: str) -> None:
     with pytest.raises(CatalogError) as told:
-        load(overrides={"dcgm/58": __import__("vitald.toml", fromlist=["parse"]).parse(f"diagnostic = {value}", "x")})
+        load(
+            overrides={
+                "dcgm/58": __import__("vitald.tomlfile", fromlist=["parse"]).parse(
+                    f"diagnostic = {value}", "x"
+                )
+            }
+        )
     (error,) = told.value.errors
     assert error.startswith("[catalog.overrides]: [dcgm.58] diagnostic: ")
     assert said in error
@@ -77,7 +98,9 @@ def test_a_wrong_entry_is_told(value: str, said: str) -> None:
 def test_an_override_counts_for_the_judge_and_for_the_reading() -> None:
     from vitald.diagnostics.dcgm.meanings import Meanings
 
-    changed = load(overrides={"dcgm/52": {"action": "observe", "diagnostic": {"remedy": "monitor"}}})
+    changed = load(
+        overrides={"dcgm/52": {"action": "observe", "diagnostic": {"remedy": "monitor"}}}
+    )
     assert changed.rule("dcgm/52").rule_on({"confirmed": True}).action is Action.OBSERVE
     assert Meanings(changed).of(Message("x", 52)).remedy is Remedy.MONITOR
     own = load(overrides={"dcgm/777": {**_OWN, "diagnostic": {"remedy": "reboot"}}})
@@ -86,7 +109,11 @@ def test_an_override_counts_for_the_judge_and_for_the_reading() -> None:
 
 def test_an_engine_that_answers_again_is_no_finding_any_more() -> None:
     rule = catalogue().rule("dcgm/engine_down")
-    assert (rule.state, rule.rule_on({}).action, rule.rule_on({"recovered": True}).action) == (True, Action.INSPECT, Action.NONE)
+    assert (rule.state, rule.rule_on({}).action, rule.rule_on({"recovered": True}).action) == (
+        True,
+        Action.INSPECT,
+        Action.NONE,
+    )
     assert "systemctl start nvidia-dcgm" in rule.advice
 
 

@@ -1,4 +1,6 @@
-"""What is read of Neuron devices, adapters, PCI functions and the host, as metrics: nothing that is a number is left out unsaid."""
+"""What is read of Neuron devices, adapters, PCI functions and the host, as metrics: nothing that is
+a number is left out unsaid.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,21 @@ from tests.neuron_tree import TRN2, NeuronTree
 from tests.system.test_metrics import complaints
 from tests.trees import AMAZON, MELLANOX, Tree
 from vitald import config
-from vitald.board import Board
+from vitald.collectors.host.clock import Timex
+from vitald.collectors.host.collector import Host
+from vitald.collectors.host.fstab import Fstab
+from vitald.collectors.inventory.collector import Expected
+from vitald.collectors.network.collector import Network
+from vitald.collectors.network.port import EFA
+from vitald.collectors.neuron.collector import Neuron
+from vitald.collectors.neuron.locations import Places
+from vitald.collectors.pci.collector import Pci
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.collectors.polling import Subject
+from vitald.core.node_state import Board
+from vitald.metrics import devices
+from vitald.metrics.families import read_by
 from vitald.model import ComponentKind, SourceHealth, SourceState
-from vitald.outputs import devices
-from vitald.outputs.families import read_by
-from vitald.sources.expected import Expected
-from vitald.sources.host.clock import Timex
-from vitald.sources.host.fstab import Fstab
-from vitald.sources.host.host import Host
-from vitald.sources.network.network import Network
-from vitald.sources.network.port import EFA
-from vitald.sources.neuron.neuron import Neuron
-from vitald.sources.neuron.places import Places
-from vitald.sources.pci import PciInventory
-from vitald.sources.pci_functions import Pci
-from vitald.sources.polled import Subject
 
 
 class Page(Collector):
@@ -51,7 +53,9 @@ class Page(Collector):
 
     def samples(self) -> dict[str, float]:
         lines = [line for line in self.text().splitlines() if not line.startswith("#")]
-        lines = [re.sub(r'\b\w+="",?', "", line).replace(",}", "}") for line in lines]  # an empty label is none
+        lines = [
+            re.sub(r'\b\w+="",?', "", line).replace(",}", "}") for line in lines
+        ]  # an empty label is none
         found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
         assert len(found) == len(lines), "a sample is told twice"
         return found
@@ -104,13 +108,21 @@ def adapters(tree: Tree) -> None:
             "rate": "400 Gb/sec (4X NDR)",
         }.items():
             tree.write(f"{folder}/{name}", content)
-        for counter in ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors", "port_xmit_discards"):
+        for counter in (
+            "link_downed",
+            "link_error_recovery",
+            "symbol_error",
+            "port_rcv_errors",
+            "port_xmit_discards",
+        ):
             tree.write(f"{folder}/counters/{counter}", port)
         for counter in ("local_link_integrity_errors", "excessive_buffer_overrun_errors"):
             tree.write(f"{folder}/counters/{counter}", 0)
         for counter in ("local_ack_timeout_err", "roce_slow_restart"):
             tree.write(f"{folder}/hw_counters/{counter}", 0)
-    tree.link("class/net/eth0/device", tree.pci("0000:02:00.0", MELLANOX, 0x1021, 0x020000, "mlx5_core"))
+    tree.link(
+        "class/net/eth0/device", tree.pci("0000:02:00.0", MELLANOX, 0x1021, 0x020000, "mlx5_core")
+    )
     for name, flag in {"flags": "0x1003", "carrier": 1, "carrier_down_count": 2}.items():
         tree.write(f"class/net/eth0/{name}", flag)
 
@@ -131,12 +143,25 @@ def subjects(tree: Tree, folder: Path) -> Iterator[Subject]:
     yield Neuron(tree.root, inventory, Places())
     yield Network(tree.root, config.Network())
     yield Pci(tree.root, inventory, config.Pci())
-    yield Expected(tree.root, proc, inventory, CATALOG.instances, "boot-1", config.Expect(nvme=1, kernel=("6.8.0-aws",)), 0, lambda: True)
+    yield Expected(
+        tree.root,
+        proc,
+        inventory,
+        CATALOG.instances,
+        "boot-1",
+        config.Expect(nvme=1, kernel=("6.8.0-aws",)),
+        0,
+        lambda: True,
+    )
     settings = config.Host(mounts=("/",), units=("kubelet.service",), units_if_enabled=())
     host = Host(tree.root, proc, folder, settings, Fstab(folder / "fstab"))
-    host.units.show = lambda _: "Id=kubelet.service\nLoadState=loaded\nActiveState=active\nSubState=running\nNRestarts=2\nResult=success"
+    host.units.show = lambda _: (
+        "Id=kubelet.service\nLoadState=loaded\nActiveState=active\nSubState=running\nNRestarts=2\nResult=success"
+    )
     host.clock.adjtimex = lambda: Timex(maxerror=250_000, offset=100)
-    host.filesystems.statvfs = lambda _: os.statvfs_result((4096, 4096, 1000, 600, 500, 100, 90, 80, 0, 255))
+    host.filesystems.statvfs = lambda _: os.statvfs_result(
+        (4096, 4096, 1000, 600, 500, 100, 90, 80, 0, 255)
+    )
     yield host
 
 
@@ -147,7 +172,9 @@ def board(machine: NeuronTree, tmp_path: Path) -> Board:
     for subject in subjects(machine, tmp_path):
         with Looking(polled(subject)) as looking:
             looking.look(4)
-            made.sources[subject.name] = SourceHealth(name=subject.name, state=SourceState.STARTING, deadline=60.0)
+            made.sources[subject.name] = SourceHealth(
+                name=subject.name, state=SourceState.STARTING, deadline=60.0
+            )
             made.show(subject.name, looking.last.readings)
             made.source_stands(subject.name, SourceState.OK)
     return made
@@ -158,7 +185,11 @@ def test_each_number_is_shown_or_said_not_to_be(board: Board) -> None:
     for source, readings in board.readings.items():
         assert readings, source
         for one in readings:
-            tables = [table for table in devices.TABLES if table.source == source and table.kind in (one.component.kind, ComponentKind.PCI)]
+            tables = [
+                table
+                for table in devices.TABLES
+                if table.source == source and table.kind in (one.component.kind, ComponentKind.PCI)
+            ]
             told = {name for table in tables for name in read_by(table.families) | table.not_shown}
             numbers = {name for name, value in one.values.items() if not isinstance(value, str)}
             left_out |= {(source, one.component.kind.value, name) for name in numbers - told}
@@ -166,7 +197,11 @@ def test_each_number_is_shown_or_said_not_to_be(board: Board) -> None:
 
 
 def test_no_reading_is_shown_twice() -> None:
-    told = [(table.source, table.kind, reading) for table in devices.TABLES for reading in read_by(table.families) | table.not_shown]
+    told = [
+        (table.source, table.kind, reading)
+        for table in devices.TABLES
+        for reading in read_by(table.families) | table.not_shown
+    ]
     assert len(told) == len(set(told))
     names = [(table.prefix, family.name) for table in devices.TABLES for family in table.families]
     assert len(names) == len(set(names))
@@ -175,14 +210,24 @@ def test_no_reading_is_shown_twice() -> None:
 def test_samples(board: Board, machine: NeuronTree) -> None:
     """One of each table."""
     found = Page(board).samples()
-    errors = [name for name in found if name.startswith("vitald_neuron_ecc_errors_total{") and f'serial="{machine.serial(3)}"' in name]
+    errors = [
+        name
+        for name in found
+        if name.startswith("vitald_neuron_ecc_errors_total{")
+        and f'serial="{machine.serial(3)}"' in name
+    ]
     assert len(errors) == 5
     assert all(f'pci_bus_id="{TRN2[3]}"' in name for name in errors)
-    assert len([name for name in found if name.startswith("vitald_neuron_core_errors_total{")]) == 16 * 8 * 6
+    assert (
+        len([name for name in found if name.startswith("vitald_neuron_core_errors_total{")])
+        == 16 * 8 * 6
+    )
     for name, value in {
         "vitald_neuron_devices": 16,
         'vitald_pci_link_lanes{kind="nic",part="fabric",pci_bus_id="0000:9f:00.0"}': 16,
-        'vitald_pci_aer_errors_total{kind="neuron",part="neuron",pci_bus_id="0000:cc:00.0",severity="fatal"}': 0,
+        'vitald_pci_aer_errors_total{kind="neuron",part="neuron",pci_bus_id="0000:cc:00.0",severity="fatal"}': (
+            0
+        ),
         'vitald_nic_link{kind="ib",pci_bus_id="0000:1a:00.0",state="up"}': 1,
         'vitald_nic_rate_bytes_per_second{kind="ib",pci_bus_id="0000:1a:00.0"}': 50e9,
         'vitald_nic_carrier_down_changes_total{kind="net",pci_bus_id="0000:02:00.0",port="1"}': 2,
@@ -208,7 +253,11 @@ def with_labels(found: dict[str, float], wanted: str) -> list[float]:
     name, _, labels = wanted.partition("{")
     needed = set(filter(None, labels.rstrip("}").split(",")))
     parted = ((sample.partition("{"), value) for sample, value in found.items())
-    return [value for (own, _, has), value in parted if own == name and needed <= set(has.rstrip("}").split(","))]
+    return [
+        value
+        for (own, _, has), value in parted
+        if own == name and needed <= set(has.rstrip("}").split(","))
+    ]
 
 
 @pytest.mark.prometheus

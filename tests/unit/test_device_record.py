@@ -1,4 +1,6 @@
-"""A device's record in a storm: what is kept is bounded, and what it is asked for is answered as by looking through all of it."""
+"""A device's record in a storm: what is kept is bounded, and what it is asked for is answered as by
+looking through all of it.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, catalogue, event, gpu
+from vitald.judge.device_history import _PROCESSES, History
 from vitald.judge.engine import Judge
-from vitald.judge.history import _PROCESSES, History
 from vitald.model import Action, MarkKind
 
 FAULT, PLACES = "xid/13", ("", " gpc=1", " gpc=2")
-MARKS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 12), st.sampled_from(PLACES)), max_size=40)
+MARKS = st.lists(
+    st.tuples(st.integers(0, 100), st.integers(0, 12), st.sampled_from(PLACES)), max_size=40
+)
 
 
 @FUZZ
 @given(MARKS, MARKS, st.integers(0, 120), st.integers(0, 120), st.sampled_from(PLACES))
 def test_processes_are_counted_as_by_looking_at_each_mark(
-    first: list[tuple[int, int, str]], then: list[tuple[int, int, str]], now: int, window: int, place: str
+    first: list[tuple[int, int, str]],
+    then: list[tuple[int, int, str]],
+    now: int,
+    window: int,
+    place: str,
 ) -> None:
     """Also after more came, in whatever order of time."""
     history = History()
@@ -49,6 +57,8 @@ def test_a_storm_on_one_gpu_is_that_gpus_and_on_all_is_the_applications() -> Non
     for number in range(400):
         seen = {"pid": number, "usec": number}
         alone.apply(event("xid/31", gpu(), 1000.0 + number, identity=f"a {number}", fields=seen))
-        everywhere.apply(event("xid/31", gpu(number % 8), 1000.0 + number, identity=f"b {number}", fields=seen))
+        everywhere.apply(
+            event("xid/31", gpu(number % 8), 1000.0 + number, identity=f"b {number}", fields=seen)
+        )
     assert [found.action for found in alone.opened if found.escalated is not None] != []
     assert {found.action for found in everywhere.opened} == {Action.RESTART_WORKLOAD}

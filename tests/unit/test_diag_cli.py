@@ -1,4 +1,6 @@
-"""`vitald diag`: the exit code is the verdict, Ctrl-C never ends a run, and what programs print cannot drive the terminal."""
+"""`vitald diag`: the exit code is the verdict, Ctrl-C never ends a run, and what programs print
+cannot drive the terminal.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,30 @@ import pytest
 
 from tests.harness import PYTHON, ROOT, Json
 from tests.pace import patient
-from tests.unit.diagnosing import FAILED, PASSED, FakeDiagnostics, Served, run_of, slow_link, status_with
-from vitald.cli import diag, diag_progress, diag_views, main, status
-from vitald.cli.diag_progress import Progress
-from vitald.model.diagnostic import Due, Fault, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
+from tests.unit.diagnosing import (
+    FAILED,
+    PASSED,
+    FakeDiagnostics,
+    Served,
+    run_of,
+    slow_link,
+    status_with,
+)
+from vitald.cli import main, status
+from vitald.cli.diag import command, progress, views
+from vitald.cli.diag.progress import Progress
+from vitald.model.diagnostic import (
+    Due,
+    Fault,
+    Going,
+    Measure,
+    Outcome,
+    Refusal,
+    Report,
+    Run,
+    Stage,
+    Test,
+)
 from vitald.text import join_ranges
 
 Cli = Callable[..., int]
@@ -43,7 +65,7 @@ def served(tmp_path: Path, fake: FakeDiagnostics) -> Iterator[Served]:
 @pytest.fixture
 def cli(served: Served, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`vitald diag ARGUMENTS`, here and quickly. Nobody sits at the terminal."""
-    monkeypatch.setattr(diag, "_EVERY_S", 0.01)
+    monkeypatch.setattr(command, "_EVERY_S", 0.01)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     return lambda *arguments: main(["diag", *arguments, "--socket", str(served.socket)])
 
@@ -55,7 +77,9 @@ def ends(fake: FakeDiagnostics, report: Report, *stages: Going, **more: object) 
     def look() -> None:
         if left and fake.going:
             going = fake.going[0]
-            fake.going = (replace(left.pop(0), id=going.id, ask=going.ask, asked_at=going.asked_at),)
+            fake.going = (
+                replace(left.pop(0), id=going.id, ask=going.ask, asked_at=going.asked_at),
+            )
         elif fake.going:
             fake.end(report, **more)
 
@@ -63,7 +87,12 @@ def ends(fake: FakeDiagnostics, report: Report, *stages: Going, **more: object) 
 
 
 def running(**more: object) -> Going:
-    shown: dict[str, object] = {"stage": Stage.RUNNING, "began": time.time() - 30.0, "expected_s": 480.0, **more}
+    shown: dict[str, object] = {
+        "stage": Stage.RUNNING,
+        "began": time.time() - 30.0,
+        "expected_s": 480.0,
+        **more,
+    }
     return Going(id="", ask=None, asked_at=time.time(), **shown)  # type: ignore[arg-type]  # filled in by `ends`
 
 
@@ -75,7 +104,12 @@ def running(**more: object) -> Going:
     [
         (PASSED, "", 0, "PASS"),
         (FAILED, "", 20, "FAIL"),
-        (Report(outcome=Outcome.CONFIG, reason="persistence mode is off"), "", 10, "SETTINGS ARE WRONG"),
+        (
+            Report(outcome=Outcome.CONFIG, reason="persistence mode is off"),
+            "",
+            10,
+            "SETTINGS ARE WRONG",
+        ),
         (Report(outcome=Outcome.NOT_APPLICABLE, reason="MIG"), "", 10, "NOT APPLICABLE"),
         (Report(outcome=Outcome.INCONCLUSIVE, reason="skipped"), "", 30, "this is no pass"),
         (Report(outcome=Outcome.ERROR, reason="no engine"), "", 30, "this is no pass"),
@@ -84,7 +118,13 @@ def running(**more: object) -> Going:
     ],
 )
 def test_exit_codes(
-    cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str], report: Report, preempted: str, code: int, said: str
+    cli: Cli,
+    fake: FakeDiagnostics,
+    capsys: pytest.CaptureFixture[str],
+    report: Report,
+    preempted: str,
+    code: int,
+    said: str,
 ) -> None:
     ends(fake, report, running(), preempted=preempted)
     assert cli("run", "2") == code
@@ -98,7 +138,23 @@ def test_exit_codes(
 def test_json(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     """One document and nothing else, where no terminal is."""
     ends(fake, FAILED, running())
-    assert cli("run", "2", "--json", "--gpu", "3", "--gpu", "1", "--gpu", "3", "--busy", "--reason", "ticket 7") == 20
+    assert (
+        cli(
+            "run",
+            "2",
+            "--json",
+            "--gpu",
+            "3",
+            "--gpu",
+            "1",
+            "--gpu",
+            "3",
+            "--busy",
+            "--reason",
+            "ticket 7",
+        )
+        == 20
+    )
     shown = capsys.readouterr()
     assert (json.loads(shown.out)["outcome"], shown.err) == ("fail", "")
     (asked,) = fake.asked
@@ -107,7 +163,10 @@ def test_json(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
 
 def test_not_followed(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("run", "--check", "dcgm_health", "--no-wait") == 0
-    assert "asked for dcgm_health: vitald diag show 20261118T134640-1-dcgm_health" in capsys.readouterr().out
+    assert (
+        "asked for dcgm_health: vitald diag show 20261118T134640-1-dcgm_health"
+        in capsys.readouterr().out
+    )
     assert cli("run", "--no-wait", "--json") == 0
     assert json.loads(capsys.readouterr().out)["going"]["level"] == 1
     assert [(one.check, one.level) for one in fake.asked] == [("dcgm_health", 0), ("dcgm", 1)]
@@ -116,13 +175,22 @@ def test_not_followed(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFix
 def test_refused(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     fake.refusal = Refusal("nccl cannot run here", "all_reduce_perf is not installed")
     assert cli("run", "--check", "nccl") == 69
-    assert capsys.readouterr().err == "vitald: nccl cannot run here (all_reduce_perf is not installed)\n"
+    assert (
+        capsys.readouterr().err
+        == "vitald: nccl cannot run here (all_reduce_perf is not installed)\n"
+    )
     assert cli("run", "2", "--check", "dcgm_health") == 69
-    assert "dcgm_health has no level 2 (dcgm_health has no levels: leave it out)" in capsys.readouterr().err
+    assert (
+        "dcgm_health has no level 2 (dcgm_health has no levels: leave it out)"
+        in capsys.readouterr().err
+    )
 
 
 def test_long_ones_want_a_reason_and_a_yes(
-    cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cli: Cli,
+    fake: FakeDiagnostics,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends(fake, PASSED)
     assert cli("run", "3") == 2
@@ -146,10 +214,18 @@ def test_long_ones_want_a_reason_and_a_yes(
     assert [one.level for one in fake.asked] == [3, 3]
 
 
-def test_progress_without_a_terminal(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal(
+    cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A line for each change; time that passes is none."""
     waits = [
-        replace(running(), stage=Stage.WAITING, began=None, waits_for=f"devices idle for 300 s: {seconds} s so far") for seconds in (1, 2)
+        replace(
+            running(),
+            stage=Stage.WAITING,
+            began=None,
+            waits_for=f"devices idle for 300 s: {seconds} s so far",
+        )
+        for seconds in (1, 2)
     ]
     tests = [running(test=test) for test in ("", "", "memory", "pcie\x1b[2J")]
     ends(fake, PASSED, *waits, *tests)
@@ -165,8 +241,16 @@ def test_progress_without_a_terminal(cli: Cli, fake: FakeDiagnostics, capsys: py
     ]
 
 
-def test_behind_another(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
-    other = Going(id="other", ask=run_of(check="nccl", level=0).ask, asked_at=1.0, stage=Stage.RUNNING, began=time.time())
+def test_behind_another(
+    cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Going(
+        id="other",
+        ask=run_of(check="nccl", level=0).ask,
+        asked_at=1.0,
+        stage=Stage.RUNNING,
+        began=time.time(),
+    )
     fake.going = (other,)
     looks = 0
 
@@ -182,7 +266,9 @@ def test_behind_another(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureF
     assert "dcgm level 1 waits for nccl to end" in capsys.readouterr().out
 
 
-def test_the_daemon_is_restarted_meanwhile(cli: Cli, fake: FakeDiagnostics, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_daemon_is_restarted_meanwhile(
+    cli: Cli, fake: FakeDiagnostics, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is waited for; a run of which there is no trace has no verdict."""
     import threading
 
@@ -192,25 +278,33 @@ def test_the_daemon_is_restarted_meanwhile(cli: Cli, fake: FakeDiagnostics, serv
         threading.Thread(target=lambda: (served.stop(), served.start()), daemon=True).start()
 
     fake.on_look = look
-    diag._PATIENCE_S, before = 1.0, diag._PATIENCE_S
+    command._PATIENCE_S, before = 1.0, command._PATIENCE_S
     try:
         assert cli("run", "1") == 30
     finally:
-        diag._PATIENCE_S = before
+        command._PATIENCE_S = before
     assert "left no result" in capsys.readouterr().err
 
 
 def test_the_daemon_is_gone(
-    cli: Cli, fake: FakeDiagnostics, served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cli: Cli,
+    fake: FakeDiagnostics,
+    served: Served,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import threading
 
-    monkeypatch.setattr(diag, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(command, "_PATIENCE_S", 0.3)
     fake.on_look = lambda: threading.Thread(target=served.stop, daemon=True).start()
     assert cli("run", "1") == 30
     shown = capsys.readouterr()
     assert "the daemon does not answer" in shown.out
-    assert "is the daemon running?" in shown.err or "has stopped" in shown.err or "no answer" in shown.err
+    assert (
+        "is the daemon running?" in shown.err
+        or "has stopped" in shown.err
+        or "no answer" in shown.err
+    )
 
 
 # --- on a terminal
@@ -261,10 +355,15 @@ class Terminal:
 
 def test_the_bar(served: Served, fake: FakeDiagnostics) -> None:
     """Drawn over in its place, and gone when the result comes."""
-    fake.on_ask = lambda going: replace(going, stage=Stage.RUNNING, began=time.time() - 120.0, test="memory")
+    fake.on_ask = lambda going: replace(
+        going, stage=Stage.RUNNING, began=time.time() - 120.0, test="memory"
+    )
     terminal = Terminal(served, "run", "2")
     terminal.until("memory")
-    assert re.search(r"\rdcgm level 2 \[######\.{18}\]  25% 2 min(?: 1 s)? of about 8 min, memory\x1b\[K", terminal.shown)
+    assert re.search(
+        r"\rdcgm level 2 \[######\.{18}\]  25% 2 min(?: 1 s)? of about 8 min, memory\x1b\[K",
+        terminal.shown,
+    )
     assert "\n" not in terminal.shown
     fake.end(FAILED)
     assert terminal.code() == 20
@@ -281,7 +380,9 @@ def test_a_terminal_that_cannot_draw(served: Served, fake: FakeDiagnostics) -> N
 
 
 def test_ctrl_c_lets_go_and_ends_nothing(served: Served, fake: FakeDiagnostics) -> None:
-    fake.on_ask = lambda going: replace(going, stage=Stage.RUNNING, began=time.time(), test="memory")
+    fake.on_ask = lambda going: replace(
+        going, stage=Stage.RUNNING, began=time.time(), test="memory"
+    )
     terminal = Terminal(served, "run", "2")
     terminal.until("memory")
     os.killpg(terminal.process.pid, signal.SIGINT)
@@ -293,24 +394,25 @@ def test_ctrl_c_lets_go_and_ends_nothing(served: Served, fake: FakeDiagnostics) 
 
 
 @pytest.mark.parametrize(
-    ("elapsed", "expected", "drawn"), [(0, 60, "[........................]   0%"), (600, 60, "[#######################.]  99%")]
+    ("elapsed", "expected", "drawn"),
+    [(0, 60, "[........................]   0%"), (600, 60, "[#######################.]  99%")],
 )
 def test_the_bar_is_full_only_at_the_end(elapsed: float, expected: float, drawn: str) -> None:
-    assert diag_progress.bar(elapsed, expected) == drawn
-    assert diag_progress.bar(elapsed, 0.0).endswith("  0%")
-    assert diag_progress.time_words(600, 60) == "10 min, usually 60 s"
-    assert diag_progress.time_words(10, 0) == "10 s"
+    assert progress.bar(elapsed, expected) == drawn
+    assert progress.bar(elapsed, 0.0).endswith("  0%")
+    assert progress.time_words(600, 60) == "10 min, usually 60 s"
+    assert progress.time_words(10, 0) == "10 s"
 
 
 def test_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log shows once a minute that it still runs."""
     now = [0.0]
-    monkeypatch.setattr(diag_progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     to = io.StringIO()
-    with Progress(to) as progress:
+    with Progress(to) as shown:
         for second in range(150):
             now[0] = float(second)
-            progress.say("it runs", since=f", {second} s")
+            shown.say("it runs", since=f", {second} s")
     assert to.getvalue() == "it runs, 0 s\nit runs, 60 s\nit runs, 120 s\n"
 
 
@@ -322,7 +424,9 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert re.search(r"^dcgm +1 +never +- +1 h +not scheduled$", shown, re.MULTILINE)
     assert re.search(r"^dcgm +3 +never +- +- +on request$", shown, re.MULTILINE)
-    assert re.search(r"^nccl +- +never +- +- +cannot run: all_reduce_perf is not installed$", shown, re.MULTILINE)
+    assert re.search(
+        r"^nccl +- +never +- +- +cannot run: all_reduce_perf is not installed$", shown, re.MULTILINE
+    )
     assert shown.endswith("\nno run is remembered\n")
 
     now = time.time()
@@ -331,19 +435,39 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
         run_of(level=1, began=now - 100.0, seconds=10.0, preempted="job 815"),
     ]
     fake.last = {(run.ask.check, run.ask.level): run for run in fake.remembered}
-    fake.due = (Due(check="dcgm", level=1, at=now + 3000.5), Due(check="dcgm", level=2, at=now - 1.0, waits_for="idle devices: job 815"))
+    fake.due = (
+        Due(check="dcgm", level=1, at=now + 3000.5),
+        Due(check="dcgm", level=2, at=now - 1.0, waits_for="idle devices: job 815"),
+    )
     fake.going = (
-        Going(id="a-1", ask=run_of(level=0, check="dcgm_health").ask, asked_at=now, stage=Stage.RUNNING, began=now - 5.0, expected_s=60.0),
+        Going(
+            id="a-1",
+            ask=run_of(level=0, check="dcgm_health").ask,
+            asked_at=now,
+            stage=Stage.RUNNING,
+            began=now - 5.0,
+            expected_s=60.0,
+        ),
     )
     fake.blocked = "job 815"
     assert cli("list") == 0
     shown = capsys.readouterr().out
-    assert re.search(r"^dcgm +1 +made room, 2 min ago +10 s +1 h +in (50 min|49 min 59 s)$", shown, re.MULTILINE), shown
-    assert re.search(r"^dcgm +2 +fail, 5 min ago +60 s +24 h +now, waits for idle devices: job 815$", shown, re.MULTILINE), shown
-    assert re.search(r"^dcgm_health +- +never +- +10 min +runs: \d s of about 60 s$", shown, re.MULTILINE), shown
+    assert re.search(
+        r"^dcgm +1 +made room, 2 min ago +10 s +1 h +in (50 min|49 min 59 s)$", shown, re.MULTILINE
+    ), shown
+    assert re.search(
+        r"^dcgm +2 +fail, 5 min ago +60 s +24 h +now, waits for idle devices: job 815$",
+        shown,
+        re.MULTILINE,
+    ), shown
+    assert re.search(
+        r"^dcgm_health +- +never +- +10 min +runs: \d s of about 60 s$", shown, re.MULTILINE
+    ), shown
     assert "what needs idle devices waits: job 815" in shown
     assert "\nruns   dcgm_health  a-1, asked by schedule\n" in shown
-    assert re.search(r"dcgm level 2 +fail +60 s +GPU 3: a row remap failed +finding #12 +20261118T", shown)
+    assert re.search(
+        r"dcgm level 2 +fail +60 s +GPU 3: a row remap failed +finding #12 +20261118T", shown
+    )
     assert re.search(r"dcgm level 1 +made room +10 s +made room for job 815 +schedule", shown)
 
     assert cli("list", "--limit", "1", "--json") == 0
@@ -354,11 +478,17 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
 def test_show(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("show", "last") == 69
     assert "no run is remembered" in capsys.readouterr().err
-    fake.remembered = [run_of(FAILED, raw="$ dcgmi diag\n{}\n", exit_code=226, command="dcgmi diag -r 2 -j"), slow_link()]
+    fake.remembered = [
+        run_of(FAILED, raw="$ dcgmi diag\n{}\n", exit_code=226, command="dcgmi diag -r 2 -j"),
+        slow_link(),
+    ]
     assert cli("show", "last") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "dcgm level 2  FAIL  GPU 3  took 60 s"
-    assert lines[1:3] == ["  why    GPU 3: a row remap failed", "  do     replace the node (replacement required)"]
+    assert lines[1:3] == [
+        "  why    GPU 3: a row remap failed",
+        "  do     replace the node (replacement required)",
+    ]
     assert "  Page Retirement/Row Remap  Fail GPU 3, Pass GPU 0-2" in lines
     assert "  CUDA Main Library          Pass" in lines
     assert "  GPU 3  Page Retirement/Row Remap  dcgm/84  (error 84, severity 2)" in lines
@@ -368,7 +498,9 @@ def test_show(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
 
     assert cli("show", fake.remembered[1].id) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"busbw_bytes_per_second +- +101\.50 GB/s +BAD +at least 350\.00 GB/s\n", shown)
+    assert re.search(
+        r"busbw_bytes_per_second +- +101\.50 GB/s +BAD +at least 350\.00 GB/s\n", shown
+    )
     assert re.search(r"latency_seconds +rdmap0s6 +21\.6 us +at most 50\.0 us\n", shown)
 
     assert cli("show", "last", "--raw") == 0
@@ -392,16 +524,24 @@ def test_hostile_text_does_not_drive_the_terminal(served: Served, fake: FakeDiag
         driver_version=evil,
         tests=(Test(name=evil, status=evil), Test(name="t", gpus={evil: evil, "1": "Pass"})),
         faults=tuple(Fault(code=evil, test=evil, text=evil * 3, device=evil) for _ in range(40)),
-        measures=tuple(Measure(name=evil, value=float("nan"), device=evil, least=1.0) for _ in range(40)),
+        measures=tuple(
+            Measure(name=evil, value=float("nan"), device=evil, least=1.0) for _ in range(40)
+        ),
     )
-    fake.remembered = [run_of(report, raw=evil + "\tx", command=evil, by=evil, reason=evil, preempted=evil)]
+    fake.remembered = [
+        run_of(report, raw=evil + "\tx", command=evil, by=evil, reason=evil, preempted=evil)
+    ]
     fake.last = {("dcgm", 2): fake.remembered[0]}
-    fake.going = (Going(id="a-1", ask=fake.remembered[0].ask, asked_at=1.0, waits_for=evil, test=evil),)
+    fake.going = (
+        Going(id="a-1", ask=fake.remembered[0].ask, asked_at=1.0, waits_for=evil, test=evil),
+    )
     fake.blocked = evil
     for arguments in (("show", "last"), ("show", "last", "--raw"), ("list",)):
         terminal = Terminal(served, *arguments, NO_COLOR="1")
         assert terminal.code() == 0, terminal.shown
-        assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202e]", terminal.shown.replace("\r\n", "\n")), arguments
+        assert not re.search(
+            "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202e]", terminal.shown.replace("\r\n", "\n")
+        ), arguments
         assert "\r" not in terminal.shown.replace("\r\n", "\n")
         assert "owned" in terminal.shown
     terminal = Terminal(served, "show", "last")
@@ -417,7 +557,10 @@ def test_cancel(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "dcgm level 2 was told to end: vitald diag show a-1\n"
     assert cli("cancel", "a-1", "--reason", "still", "--json") == 0
     assert json.loads(capsys.readouterr().out)["going"]["stage"] == "ending"
-    assert [(id_, reason) for id_, _, reason in fake.cancelled[1:]] == [(None, "a job waits"), ("a-1", "still")]
+    assert [(id_, reason) for id_, _, reason in fake.cancelled[1:]] == [
+        (None, "a job waits"),
+        ("a-1", "still"),
+    ]
     with pytest.raises(SystemExit):
         cli("cancel", "a-1")
 
@@ -438,7 +581,13 @@ def test_usage(what: tuple[str, ...]) -> None:
 
 
 def test_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (("run", "2"), ("run", "3", "--reason", "x", "--yes"), ("list",), ("show", "last"), ("cancel", "--reason", "x")):
+    for arguments in (
+        ("run", "2"),
+        ("run", "3", "--reason", "x", "--yes"),
+        ("list",),
+        ("show", "last"),
+        ("cancel", "--reason", "x"),
+    ):
         assert main(["diag", *arguments, "--socket", str(tmp_path / "none.sock")]) == 30
         assert "is the daemon running?" in capsys.readouterr().err
 
@@ -448,21 +597,33 @@ def test_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0.4, "0 s"), (89.4, "89 s"), (90, "1 min 30 s"), (600, "10 min"), (3599, "59 min 59 s"), (5400, "1 h 30 min"), (86400, "24 h")],
+    [
+        (0.4, "0 s"),
+        (89.4, "89 s"),
+        (90, "1 min 30 s"),
+        (600, "10 min"),
+        (3599, "59 min 59 s"),
+        (5400, "1 h 30 min"),
+        (86400, "24 h"),
+    ],
 )
 def test_spans(seconds: float, words: str) -> None:
-    assert diag_views.span(seconds) == words
+    assert views.span(seconds) == words
 
 
 def test_numbers() -> None:
     assert join_ranges([7, 0, 1, 2, 3, 5, 2]) == "0-3, 5, 7"
 
 
-def test_status_tells_of_diagnostics(fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_tells_of_diagnostics(
+    fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What runs or waits, and what failed last; a pass is no news."""
     failed: Run = run_of(FAILED, began=time.time() - 360.0)
     fake.last = {("dcgm", 1): run_of(level=1), ("dcgm", 2): failed}
-    fake.going = (Going(id="a-1", ask=run_of(level=1).ask, asked_at=1.0, stage=Stage.RUNNING, began=2.0),)
+    fake.going = (
+        Going(id="a-1", ask=run_of(level=1).ask, asked_at=1.0, stage=Stage.RUNNING, began=2.0),
+    )
 
     def told() -> str:
         whole: Json = {
@@ -491,7 +652,10 @@ def test_status_tells_of_diagnostics(fake: FakeDiagnostics, capsys: pytest.Captu
 
     shown = told()
     assert "  diagnostic dcgm level 1 runs: vitald diag list\n" in shown
-    assert f"  diagnostic dcgm level 2 FAILED 5 min ago: GPU 3: a row remap failed: vitald diag show {failed.id}\n" in shown
+    assert (
+        "  diagnostic dcgm level 2 FAILED 5 min ago: GPU 3: a row remap failed: vitald diag show"
+        f" {failed.id}\n" in shown
+    )
     fake.going = (replace(fake.going[0], stage=Stage.WAITING, waits_for="idle devices: job 815"),)
     assert "  diagnostic dcgm level 1 waits for idle devices: job 815: vitald diag list\n" in told()
     fake.going, fake.last = (), {("dcgm", 2): run_of()}

@@ -9,16 +9,33 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.unit.builders import catalogue, event, gpu
+from vitald.collectors.event_factory import Facts
 from vitald.diagnostics.events import NOT_RUN, PASSED, RAN, Seen, confirmed, events_of
 from vitald.judge.engine import Judge
 from vitald.model import NODE, Action, Component, ComponentKind, Event
 from vitald.model.diagnostic import Ask, Fault, Outcome, Remedy, Report, Run, Test
-from vitald.sources.facts import Facts
 
 GPUS = 4
-WRONG_MEMORY = Fault(code="dcgm/58", test="memory", text="wrong values", gpu=1, error_id=58, remedy=Remedy.REPLACE, confirm=True)
-REMAP_FAILED = Fault(code="dcgm/80", test="software", text="row remap failed", gpu=2, error_id=80, remedy=Remedy.REPLACE)
-ENGINE_DOWN = Fault(code="dcgm/engine_down", test="engine", text="nobody answers", remedy=Remedy.FIX_CONFIG)
+WRONG_MEMORY = Fault(
+    code="dcgm/58",
+    test="memory",
+    text="wrong values",
+    gpu=1,
+    error_id=58,
+    remedy=Remedy.REPLACE,
+    confirm=True,
+)
+REMAP_FAILED = Fault(
+    code="dcgm/80",
+    test="software",
+    text="row remap failed",
+    gpu=2,
+    error_id=80,
+    remedy=Remedy.REPLACE,
+)
+ENGINE_DOWN = Fault(
+    code="dcgm/engine_down", test="engine", text="nobody answers", remedy=Remedy.FIX_CONFIG
+)
 MEMORY = Test(name="memory", gpus={str(index): "Pass" for index in range(GPUS)})
 
 
@@ -43,7 +60,12 @@ class Story:
     """Runs one after the other, and what becomes of them."""
 
     def __init__(self) -> None:
-        self.places, self.seen, self.facts, self.now = Places(), Seen(), Facts("diagnostics", "boot-a"), 1000.0
+        self.places, self.seen, self.facts, self.now = (
+            Places(),
+            Seen(),
+            Facts("diagnostics", "boot-a"),
+            1000.0,
+        )
         self.judge = Judge(catalogue())
         self.last: list[Event] = []
 
@@ -62,7 +84,11 @@ class Story:
     ) -> Story:
         self.now += 100.0
         said = outcome or (Outcome.FAIL if faults else Outcome.PASS)
-        blamed = tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None})) if said is Outcome.FAIL else ()
+        blamed = (
+            tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None}))
+            if said is Outcome.FAIL
+            else ()
+        )
         remedies = {fault.remedy for fault in faults}
         report = Report(
             outcome=said,
@@ -70,7 +96,8 @@ class Story:
             culprits=blamed,
             tests=tests,
             device_ids=device_ids,
-            reboot_required=said is Outcome.FAIL and bool(remedies & {Remedy.RESET_GPU, Remedy.REBOOT}),
+            reboot_required=said is Outcome.FAIL
+            and bool(remedies & {Remedy.RESET_GPU, Remedy.REBOOT}),
             replacement_required=said is Outcome.FAIL and Remedy.REPLACE in remedies,
         )
         run = Run(
@@ -83,7 +110,9 @@ class Story:
             preempted=preempted,
         )
         self.told = confirmed(run, self.places, self.seen).report
-        self.last = events_of(run, self.facts, catalogue(), self.places, self.seen, self.judge.opened, cut=cut)
+        self.last = events_of(
+            run, self.facts, catalogue(), self.places, self.seen, self.judge.opened, cut=cut
+        )
         for one in self.last:
             self.judge.apply(one)
         return self
@@ -129,9 +158,18 @@ def test_another_device_or_another_error_confirms_nothing() -> None:
     story = Story().run(WRONG_MEMORY)
     story.places.boards[gpu(1)] = "GPU-another"
     assert story.run(WRONG_MEMORY).findings == {ONE: Action.INSPECT}
-    adapters = [Fault(code="efa_loopback/failed", test="loopback", text="no", device=name, confirm=True) for name in ("efa0", "efa1")]
-    story = Story().run(adapters[0], check="efa_loopback", level=0).run(adapters[1], check="efa_loopback", level=0)
-    assert [one.fields["confirmed"] for one in story.last if one.code == "efa_loopback/failed"] == [False]
+    adapters = [
+        Fault(code="efa_loopback/failed", test="loopback", text="no", device=name, confirm=True)
+        for name in ("efa0", "efa1")
+    ]
+    story = (
+        Story()
+        .run(adapters[0], check="efa_loopback", level=0)
+        .run(adapters[1], check="efa_loopback", level=0)
+    )
+    assert [one.fields["confirmed"] for one in story.last if one.code == "efa_loopback/failed"] == [
+        False
+    ]
 
 
 def test_a_pass_in_between_begins_anew_and_one_at_a_lower_level_does_not() -> None:
@@ -143,7 +181,12 @@ def test_a_pass_in_between_begins_anew_and_one_at_a_lower_level_does_not() -> No
 
 
 def test_a_failure_elsewhere_forgets_only_what_was_tested_again() -> None:
-    story = Story().run(WRONG_MEMORY).run(REMAP_FAILED, tests=(replace(MEMORY, gpus={"1": "Skip"}),)).run(WRONG_MEMORY)
+    story = (
+        Story()
+        .run(WRONG_MEMORY)
+        .run(REMAP_FAILED, tests=(replace(MEMORY, gpus={"1": "Skip"}),))
+        .run(WRONG_MEMORY)
+    )
     assert story.findings[ONE] is Action.REPLACE_NODE
     story = Story().run(WRONG_MEMORY).run(REMAP_FAILED, tests=(MEMORY,)).run(WRONG_MEMORY)
     assert story.findings[ONE] is Action.INSPECT
@@ -163,7 +206,9 @@ def test_a_pass_that_missed_a_gpu_says_nothing_of_that_one() -> None:
     story.judge.apply(event("xid/999", gpu(2), 900.0))
     assert set(story.run(tests=(tested,)).findings) == {(gpu(1).name, "xid/999")}
     assert story.codes.count(PASSED) == 3
-    assert story.run(device_ids=("2330",) * 3).findings and story.codes == [RAN], "three of four, and nobody knows which"
+    assert story.run(device_ids=("2330",) * 3).findings and story.codes == [RAN], (
+        "three of four, and nobody knows which"
+    )
     assert story.run(device_ids=("2330",) * 4).findings == {}
 
 
@@ -174,10 +219,14 @@ def test_drills_are_neither_cleared_nor_tested() -> None:
     assert len(story.run().findings) == 2
 
 
-@pytest.mark.parametrize(("finds", "sees"), [("dcgm", "dcgm_health"), ("dcgm_health", "dcgm"), ("dcgm", "dcgm")])
+@pytest.mark.parametrize(
+    ("finds", "sees"), [("dcgm", "dcgm_health"), ("dcgm_health", "dcgm"), ("dcgm", "dcgm")]
+)
 def test_the_engine_that_answers_again_is_seen_by_whoever_asks(finds: str, sees: str) -> None:
     """Whatever the levels: each of them needs it."""
-    story = Story().run(ENGINE_DOWN, check=finds, level=2 if finds == "dcgm" else 0, outcome=Outcome.ERROR)
+    story = Story().run(
+        ENGINE_DOWN, check=finds, level=2 if finds == "dcgm" else 0, outcome=Outcome.ERROR
+    )
     assert story.findings == {("node", "dcgm/engine_down"): Action.INSPECT}
     assert story.run(check=sees, level=1 if sees == "dcgm" else 0).findings == {}
 
@@ -185,7 +234,9 @@ def test_the_engine_that_answers_again_is_seen_by_whoever_asks(finds: str, sees:
 def test_runs_in_vain_are_said_by_check_and_level() -> None:
     story = Story()
     for _ in range(3):
-        story.restart().run(outcome=Outcome.ERROR).run(check="dcgm_health", level=0, outcome=Outcome.ERROR).run(level=1)
+        story.restart().run(outcome=Outcome.ERROR).run(
+            check="dcgm_health", level=0, outcome=Outcome.ERROR
+        ).run(level=1)
     assert set(story.findings) == {("node/dcgm-2", NOT_RUN), ("node/dcgm_health", NOT_RUN)}
     assert set(story.run(check="dcgm_health", level=0).findings) == {("node/dcgm-2", NOT_RUN)}
     story.seen = Seen()  # even where that was forgotten
@@ -195,8 +246,12 @@ def test_runs_in_vain_are_said_by_check_and_level() -> None:
 def test_what_was_ended_or_is_a_persons_own_affair_is_not_in_vain() -> None:
     story = Story()
     for _ in range(4):
-        story.run(outcome=Outcome.INCONCLUSIVE, cut=True).run(outcome=Outcome.INCONCLUSIVE, preempted="job 1")
-        story.run(outcome=Outcome.ERROR, gpus=(99,)).run(outcome=Outcome.INCONCLUSIVE, busy=True).run(outcome=Outcome.NOT_APPLICABLE)
+        story.run(outcome=Outcome.INCONCLUSIVE, cut=True).run(
+            outcome=Outcome.INCONCLUSIVE, preempted="job 1"
+        )
+        story.run(outcome=Outcome.ERROR, gpus=(99,)).run(
+            outcome=Outcome.INCONCLUSIVE, busy=True
+        ).run(outcome=Outcome.NOT_APPLICABLE)
     assert story.findings == {}
 
 
@@ -205,7 +260,9 @@ def test_what_goes_on_failing_counts_once_in_the_record() -> None:
     story = Story()
     for _ in range(5):
         story.run(REMAP_FAILED)
-    assert {kind: count for kind, count, _ in story.judge.suspects(story.now)[gpu(2).name][1]}["diagnostic_failed"] == 1
+    assert {kind: count for kind, count, _ in story.judge.suspects(story.now)[gpu(2).name][1]}[
+        "diagnostic_failed"
+    ] == 1
 
 
 def test_wrong_settings_of_a_link_test_end_nothing() -> None:
@@ -217,7 +274,16 @@ def test_wrong_settings_of_a_link_test_end_nothing() -> None:
 
 
 def test_all_devices_of_one_error_are_told() -> None:
-    adapters = [Fault(code="efa_loopback/failed", test="loopback", text="no", device=f"nic/0000:a{n}:00.0", confirm=True) for n in range(3)]
+    adapters = [
+        Fault(
+            code="efa_loopback/failed",
+            test="loopback",
+            text="no",
+            device=f"nic/0000:a{n}:00.0",
+            confirm=True,
+        )
+        for n in range(3)
+    ]
     story = Story().run(*adapters, check="efa_loopback", level=0)
     assert {one.component for one in story.last if one.code == "efa_loopback/failed"} == {
         Component(ComponentKind.NIC, f"0000:a{n}:00.0") for n in range(3)
@@ -227,7 +293,12 @@ def test_all_devices_of_one_error_are_told() -> None:
 @pytest.mark.slow
 def test_memory_has_a_bound_and_a_strange_one_is_refused() -> None:
     story = Story()
-    story.run(*(replace(WRONG_MEMORY, code=f"dcgm/{number}", gpu=number % GPUS) for number in range(1000, 6000)))
+    story.run(
+        *(
+            replace(WRONG_MEMORY, code=f"dcgm/{number}", gpu=number % GPUS)
+            for number in range(1000, 6000)
+        )
+    )
     assert len(story.seen.once) <= 1024
     for strange in ({"once": {}}, {"once": [["dcgm"]]}, {"vain": []}, {"vain": {"dcgm": "x"}}):
         with pytest.raises((TypeError, ValueError)):
@@ -238,10 +309,14 @@ def test_the_flags_of_a_run_wait_for_the_second_one() -> None:
     """As the finding does: two words of one daemon must not contradict each other."""
     story = Story().run(WRONG_MEMORY)
     assert (story.told.replacement_required, story.told.faults[0].confirmed) == (False, False)
-    assert [found.action for found in story.judge.opened if found.code == "dcgm/58"] == [Action.INSPECT]
+    assert [found.action for found in story.judge.opened if found.code == "dcgm/58"] == [
+        Action.INSPECT
+    ]
     story.run(WRONG_MEMORY)
     assert (story.told.replacement_required, story.told.faults[0].confirmed) == (True, True)
-    assert [found.action for found in story.judge.opened if found.code == "dcgm/58"] == [Action.REPLACE_NODE]
+    assert [found.action for found in story.judge.opened if found.code == "dcgm/58"] == [
+        Action.REPLACE_NODE
+    ]
 
 
 def test_another_gpu_confirms_nothing() -> None:
@@ -258,9 +333,18 @@ def test_what_is_certain_at_once_raises_its_flag_at_once() -> None:
 
 
 def test_an_xid_that_the_diagnostic_names_is_that_xid() -> None:
-    fault = Fault(code="xid/79", test="memory", text="Detected XID 79 for GPU 1", gpu=1, error_id=101, remedy=Remedy.REBOOT)
+    fault = Fault(
+        code="xid/79",
+        test="memory",
+        text="Detected XID 79 for GPU 1",
+        gpu=1,
+        error_id=101,
+        remedy=Remedy.REBOOT,
+    )
     story = Story().run(fault)
     assert story.told.reboot_required
-    assert [(found.code, found.component, found.action) for found in story.judge.opened if found.kind == "xid"] == [
-        ("xid/79", gpu(1), Action.REBOOT_NODE)
-    ]
+    assert [
+        (found.code, found.component, found.action)
+        for found in story.judge.opened
+        if found.kind == "xid"
+    ] == [("xid/79", gpu(1), Action.REBOOT_NODE)]

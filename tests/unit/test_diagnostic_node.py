@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from vitald.board import Board
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.core.node_state import Board
 from vitald.diagnostics.node import Node
 from vitald.model import Component, ComponentKind, Readings
-from vitald.sources.pci import PciInventory
 
 ADDRESSES = ("0000:19:00.0", "0000:9b:00.0", "0001:05:00.0", "10000:01:00.0")
 
@@ -48,14 +48,20 @@ def test_by_the_order_of_their_addresses(board: Board, node: Node) -> None:
 
 
 def test_the_serial_number_comes_first(board: Board, node: Node) -> None:
-    board.show("nvml", [readings(address, f"S{number}") for number, address in enumerate(ADDRESSES)])
+    board.show(
+        "nvml", [readings(address, f"S{number}") for number, address in enumerate(ADDRESSES)]
+    )
     assert address_of(node, 0, "S2") == ADDRESSES[2]
     assert address_of(node, 99, "S2") == ADDRESSES[2]
 
 
 def test_nobody_is_blamed_in_the_place_of_another(board: Board, node: Node) -> None:
-    board.show("nvml", [readings(address, f"S{number}") for number, address in enumerate(ADDRESSES)])
+    board.show(
+        "nvml", [readings(address, f"S{number}") for number, address in enumerate(ADDRESSES)]
+    )
     assert address_of(node, 1, "gone") is None
     assert address_of(node, 1) == ADDRESSES[1]
-    board.show("nvml", [readings(address) for address in ADDRESSES])  # boards that do not say theirs
+    board.show(
+        "nvml", [readings(address) for address in ADDRESSES]
+    )  # boards that do not say theirs
     assert address_of(node, 1, "S1") == ADDRESSES[1]

@@ -1,4 +1,6 @@
-"""What is kept of a program's output and of the daemon's environment; and the documents of the stand-in."""
+"""What is kept of a program's output and of the daemon's environment; and the documents of the
+stand-in.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,14 @@ from vitald.diagnostics.process import _Kept
 from vitald.diagnostics.start import clean
 
 
-@given(st.binary(max_size=300), st.lists(st.integers(min_value=1, max_value=40)), st.integers(min_value=2, max_value=100))
-def test_the_first_and_the_last_part_are_kept_however_it_comes(raw: bytes, sizes: list[int], most: int) -> None:
+@given(
+    st.binary(max_size=300),
+    st.lists(st.integers(min_value=1, max_value=40)),
+    st.integers(min_value=2, max_value=100),
+)
+def test_the_first_and_the_last_part_are_kept_however_it_comes(
+    raw: bytes, sizes: list[int], most: int
+) -> None:
     kept, rest = _Kept(most), raw
     for size in [*sizes, 1000]:
         kept.add(rest[:size])
@@ -46,7 +54,10 @@ def test_what_is_left_of_a_document_is_none(most: int) -> None:
 
 
 def test_the_environment_of_nobody() -> None:
-    assert clean({}) == {"LC_ALL": "C", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+    assert clean({}) == {
+        "LC_ALL": "C",
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    }
     assert clean({"HOME": "/root", "DCGM_HOME_DIR": "/x", "NCCL_DEBUG": "INFO"}).keys() == {
         "HOME",
         "DCGM_HOME_DIR",
@@ -58,7 +69,15 @@ def test_the_environment_of_nobody() -> None:
 
 @pytest.mark.parametrize(
     "stat",
-    [b"", b"12", b"12 (a", b"12 (a) S", b"12 (a) S x y z", b"\xff" * 5000, b"12 (a) S 1 2 3" + b" 4" * 15 + b" x"],
+    [
+        b"",
+        b"12",
+        b"12 (a",
+        b"12 (a) S",
+        b"12 (a) S x y z",
+        b"\xff" * 5000,
+        b"12 (a) S 1 2 3" + b" 4" * 15 + b" x",
+    ],
 )
 def test_a_process_that_cannot_be_read_is_none(tmp_path: Path, stat: bytes) -> None:
     (tmp_path / "12").mkdir()
@@ -66,7 +85,15 @@ def test_a_process_that_cannot_be_read_is_none(tmp_path: Path, stat: bytes) -> N
     (tmp_path / "13").mkdir()
     (tmp_path / "13" / "stat").write_bytes(b"13 (a) b) R) S 1 2 3" + b" 4" * 15 + b" 99 5")
     (one,) = processes(tmp_path)
-    assert (one.pid, one.name, one.state, one.parent, one.group, one.session, one.started) == (13, "a) b) R", "S", 1, 2, 3, 99)
+    assert (one.pid, one.name, one.state, one.parent, one.group, one.session, one.started) == (
+        13,
+        "a) b) R",
+        "S",
+        1,
+        2,
+        3,
+        99,
+    )
 
 
 # --- the stand-in against what was really printed
@@ -86,8 +113,14 @@ def shape(value: Any, path: str = "") -> set[str]:
 @pytest.mark.parametrize(
     ("sample", "built"),
     [
-        ("c-4.2.3-l2-memory-dbe-gpu3-status-pass-8gpu", document("4.2.3", 2, 8, [Fault(57, 3, "memory")], {"pcie": "x"})),
-        ("c-3.3.5-l2-memory-dbe-gpu2-of-4-a100", document("3.3.5", 2, 4, [Fault(57, 2, "memory"), Fault(29, 1)], {"pcie": "x"})),
+        (
+            "c-4.2.3-l2-memory-dbe-gpu3-status-pass-8gpu",
+            document("4.2.3", 2, 8, [Fault(57, 3, "memory")], {"pcie": "x"}),
+        ),
+        (
+            "c-3.3.5-l2-memory-dbe-gpu2-of-4-a100",
+            document("3.3.5", 2, 4, [Fault(57, 2, "memory"), Fault(29, 1)], {"pcie": "x"}),
+        ),
         ("c-4.5.2-l1-gpu6-detached-8gpu", document("4.5.2", 1, 8, detached=[6])),
         ("c-4.6.0-l1-recovery-state-node-reboot-gpu1", document("4.6.0", 1, 8, [Fault(126, 1)])),
         ("c-health-failure-gpu3", health({3: {"NVLINK system": ("Failure", "x")}})),

@@ -1,4 +1,6 @@
-"""Diagnostics on the socket and the port: what may be asked for, how it is told, and that hostile text makes no series without end."""
+"""Diagnostics on the socket and the port: what may be asked for, how it is told, and that hostile
+text makes no series without end.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,19 @@ from tests.system.people import request_as_nobody
 from tests.system.test_api_contract import CONFIG, TIGHT, _Unix
 from tests.system.test_metrics import complaints
 from tests.unit.diagnosing import BEGAN, FAILED, FakeDiagnostics, Served, run_of, slow_link
-from vitald.model.diagnostic import Ask, Due, Going, Measure, Outcome, Refusal, Report, Run, Stage, Test
-from vitald.outputs import diagnostic_metrics
+from vitald.metrics import diagnostics
+from vitald.model.diagnostic import (
+    Ask,
+    Due,
+    Going,
+    Measure,
+    Outcome,
+    Refusal,
+    Report,
+    Run,
+    Stage,
+    Test,
+)
 
 RUN, CANCEL = "/v1/diagnostics/run", "/v1/diagnostics/cancel"
 
@@ -48,12 +61,30 @@ def get(served: Served, path: str) -> Json:
 
 def full_of(fake: FakeDiagnostics) -> None:
     """One of everything."""
-    ask = Ask(check="dcgm", level=2, gpus=(1, 3), by="root (uid 0), pid 7", reason="before the big run")
-    fake.going = (
-        Going(id="a-1", ask=ask, asked_at=BEGAN, stage=Stage.RUNNING, began=time.time() - 30.0, expected_s=480.0, test="memory"),
-        Going(id="a-2", ask=replace(ask, level=3, gpus=()), asked_at=BEGAN, waits_for="idle devices: job 815"),
+    ask = Ask(
+        check="dcgm", level=2, gpus=(1, 3), by="root (uid 0), pid 7", reason="before the big run"
     )
-    fake.due = (Due(check="dcgm", level=1, at=BEGAN), Due(check="dcgm_health", level=0, at=BEGAN + 5, waits_for="job 815"))
+    fake.going = (
+        Going(
+            id="a-1",
+            ask=ask,
+            asked_at=BEGAN,
+            stage=Stage.RUNNING,
+            began=time.time() - 30.0,
+            expected_s=480.0,
+            test="memory",
+        ),
+        Going(
+            id="a-2",
+            ask=replace(ask, level=3, gpus=()),
+            asked_at=BEGAN,
+            waits_for="idle devices: job 815",
+        ),
+    )
+    fake.due = (
+        Due(check="dcgm", level=1, at=BEGAN),
+        Due(check="dcgm_health", level=0, at=BEGAN + 5, waits_for="job 815"),
+    )
     fake.remembered = [run_of(FAILED, raw='{"DCGM GPU Diagnostic": 1}', exit_code=226), slow_link()]
     fake.last = {(run.ask.check, run.ask.level): replace(run, raw="") for run in fake.remembered}
     fake.blocked = "job 815"
@@ -71,10 +102,22 @@ def test_everything_is_in_the_document(served: Served, fake: FakeDiagnostics) ->
     assert dcgm["needsIdle"] == {"1": False, "2": True, "3": True, "4": True}
     assert (health["levels"], nccl["missing"]) == ([0], "all_reduce_perf is not installed")
     running, waiting = answer["going"]
-    assert (running["stage"], running["gpus"], running["test"], waiting["stage"]) == ("running", [1, 3], "memory", "waiting")
+    assert (running["stage"], running["gpus"], running["test"], waiting["stage"]) == (
+        "running",
+        [1, 3],
+        "memory",
+        "waiting",
+    )
     assert 30.0 <= running["elapsed"] < 60.0
-    assert (waiting["elapsed"], waiting["began"], waiting["waitsFor"]) == (0.0, None, "idle devices: job 815")
-    assert [one["at"] for one in answer["due"]] == ["2026-11-18T11:06:40.000Z", "2026-11-18T11:06:45.000Z"]
+    assert (waiting["elapsed"], waiting["began"], waiting["waitsFor"]) == (
+        0.0,
+        None,
+        "idle devices: job 815",
+    )
+    assert [one["at"] for one in answer["due"]] == [
+        "2026-11-18T11:06:40.000Z",
+        "2026-11-18T11:06:45.000Z",
+    ]
     assert answer["blocked"] == "job 815"
 
     runs = get(served, "/v1/diagnostics/runs")
@@ -86,15 +129,28 @@ def test_everything_is_in_the_document(served: Served, fake: FakeDiagnostics) ->
 
     one = get(served, f"/v1/diagnostics/runs/{fake.remembered[0].id}")
     conforms("DiagnosticRunInFull", one)
-    assert (one["raw"], one["culprits"], one["action"], one["why"]) == ('{"DCGM GPU Diagnostic": 1}', [3], "replace", FAILED.reason)
-    assert (one["rebootRequired"], one["replacementRequired"], one["exitCode"], one["seconds"]) == (False, True, 226, 60.0)
+    assert (one["raw"], one["culprits"], one["action"], one["why"]) == (
+        '{"DCGM GPU Diagnostic": 1}',
+        [3],
+        "replace",
+        FAILED.reason,
+    )
+    assert (one["rebootRequired"], one["replacementRequired"], one["exitCode"], one["seconds"]) == (
+        False,
+        True,
+        226,
+        60.0,
+    )
     assert one["tests"][0]["gpus"] == {"0": "Pass", "1": "Pass", "2": "Pass", "3": "Fail"}
     assert (one["faults"][0]["gpu"], one["faults"][0]["errorId"]) == (3, 84)
 
 
 def test_figures_that_are_none(served: Served, fake: FakeDiagnostics) -> None:
     """What a program prints as infinite, or not at all, is null: JSON has no word for it."""
-    measures = tuple(Measure(name="busbw_bytes_per_second", value=value) for value in (float("inf"), float("nan"), 1.0))
+    measures = tuple(
+        Measure(name="busbw_bytes_per_second", value=value)
+        for value in (float("inf"), float("nan"), 1.0)
+    )
     fake.remembered = [run_of(Report(outcome=Outcome.INCONCLUSIVE, measures=measures))]
     one = get(served, f"/v1/diagnostics/runs/{fake.remembered[0].id}")
     conforms("DiagnosticRunInFull", one)
@@ -132,10 +188,22 @@ def test_asking(served: Served, fake: FakeDiagnostics) -> None:
     conforms("OneGoing", answer)
     assert (answer["going"]["stage"], answer["going"]["level"]) == ("waiting", 1)
     assert served.request("POST", RUN, {"check": "dcgm_health", "reason": "why not"})[0] == 202
-    everything = {"check": "dcgm", "level": 2.0, "gpus": [3, 1.0], "busy": True, "reason": " why not "}
+    everything = {
+        "check": "dcgm",
+        "level": 2.0,
+        "gpus": [3, 1.0],
+        "busy": True,
+        "reason": " why not ",
+    }
     assert served.request("POST", RUN, everything)[0] == 202
     first, second, third = fake.asked
-    assert (first.check, first.level, first.gpus, first.busy, first.reason) == ("dcgm", 1, (), False, "why not")
+    assert (first.check, first.level, first.gpus, first.busy, first.reason) == (
+        "dcgm",
+        1,
+        (),
+        False,
+        "why not",
+    )
     assert first.by == f"root (uid 0), pid {os.getpid()}"
     assert (second.check, second.level) == ("dcgm_health", 0)
     assert third == replace(first, level=2, gpus=(1, 3), busy=True)
@@ -154,15 +222,23 @@ def test_asking(served: Served, fake: FakeDiagnostics) -> None:
         ({"reason": "x", "level": 5}, 400, "dcgm has no level 5"),
         ({"reason": "x", "level": 0}, 400, "dcgm has no level 0"),
         ({"reason": "x", "check": "nccl", "level": 1}, 400, "nccl has no level 1"),
-        *(({"reason": "x", "level": level}, 400, "level: expected") for level in ("2", None, True, -1, 101, 1.5, 1e300)),
-        *(({"reason": "x", "gpus": gpus}, 400, "gpus: expected") for gpus in (3, "3", [-1], ["0"], [True], [None], [1, 1], [1.5], [4096])),
+        *(
+            ({"reason": "x", "level": level}, 400, "level: expected")
+            for level in ("2", None, True, -1, 101, 1.5, 1e300)
+        ),
+        *(
+            ({"reason": "x", "gpus": gpus}, 400, "gpus: expected")
+            for gpus in (3, "3", [-1], ["0"], [True], [None], [1, 1], [1.5], [4096])
+        ),
         ({"reason": "x", "gpus": list(range(65))}, 400, "gpus: expected"),
         ({"reason": "x", "busy": 1}, 400, "busy: expected true or false"),
         ({"reason": "x", "levels": 2}, 400, "unknown key 'levels', did you mean level?"),
         ([], 400, "not a JSON object"),
     ],
 )
-def test_what_is_refused(served: Served, fake: FakeDiagnostics, body: object, status: int, error: str) -> None:
+def test_what_is_refused(
+    served: Served, fake: FakeDiagnostics, body: object, status: int, error: str
+) -> None:
     answered, answer = served.request("POST", RUN, body)
     conforms("Error", answer)
     assert (answered, error in str(answer["error"])) == (status, True), answer
@@ -170,10 +246,15 @@ def test_what_is_refused(served: Served, fake: FakeDiagnostics, body: object, st
 
 
 def test_refused_by_the_diagnostics(served: Served, fake: FakeDiagnostics) -> None:
-    fake.refusal = Refusal("the devices are released: ticket 7", "vitald release --end takes them back")
+    fake.refusal = Refusal(
+        "the devices are released: ticket 7", "vitald release --end takes them back"
+    )
     assert served.request("POST", RUN, {"reason": "x"}) == (
         409,
-        {"error": "the devices are released: ticket 7", "hint": "vitald release --end takes them back"},
+        {
+            "error": "the devices are released: ticket 7",
+            "hint": "vitald release --end takes them back",
+        },
     )
 
 
@@ -181,7 +262,10 @@ def test_cancelling(served: Served, fake: FakeDiagnostics) -> None:
     status, answer = served.request("POST", CANCEL, {"reason": "a job waits"})
     assert (status, answer["error"]) == (409, "no diagnostic runs")
     full_of(fake)
-    assert served.request("POST", CANCEL, {"reason": "x", "id": "b-9"})[1]["error"] == "no diagnostic b-9 runs or waits"
+    assert (
+        served.request("POST", CANCEL, {"reason": "x", "id": "b-9"})[1]["error"]
+        == "no diagnostic b-9 runs or waits"
+    )
     status, answer = served.request("POST", CANCEL, {"reason": "a job waits"})
     conforms("OneGoing", answer)
     assert (status, answer["going"]["id"], answer["going"]["stage"]) == (200, "a-1", "ending")
@@ -213,7 +297,12 @@ def test_others_may_look_and_not_touch(served: Served, fake: FakeDiagnostics) ->
     assert (fake.asked, fake.cancelled) == ([], [])
 
 
-OURS = {**TIGHT, "paths": {path: item for path, item in TIGHT["paths"].items() if path.startswith("/v1/diagnostics")}}
+OURS = {
+    **TIGHT,
+    "paths": {
+        path: item for path, item in TIGHT["paths"].items() if path.startswith("/v1/diagnostics")
+    },
+}
 schema = schemathesis.openapi.from_dict(OURS, config=CONFIG)
 REFUSABLE = ("runDiagnostic", "cancelDiagnostic")  # no such level, nothing runs
 
@@ -237,8 +326,14 @@ def contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[requests.Sess
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[*HealthCheck],
 )
-def test_every_answer_is_in_the_document(case: schemathesis.Case, contract: requests.Session) -> None:
-    excluded = [positive_data_acceptance] if case.operation.definition.raw["operationId"] in REFUSABLE else []
+def test_every_answer_is_in_the_document(
+    case: schemathesis.Case, contract: requests.Session
+) -> None:
+    excluded = (
+        [positive_data_acceptance]
+        if case.operation.definition.raw["operationId"] in REFUSABLE
+        else []
+    )
     case.call_and_validate(base_url="http://vitald", session=contract, excluded_checks=excluded)
 
 
@@ -246,15 +341,15 @@ def test_every_answer_is_in_the_document(case: schemathesis.Case, contract: requ
 
 
 class Page(Collector):
-    def __init__(self, fake: FakeDiagnostics, tally: diagnostic_metrics.Tally) -> None:
+    def __init__(self, fake: FakeDiagnostics, tally: diagnostics.Tally) -> None:
         self._fake, self._tally = fake, tally
 
     def collect(self) -> Iterator[Metric]:
-        return diagnostic_metrics.metrics(self._fake, self._tally)
+        return diagnostics.metrics(self._fake, self._tally)
 
 
 def page(fake: FakeDiagnostics, *ended: Run) -> str:
-    tally = diagnostic_metrics.Tally()
+    tally = diagnostics.Tally()
     for run in ended:
         tally.count(run)
     registry = CollectorRegistry()
@@ -271,18 +366,38 @@ def samples(text: str) -> dict[str, float]:
 
 def test_what_the_port_says(fake: FakeDiagnostics) -> None:
     full_of(fake)
-    told = samples(page(fake, run_of(FAILED), run_of(FAILED), run_of(), run_of(check="nccl", level=0, preempted="job 815")))
+    told = samples(
+        page(
+            fake,
+            run_of(FAILED),
+            run_of(FAILED),
+            run_of(),
+            run_of(check="nccl", level=0, preempted="job 815"),
+        )
+    )
     outcomes = {
-        one: told[f'vitald_diagnostic_last_outcome{{check="dcgm",level="2",outcome="{one}"}}'] for one in ("pass", "fail", "preempted")
+        one: told[f'vitald_diagnostic_last_outcome{{check="dcgm",level="2",outcome="{one}"}}']
+        for one in ("pass", "fail", "preempted")
     }
     assert outcomes == {"pass": 0.0, "fail": 1.0, "preempted": 0.0}
-    assert sum(value for name, value in told.items() if name.startswith('vitald_diagnostic_last_outcome{check="dcgm",level="2"')) == 1.0
-    assert told['vitald_diagnostic_last_end_timestamp_seconds{check="dcgm",level="2"}'] == BEGAN + 60.0
+    assert (
+        sum(
+            value
+            for name, value in told.items()
+            if name.startswith('vitald_diagnostic_last_outcome{check="dcgm",level="2"')
+        )
+        == 1.0
+    )
+    assert (
+        told['vitald_diagnostic_last_end_timestamp_seconds{check="dcgm",level="2"}'] == BEGAN + 60.0
+    )
     assert told['vitald_diagnostic_last_duration_seconds{check="dcgm",level="2"}'] == 60.0
     assert told['vitald_diagnostic_runs_total{check="dcgm",level="2",outcome="fail"}'] == 2.0
     assert told['vitald_diagnostic_runs_total{check="nccl",level="0",outcome="preempted"}'] == 1.0
     assert [
-        told[f'vitald_diagnostic_{name}{{check="dcgm",level="{level}"}}'] for level in (1, 2, 3) for name in ("running", "waiting")
+        told[f'vitald_diagnostic_{name}{{check="dcgm",level="{level}"}}']
+        for level in (1, 2, 3)
+        for name in ("running", "waiting")
     ] == [
         *(0.0, 0.0),
         *(1.0, 0.0),
@@ -296,7 +411,9 @@ def test_what_the_port_says(fake: FakeDiagnostics) -> None:
     measured = 'vitald_diagnostic_measure{}{{check="nccl",device="{}",name="{}"}}'
     assert told[measured.format("", "", "busbw_bytes_per_second")] == 101.5e9
     assert told[measured.format("_ratio", "", "busbw_bytes_per_second")] == pytest.approx(0.29)
-    assert told[measured.format("_ratio", "rdmap0s6", "latency_seconds")] == pytest.approx(50 / 21.6)
+    assert told[measured.format("_ratio", "rdmap0s6", "latency_seconds")] == pytest.approx(
+        50 / 21.6
+    )
 
 
 def test_gauges_fall_again(fake: FakeDiagnostics) -> None:
@@ -306,7 +423,10 @@ def test_gauges_fall_again(fake: FakeDiagnostics) -> None:
     told = samples(page(fake))
     assert told['vitald_diagnostic_last_outcome{check="dcgm",level="2",outcome="fail"}'] == 0.0
     assert told['vitald_diagnostic_running{check="dcgm",level="2"}'] == 0.0
-    assert not any(name.startswith(("vitald_diagnostic_test_status", "vitald_diagnostic_measure")) for name in told)
+    assert not any(
+        name.startswith(("vitald_diagnostic_test_status", "vitald_diagnostic_measure"))
+        for name in told
+    )
 
 
 @pytest.mark.prometheus
@@ -321,13 +441,23 @@ def test_hostile_documents_make_no_series_without_end(fake: FakeDiagnostics) -> 
     """And what failed is among those that are told."""
     statuses = {str(gpu): "Pass" for gpu in range(1000)}
     tests = [Test(name=f'test "{number}"\n\\' + "x" * 500, gpus=statuses) for number in range(50)]
-    tests += [Test(name="the last", gpus={"7": "Fail", "8": "made up\x1b[2J"}), Test(name="the last", gpus={"7": "Pass"})]
-    measures = tuple(Measure(name=f"figure {number}", value=1.0, device="\x1b]0;") for number in range(5000))
-    fake.last = {("dcgm", 2): run_of(Report(outcome=Outcome.FAIL, tests=tuple(tests), measures=measures))}
+    tests += [
+        Test(name="the last", gpus={"7": "Fail", "8": "made up\x1b[2J"}),
+        Test(name="the last", gpus={"7": "Pass"}),
+    ]
+    measures = tuple(
+        Measure(name=f"figure {number}", value=1.0, device="\x1b]0;") for number in range(5000)
+    )
+    fake.last = {
+        ("dcgm", 2): run_of(Report(outcome=Outcome.FAIL, tests=tuple(tests), measures=measures))
+    }
     text = page(fake)
     told = samples(text)
     assert len(told) < 1000
     assert "\x1b" not in text
-    test = 'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="the last"}}'
+    test = (
+        'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="the'
+        ' last"}}'
+    )
     assert told[test.format(7, "fail")] == told[test.format(8, "other")] == 1.0
     assert test.format(7, "pass") not in told

@@ -15,20 +15,20 @@ import pytest
 
 from tests.pace import patient
 from tests.unit.builders import catalogue, finding, gpu
-from vitald.board import Board
 from vitald.catalog import Clears
 from vitald.config import Config
 from vitald.config import Diagnostics as Settings
+from vitald.core.jobs import BEGAN, ENDED, Job
+from vitald.core.node_state import Board
 from vitald.diagnostics import diagnostics, events
 from vitald.diagnostics.check import Command, Ended, Execute, Output
 from vitald.diagnostics.diagnostics import Diagnostics
 from vitald.diagnostics.idle import IdleContext, Kind, Use
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Schedule
-from vitald.jobs import BEGAN, ENDED, Job
-from vitald.lane import Lane
 from vitald.model import Action, Batch, Component, Event, Finding
 from vitald.model.diagnostic import Ask, Going, Outcome, Refusal, Remedy, Report, Run, Stage
-from vitald.outputs.jobs import JobRoutes
+from vitald.server.routes.jobs import JobRoutes
+from vitald.worker_thread import Lane
 
 PASSED = Report(outcome=Outcome.PASS)
 FAILED = Report(outcome=Outcome.FAIL, reason="broken", remedy=Remedy.REPLACE)
@@ -115,7 +115,10 @@ class Detector:
     def look(self, context: IdleContext) -> tuple[Use, ...]:
         self.context = context
         self.on_look()
-        return (*(Use(kind=Kind.JOB, words=f"job {job}", job=job) for job in context.announced), *self.uses)
+        return (
+            *(Use(kind=Kind.JOB, words=f"job {job}", job=job) for job in context.announced),
+            *self.uses,
+        )
 
     def unknown(self, why: str) -> Use:
         return Use(kind=Kind.UNKNOWN, words=f"not known: {why}")
@@ -134,7 +137,9 @@ class Node:
         self.remembered: list[Run] = []
         self.cleared_at = Clears(diagnostic=2)
         self.on_findings: Callable[[], object] = lambda: None
-        self.driver: dict[str, Sequence[float]] | None = {}  # who computes, by the driver; None where it does not answer
+        self.driver: (
+            dict[str, Sequence[float]] | None
+        ) = {}  # who computes, by the driver; None where it does not answer
         self.asked_now: list[float] = []
 
     def findings(self) -> Sequence[Finding]:
@@ -268,7 +273,11 @@ class Steps:
         await self._at("between")
         second = await execute(Command(argv=("second",), deadline_s=60.0))
         await self._at("after")
-        return FAILED if {first.ended, second.ended} == {Ended.EXITED} else Report(outcome=Outcome.ERROR)
+        return (
+            FAILED
+            if {first.ended, second.ended} == {Ended.EXITED}
+            else Report(outcome=Outcome.ERROR)
+        )
 
     async def _at(self, place: str) -> None:
         if place == self.place:
@@ -278,7 +287,9 @@ class Steps:
 
 @pytest.mark.parametrize("how", ["cancel", "job", "release"])
 @pytest.mark.parametrize(("place", "started"), [("before", []), ("between", ["first"])])
-def test_what_is_told_to_end_starts_no_more_programs(how: str, place: str, started: list[str]) -> None:
+def test_what_is_told_to_end_starts_no_more_programs(
+    how: str, place: str, started: list[str]
+) -> None:
     async def work() -> None:
         steps = Steps(place)
         async with House(Tested(how=steps)).open() as house:
@@ -292,7 +303,9 @@ def test_what_is_told_to_end_starts_no_more_programs(how: str, place: str, start
             assert (run.report.outcome, run.report.faults) == (Outcome.INCONCLUSIVE, ())
             assert bool(run.preempted) == (how != "cancel")
             assert house.programs.runs == started
-            assert set(house.codes) == {"diagnostic/ran"}, "it says nothing of the hardware, nor that it could not be run"
+            assert set(house.codes) == {"diagnostic/ran"}, (
+                "it says nothing of the hardware, nor that it could not be run"
+            )
 
     told(work)
 
@@ -308,7 +321,9 @@ async def _end(house: House, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["cancel", "job", "release"])
 def test_what_ended_by_itself_stands(how: str) -> None:
-    """Its programs have ended, and what they printed is being read: that was found, whoever comes now."""
+    """Its programs have ended, and what they printed is being read: that was found, whoever comes
+    now.
+    """
 
     async def work() -> None:
         steps = Steps("after")
@@ -373,7 +388,9 @@ def test_a_job_that_begins_during_the_look_finds_the_devices_free() -> None:
             def look() -> None:
                 if not begun.is_set():
                     begun.set()
-                    asyncio.run_coroutine_threadsafe(house.manager.job_begins("9"), loop).result(5.0)
+                    asyncio.run_coroutine_threadsafe(house.manager.job_begins("9"), loop).result(
+                        5.0
+                    )
 
             house.detector.on_look = look
             going = house.manager.ask(ask(2))
@@ -385,7 +402,9 @@ def test_a_job_that_begins_during_the_look_finds_the_devices_free() -> None:
     told(work)
 
 
-def test_what_is_asked_for_during_the_look_is_not_begun_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_for_during_the_look_is_not_begun_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def work() -> None:
         async with House().open() as house:
             loop, asked = asyncio.get_running_loop(), list[Going]()
@@ -393,12 +412,16 @@ def test_what_is_asked_for_during_the_look_is_not_begun_without_one(monkeypatch:
 
             def look(_: Path) -> tuple[str, ...]:
                 if not asked:
-                    asked.append(asyncio.run_coroutine_threadsafe(_asking(house, ask(2)), loop).result(5.0))
+                    asked.append(
+                        asyncio.run_coroutine_threadsafe(_asking(house, ask(2)), loop).result(5.0)
+                    )
                 return ()
 
             monkeypatch.setattr(diagnostics, "leftovers", look)
             await house.ended(house.manager.ask(ask(1)))
-            await house.until(lambda: "python3" in house.manager.going[0].waits_for, "what it waits for")
+            await house.until(
+                lambda: "python3" in house.manager.going[0].waits_for, "what it waits for"
+            )
             assert house.programs.runs == ["dcgm level 1"]
 
     told(work)
@@ -446,7 +469,9 @@ def test_the_driver_is_asked_afresh_right_before_a_run_and_while_it_has_the_devi
         house.programs.ends = False
         house.node.driver = {"gpu/0": [4711.0]}
         house.detector.on_look = lambda: setattr(
-            house.detector, "uses", BUSY if house.detector.context.compute == {"gpu/0": [4711.0]} else ()
+            house.detector,
+            "uses",
+            BUSY if house.detector.context.compute == {"gpu/0": [4711.0]} else (),
         )
         async with house.open():
             going = house.manager.ask(ask(2))
@@ -515,7 +540,11 @@ def test_a_higher_level_that_may_run_stands_for_the_lower() -> None:
 def _settled_after_boot(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """The daemon has run for an hour, and the node for longer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diagnostics, "Moment", lambda now, up_s, running_s: Moment(now=now, up_s=1e6, running_s=3600.0 + running_s))
+        patch.setattr(
+            diagnostics,
+            "Moment",
+            lambda now, up_s, running_s: Moment(now=now, up_s=1e6, running_s=3600.0 + running_s),
+        )
         told(work)
 
 
@@ -525,7 +554,10 @@ def test_only_what_nobody_asked_for_waits_until_devices_have_been_idle() -> None
         house.detector.idle_s = 10.0
         house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
         async with house.open():
-            await house.until(lambda: [going.ask.level for going in house.manager.going] == [2], "level 1, and level 2 asked for")
+            await house.until(
+                lambda: [going.ask.level for going in house.manager.going] == [2],
+                "level 1, and level 2 asked for",
+            )
             await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
             assert "idle for 300 s: 10 s so far" in house.manager.going[0].waits_for
             (waiting,) = house.manager.going
@@ -558,10 +590,15 @@ def test_what_a_finding_asked_for_is_over_with_it() -> None:
         house.detector.uses = BUSY
         house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
         async with house.open():
-            await house.until(lambda: [going.ask.level for going in house.manager.going] == [2], "level 2")
+            await house.until(
+                lambda: [going.ask.level for going in house.manager.going] == [2], "level 2"
+            )
             house.node.open = []
             await house.until(lambda: not house.manager.going, "its end")
-            assert "finding #1 is over" in house.runs[-1].report.reason and "diagnostic/not_run" not in house.codes
+            assert (
+                "finding #1 is over" in house.runs[-1].report.reason
+                and "diagnostic/not_run" not in house.codes
+            )
 
     told(work)
 
@@ -584,7 +621,9 @@ def test_who_takes_the_schedules_run_out_of_the_line_does_not_get_it_back_at_onc
 
 @pytest.mark.parametrize("who", ["schedule", "finding"])
 @pytest.mark.parametrize("fails", ["raises", "reports"])
-def test_what_fails_before_its_program_starts_is_not_tried_all_the_time(fails: str, who: str) -> None:
+def test_what_fails_before_its_program_starts_is_not_tried_all_the_time(
+    fails: str, who: str
+) -> None:
     async def broken(ask: Ask, execute: Execute) -> Report:
         if fails == "raises":
             raise KeyError("a fault of ours")
@@ -593,7 +632,9 @@ def test_what_fails_before_its_program_starts_is_not_tried_all_the_time(fails: s
 
     async def work() -> None:
         house = House(Tested(how=broken, periods={1: 3600.0} if who == "schedule" else {}))
-        house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())] if who == "finding" else []
+        house.node.open = (
+            [finding(Action.INSPECT, code="xid/999", last=time.time())] if who == "finding" else []
+        )
         async with house.open():
             await house.until(lambda: house.runs, "level 1")
             looks = len(house.batches)
@@ -606,7 +647,9 @@ def test_what_fails_before_its_program_starts_is_not_tried_all_the_time(fails: s
 # --- faults of ours, and of what it stands on
 
 
-def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = events.events_of
 
     def broken(run: Run, *rest: Any, **more: Any) -> list[Event]:
@@ -619,7 +662,12 @@ def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(monke
         async with House().open() as house:
             await house.ended(house.manager.ask(ask(1)))
             await house.ended(house.manager.ask(ask(2)))
-            assert house.codes == ["diagnostic/ran", "vitald/not_judged", "diagnostic/ran", "diagnostic/passed"]
+            assert house.codes == [
+                "diagnostic/ran",
+                "vitald/not_judged",
+                "diagnostic/ran",
+                "diagnostic/passed",
+            ]
             assert [run.ask.level for run in house.runs] == [1, 2]
 
     told(work)
@@ -673,7 +721,9 @@ def test_a_fault_of_ours_does_not_end_what_runs() -> None:
     told(work)
 
 
-def test_a_look_that_hangs_keeps_only_those_waiting_who_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_hangs_keeps_only_those_waiting_who_need_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(diagnostics, "_LOOK_S", 0.02)
     stuck = threading.Event()
 
@@ -681,7 +731,9 @@ def test_a_look_that_hangs_keeps_only_those_waiting_who_need_it(monkeypatch: pyt
         async with House().open() as house:
             house.detector.on_look = lambda: stuck.wait(10.0)
             waits = house.manager.ask(ask(2))
-            await house.until(lambda: "not known" in house.manager.going[0].waits_for, "that it is not known")
+            await house.until(
+                lambda: "not known" in house.manager.going[0].waits_for, "that it is not known"
+            )
             assert (await house.ended(house.manager.ask(ask(1)))).report == PASSED
             assert "not known" in house.manager.blocked
             stuck.set()
@@ -690,7 +742,9 @@ def test_a_look_that_hangs_keeps_only_those_waiting_who_need_it(monkeypatch: pyt
     told(work)
 
 
-def test_processes_that_cannot_be_listed_and_checks_that_break_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_cannot_be_listed_and_checks_that_break_are_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(_: Path) -> tuple[str, ...]:
         raise OSError("no procfs")
 
@@ -698,13 +752,17 @@ def test_processes_that_cannot_be_listed_and_checks_that_break_are_said(monkeypa
         raise ValueError("a fault of ours")
 
     async def work() -> None:
-        async with House(Tested(), Tested(name="other", levels=(0,), why_missing=breaks)).open() as house:
+        async with House(
+            Tested(), Tested(name="other", levels=(0,), why_missing=breaks)
+        ).open() as house:
             assert "a fault of ours" in house.manager.missing["other"]
             with pytest.raises(Refusal, match="a fault of ours"):
                 house.manager.ask(Ask(check="other"))
             monkeypatch.setattr(diagnostics, "leftovers", fails)
             going = house.manager.ask(ask(1))
-            await house.until(lambda: "no procfs" in house.manager.going[0].waits_for, "why it waits")
+            await house.until(
+                lambda: "no procfs" in house.manager.going[0].waits_for, "why it waits"
+            )
             monkeypatch.setattr(diagnostics, "leftovers", lambda _: ())
             await house.ended(going)
 
@@ -724,9 +782,14 @@ def test_what_the_daemons_end_cut_short_is_told() -> None:
             house.manager.ask(ask(3))
             await house.until(lambda: len(house.manager.going) >= 2, "who waits")
         told_now = [run for batch in house.manager.untold() for run in batch.runs]
-        assert [(run.ask.level, run.report.outcome) for run in told_now] == [(2, Outcome.INCONCLUSIVE), (3, Outcome.INCONCLUSIVE)]
+        assert [(run.ask.level, run.report.outcome) for run in told_now] == [
+            (2, Outcome.INCONCLUSIVE),
+            (3, Outcome.INCONCLUSIVE),
+        ]
         assert all("stopped" in run.report.reason for run in told_now)
-        assert [event.code for batch in house.manager.untold() for event in batch.events] == ["diagnostic/ran"] * 2
+        assert [event.code for batch in house.manager.untold() for event in batch.events] == [
+            "diagnostic/ran"
+        ] * 2
 
     told(work)
 
@@ -737,7 +800,14 @@ def test_runs_are_remembered_as_soon_as_they_can_be_read() -> None:
     async def work() -> None:
         house = House()
         began = time.time() - 50.0
-        former = Run(id="former", ask=ask(1, by=SCHEDULE), began=began, ended=began + 1, report=PASSED, command="dcgmi")
+        former = Run(
+            id="former",
+            ask=ask(1, by=SCHEDULE),
+            began=began,
+            ended=began + 1,
+            report=PASSED,
+            command="dcgmi",
+        )
         house.node.remembered = [former]
         real = house.node.runs
         reads: Iterator[Callable[[], Sequence[Run]]] = iter([lambda: 1 / 0])  # type: ignore[list-item, return-value]
@@ -755,7 +825,9 @@ def test_what_only_a_person_may_ask_for_is_shown() -> None:
     async def work() -> None:
         house = House()
         house.node.cleared_at = Clears(diagnostic=3)
-        house.node.open = [finding(Action.INSPECT, code="xid/157", number=12, last=time.time() + 60.0)]
+        house.node.open = [
+            finding(Action.INSPECT, code="xid/157", number=12, last=time.time() + 60.0)
+        ]
         async with house.open():
             await house.until(lambda: house.batches[-1].detail, "the hint")
             assert house.batches[-1].detail == "needs a person: finding #12: vitald diag run 3"

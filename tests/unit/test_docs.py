@@ -37,7 +37,9 @@ def read_anchors(page: Path) -> set[str]:
     for title in titles:
         anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
         repeated = (f"{anchor}-{number}" for number in range(1, len(titles)))
-        anchors.add(anchor if anchor not in anchors else next(n for n in repeated if n not in anchors))
+        anchors.add(
+            anchor if anchor not in anchors else next(n for n in repeated if n not in anchors)
+        )
     return anchors
 
 
@@ -82,8 +84,15 @@ def test_broken_links_and_unlinked_pages_are_found(tmp_path: Path) -> None:
         "[e](#not-a-heading) [f](docs/b.md) [g](docs/a.md#bottom) ![h](docs/a.svg) [i](https://example.com/#x)\n"
     )
     (tmp_path / "docs/a.md").write_text("# Top\n\n[itself](a.md)\n")
-    (tmp_path / "docs/reference/c.md").write_text("# Reference\n\n[itself](c.md) [up](../a.md#top)\n")
+    (tmp_path / "docs/reference/c.md").write_text(
+        "# Reference\n\n[itself](c.md) [up](../a.md#top)\n"
+    )
     assert [page.name for page in find_pages(tmp_path)] == ["README.md", "a.md", "c.md"]
-    assert find_broken_links(readme) == ["#not-a-heading", "docs/b.md", "docs/a.md#bottom", "docs/a.svg"]
+    assert find_broken_links(readme) == [
+        "#not-a-heading",
+        "docs/b.md",
+        "docs/a.md#bottom",
+        "docs/a.svg",
+    ]
     assert find_broken_links(tmp_path / "docs/reference/c.md") == []
     assert find_unlinked_pages(tmp_path) == {"docs/reference/c.md"}

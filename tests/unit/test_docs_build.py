@@ -1,4 +1,6 @@
-"""The man page and the completions: made of the command line's own parsers, complete, and understood by those who read them."""
+"""The man page and the completions: made of the command line's own parsers, complete, and
+understood by those who read them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tests.unit.builders import ROOT
 from vitald.cli import VERBS, main, parser
 
 
-def parsers(name: str, one: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def parsers(
+    name: str, one: argparse.ArgumentParser
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """`check`, `diag run` and so on, each with its parser."""
     for action in one._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -32,7 +36,14 @@ def parsers(name: str, one: argparse.ArgumentParser) -> Iterator[tuple[str, argp
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
     command = [sys.executable, "packaging/docs-build", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "SOURCE_DATE_EPOCH": "86400"}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "SOURCE_DATE_EPOCH": "86400"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return folder
 
@@ -48,18 +59,32 @@ def shown(built: Path) -> str:
         timeout=60,
     )
     assert done.stderr == ""
-    return re.sub(r"\s+", " ", re.sub(r".\x08|\x1b\[[0-9;]*m", "", done.stdout).replace("\u2010", "-").replace("\u2019", "'"))
+    return re.sub(
+        r"\s+",
+        " ",
+        re.sub(r".\x08|\x1b\[[0-9;]*m", "", done.stdout)
+        .replace("\u2010", "-")
+        .replace("\u2019", "'"),
+    )
 
 
 def test_the_page_has_every_verb_and_every_option(built: Path) -> None:
     text = shown(built)
     for name, one in parsers("", parser()):
         assert f"vitald {name} " in text, name
-        section = text[text.index(f"vitald {name} [") if f"vitald {name} [" in text else text.index(f"vitald {name} ") :]
+        section = text[
+            (
+                text.index(f"vitald {name} [")
+                if f"vitald {name} [" in text
+                else text.index(f"vitald {name} ")
+            ) :
+        ]
         for action in one._actions:
             if action.dest != "help":
                 assert all(option in section for option in action.option_strings), (name, action)
-                words = re.sub(r"\s+", " ", str(action.help) % {**vars(action), "prog": "vitald"}).strip()
+                words = re.sub(
+                    r"\s+", " ", str(action.help) % {**vars(action), "prog": "vitald"}
+                ).strip()
                 assert words[1:] in section, (name, action)
     assert all(purpose in text for *_, purpose in VERBS.values())
     for code in ("0", "2", "10", "20", "30", "66", "69", "74", "78", "130", "141"):
@@ -69,7 +94,11 @@ def test_the_page_has_every_verb_and_every_option(built: Path) -> None:
 
 def test_the_page_is_sound(built: Path) -> None:
     require(shutil.which("mandoc"), "mandoc (apt-get install mandoc)")
-    done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", built / "man/vitald.1"], capture_output=True, text=True)
+    done = subprocess.run(
+        ["mandoc", "-T", "lint", "-W", "warning", built / "man/vitald.1"],
+        capture_output=True,
+        text=True,
+    )
     assert (done.stdout, done.stderr) == ("", "")
 
 
@@ -96,25 +125,46 @@ def test_bash_completes(built: Path, tmp_path: Path) -> None:
     assert completed(built, "vitald", "replay", f"{tmp_path}/ker") == [f"{tmp_path}/kernel.log"]
     for name, one in parsers("", parser()):
         offered = completed(built, "vitald", *name.split(), "--")
-        assert set(offered) >= {option for action in one._actions for option in action.option_strings if option.startswith("--")}, name
+        assert set(offered) >= {
+            option
+            for action in one._actions
+            for option in action.option_strings
+            if option.startswith("--")
+        }, name
 
 
-@pytest.mark.parametrize(("shell", "name"), [("bash", "vitald.bash"), ("zsh", "_vitald"), ("fish", "vitald.fish")])
+@pytest.mark.parametrize(
+    ("shell", "name"), [("bash", "vitald.bash"), ("zsh", "_vitald"), ("fish", "vitald.fish")]
+)
 def test_each_shell_can_read_its_file(built: Path, shell: str, name: str) -> None:
     require(shutil.which(shell), f"{shell} (apt-get install {shell})")
-    done = subprocess.run([shell, "-n", str(built / "completions" / name)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [shell, "-n", str(built / "completions" / name)], capture_output=True, text=True, timeout=30
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_fish_completes(built: Path) -> None:
     require(shutil.which("fish"), "fish (apt-get install fish)")
-    script = f"source {built}/completions/vitald.fish; complete -C 'vitald chec'; complete -C 'vitald check --for '"
-    done = subprocess.run(["fish", "--no-config", "-c", script], capture_output=True, text=True, timeout=30)
-    assert sorted(line.split("\t")[0] for line in done.stdout.splitlines()) == ["check", "epilog", "prolog", "running"], done
+    script = (
+        f"source {built}/completions/vitald.fish; complete -C 'vitald chec'; complete -C 'vitald"
+        " check --for '"
+    )
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", script], capture_output=True, text=True, timeout=30
+    )
+    assert sorted(line.split("\t")[0] for line in done.stdout.splitlines()) == [
+        "check",
+        "epilog",
+        "prolog",
+        "running",
+    ], done
 
 
 def test_one_parser_for_both(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is documented is what is understood: the command builds its own verb's part of the same parser."""
+    """What is documented is what is understood: the command builds its own verb's part of the same
+    parser.
+    """
     for name, one in parsers("", parser()):
         with pytest.raises(SystemExit) as ended:
             main([*name.split(), "--help"])

@@ -1,4 +1,6 @@
-"""An event is on the disk before anything shows it, and nothing that came to the disk is taken from it by a power cut."""
+"""An event is on the disk before anything shows it, and nothing that came to the disk is taken from
+it by a power cut.
+"""
 
 from __future__ import annotations
 
@@ -69,4 +71,6 @@ def test_the_log_is_used_again_only_when_what_was_in_it_is_on_the_disk(noted: li
     again = [at for at, line in enumerate(lines) if line == ("write", LOG, "0") and at > moved[0]]
     assert again
     for at in again:
-        assert DATABASE not in unsynced(lines[:at]), "written over before it was safe in the database"
+        assert DATABASE not in unsynced(lines[:at]), (
+            "written over before it was safe in the database"
+        )

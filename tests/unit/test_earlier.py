@@ -1,4 +1,6 @@
-"""What is read at a start of the time before: over real journal files, with a ring made to order."""
+"""What is read at a start of the time before: over real journal files, with a ring made to
+order.
+"""
 
 from __future__ import annotations
 
@@ -26,32 +28,43 @@ from tests import journals
 from tests.journals import MIDDLE, NEW, OLD, STARTED, missed
 from tests.unit.builders import EXAMPLES, catalogue, interpreter
 from tests.unit.test_pstore import efi, put
+from vitald.collectors.kernel_log import backfill
+from vitald.collectors.kernel_log.backfill import CRASH_LOGS, Earlier, Ring
+from vitald.collectors.kernel_log.interpret import NAME, Interpreter
+from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
+from vitald.collectors.kernel_log.log_position import Place
+from vitald.collectors.kernel_log.pstore import read
+from vitald.collectors.kernel_log.record import KernelRecord, escape, split
 from vitald.judge.engine import Judge
-from vitald.lane import Lane
 from vitald.model import Batch, Event, Position, Trust
 from vitald.model.codes import BOOT
-from vitald.sources.kernel_log import earlier
-from vitald.sources.kernel_log.earlier import CRASH_LOGS, Earlier, Ring
-from vitald.sources.kernel_log.interpret import NAME, Interpreter
-from vitald.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
-from vitald.sources.kernel_log.place import Place
-from vitald.sources.kernel_log.pstore import read
-from vitald.sources.kernel_log.record import KernelRecord, escape, split
+from vitald.worker_thread import Lane
 
 GAP, UNWATCHED = "vitald/records_lost", "vitald/not_watched"
 BOOTED = STARTED[NEW]  # when this boot began, by a clock that stands still meanwhile
 NEVER = Place(-1)
-LOOK = earlier.look
+LOOK = backfill.look
 
 
 def xid(pid: int, extra: str = "") -> str:
-    return f"NVRM: Xid (PCI:0000:65:00): 79, pid={pid}, name=python3, GPU has fallen off the bus.{extra}"
+    return (
+        f"NVRM: Xid (PCI:0000:65:00): 79, pid={pid}, name=python3, GPU has fallen off the"
+        f" bus.{extra}"
+    )
 
 
-def record(seq: int, usec: int | None = None, text: str | bytes | None = None, facility: int = 0) -> KernelRecord:
+def record(
+    seq: int, usec: int | None = None, text: str | bytes | None = None, facility: int = 0
+) -> KernelRecord:
     """By default a fault whose pid is its number; ten records a second."""
     raw = xid(seq) if text is None else text
-    return KernelRecord(facility, 4, seq, 100_000 * seq if usec is None else usec, escape(raw.encode() if isinstance(raw, str) else raw))
+    return KernelRecord(
+        facility,
+        4,
+        seq,
+        100_000 * seq if usec is None else usec,
+        escape(raw.encode() if isinstance(raw, str) else raw),
+    )
 
 
 def faults(*seqs: int) -> list[KernelRecord]:
@@ -67,7 +80,9 @@ def kept(records: Iterable[KernelRecord], boot: str = NEW) -> list[bytes]:
     entries, read_at = [], 0
     for one in records:
         read_at = max(read_at + 1, one.usec + 50)
-        entries.append(journals.stored(one.facility << 3 | one.level, one.usec, one.text, read_at, boot=boot))
+        entries.append(
+            journals.stored(one.facility << 3 | one.level, one.usec, one.text, read_at, boot=boot)
+        )
     return entries
 
 
@@ -76,7 +91,9 @@ def raw(one: KernelRecord) -> bytes:
 
 
 class Machine:
-    """A node with journal, ring and crash logs, and what its daemon has stored: events and a position."""
+    """A node with journal, ring and crash logs, and what its daemon has stored: events and a
+    position.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,7 +112,11 @@ class Machine:
     def keep(self, *entries: bytes) -> None:
         """In the journal, in a file of its own."""
         self.files += 1
-        journals.write(self.folder / "journal", *entries, file=f"system@{self.files:032x}-{1:016x}-{self.files:016x}.journal")
+        journals.write(
+            self.folder / "journal",
+            *entries,
+            file=f"system@{self.files:032x}-{1:016x}-{self.files:016x}.journal",
+        )
 
     def at(self, where: Place, boot: str = NEW) -> None:
         """The daemon had read so far when it ended."""
@@ -107,7 +128,9 @@ class Machine:
         return Place.parse(self.position.cursor)
 
     def look(self, path: str, where: Place) -> Ring | None:
-        """At this ring instead of the real one: a pipe of packets gives one record a read, as /dev/kmsg does."""
+        """At this ring instead of the real one: a pipe of packets gives one record a read, as
+        /dev/kmsg does.
+        """
         ours, theirs = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
         try:
             fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 256 * 4096)  # a page each
@@ -124,9 +147,13 @@ class Machine:
 
     async def _start(self, most: int, *, orderly: bool) -> bool:
         lane = Lane("reader")
-        reader = Earlier("/dev/kmsg", self.interpreter, self.boot, lane, self.journal, (self.pstore,))
+        reader = Earlier(
+            "/dev/kmsg", self.interpreter, self.boot, lane, self.journal, (self.pstore,)
+        )
         try:
-            if not await self._take(reader.former_boots(self.position, self.crashes, orderly=orderly), most):
+            if not await self._take(
+                reader.former_boots(self.position, self.crashes, orderly=orderly), most
+            ):
                 return False
             return await self._take(reader.this_boot(self.position), most - len(self.batches))
         finally:
@@ -143,10 +170,14 @@ class Machine:
         return True
 
     def store(self, batch: Batch) -> None:
-        """As the pipeline does: events and position together, and no event that is stored already."""
+        """As the pipeline does: events and position together, and no event that is stored
+        already.
+        """
         known = {event.identity for event in self.events}
         fresh = [event for event in batch.events if event.identity not in known]
-        assert batch.again or len(fresh) == len(batch.events), "a batch that may repeat events does not say so"
+        assert batch.again or len(fresh) == len(batch.events), (
+            "a batch that may repeat events does not say so"
+        )
         self.events += fresh
         if batch.position is not None and batch.position.source == CRASH_LOGS:
             self.crashes = batch.position
@@ -155,18 +186,35 @@ class Machine:
 
     def read_ring(self) -> None:
         """What the source does next: the ring from the position on, gaps counted by number."""
-        last = Place.parse(self.position.cursor).seq if self.position is not None and self.position.boot_id == self.boot else None
+        last = (
+            Place.parse(self.position.cursor).seq
+            if self.position is not None and self.position.boot_id == self.boot
+            else None
+        )
         for one in self.ring:
             if last is not None and one.seq <= last:
                 continue
             if last is not None and one.seq > last + 1:
-                self.events.append(replace(self.events[0], identity=f"gap {one.seq}", code=GAP, fields={"count": one.seq - last - 1}))
+                self.events.append(
+                    replace(
+                        self.events[0],
+                        identity=f"gap {one.seq}",
+                        code=GAP,
+                        fields={"count": one.seq - last - 1},
+                    )
+                )
             last = one.seq
             sighting = self.interpreter.recognise(one.text)
             if sighting is not None:
                 identity, at = f"kmsg:{self.boot}:{one.seq}", BOOTED + one.usec / 1e6
                 event = self.interpreter.event(
-                    sighting, one.text, one.facility, identity=identity, time=at, boot_id=self.boot, usec=one.usec
+                    sighting,
+                    one.text,
+                    one.facility,
+                    identity=identity,
+                    time=at,
+                    boot_id=self.boot,
+                    usec=one.usec,
                 )
                 self.events.append(event)
             self.at(place(one), self.boot)
@@ -189,8 +237,8 @@ def a_machine(folder: Path) -> Iterator[Machine]:
     journals.needed()
     with pytest.MonkeyPatch.context() as patch:
         made = Machine(folder)
-        patch.setattr(earlier, "look", made.look)
-        patch.setattr(earlier, "wall_time", lambda usec: BOOTED + usec / 1e6)
+        patch.setattr(backfill, "look", made.look)
+        patch.setattr(backfill, "wall_time", lambda usec: BOOTED + usec / 1e6)
         yield made
 
 
@@ -228,7 +276,12 @@ def test_the_journal_has_all_that_the_ring_lost(overrun: Machine) -> None:
     assert overrun.reached() == place(record(59))
     assert {event.trust for event in overrun.events} == {Trust.KERNEL}
     first = overrun.events[0]
-    assert (first.time, first.boot_id, first.fields["usec"], first.fields["approximate"]) == (BOOTED + 1.1, NEW, 1_100_000, True)
+    assert (first.time, first.boot_id, first.fields["usec"], first.fields["approximate"]) == (
+        BOOTED + 1.1,
+        NEW,
+        1_100_000,
+        True,
+    )
     assert first.raw == xid(11)
 
 
@@ -249,7 +302,9 @@ def test_what_the_journal_lacks_is_counted(overrun: Machine) -> None:
     [(range(50, 60), 49), (range(11, 20), 10), (range(30, 40), 29)],
     ids=["its end", "its beginning", "its middle"],
 )
-def test_the_time_of_a_gap_spans_what_is_missing(overrun: Machine, lacking: range, after: int) -> None:
+def test_the_time_of_a_gap_spans_what_is_missing(
+    overrun: Machine, lacking: range, after: int
+) -> None:
     """Whoever looks elsewhere for what was lost must look at the right time."""
     overrun.keep(*kept(one for one in faults(70) if one.seq not in lacking))
     assert overrun.start()
@@ -292,7 +347,7 @@ def test_stamps_of_two_processors(overrun: Machine) -> None:
 
 @pytest.mark.parametrize("batch", [1000, 7])
 def test_identical_texts(overrun: Machine, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(earlier, "_BATCH", batch)
+    monkeypatch.setattr(backfill, "_BATCH", batch)
     truth = [record(seq, text=xid(5)) for seq in range(70)]
     overrun.at(place(truth[10]))
     overrun.ring = truth[60:]
@@ -308,10 +363,17 @@ def test_identical_texts(overrun: Machine, batch: int, monkeypatch: pytest.Monke
     ids=lambda twins: f"{twins}",
 )
 @pytest.mark.parametrize("batch", [1000, 10])
-def test_records_that_nothing_tells_apart(overrun: Machine, twins: tuple[int, ...], batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same text in the same microsecond, also where a batch ends between them (11 to 20): none twice, none lost in silence."""
-    monkeypatch.setattr(earlier, "_BATCH", batch)
-    truth = [record(seq, *((100_000 * twins[0], xid(twins[0])) if seq in twins else (None, None))) for seq in range(70)]
+def test_records_that_nothing_tells_apart(
+    overrun: Machine, twins: tuple[int, ...], batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same text in the same microsecond, also where a batch ends between them (11 to 20): none
+    twice, none lost in silence.
+    """
+    monkeypatch.setattr(backfill, "_BATCH", batch)
+    truth = [
+        record(seq, *((100_000 * twins[0], xid(twins[0])) if seq in twins else (None, None)))
+        for seq in range(70)
+    ]
     overrun.at(place(truth[10]))
     overrun.ring = truth[60:]
     overrun.keep(*kept(truth))
@@ -323,9 +385,13 @@ def test_records_that_nothing_tells_apart(overrun: Machine, twins: tuple[int, ..
     assert (wanted - seen).total() == overrun.lost
 
 
-@pytest.mark.parametrize("lacking", [[], [*range(11, 20)], [*range(25, 40), 52], [59], [30, 60]], ids=str)
-def test_stopped_after_every_batch(overrun: Machine, lacking: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(earlier, "_BATCH", 7)
+@pytest.mark.parametrize(
+    "lacking", [[], [*range(11, 20)], [*range(25, 40), 52], [59], [30, 60]], ids=str
+)
+def test_stopped_after_every_batch(
+    overrun: Machine, lacking: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill, "_BATCH", 7)
     overrun.keep(*kept(one for one in faults(70) if one.seq not in lacking))
     for _ in range(30):
         if overrun.start(most=len(overrun.batches) + 1) and not overrun.start(most=0):
@@ -339,7 +405,9 @@ def test_stopped_after_every_batch(overrun: Machine, lacking: list[int], monkeyp
 
 @pytest.mark.parametrize("lacking", [[60], [60, 61, 62], [59, 60], [*range(55, 69)]], ids=str)
 def test_the_journal_lacks_what_the_ring_begins_with(overrun: Machine, lacking: list[int]) -> None:
-    """Then it must be known by something else where the ring begins: what it holds is not read out of the journal, too."""
+    """Then it must be known by something else where the ring begins: what it holds is not read out
+    of the journal, too.
+    """
     overrun.keep(*kept(one for one in faults(70) if one.seq not in lacking))
     assert overrun.start()
     overrun.read_ring()
@@ -349,7 +417,9 @@ def test_the_journal_lacks_what_the_ring_begins_with(overrun: Machine, lacking: 
 
 @pytest.mark.parametrize("accept", [False, True])
 def test_what_a_process_wrote(overrun: Machine, accept: bool) -> None:
-    """In the journal its name is a field of its own, and the line is the same all the same: also at both boundaries."""
+    """In the journal its name is a field of its own, and the line is the same all the same: also at
+    both boundaries.
+    """
     overrun.interpreter = interpreter(userspace="confirmed" if accept else "ignore")
     truth = [record(seq, facility=1 if seq % 2 == 0 else 0) for seq in range(70)]
     overrun.at(place(truth[10]))
@@ -357,14 +427,22 @@ def test_what_a_process_wrote(overrun: Machine, accept: bool) -> None:
     overrun.keep(*kept(truth))
     assert overrun.start()
     assert overrun.told() == []
-    assert [(event.raw, event.trust is Trust.KERNEL) for event in overrun.events] == [(xid(seq), seq % 2 == 1) for seq in range(11, 60)]
-    assert {event.trust for event in overrun.events} == {Trust.KERNEL, Trust.ACCEPTED if accept else Trust.UNTRUSTED}
+    assert [(event.raw, event.trust is Trust.KERNEL) for event in overrun.events] == [
+        (xid(seq), seq % 2 == 1) for seq in range(11, 60)
+    ]
+    assert {event.trust for event in overrun.events} == {
+        Trust.KERNEL,
+        Trust.ACCEPTED if accept else Trust.UNTRUSTED,
+    }
     assert len(overrun.pids) == 49
 
 
 def test_a_line_with_blanks_around_its_name_where_the_ring_begins(overrun: Machine) -> None:
     """journald does not keep them, so the record is not known again by its text."""
-    truth = [record(seq, text="agent:   three blanks", facility=3) if seq == 60 else record(seq) for seq in range(70)]
+    truth = [
+        record(seq, text="agent:   three blanks", facility=3) if seq == 60 else record(seq)
+        for seq in range(70)
+    ]
     overrun.ring = truth[60:]
     overrun.keep(*kept(truth))
     assert overrun.start()
@@ -386,7 +464,9 @@ def test_the_very_first_start(machine: Machine, orderly: bool) -> None:
     assert machine.told() == machine.told(UNWATCHED) == []
 
 
-def test_an_empty_ring_and_one_that_cannot_be_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_ring_and_one_that_cannot_be_read(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The source says so, not this."""
     machine.keep(*kept(faults(10)))
     for after in (None, NEVER, place(record(5))):
@@ -396,7 +476,7 @@ def test_an_empty_ring_and_one_that_cannot_be_read(machine: Machine, monkeypatch
     def refused(path: str, where: Place) -> Ring:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(earlier, "look", refused)
+    monkeypatch.setattr(backfill, "look", refused)
     assert machine.start()
     assert machine.batches == []
 
@@ -444,7 +524,7 @@ class Hanging(Broken):
 @pytest.fixture
 def hanging(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Until the end of the test."""
-    monkeypatch.setattr(earlier, "_LANE_S", 0.05)
+    monkeypatch.setattr(backfill, "_LANE_S", 0.05)
     Hanging.released.clear()
     machine.journal = Hanging(machine.folder / "journal")
     yield
@@ -463,8 +543,12 @@ def nobody() -> Iterator[None]:
         os.seteuid(before)
 
 
-@pytest.mark.parametrize("how", ["off", "absent", "empty", "of other boots", "unreadable", "damaged", "hanging"])
-def test_without_a_journal_all_is_counted(overrun: Machine, how: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    "how", ["off", "absent", "empty", "of other boots", "unreadable", "damaged", "hanging"]
+)
+def test_without_a_journal_all_is_counted(
+    overrun: Machine, how: str, request: pytest.FixtureRequest
+) -> None:
     folder = overrun.folder / "journal"
     if how == "of other boots":
         overrun.keep(*kept(faults(70), OLD), *kept(faults(70), MIDDLE))
@@ -502,7 +586,7 @@ def test_without_a_journal_all_is_counted(overrun: Machine, how: str, request: p
 
 def test_a_journal_that_fails_on_the_way(overrun: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read of it counts, the rest is counted."""
-    monkeypatch.setattr(earlier, "_BATCH", 7)
+    monkeypatch.setattr(backfill, "_BATCH", 7)
     overrun.keep(*kept(faults(70)))
     overrun.journal = Broken(overrun.folder / "journal", 30)
     assert overrun.start()
@@ -513,7 +597,9 @@ def test_a_journal_that_fails_on_the_way(overrun: Machine, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("hanging")
 def test_a_journal_that_hangs_does_not_hide_what_this_boots_ring_lost(overrun: Machine) -> None:
-    """It hung while a former boot was read; what the ring lost since this boot is counted all the same."""
+    """It hung while a former boot was read; what the ring lost since this boot is counted all the
+    same.
+    """
     overrun.at(place(record(10), OLD), OLD)
     overrun.keep(*kept(faults(70), OLD))
     assert overrun.start()
@@ -527,16 +613,22 @@ def test_a_journal_that_hangs_does_not_hide_what_this_boots_ring_lost(overrun: M
 
 @pytest.fixture
 def rebooted(machine: Machine) -> Machine:
-    """Read up to 10 of the old boot, which went on to 29; the new one has 100 to 104, and its ring is whole."""
+    """Read up to 10 of the old boot, which went on to 29; the new one has 100 to 104, and its ring
+    is whole.
+    """
     machine.at(place(record(10), OLD), OLD)
     machine.ring = [record(seq, text=xid(100 + seq)) for seq in range(5)]
     return machine
 
 
 def told_of_the_boot(machine: Machine) -> list[tuple[object, bool]]:
-    """Of each event that says that a boot was not watched: how the daemon ended, and whether it opens a finding."""
+    """Of each event that says that a boot was not watched: how the daemon ended, and whether it
+    opens a finding.
+    """
     judge = Judge(catalogue())
-    return [(event.fields["orderly"], bool(judge.apply(event))) for event in machine.told(UNWATCHED)]
+    return [
+        (event.fields["orderly"], bool(judge.apply(event))) for event in machine.told(UNWATCHED)
+    ]
 
 
 @pytest.mark.parametrize("orderly", [False, True])
@@ -553,7 +645,9 @@ def test_the_journal_knows_the_former_boot(rebooted: Machine, orderly: bool) -> 
 
 @pytest.mark.parametrize("how", ["off", "absent", "empty", "damaged", "hanging"])
 @pytest.mark.parametrize("orderly", [False, True])
-def test_nobody_knows_the_former_boot(rebooted: Machine, orderly: bool, how: str, request: pytest.FixtureRequest) -> None:
+def test_nobody_knows_the_former_boot(
+    rebooted: Machine, orderly: bool, how: str, request: pytest.FixtureRequest
+) -> None:
     """After an orderly stop little can have been missed, which is no finding."""
     if how not in ("empty", "absent"):
         rebooted.keep(*kept(faults(30), OLD))
@@ -574,12 +668,21 @@ def test_nobody_knows_the_former_boot(rebooted: Machine, orderly: bool, how: str
     assert (event.boot_id, event.fields["former_boot"], event.fields["count"]) == (OLD, OLD, None)
     assert event.fields["after"] == event.time == pytest.approx(STARTED[OLD] + 1.0)
     assert event.fields["before"] == BOOTED
-    reason = {"absent": "No such file", "empty": "no journal in", "damaged": "the journal is damaged", "hanging": "no answer within"}
+    reason = {
+        "absent": "No such file",
+        "empty": "no journal in",
+        "damaged": "the journal is damaged",
+        "hanging": "no answer within",
+    }
     assert reason.get(how, "lost") in event.raw
 
 
-def test_a_former_boot_that_nobody_knows_is_told_before_what_is_known_of_later_ones(rebooted: Machine) -> None:
-    """Judging goes by the events' times: one dated too late would end by quiet what is seen again right behind it."""
+def test_a_former_boot_that_nobody_knows_is_told_before_what_is_known_of_later_ones(
+    rebooted: Machine,
+) -> None:
+    """Judging goes by the events' times: one dated too late would end by quiet what is seen again
+    right behind it.
+    """
     rebooted.keep(*kept([record(seq, text=xid(200 + seq)) for seq in range(20)], MIDDLE))
     assert rebooted.start()
     times = [event.time for event in rebooted.events]
@@ -587,9 +690,15 @@ def test_a_former_boot_that_nobody_knows_is_told_before_what_is_known_of_later_o
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize(("known", "wanted"), [((0, 9), []), ((0, 10), []), ((20, 30), [*range(20, 30)])])
-def test_the_journal_knows_the_former_boot_in_part(rebooted: Machine, known: tuple[int, int], wanted: list[int]) -> None:
-    """Its end never got to the disk, or its beginning was rotated away: what there is is read, and the rest is said."""
+@pytest.mark.parametrize(
+    ("known", "wanted"), [((0, 9), []), ((0, 10), []), ((20, 30), [*range(20, 30)])]
+)
+def test_the_journal_knows_the_former_boot_in_part(
+    rebooted: Machine, known: tuple[int, int], wanted: list[int]
+) -> None:
+    """Its end never got to the disk, or its beginning was rotated away: what there is is read, and
+    the rest is said.
+    """
     rebooted.keep(*kept(faults(*known), OLD))
     assert rebooted.start()
     assert rebooted.pids == wanted
@@ -601,25 +710,39 @@ def test_the_journal_knows_the_former_boot_in_part(rebooted: Machine, known: tup
 def test_what_journald_missed_of_a_former_boot_is_said(
     rebooted: Machine, batch: int, killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are no numbers in the journal, but journald counts what the ring lost before it could read. What was missed before the place is old news."""
-    monkeypatch.setattr(earlier, "_BATCH", batch)
+    """There are no numbers in the journal, but journald counts what the ring lost before it could
+    read. What was missed before the place is old news.
+    """
+    monkeypatch.setattr(backfill, "_BATCH", batch)
     records = [record(seq, 3_000_000 * seq) for seq in range(30)]
     rebooted.at(place(records[10], OLD), OLD)
     truth = kept(records, OLD)
-    rebooted.keep(*truth[:10], missed(500, 29_900_000, boot=OLD), *truth[10:15], missed(40, 43_500_000, boot=OLD), *truth[15:])
+    rebooted.keep(
+        *truth[:10],
+        missed(500, 29_900_000, boot=OLD),
+        *truth[10:15],
+        missed(40, 43_500_000, boot=OLD),
+        *truth[15:],
+    )
     for most in range(1 if killed else 100, 100):
         if rebooted.start(most=most):
             break
     else:
         assert rebooted.start()
     assert rebooted.pids == [*range(11, 30)]
-    assert [event.fields["count"] for event in [*rebooted.told(), *rebooted.told(UNWATCHED)]] == [40]
+    assert [event.fields["count"] for event in [*rebooted.told(), *rebooted.told(UNWATCHED)]] == [
+        40
+    ]
 
 
 @pytest.mark.parametrize("batch", [1000, 7])
-def test_several_boots_in_between(rebooted: Machine, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All in the order in which it happened, and this boot's, of which the ring has lost some, last."""
-    monkeypatch.setattr(earlier, "_BATCH", batch)
+def test_several_boots_in_between(
+    rebooted: Machine, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All in the order in which it happened, and this boot's, of which the ring has lost some,
+    last.
+    """
+    monkeypatch.setattr(backfill, "_BATCH", batch)
     middle = [record(seq, text=xid(200 + seq)) for seq in range(20)]
     new = [record(seq, text=xid(300 + seq)) for seq in range(20)]
     rebooted.ring = new[15:]
@@ -629,7 +752,9 @@ def test_several_boots_in_between(rebooted: Machine, batch: int, monkeypatch: py
     found = [event for event in rebooted.events if event.kind == "xid"]
     assert [event.boot_id for event in found] == [OLD] * 19 + [MIDDLE] * 20 + [NEW] * 15
     assert [a < b for a, b in pairwise(event.time for event in found)] == [True] * 53
-    assert [rebooted.events.index(event) for event in rebooted.told(BOOT)] == [19]  # what a boot cures is cured before what comes after it
+    assert [rebooted.events.index(event) for event in rebooted.told(BOOT)] == [
+        19
+    ]  # what a boot cures is cured before what comes after it
     assert rebooted.events[19].boot_id == MIDDLE
     rebooted.read_ring()
     assert rebooted.pids == [*range(11, 30), *range(200, 220), *range(300, 320)]
@@ -637,8 +762,10 @@ def test_several_boots_in_between(rebooted: Machine, batch: int, monkeypatch: py
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["place known", "place rotated away"])
-def test_stopped_after_every_batch_of_several_boots(rebooted: Machine, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(earlier, "_BATCH", 4)
+def test_stopped_after_every_batch_of_several_boots(
+    rebooted: Machine, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill, "_BATCH", 4)
     middle = [record(seq, text=xid(200 + seq)) for seq in range(20)]
     new = [record(seq, text=xid(300 + seq)) for seq in range(20)]
     rebooted.ring = new[15:]
@@ -661,9 +788,11 @@ def test_a_boot_in_between_that_cannot_be_read_is_said(rebooted: Machine) -> Non
     assert rebooted.told() or told_of_the_boot(rebooted) == [(False, True)]
 
 
-def test_a_boot_that_is_too_long_to_be_read_whole_is_said(rebooted: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(earlier, "_BATCH", 4)
-    monkeypatch.setattr(earlier, "_MOST", 16)
+def test_a_boot_that_is_too_long_to_be_read_whole_is_said(
+    rebooted: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill, "_BATCH", 4)
+    monkeypatch.setattr(backfill, "_MOST", 16)
     truth = [record(seq, 3_000_000 * seq) for seq in range(60)]
     rebooted.at(place(truth[10], OLD), OLD)
     rebooted.keep(*kept(truth, OLD))
@@ -673,19 +802,28 @@ def test_a_boot_that_is_too_long_to_be_read_whole_is_said(rebooted: Machine, mon
 
 
 def test_only_later_boots_are_known(rebooted: Machine) -> None:
-    """The place's own was rotated away: all those after it are read, and what is missing is said."""
-    between = {name: f"{digit * 8}-{digit * 4}-4{digit * 3}-8{digit * 3}-{digit * 12}" for name, digit in (("one", "1"), ("two", "2"))}
+    """The place's own was rotated away: all those after it are read, and what is missing is
+    said.
+    """
+    between = {
+        name: f"{digit * 8}-{digit * 4}-4{digit * 3}-8{digit * 3}-{digit * 12}"
+        for name, digit in (("one", "1"), ("two", "2"))
+    }
     for number, boot in enumerate(between.values()):
         records = [record(seq, text=xid(1000 * (number + 1) + seq)) for seq in range(3)]
         started = STARTED[OLD] + 1000 * (number + 1)
-        rebooted.keep(*(journals.entry(one.usec, one.text, boot=boot, started=started) for one in records))
+        rebooted.keep(
+            *(journals.entry(one.usec, one.text, boot=boot, started=started) for one in records)
+        )
     assert rebooted.start()
     assert rebooted.pids == [1000, 1001, 1002, 2000, 2001, 2002]
     assert told_of_the_boot(rebooted) == [(False, True)]
 
 
 def test_only_boots_before_the_place_are_known(rebooted: Machine) -> None:
-    """They were read long ago: a journal that stayed behind on the disk when a new one began in memory."""
+    """They were read long ago: a journal that stayed behind on the disk when a new one began in
+    memory.
+    """
     rebooted.at(place(record(10), MIDDLE), MIDDLE)
     rebooted.keep(*kept(faults(30), OLD))
     assert rebooted.start()
@@ -695,9 +833,16 @@ def test_only_boots_before_the_place_are_known(rebooted: Machine) -> None:
 
 
 def test_a_boot_is_caught_up_with_once(rebooted: Machine) -> None:
-    """Killed before the new boot's position is stored, the next start finds the same and adds nothing."""
+    """Killed before the new boot's position is stored, the next start finds the same and adds
+    nothing.
+    """
     rebooted.keep(*kept(faults(15, 30), OLD))
-    put(rebooted.pstore, efi(1), b"Panic#1 Part1\n<0>[    9.000000] " + xid(77).encode() + b"\n", STARTED[OLD] + 9)
+    put(
+        rebooted.pstore,
+        efi(1),
+        b"Panic#1 Part1\n<0>[    9.000000] " + xid(77).encode() + b"\n",
+        STARTED[OLD] + 9,
+    )
     for _ in range(3):
         assert rebooted.start()
     assert rebooted.pids == [*range(15, 30), 77]
@@ -713,7 +858,12 @@ def test_a_boot_is_caught_up_with_once(rebooted: Machine) -> None:
 def test_a_new_boot_id_on_the_same_ring(machine: Machine) -> None:
     machine.at(place(record(10), OLD), OLD)
     machine.ring = faults(5, 20)
-    put(machine.pstore, efi(1), b"Panic#1 Part1\n<0>[    9.000000] " + xid(77).encode() + b"\n", STARTED[OLD] + 9)
+    put(
+        machine.pstore,
+        efi(1),
+        b"Panic#1 Part1\n<0>[    9.000000] " + xid(77).encode() + b"\n",
+        STARTED[OLD] + 9,
+    )
     assert machine.start()
     assert machine.events == []
     assert machine.reached() == place(record(10), OLD)
@@ -723,7 +873,9 @@ def test_a_new_boot_id_on_the_same_ring(machine: Machine) -> None:
 
 
 def test_a_new_boot_id_on_the_same_ring_which_went_on(machine: Machine) -> None:
-    """The host has not booted since, so the numbers go on: what is missing is counted, not the boot."""
+    """The host has not booted since, so the numbers go on: what is missing is counted, not the
+    boot.
+    """
     machine.at(replace(place(record(10)), time=BOOTED + 100), OLD)
     machine.ring = faults(60, 70)
     assert machine.start()
@@ -734,7 +886,9 @@ def test_a_new_boot_id_on_the_same_ring_which_went_on(machine: Machine) -> None:
 
 @pytest.mark.parametrize("seq", [10, 50_000])
 def test_a_clock_that_was_wrong_at_the_boot(rebooted: Machine, seq: int) -> None:
-    """Set to a time before the place by an empty battery, it makes the boot look like a container's; the ring's numbers do not."""
+    """Set to a time before the place by an empty battery, it makes the boot look like a
+    container's; the ring's numbers do not.
+    """
     where = record(seq, 3_600_000_000)
     rebooted.at(replace(place(where), time=BOOTED + 3600), OLD)
     rebooted.keep(*kept([where, record(seq + 1, 3_700_000_000)], OLD))
@@ -746,7 +900,13 @@ def test_a_clock_that_was_wrong_at_the_boot(rebooted: Machine, seq: int) -> None
 # What a crash left.
 
 
-def crash(machine: Machine, *lines: tuple[float, str], reason: str = "Panic", time: float = STARTED[OLD] + 13, part: int = 1) -> None:
+def crash(
+    machine: Machine,
+    *lines: tuple[float, str],
+    reason: str = "Panic",
+    time: float = STARTED[OLD] + 13,
+    part: int = 1,
+) -> None:
     text = "".join(f"<4>[{stamp:12.6f}] {line}\n" for stamp, line in lines)
     put(machine.pstore, efi(part, time=int(time)), f"{reason}#1 Part1\n{text}".encode(), time)
 
@@ -755,11 +915,17 @@ PANIC = "Kernel panic - not syncing: Fatal exception"
 
 
 def test_the_last_lines_of_a_crash(rebooted: Machine) -> None:
-    """Those after the place are events of the former boot, once, and not again at the next start."""
+    """Those after the place are events of the former boot, once, and not again at the next
+    start.
+    """
     crash(rebooted, (0.9, xid(9)), (1.0, xid(10)), (12.0, xid(300)), (12.5, PANIC))
     rebooted.journal = None
     assert rebooted.start()
-    assert [(event.code, event.boot_id, event.trust, event.time) for event in rebooted.events if event.code != UNWATCHED] == [
+    assert [
+        (event.code, event.boot_id, event.trust, event.time)
+        for event in rebooted.events
+        if event.code != UNWATCHED
+    ] == [
         ("xid/79", OLD, Trust.KERNEL, STARTED[OLD] + 13),
         ("lockup/panic", OLD, Trust.KERNEL, STARTED[OLD] + 13),
     ]
@@ -798,23 +964,33 @@ def test_a_crash_before_the_place_is_old_news(rebooted: Machine) -> None:
 
 @pytest.mark.parametrize("pause", [5, 120], ids=["a virtual machine", "a server"])
 def test_a_crash_of_a_boot_that_nobody_else_knows(rebooted: Machine, pause: int) -> None:
-    """It came soon after the boot, before journald had put anything on the disk: its stamps are lower than the place's."""
+    """It came soon after the boot, before journald had put anything on the disk: its stamps are
+    lower than the place's.
+    """
     where = record(10, 5_000_000_000)
     rebooted.at(place(where, OLD), OLD)
     rebooted.keep(*kept([where], OLD))
     crash(rebooted, (40.0, xid(300)), (40.5, PANIC), time=STARTED[OLD] + 5000 + pause + 40)
     assert rebooted.start()
-    assert [event.code for event in rebooted.events if event.kind != "vitald"] == ["xid/79", "lockup/panic"]
+    assert [event.code for event in rebooted.events if event.kind != "vitald"] == [
+        "xid/79",
+        "lockup/panic",
+    ]
 
 
-# A crash log lies there for many boots, and ERST keeps no time: it is dated by the boot in which it is read.
+# A crash log lies there for many boots, and ERST keeps no time: it is dated by the boot in which it
+# is read.
 
 
 def next_boot(machine: Machine, number: int) -> None:
-    """Another boot: the ring has a fault of its own, and firmware without a clock dates its crash logs anew."""
+    """Another boot: the ring has a fault of its own, and firmware without a clock dates its crash
+    logs anew.
+    """
     machine.read_ring()
     machine.boot = f"{number:08x}-0000-4000-8000-000000000000"
-    machine.ring = [record(seq, 100_001 * seq, text=xid(1000 * number + seq)) for seq in range(5, 7)]
+    machine.ring = [
+        record(seq, 100_001 * seq, text=xid(1000 * number + seq)) for seq in range(5, 7)
+    ]
     for file in machine.pstore.iterdir():
         os.utime(file, (BOOTED + 10_000 * number, BOOTED + 10_000 * number))
 
@@ -837,7 +1013,9 @@ def of_crashes(machine: Machine) -> list[int]:
 
 
 def test_a_crash_log_that_is_dated_by_the_boot_in_which_it_is_read(old_news: Machine) -> None:
-    """The same lines are as old as ever, in this boot and in the next two: also those that were passed over as known."""
+    """The same lines are as old as ever, in this boot and in the next two: also those that were
+    passed over as known.
+    """
     assert old_news.start()
     assert of_crashes(old_news) == [300]
     for number in (1, 2, 3):
@@ -865,7 +1043,9 @@ def test_two_crashes_that_are_read_at_once_are_two(rebooted: Machine) -> None:
 
 
 def test_a_crash_log_under_another_name_is_the_same(old_news: Machine) -> None:
-    """Moved, or numbered anew: its lines have the kernel's stamps, so what is equal byte for byte is the same record."""
+    """Moved, or numbered anew: its lines have the kernel's stamps, so what is equal byte for byte
+    is the same record.
+    """
     assert old_news.start()
     next_boot(old_news, 1)
     (file,) = old_news.pstore.iterdir()
@@ -887,21 +1067,32 @@ def test_a_crash_log_that_was_out_of_sight_for_a_boot_is_remembered(old_news: Ma
     assert of_crashes(old_news) == [300]
 
 
-def test_a_chunk_that_could_not_be_read_the_first_time_is_told_when_it_can(rebooted: Machine) -> None:
+def test_a_chunk_that_could_not_be_read_the_first_time_is_told_when_it_can(
+    rebooted: Machine,
+) -> None:
     """And no line of the others again, whatever place they have in the whole now."""
     older = "".join(f"<4>[{11 + number / 10:12.6f}] {xid(200 + number)}\n" for number in range(3))
-    put(rebooted.pstore, efi(1), b"Panic#1 Part1\n<4>[   12.000000] " + xid(300).encode() + b"\n", BOOTED + 1)
+    put(
+        rebooted.pstore,
+        efi(1),
+        b"Panic#1 Part1\n<4>[   12.000000] " + xid(300).encode() + b"\n",
+        BOOTED + 1,
+    )
     rebooted.journal = None
     assert rebooted.start()
     next_boot(rebooted, 1)
-    rebooted.at(place(record(10), OLD), OLD)  # so that nothing else keeps these lines from being told
+    rebooted.at(
+        place(record(10), OLD), OLD
+    )  # so that nothing else keeps these lines from being told
     put(rebooted.pstore, efi(2), f"Panic#1 Part2\n{older}".encode(), BOOTED + 10_000)
     assert rebooted.start()
     assert of_crashes(rebooted) == [300, 200, 201, 202]
 
 
 def test_killed_before_what_was_read_is_stored(old_news: Machine) -> None:
-    """Events and what is known of the log are stored together, or neither is: the next start tells it."""
+    """Events and what is known of the log are stored together, or neither is: the next start tells
+    it.
+    """
     for most in range(3):
         if old_news.start(most=most):
             break
@@ -924,9 +1115,13 @@ def test_a_line_in_two_dumps_of_one_crash_is_one(rebooted: Machine) -> None:
     assert rebooted.events[-1].code == "lockup/panic"
 
 
-@pytest.mark.parametrize("begun", [True, False], ids=["an older version's position", "the very first start"])
+@pytest.mark.parametrize(
+    "begun", [True, False], ids=["an older version's position", "the very first start"]
+)
 def test_what_lay_there_before_it_was_remembered_is_old(machine: Machine, begun: bool) -> None:
-    """Nobody can tell when it was written; it was there while this boot was watched, so it is of no crash that ended it."""
+    """Nobody can tell when it was written; it was there while this boot was watched, so it is of no
+    crash that ended it.
+    """
     erst(machine, "7001", (0.9, xid(9)), (12.0, xid(300)))
     machine.ring = faults(2)
     machine.journal = None
@@ -960,9 +1155,11 @@ def test_an_older_versions_position_in_another_boot(old_news: Machine) -> None:
     assert old_news.pids.count(300) == 1
 
 
-def test_the_newest_crash_logs_are_remembered(rebooted: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_crash_logs_are_remembered(
+    rebooted: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Older ones are known to be old by their time."""
-    monkeypatch.setattr(earlier, "_CRASH_CHUNKS", 2)
+    monkeypatch.setattr(backfill, "_CRASH_CHUNKS", 2)
     for number in range(4):
         at = STARTED[OLD] + 20.0 + number
         crash(rebooted, (12.0 + number, xid(300 + number)), time=at)
@@ -973,9 +1170,11 @@ def test_the_newest_crash_logs_are_remembered(rebooted: Machine, monkeypatch: py
     assert rebooted.crashes.cursor.split() == newest
 
 
-def test_what_is_remembered_of_crash_logs_is_bounded(rebooted: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_of_crash_logs_is_bounded(
+    rebooted: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those that lie there now come first, and of them the newest."""
-    monkeypatch.setattr(earlier, "_CRASH_CHUNKS", 3)
+    monkeypatch.setattr(backfill, "_CRASH_CHUNKS", 3)
     known: list[list[str]] = []
     for number in range(1, 5):
         erst(rebooted, f"{7000 + number}", (10.0 + number, xid(number)))
@@ -989,11 +1188,19 @@ def test_what_is_remembered_of_crash_logs_is_bounded(rebooted: Machine, monkeypa
 
 
 def test_a_second_line_of_a_record_is_not_believed(rebooted: Machine) -> None:
-    """A process's name may hold a newline, and the kernel writes the rest of it as a line with the same stamp."""
+    """A process's name may hold a newline, and the kernel writes the rest of it as a line with the
+    same stamp.
+    """
     crash(
         rebooted,
         (11.0, "a"),
-        (11.0, f"{xid(400)}[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in y[55d0c0ffe000+1000]"),
+        (
+            11.0,
+            (
+                f"{xid(400)}[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6"
+                " in y[55d0c0ffe000+1000]"
+            ),
+        ),
         (11.5, "b"),
         (11.5, f"<0>[   11.700000] {xid(401)}"),
         (11.5, xid(402)),
@@ -1006,7 +1213,12 @@ def test_a_second_line_of_a_record_is_not_believed(rebooted: Machine) -> None:
 
 
 def test_a_process_is_not_believed_after_a_crash_either(rebooted: Machine) -> None:
-    put(rebooted.pstore, efi(1), f"Panic#1 Part1\n<12>[   12.000000] {xid(300)}\n".encode(), STARTED[OLD] + 13)
+    put(
+        rebooted.pstore,
+        efi(1),
+        f"Panic#1 Part1\n<12>[   12.000000] {xid(300)}\n".encode(),
+        STARTED[OLD] + 13,
+    )
     assert rebooted.start()
     assert [event.trust for event in rebooted.events if event.kind == "xid"] == [Trust.UNTRUSTED]
 
@@ -1016,26 +1228,42 @@ def test_a_process_is_not_believed_after_a_crash_either(rebooted: Machine) -> No
 
 @st.composite
 def histories(draw: st.DrawFn) -> dict[str, Any]:
-    """Records, where the daemon was, and starts: what the ring holds at each, and after how many batches it is killed."""
+    """Records, where the daemon was, and starts: what the ring holds at each, and after how many
+    batches it is killed.
+    """
     count = draw(st.integers(20, 70))
-    steps = draw(st.lists(st.sampled_from([0, 0, 1, 50, 100_000, 3_000_000]), min_size=count, max_size=count))
+    steps = draw(
+        st.lists(st.sampled_from([0, 0, 1, 50, 100_000, 3_000_000]), min_size=count, max_size=count)
+    )
     begin = draw(st.integers(0, count - 10))
     ends = [*sorted(draw(st.lists(st.integers(begin + 1, count), min_size=1, max_size=4))), count]
     sizes = draw(st.lists(st.integers(1, 25), min_size=len(ends), max_size=len(ends)))
     kills = draw(st.lists(st.integers(0, 4), min_size=len(ends) - 1, max_size=len(ends) - 1))
-    edges = [seq for end, size in zip(ends, sizes) for seq in range(end - size - 1, end - size + 2)]  # where the ring begins
+    edges = [
+        seq for end, size in zip(ends, sizes) for seq in range(end - size - 1, end - size + 2)
+    ]  # where the ring begins
     return {
         "steps": steps,
         "begin": begin,
         "starts": [*zip(ends, sizes, [*kills, None])],
-        "holes": draw(st.one_of(st.just(set()), st.sets(st.integers(0, count), max_size=30), st.sets(st.sampled_from(edges)))),
+        "holes": draw(
+            st.one_of(
+                st.just(set()),
+                st.sets(st.integers(0, count), max_size=30),
+                st.sets(st.sampled_from(edges)),
+            )
+        ),
         "batch": draw(st.integers(1, 12)),
         "rotated": draw(st.one_of(st.just(0), st.integers(0, count))),
     }
 
 
 @settings(
-    max_examples=EXAMPLES // 2, derandomize=True, deadline=None, report_multiple_bugs=False, phases=[Phase.generate]
+    max_examples=EXAMPLES // 2,
+    derandomize=True,
+    deadline=None,
+    report_multiple_bugs=False,
+    phases=[Phase.generate],
 )  # shrinking takes minutes
 @given(histories())
 def test_every_fault_is_an_event_once_or_in_a_counted_gap(history: dict[str, Any]) -> None:
@@ -1046,7 +1274,7 @@ def test_every_fault_is_an_event_once_or_in_a_counted_gap(history: dict[str, Any
     folder = Path(tempfile.mkdtemp(prefix="vitald-earlier-"))
     try:
         with a_machine(folder) as machine, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(earlier, "_BATCH", history["batch"])
+            patch.setattr(backfill, "_BATCH", history["batch"])
             machine.at(place(truth[history["begin"]]))
             written, oldest = history["rotated"], 0
             for end, size, kill in history["starts"]:
@@ -1090,28 +1318,38 @@ def a_ring(patch: pytest.MonkeyPatch, reads: list[bytes | OSError]) -> Iterator[
 def test_looking_at_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [raw(one) for one in faults(5, 20)]
     with a_ring(monkeypatch, [*records]):
-        found = earlier.look(os.devnull, place(record(10)))
+        found = backfill.look(os.devnull, place(record(10)))
     assert found is not None
     assert (found.oldest, found.same) == (record(5), True)
     for other in (record(10, text="another"), record(10, usec=7)):
         with a_ring(monkeypatch, [*records]):
-            found = earlier.look(os.devnull, place(other))
+            found = backfill.look(os.devnull, place(other))
         assert found is not None
         assert (found.oldest, found.same) == (record(5), False)
     with a_ring(monkeypatch, [*records]):
-        found = earlier.look(os.devnull, place(record(100)))
+        found = backfill.look(os.devnull, place(record(100)))
     assert found is not None
     assert (found.oldest, found.same) == (record(5), False)
 
 
 def test_looking_at_a_ring_that_is_overrun_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was the oldest is gone."""
-    with a_ring(monkeypatch, [raw(record(1)), raw(record(2)), BrokenPipeError(), b"torn", raw(record(7)), raw(record(20))]):
-        found = earlier.look(os.devnull, place(record(20)))
+    with a_ring(
+        monkeypatch,
+        [
+            raw(record(1)),
+            raw(record(2)),
+            BrokenPipeError(),
+            b"torn",
+            raw(record(7)),
+            raw(record(20)),
+        ],
+    ):
+        found = backfill.look(os.devnull, place(record(20)))
     assert found is not None
     assert (found.oldest, found.same) == (record(7), True)
     with a_ring(monkeypatch, []):
-        assert earlier.look(os.devnull, NEVER) is None
+        assert backfill.look(os.devnull, NEVER) is None
 
 
 def test_a_record_from_the_journal_has_the_grammar_of_the_ring() -> None:

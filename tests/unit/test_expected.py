@@ -1,4 +1,6 @@
-"""How many there should be, who says so, and what is said when there are fewer, more, or other versions."""
+"""How many there should be, who says so, and what is said when there are fewer, more, or other
+versions.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
 from vitald.catalog import load
 from vitald.catalog.rules import Instance
 from vitald.catalog.tables import read_instances
+from vitald.collectors.inventory.collector import Expected, Learned, Unsettled, learn
+from vitald.collectors.nvml.node import GpuNode
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.config import Expect
 from vitald.model import Action, Batch, Position
-from vitald.outputs.api import Handler
-from vitald.outputs.expect import ExpectRoutes
-from vitald.outputs.peer import Peer
-from vitald.sources.expected import Expected, Learned, Unsettled, learn
-from vitald.sources.nvml.node import GpuNode
-from vitald.sources.pci import PciInventory
+from vitald.server.app import Handler
+from vitald.server.peer import Peer
+from vitald.server.routes.expect import ExpectRoutes
 
 TRAINIUM2, EFA, ENA = 0x7364, 0xEFA2, 0xEC20
 
@@ -42,11 +44,23 @@ class Machine:
         self.position: Position | None = None
         self.events: set[tuple[str, str]] = set()
 
-    def expected(self, boot: str = "boot-1", gpus: int = 0, healthy: Callable[[], bool] = always, **said: Any) -> Expected:
-        settings = Expect(**{name: said.pop(name) for name in list(said) if name in Expect.__slots__})
+    def expected(
+        self, boot: str = "boot-1", gpus: int = 0, healthy: Callable[[], bool] = always, **said: Any
+    ) -> Expected:
+        settings = Expect(
+            **{name: said.pop(name) for name in list(said) if name in Expect.__slots__}
+        )
         sysfs = self.tree.root
         return Expected(
-            sysfs, self.proc.root, PciInventory(sysfs), CATALOG.instances, boot, settings, gpus, healthy, **{"healthy_s": 0.0, **said}
+            sysfs,
+            self.proc.root,
+            PciInventory(sysfs),
+            CATALOG.instances,
+            boot,
+            settings,
+            gpus,
+            healthy,
+            **{"healthy_s": 0.0, **said},
         )
 
     def boots(self, boot: str, looks: int = 5, **said: Any) -> set[tuple[str, str]]:
@@ -104,7 +118,13 @@ def test_what_is_counted(machine: Machine) -> None:
 
 def test_volumes_that_come_over_the_network_do_not_count(machine: Machine) -> None:
     for number, model in enumerate(
-        ["Amazon Elastic Block Store", "MSFT NVMe Accelerator v1.0", "nvme_card-pd", "nvme_card", "SAMSUNG MZQL2"]
+        [
+            "Amazon Elastic Block Store",
+            "MSFT NVMe Accelerator v1.0",
+            "nvme_card-pd",
+            "nvme_card",
+            "SAMSUNG MZQL2",
+        ]
     ):
         machine.drive(f"nvme{number}", model)
     machine.drive("nvme7", "Linux", "tcp")
@@ -113,13 +133,17 @@ def test_volumes_that_come_over_the_network_do_not_count(machine: Machine) -> No
 
 
 def test_an_adapter_that_was_lent_to_a_container_is_still_here(machine: Machine) -> None:
-    """Its RDMA device is then in another network namespace, and its PCI function is where it was."""
+    """Its RDMA device is then in another network namespace, and its PCI function is where
+    it was.
+    """
     machine.rdma("mlx5_0", "0000:91:00.0")
     machine.rdma("mlx5_1", "0000:92:00.0")
     virtual = machine.tree.pci("0000:92:00.1", MELLANOX, 0x101E, 0x020700, "mlx5_core")
     machine.tree.link(f"{virtual}/physfn", "bus/pci/devices/0000:92:00.0")
     machine.tree.link("class/infiniband/mlx5_2/device", virtual)
-    machine.tree.link("class/infiniband/rxe0/device", machine.tree.write("devices/virtual/rxe0/x", "").parent)
+    machine.tree.link(
+        "class/infiniband/rxe0/device", machine.tree.write("devices/virtual/rxe0/x", "").parent
+    )
     machine.boots("boot-1")
     assert machine.subject.here["nics"] == 2
     machine.tree.remove("class/infiniband/mlx5_1")
@@ -142,7 +166,9 @@ def test_a_count_is_told_when_three_looks_agree(machine: Machine) -> None:
         for number in range(16):
             machine.unplug(number)
         assert looking.look(2) == []
-        assert "neuron" not in machine.subject.here  # it may be passing: not 16 any more, and not said to be 0
+        assert (
+            "neuron" not in machine.subject.here
+        )  # it may be passing: not 16 any more, and not said to be 0
         machine.neuron(16, first=0x70)
         assert looking.look(3) == []
         machine.unplug(0x70)
@@ -189,7 +215,9 @@ def test_the_instance_type_says_so(machine: Machine) -> None:
     assert machine.boots("boot-1") == set()
 
 
-@pytest.mark.parametrize(("profile", "action"), [("nvidia", Action.OBSERVE), ("hyperpod", Action.INSPECT)])
+@pytest.mark.parametrize(
+    ("profile", "action"), [("nvidia", Action.OBSERVE), ("hyperpod", Action.INSPECT)]
+)
 def test_an_adapter_less_than_the_type_has_is_shown_until_somebody_says_that_it_is_right(
     machine: Machine, profile: str, action: Action
 ) -> None:
@@ -200,7 +228,10 @@ def test_an_adapter_less_than_the_type_has_is_shown_until_somebody_says_that_it_
     assert load(profile).rule("expect/efa_not_all").action is action
 
 
-@pytest.mark.parametrize(("kind", "gpus"), [("g7e.24xlarge", 4), ("g7.12xlarge", 2), ("gr6.8xlarge", 1), ("g5g.metal", 2)])
+@pytest.mark.parametrize(
+    ("kind", "gpus"),
+    [("g7e.24xlarge", 4), ("g7.12xlarge", 2), ("gr6.8xlarge", 1), ("g5g.metal", 2)],
+)
 def test_a_gpu_less_than_the_instance_type_has(machine: Machine, kind: str, gpus: int) -> None:
     machine.tree.machine(kind)
     for number in range(gpus):
@@ -246,7 +277,9 @@ def test_what_was_the_same_at_three_healthy_boots_is_expected(machine: Machine) 
         assert machine.says("neuron") == (4, number == 3)
     machine.unplug(3)
     assert machine.boots("boot-4") == {("expect/neuron", "node")}
-    assert machine.boots("boot-5") == {("expect/neuron", "node")}  # said again after a boot that did not help
+    assert machine.boots("boot-5") == {
+        ("expect/neuron", "node")
+    }  # said again after a boot that did not help
     assert machine.says("neuron") == (4, True)  # however often
 
 
@@ -256,7 +289,9 @@ def test_fewer_than_a_number_that_nobody_confirmed(machine: Machine) -> None:
     machine.unplug(3)
     assert machine.boots("boot-2") == {("expect/fewer", "node")}
     assert machine.boots("boot-3") == {("expect/fewer", "node")}
-    assert machine.boots("boot-4") == {("expect/fewer", "node")}  # the third in a row that has three
+    assert machine.boots("boot-4") == {
+        ("expect/fewer", "node")
+    }  # the third in a row that has three
     assert machine.says("neuron") == (3, True)
     assert machine.boots("boot-5") == set()
 
@@ -305,7 +340,12 @@ def test_learning_by_itself() -> None:
     known = None
     for number, count in enumerate([8, 7, 8, 8, 8]):
         known = learn(known, count, f"boot-{number}", 3)
-    assert known is not None and (known.count, known.boots, known.confirmed(3), known.confirmed(4)) == (8, 3, True, False)
+    assert known is not None and (
+        known.count,
+        known.boots,
+        known.confirmed(3),
+        known.confirmed(4),
+    ) == (8, 3, True, False)
     assert learn(known, 7, "boot-9", 3).count == 8
     assert learn(Learned(count=8, boots=1), 9, "b", 3) == Learned(count=9, boots=1, boot="b")
     assert not Learned(count=8, boots=9).confirmed(0)
@@ -325,7 +365,11 @@ def test_a_person_confirms_what_is_here(machine: Machine) -> None:
         with pytest.raises(Unsettled, match="Neuron devices: 15 counted"):
             machine.subject.confirm("alice (uid 0)", "too early")
         assert told(looking.look(2)) == {("expect/neuron", "node")}
-        assert machine.subject.confirm("alice (uid 0)", "card 15 is out until Monday") == {"neuron": 15, "efa": 0, "nics": 0}
+        assert machine.subject.confirm("alice (uid 0)", "card 15 is out until Monday") == {
+            "neuron": 15,
+            "efa": 0,
+            "nics": 0,
+        }
         assert [event.fields["recovered"] for event in looking.look()] == [True]
         machine.position = looking.position
     wanted = machine.subject.wanted("neuron")
@@ -369,7 +413,10 @@ def test_the_socket_shows_it_and_lets_a_person_confirm(machine: Machine) -> None
     async def ask(method: str, path: str) -> dict[str, Any]:
         app = web.Application(middlewares=[as_root])
         routes.add(app)
-        async with TestClient(TestServer(app)) as client, client.request(method, path, json={"reason": "as delivered"}) as response:
+        async with (
+            TestClient(TestServer(app)) as client,
+            client.request(method, path, json={"reason": "as delivered"}) as response,
+        ):
             answered: dict[str, Any] = await response.json()
             return answered
 
@@ -377,17 +424,23 @@ def test_the_socket_shows_it_and_lets_a_person_confirm(machine: Machine) -> None
         looking.look(3)
     shown = asyncio.run(ask("GET", "/v1/expect"))
     counts = {one["kind"]: one for one in shown["counts"]}
-    assert (counts["neuron"]["here"], counts["neuron"]["expected"], counts["neuron"]["confirmed"]) == (15, 15, False)
+    assert (
+        counts["neuron"]["here"],
+        counts["neuron"]["expected"],
+        counts["neuron"]["confirmed"],
+    ) == (15, 15, False)
     assert counts["efa"]["because"] == "configuration: [expect] efa"
     assert counts["gpus"]["expected"] is None and "nvml" in counts["gpus"]["because"]
     assert {"name": "kernel", "here": None, "expected": ["6.9"]} in shown["versions"]
     shown = asyncio.run(ask("POST", "/v1/expect/confirm"))
     assert shown["confirmed"] == {"neuron": 15, "nics": 0, "nvme": 0}
     assert next(one for one in shown["counts"] if one["kind"] == "neuron")["confirmed"]
-    ((event,), position) = stored[0].events, stored[0].position
+    (event,), position = stored[0].events, stored[0].position
     assert (event.code, event.fields["reason"]) == ("vitald/confirmed", "as delivered")
     assert "confirmed 15 Neuron devices: as delivered" in event.raw
-    assert position is not None and "as delivered" in position.cursor, "stored with the event that says so"
+    assert position is not None and "as delivered" in position.cursor, (
+        "stored with the event that says so"
+    )
 
 
 # --- versions and instance types
@@ -396,7 +449,12 @@ def test_the_socket_shows_it_and_lets_a_person_confirm(machine: Machine) -> None
 def test_instance_types_that_make_no_sense() -> None:
     errors: list[str] = []
     tables: dict[str, object] = {
-        "instance": {"a.large": {"gpus": 8}, "b.large": {"gpu": 8}, "c.large": {"efa": 0}, "d.large": {"neuron": True}}
+        "instance": {
+            "a.large": {"gpus": 8},
+            "b.large": {"gpu": 8},
+            "c.large": {"efa": 0},
+            "d.large": {"neuron": True},
+        }
     }
     assert read_instances(tables, errors) == {"a.large": Instance(gpus=8)}
     assert [error.partition(": ")[2] for error in errors] == [
@@ -417,17 +475,28 @@ def test_versions_of_the_fleet(machine: Machine) -> None:
         "efa_driver": ("2.13.0",),
         "kernel": ("6.8.0-1030-aws",),
     }
-    assert machine.boots("boot-1", **fleet) == {("expect/neuron_driver", "node"), ("expect/kernel", "node")}
-    assert machine.subject.versions == {"gpu_driver": "550.54.15", "neuron_driver": "2.24.7.0", "kernel": "6.8.0-1021-aws"}
+    assert machine.boots("boot-1", **fleet) == {
+        ("expect/neuron_driver", "node"),
+        ("expect/kernel", "node"),
+    }
+    assert machine.subject.versions == {
+        "gpu_driver": "550.54.15",
+        "neuron_driver": "2.24.7.0",
+        "kernel": "6.8.0-1021-aws",
+    }
     assert machine.boots("boot-1") == set()
 
 
-def test_what_was_said_of_a_version_ends_when_the_configuration_no_longer_names_one(machine: Machine) -> None:
+def test_what_was_said_of_a_version_ends_when_the_configuration_no_longer_names_one(
+    machine: Machine,
+) -> None:
     machine.tree.module("nvidia", "550.54.15")
     machine.boots("boot-1", gpu_driver=("570.1",))
     machine.subject = machine.expected()
     with Looking(polled(machine.subject), machine.position) as looking:
-        assert [(event.code, event.fields["recovered"]) for event in looking.look()] == [("expect/gpu_driver", True)]
+        assert [(event.code, event.fields["recovered"]) for event in looking.look()] == [
+            ("expect/gpu_driver", True)
+        ]
 
 
 def test_a_driver_that_is_not_loaded_has_no_version(machine: Machine) -> None:
@@ -438,7 +507,9 @@ def test_a_driver_that_is_not_loaded_has_no_version(machine: Machine) -> None:
 def test_a_vbios_that_the_fleet_does_not_have(may_have: tuple[str, ...], said: int) -> None:
     node = GpuNode(CATALOG, "boot-1", expected=0, told=0, vbios=may_have)
     gpu = "0000:65:00.0"
-    events = node.digest({gpu: {"values": {"uuid": "GPU-a", "vbios": "96.1", "name": "H100"}}}, {gpu})
+    events = node.digest(
+        {gpu: {"values": {"uuid": "GPU-a", "vbios": "96.1", "name": "H100"}}}, {gpu}
+    )
     assert [event.code for event in events].count("nvml/vbios_unexpected") == said
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitald.sources import files
-from vitald.sources.files import Files, Look
+from vitald.collectors import small_files
+from vitald.collectors.small_files import Files, Look
 
 
 def test_numbers_and_texts(tmp_path: Path) -> None:
@@ -40,14 +40,16 @@ def test_what_is_no_value_is_said_and_noted_nowhere(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_that_answers_einval_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_answers_einval_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def refuse(path: object) -> str:
         asked.append(path)
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(files, "attribute", refuse)
+    monkeypatch.setattr(small_files, "attribute", refuse)
     reader = Files()
     for _ in range(3):
         look = Look()
@@ -57,7 +59,9 @@ def test_a_file_that_answers_einval_is_left_alone(tmp_path: Path, monkeypatch: p
 
 
 @given(st.binary(max_size=200))
-def test_whatever_a_file_holds_is_a_number_or_a_reason(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_whatever_a_file_holds_is_a_number_or_a_reason(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "file"
     path.write_bytes(content)
     look = Look()
@@ -68,4 +72,4 @@ def test_whatever_a_file_holds_is_a_number_or_a_reason(tmp_path_factory: pytest.
 
 def test_a_huge_file_is_not_read_whole(tmp_path: Path) -> None:
     (tmp_path / "huge").write_bytes(b"1" * 1_000_000)
-    assert len(files.read(tmp_path / "huge")) < 200_000
+    assert len(small_files.read(tmp_path / "huge")) < 200_000

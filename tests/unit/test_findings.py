@@ -1,4 +1,6 @@
-"""The life of a finding: opened, repeated, raised, never lowered, closed by evidence and by nothing else."""
+"""The life of a finding: opened, repeated, raised, never lowered, closed by evidence and by nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,17 @@ import pytest
 from tests.unit.builders import booted, catalogue, empty, event, finding, gpu, only, said
 from vitald.judge.engine import Judge
 from vitald.judge.open_findings import MOST
-from vitald.model import NODE, Action, Component, ComponentKind, Event, FindingState, Memory, Trust, When
+from vitald.model import (
+    NODE,
+    Action,
+    Component,
+    ComponentKind,
+    Event,
+    FindingState,
+    Memory,
+    Trust,
+    When,
+)
 from vitald.model.codes import TOO_MANY
 
 
@@ -23,11 +35,25 @@ def test_an_event_opens_a_finding() -> None:
     seen = event("xid/79", time=5.0, raw="the line", fields={"pid": 7})
     change = only(findings.apply(seen))
     opened = change.finding
-    assert (change.opened, change.time, change.event, change.cause) == (True, 5.0, seen.identity, "xid/79 seen")
+    assert (change.opened, change.time, change.event, change.cause) == (
+        True,
+        5.0,
+        seen.identity,
+        "xid/79 seen",
+    )
     assert (opened.id, opened.component, opened.code, opened.kind) == (1, gpu(), "xid/79", "xid")
-    assert (opened.action, opened.when, opened.title) == (Action.REBOOT_NODE, When.NOW, "GPU has fallen off the bus")
+    assert (opened.action, opened.when, opened.title) == (
+        Action.REBOOT_NODE,
+        When.NOW,
+        "GPU has fallen off the bus",
+    )
     assert (opened.since, opened.last, opened.count, opened.boot_id) == (5.0, 5.0, 1, "boot-a")
-    assert (opened.raw, opened.fields, opened.state, opened.simulated) == ("the line", {"pid": 7}, FindingState.OPEN, False)
+    assert (opened.raw, opened.fields, opened.state, opened.simulated) == (
+        "the line",
+        {"pid": 7},
+        FindingState.OPEN,
+        False,
+    )
     assert findings.opened == (opened,)
 
 
@@ -37,7 +63,13 @@ def test_a_repeat_is_counted_and_tells_nothing_new() -> None:
     change = only(findings.apply(event(time=9.0, raw="second", boot="boot-b")))
     again = change.finding
     assert (change.opened, change.cause) == (False, "")
-    assert (again.id, again.count, again.since, again.last, again.boot_id) == (1, 2, 5.0, 9.0, "boot-b")
+    assert (again.id, again.count, again.since, again.last, again.boot_id) == (
+        1,
+        2,
+        5.0,
+        9.0,
+        "boot-b",
+    )
     assert again.raw == "first"  # the line that decided
 
 
@@ -64,7 +96,9 @@ def test_findings_are_kept_apart_by_component_code_and_drill() -> None:
 def test_a_stronger_event_raises_with_its_own_line() -> None:
     findings = empty()
     findings.apply(event("xid/94", raw="mild", fields={"rst": False, "drst": False}))
-    change = only(findings.apply(event("xid/94", time=1.0, raw="strong", fields={"rst": True, "drst": False})))
+    change = only(
+        findings.apply(event("xid/94", time=1.0, raw="strong", fields={"rst": True, "drst": False}))
+    )
     assert (change.finding.action, change.finding.raw, change.finding.fields) == (
         Action.RESET_DEVICE,
         "strong",
@@ -79,21 +113,34 @@ def test_a_weaker_event_never_lowers() -> None:
     findings = empty()
     findings.apply(event("xid/94", raw="strong", fields={"rst": True, "drst": False}))
     change = only(findings.apply(event("xid/94", raw="mild", fields={"rst": False, "drst": False})))
-    assert (change.finding.action, change.finding.raw, change.finding.count, change.cause) == (Action.RESET_DEVICE, "strong", 2, "")
+    assert (change.finding.action, change.finding.raw, change.finding.count, change.cause) == (
+        Action.RESET_DEVICE,
+        "strong",
+        2,
+        "",
+    )
 
 
 def test_due_now_is_stronger_than_after_the_job() -> None:
     findings = empty()
     findings.apply(event("xid/95", fields={"rst": False, "drst": True}))
     assert findings.opened[0].when is When.AFTER_JOB
-    assert only(findings.apply(event("xid/95", fields={"rst": True, "drst": False}))).finding.when is When.NOW
-    assert only(findings.apply(event("xid/95", fields={"rst": False, "drst": True}))).finding.when is When.NOW
+    assert (
+        only(findings.apply(event("xid/95", fields={"rst": True, "drst": False}))).finding.when
+        is When.NOW
+    )
+    assert (
+        only(findings.apply(event("xid/95", fields={"rst": False, "drst": True}))).finding.when
+        is When.NOW
+    )
 
 
 @pytest.mark.parametrize("code", ["xid/45", "oom/cgroup", "vitald/nothing"])
 def test_what_asks_for_nothing_opens_nothing_unless_unknown(code: str) -> None:
     changes = empty().apply(event(code))
-    assert [said(change)[2] for change in changes] == (["inspect"] if code == "vitald/nothing" else [])
+    assert [said(change)[2] for change in changes] == (
+        ["inspect"] if code == "vitald/nothing" else []
+    )
 
 
 def test_a_none_of_an_ordinary_rule_closes_nothing() -> None:
@@ -115,7 +162,12 @@ def test_what_a_process_wrote_is_not_judged() -> None:
 
 def test_the_drivers_own_word_is_followed_up_and_down() -> None:
     findings = empty()
-    for value, action in ((2, Action.REBOOT_NODE), (1, Action.RESET_DEVICE), (3, Action.INSPECT), (2, Action.REBOOT_NODE)):
+    for value, action in (
+        (2, Action.REBOOT_NODE),
+        (1, Action.RESET_DEVICE),
+        (3, Action.INSPECT),
+        (2, Action.REBOOT_NODE),
+    ):
         assert only(findings.apply(recovery(value))).finding.action is action
     change = only(findings.apply(recovery(0, 7.0)))
     assert (change.finding.state, change.finding.cleared_at) == (FindingState.CLEARED, 7.0)
@@ -151,7 +203,10 @@ def test_other_rules_change_what_is_open() -> None:
 def test_what_the_new_rules_do_not_ask_for_is_closed() -> None:
     findings = Judge(catalogue(), Memory(findings=(finding(Action.REBOOT_NODE, code="xid/45"),)))
     change = only(findings.recatalogue(catalogue(), 9.0))
-    assert (change.finding.state, change.cause) == (FindingState.CLEARED, "the catalogue no longer asks for anything")
+    assert (change.finding.state, change.cause) == (
+        FindingState.CLEARED,
+        "the catalogue no longer asks for anything",
+    )
 
 
 # --- the bound
@@ -159,7 +214,10 @@ def test_what_the_new_rules_do_not_ask_for_is_closed() -> None:
 
 def full() -> Judge:
     """As many open findings as are kept, each of a GPU of its own."""
-    opened = [finding(number=number, component=Component(ComponentKind.GPU, f"{number:x}")) for number in range(MOST)]
+    opened = [
+        finding(number=number, component=Component(ComponentKind.GPU, f"{number:x}"))
+        for number in range(MOST)
+    ]
     return Judge(catalogue(), Memory(findings=tuple(opened), next_finding=MOST))
 
 

@@ -1,4 +1,6 @@
-"""How a finding ends: by a reboot, by quiet, with its drill, by a named person, and by nothing else."""
+"""How a finding ends: by a reboot, by quiet, with its drill, by a named person, and by nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def test_a_reboot_clears_what_its_rule_says_and_no_more() -> None:
     for number, code in enumerate(("xid/79", "nvml/row_remap_failed", "xid/44", "xid/31")):
         findings.apply(event(code, gpu(number)))
     changes = findings.apply(booted("boot-b", 10.0))
-    assert {change.finding.code for change in changes} == {"xid/79", "xid/31"}  # a failed remap asks for a replacement, 44 for a quiet day
+    assert {change.finding.code for change in changes} == {
+        "xid/79",
+        "xid/31",
+    }  # a failed remap asks for a replacement, 44 for a quiet day
     assert {(change.time, change.cause, change.finding.state) for change in changes} == {
         (10.0, "the node was rebooted (boot boot-b)", FindingState.CLEARED)
     }
@@ -36,9 +41,17 @@ def test_a_reboot_clears_nothing_that_was_seen_since() -> None:
 
 
 def test_a_reboot_follows_the_action_that_stands() -> None:
-    """Raised to a replacement by its case, the finding survives the reboot that its table would allow."""
+    """Raised to a replacement by its case, the finding survives the reboot that its table would
+    allow.
+    """
     findings = Judge(catalogue("hyperpod"))
-    findings.apply(event("sxid/10001", component=Component(ComponentKind.NVSWITCH, "0000:c1:00.0"), fields={"fatal": True}))
+    findings.apply(
+        event(
+            "sxid/10001",
+            component=Component(ComponentKind.NVSWITCH, "0000:c1:00.0"),
+            fields={"fatal": True},
+        )
+    )
     assert findings.opened[0].action is Action.REPLACE_NODE
     assert findings.apply(booted("boot-b", 10.0)) == []
 
@@ -52,7 +65,11 @@ def test_quiet_ends_at_the_very_moment() -> None:
     assert findings.due == 3700.0
     assert findings.expire(3699.999) == []
     change = only(findings.expire(9000.0))
-    assert (change.time, change.finding.cleared_at, change.cause) == (3700.0, 3700.0, "quiet for as long as its rule asks")
+    assert (change.time, change.finding.cleared_at, change.cause) == (
+        3700.0,
+        3700.0,
+        "quiet for as long as its rule asks",
+    )
     assert findings.due == float("inf")
 
 
@@ -98,13 +115,17 @@ def test_what_needs_a_remedy_never_grows_old(code: str) -> None:
 def test_a_stronger_event_does_not_shorten_the_wait() -> None:
     findings = empty()
     findings.apply(event("xid/145", fields={}))  # not decoded: a person must look, 24 h of quiet
-    findings.apply(event("xid/145", fields={"unit": "RLW_REMAP", "status_bits": [1]}))  # restart the workload, 1 h of quiet
+    findings.apply(
+        event("xid/145", fields={"unit": "RLW_REMAP", "status_bits": [1]})
+    )  # restart the workload, 1 h of quiet
     findings.expire(2 * 3600.0)
     assert len(findings.opened) == 1
 
 
 def test_quiet_counts_from_when_it_was_listened_again() -> None:
-    """What nobody read of a former boot began days ago and ended now: that is no quiet day since."""
+    """What nobody read of a former boot began days ago and ended now: that is no quiet day
+    since.
+    """
     findings = empty()
     gap = {"after": 0.0, "before": 3 * DAY, "orderly": False}
     findings.apply(event("vitald/not_watched", NODE, 0.0, trust=Trust.DAEMON, fields=gap))
@@ -121,7 +142,11 @@ def test_a_drill_ends_when_it_said_and_touches_no_real_finding() -> None:
     assert findings.due == 61.0
     assert [found.simulated for found in findings.opened] == [False, True]
     change = only(findings.expire(100.0))
-    assert (change.finding.simulated, change.time, change.cause) == (True, 61.0, "the drill is over")
+    assert (change.finding.simulated, change.time, change.cause) == (
+        True,
+        61.0,
+        "the drill is over",
+    )
     assert [found.simulated for found in findings.opened] == [False]
 
 
@@ -135,7 +160,10 @@ def test_a_drill_does_not_raise_a_real_finding() -> None:
     findings = empty()
     findings.apply(event("xid/94", fields={"rst": False, "drst": False}))
     findings.apply(event("xid/94", fields={"rst": True, "drst": False}, simulated_until=60.0))
-    assert [(found.simulated, found.action) for found in findings.opened] == [(False, Action.RESTART_WORKLOAD), (True, Action.RESET_DEVICE)]
+    assert [(found.simulated, found.action) for found in findings.opened] == [
+        (False, Action.RESTART_WORKLOAD),
+        (True, Action.RESET_DEVICE),
+    ]
 
 
 # --- a named person
@@ -147,7 +175,11 @@ def test_a_person_closes_with_name_and_reason() -> None:
     findings.apply(event("xid/79", gpu(1)))
     done = act(CLEARED, findings.opened[0], 50.0, "alice", "board replaced")
     change = only(findings.apply(done))
-    assert (change.finding.code, change.finding.state, change.finding.cleared_at) == ("xid/64", FindingState.CLEARED, 50.0)
+    assert (change.finding.code, change.finding.state, change.finding.cleared_at) == (
+        "xid/64",
+        FindingState.CLEARED,
+        50.0,
+    )
     assert change.cause == change.finding.cleared_by == "cleared by alice: board replaced"
     assert [found.code for found in findings.opened] == ["xid/79"]
     assert findings.apply(done) == []
@@ -166,9 +198,25 @@ def test_what_was_cleared_opens_anew_with_a_new_number() -> None:
 def ends() -> dict[str, tuple[list[Event], bool]]:
     """What happens after a fault at 0, and whether it shows that the fault was dealt with."""
     return {
-        "a person": ([event(CLEARED, time=50.0, trust=Trust.DAEMON, fields={"code": "xid/31", "by": "alice", "reason": "why"})], True),
+        "a person": (
+            [
+                event(
+                    CLEARED,
+                    time=50.0,
+                    trust=Trust.DAEMON,
+                    fields={"code": "xid/31", "by": "alice", "reason": "why"},
+                )
+            ],
+            True,
+        ),
         "a reset": ([event("device/reset", time=50.0)], True),
-        "another board": ([event(IDENTITY, time=10.0, fields={"uuid": "one"}), event(IDENTITY, time=50.0, fields={"uuid": "two"})], True),
+        "another board": (
+            [
+                event(IDENTITY, time=10.0, fields={"uuid": "one"}),
+                event(IDENTITY, time=50.0, fields={"uuid": "two"}),
+            ],
+            True,
+        ),
         "quiet": ([event("xid/13", gpu(1), time=5000.0)], False),
         "its cause": ([event("xid/79", time=5.0)], False),
         "a boot": ([booted("boot-b", 50.0)], False),  # its lines are known by their boot's id
@@ -181,16 +229,25 @@ def test_only_evidence_makes_history_of_older_lines(how: str) -> None:
     code = "xid/63" if how == "a reset" else "xid/31"
     findings = empty()
     opened = only(findings.apply(event(code, time=0.0))).finding
-    closed = [change.finding.id for one in events for change in findings.apply(one) if not change.finding.open]
+    closed = [
+        change.finding.id
+        for one in events
+        for change in findings.apply(one)
+        if not change.finding.open
+    ]
     assert closed == [opened.id]
-    assert [(component, one) for component, one, _ in findings.memory.settled] == ([(gpu(), code)] if evidence else [])
+    assert [(component, one) for component, one, _ in findings.memory.settled] == (
+        [(gpu(), code)] if evidence else []
+    )
 
 
 def test_a_rule_that_asks_for_nothing_makes_no_history() -> None:
     """It is taken back, and an old line is judged by what stands then."""
     findings = empty()
     findings.apply(event("xid/31", time=0.0))
-    changes = findings.recatalogue(catalogue(overrides='"xid/31" = { action = "none", cases = [] }'), 50.0)
+    changes = findings.recatalogue(
+        catalogue(overrides='"xid/31" = { action = "none", cases = [] }'), 50.0
+    )
     assert [change.finding.state for change in changes] == [FindingState.CLEARED]
     findings.recatalogue(catalogue(), 60.0)
     assert only(findings.apply(event("xid/31", time=40.0))).opened

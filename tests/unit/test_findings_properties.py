@@ -1,4 +1,6 @@
-"""What holds for any stream of events: one answer, no order between devices, nothing weaker by more evidence."""
+"""What holds for any stream of events: one answer, no order between devices, nothing weaker by more
+evidence.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from vitald.model.codes import ACCEPTED, BOOT, CLOCK_STEPPED
 DEVICES = 3
 HOUR = 3600.0
 
-# Codes and contexts of every strength, with cases, state rules, quiet times and ones that ask for nothing.
+# Codes and contexts of every strength, with cases, state rules, quiet times and ones that ask for
+# nothing.
 KINDS: list[tuple[str, dict[str, object]]] = [
     ("xid/79", {}),
     ("xid/31", {}),
@@ -34,7 +37,8 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("sxid/20034", {"fatal": False}),
     ("sxid/20034", {"fatal": True}),
     ("aer/correctable", {}),
-    # Devices that cannot be used, what waits for maintenance, and states that climb a ladder or come and go.
+    # Devices that cannot be used, what waits for maintenance, and states that climb a ladder or
+    # come and go.
     ("nvml/no_call_succeeds", {}),
     ("nvml/reset_required", {}),
     ("nvml/row_remap_pending", {"row_remap_pending": 1}),
@@ -55,10 +59,17 @@ LASTING: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-def steps(kinds: list[tuple[str, dict[str, object]]]) -> st.SearchStrategy[tuple[int, tuple[str, dict[str, object]], bool, bool]]:
+def steps(
+    kinds: list[tuple[str, dict[str, object]]],
+) -> st.SearchStrategy[tuple[int, tuple[str, dict[str, object]], bool, bool]]:
     """Device, what it reports, whether it is a drill, whether it is believed."""
     drill = st.sampled_from([False, False, False, True])
-    return st.tuples(st.integers(0, DEVICES - 1), st.sampled_from(kinds), drill, st.sampled_from([True, True, True, False]))
+    return st.tuples(
+        st.integers(0, DEVICES - 1),
+        st.sampled_from(kinds),
+        drill,
+        st.sampled_from([True, True, True, False]),
+    )
 
 
 Step = tuple[int, tuple[str, dict[str, object]], bool, bool]
@@ -79,12 +90,23 @@ def at(step: Step, time: float, boot: str = "boot-a", number: int = 0) -> Event:
 
 
 @st.composite
-def streams(draw: st.DrawFn, kinds: list[tuple[str, dict[str, object]]] = KINDS + STATE, reboots: bool = True) -> list[Event]:
+def streams(
+    draw: st.DrawFn,
+    kinds: list[tuple[str, dict[str, object]]] = KINDS + STATE,
+    reboots: bool = True,
+) -> list[Event]:
     """Events in the order of their times, with reboots between them; minutes to days apart."""
     gaps = st.sampled_from([0.0, 1.0, 600.0, HOUR, 30 * HOUR])
     time, boot, stream = 0.0, 0, []
     for number, (gap, step) in enumerate(
-        draw(st.lists(st.tuples(gaps, st.one_of(steps(kinds), st.just(None) if reboots else steps(kinds))), max_size=14))
+        draw(
+            st.lists(
+                st.tuples(
+                    gaps, st.one_of(steps(kinds), st.just(None) if reboots else steps(kinds))
+                ),
+                max_size=14,
+            )
+        )
     ):
         time += gap
         if step is None:
@@ -102,11 +124,16 @@ def folded(events: Iterable[Event]) -> tuple[Judge, list[Transition]]:
 
 def standing(findings: Judge) -> set[tuple[object, ...]]:
     """What is open, without when and in which order it came."""
-    return {(one.component, one.code, one.simulated, one.action, one.when, one.count, one.boot_id) for one in findings.opened}
+    return {
+        (one.component, one.code, one.simulated, one.action, one.when, one.count, one.boot_id)
+        for one in findings.opened
+    }
 
 
 def asked_of_devices(findings: Judge) -> dict[tuple[object, bool], tuple[int, int, bool]]:
-    """The strongest action of each device, how soon it is due, and whether the device cannot be used."""
+    """The strongest action of each device, how soon it is due, and whether the device cannot be
+    used.
+    """
     asked: dict[tuple[object, bool], tuple[int, int, bool]] = {}
     for one in findings.opened:
         if one.action.unfit or one.unusable:
@@ -138,7 +165,9 @@ def test_the_transitions_tell_the_whole_story(stream: list[Event]) -> None:
         assert change.opened is (change.finding.id not in told)
         told[change.finding.id] = change.finding
         assert change.cause or change.finding.state.value == "open"
-    assert {id_: one for id_, one in told.items() if one.state.value == "open"} == {one.id: one for one in findings.opened}
+    assert {id_: one for id_, one in told.items() if one.state.value == "open"} == {
+        one.id: one for one in findings.opened
+    }
     assert [change.time for change in changes] == sorted(change.time for change in changes)
 
 
@@ -187,8 +216,9 @@ def test_due_is_never_late(stream: list[Event]) -> None:
 def test_the_order_between_devices_does_not_matter(order: list[Step], chance: object) -> None:
     """Each device's own events keep their order; the others come in between as they like.
 
-    What is asked of a device is the same. Which line tells it need not be: an echo on another device (an NVLink error of a
-    peer) is told under its cause where that came first, and is a finding of its own where it did not.
+    What is asked of a device is the same. Which line tells it need not be: an echo on another
+    device (an NVLink error of a peer) is told under its cause where that came first, and is a
+    finding of its own where it did not.
     """
     queues = [[step for step in order if step[0] == device] for device in range(DEVICES)]
     shuffled = []
@@ -202,7 +232,9 @@ def test_the_order_between_devices_does_not_matter(order: list[Step], chance: ob
 @FUZZ
 @given(streams(KINDS, reboots=False), st.integers(0, 14), steps(KINDS))
 def test_more_evidence_never_makes_it_better(stream: list[Event], where: int, extra: Step) -> None:
-    """An event that is neither a reboot nor the driver's own all-clear leaves the worst action as bad or worse than it is then without."""
+    """An event that is neither a reboot nor the driver's own all-clear leaves the worst action as
+    bad or worse than it is then without.
+    """
     where = min(where, len(stream))
     time = stream[where].time if where < len(stream) else stream[-1].time if stream else 0.0
     more = [*stream[:where], at(extra, time, "boot-0", 99), *stream[where:]]
@@ -215,11 +247,15 @@ def test_more_evidence_never_makes_it_better(stream: list[Event], where: int, ex
 @FUZZ
 @given(streams())
 def test_only_evidence_lowers(stream: list[Event]) -> None:
-    """From one event to the next a finding keeps or raises what it asks for, unless the driver says otherwise; it ends only by its rule or as an echo."""
+    """From one event to the next a finding keeps or raises what it asks for, unless the driver says
+    otherwise; it ends only by its rule or as an echo.
+    """
     findings = Judge(catalogue())
     for one in stream:
         before = {found.key: found for found in findings.opened}
-        ended = {change.finding.key: change for change in findings.apply(one) if not change.finding.open}
+        ended = {
+            change.finding.key: change for change in findings.apply(one) if not change.finding.open
+        }
         now = {found.key: found for found in findings.opened}
         for key, old in before.items():
             new = now.get(key)
@@ -231,7 +267,10 @@ def test_only_evidence_lowers(stream: list[Event]) -> None:
                 told = change.cause.startswith("told as a consequence") and any(
                     found.action.rank >= old.action.rank for found in now.values()
                 )
-                quiet = change.time <= one.time and change.cause in ("quiet for as long as its rule asks", "the drill is over")
+                quiet = change.time <= one.time and change.cause in (
+                    "quiet for as long as its rule asks",
+                    "the drill is over",
+                )
                 assert told or quiet or one.code == BOOT or old.code == "xid/154"
 
 
@@ -256,27 +295,58 @@ def test_what_nobody_believes_changes_nothing(stream: list[Event]) -> None:
 
 @st.composite
 def lived_with(draw: st.DrawFn) -> list[Event]:
-    """Such a stream, in which a person accepts each fault as it is seen, and the clock may be stepped before a boot."""
+    """Such a stream, in which a person accepts each fault as it is seen, and the clock may be
+    stepped before a boot.
+    """
     told: list[Event] = []
     for number, one in enumerate(draw(streams(LASTING))):
         if one.code == BOOT and draw(st.booleans()):
-            told.append(event(CLOCK_STEPPED, NODE, one.time, identity=f"step {number}", boot=one.boot_id, fields={"seconds": 0.5}))
+            told.append(
+                event(
+                    CLOCK_STEPPED,
+                    NODE,
+                    one.time,
+                    identity=f"step {number}",
+                    boot=one.boot_id,
+                    fields={"seconds": 0.5},
+                )
+            )
         told.append(one)
         if one.code != BOOT and one.judged and not one.simulated and draw(st.booleans()):
-            fields = {"code": one.code, "by": "alice", "reason": "known", "until": one.time + draw(st.sampled_from([HOUR, 100 * HOUR]))}
-            told.append(event(ACCEPTED, one.component, one.time, identity=f"accept {number}", boot=one.boot_id, fields=fields))
+            fields = {
+                "code": one.code,
+                "by": "alice",
+                "reason": "known",
+                "until": one.time + draw(st.sampled_from([HOUR, 100 * HOUR])),
+            }
+            told.append(
+                event(
+                    ACCEPTED,
+                    one.component,
+                    one.time,
+                    identity=f"accept {number}",
+                    boot=one.boot_id,
+                    fields=fields,
+                )
+            )
     return told
 
 
 @FUZZ
 @given(lived_with(), st.integers(0, 30))
 def test_what_is_accepted_is_so_after_a_restart_and_a_replay(stream: list[Event], cut: int) -> None:
-    """Over boots and steps of the clock; and none outlasts its time, or counts while it asks for more than when it was accepted."""
+    """Over boots and steps of the clock; and none outlasts its time, or counts while it asks for
+    more than when it was accepted.
+    """
     whole, changes = folded(stream)
     before, first = folded(stream[:cut])
     after = Judge(catalogue(), before.memory)
     second = [change for one in stream[cut:] for change in after.apply(one)]
-    assert (after.opened, after.memory.marks, first + second) == (whole.opened, whole.memory.marks, changes)
+    assert (after.opened, after.memory.marks, first + second) == (
+        whole.opened,
+        whole.memory.marks,
+        changes,
+    )
     for change in changes:
         accepted = change.finding.accepted
         if accepted is not None and change.finding.open:
@@ -294,16 +364,30 @@ def test_text_confirms_nothing(stream: list[Event]) -> None:
 def _written(one: Event) -> Event:
     """The same by a process."""
     said = {**one.fields, "facility": 1, "vouched": False}
-    return replace(one, identity=f"{one.identity} written", trust=Trust.ACCEPTED, fields=said, simulated_until=None)
+    return replace(
+        one,
+        identity=f"{one.identity} written",
+        trust=Trust.ACCEPTED,
+        fields=said,
+        simulated_until=None,
+    )
 
 
 @FUZZ
 @given(streams(), streams(reboots=False))
-def test_what_a_process_writes_changes_nothing_that_others_saw(stream: list[Event], written: list[Event]) -> None:
-    """Neither for better nor for worse, whatever it writes when: it only has findings of its own beside them."""
+def test_what_a_process_writes_changes_nothing_that_others_saw(
+    stream: list[Event], written: list[Event]
+) -> None:
+    """Neither for better nor for worse, whatever it writes when: it only has findings of its own
+    beside them.
+    """
     boots = [(one.time, one.boot_id) for one in stream if one.code == BOOT]
     beside = [
-        replace(_written(one), boot_id=next((boot for time, boot in reversed(boots) if time <= one.time), "boot-0")) for one in written
+        replace(
+            _written(one),
+            boot_id=next((boot for time, boot in reversed(boots) if time <= one.time), "boot-0"),
+        )
+        for one in written
     ]
     both = sorted([*stream, *beside], key=lambda one: one.time)
     alone, together = folded(stream)[0], folded(both)[0]
@@ -311,7 +395,10 @@ def test_what_a_process_writes_changes_nothing_that_others_saw(stream: list[Even
     theirs = {one.key: one for one in together.opened if not one.hearsay}
     assert theirs.keys() == {one.key for one in alone.opened}
     for one in alone.opened:
-        assert (theirs[one.key].confirmed, theirs[one.key].action.rank >= one.action.rank) == (one.confirmed, True)
+        assert (theirs[one.key].confirmed, theirs[one.key].action.rank >= one.action.rank) == (
+            one.confirmed,
+            True,
+        )
     assert not any(one.confirmed for one in together.opened if one.hearsay)
 
 

@@ -1,8 +1,9 @@
 """
 Forged kernel lines: texts that a user chose, at the beginning of what the kernel itself writes.
 
-Two proofs. By form: every shape that asks for something is strict: more bytes than a name has are fixed before any free text, or it holds
-up to the line's end. By trial: the beginnings of all shapes, as names, before every message of the kernel's that begins with one.
+Two proofs. By form: every shape that asks for something is strict: more bytes than a name has are
+fixed before any free text, or it holds up to the line's end. By trial: the beginnings of all
+shapes, as names, before every message of the kernel's that begins with one.
 """
 
 from __future__ import annotations
@@ -17,15 +18,26 @@ from typing import Any
 
 import pytest
 
-from tests.named import NAME, OF_A_FILE, OF_A_NETWORK_DEVICE, OF_A_PACKET, OF_A_PROCESS, PREFIX, SEGFAULT, Message
+from tests.named import (
+    NAME,
+    OF_A_FILE,
+    OF_A_NETWORK_DEVICE,
+    OF_A_PACKET,
+    OF_A_PROCESS,
+    PREFIX,
+    SEGFAULT,
+    Message,
+)
 from tests.unit.builders import catalogue, recogniser
 from vitald.catalog.rules import Rule
+from vitald.collectors.kernel_log import recognise
+from vitald.collectors.kernel_log.record import escape
 from vitald.model import Action
-from vitald.sources.kernel_log import recognise
-from vitald.sources.kernel_log.record import escape
 
 _parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
-_op: Any = importlib.import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
+_op: Any = importlib.import_module(
+    "re._constants" if sys.version_info >= (3, 11) else "sre_constants"
+)
 
 BEYOND = 3  # letters that a shape must fix after those that a name can hold
 HARMLESS = {"crash/segfault", "crash/trap", "oom/invoked"}  # what such a message is
@@ -42,7 +54,10 @@ def asks(rule: Rule) -> bool:
 CODES = (
     "NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.",
     "NVRM: Xid (PCI:0000:65:00): 79, pid=4021, name=python3, GPU has fallen off the bus.",
-    "NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    (
+        "NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node"
+        " Reboot Required)"
+    ),
     "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
 )
 SHAPES = [(rule, pattern) for rule in catalogue().rules.values() for pattern in rule.match]
@@ -62,13 +77,17 @@ def _is_free(items: Any) -> bool:
 
 
 def fixed(tree: Any, *, backwards: bool = False) -> tuple[int, bool]:
-    """How many bytes at least are bound before the first free text (behind the last one), and whether there is any."""
+    """How many bytes at least are bound before the first free text (behind the last one), and
+    whether there is any.
+    """
     width = 0
     for op, value in reversed(list(tree)) if backwards else tree:
         inner, free = 0, False
         if op in (_op.MAX_REPEAT, _op.MIN_REPEAT):
             least, most, part = value
-            inner, free = (0, True) if most > NAME and _is_free(part) else fixed(part, backwards=backwards)
+            inner, free = (
+                (0, True) if most > NAME and _is_free(part) else fixed(part, backwards=backwards)
+            )
             inner *= least
         elif op is _op.SUBPATTERN:
             inner, free = fixed(value[3], backwards=backwards)
@@ -117,7 +136,9 @@ def test_what_a_loose_shape_is(pattern: str, is_loose: bool) -> None:
 
 
 def _made(tree: Any, most: int) -> Iterator[str]:
-    """Texts that a shape begins with, by each of its ways, of `most` characters at least where it is so long."""
+    """Texts that a shape begins with, by each of its ways, of `most` characters at least where it
+    is so long.
+    """
     ways = [list(islice(_part(op, value, most), 12)) for op, value in tree]
     for parts in islice(product(*ways), 256):
         yield "".join(parts)
@@ -133,7 +154,9 @@ def _part(op: Any, value: Any, most: int) -> Iterator[str]:
     elif op in (_op.MAX_REPEAT, _op.MIN_REPEAT):
         least, upmost, part = value
         for times in dict.fromkeys((least, min(least + 1, upmost), min(max(least, most), upmost))):
-            yield from (made * times for made in islice(_made(part, most), 12)) if times else iter(("",))
+            yield from (
+                (made * times for made in islice(_made(part, most), 12)) if times else iter(("",))
+            )
     elif op is _op.SUBPATTERN:
         yield from _made(value[3], most)
     elif op is _op.BRANCH:
@@ -156,14 +179,22 @@ def _one_of(items: Any) -> str:
 def wholes() -> tuple[str, ...]:
     """Lines of all shapes: the samples, and what the expressions themselves allow."""
     samples = [sample for rule in catalogue().rules.values() for sample in rule.samples]
-    made = [text for _, pattern in SHAPES for text in islice(_made(_parser.parse(pattern, re.S), NAME), 256)]
+    made = [
+        text
+        for _, pattern in SHAPES
+        for text in islice(_made(_parser.parse(pattern, re.S), NAME), 256)
+    ]
     return tuple(dict.fromkeys((*CODES, *samples, *made)))
 
 
 @cache
 def names() -> tuple[tuple[str, str], ...]:
     """A name of 15 bytes at most that a line begins with, and the rest of the line."""
-    return tuple({text[:end]: (text[:end], text[end:]) for text in wholes() for end in range(5, NAME + 1)}.values())
+    return tuple(
+        {
+            text[:end]: (text[:end], text[end:]) for text in wholes() for end in range(5, NAME + 1)
+        }.values()
+    )
 
 
 def interfaces() -> Iterator[tuple[str, str]]:
@@ -176,12 +207,18 @@ def interfaces() -> Iterator[tuple[str, str]]:
 def seen_in(lines: Iterator[str]) -> set[tuple[str, str]]:
     known = recogniser()
     found = ((known.recognise(line.encode()), line) for line in lines)
-    return {(sighting.code, line) for sighting, line in found if sighting is not None and sighting.code not in HARMLESS}
+    return {
+        (sighting.code, line)
+        for sighting, line in found
+        if sighting is not None and sighting.code not in HARMLESS
+    }
 
 
 def test_there_are_many_names() -> None:
     assert len(names()) > 2000
-    assert {"EDAC MC2: 1 UE ", "EDAC MC1: UE pa", "NVRM: Xid (PCI:", "XFS (md127): Co"} <= {name for name, _ in names()}
+    assert {"EDAC MC2: 1 UE ", "EDAC MC1: UE pa", "NVRM: Xid (PCI:", "XFS (md127): Co"} <= {
+        name for name, _ in names()
+    }
 
 
 @pytest.mark.parametrize("message", OF_A_PROCESS, ids=lambda message: message.source)
@@ -190,7 +227,9 @@ def test_no_process_makes_a_fault(message: Message) -> None:
 
 
 def test_a_name_may_be_of_odd_bytes() -> None:
-    """After a byte that the kernel takes for a log level, as /dev/kmsg escapes it, and as rsyslog renders it."""
+    """After a byte that the kernel takes for a log level, as /dev/kmsg escapes it, and as rsyslog
+    renders it.
+    """
     lines = []
     for head, rest in names():
         for name in (f"\n{head}"[:NAME], head.replace(":", "\\:")[:NAME], f"\x01{head}"[:NAME]):
@@ -202,7 +241,9 @@ def test_a_name_may_be_of_odd_bytes() -> None:
 
 @pytest.mark.slow
 def test_what_asks_for_something_needs_no_list_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of known messages is never whole: by its shape alone, no line that a name begins asks for anything."""
+    """The list of known messages is never whole: by its shape alone, no line that a name begins
+    asks for anything.
+    """
     monkeypatch.setattr(recognise, "_NAMED", re.compile(rb"(?!)"))
     seen = set[tuple[str, str]]()
     for message in OF_A_PROCESS:
@@ -228,10 +269,17 @@ def test_no_network_device_makes_a_fault(message: Message) -> None:
 @pytest.mark.parametrize("message", OF_A_PACKET, ids=lambda message: message.text[:24])
 def test_no_packet_makes_a_fault(message: Message) -> None:
     """The prefix of a rule has room for a whole line, an Xid's too."""
-    prefixes = (prefix for whole in wholes() for prefix in (whole[:PREFIX], f"{whole[: PREFIX - 1]} ", whole[: PREFIX // 2]))
+    prefixes = (
+        prefix
+        for whole in wholes()
+        for prefix in (whole[:PREFIX], f"{whole[: PREFIX - 1]} ", whole[: PREFIX // 2])
+    )
     assert seen_in(message.text.format(p=prefix) for prefix in prefixes) == set()
 
 
 @pytest.mark.parametrize("message", OF_A_FILE, ids=lambda message: message.source)
 def test_no_file_makes_a_fault(message: Message) -> None:
-    assert seen_in(message.text.format(f=whole.replace("/", "")[:255], c="x") for whole in wholes()) == set()
+    assert (
+        seen_in(message.text.format(f=whole.replace("/", "")[:255], c="x") for whole in wholes())
+        == set()
+    )

@@ -1,4 +1,6 @@
-"""Hostile and broken input: nothing raises but what says so, and nothing is an event that does not begin like one."""
+"""Hostile and broken input: nothing raises but what says so, and nothing is an event that does not
+begin like one.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.pace import patient
 from tests.unit.builders import FUZZ, LINES, interpreter, labelled, recogniser
-from vitald.sources.kernel_log.interpret import printable
-from vitald.sources.kernel_log.lines import strip
-from vitald.sources.kernel_log.record import KernelRecord, TornRecord, unescape
+from vitald.collectors.kernel_log.interpret import printable
+from vitald.collectors.kernel_log.lines import strip
+from vitald.collectors.kernel_log.record import KernelRecord, TornRecord, unescape
 
 CORPUS = [str(one["line"]).encode() for one in labelled(LINES)]
 FAULTS = [str(one["line"]).encode() for one in labelled(LINES) if one["kind"] != "noise"]
@@ -21,21 +23,31 @@ FAULTS = [str(one["line"]).encode() for one in labelled(LINES) if one["kind"] !=
 # How a fault line may begin, written down independently of the catalogue.
 _BDF = rb"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 HEADS = re.compile(
-    rb"NVRM: (?:Xid \(|GPU |The NVIDIA GPU |\(PCI ID|system has |fallen off|installed in this |RmInit|rm_init)|nvidia-nvswitch\d+: SXid \(PCI:|nvidia[-_]uvm: |nvidia: probe of "
-    rb"|[A-Za-z0-9_][\w\-]* " + _BDF + rb"|mlx[45]_\w+: |NETDEV WATCHDOG: |infiniband (?:rdmap|efa_)|block \S+: no available|nvme"
-    rb"|EXT[234]-fs|BTRFS|XFS \(|FAT-fs|JBD2?: |Aborting journal|(?:blk_update_request: |print_req_error: |end_request: )?(?:critical \w|I/O error, dev)"
+    rb"NVRM: (?:Xid \(|GPU |The NVIDIA GPU |\(PCI ID|system has |fallen off|installed in this"
+    rb" |RmInit|rm_init)|nvidia-nvswitch\d+: SXid \(PCI:|nvidia[-_]uvm: |nvidia: probe of "
+    rb"|[A-Za-z0-9_][\w\-]* "
+    + _BDF
+    + rb"|mlx[45]_\w+: |NETDEV WATCHDOG: |infiniband (?:rdmap|efa_)|block \S+: no available|nvme"
+    rb"|EXT[234]-fs|BTRFS|XFS \(|FAT-fs|JBD2?: |Aborting journal|(?:blk_update_request:"
+    rb" |print_req_error: |end_request: )?(?:critical \w|I/O error, dev)"
     rb"|Buffer I/O error on|lost page write|md/|nfs: server "
-    rb"|(?:mce: |\{\d+\})?\[Hardware Error\]: |(?:mce: )?CPU ?\d+: |mce: (?:Memory error|Uncorrected hardware)|MCE: Killing |Machine check events logged|Memory failure: 0x"
-    rb"|Kernel panic - not syncing: |NMI: |NMI watchdog: |watchdog: |BUG: soft lockup|Watchdog detected|rcu: INFO: |INFO: (?:rcu_|task )|task |Uhhuh\. NMI|EDAC "
-    rb"|Memory cgroup out of memory|Out of [Mm]emory|Kill(?:ed)? process |oom-kill:|oom_reaper: |.{1,256} invoked oom-killer: gfp_mask=0x"
-    rb"|thermal|[\w\- ]{1,32}: [Cc]ritical temp|[Cc]ritical temp|(?:[\d\[][^A-SU-Y]{0,48} )?(?:neuron\w*: ?)?NEURON_HW_ERR=|neuron:|nd\d|DMA completion timeout",
+    rb"|(?:mce: |\{\d+\})?\[Hardware Error\]: |(?:mce: )?CPU ?\d+: |mce: (?:Memory"
+    rb" error|Uncorrected hardware)|MCE: Killing |Machine check events logged|Memory failure: 0x"
+    rb"|Kernel panic - not syncing: |NMI: |NMI watchdog: |watchdog: |BUG: soft lockup|Watchdog"
+    rb" detected|rcu: INFO: |INFO: (?:rcu_|task )|task |Uhhuh\. NMI|EDAC "
+    rb"|Memory cgroup out of memory|Out of [Mm]emory|Kill(?:ed)? process |oom-kill:|oom_reaper:"
+    rb" |.{1,256} invoked oom-killer: gfp_mask=0x"
+    rb"|thermal|[\w\- ]{1,32}: [Cc]ritical temp|[Cc]ritical temp|(?:[\d\[][^A-SU-Y]{0,48}"
+    rb" )?(?:neuron\w*: ?)?NEURON_HW_ERR=|neuron:|nd\d|DMA completion timeout",
     re.S,
 )
 
 
 @st.composite
 def mutations(draw: st.DrawFn) -> bytes:
-    """A published line, with a few bytes cut, doubled, changed or put in, or a piece of another line."""
+    """A published line, with a few bytes cut, doubled, changed or put in, or a piece of another
+    line.
+    """
     line = draw(st.sampled_from(CORPUS))
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(line)))
@@ -69,7 +81,9 @@ def mutations(draw: st.DrawFn) -> bytes:
 RANDOM = st.one_of(
     st.binary(max_size=200),
     st.builds(
-        bytes.__add__, st.sampled_from([b"NVRM: Xid (PCI:", b"nvidia-nvswitch", b"4,1,2,-;", b"<4>", b"[ 1.0] "]), st.binary(max_size=100)
+        bytes.__add__,
+        st.sampled_from([b"NVRM: Xid (PCI:", b"nvidia-nvswitch", b"4,1,2,-;", b"<4>", b"[ 1.0] "]),
+        st.binary(max_size=100),
     ),
 )
 
@@ -115,7 +129,9 @@ def test_an_event_can_be_made_of_whatever_is_recognised(data: bytes) -> None:
     sighting = known.recognise(line.message) if line is not None else None
     if line is None or sighting is None:
         return
-    made = known.event(sighting, line.message, line.facility, identity="i", time=0.0, boot_id="b", usec=None)
+    made = known.event(
+        sighting, line.message, line.facility, identity="i", time=0.0, boot_id="b", usec=None
+    )
     assert made.code != "vitald/not_read", "the recogniser raised"
     assert made.raw == printable(line.message)
     assert made.code.startswith(f"{made.kind}/")
@@ -125,15 +141,21 @@ def test_an_event_can_be_made_of_whatever_is_recognised(data: bytes) -> None:
 
 
 def test_the_heads_are_those_of_the_corpus() -> None:
-    """The list above is not so wide that it lets everything through, nor so narrow that it fails by itself."""
+    """The list above is not so wide that it lets everything through, nor so narrow that it fails by
+    itself.
+    """
     messages = [
-        (bool(one["kind"] != "noise"), line.message) for one in labelled(LINES) if (line := strip(str(one["line"]).encode())) is not None
+        (bool(one["kind"] != "noise"), line.message)
+        for one in labelled(LINES)
+        if (line := strip(str(one["line"]).encode())) is not None
     ]
     assert all(HEADS.match(message) for fault, message in messages if fault)
     assert sum(not HEADS.match(message) for fault, message in messages if not fault) > 60
 
 
-@pytest.mark.parametrize("piece", [b"x on ", b",task=,pid=1", b", Ch 00000010", b")", b"\\x0a", b"a: "], ids=repr)
+@pytest.mark.parametrize(
+    "piece", [b"x on ", b",task=,pid=1", b", Ch 00000010", b")", b"\\x0a", b"a: "], ids=repr
+)
 @pytest.mark.parametrize(
     "head",
     [
@@ -145,7 +167,9 @@ def test_the_heads_are_those_of_the_corpus() -> None:
     ],
 )
 def test_a_kernel_record_of_any_text_is_read_in_no_time(head: bytes, piece: bytes) -> None:
-    """Expressions that go over a text again and again: at a kernel record's length it must not show."""
+    """Expressions that go over a text again and again: at a kernel record's length it must not
+    show.
+    """
     text = (head + piece * 1000)[:1024]
     assert seconds(text) < patient(0.02)
 
@@ -163,7 +187,9 @@ def seconds(text: bytes) -> float:
 
 
 @pytest.mark.parametrize(
-    ("head", "piece"), [(b"EDAC MC0: 1 CE ", b"x on "), (b"oom-kill:constraint=CONSTRAINT_A,", b",task=,pid=1")], ids=["edac", "oom"]
+    ("head", "piece"),
+    [(b"EDAC MC0: 1 CE ", b"x on "), (b"oom-kill:constraint=CONSTRAINT_A,", b",task=,pid=1")],
+    ids=["edac", "oom"],
 )
 def test_a_long_line_of_a_file_is_read_in_no_time(head: bytes, piece: bytes) -> None:
     assert seconds((head + piece * 8000)[: 1 << 15]) < patient(0.2)

@@ -1,4 +1,6 @@
-"""Any tables for catalogue and configuration: they are taken, or told as mistakes, and nothing else is raised."""
+"""Any tables for catalogue and configuration: they are taken, or told as mistakes, and nothing else
+is raised.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
 from tests.unit.test_loader import GOOD, LADDERS, entry
-from vitald import config, toml
+from vitald import config, tomlfile
 from vitald.catalog import Catalog, CatalogError, load
 from vitald.config import SECTIONS, ConfigError, settings_of
 
@@ -70,12 +72,18 @@ SCALARS = st.one_of(
     st.times(),
 )
 TREES = st.recursive(
-    SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(WORDS, inner, max_size=4)), max_leaves=12
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(WORDS, inner, max_size=4)),
+    max_leaves=12,
 )
 TABLES = st.dictionaries(WORDS, TREES, max_size=4)
 ENTRIES = st.builds(
     lambda changes: {**GOOD, **changes},
-    st.dictionaries(st.sampled_from([*GOOD, "cases", "also", "match", "when", "component", "state"]), TREES, max_size=3),
+    st.dictionaries(
+        st.sampled_from([*GOOD, "cases", "also", "match", "when", "component", "state"]),
+        TREES,
+        max_size=3,
+    ),
 )
 
 
@@ -88,7 +96,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @FUZZ
-@given(overrides=st.one_of(TABLES, st.dictionaries(st.sampled_from(["xid/1", "xid/2", "site/x"]), ENTRIES, max_size=2)))
+@given(
+    overrides=st.one_of(
+        TABLES, st.dictionaries(st.sampled_from(["xid/1", "xid/2", "site/x"]), ENTRIES, max_size=2)
+    )
+)
 def test_any_overrides_are_taken_or_told(folder: Path, overrides: dict[str, object]) -> None:
     """A mistake is a CatalogError; what is taken can be used."""
     try:
@@ -102,9 +114,17 @@ def test_any_overrides_are_taken_or_told(folder: Path, overrides: dict[str, obje
 
 
 SETTINGS = st.dictionaries(
-    st.one_of(st.sampled_from([section for section in SECTIONS if section != "catalog"]), st.text(max_size=5)),
     st.one_of(
-        TREES, st.dictionaries(st.sampled_from(sorted({key for section in SECTIONS for key in settings_of(section)})), SCALARS, max_size=4)
+        st.sampled_from([section for section in SECTIONS if section != "catalog"]),
+        st.text(max_size=5),
+    ),
+    st.one_of(
+        TREES,
+        st.dictionaries(
+            st.sampled_from(sorted({key for section in SECTIONS for key in settings_of(section)})),
+            SCALARS,
+            max_size=4,
+        ),
     ),
     max_size=4,
 )
@@ -125,13 +145,32 @@ def test_any_settings_are_taken_or_told(tables: dict[str, object]) -> None:
     text=st.one_of(
         st.text(max_size=60),
         st.lists(
-            st.sampled_from(["[log]", "level", "=", '"info"', "\n", "[", "]", "'", "#", "{", "}", ",", "1", "\\", "."]), max_size=20
+            st.sampled_from(
+                [
+                    "[log]",
+                    "level",
+                    "=",
+                    '"info"',
+                    "\n",
+                    "[",
+                    "]",
+                    "'",
+                    "#",
+                    "{",
+                    "}",
+                    ",",
+                    "1",
+                    "\\",
+                    ".",
+                ]
+            ),
+            max_size=20,
         ).map("".join),
     )
 )
 def test_any_text_is_toml_or_told(text: str) -> None:
     try:
-        tables = toml.parse(text, "c.toml")
+        tables = tomlfile.parse(text, "c.toml")
     except ValueError as error:
         assert str(error).startswith("c.toml: not valid TOML: ")
         return
@@ -144,5 +183,5 @@ def test_any_text_is_toml_or_told(text: str) -> None:
 @FUZZ
 @given(text=st.text(max_size=80), table=st.text(max_size=6), key=st.text(max_size=6))
 def test_a_line_number_is_one_of_the_texts(text: str, table: str, key: str) -> None:
-    line = toml.line_of(text, table, key)
+    line = tomlfile.line_of(text, table, key)
     assert line is None or 1 <= line <= len(text.splitlines())

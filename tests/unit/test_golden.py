@@ -33,14 +33,14 @@ from tests.scenarios.test_scenarios import STORIES
 from tests.system.document import DOCUMENT
 from tests.unit.builders import LINES, ROOT, catalogue, interpreter, labelled, source
 from vitald import config as configs
-from vitald import toml
+from vitald import tomlfile
 from vitald.cli import main as call
 from vitald.cli import parser
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import fold
 from vitald.ledger import FILE, Entry, Ledger
 from vitald.model import Component, Event, Trust
-from vitald.outputs import form
+from vitald.server import serialize
 
 EXAMPLE = ROOT / "config.example.toml"
 HOW = "python -m tests.unit.test_golden"
@@ -87,17 +87,17 @@ class Steps:
 
     def look(self, node: Node, text: str) -> None:
         opened, rules = node.judge.opened, node.catalog
-        findings = {f"finding {one.id}": form.finding(one, rules) for one in opened}
+        findings = {f"finding {one.id}": serialize.finding(one, rules) for one in opened}
         self.in_short = [" ".join(str(one[key]) for key in _IN_SHORT) for one in findings.values()]
         found_in = defaultdict(list)
         for found in node.standing:
             found_in[found.incident].append(found)
         incidents = {
-            f"incident {number}": form.incident(one, found_in[number], rules)
+            f"incident {number}": serialize.incident(one, found_in[number], rules)
             for number, one in ((one.id, one) for one in node.judge.incidents)
         }
-        verdicts = {work: form.verdict(verdict) for work, verdict in node.verdicts().items()}
-        scores = form.suspects(node.judge.suspects(node.now + node.stepped), node.catalog, {})
+        verdicts = {work: serialize.verdict(verdict) for work, verdict in node.verdicts().items()}
+        scores = serialize.suspects(node.judge.suspects(node.now + node.stepped), node.catalog, {})
         shown: Json = {**verdicts, "suspects": scores, **incidents}
         for name, told in findings.items():
             shown[name] = {key: value for key, value in told.items() if key not in _OF_THE_ENTRY}
@@ -439,9 +439,9 @@ def answered(judge: Judge, now: float) -> Json:
     shown = [one for one in judge.opened if not one.shadow]
     verdict = fold(shown, [source(now)], now, {one.id: one for one in judge.incidents})
     return {
-        "verdict": form.verdict(verdict),
-        "answers": [form.finding(one, rules) for one in shown],
-        "suspects": form.suspects(judge.suspects(now), rules, {}),
+        "verdict": serialize.verdict(verdict),
+        "answers": [serialize.finding(one, rules) for one in shown],
+        "suspects": serialize.suspects(judge.suspects(now), rules, {}),
     }
 
 
@@ -737,7 +737,7 @@ def configuration() -> Json:
 def _is_taken(text: str, key: str) -> bool:
     """Whether no mistake is told that names this key."""
     try:
-        configs.parse(text, toml.parse(text, "file"), "file")
+        configs.parse(text, tomlfile.parse(text, "file"), "file")
     except configs.ConfigError as error:
         return not any(key in one for one in error.errors)
     return True

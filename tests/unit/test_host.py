@@ -1,4 +1,6 @@
-"""The host: memory, processors, drives and file systems, from trees that stand for /sys and /proc."""
+"""The host: memory, processors, drives and file systems, from trees that stand for /sys and
+/proc.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,17 @@ import pytest
 from tests.looking import Looking, polled, told
 from tests.trees import Tree
 from vitald import config
+from vitald.collectors.host.clock import Timex
+from vitald.collectors.host.collector import Host
+from vitald.collectors.host.fstab import Fstab
 from vitald.model import Position, SourceState
-from vitald.sources.host.clock import Timex
-from vitald.sources.host.fstab import Fstab
-from vitald.sources.host.host import Host
 
 KINDS = ("host", "edac", "thermal", "fs", "nvme", "clock", "unit")
 EDAC = "sys/devices/system/edac/mc"
 ROOT = "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro"
-MEMINFO = "MemTotal:       2097152000 kB\nMemAvailable:   1048576000 kB\nHardwareCorrupted:     {} kB"
+MEMINFO = (
+    "MemTotal:       2097152000 kB\nMemAvailable:   1048576000 kB\nHardwareCorrupted:     {} kB"
+)
 
 
 @pytest.fixture
@@ -57,7 +61,14 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def drive(tree: Tree, name: str, model: str, serial: str, state: str = "live") -> None:
-    who = {"model": f"{model}    ", "serial": serial, "firmware_rev": "0", "transport": "pcie", "address": "0000:00:1f.0", "state": state}
+    who = {
+        "model": f"{model}    ",
+        "serial": serial,
+        "firmware_rev": "0",
+        "transport": "pcie",
+        "address": "0000:00:1f.0",
+        "state": state,
+    }
     for file, value in who.items():
         tree.write(f"sys/class/nvme/{name}/{file}", value)
     tree.write(f"sys/class/nvme/{name}/hwmon3/temp1_input", 38850)
@@ -66,7 +77,18 @@ def drive(tree: Tree, name: str, model: str, serial: str, state: str = "live") -
 
 def statvfs(*, free: float = 0.5, inodes: float = 0.5, files: int = 1000) -> os.statvfs_result:
     return os.statvfs_result(
-        (4096, 4096, 1000, int(1000 * free), int(1000 * free), files, int(files * inodes), int(files * inodes), 0, 255)
+        (
+            4096,
+            4096,
+            1000,
+            int(1000 * free),
+            int(1000 * free),
+            files,
+            int(files * inodes),
+            int(files * inodes),
+            0,
+            255,
+        )
     )
 
 
@@ -88,7 +110,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr("vitald.sources.polled.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("vitald.collectors.polling.time.monotonic", lambda: self.now)
 
     def pass_(self, seconds: float) -> None:
         self.now += seconds
@@ -99,7 +121,15 @@ def test_a_healthy_host_is_read_and_says_nothing(tree: Tree) -> None:
         assert told(looking.look(3)) == set()
         assert looking.last.state is SourceState.OK
         names = {one.component.name for one in looking.last.readings}
-        assert names >= {"dimm/MC0", "dimm/MC1.dimm1", "cpu/package0", "cpu/package1", "disk/nvme0", "disk/nvme0n1p1", "node/memory"}
+        assert names >= {
+            "dimm/MC0",
+            "dimm/MC1.dimm1",
+            "cpu/package0",
+            "cpu/package1",
+            "disk/nvme0",
+            "disk/nvme0n1p1",
+            "node/memory",
+        }
         assert looking.readings("disk/nvme0").values == {
             "state": "live",
             "temperature_celsius": 38.85,
@@ -145,7 +175,9 @@ def test_a_controller_without_counting_dimms_counts_itself(tree: Tree, gone: str
         assert told(looking.look()) == {("edac/uncorrected_counted", "dimm/MC0")}
 
 
-def test_what_was_counted_before_a_restart_is_not_told_again_and_a_boot_begins_anew(tree: Tree) -> None:
+def test_what_was_counted_before_a_restart_is_not_told_again_and_a_boot_begins_anew(
+    tree: Tree,
+) -> None:
     tree.write(f"{EDAC}/mc0/dimm0/dimm_ue_count", 3)
     with Looking(polled(host(tree), *KINDS)) as looking:
         assert told(looking.look()) == {("edac/uncorrected_counted", "dimm/MC0.dimm0")}
@@ -159,13 +191,17 @@ def test_what_was_counted_before_a_restart_is_not_told_again_and_a_boot_begins_a
 
 
 @pytest.mark.parametrize(("errors", "often"), [(50, False), (51, True)])
-def test_corrected_errors_matter_by_the_day(tree: Tree, clock: Clock, errors: int, often: bool) -> None:
+def test_corrected_errors_matter_by_the_day(
+    tree: Tree, clock: Clock, errors: int, often: bool
+) -> None:
     tree.write(f"{EDAC}/mc0/dimm0/dimm_ce_count", 1000)  # of before
     with Looking(polled(host(tree), *KINDS)) as looking:
         looking.look()
         clock.pass_(3600)
         tree.write(f"{EDAC}/mc0/dimm0/dimm_ce_count", 1000 + errors)
-        assert told(looking.look()) == ({("edac/corrected_often", "dimm/MC0.dimm0")} if often else set())
+        assert told(looking.look()) == (
+            {("edac/corrected_often", "dimm/MC0.dimm0")} if often else set()
+        )
 
 
 def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:
@@ -189,20 +225,29 @@ def test_pages_taken_out_of_use_and_memory_that_runs_out(tree: Tree, clock: Cloc
         looking.look()
         clock.pass_(60)
         assert told(looking.look()) == {("host/memory_low", "node/memory")}
-        assert "HardwareCorrupted" in looking.readings("node/memory").missing["memory_corrupted_bytes"]
+        assert (
+            "HardwareCorrupted" in looking.readings("node/memory").missing["memory_corrupted_bytes"]
+        )
 
 
 # --- processors
 
 
 @pytest.mark.parametrize(("ms", "slow"), [(59_000, False), (61_000, True)])
-def test_a_package_that_is_slowed_down_for_a_fifth_of_the_time(tree: Tree, clock: Clock, ms: int, slow: bool) -> None:
+def test_a_package_that_is_slowed_down_for_a_fifth_of_the_time(
+    tree: Tree, clock: Clock, ms: int, slow: bool
+) -> None:
     with Looking(polled(host(tree), *KINDS)) as looking:
         looking.look()
         clock.pass_(290)
         for cpu in (2, 3):
-            tree.write(f"sys/devices/system/cpu/cpu{cpu}/thermal_throttle/package_throttle_total_time_ms", ms)
-        assert told(looking.look()) == ({("thermal/throttled_long", "cpu/package1")} if slow else set())
+            tree.write(
+                f"sys/devices/system/cpu/cpu{cpu}/thermal_throttle/package_throttle_total_time_ms",
+                ms,
+            )
+        assert told(looking.look()) == (
+            {("thermal/throttled_long", "cpu/package1")} if slow else set()
+        )
 
 
 def test_cpus_that_go_offline_are_no_surprise(tree: Tree) -> None:

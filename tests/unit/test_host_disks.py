@@ -11,11 +11,11 @@ import pytest
 from tests.looking import CATALOG, Looking, polled, told
 from tests.trees import Tree
 from tests.unit.test_host import KINDS, ROOT, Clock, clock, drive, host, statvfs, tree
+from vitald.collectors.host.filesystems import Mount, _mount
+from vitald.collectors.host.fstab import Fstab, parse
+from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.model import Action, Event
-from vitald.sources.host.filesystems import Mount, _mount
-from vitald.sources.host.fstab import Fstab, parse
-from vitald.sources.kernel_log.announced import Announcements
-from vitald.sources.kernel_log.interpret import Interpreter
 
 __all__ = ["clock", "tree"]  # fixtures
 
@@ -35,18 +35,26 @@ __all__ = ["clock", "tree"]  # fixtures
         ("ro,relatime", "rw,emergency_ro", True),
     ],
 )
-def test_read_only_by_the_kernels_own_decision(tree: Tree, options: str, superblock: str, gave_up: bool) -> None:
+def test_read_only_by_the_kernels_own_decision(
+    tree: Tree, options: str, superblock: str, gave_up: bool
+) -> None:
     with Looking(polled(host(tree), *KINDS)) as looking:
         looking.look()
-        tree.write("proc/1/mountinfo", f"27 1 259:1 / / {options} - ext4 /dev/nvme0n1p1 {superblock}")
-        assert told(looking.look()) == ({("fs/remounted_readonly", "disk/nvme0n1p1")} if gave_up else set())
+        tree.write(
+            "proc/1/mountinfo", f"27 1 259:1 / / {options} - ext4 /dev/nvme0n1p1 {superblock}"
+        )
+        assert told(looking.look()) == (
+            {("fs/remounted_readonly", "disk/nvme0n1p1")} if gave_up else set()
+        )
         tree.write("proc/1/mountinfo", ROOT)
         assert [event.fields["recovered"] for event in looking.look()] == [True] * gave_up
 
 
 def test_without_the_mounts_of_process_1_our_own_must_do(tree: Tree) -> None:
     tree.remove("proc/1/mountinfo")
-    tree.write("proc/self/mountinfo", ROOT.replace("rw,relatime", "ro,relatime"))  # as ProtectSystem=strict shows it
+    tree.write(
+        "proc/self/mountinfo", ROOT.replace("rw,relatime", "ro,relatime")
+    )  # as ProtectSystem=strict shows it
     with Looking(polled(host(tree), *KINDS)) as looking:
         assert told(looking.look()) == set()
         assert looking.readings("disk/nvme0n1p1").values["free_ratio"] == 0.5
@@ -69,7 +77,11 @@ def test_a_file_system_that_fills_up(tree: Tree, clock: Clock) -> None:
         looking.look()
         clock.pass_(300)
         (event,) = looking.look()
-        assert (event.code, event.component.name, event.fields["mount"]) == ("fs/space_low", "disk/nvme0n1p1", "/")
+        assert (event.code, event.component.name, event.fields["mount"]) == (
+            "fs/space_low",
+            "disk/nvme0n1p1",
+            "/",
+        )
         subject.filesystems.statvfs = lambda _: statvfs(free=0.5, inodes=0.001)
         looking.look()
         clock.pass_(60)
@@ -91,9 +103,16 @@ def test_each_path_belongs_to_the_mount_that_holds_it(tree: Tree) -> None:
     with Looking(polled(host(tree, "/", "/var/log", "/with blank"), *KINDS)) as looking:
         looking.look()
         mounts = {
-            one.component.name for one in looking.last.readings if one.component.name.startswith("disk/") and "free_ratio" in one.values
+            one.component.name
+            for one in looking.last.readings
+            if one.component.name.startswith("disk/") and "free_ratio" in one.values
         }
-        assert mounts == {"disk/nvme0n1p1", "disk/dm-0", "disk/overlay:/var/lib", "disk/nfs4:/with blank"}
+        assert mounts == {
+            "disk/nvme0n1p1",
+            "disk/dm-0",
+            "disk/overlay:/var/lib",
+            "disk/nfs4:/with blank",
+        }
 
 
 def test_without_the_block_device_in_sysfs_its_source_names_it(tree: Tree) -> None:
@@ -120,12 +139,24 @@ def test_inodes_that_are_made_as_needed_are_not_counted(tree: Tree) -> None:
     subject.filesystems.statvfs = lambda _: statvfs(files=0)
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
-        assert "ext4 makes inodes" in looking.readings("disk/nvme0n1p1").missing["free_inodes_ratio"]
+        assert (
+            "ext4 makes inodes" in looking.readings("disk/nvme0n1p1").missing["free_inodes_ratio"]
+        )
 
 
 def test_a_line_of_mountinfo() -> None:
-    found = _mount("36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw,errors=continue")
-    assert found == Mount("/mnt2", "98:0", "ext3", "/dev/root", frozenset({"rw", "noatime"}), frozenset({"rw", "errors=continue"}))
+    found = _mount(
+        "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root"
+        " rw,errors=continue"
+    )
+    assert found == Mount(
+        "/mnt2",
+        "98:0",
+        "ext3",
+        "/dev/root",
+        frozenset({"rw", "noatime"}),
+        frozenset({"rw", "errors=continue"}),
+    )
     assert found.holds("/mnt2/log")
     assert not found.holds("/mnt22")
 
@@ -158,7 +189,9 @@ def test_which_local_disks_fstab_says_the_node_needs() -> None:
     assert parse(FSTAB) == {"/", "/scratch", "/local data"}
 
 
-@pytest.mark.parametrize("text", ["", "\0" * 300, "UUID=1", "\n" * 70000, "/dev/a /\\000 ext4", "\\777 \\777 ext4"])
+@pytest.mark.parametrize(
+    "text", ["", "\0" * 300, "UUID=1", "\n" * 70000, "/dev/a /\\000 ext4", "\\777 \\777 ext4"]
+)
 def test_an_fstab_of_nonsense_names_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "fstab").write_text(text)
     fstab = Fstab(tmp_path / "fstab")
@@ -227,7 +260,10 @@ def test_what_can_be_pulled_out_is_not_the_nodes(tree: Tree) -> None:
     subject.find()
     assert subject.filesystems.disks() == {"nvme0n1p1"}
     tree.write("sys/devices/usb/block/sdb/removable", 0)
-    assert {one.component.name for one in subject.filesystems.devices()} == {"disk/nvme0n1p1", "disk/sdb1"}
+    assert {one.component.name for one in subject.filesystems.devices()} == {
+        "disk/nvme0n1p1",
+        "disk/sdb1",
+    }
 
 
 # --- drives
@@ -238,14 +274,25 @@ def test_a_drive_that_died(tree: Tree) -> None:
         looking.look()
         tree.write("sys/class/nvme/nvme0/state", "dead")
         (event,) = looking.look()
-        assert (event.code, event.component.name, event.fields["pci"]) == ("nvme/lost", "disk/nvme0", "0000:00:1f.0")
+        assert (event.code, event.component.name, event.fields["pci"]) == (
+            "nvme/lost",
+            "disk/nvme0",
+            "0000:00:1f.0",
+        )
         assert "dead" in looking.readings("disk/nvme0").missing["temperature_celsius"]
 
 
-def mounted(tree: Tree, *disks: str, kind: str = "ext4", beneath: dict[str, list[str]] | None = None) -> None:
-    """The root file system, and further ones under /data0, /data1, ...; which disks lie beneath which."""
+def mounted(
+    tree: Tree, *disks: str, kind: str = "ext4", beneath: dict[str, list[str]] | None = None
+) -> None:
+    """The root file system, and further ones under /data0, /data1, ...; which disks lie beneath
+    which.
+    """
     points = ["/", *(f"/data{number}" for number in range(len(disks)))]
-    lines = [f"{30 + n} 1 0:{50 + n} / {p} rw - {kind} /dev/{d} rw" for n, (p, d) in enumerate(zip(points, disks))]
+    lines = [
+        f"{30 + n} 1 0:{50 + n} / {p} rw - {kind} /dev/{d} rw"
+        for n, (p, d) in enumerate(zip(points, disks))
+    ]
     tree.write("proc/1/mountinfo", "\n".join(lines))
     for disk, slaves in (beneath or {}).items():
         for slave in slaves:
@@ -263,18 +310,38 @@ LINES = {
     ("model", "disks", "kind", "beneath", "action"),
     [
         ("Amazon Elastic Block Store", ["nvme0n1p1", "nvme1n1"], "ext4", {}, Action.OBSERVE),
-        ("Amazon EC2 NVMe Instance Storage", ["nvme0n1p1", "nvme1n1"], "ext4", {}, Action.REBOOT_NODE),
+        (
+            "Amazon EC2 NVMe Instance Storage",
+            ["nvme0n1p1", "nvme1n1"],
+            "ext4",
+            {},
+            Action.REBOOT_NODE,
+        ),
         ("Amazon Elastic Block Store", ["nvme1n1p1"], "ext4", {}, Action.REBOOT_NODE),
-        ("Amazon Elastic Block Store", ["dm-0"], "xfs", {"dm-0": ["md127"], "md127": ["nvme2n1", "nvme1n1p3"]}, Action.REBOOT_NODE),
+        (
+            "Amazon Elastic Block Store",
+            ["dm-0"],
+            "xfs",
+            {"dm-0": ["md127"], "md127": ["nvme2n1", "nvme1n1p3"]},
+            Action.REBOOT_NODE,
+        ),
         ("Amazon Elastic Block Store", ["dm-0"], "xfs", {"dm-0": ["nvme2n1"]}, Action.OBSERVE),
         ("Amazon Elastic Block Store", ["root"], "zfs", {}, Action.REBOOT_NODE),  # nobody knows
         ("nvme_card-pd", ["vda1", "nvme1n1"], "ext4", {}, Action.OBSERVE),
     ],
 )
 def test_what_is_asked_for_where_a_drive_is_lost(
-    tree: Tree, model: str, disks: list[str], kind: str, beneath: dict[str, list[str]], action: Action, seen: str
+    tree: Tree,
+    model: str,
+    disks: list[str],
+    kind: str,
+    beneath: dict[str, list[str]],
+    action: Action,
+    seen: str,
 ) -> None:
-    """A volume of a storage service may be detached by force: that is a fault of the node's where it needs a file system on it."""
+    """A volume of a storage service may be detached by force: that is a fault of the node's where
+    it needs a file system on it.
+    """
     drive(tree, "nvme1", model, "vol0123456789abcdef0")
     tree.write("sys/class/nvme/nvme1/address", "0000:00:1f.1")
     mounted(tree, *disks, kind=kind, beneath=beneath)
@@ -287,7 +354,9 @@ def test_what_is_asked_for_where_a_drive_is_lost(
             (fields,) = [event.fields for event in looking.look() if event.code == "nvme/lost"]
         else:
             tree.remove("sys/class/nvme/nvme1")
-            known = Interpreter(CATALOG, Announcements(), None, userspace="ignore", drive=subject.drives.about)
+            known = Interpreter(
+                CATALOG, Announcements(), None, userspace="ignore", drive=subject.drives.about
+            )
             event = read_line(known, LINES[seen])
             assert event.code == "nvme/lost"
             fields = event.fields
@@ -302,7 +371,9 @@ def test_a_btrfs_file_system_over_two_drives(tree: Tree) -> None:
 
 
 def test_a_drive_that_was_never_seen_is_taken_for_the_machines_own(tree: Tree) -> None:
-    known = Interpreter(CATALOG, Announcements(), None, userspace="ignore", drive=host(tree).drives.about)
+    known = Interpreter(
+        CATALOG, Announcements(), None, userspace="ignore", drive=host(tree).drives.about
+    )
     event = read_line(known, "nvme nvme7: Disabling device after reset failure: -19")
     assert CATALOG.rule(event.code).rule_on(event.fields).action is Action.REBOOT_NODE
 
@@ -330,8 +401,14 @@ def test_a_drive_of_the_machine_is_missed_and_a_volume_is_not(tree: Tree) -> Non
         tree.remove("sys/class/nvme/nvme0")
         tree.remove("sys/class/nvme/nvme1")
         assert told(looking.look(3)) == {("nvme/missing", "disk/nvme0")}
-        drive(tree, "nvme2", "Amazon EC2 NVMe Instance Storage", "AWS22DD0011AABBCC")  # back, under another name
-        assert any(event.fields.get("recovered") for event in looking.look() if event.code == "nvme/missing")
+        drive(
+            tree, "nvme2", "Amazon EC2 NVMe Instance Storage", "AWS22DD0011AABBCC"
+        )  # back, under another name
+        assert any(
+            event.fields.get("recovered")
+            for event in looking.look()
+            if event.code == "nvme/missing"
+        )
 
 
 def test_a_hot_drive(tree: Tree, clock: Clock) -> None:

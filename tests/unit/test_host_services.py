@@ -14,16 +14,19 @@ from tests.looking import Looking, polled, told
 from tests.trees import Tree
 from tests.unit.test_host import KINDS, Clock, clock, host, tree
 from vitald import config
+from vitald.collectors.host import units
+from vitald.collectors.host.clock import Timex, adjtimex
+from vitald.collectors.host.collector import Host
+from vitald.collectors.host.fstab import Fstab
+from vitald.collectors.host.units import Unanswered
 from vitald.model import SourceState
-from vitald.sources.host import units
-from vitald.sources.host.clock import Timex, adjtimex
-from vitald.sources.host.fstab import Fstab
-from vitald.sources.host.host import Host
-from vitald.sources.host.units import Unanswered
 
 __all__ = ["clock", "tree"]  # fixtures
 
-IOCTL = "[<0>] os_acquire_mutex+0x35/0x40 [nvidia]\n[<0>] nvidia_ioctl+0x1f/0x30 [nvidia]\n[<0>] __x64_sys_ioctl+0x8b/0xc0"
+IOCTL = (
+    "[<0>] os_acquire_mutex+0x35/0x40 [nvidia]\n[<0>] nvidia_ioctl+0x1f/0x30 [nvidia]\n[<0>]"
+    " __x64_sys_ioctl+0x8b/0xc0"
+)
 BUSY = "12.00 11.00 9.00 3/800 11206"
 
 
@@ -39,8 +42,13 @@ def process(
     kernel: bool = False,
 ) -> None:
     flags = 0x00200040 if kernel else 0x00400040
-    tree.write(f"proc/{pid}/stat", f"{pid} ({name}) {state} 1 1 1 0 -1 {flags} {'0 ' * 12} 1234 0 0")
-    tree.write(f"proc/{pid}/status", f"Name:\t{name}\nvoluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t0")
+    tree.write(
+        f"proc/{pid}/stat", f"{pid} ({name}) {state} 1 1 1 0 -1 {flags} {'0 ' * 12} 1234 0 0"
+    )
+    tree.write(
+        f"proc/{pid}/status",
+        f"Name:\t{name}\nvoluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t0",
+    )
     tree.write(f"proc/{pid}/wchan", wchan)
     if stack:
         tree.write(f"proc/{pid}/stack", stack)
@@ -54,8 +62,18 @@ def process(
     [
         (IOCTL, "0", "host/stuck_in_driver", "nvidia_ioctl"),
         ("", "uvm_va_space_mm_register", "host/stuck_in_driver", "uvm_va_space_mm_register"),
-        ("[<0>] schedule_timeout+0x1/0x2\n[<0>] ncdev_ioctl+0x1/0x2 [neuron]", "0", "host/stuck_in_driver", "ncdev_ioctl"),
-        ("[<0>] cmd_exec+0x1/0x2 [mlx5_core]\n[<0>] mlx5_cmd_exec+0x1/0x2 [mlx5_core]", "0", "host/stuck_in_driver", "mlx5_cmd_exec"),
+        (
+            "[<0>] schedule_timeout+0x1/0x2\n[<0>] ncdev_ioctl+0x1/0x2 [neuron]",
+            "0",
+            "host/stuck_in_driver",
+            "ncdev_ioctl",
+        ),
+        (
+            "[<0>] cmd_exec+0x1/0x2 [mlx5_core]\n[<0>] mlx5_cmd_exec+0x1/0x2 [mlx5_core]",
+            "0",
+            "host/stuck_in_driver",
+            "mlx5_cmd_exec",
+        ),
         ("[<0>] efa_com_cmd_exec+0x1/0x2 [efa]", "0", "host/stuck_in_driver", "efa_com_cmd_exec"),
         (
             "[<0>] blk_execute_rq+0x1/0x2\n[<0>] nvme_submit_user_cmd+0x1/0x2 [nvme_core]",
@@ -63,14 +81,26 @@ def process(
             "host/stuck_in_driver",
             "nvme_submit_user_cmd",
         ),
-        ("[<0>] rpc_wait_bit_killable+0x1/0x2 [sunrpc]", "0", "host/stuck_on_server", "rpc_wait_bit_killable"),
+        (
+            "[<0>] rpc_wait_bit_killable+0x1/0x2 [sunrpc]",
+            "0",
+            "host/stuck_on_server",
+            "rpc_wait_bit_killable",
+        ),
         ("", "nfs4_wait_clnt_recover", "host/stuck_on_server", "nfs4_wait_clnt_recover"),
         ("[<0>] ptlrpc_set_wait+0x1/0x2 [ptlrpc]", "0", "host/stuck_on_server", "ptlrpc_set_wait"),
-        ("[<0>] io_schedule+0x1/0x2\n[<0>] folio_wait_bit_common+0x1/0x2", "0", "host/stuck_elsewhere", "io_schedule"),
+        (
+            "[<0>] io_schedule+0x1/0x2\n[<0>] folio_wait_bit_common+0x1/0x2",
+            "0",
+            "host/stuck_elsewhere",
+            "io_schedule",
+        ),
         ("", "0", "host/stuck_elsewhere", "only root may see"),
     ],
 )
-def test_a_process_stuck_for_five_minutes(tree: Tree, clock: Clock, stack: str, wchan: str, code: str, where: str) -> None:
+def test_a_process_stuck_for_five_minutes(
+    tree: Tree, clock: Clock, stack: str, wchan: str, code: str, where: str
+) -> None:
     tree.write("proc/loadavg", BUSY)
     process(tree, 4021, stack=stack, wchan=wchan)
     with Looking(polled(host(tree), *KINDS)) as looking:
@@ -80,7 +110,11 @@ def test_a_process_stuck_for_five_minutes(tree: Tree, clock: Clock, stack: str, 
             assert told(looking.look()) == set()
         clock.pass_(1)
         (event,) = looking.look()
-        assert (event.code, event.component.name, event.fields["process"]) == (code, "node/processes", "python3")
+        assert (event.code, event.component.name, event.fields["process"]) == (
+            code,
+            "node/processes",
+            "python3",
+        )
         assert "python3 (4021) in " in event.raw
         assert where in event.raw
         process(tree, 4021, state="S")
@@ -96,12 +130,16 @@ def test_a_process_that_ran_in_between_is_not_stuck(tree: Tree, clock: Clock) ->
             clock.pass_(60)
 
 
-def test_kernel_threads_are_left_alone_until_their_number_is_anothers(tree: Tree, clock: Clock) -> None:
+def test_kernel_threads_are_left_alone_until_their_number_is_anothers(
+    tree: Tree, clock: Clock
+) -> None:
     tree.write("proc/loadavg", BUSY)
     process(tree, 90, "kworker/u16:4", stack=IOCTL, kernel=True)
     with Looking(polled(host(tree), *KINDS)) as looking:
         looking.look(2)
-        (tree.root / "proc/90").rename(tree.root / "proc/gone")  # keeps its inode from being given out again
+        (tree.root / "proc/90").rename(
+            tree.root / "proc/gone"
+        )  # keeps its inode from being given out again
         process(tree, 90, stack=IOCTL)
         looking.look(2)
         clock.pass_(301)
@@ -140,7 +178,9 @@ def test_what_is_first_seen_is_not_named(tree: Tree, clock: Clock) -> None:
         assert "4021" not in looking.memory["known"]["node/processes"]["words"]
         clock.pass_(60)
         looking.look()
-        assert looking.memory["known"]["node/processes"]["words"] == "python3 (4021) in nvidia_ioctl"
+        assert (
+            looking.memory["known"]["node/processes"]["words"] == "python3 (4021) in nvidia_ioctl"
+        )
 
 
 def test_a_name_is_made_printable(tree: Tree, clock: Clock) -> None:
@@ -184,7 +224,9 @@ def test_processes_run_out(tree: Tree, clock: Clock) -> None:
         (0x2001, 2_000, 60_000, set()),
     ],
 )
-def test_the_clock(tree: Tree, clock: Clock, status: int, maxerror: int, offset: int, codes: set[str]) -> None:
+def test_the_clock(
+    tree: Tree, clock: Clock, status: int, maxerror: int, offset: int, codes: set[str]
+) -> None:
     subject = host(tree)
     subject.clock.adjtimex = lambda: Timex(status=status, maxerror=maxerror, offset=offset)
     with Looking(polled(subject, *KINDS)) as looking:
@@ -207,11 +249,16 @@ def test_a_clock_that_may_not_be_asked(tree: Tree) -> None:
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
         missing = looking.readings("node/clock").missing
-        assert missing["unsynchronised"] == "adjtimex: Operation not permitted (EPERM); there is no timedatectl here"
+        assert (
+            missing["unsynchronised"]
+            == "adjtimex: Operation not permitted (EPERM); there is no timedatectl here"
+        )
 
 
 def test_timedated_asks_for_us(tree: Tree, clock: Clock) -> None:
-    """As in the service, whose unit forbids adjtimex. Not at every look: each question starts a service and two lines in the journal."""
+    """As in the service, whose unit forbids adjtimex. Not at every look: each question starts a
+    service and two lines in the journal.
+    """
     subject, asked, kept = host(tree), [], [False]
 
     def answer() -> bool:
@@ -245,14 +292,34 @@ class Systemd:
         self.asked = 0
         self.error = ""
 
-    def unit(self, name: str, active: str = "active", load: str = "loaded", restarts: str = "0", **more: str) -> None:
-        self.units[name] = {"Id": name, "LoadState": load, "ActiveState": active, "SubState": "running", "NRestarts": restarts, **more}
+    def unit(
+        self,
+        name: str,
+        active: str = "active",
+        load: str = "loaded",
+        restarts: str = "0",
+        **more: str,
+    ) -> None:
+        self.units[name] = {
+            "Id": name,
+            "LoadState": load,
+            "ActiveState": active,
+            "SubState": "running",
+            "NRestarts": restarts,
+            **more,
+        }
 
     def show(self, names: Sequence[str]) -> str:
         self.asked += 1
         if self.error:
             raise Unanswered(self.error)
-        return "\n\n".join("\n".join(f"{key}={value}" for key, value in self.units[name].items()) for name in names) + "\n"
+        return (
+            "\n\n".join(
+                "\n".join(f"{key}={value}" for key, value in self.units[name].items())
+                for name in names
+            )
+            + "\n"
+        )
 
 
 @pytest.fixture
@@ -267,7 +334,9 @@ _SERVED = config.Host(mounts=("/",), units=("kubelet", "slurmd.service"), units_
 
 
 def served(tree: Tree, systemd: Systemd, settings: config.Host = _SERVED) -> Host:
-    subject = Host(tree.root / "sys", tree.root / "proc", Path("/"), settings, Fstab(tree.root / "etc/fstab"))
+    subject = Host(
+        tree.root / "sys", tree.root / "proc", Path("/"), settings, Fstab(tree.root / "etc/fstab")
+    )
     subject.clock.adjtimex = lambda: Timex(maxerror=1000)
     subject.units.show = systemd.show
     return subject
@@ -283,7 +352,9 @@ def served(tree: Tree, systemd: Systemd, settings: config.Host = _SERVED) -> Hos
         ("inactive", "masked", 60, "unit/not_loaded"),
     ],
 )
-def test_a_service_that_does_not_run(tree: Tree, clock: Clock, systemd: Systemd, active: str, load: str, seconds: int, code: str) -> None:
+def test_a_service_that_does_not_run(
+    tree: Tree, clock: Clock, systemd: Systemd, active: str, load: str, seconds: int, code: str
+) -> None:
     with Looking(polled(served(tree, systemd), *KINDS)) as looking:
         assert told(looking.look()) == set()
         clock.pass_(60)
@@ -298,12 +369,18 @@ def test_a_service_that_does_not_run(tree: Tree, clock: Clock, systemd: Systemd,
         assert [event.fields["recovered"] for event in looking.look()] == [True]
 
 
-@pytest.mark.parametrize("unit", ["nvidia-fabricmanager.service", "nvlsm.service", "nvidia-imex.service"])
-@pytest.mark.parametrize(("enabled", "watched"), [("enabled", True), ("disabled", False), ("", False)])
+@pytest.mark.parametrize(
+    "unit", ["nvidia-fabricmanager.service", "nvlsm.service", "nvidia-imex.service"]
+)
+@pytest.mark.parametrize(
+    ("enabled", "watched"), [("enabled", True), ("disabled", False), ("", False)]
+)
 def test_a_service_that_must_run_where_it_is_enabled(
     tree: Tree, clock: Clock, systemd: Systemd, enabled: str, watched: bool, unit: str
 ) -> None:
-    """Nobody had to say that a node with NVSwitches needs its Fabric Manager; one that was turned off on purpose is not missed."""
+    """Nobody had to say that a node with NVSwitches needs its Fabric Manager; one that was turned
+    off on purpose is not missed.
+    """
     others = {"load": "loaded" if enabled else "not-found", "active": "inactive"}
     for one in config.Host().units_if_enabled:
         systemd.unit(one, **others, UnitFileState="disabled")
@@ -321,25 +398,37 @@ def test_a_service_that_must_run_where_it_is_enabled(
     clock.pass_(60)
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
-        assert looking.last.state is (SourceState.FAILED if watched else SourceState.OK), "it was enabled when systemd last answered"
+        assert looking.last.state is (SourceState.FAILED if watched else SourceState.OK), (
+            "it was enabled when systemd last answered"
+        )
 
 
 def by_default(tree: Tree, systemd: Systemd) -> Host:
-    """None of the units that are watched unless somebody says otherwise is there, but those that a test has put there."""
+    """None of the units that are watched unless somebody says otherwise is there, but those that a
+    test has put there.
+    """
     for name in {*config.Host().units_if_enabled} - {*systemd.units}:
         systemd.unit(name, "inactive", "not-found")
     return served(tree, systemd, config.Host(mounts=("/",)))
 
 
-def test_units_that_may_have_to_run_are_not_observable_where_systemd_cannot_be_asked(tree: Tree, systemd: Systemd) -> None:
-    """Nobody knows whether they are enabled. That is said, and does not make the node unknown: it may be a container."""
+def test_units_that_may_have_to_run_are_not_observable_where_systemd_cannot_be_asked(
+    tree: Tree, systemd: Systemd
+) -> None:
+    """Nobody knows whether they are enabled. That is said, and does not make the node unknown: it
+    may be a container.
+    """
     systemd.error = "there is no systemctl here"
     with Looking(polled(by_default(tree, systemd), *KINDS)) as looking:
         assert told(looking.look()) == set()
         assert looking.last.state is SourceState.OK
         for unit in config.Host().units_if_enabled:
             read = looking.readings(f"node/{unit}")
-            assert (read.missing["active_state"], read.values, read.blind) == ("there is no systemctl here", {}, "")
+            assert (read.missing["active_state"], read.values, read.blind) == (
+                "there is no systemctl here",
+                {},
+                "",
+            )
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -353,10 +442,22 @@ def test_units_that_may_have_to_run_are_not_observable_where_systemd_cannot_be_a
     ],
 )
 @pytest.mark.parametrize(
-    "afterwards", [{"UnitFileState": "disabled"}, {"load": "masked", "UnitFileState": "masked"}, {"load": "not-found"}]
+    "afterwards",
+    [
+        {"UnitFileState": "disabled"},
+        {"load": "masked", "UnitFileState": "masked"},
+        {"load": "not-found"},
+    ],
 )
 def test_what_was_said_of_a_unit_ends_when_it_need_not_run_any_more(
-    tree: Tree, clock: Clock, systemd: Systemd, failed: dict[str, str], seconds: int, code: str, afterwards: dict[str, str], restarted: bool
+    tree: Tree,
+    clock: Clock,
+    systemd: Systemd,
+    failed: dict[str, str],
+    seconds: int,
+    code: str,
+    afterwards: dict[str, str],
+    restarted: bool,
 ) -> None:
     unit = "nvidia-fabricmanager.service"
     systemd.unit(unit, UnitFileState="enabled")
@@ -385,7 +486,9 @@ def test_without_units_nobody_is_asked(tree: Tree, systemd: Systemd) -> None:
     assert systemd.asked == 0
 
 
-def test_what_was_said_of_a_unit_ends_when_it_is_taken_off_the_configuration(tree: Tree, clock: Clock, systemd: Systemd) -> None:
+def test_what_was_said_of_a_unit_ends_when_it_is_taken_off_the_configuration(
+    tree: Tree, clock: Clock, systemd: Systemd
+) -> None:
     with Looking(polled(served(tree, systemd), *KINDS)) as looking:
         systemd.unit("slurmd.service", "failed")
         looking.look()
@@ -410,7 +513,9 @@ def ended(looking: Looking, clock: Clock, code: str) -> None:
     assert looking.memory["subject"]["units"] == []
 
 
-def test_a_service_that_is_restarted_again_and_again(tree: Tree, clock: Clock, systemd: Systemd) -> None:
+def test_a_service_that_is_restarted_again_and_again(
+    tree: Tree, clock: Clock, systemd: Systemd
+) -> None:
     with Looking(polled(served(tree, systemd), *KINDS)) as looking:
         looking.look()
         clock.pass_(300)
@@ -426,11 +531,15 @@ def test_one_call_serves_a_round(tree: Tree, clock: Clock, systemd: Systemd) -> 
         assert systemd.asked == 2
 
 
-def test_a_systemd_that_cannot_be_asked_is_neither_well_nor_ill(tree: Tree, systemd: Systemd) -> None:
+def test_a_systemd_that_cannot_be_asked_is_neither_well_nor_ill(
+    tree: Tree, systemd: Systemd
+) -> None:
     systemd.error = "systemctl: System has not been booted with systemd as init system"
     with Looking(polled(served(tree, systemd), *KINDS)) as looking:
         assert told(looking.look()) == set()
-        assert looking.last.state is SourceState.FAILED, "somebody wants to know how it is, and nobody does"
+        assert looking.last.state is SourceState.FAILED, (
+            "somebody wants to know how it is, and nobody does"
+        )
         assert "not been booted" in looking.readings("node/kubelet.service").blind
 
 
@@ -439,7 +548,9 @@ def test_an_answer_about_other_units_is_none(tree: Tree, systemd: Systemd) -> No
     subject.units.show = lambda _: "Id=kubelet.service\nActiveState=failed\n"
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
-        assert "1 units, asked of 2" in looking.readings("node/slurmd.service").missing["active_state"]
+        assert (
+            "1 units, asked of 2" in looking.readings("node/slurmd.service").missing["active_state"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -450,7 +561,9 @@ def test_an_answer_about_other_units_is_none(tree: Tree, systemd: Systemd) -> No
         ("exec sleep 60", "did not answer"),
     ],
 )
-def test_what_systemctl_itself_may_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str) -> None:
+def test_what_systemctl_itself_may_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
     command = tmp_path / "systemctl"
     command.write_text(f"#!/bin/sh\n{script}\n")
     command.chmod(0o755)
@@ -478,7 +591,11 @@ def test_this_machine_is_read_without_surprise(tmp_path: Path) -> None:
             assert one.values or one.missing, one.component.name
             assert all(one.missing.values()), one.component.name
         assert any("read_only" in one.values for one in looking.last.readings)
-        assert looking.readings("node/processes").values.keys() >= {"tasks", "stuck_in_nvidia_seconds", "stuck_in_other_seconds"}
+        assert looking.readings("node/processes").values.keys() >= {
+            "tasks",
+            "stuck_in_nvidia_seconds",
+            "stuck_in_other_seconds",
+        }
         clock = looking.readings("node/clock")
         assert "clock_error_seconds" in clock.values or clock.missing
 

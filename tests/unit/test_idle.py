@@ -1,4 +1,6 @@
-"""The idle detector: who uses the devices, told from laid-out trees, and from real processes of this machine."""
+"""The idle detector: who uses the devices, told from laid-out trees, and from real processes of
+this machine.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ from hypothesis import strategies as st
 from tests.conftest import require
 from tests.pace import patient
 from tests.unit.builders import FUZZ
-from vitald.diagnostics import holders
+from vitald.diagnostics import device_users
+from vitald.diagnostics.device_users import Holder, Table
 from vitald.diagnostics.harmless import PROGRAMS, Programs, Running
-from vitald.diagnostics.holders import Holder, Table
 from vitald.diagnostics.idle import IdleContext, IdleDetector, Kind, Use, pod, slurm_job, slurm_jobs
 
 POD = "0b4a3c1e-55aa-4c0f-9d2e-1f2a3b4c5d6e"
@@ -60,7 +62,12 @@ class Tree:
         self.procfs, self.cgroup, self.dev = folder / "proc", folder / "cgroup", folder / "dev"
         for one in (self.procfs, self.cgroup, self.dev):
             one.mkdir(parents=True)
-        for name in (*(f"nvidia{index}" for index in range(gpus)), *(f"neuron{index}" for index in range(neurons)), "nvidiactl", "null"):
+        for name in (
+            *(f"nvidia{index}" for index in range(gpus)),
+            *(f"neuron{index}" for index in range(neurons)),
+            "nvidiactl",
+            "null",
+        ):
             (self.dev / name).touch()
         self.clock = Clock()
 
@@ -82,7 +89,9 @@ class Tree:
         (folder / "fd").mkdir(parents=True)
         for number, path in enumerate(("/dev/null", "pipe:[4711]", *files)):
             self.open(pid, number, path)
-        (folder / "stat").write_text(f"{pid} ({name}) {state} {parent} 1 1 0 -1 {flags} {'0 ' * 10}{threads} 0 100 0\n")
+        (folder / "stat").write_text(
+            f"{pid} ({name}) {state} {parent} 1 1 0 -1 {flags} {'0 ' * 10}{threads} 0 100 0\n"
+        )
         (folder / "cgroup").write_text(cgroup)
         (folder / "cmdline").write_text(cmdline or f"{name}\0")
         (folder / "environ").write_text(environ)
@@ -102,8 +111,12 @@ class Tree:
         folder.mkdir(parents=True)
         (folder / "cgroup.procs").write_text(processes)
 
-    def detector(self, *, own: Sequence[int] = (), ignored: Sequence[str] = (), users: bool = False) -> Detector:
-        """`users`: who runs this test, and so owns the tree, is an ordinary user; else an account of the system's."""
+    def detector(
+        self, *, own: Sequence[int] = (), ignored: Sequence[str] = (), users: bool = False
+    ) -> Detector:
+        """`users`: who runs this test, and so owns the tree, is an ordinary user; else an account
+        of the system's.
+        """
         accounts = range(0) if users else range(os.getuid() + 1)
         return Detector(
             self.procfs,
@@ -122,8 +135,10 @@ class Tree:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    """To read it costs nothing: on a machine with other work a look would else be put off for what it took."""
-    monkeypatch.setattr(holders, "perf_counter", lambda: 0.0)
+    """To read it costs nothing: on a machine with other work a look would else be put off for what
+    it took.
+    """
+    monkeypatch.setattr(device_users, "perf_counter", lambda: 0.0)
     return Tree(tmp_path / "node")
 
 
@@ -150,7 +165,14 @@ def words(uses: Sequence[Use]) -> list[str]:
 def test_a_process_with_a_device_open_is_a_use(tree: Tree, file: str) -> None:
     tree.process(4711, files=[f"/dev/{file}"])
     device = file.removesuffix(" (deleted)")
-    assert tree.detector().uses() == (Use(kind=Kind.PROCESS, words=f"python3 (pid 4711) has {device} open", pid=4711, device=device),)
+    assert tree.detector().uses() == (
+        Use(
+            kind=Kind.PROCESS,
+            words=f"python3 (pid 4711) has {device} open",
+            pid=4711,
+            device=device,
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,7 +194,15 @@ def test_other_files_of_the_driver_and_files_of_such_names_are_none(tree: Tree, 
 
 
 def test_eight_devices_of_one_process_are_one_use(tree: Tree) -> None:
-    tree.process(4711, files=["/dev/nvidiactl", *(f"/dev/nvidia{index}" for index in range(8)), "/dev/nvidia-uvm", "/dev/nvidia3"])
+    tree.process(
+        4711,
+        files=[
+            "/dev/nvidiactl",
+            *(f"/dev/nvidia{index}" for index in range(8)),
+            "/dev/nvidia-uvm",
+            "/dev/nvidia3",
+        ],
+    )
     assert words(tree.detector().uses()) == ["python3 (pid 4711) has nvidia-uvm and 8 more open"]
 
 
@@ -210,8 +240,12 @@ def test_where_a_program_can_be_looked_at_its_path_counts_and_its_name_does_not(
     monitors = Programs(["/usr/bin/nvidia-smi"])
     there = Running("anything", 1000, "/usr/bin/nvidia-smi", file_owner=0)
     assert monitors.run_by(there)
-    assert monitors.run_by(replace(there, file_owner=998)), "some packages give their files to their own account"
-    assert not monitors.run_by(replace(there, file_owner=1000)), "a user's own file, in a mount namespace of his own"
+    assert monitors.run_by(replace(there, file_owner=998)), (
+        "some packages give their files to their own account"
+    )
+    assert not monitors.run_by(replace(there, file_owner=1000)), (
+        "a user's own file, in a mount namespace of his own"
+    )
     assert not monitors.run_by(replace(there, file_owner=100000)), "root's, in a user namespace"
     assert not monitors.run_by(replace(there, file_owner=None))
     assert not monitors.run_by(Running("nvidia-smi", 0, "/home/u/nvidia-smi", file_owner=0))
@@ -221,7 +255,13 @@ def test_where_a_program_can_be_looked_at_its_path_counts_and_its_name_does_not(
 
 
 @pytest.mark.parametrize(
-    "path", ["/usr/sbin/nvidia-cuda-mps-server", "/usr/bin/slurmd", "/usr/lib/nvidia/current/nvidia-smi", "/usr/sbin/slurmd-wlm"]
+    "path",
+    [
+        "/usr/sbin/nvidia-cuda-mps-server",
+        "/usr/bin/slurmd",
+        "/usr/lib/nvidia/current/nvidia-smi",
+        "/usr/sbin/slurmd-wlm",
+    ],
 )
 def test_where_distributions_put_them(path: str) -> None:
     assert Programs(one.path for one in PROGRAMS).run_by(Running("anything", 0, path, file_owner=0))
@@ -265,8 +305,12 @@ def test_what_is_ours_does_not_count(tree: Tree) -> None:
     tree.process(102, "sh", parent=101)
     tree.process(103, "all_reduce_perf", ["/dev/nvidia1"], parent=102)
     tree.process(104, "nvvs", ["/dev/nvidia2", "/dev/nvidia-uvm"])
-    tree.process(105, "helper", ["/dev/nvidia3"], environ="PATH=/bin\0VITALD_RUN=20240101T000000-1-dcgm-2\0")
-    tree.process(106, "helper", ["/dev/nvidia4"], environ="PATH=/bin\0NOT_VITALD_RUN=1\0X=\nVITALD_RUN=1\0")
+    tree.process(
+        105, "helper", ["/dev/nvidia3"], environ="PATH=/bin\0VITALD_RUN=20240101T000000-1-dcgm-2\0"
+    )
+    tree.process(
+        106, "helper", ["/dev/nvidia4"], environ="PATH=/bin\0NOT_VITALD_RUN=1\0X=\nVITALD_RUN=1\0"
+    )
     assert [use.pid for use in tree.detector(own=[100]).uses()] == [106]
     assert [use.pid for use in tree.detector().uses()] == [101, 103, 106]
 
@@ -281,7 +325,10 @@ def test_names_that_are_meant_to_deceive(tree: Tree) -> None:
     tree.process(1, "evil) R 1\x1b[31m\n\u202e", ["/dev/nvidia0"])
     tree.process(2, "\n" * 15, ["/dev/nvidia0"])
     shown = words(tree.detector().uses())
-    assert shown == ["evil) R 1?[31m?? (pid 1) has nvidia0 open", f"{'?' * 15} (pid 2) has nvidia0 open"]
+    assert shown == [
+        "evil) R 1?[31m?? (pid 1) has nvidia0 open",
+        f"{'?' * 15} (pid 2) has nvidia0 open",
+    ]
 
 
 def test_open_files_that_cannot_be_shown_do_not_matter(tree: Tree) -> None:
@@ -291,7 +338,9 @@ def test_open_files_that_cannot_be_shown_do_not_matter(tree: Tree) -> None:
     assert [use.device for use in tree.detector().uses()] == ["nvidia0"]
 
 
-def test_a_young_process_is_looked_at_each_time_and_an_old_one_every_two_seconds(tree: Tree) -> None:
+def test_a_young_process_is_looked_at_each_time_and_an_old_one_every_two_seconds(
+    tree: Tree,
+) -> None:
     tree.process(15, "old")
     detector = tree.detector()
     assert detector.uses() == ()
@@ -305,15 +354,19 @@ def test_a_young_process_is_looked_at_each_time_and_an_old_one_every_two_seconds
     assert [use.pid for use in detector.uses()] == [15, 16]
 
 
-def test_after_a_pause_all_are_looked_at_and_then_by_turns(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_pause_all_are_looked_at_and_then_by_turns(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that no look costs much more than the others."""
     for pid in range(100, 260):
         tree.process(pid)
     table = tree.table()
     looked: list[int] = []
     real_look = table._look_at
-    monkeypatch.setattr(table, "_look_at", lambda pid, *rest: (looked.append(pid), real_look(pid, *rest))[1])
-    monkeypatch.setattr(holders, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(
+        table, "_look_at", lambda pid, *rest: (looked.append(pid), real_look(pid, *rest))[1]
+    )
+    monkeypatch.setattr(device_users, "perf_counter", lambda: 0.0)
     counts = []
     for now in (0.0, 600.0, 600.5, 601.0, 601.5, 602.0, 602.5, 603.0, 603.5):
         looked.clear()
@@ -354,7 +407,9 @@ def test_kernel_threads_are_looked_at_once(tree: Tree, monkeypatch: pytest.Monke
     table = tree.table()
     looked: list[object] = []
     real = table._open_files
-    monkeypatch.setattr(table, "_open_files", lambda process: (looked.append(process), real(process))[1])
+    monkeypatch.setattr(
+        table, "_open_files", lambda process: (looked.append(process), real(process))[1]
+    )
     for second in range(10):
         table.scan(100.0 * second)
     assert looked.count(300) == 10
@@ -371,8 +426,10 @@ def test_a_process_that_ends_while_it_is_looked_at_is_none(tree: Tree) -> None:
     assert tree.detector().uses() == ()
 
 
-def test_a_table_of_files_without_end_is_not_read_to_its_end(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "_FILES_MOST", 100)
+def test_a_table_of_files_without_end_is_not_read_to_its_end(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_users, "_FILES_MOST", 100)
     tree.process(4711, files=[f"socket:[{number}]" for number in range(200)])
     table = tree.table()
     table.scan(0.0)
@@ -380,16 +437,18 @@ def test_a_table_of_files_without_end_is_not_read_to_its_end(tree: Tree, monkeyp
     assert table.blind == "1 processes could not be looked at"
 
 
-def test_a_table_that_takes_long_to_read_is_read_more_seldom(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_takes_long_to_read_is_read_more_seldom(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree.process(4711)
     table = tree.table()
     times = iter([0.0, 0.2])  # 200 ms
-    monkeypatch.setattr(holders, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(device_users, "perf_counter", lambda: next(times))
     table.scan(0.0)
     tree.open(4711, 60, "/dev/nvidia0")
     table.scan(9.0)
     assert table.holders == []
-    monkeypatch.setattr(holders, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(device_users, "perf_counter", lambda: 0.0)
     table.scan(10.5)
     assert table.holders == [Holder(pid=4711, name="python3", devices=("nvidia0",))]
 
@@ -453,9 +512,13 @@ def test_cgroups_of_slurm_name_their_jobs(tree: Tree, path: str) -> None:
 
 def test_an_empty_cgroup_that_stayed_behind_is_no_job(tree: Tree) -> None:
     tree.job("system.slice/slurmstepd.scope/job_1", processes="")
-    (tree.cgroup / "system.slice/slurmstepd.scope/job_1/cgroup.events").write_text("populated 0\nfrozen 0\n")
+    (tree.cgroup / "system.slice/slurmstepd.scope/job_1/cgroup.events").write_text(
+        "populated 0\nfrozen 0\n"
+    )
     tree.job("system.slice/slurmstepd.scope/job_2", processes="")
-    (tree.cgroup / "system.slice/slurmstepd.scope/job_2/cgroup.events").write_text("populated 1\nfrozen 0\n")
+    (tree.cgroup / "system.slice/slurmstepd.scope/job_2/cgroup.events").write_text(
+        "populated 1\nfrozen 0\n"
+    )
     tree.job("cpuset/slurm/uid_1000/job_3", processes="")
     tree.job("cpuset/slurm/uid_1000/job_4", processes="")
     tree.job("cpuset/slurm/uid_1000/job_4/step_0/task_0", processes="4711\n")
@@ -464,7 +527,12 @@ def test_an_empty_cgroup_that_stayed_behind_is_no_job(tree: Tree) -> None:
 
 def test_a_job_is_told_once_whatever_names_it_and_with_its_process(tree: Tree) -> None:
     tree.process(10, "slurmstepd", cmdline="slurmstepd: [123.0]\0")
-    tree.process(11, "train", ["/dev/nvidia0"], cgroup="0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0\n")
+    tree.process(
+        11,
+        "train",
+        ["/dev/nvidia0"],
+        cgroup="0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0\n",
+    )
     tree.job("system.slice/slurmstepd.scope/job_123")
     detector = tree.detector()
     detector.given(announced=("123", "124"))
@@ -495,7 +563,13 @@ def test_a_process_of_a_pod_names_the_pod(tree: Tree, cgroup: str) -> None:
     tree.process(4712, "train", ["/dev/nvidia1"], cgroup=cgroup)
     tree.process(4713, "pause", cgroup=cgroup)
     assert tree.detector().uses() == (
-        Use(kind=Kind.POD, words=f"pod {POD}: train (pid 4711) has nvidia0 open", pod=POD, pid=4711, device="nvidia0"),
+        Use(
+            kind=Kind.POD,
+            words=f"pod {POD}: train (pid 4711) has nvidia0 open",
+            pod=POD,
+            pid=4711,
+            device="nvidia0",
+        ),
     )
 
 
@@ -537,11 +611,18 @@ def test_the_driver_names_processes_that_cannot_be_looked_at(tree: Tree) -> None
     detector = tree.detector()
     detector.given(compute={f"gpu/{index}": () for index in range(8)})
     assert detector.uses() == (), "nobody works on any"
-    detector.given(compute={**detector.context.compute, "gpu/0": [10.0, 13.0], "gpu/1": [11, 12, 999]})  # 12 has let go, 999 has ended
-    assert words(detector.uses()) == ["job 123 (slurm)", "notebook (pid 11) computes on gpu/1, as the driver says"]
+    detector.given(
+        compute={**detector.context.compute, "gpu/0": [10.0, 13.0], "gpu/1": [11, 12, 999]}
+    )  # 12 has let go, 999 has ended
+    assert words(detector.uses()) == [
+        "job 123 (slurm)",
+        "notebook (pid 11) computes on gpu/1, as the driver says",
+    ]
 
 
-def test_beside_a_run_of_ours_only_what_is_known_to_be_somebody_elses_counts(tmp_path: Path) -> None:
+def test_beside_a_run_of_ours_only_what_is_known_to_be_somebody_elses_counts(
+    tmp_path: Path,
+) -> None:
     tree = Tree(tmp_path / "node", gpus=2, neurons=1)
     tree.process(10, "train")
     tree.process(13, "nvvs", parent=1)
@@ -550,7 +631,10 @@ def test_beside_a_run_of_ours_only_what_is_known_to_be_somebody_elses_counts(tmp
         tree.hide(pid)
     detector = tree.detector()
     detector.given(compute={"gpu/0": [13, 14]}, memory={"neuron/0": 4096.0})
-    assert [use.kind for use in detector.uses()] == [Kind.DRIVER, Kind.UNKNOWN], "memory that has no owner, and a GPU that did not answer"
+    assert [use.kind for use in detector.uses()] == [
+        Kind.DRIVER,
+        Kind.UNKNOWN,
+    ], "memory that has no owner, and a GPU that did not answer"
     detector.given(testing=True)
     assert detector.uses() == ()
     detector.given(compute={"gpu/0": [13, 14, 10]})
@@ -584,11 +668,16 @@ def test_a_monitor_that_computes_is_work_after_all(tree: Tree) -> None:
 # --- what cannot be told
 
 
-def test_where_processes_cannot_be_looked_at_the_driver_must_answer_for_every_gpu(tree: Tree) -> None:
+def test_where_processes_cannot_be_looked_at_the_driver_must_answer_for_every_gpu(
+    tree: Tree,
+) -> None:
     tree.process(10)
     tree.hide(10)
     detector = tree.detector()
-    said = "not known: 1 processes could not be looked at, and the driver does not say who uses {} of 8 GPUs"
+    said = (
+        "not known: 1 processes could not be looked at, and the driver does not say who uses {} of"
+        " 8 GPUs"
+    )
     assert words(detector.uses()) == [said.format(8)]
     detector.given(compute={f"gpu/{index}": () for index in range(7)})
     assert words(detector.uses()) == [said.format(1)]
@@ -620,14 +709,20 @@ def test_in_a_container_of_its_own_only_the_driver_can_tell(tree: Tree) -> None:
     assert [use.kind for use in detector.uses()] == [Kind.UNKNOWN]
     detector.given(compute={f"gpu/{index}": () for index in range(8)})
     assert detector.uses() == ()
-    detector.given(compute={**detector.context.compute, "gpu/3": [50, 90210]})  # not the 50 that is seen from here
+    detector.given(
+        compute={**detector.context.compute, "gpu/3": [50, 90210]}
+    )  # not the 50 that is seen from here
     assert {use.device for use in detector.uses()} == {"gpu/3"}
-    assert words(detector.uses())[0] == "process 50 of the node computes on gpu/3, as the driver says"
+    assert (
+        words(detector.uses())[0] == "process 50 of the node computes on gpu/3, as the driver says"
+    )
     detector.given(testing=True)
     assert detector.uses() == (), "which of these numbers are our own run's cannot be told"
 
 
-def test_where_other_users_processes_are_hidden_a_process_not_seen_has_not_ended(tree: Tree) -> None:
+def test_where_other_users_processes_are_hidden_a_process_not_seen_has_not_ended(
+    tree: Tree,
+) -> None:
     tree.process(50, "vitald")
     (tree.procfs / "self").mkdir()
     detector = tree.detector()
@@ -659,7 +754,12 @@ def test_without_procfs_nothing_is_known(tree: Tree) -> None:
     assert "No such file" in use.words
 
 
-@given(st.dictionaries(st.sampled_from(["stat", "cmdline", "cgroup", "environ"]), st.binary(max_size=200)), st.integers(1, 10**9))
+@given(
+    st.dictionaries(
+        st.sampled_from(["stat", "cmdline", "cgroup", "environ"]), st.binary(max_size=200)
+    ),
+    st.integers(1, 10**9),
+)
 @FUZZ
 def test_whatever_stands_in_procfs_a_look_returns(files: dict[str, bytes], pid: int) -> None:
     import tempfile
@@ -698,7 +798,9 @@ def test_a_look_that_failed_ends_it(tree: Tree) -> None:
     detector.uses()
     clock.now += 30
     assert detector.idle_for(clock.now) == 30.0
-    assert detector.unknown("no answer within 5 s") == Use(kind=Kind.UNKNOWN, words="not known: no answer within 5 s")
+    assert detector.unknown("no answer within 5 s") == Use(
+        kind=Kind.UNKNOWN, words="not known: no answer within 5 s"
+    )
     assert detector.idle_for(clock.now) == 0.0
 
 
@@ -744,12 +846,21 @@ OPEN = """
 
 @pytest.fixture
 def whole_machine() -> None:
-    """Not a container, whose processes are not all that there are: it says so of itself, and looks for nothing."""
-    require(str(Path("/proc/self/ns/pid").readlink()) == holders._HOST_PIDS, "a machine whose processes are all seen")
+    """Not a container, whose processes are not all that there are: it says so of itself, and looks
+    for nothing.
+    """
+    require(
+        str(Path("/proc/self/ns/pid").readlink()) == device_users._HOST_PIDS,
+        "a machine whose processes are all seen",
+    )
 
 
-def real(folder: Path, own: Sequence[int] = (), proven: Callable[[str], bool] | None = None) -> Detector:
-    """Over this machine's real processes; devices are this test's own files: other tests have some of the same names open."""
+def real(
+    folder: Path, own: Sequence[int] = (), proven: Callable[[str], bool] | None = None
+) -> Detector:
+    """Over this machine's real processes; devices are this test's own files: other tests have some
+    of the same names open.
+    """
 
     def is_ours(path: str) -> bool:
         return Path(path).is_file() and os.path.realpath(path).startswith(f"{folder}/")
@@ -785,7 +896,10 @@ def test_a_real_device_file_needs_no_help(tmp_path: Path) -> None:
     except OSError as error:
         pytest.skip(f"no device files can be made here: {error}")
     (tmp_path / "nvidia1").touch()
-    with child(OPEN.format(path=str(device))) as process, child(OPEN.format(path=str(tmp_path / "nvidia1"))):
+    with (
+        child(OPEN.format(path=str(device))) as process,
+        child(OPEN.format(path=str(tmp_path / "nvidia1"))),
+    ):
         detector = Detector(cgroup=tmp_path / "none", dev=tmp_path)
         assert [(use.pid, use.device) for use in detector.uses()] == [(process.pid, "nvidia0")]
 
@@ -856,8 +970,12 @@ def test_an_ordinary_user_counts_whom_it_may_not_look_at(tmp_path: Path) -> None
     with os.fdopen(reader) as answer:
         hidden, _, blind = answer.read().partition(" ")
     kernel_threads = sum(
-        (int(one.read_text().rpartition(")")[2].split()[6]) & KERNEL_THREAD) > 0 for one in Path("/proc").glob("[0-9]*/stat")
+        (int(one.read_text().rpartition(")")[2].split()[6]) & KERNEL_THREAD) > 0
+        for one in Path("/proc").glob("[0-9]*/stat")
     )
     assert int(hidden) > 0
-    assert kernel_threads == 0 or int(hidden) < len(list(Path("/proc").glob("[0-9]*"))) - kernel_threads / 2
+    assert (
+        kernel_threads == 0
+        or int(hidden) < len(list(Path("/proc").glob("[0-9]*"))) - kernel_threads / 2
+    )
     assert blind == f"{hidden} processes could not be looked at"

@@ -1,4 +1,6 @@
-"""Imports point one way: facts, meaning, judgement, answers. And asking the daemon costs no more than it must."""
+"""Imports point one way: facts, meaning, judgement, answers. And asking the daemon costs no more
+than it must.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,32 @@ MODULES = {
 }
 # What of Python's own reads neither clock nor machine. Anything else is refused in the pure parts.
 CALM = {
-    *("__future__", "bisect", "collections", "dataclasses", "enum", "functools", "heapq", "itertools", "json", "math", "re", "string"),
+    *(
+        "__future__",
+        "bisect",
+        "collections",
+        "dataclasses",
+        "enum",
+        "functools",
+        "heapq",
+        "itertools",
+        "json",
+        "math",
+        "re",
+        "string",
+    ),
     "typing",
 }
-READER = "vitald.catalog.loader"  # of the catalogue's files; the package names it, and is the way to it
-CALENDAR = "vitald.judge.history"  # puts a time that it is given into words, and needs `datetime` for that
-ROOTS_RULES = [f"vitald.recovery.{name}" for name in ("book", "decision", "request")]
-SERVER = ("aiohttp", "structlog", "prometheus_client", "anyio", "vitald.server")
+READER = (  # of the catalogue's files; the package names it, and is the way to it
+    "vitald.catalog.loader"
+)
+# Puts a time that it is given into words, and needs `datetime` for that
+CALENDAR = "vitald.judge.device_history"
+ROOTS_RULES = [f"vitald.recovery.{name}" for name in ("action_log", "decision", "request")]
+SERVER = (
+    *("aiohttp", "structlog", "prometheus_client", "anyio"),
+    *(f"vitald.server.{name}" for name in ("app", "schema", "operations", "examples", "routes")),
+)
 
 
 @cache
@@ -45,14 +66,19 @@ def imports(path: Path) -> frozenset[str]:
 
 
 def forbidden(names: Iterable[str], *roots: str) -> list[str]:
-    return sorted(name for name in names if any(name == root or name.startswith(f"{root}.") for root in roots))
+    return sorted(
+        name for name in names if any(name == root or name.startswith(f"{root}.") for root in roots)
+    )
 
 
 def named(prefix: str) -> list[str]:
     return [name for name in MODULES if name == prefix or name.startswith(f"{prefix}.")]
 
 
-GRAMMARS = [f"vitald.sources.kernel_log.{name}" for name in ("clock", "lines", "recognise", "record", "sighting", "sxid", "xid")]
+GRAMMARS = [
+    f"vitald.collectors.kernel_log.{name}"
+    for name in ("clock", "lines", "recognise", "record", "parsed_line", "sxid", "xid")
+]
 RULES = [name for name in named("vitald.catalog") if name != READER]
 PURE = [
     *named("vitald.model"),
@@ -64,21 +90,25 @@ PURE = [
     *ROOTS_RULES,
 ]
 
-# Each part imports only from those before it. A part is a module of `vitald`, or a package with all that is in it.
+# Each part imports only from those before it. A part is a module of `vitald`, or a package with all
+# that is in it.
 LAYERS = (
     *("text", "timestamps", "backoff"),
-    *("model", "toml", "checking", "lane", "lock", "log"),
+    *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd"),
     *("programs", "slurm"),
-    *("catalog", "judge", "server"),
-    *("config", "sources"),
-    *("ledger", "jobs", "board", "keeper", "pipeline", "supervisor"),
-    *("diagnostics", "recovery", "outputs"),
+    *("catalog", "judge"),
+    *("config", "collectors"),
+    *("ledger", "core"),
+    *("diagnostics", "recovery"),
+    *("server", "metrics"),
     *("simulator", "daemon", "cli", "__main__"),
 )
 
 
 def ours(name: str) -> set[str]:
-    """The modules of `vitald` that a module imports. Of `vitald` itself there is only the version to be had."""
+    """The modules of `vitald` that a module imports. Of `vitald` itself there is only the version
+    to be had.
+    """
     return {one for one in imports(MODULES[name]) if one in MODULES and one != "vitald"}
 
 
@@ -90,8 +120,8 @@ def test_the_house_is_where_these_tests_look() -> None:
     assert {*PURE, READER, CALENDAR} <= set(MODULES)
     assert len(named("vitald.judge")) >= 7
     assert len(RULES) >= 8
-    assert len(named("vitald.outputs")) >= 4
-    assert len(named("vitald.sources")) >= 8
+    assert len(named("vitald.server")) >= 4
+    assert len(named("vitald.collectors")) >= 8
     assert imports(MODULES["vitald.judge.verdict"]) >= {"vitald.model", "vitald.model.Action"}
 
 
@@ -105,8 +135,11 @@ def test_the_pure_parts_touch_no_machine(module: str) -> None:
 @pytest.mark.parametrize("module", [name for name in PURE if name != "vitald.catalog"])
 def test_the_pure_parts_have_nobody_touch_it_for_them(module: str) -> None:
     """Neither by what they import of ours, nor by a name that needs no import."""
-    # `vitald.toml` has one function that reads, and `vitald.catalog` takes it in; both are refused below by its name.
-    assert sorted(ours(module) - {*PURE, "vitald.toml", "vitald.catalog", *packages(PURE)}) == []
+    # `vitald.tomlfile` has one function that reads, and `vitald.catalog` takes it in; both are
+    # refused below by its name.
+    assert (
+        sorted(ours(module) - {*PURE, "vitald.tomlfile", "vitald.catalog", *packages(PURE)}) == []
+    )
     assert sorted(reaching(MODULES[module])) == []
 
 
@@ -122,11 +155,20 @@ def reaching(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Name) and node.id in builtins:
             yield f"{path.name}:{node.lineno}: {node.id}"
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".now", ".utcnow", ".today")):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            (".now", ".utcnow", ".today")
+        ):
             yield f"{path.name}:{node.lineno}: {ast.unparse(node.func)}"
-        elif isinstance(node, ast.Attribute) and ast.unparse(node) in ("toml.read", "catalog.load"):
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in (
+            "tomlfile.read",
+            "catalog.load",
+        ):
             yield f"{path.name}:{node.lineno}: {ast.unparse(node)}"
-        elif isinstance(node, ast.ImportFrom) and node.module in ("vitald.toml", "vitald.catalog", READER):
+        elif isinstance(node, ast.ImportFrom) and node.module in (
+            "vitald.tomlfile",
+            "vitald.catalog",
+            READER,
+        ):
             names = {one.name for one in node.names} & {"load", "loader", "read"}
             yield from (f"{path.name}:{node.lineno}: {name}" for name in names)
 
@@ -139,31 +181,40 @@ def test_a_part_imports_only_from_those_below_it() -> None:
     assert sorted(upward) == []
 
 
-@pytest.mark.parametrize("module", named("vitald.outputs"))
+@pytest.mark.parametrize("module", named("vitald.server"))
 def test_outputs_do_not_judge(module: str) -> None:
-    assert forbidden(imports(MODULES[module]), "vitald.judge.engine", "vitald.daemon", "vitald.cli") == []
+    assert (
+        forbidden(imports(MODULES[module]), "vitald.judge.engine", "vitald.daemon", "vitald.cli")
+        == []
+    )
 
 
-@pytest.mark.parametrize("module", named("vitald.sources"))
+@pytest.mark.parametrize("module", named("vitald.collectors"))
 def test_sources_do_not_judge(module: str) -> None:
     assert forbidden(imports(MODULES[module]), "vitald.judge") == []
 
 
 @pytest.mark.parametrize("module", named("vitald.recovery"))
 def test_what_root_runs_knows_nothing_of_the_daemon(module: str) -> None:
-    daemons = ("board", "diagnostics", "jobs", "judge", "keeper", "ledger", "pipeline", "sources", "supervisor")
+    daemons = ("core", "diagnostics", "judge", "ledger", "collectors", "metrics")
     assert forbidden(imports(MODULES[module]), *(f"vitald.{name}" for name in daemons)) == []
 
 
 def test_only_the_command_line_builds_the_daemon() -> None:
-    assert [name for name, path in MODULES.items() if forbidden(imports(path), "vitald.daemon")] == ["vitald.cli.run"]
+    assert [
+        name for name, path in MODULES.items() if forbidden(imports(path), "vitald.daemon")
+    ] == ["vitald.cli.run"]
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
-    graph = {name: {one for one in imports(path) if one in MODULES and one != name} for name, path in MODULES.items()}
+    graph = {
+        name: {one for one in imports(path) if one in MODULES and one != name}
+        for name, path in MODULES.items()
+    }
     while graph:
         leaves = {name for name, needs in graph.items() if not needs & set(graph)}
-        # A package's front door names what lies inside; that is no circle while nothing inside names the door.
+        # A package's front door names what lies inside; that is no circle while nothing inside
+        # names the door.
         assert leaves, sorted(graph)
         graph = {name: needs - leaves for name, needs in graph.items() if name not in leaves}
 
@@ -198,8 +249,18 @@ ASKING = {
 
 def loaded_by(arguments: list[str]) -> set[str]:
     """The modules that a run of the command has imported at its end."""
-    code = f"import sys, json, vitald.cli\ntry:\n vitald.cli.main({arguments!r})\nexcept SystemExit:\n pass\nprint('\\n' + json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    code = (
+        f"import sys, json, vitald.cli\ntry:\n vitald.cli.main({arguments!r})\nexcept SystemExit:\n"
+        " pass\nprint('\\n' + json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -211,7 +272,12 @@ def test_every_verb_but_run_is_looked_at() -> None:
 def test_a_verb_loads_no_server(verb: str) -> None:
     loaded = loaded_by(ASKING[verb])
     assert f"vitald.cli.{VERBS[verb][0]}" in loaded
-    assert forbidden(loaded, *SERVER, "vitald.daemon", "vitald.pipeline", "vitald.keeper") == []
+    assert (
+        forbidden(
+            loaded, *SERVER, "vitald.daemon", "vitald.core.pipeline", "vitald.core.ledger_writer"
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("verb", ["check", "status", "events", "clear", "why", "remedy"])
@@ -223,7 +289,7 @@ def test_asking_loads_no_rules_and_no_database(verb: str) -> None:
             "vitald.catalog",
             "vitald.config",
             "vitald.judge",
-            "vitald.sources",
+            "vitald.collectors",
             "asyncio",
             "sqlite3",
             "tomllib",

@@ -11,23 +11,31 @@ from hypothesis import strategies as st
 from tests.trees import AMAZON, Tree
 from tests.unit.builders import FUZZ, catalogue, interpreter
 from tests.unit.test_pci import device
+from vitald.collectors.host.filesystems import FileSystems
+from vitald.collectors.host.fstab import Fstab
+from vitald.collectors.kernel_log.drills import WINDOW_S, Announcements
+from vitald.collectors.kernel_log.interpret import Interpreter, lost_event, printable
+from vitald.collectors.kernel_log.record import unescape
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import NODE, Action, Component, ComponentKind, Event, Fields, Trust
-from vitald.sources.host.filesystems import FileSystems
-from vitald.sources.host.fstab import Fstab
-from vitald.sources.kernel_log.announced import WINDOW_S, Announcements
-from vitald.sources.kernel_log.interpret import Interpreter, lost_event, printable
-from vitald.sources.kernel_log.record import unescape
-from vitald.sources.pci import PciInventory
 
 XID = "NVRM: Xid (PCI:0000:65:00): 79, pid=7, name=x, GPU has fallen off the bus."
 SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0):"
 
 
-def read(known: Interpreter, text: str | bytes, facility: int | None = 0, time: float = 100.0, identity: str = "id") -> Event:
+def read(
+    known: Interpreter,
+    text: str | bytes,
+    facility: int | None = 0,
+    time: float = 100.0,
+    identity: str = "id",
+) -> Event:
     raw = text if isinstance(text, bytes) else text.encode()
     sighting = known.recognise(raw)
     assert sighting is not None, text
-    return known.event(sighting, raw, facility, identity=identity, time=time, boot_id="boot-a", usec=42)
+    return known.event(
+        sighting, raw, facility, identity=identity, time=time, boot_id="boot-a", usec=42
+    )
 
 
 def test_an_event_holds_what_the_line_says() -> None:
@@ -68,18 +76,27 @@ def test_an_event_holds_what_the_line_says() -> None:
         (0, "confirmed", Trust.KERNEL, {}),
     ],
 )
-def test_only_facility_zero_is_the_kernel(facility: int | None, userspace: str, trust: Trust, said: Fields) -> None:
+def test_only_facility_zero_is_the_kernel(
+    facility: int | None, userspace: str, trust: Trust, said: Fields
+) -> None:
     known = interpreter(userspace=userspace)
     event = read(known, XID, facility)
     assert event.trust is trust
-    assert {name: event.fields[name] for name in ("facility", "vouched") if name in event.fields} == said
-    assert (event.hearsay, event.vouched_by) == (said.get("vouched") is False, "[kernel_log] userspace" if said.get("vouched") else "")
+    assert {
+        name: event.fields[name] for name in ("facility", "vouched") if name in event.fields
+    } == said
+    assert (event.hearsay, event.vouched_by) == (
+        said.get("vouched") is False,
+        "[kernel_log] userspace" if said.get("vouched") else "",
+    )
     assert known.counters.untrusted == (trust is Trust.UNTRUSTED)
 
 
 @pytest.mark.parametrize("userspace", ["unconfirmed", "confirmed"])
 def test_an_old_drill_is_no_fault(userspace: str) -> None:
-    """Where a ledger was lost, the log is read again: nobody announces the drills in it any more."""
+    """Where a ledger was lost, the log is read again: nobody announces the drills in it any
+    more.
+    """
     known = interpreter(userspace=userspace)
     assert read(known, XID.replace("name=x", "name=vitald-drill"), 1).trust is Trust.UNTRUSTED
 
@@ -91,7 +108,16 @@ def test_what_may_be_no_record_of_its_own_is_not_believed(userspace: str) -> Non
     sighting = known.recognise(XID.encode())
     assert sighting is not None
     for facility in (0, 1, None):
-        event = known.event(sighting, XID.encode(), facility, identity="i", time=0.0, boot_id="b", usec=1, doubt="it follows a newline")
+        event = known.event(
+            sighting,
+            XID.encode(),
+            facility,
+            identity="i",
+            time=0.0,
+            boot_id="b",
+            usec=1,
+            doubt="it follows a newline",
+        )
         assert event.trust is Trust.UNTRUSTED
 
 
@@ -105,12 +131,19 @@ def test_a_drill_takes_the_very_text_once_and_soon() -> None:
     assert kept is not None
     assert kept.seen == "mine"
     assert read(known, XID, 1, time=102.0).trust is Trust.UNTRUSTED
-    assert read(known, XID, 1, time=900.0, identity="mine").trust is Trust.ANNOUNCED, "a record that is read again is the same drill"
+    assert read(known, XID, 1, time=900.0, identity="mine").trust is Trust.ANNOUNCED, (
+        "a record that is read again is the same drill"
+    )
 
 
 @pytest.mark.parametrize(
     ("time", "trust"),
-    [(99.9, Trust.UNTRUSTED), (100.0, Trust.ANNOUNCED), (100.0 + WINDOW_S, Trust.ANNOUNCED), (100.1 + WINDOW_S, Trust.UNTRUSTED)],
+    [
+        (99.9, Trust.UNTRUSTED),
+        (100.0, Trust.ANNOUNCED),
+        (100.0 + WINDOW_S, Trust.ANNOUNCED),
+        (100.1 + WINDOW_S, Trust.UNTRUSTED),
+    ],
 )
 def test_an_announcement_is_good_for_its_window(time: float, trust: Trust) -> None:
     known = interpreter()
@@ -149,18 +182,36 @@ def test_a_drill_is_compared_as_the_kernel_escapes_it() -> None:
     ("line", "component"),
     [
         (XID, "gpu/0000:65:00.0"),
-        ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, Contained: SM. RST: No, D-RST: No", "gpu/0000:01:00.0"),
+        (
+            "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, Contained: SM. RST: No, D-RST: No",
+            "gpu/0000:01:00.0",
+        ),
         (f"{SWITCH} 20034, Fatal, Link 30 LTSSM Fault Up", "nvswitch/0000:c1:00.0"),
         ("NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.", "gpu/0000:18:00.0"),
         ("NVRM: rm_init_adapter failed", "node"),  # no address in it
-        ("pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0", "pci/0000:81:00.0"),  # blamed, not the port
+        (
+            "pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0",
+            "pci/0000:81:00.0",
+        ),  # blamed, not the port
         ("pcieport 0000:80:01.0: AER: device recovery failed", "pci/0000:80:01.0"),
         ("mlx5_core 0000:5c:00.0 enp92s0np0: Link down", "nic/0000:5c:00.0"),
         ("NETDEV WATCHDOG: enp92s0np0 (mlx5_core): transmit queue 3 timed out", "nic/enp92s0np0"),
         ("infiniband rdmap79s0: Wait for completion (polling) timeout", "nic/rdmap79s0"),
         ("EXT4-fs (nvme0n1p1): Remounting filesystem read-only", "disk/nvme0n1p1"),
-        ("EDAC MC0: 1 CE memory read error on D (channel:1 slot:0 page:0x1 offset:0x0 grain:32 syndrome:0x0)", "dimm/MC0"),
-        ("CPU3: Package temperature is above threshold, cpu clock is throttled (total events = 12)", "cpu/3"),
+        (
+            (
+                "EDAC MC0: 1 CE memory read error on D (channel:1 slot:0 page:0x1 offset:0x0"
+                " grain:32 syndrome:0x0)"
+            ),
+            "dimm/MC0",
+        ),
+        (
+            (
+                "CPU3: Package temperature is above threshold, cpu clock is throttled (total events"
+                " = 12)"
+            ),
+            "cpu/3",
+        ),
         ("Out of memory: Killed process 1 (x) total-vm:1kB", "node"),
         ("NEURON_HW_ERR=DMA_ERROR nd-id=3", "neuron/3"),
     ],
@@ -174,7 +225,9 @@ def test_an_inventory_says_what_stands_at_an_address(tmp_path: Path) -> None:
     inventory = PciInventory(tmp_path)
     inventory.read()
     known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
-    aer = read(known, "pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0")
+    aer = read(
+        known, "pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0"
+    )
     assert (aer.component.name, aer.fields["on_pci"]) == ("gpu/0000:81:00.0", True)
     gone = read(known, XID)
     assert (gone.component.name, gone.fields["on_pci"]) == ("gpu/0000:65:00.0", False)
@@ -189,9 +242,16 @@ def test_a_line_that_names_an_interface_is_about_its_adapter(tmp_path: Path) -> 
     inventory = PciInventory(tmp_path)
     inventory.read()
     known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
-    assert read(known, "infiniband rdmap79s0: Admin queue is closed").component.name == "nic/0000:4f:00.0"
-    assert read(known, "infiniband rdmap80s0: Admin queue is closed").component.name == "nic/rdmap80s0"
-    assert [inventory.address(name) for name in ("../../..", "..", "", "a/b", "x" * 99)] == [None] * 5
+    assert (
+        read(known, "infiniband rdmap79s0: Admin queue is closed").component.name
+        == "nic/0000:4f:00.0"
+    )
+    assert (
+        read(known, "infiniband rdmap80s0: Admin queue is closed").component.name == "nic/rdmap80s0"
+    )
+    assert [inventory.address(name) for name in ("../../..", "..", "", "a/b", "x" * 99)] == [
+        None
+    ] * 5
 
 
 def test_a_neuron_device_is_found_where_the_driver_said_it_sits() -> None:
@@ -203,7 +263,11 @@ def test_a_neuron_device_is_found_where_the_driver_said_it_sits() -> None:
 
 def test_a_process_does_not_say_where_a_neuron_device_sits() -> None:
     known = interpreter()
-    read(known, "neuron:neuron_pci_get_device_id_v3: ** BDF: a0:1b.0 => nd[15] (routing id: 12)", facility=1)
+    read(
+        known,
+        "neuron:neuron_pci_get_device_id_v3: ** BDF: a0:1b.0 => nd[15] (routing id: 12)",
+        facility=1,
+    )
     assert read(known, "NEURON_HW_ERR=DMA_ERROR nd-id=15").component.name == "neuron/15"
 
 
@@ -212,7 +276,9 @@ def test_what_may_be_no_record_does_not_say_where_a_neuron_device_sits() -> None
     line = b"neuron:neuron_pci_get_device_id_v3: ** BDF: a0:1b.0 => nd[15] (routing id: 12)"
     sighting = known.recognise(line)
     assert sighting is not None
-    event = known.event(sighting, line, 0, identity="i", time=1.0, boot_id="b", usec=1, doubt="for a reason")
+    event = known.event(
+        sighting, line, 0, identity="i", time=1.0, boot_id="b", usec=1, doubt="for a reason"
+    )
     assert (event.trust, event.fields["untrusted"]) == (Trust.UNTRUSTED, "for a reason")
     assert read(known, "NEURON_HW_ERR=DMA_ERROR nd-id=15").component.name == "neuron/15"
 
@@ -220,14 +286,28 @@ def test_what_may_be_no_record_does_not_say_where_a_neuron_device_sits() -> None
 def test_whether_the_node_needs_a_file_system(tmp_path: Path) -> None:
     """By the mounts of process 1: the root file system is needed, a pod's volume is not."""
     tree = Tree(tmp_path)
-    tree.write("proc/1/mountinfo", "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw\n90 27 259:9 / /pods/a rw - ext4 /dev/nvme9n1 rw")
+    tree.write(
+        "proc/1/mountinfo",
+        "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw\n90 27 259:9 / /pods/a rw - ext4"
+        " /dev/nvme9n1 rw",
+    )
     fstab = Fstab(tree.root / "etc/fstab")
     disks = FileSystems(tmp_path, tmp_path / "proc", ("/", "/var/lib/vitald"), fstab).disks
     known = Interpreter(catalogue(), Announcements(), None, userspace="ignore", needed=disks)
     rule = catalogue().rule("fs/shutdown")
-    root, pod = (read(known, f"Aborting journal on device {disk}-8.") for disk in ("nvme0n1p1", "nvme9n1"))
-    assert (root.component.name, root.fields["needed"], rule.rule_on(root.fields).action) == ("disk/nvme0n1p1", True, Action.REBOOT_NODE)
-    assert (pod.component.name, pod.fields["needed"], rule.rule_on(pod.fields).action) == ("disk/nvme9n1", False, Action.INSPECT)
+    root, pod = (
+        read(known, f"Aborting journal on device {disk}-8.") for disk in ("nvme0n1p1", "nvme9n1")
+    )
+    assert (root.component.name, root.fields["needed"], rule.rule_on(root.fields).action) == (
+        "disk/nvme0n1p1",
+        True,
+        Action.REBOOT_NODE,
+    )
+    assert (pod.component.name, pod.fields["needed"], rule.rule_on(pod.fields).action) == (
+        "disk/nvme9n1",
+        False,
+        Action.INSPECT,
+    )
 
 
 def test_the_node_needs_the_local_disks_of_fstab(tmp_path: Path) -> None:
@@ -256,16 +336,28 @@ def test_an_iommu_fault_of_an_accelerator_weighs_more(tmp_path: Path) -> None:
     inventory = PciInventory(tmp_path)
     inventory.read()
     known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
-    line = "DMAR: [DMA Read NO_PASID] Request device [{}:00.0] fault addr 0x1187a9000 [fault reason 0x06] PTE Read access is not set"
+    line = (
+        "DMAR: [DMA Read NO_PASID] Request device [{}:00.0] fault addr 0x1187a9000 [fault reason"
+        " 0x06] PTE Read access is not set"
+    )
     gpu, usb = (read(known, line.format(bus)) for bus in ("81", "0b"))
     rule = catalogue().rule("iommu/fault")
-    assert (gpu.component.name, rule.rule_on(gpu.fields).action) == ("gpu/0000:81:00.0", Action.INSPECT)
-    assert (usb.component.name, rule.rule_on(usb.fields).action) == ("pci/0000:0b:00.0", Action.OBSERVE)
+    assert (gpu.component.name, rule.rule_on(gpu.fields).action) == (
+        "gpu/0000:81:00.0",
+        Action.INSPECT,
+    )
+    assert (usb.component.name, rule.rule_on(usb.fields).action) == (
+        "pci/0000:0b:00.0",
+        Action.OBSERVE,
+    )
 
 
 def test_the_port_that_reported_is_kept() -> None:
     assert (
-        read(interpreter(), "pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0").fields["reporter"]
+        read(
+            interpreter(),
+            "pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0",
+        ).fields["reporter"]
         == "0000:80:01.0"
     )
 
@@ -280,7 +372,12 @@ def test_without_an_inventory_nothing_is_said_about_presence() -> None:
 def test_follow_up_records_of_an_sxid_name_their_head() -> None:
     known = interpreter()
     head = read(known, f"{SWITCH} 20034, Fatal, Link 30 LTSSM Fault Up", identity="head")
-    severity = read(known, f"{SWITCH} 20034, Severity 1 Engine instance 30 Sub-engine instance 00", time=100.1, identity="two")
+    severity = read(
+        known,
+        f"{SWITCH} 20034, Severity 1 Engine instance 30 Sub-engine instance 00",
+        time=100.1,
+        identity="two",
+    )
     data = read(known, f"{SWITCH} 20034, Data {{0x1, 0x2}}", time=104.9, identity="three")
     assert (head.follows, severity.follows, data.follows) == (None, "head", "head")
 
@@ -342,7 +439,10 @@ def test_shown_text_is_plain_and_nothing_is_lost(raw: bytes) -> None:
     assert unescape(shown.encode()) == unescape(raw)
 
 
-@pytest.mark.parametrize(("count", "said"), [(3, "3 kernel log records lost"), (None, "an unknown number of kernel log records lost")])
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(3, "3 kernel log records lost"), (None, "an unknown number of kernel log records lost")],
+)
 def test_lost_records_are_an_event(count: int | None, said: str) -> None:
     lost = lost_event(identity="i", time=1.0, boot_id="b", count=count, fields={"first_seq": 4})
     assert (lost.code, lost.component, lost.trust, lost.fields) == (

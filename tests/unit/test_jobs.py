@@ -1,4 +1,6 @@
-"""The work on a node: what is remembered of it, which of it was near an incident, and what a scheduler may tell."""
+"""The work on a node: what is remembered of it, which of it was near an incident, and what a
+scheduler may tell.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,15 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from tests.pace import patient
 from tests.unit.builders import booted, event, finding
-from vitald.board import Board
-from vitald.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
+from vitald.core.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
+from vitald.core.node_state import Board
 from vitald.model import NODE, Action, Batch, Event, Incident, alone
 from vitald.model.codes import CLOCK_STEPPED
 from vitald.model.diagnostic import Ask, Going, Refusal
-from vitald.outputs import form
-from vitald.outputs.jobs import JobRoutes
-from vitald.outputs.peer import Peer
-from vitald.outputs.request import Refused
+from vitald.server import serialize
+from vitald.server.peer import Peer
+from vitald.server.request import Refused
+from vitald.server.routes.jobs import JobRoutes
 
 DAY = 86400.0
 BOOT = "boot-a"
@@ -35,7 +37,18 @@ def began(job: str, at: float, boot: str = BOOT) -> Event:
 def ended(job: str, at: float, exit_code: int = 0, signal: int = 0, boot: str = BOOT) -> Event:
     code = DIED if exit_code or signal else ENDED
     return event(
-        code, NODE, at, boot=boot, fields={"job": job, "user": "alice", "uid": 1000, "exitCode": exit_code, "signal": signal, "reason": ""}
+        code,
+        NODE,
+        at,
+        boot=boot,
+        fields={
+            "job": job,
+            "user": "alice",
+            "uid": 1000,
+            "exitCode": exit_code,
+            "signal": signal,
+            "reason": "",
+        },
     )
 
 
@@ -75,7 +88,10 @@ def test_what_is_near_an_incident(events: list[Event], is_near: bool) -> None:
 
 def test_what_failed_is_told_first_and_only_so_many() -> None:
     made = jobs(
-        *(began(str(number), number) for number in range(20)), ended("7", 100), ended("9", 400, exit_code=1), ended("8", 200, signal=9)
+        *(began(str(number), number) for number in range(20)),
+        ended("7", 100),
+        ended("9", 400, exit_code=1),
+        ended("8", 200, signal=9),
     )
     assert near(made, 150, 150)[:2] == ["8", "9"]
     assert len(near(made, 150, 150)) == 8
@@ -95,8 +111,14 @@ def test_a_boot_ends_them_all() -> None:
 
 def test_one_id_may_begin_again() -> None:
     """A job that was requeued; the end of its first run may never have been told."""
-    made = jobs(began("1", 0), ended("1", 5, exit_code=1), began("1", 10), began("1", 20), ended("1", 30))
-    assert [(job.began, job.ended, job.lost) for job in made.recent] == [(0, 5, False), (10, 20, True), (20, 30, False)]
+    made = jobs(
+        began("1", 0), ended("1", 5, exit_code=1), began("1", 10), began("1", 20), ended("1", 30)
+    )
+    assert [(job.began, job.ended, job.lost) for job in made.recent] == [
+        (0, 5, False),
+        (10, 20, True),
+        (20, 30, False),
+    ]
     assert not made.running
 
 
@@ -104,7 +126,11 @@ def test_the_clock_is_set() -> None:
     """Incidents are told by the new time then, and so are jobs."""
     made = jobs(began("1", 1000), ended("1", 1100, exit_code=1), began("2", 1000))
     made.note(event(CLOCK_STEPPED, NODE, 0, fields={"seconds": 5000.0}))
-    assert (made.recent[0].began, made.recent[0].ended, made.running["2"].began) == (6000, 6100, 6000)
+    assert (made.recent[0].began, made.recent[0].ended, made.running["2"].began) == (
+        6000,
+        6100,
+        6000,
+    )
 
 
 def test_a_day_is_remembered_and_longer_what_is_near_an_open_incident() -> None:
@@ -135,7 +161,10 @@ def test_recalled_as_it_was(boot: str) -> None:
         assert (made.running, [*made.recent]) == (jobs(*told).running, [*jobs(*told).recent])
     else:
         assert not made.running
-        assert [(job.id, job.ended, job.lost) for job in made.recent] == [("1", 5, False), ("2", 50.0, True)]
+        assert [(job.id, job.ended, job.lost) for job in made.recent] == [
+            ("1", 5, False),
+            ("2", 50.0, True),
+        ]
 
 
 def test_a_drill_is_no_job() -> None:
@@ -154,7 +183,7 @@ def test_a_drill_is_no_job() -> None:
     ],
 )
 def test_how_a_job_is_told(job: Job, state: str, end: str) -> None:
-    assert (form.job(job)["state"], job.end) == (state, end)
+    assert (serialize.job(job)["state"], job.end) == (state, end)
 
 
 # Over the socket.
@@ -192,7 +221,9 @@ class Served:
     diagnostics: Diagnostics
     client: TestClient[web.Request, web.Application]
 
-    async def tell(self, event: str, job: object = "7", **more: object) -> tuple[int, dict[str, Any]]:
+    async def tell(
+        self, event: str, job: object = "7", **more: object
+    ) -> tuple[int, dict[str, Any]]:
         response = await self.client.post("/v1/jobs", json={"event": event, "job": job, **more})
         return response.status, await response.json()
 
@@ -206,12 +237,16 @@ async def served(uid: int = 0) -> AsyncIterator[Served]:
             board.jobs.note(one)
 
     @web.middleware
-    async def outermost(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    async def outermost(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         request["peer"] = Peer(1, uid, frozenset())
         try:
             return await handler(request)
         except Refused as refused:
-            return web.json_response({"error": refused.error, "hint": refused.hint}, status=refused.status)
+            return web.json_response(
+                {"error": refused.error, "hint": refused.hint}, status=refused.status
+            )
 
     app = web.Application(middlewares=[outermost])
     JobRoutes(board, store, diagnostics).add(app)
@@ -228,7 +263,11 @@ def test_a_job_begins_once_the_devices_are_free() -> None:
             assert not telling.done()
             here.diagnostics.free.set()
             status, answer = await telling
-            assert (status, answer["job"]["state"], answer["job"]["user"]) == (200, "running", "alice")
+            assert (status, answer["job"]["state"], answer["job"]["user"]) == (
+                200,
+                "running",
+                "alice",
+            )
             assert here.diagnostics.cleared == ["7"]
 
     asyncio.run(asyncio.wait_for(work(), patient(10.0)))
@@ -262,31 +301,55 @@ def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
             async def run(left: bool = False, **end: object) -> dict[str, Any]:
                 await here.tell("begin", user="alice")
                 began_at = here.board.jobs.running["7"].began or 0.0
-                older, own = finding(number=1, since=began_at - 1), finding(number=3, since=began_at + 1, kind="vitald")
+                older, own = (
+                    finding(number=1, since=began_at - 1),
+                    finding(number=3, since=began_at + 1, kind="vitald"),
+                )
                 drill = finding(number=4, since=began_at + 1, simulated_until=9e9)
                 nothing = finding(Action.NONE, number=5, since=began_at + 1)
-                here.board.findings = (older, own, drill, nothing, *([finding(number=2, since=began_at + 1)] if left else []))
+                here.board.findings = (
+                    older,
+                    own,
+                    drill,
+                    nothing,
+                    *([finding(number=2, since=began_at + 1)] if left else []),
+                )
                 return (await here.tell("end", user="alice", **end))[1]
 
             assert (await run(exitCode=0, diagnose=True))["diagnostic"] is None
             assert (await run(exitCode=1))["diagnostic"] is None
             assert here.diagnostics.asked == []
             answer = await run(exitCode=1, diagnose=True)
-            assert answer["diagnostic"] == {"asked": True, "id": "run-1", "why": "job 7 of alice ended with exit 1"}
+            assert answer["diagnostic"] == {
+                "asked": True,
+                "id": "run-1",
+                "why": "job 7 of alice ended with exit 1",
+            }
             answer = await run(left=True, signal=9, diagnose=True)
-            assert (answer["left"], answer["diagnostic"]["why"]) == ([2], "job 7 of alice ended with signal 9 and left #2")
+            assert (answer["left"], answer["diagnostic"]["why"]) == (
+                [2],
+                "job 7 of alice ended with signal 9 and left #2",
+            )
             answer = await run(left=True, exitCode=0, diagnose=True)
             assert answer["diagnostic"]["why"] == "job 7 of alice left #2"
-            assert {(ask.check, ask.level, ask.by) for ask in here.diagnostics.asked} == {("dcgm", 2, "job 7")}
+            assert {(ask.check, ask.level, ask.by) for ask in here.diagnostics.asked} == {
+                ("dcgm", 2, "job 7")
+            }
             here.diagnostics.refusal = "dcgmi is not installed"
-            assert (await run(exitCode=1, diagnose=True))["diagnostic"] == {"asked": False, "id": None, "why": "dcgmi is not installed"}
+            assert (await run(exitCode=1, diagnose=True))["diagnostic"] == {
+                "asked": False,
+                "id": None,
+                "why": "dcgmi is not installed",
+            }
             assert here.diagnostics.ended == ["7"] * 6
 
     asyncio.run(asyncio.wait_for(work(), patient(10.0)))
 
 
 def test_the_end_of_a_job_that_never_began_here() -> None:
-    """Of one that failed it is noted, once; of one that the prolog refused Slurm says 0:0, and there is nothing to note."""
+    """Of one that failed it is noted, once; of one that the prolog refused Slurm says 0:0, and
+    there is nothing to note.
+    """
 
     async def work() -> None:
         async with served() as here:
@@ -299,7 +362,9 @@ def test_the_end_of_a_job_that_never_began_here() -> None:
             assert not here.board.jobs.recent
             for _ in range(2):
                 await here.tell("end", exitCode=1, diagnose=True)
-            assert [(job.id, job.began, job.exit_code) for job in here.board.jobs.recent] == [("7", None, 1)]
+            assert [(job.id, job.began, job.exit_code) for job in here.board.jobs.recent] == [
+                ("7", None, 1)
+            ]
             assert len(here.diagnostics.asked) == 1
             listed = await (await here.client.get("/v1/jobs?limit=1")).json()
             assert ([job["job"] for job in listed["recent"]], listed["running"]) == (["7"], [])
@@ -336,7 +401,12 @@ def test_what_no_scheduler_says(body: dict[str, Any], said: str) -> None:
         async with served() as here:
             response = await here.client.post("/v1/jobs", json=body)
             assert (response.status, said in (await response.json())["error"]) == (400, True)
-            assert not (here.board.jobs.running or here.board.jobs.recent or here.diagnostics.began or here.diagnostics.ended)
+            assert not (
+                here.board.jobs.running
+                or here.board.jobs.recent
+                or here.diagnostics.began
+                or here.diagnostics.ended
+            )
 
     asyncio.run(asyncio.wait_for(work(), patient(10.0)))
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.conftest import require
 from tests.journals import MIDDLE, NEW, OLD, SECOND, STARTED, Fields, entry, missed, needed, write
-from vitald.sources.kernel_log.journal import Journal, JournalRecord, JournalUnavailable, escape
-from vitald.sources.kernel_log.record import KernelRecord, unescape
+from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable, escape
+from vitald.collectors.kernel_log.record import KernelRecord, unescape
 
 Build = Callable[..., Journal]
 
@@ -33,22 +33,31 @@ def build(tmp_path: Path) -> Build:
     return made
 
 
-def read(journal: Journal, boot: str = NEW, after_usec: int | None = None, most: int = 1_000_000) -> list[JournalRecord]:
+def read(
+    journal: Journal, boot: str = NEW, after_usec: int | None = None, most: int = 1_000_000
+) -> list[JournalRecord]:
     return list(journal.records(boot, after_usec, most))
 
 
-def usecs(journal: Journal, boot: str = NEW, after_usec: int | None = None, most: int = 1_000_000) -> list[int]:
+def usecs(
+    journal: Journal, boot: str = NEW, after_usec: int | None = None, most: int = 1_000_000
+) -> list[int]:
     return [record.usec for record in read(journal, boot, after_usec, most)]
 
 
 def as_kmsg(facility: int, level: int, usec: int, message: bytes) -> KernelRecord:
     """What /dev/kmsg gives for a text: msg_add_ext_text in the kernel's printk.c."""
-    text = b"".join(bytes((byte,)) if 0x20 <= byte < 0x7F and byte != 0x5C else b"\\x%02x" % byte for byte in message)
+    text = b"".join(
+        bytes((byte,)) if 0x20 <= byte < 0x7F and byte != 0x5C else b"\\x%02x" % byte
+        for byte in message
+    )
     return KernelRecord.parse(b"%d,7,%d,-;%s\n" % (facility << 3 | level, usec, text))
 
 
 def test_a_record_has_all_that_was_stored(build: Build) -> None:
-    journal = build(entry(5_140_900, "NVRM: Xid (PCI:0000:9b:00): 79, x", read_at=6_000_000, PRIORITY=4))
+    journal = build(
+        entry(5_140_900, "NVRM: Xid (PCI:0000:9b:00): 79, x", read_at=6_000_000, PRIORITY=4)
+    )
     (record,) = read(journal)
     assert (record.boot_id, record.usec, record.facility, record.level) == (NEW, 5_140_900, 0, 4)
     assert record.text == b"NVRM: Xid (PCI:0000:9b:00): 79, x"
@@ -62,7 +71,10 @@ def test_boots_are_listed_oldest_first_and_kept_apart(build: Build) -> None:
     )  # fmt: skip
     assert journal.boots() == [OLD, MIDDLE, NEW]
     assert [record.text for record in read(journal, OLD)] == [b"old"]
-    assert [(record.boot_id, record.text) for record in read(journal)] == [(NEW, b"new 1"), (NEW, b"new 2")]
+    assert [(record.boot_id, record.text) for record in read(journal)] == [
+        (NEW, b"new 1"),
+        (NEW, b"new 2"),
+    ]
     assert read(journal, MIDDLE) == []  # not a kernel record
     assert read(journal, "0" * 8 + "-0000-4000-8000-" + "0" * 12) == []
 
@@ -89,19 +101,29 @@ def test_from_a_stamp_on(build: Build) -> None:
 
 
 def test_a_stamp_is_sought_in_its_own_boot(build: Build) -> None:
-    journal = build(*(entry(hour * 3600 * SECOND, boot=boot) for boot in STARTED for hour in range(20)))
+    journal = build(
+        *(entry(hour * 3600 * SECOND, boot=boot) for boot in STARTED for hour in range(20))
+    )
     for boot in STARTED:
         assert usecs(journal, boot, 18 * 3600 * SECOND) == [18 * 3600 * SECOND, 19 * 3600 * SECOND]
 
 
 @pytest.mark.parametrize("files", [1, 3])
 def test_most_of_a_long_boot_is_not_read_to_reach_its_end(build: Build, files: int) -> None:
-    """What lies far before the stamp is not even looked at: a broken record there would be counted."""
-    entries = [entry(second * SECOND, PRIORITY="x" if second < 1800 else 6) for second in range(3000)]
+    """What lies far before the stamp is not even looked at: a broken record there would be
+    counted.
+    """
+    entries = [
+        entry(second * SECOND, PRIORITY="x" if second < 1800 else 6) for second in range(3000)
+    ]
     for index in range(files):
         part = slice(index * 3000 // files, (index + 1) * 3000 // files)
-        journal = build(*entries[part], file=f"system@{1:032x}-{index + 1:016x}-{index + 1:016x}.journal")
-    assert usecs(journal, after_usec=2990 * SECOND) == [second * SECOND for second in range(2990, 3000)]
+        journal = build(
+            *entries[part], file=f"system@{1:032x}-{index + 1:016x}-{index + 1:016x}.journal"
+        )
+    assert usecs(journal, after_usec=2990 * SECOND) == [
+        second * SECOND for second in range(2990, 3000)
+    ]
     assert journal.skipped == 0
     assert usecs(journal) == [second * SECOND for second in range(1800, 3000)]
     assert journal.skipped == 1800
@@ -111,17 +133,24 @@ def test_records_flushed_late_at_boot_are_found_by_their_own_stamp(build: Build)
     """journald started at 90 s and read then what the kernel had logged since 1 s."""
     early = [entry(second * SECOND, read_at=90 * SECOND + second) for second in range(1, 80)]
     journal = build(*early, entry(100 * SECOND))
-    assert usecs(journal, after_usec=70 * SECOND) == [second * SECOND for second in (*range(70, 80), 100)]
+    assert usecs(journal, after_usec=70 * SECOND) == [
+        second * SECOND for second in (*range(70, 80), 100)
+    ]
     assert usecs(journal, after_usec=95 * SECOND) == [100 * SECOND]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(
     ("start", "ahead", "step"),
-    [(100 * SECOND, 50 * SECOND, 20_000), (30 * 86400 * SECOND, 30 * 86400 * SECOND // 2500, SECOND // 2)],
+    [
+        (100 * SECOND, 50 * SECOND, 20_000),
+        (30 * 86400 * SECOND, 30 * 86400 * SECOND // 2500, SECOND // 2),
+    ],
     ids=["just booted", "400 ppm in a month"],
 )
-def test_the_kernel_clock_may_part_from_journalds(build: Build, start: int, ahead: int, step: int, sign: int) -> None:
+def test_the_kernel_clock_may_part_from_journalds(
+    build: Build, start: int, ahead: int, step: int, sign: int
+) -> None:
     stamps = [start + index * step for index in range(4000)]
     journal = build(*(entry(usec, read_at=usec - sign * ahead) for usec in stamps))
     for first in (1500, 3990):
@@ -147,7 +176,12 @@ MESSAGES = [
 def test_the_same_record_is_the_same_bytes_as_in_the_ring(build: Build, message: bytes) -> None:
     (record,) = read(build(entry(42, message, PRIORITY=3)))
     ring = as_kmsg(0, 3, 42, message)
-    assert (record.text, record.usec, record.facility, record.level) == (ring.text, ring.usec, ring.facility, ring.level)
+    assert (record.text, record.usec, record.facility, record.level) == (
+        ring.text,
+        ring.usec,
+        ring.facility,
+        ring.level,
+    )
     assert unescape(record.text) == message.decode("utf-8", "replace")
     assert escape(message) == ring.text
 
@@ -157,7 +191,12 @@ def test_the_same_record_is_the_same_bytes_as_in_the_ring(build: Build, message:
     [
         ("NVRM", None, b"Xid (PCI:0000:9b:00): 79, x", b"NVRM: Xid (PCI:0000:9b:00): 79, x"),
         ("systemd", "1", b"Started na\xc3\xafve.", b"systemd[1]: Started na\\xc3\\xafve."),
-        ("na\\xc3\\xafve", None, b"a\\b", b"na\\xc3\\xafve: a\\x5cb"),  # journald leaves the name escaped
+        (
+            "na\\xc3\\xafve",
+            None,
+            b"a\\b",
+            b"na\\xc3\\xafve: a\\x5cb",
+        ),  # journald leaves the name escaped
         (b"na\xc3\xafve", None, b"x", b"na\\xc3\\xafve: x"),  # should it ever stop to
         ("", "7", b"x", b"[7]: x"),
         ("x", "", b"y", b"x[]: y"),
@@ -165,16 +204,30 @@ def test_the_same_record_is_the_same_bytes_as_in_the_ring(build: Build, message:
         (None, None, b"no name", b"no name"),
     ],
 )
-def test_what_a_process_wrote_gets_its_name_back(build: Build, name: str | None, pid: str | None, message: bytes, whole: bytes) -> None:
-    (record,) = read(build(entry(1, message, SYSLOG_FACILITY=1, SYSLOG_IDENTIFIER=name, SYSLOG_PID=pid)))
+def test_what_a_process_wrote_gets_its_name_back(
+    build: Build, name: str | None, pid: str | None, message: bytes, whole: bytes
+) -> None:
+    (record,) = read(
+        build(entry(1, message, SYSLOG_FACILITY=1, SYSLOG_IDENTIFIER=name, SYSLOG_PID=pid))
+    )
     assert (record.facility, record.text) == (1, whole)
 
 
 @pytest.mark.parametrize(
     ("facility", "name", "wanted"),
-    [("0", "kernel", 0), (None, "kernel", 0), (None, "NVRM", 1), (None, None, 1), ("1", "kernel", 1), ("3", "systemd", 3), ("0", None, 0)],
+    [
+        ("0", "kernel", 0),
+        (None, "kernel", 0),
+        (None, "NVRM", 1),
+        (None, None, 1),
+        ("1", "kernel", 1),
+        ("3", "systemd", 3),
+        ("0", None, 0),
+    ],
 )
-def test_only_the_kernel_has_facility_0(build: Build, facility: str | None, name: str | None, wanted: int) -> None:
+def test_only_the_kernel_has_facility_0(
+    build: Build, facility: str | None, name: str | None, wanted: int
+) -> None:
     (record,) = read(build(entry(1, SYSLOG_FACILITY=facility, SYSLOG_IDENTIFIER=name)))
     assert record.facility == wanted
 
@@ -182,14 +235,24 @@ def test_only_the_kernel_has_facility_0(build: Build, facility: str | None, name
 def test_other_transports_are_not_the_kernels(build: Build) -> None:
     """Facility and name are chosen by the sender: logger -t kernel -p kern.err."""
     journal = build(
-        *(entry(index, _TRANSPORT=transport) for index, transport in enumerate(["syslog", "journal", "stdout", "audit", None])), entry(9)
+        *(
+            entry(index, _TRANSPORT=transport)
+            for index, transport in enumerate(["syslog", "journal", "stdout", "audit", None])
+        ),
+        entry(9),
     )
     assert usecs(journal) == [9]
 
 
 def test_what_is_missing_is_filled_in(build: Build) -> None:
-    journal = build(entry(1, "no stamp of its own", read_at=77, _SOURCE_MONOTONIC_TIMESTAMP=None), entry(80, "no level", PRIORITY=None))
-    assert [(record.usec, record.level, record.text) for record in read(journal)] == [(77, 6, b"no stamp of its own"), (80, 6, b"no level")]
+    journal = build(
+        entry(1, "no stamp of its own", read_at=77, _SOURCE_MONOTONIC_TIMESTAMP=None),
+        entry(80, "no level", PRIORITY=None),
+    )
+    assert [(record.usec, record.level, record.text) for record in read(journal)] == [
+        (77, 6, b"no stamp of its own"),
+        (80, 6, b"no level"),
+    ]
 
 
 ABSURD: list[Fields] = [
@@ -208,7 +271,12 @@ ABSURD: list[Fields] = [
 
 @pytest.mark.parametrize("fields", ABSURD, ids=repr)
 def test_an_absurd_record_is_counted_and_passed_over(build: Build, fields: Fields) -> None:
-    journal = build(entry(1), entry(2, _SOURCE_REALTIME_TIMESTAMP="9" * 30, PRIORITY=5), entry(3, **fields), entry(4))  # type: ignore[arg-type]
+    journal = build(
+        entry(1),
+        entry(2, _SOURCE_REALTIME_TIMESTAMP="9" * 30, PRIORITY=5),
+        entry(3, **fields),
+        entry(4),
+    )  # type: ignore[arg-type]
     assert usecs(journal) == [1, 2, 4]
     assert journal.skipped == 1
     assert usecs(journal, most=1) == [1]
@@ -236,7 +304,12 @@ def test_what_journald_missed_is_counted_with_the_record_behind_the_gap(build: B
 
 
 def test_a_count_that_cannot_be_read_is_one_at_least(build: Build) -> None:
-    journal = build(missed(5, 1, MESSAGE="?"), missed(5, 2, MESSAGE=None), missed(5, 3)[:-1] + b"MESSAGE=x\n\n", entry(4))
+    journal = build(
+        missed(5, 1, MESSAGE="?"),
+        missed(5, 2, MESSAGE=None),
+        missed(5, 3)[:-1] + b"MESSAGE=x\n\n",
+        entry(4),
+    )
     assert usecs(journal) == [4]
     assert journal.missed == 3
 
@@ -254,12 +327,16 @@ def test_a_rotated_journal_is_read_as_one(build: Build) -> None:
     assert journal.boots() == [OLD, NEW]
     assert usecs(journal) == [second * SECOND for second in range(900)]
     for after in (100, 299, 300, 450, 599, 899):
-        assert usecs(journal, after_usec=after * SECOND) == [second * SECOND for second in range(after, 900)], after
+        assert usecs(journal, after_usec=after * SECOND) == [
+            second * SECOND for second in range(after, 900)
+        ], after
     assert usecs(journal, OLD) == [second * SECOND for second in range(5)]
 
 
 def test_thousands_of_records_in_pages(build: Build) -> None:
-    journal = build(*(entry(index * 1000, f"record {index}, some text behind it") for index in range(5000)))
+    journal = build(
+        *(entry(index * 1000, f"record {index}, some text behind it") for index in range(5000))
+    )
     found: list[int] = []
     while page := usecs(journal, after_usec=found[-1] + 1 if found else None, most=700):
         assert len(page) <= 700
@@ -271,7 +348,11 @@ def test_what_is_written_meanwhile_does_not_hold_the_files_open(build: Build) ->
     journal = build(entry(1))
 
     def held() -> list[str]:
-        return [link for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and ".journal" in (link := str(fd.readlink()))]
+        return [
+            link
+            for fd in Path("/proc/self/fd").iterdir()
+            if fd.is_symlink() and ".journal" in (link := str(fd.readlink()))
+        ]
 
     records = journal.records(NEW, None, 10)
     next(records)
@@ -298,7 +379,9 @@ def test_an_empty_folder_is_said(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     assert journal.boots() == []
     assert read(journal) == []
-    with pytest.raises(JournalUnavailable, match=f"no journal in {re.escape(str(tmp_path))}: .*Storage="):
+    with pytest.raises(
+        JournalUnavailable, match=f"no journal in {re.escape(str(tmp_path))}: .*Storage="
+    ):
         journal.readable()
 
 
@@ -324,7 +407,9 @@ def nobody() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("shut", ["file", "folder", "machine's folder"])
-def test_no_permission_is_said(build: Build, tmp_path: Path, request: pytest.FixtureRequest, shut: str) -> None:
+def test_no_permission_is_said(
+    build: Build, tmp_path: Path, request: pytest.FixtureRequest, shut: str
+) -> None:
     journal = build(entry(1))
     (tmp_path / "journal" / ("1" * 32)).mkdir()
     for folder in (tmp_path, *list(tmp_path.parents)[:2]):
@@ -340,7 +425,9 @@ def test_no_permission_is_said(build: Build, tmp_path: Path, request: pytest.Fix
         journal.readable()
 
 
-def test_without_systemd_python_the_text_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_systemd_python_the_text_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *rest: Any, **more: Any) -> Any:
@@ -374,7 +461,9 @@ def test_a_damaged_entry_is_counted_and_passed_over(build: Build) -> None:
 
 
 def test_only_damage_in_a_row_is_too_much(build: Build) -> None:
-    journal = build(*(entry(index, f"record {index}", PRIORITY=3 + index % 2) for index in range(300)))
+    journal = build(
+        *(entry(index, f"record {index}", PRIORITY=3 + index % 2) for index in range(300))
+    )
     damage(journal, b"PRIORITY=3", b"PRIORIT\xff=3")  # one object, shared by half of the entries
     assert usecs(journal) == list(range(1, 300, 2))
     assert journal.skipped == 150

@@ -27,12 +27,22 @@ def test_a_reckoned_time_may_be_off_by_60_s(before: float, history: bool) -> Non
 
 
 @pytest.mark.parametrize(("after", "still"), [(3590.0, True), (3610.0, False)])
-def test_an_acceptance_outlasts_a_boot_for_an_hour_where_a_line_tells_the_fault(after: float, still: bool) -> None:
+def test_an_acceptance_outlasts_a_boot_for_an_hour_where_a_line_tells_the_fault(
+    after: float, still: bool
+) -> None:
     judge = empty()
     judge.apply(booted("boot-a", 0.0))
     found = only(judge.apply(event(time=10.0))).finding
     asked = act(ACCEPTED, found, 20.0)
-    judge.apply(event(ACCEPTED, found.component, 20.0, trust=Trust.DAEMON, fields={**asked.fields, "until": 1e6}))
+    judge.apply(
+        event(
+            ACCEPTED,
+            found.component,
+            20.0,
+            trust=Trust.DAEMON,
+            fields={**asked.fields, "until": 1e6},
+        )
+    )
     judge.apply(booted("boot-b", 100.0))
     judge.apply(event(time=100.0 + after, boot="boot-b"))
     (again,) = (one for one in judge.opened if one.code == found.code)
@@ -41,8 +51,22 @@ def test_an_acceptance_outlasts_a_boot_for_an_hour_where_a_line_tells_the_fault(
 
 @pytest.mark.parametrize(("after", "stands"), [(29.0, True), (31.0, False)])
 def test_a_driver_takes_30_s_to_load(after: float, stands: bool) -> None:
-    """The banner at the end of a load is no evidence against what failed in the probe of that load."""
+    """The banner at the end of a load is no evidence against what failed in the probe of
+    that load.
+    """
     judge = empty()
     judge.apply(event("gpu_init_failed/unsupported", time=100.0))
     judge.apply(event("driver/loaded", NODE, 100.0 + after))
     assert bool(judge.opened) is stands
+
+
+def test_a_finding_does_not_end_before_the_change_that_ended_it() -> None:
+    """The driver's recommendation leaves a quiet time of a day, of which 30 h have passed."""
+    judge = empty()
+    judge.apply(event("xid/79", time=0.0))
+    changes = judge.apply(event("xid/154", time=108_000.0, fields={"recovery": 0}))
+    assert [(change.time, change.finding.open) for change in changes] == [
+        (108_000.0, True),
+        (108_000.0, False),
+    ]
+    assert judge.opened == ()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.builders import finding, gpu
 from vitald.catalog import Clears
-from vitald.diagnostics.ladder import asked, beyond
+from vitald.diagnostics.retries import asked, beyond
 from vitald.model import NODE, Action, Component, ComponentKind, Finding
 from vitald.model.diagnostic import Ask, Outcome, Report, Run
 
@@ -19,11 +19,17 @@ AT_3, AT_2 = Clears(diagnostic=3, reboot=True), Clears(diagnostic=2)
 
 def run(level: int, began: float, outcome: Outcome = Outcome.PASS, check: str = "dcgm") -> Run:
     return Run(
-        id=f"{check}{level}@{began}", ask=Ask(check=check, level=level), began=began, ended=began + 5, report=Report(outcome=outcome)
+        id=f"{check}{level}@{began}",
+        ask=Ask(check=check, level=level),
+        began=began,
+        ended=began + 5,
+        report=Report(outcome=outcome),
     )
 
 
-def levels(found: Finding, clears: Clears, *runs: Run, most: int = 2, now: float = NOW) -> list[int]:
+def levels(
+    found: Finding, clears: Clears, *runs: Run, most: int = 2, now: float = NOW
+) -> list[int]:
     return [ask.level for ask in asked([found], lambda _: clears, past(*runs), most, now)]
 
 
@@ -62,14 +68,25 @@ def test_a_fault_that_goes_on_asks_once_an_hour() -> None:
 @pytest.mark.parametrize(("found_at", "asked_for"), [(1, 2), (2, 2), (3, None)])
 def test_what_must_be_found_twice_is_looked_for_again(found_at: int, asked_for: int | None) -> None:
     once = finding(
-        Action.INSPECT, code="dcgm/58", last=NOW - 10, fields={"check": "dcgm", "level": found_at, "confirmed": False}, since=NOW - 10
+        Action.INSPECT,
+        code="dcgm/58",
+        last=NOW - 10,
+        fields={"check": "dcgm", "level": found_at, "confirmed": False},
+        since=NOW - 10,
     )
     clears = Clears(diagnostic=1)
     assert levels(once, clears, run(found_at, NOW - 15, Outcome.FAIL)) == (
         [] if asked_for is None or asked_for == found_at else [asked_for]
     )
-    assert levels(once, clears, run(found_at, NOW - 15, Outcome.FAIL), now=NOW + 601) == ([] if asked_for is None else [asked_for])
-    twice = finding(Action.INSPECT, code="dcgm/58", last=NOW - 10, fields={"check": "dcgm", "level": found_at, "confirmed": True})
+    assert levels(once, clears, run(found_at, NOW - 15, Outcome.FAIL), now=NOW + 601) == (
+        [] if asked_for is None else [asked_for]
+    )
+    twice = finding(
+        Action.INSPECT,
+        code="dcgm/58",
+        last=NOW - 10,
+        fields={"check": "dcgm", "level": found_at, "confirmed": True},
+    )
     assert levels(twice, clears, run(1, NOW, Outcome.FAIL)) == []
 
 
@@ -95,7 +112,12 @@ def test_each_level_is_asked_for_once_and_says_by_whom() -> None:
 
 
 def test_neuron_devices_have_their_own() -> None:
-    found = finding(Action.INSPECT, code="neuron/dma_aborts", last=NOW, component=Component(ComponentKind.NEURON, "0000:a0:1b.0"))
+    found = finding(
+        Action.INSPECT,
+        code="neuron/dma_aborts",
+        last=NOW,
+        component=Component(ComponentKind.NEURON, "0000:a0:1b.0"),
+    )
     (ask,) = asked([found], lambda _: AT_3, {}, 2, NOW)
     assert (ask.check, ask.level) == ("nccom", 0)
     assert asked([found], lambda _: AT_3, past(run(0, NOW + 1, check="nccom")), 2, NOW + 9000) == []
@@ -115,13 +137,19 @@ def test_a_run_of_some_gpus_settles_nothing_and_delays_nothing() -> None:
 
 def test_what_came_to_nothing_does_not_undo_what_passed() -> None:
     """A level 1 that passed stays so when the next one had to make room."""
-    assert levels(SUSPECT, AT_3, run(1, NOW), run(1, NOW + 20, Outcome.INCONCLUSIVE), now=NOW + 60) == [2]
+    assert levels(
+        SUSPECT, AT_3, run(1, NOW), run(1, NOW + 20, Outcome.INCONCLUSIVE), now=NOW + 60
+    ) == [2]
 
 
 def test_what_is_found_twice_and_asks_for_the_same_is_not_tested_for_ever() -> None:
     """Its fields stay those of the first time, since nothing stronger was said."""
     unclear = finding(
-        Action.INSPECT, code="dcgm/unclear", since=NOW, last=NOW + 900, fields={"check": "dcgm", "level": 1, "confirmed": False}
+        Action.INSPECT,
+        code="dcgm/unclear",
+        since=NOW,
+        last=NOW + 900,
+        fields={"check": "dcgm", "level": 1, "confirmed": False},
     )
     found = [run(1, NOW - 5, Outcome.FAIL), run(2, NOW + 895, Outcome.FAIL)]
     assert levels(unclear, Clears(diagnostic=1), *found[:1], now=NOW + 700) == [2]
@@ -129,13 +157,24 @@ def test_what_is_found_twice_and_asks_for_the_same_is_not_tested_for_ever() -> N
 
 
 def test_what_a_diagnostic_found_and_nobody_need_confirm_is_left_to_the_schedule() -> None:
-    hot = finding(Action.OBSERVE, code="dcgm/40", since=NOW, last=NOW, fields={"check": "dcgm", "level": 2, "confirmed": True})
+    hot = finding(
+        Action.OBSERVE,
+        code="dcgm/40",
+        since=NOW,
+        last=NOW,
+        fields={"check": "dcgm", "level": 2, "confirmed": True},
+    )
     assert levels(hot, AT_2, run(2, NOW - 100, Outcome.FAIL), now=NOW + 90_000) == []
 
 
 def test_what_comes_back_although_it_passed_is_loaded_once_a_day() -> None:
     """DCGM's watch complains again after each run that passes: a new finding each time."""
-    health = finding(Action.INSPECT, code="dcgm_health/memory", last=NOW, fields={"check": "dcgm_health", "level": 0, "confirmed": True})
+    health = finding(
+        Action.INSPECT,
+        code="dcgm_health/memory",
+        last=NOW,
+        fields={"check": "dcgm_health", "level": 0, "confirmed": True},
+    )
     (first,) = asked([health], lambda _: AT_2, past(run(1, NOW + 5)), 2, NOW + 20)
     assert first.level == 2
     done = replace(run(2, NOW + 30), ask=first)
@@ -147,7 +186,12 @@ def test_what_comes_back_although_it_passed_is_loaded_once_a_day() -> None:
 
 
 def test_what_was_found_at_a_higher_level_needs_that_level() -> None:
-    found = finding(Action.INSPECT, code="dcgm/58", last=NOW, fields={"check": "dcgm", "level": 3, "confirmed": False})
+    found = finding(
+        Action.INSPECT,
+        code="dcgm/58",
+        last=NOW,
+        fields={"check": "dcgm", "level": 3, "confirmed": False},
+    )
     assert beyond(found, Clears(diagnostic=1), 2) == 3
     assert beyond(replace(found, simulated_until=NOW + 60), Clears(diagnostic=1), 2) == 0
 

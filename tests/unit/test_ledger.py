@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.builders import act, catalogue, empty, gpu, only
 from tests.unit.builders import event as build
+from vitald.judge.device_history import History
 from vitald.judge.engine import Judge
-from vitald.judge.history import History
 from vitald.judge.open_findings import SETTLED
 from vitald.ledger import (
     FILE,
@@ -45,28 +45,43 @@ def findings_of(*seen: Event) -> tuple[Judge, list[Transition]]:
 
 
 def events(count: int, *, at: float = 1000.0, code: str = "xid/79") -> tuple[Event, ...]:
-    return tuple(event(code, time=at + number, identity=f"{code}:{at}:{number}") for number in range(count))
+    return tuple(
+        event(code, time=at + number, identity=f"{code}:{at}:{number}") for number in range(count)
+    )
 
 
 def test_an_event_is_stored_once(ledger: Ledger) -> None:
-    """The identity decides: the same record handed in twice is one row, and keeps its place among the others."""
+    """The identity decides: the same record handed in twice is one row, and keeps its place among
+    the others.
+    """
     ledger.commit([Entry(events=events(3))])
     ledger.commit([Entry(events=events(3))])
     assert [one.id for one in read_events(ledger.path, Query())] == [1, 2, 3]
 
 
 def test_an_event_comes_back_as_it_was(ledger: Ledger) -> None:
-    stored = event("xid/149", time=1.5, identity="one", fields={"status_bits": [1, 4], "fatal": True, "unit": "NETIR", "none": None})
+    stored = event(
+        "xid/149",
+        time=1.5,
+        identity="one",
+        fields={"status_bits": [1, 4], "fatal": True, "unit": "NETIR", "none": None},
+    )
     ledger.commit([Entry(events=(stored,))])
     assert read_events(ledger.path, Query())[0].event == stored
 
 
 def test_what_is_remembered_survives_reopening(ledger: Ledger) -> None:
-    """Open findings, the next id and positions; a cleared finding is no longer remembered as open."""
-    findings, transitions = findings_of(event("xid/79", identity="a"), event("xid/31", identity="b", component=gpu(1)))
+    """Open findings, the next id and positions; a cleared finding is no longer remembered
+    as open.
+    """
+    findings, transitions = findings_of(
+        event("xid/79", identity="a"), event("xid/31", identity="b", component=gpu(1))
+    )
     closed = only(findings.apply(act(CLEARED, findings.opened[0], 2000.0, "root", "reason")))
     position = Position("kernel_log", "boot", "17")
-    ledger.commit([Entry(transitions=tuple(transitions), position=position), Entry(transitions=(closed,))])
+    ledger.commit(
+        [Entry(transitions=tuple(transitions), position=position), Entry(transitions=(closed,))]
+    )
     ledger.close()
     ledger.open()
     remembered = ledger.remembered()
@@ -88,7 +103,9 @@ def test_a_failed_commit_leaves_nothing_behind(ledger: Ledger) -> None:
 
 
 def test_a_repeated_commit_adds_no_transition_and_no_audit(ledger: Ledger) -> None:
-    """A commit whose answer came too late is tried again: it must change nothing the second time."""
+    """A commit whose answer came too late is tried again: it must change nothing the second
+    time.
+    """
     _, transitions = findings_of(event("xid/79"))
     audit = Audit(time=1.0, uid=0, pid=1, verb="clear", target="1", reason="x")
     for _ in range(2):
@@ -99,8 +116,12 @@ def test_a_repeated_commit_adds_no_transition_and_no_audit(ledger: Ledger) -> No
 
 
 def test_a_repeat_that_changes_nothing_is_no_transition(ledger: Ledger) -> None:
-    """A storm costs a row for each event, not one for each of its repetitions in the findings' history."""
-    findings, transitions = findings_of(*[event("xid/79", identity=str(number)) for number in range(50)])
+    """A storm costs a row for each event, not one for each of its repetitions in the findings'
+    history.
+    """
+    findings, transitions = findings_of(
+        *[event("xid/79", identity=str(number)) for number in range(50)]
+    )
     ledger.commit([Entry(transitions=tuple(transitions))])
     with sqlite3.connect(ledger.path) as db:
         assert db.execute("SELECT count(*) FROM transitions").fetchone() == (1,)
@@ -109,7 +130,9 @@ def test_a_repeat_that_changes_nothing_is_no_transition(ledger: Ledger) -> None:
 
 
 def test_a_commit_waits_for_the_disk_and_a_position_alone_does_not(ledger: Ledger) -> None:
-    """`PRAGMA synchronous`: 2 is FULL, 1 is NORMAL. Where there is a compiler, the writes themselves are looked at (test_durability)."""
+    """`PRAGMA synchronous`: 2 is FULL, 1 is NORMAL. Where there is a compiler, the writes
+    themselves are looked at (test_durability).
+    """
     for _ in range(2):
         ledger.note(Position("kernel_log", "boot", "1"))
         assert ledger._connection().execute("PRAGMA synchronous").fetchone()[0] == 1
@@ -128,7 +151,10 @@ def test_queries_narrow_and_page(ledger: Ledger) -> None:
 
 def test_a_record_that_continues_another_is_shown_with_it(ledger: Ledger) -> None:
     head = event("sxid/20034", identity="head")
-    more = [event("sxid/20034", identity=f"more{number}", follows="head", raw=f"record {number}") for number in range(2)]
+    more = [
+        event("sxid/20034", identity=f"more{number}", follows="head", raw=f"record {number}")
+        for number in range(2)
+    ]
     ledger.commit([Entry(events=(head, *more))])
     (shown,) = read_events(ledger.path, Query())
     assert shown.event == head
@@ -137,7 +163,12 @@ def test_a_record_that_continues_another_is_shown_with_it(ledger: Ledger) -> Non
 
 def test_trim_by_age_keeps_what_is_young_and_every_open_finding(ledger: Ledger) -> None:
     _, transitions = findings_of(event("xid/79", time=1.0))
-    ledger.commit([Entry(events=events(10, at=0.0), transitions=tuple(transitions)), Entry(events=events(10, at=5000.0, code="xid/31"))])
+    ledger.commit(
+        [
+            Entry(events=events(10, at=0.0), transitions=tuple(transitions)),
+            Entry(events=events(10, at=5000.0, code="xid/31")),
+        ]
+    )
     assert ledger.trim(now=6000.0, keep_s=2000.0, most_bytes=1 << 40) == 10
     assert ledger.trim(now=6000.0, keep_s=2000.0, most_bytes=1 << 40) == 0
     assert {one.event.code for one in read_events(ledger.path, Query())} == {"xid/31"}
@@ -166,7 +197,9 @@ def test_a_newer_ledger_is_refused_and_left_as_it_was(ledger: Ledger) -> None:
     assert ledger.path.read_bytes() == before
 
 
-@pytest.mark.parametrize("garbage", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 8000])
+@pytest.mark.parametrize(
+    "garbage", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 8000]
+)
 def test_a_damaged_ledger_is_told_apart_and_set_aside(tmp_path: Path, garbage: bytes) -> None:
     ledger = Ledger(tmp_path)
     ledger.path.write_bytes(garbage)
@@ -207,8 +240,20 @@ def test_what_was_dealt_with_is_remembered_in_its_order(ledger: Ledger) -> None:
 
 
 def test_what_was_dealt_with_is_bounded_as_the_judge_bounds_it(ledger: Ledger) -> None:
-    ledger.commit([Entry(changes=Changes(settled=tuple((gpu(), f"xid/{number}", float(number)) for number in range(SETTLED))))])
-    ledger.commit([Entry(changes=Changes(settled=((gpu(), "xid/5", 1e6), (gpu(), "xid/new", 1e6))))])
+    ledger.commit(
+        [
+            Entry(
+                changes=Changes(
+                    settled=tuple(
+                        (gpu(), f"xid/{number}", float(number)) for number in range(SETTLED)
+                    )
+                )
+            )
+        ]
+    )
+    ledger.commit(
+        [Entry(changes=Changes(settled=((gpu(), "xid/5", 1e6), (gpu(), "xid/new", 1e6))))]
+    )
     kept = [code for _, code, _ in ledger.remembered().memory.settled]
     assert (len(kept), kept[0], kept[-2:]) == (SETTLED, "xid/1", ["xid/5", "xid/new"])
 
@@ -217,7 +262,14 @@ def test_what_was_dealt_with_is_told_by_the_new_clock_once(ledger: Ledger) -> No
     """Also where the commit is tried again because its answer came too late."""
     ledger.commit([Entry(changes=Changes(settled=((gpu(), "xid/79", 100.0),)))])
     for _ in range(2):
-        ledger.commit([Entry(events=(event("vitald/clock_stepped", component=NODE),), changes=Changes(shifted=50.0))])
+        ledger.commit(
+            [
+                Entry(
+                    events=(event("vitald/clock_stepped", component=NODE),),
+                    changes=Changes(shifted=50.0),
+                )
+            ]
+        )
     assert ledger.remembered().memory.settled == ((gpu(), "xid/79", 150.0),)
 
 
@@ -225,9 +277,18 @@ def test_what_was_dealt_with_is_told_by_the_new_clock_once(ledger: Ledger) -> No
 def second_schema(tmp_path: Path) -> Path:
     """A ledger as a vitald wrote it that knew ends by their words."""
     ends = [
-        *(("xid/119", "cleared by alice: driver fixed", 0), ("xid/79", "the node was rebooted (boot 12345678)", 0)),
-        *(("xid/31", "quiet for as long as its rule asks", 0), ("xid/45", "told as a consequence of xid/79 on gpu/0000:00:00.0", 0)),
-        *(("xid/63", "device/reset: A device was reset", 0), ("xid/13", "the catalogue no longer asks for anything", 0)),
+        *(
+            ("xid/119", "cleared by alice: driver fixed", 0),
+            ("xid/79", "the node was rebooted (boot 12345678)", 0),
+        ),
+        *(
+            ("xid/31", "quiet for as long as its rule asks", 0),
+            ("xid/45", "told as a consequence of xid/79 on gpu/0000:00:00.0", 0),
+        ),
+        *(
+            ("xid/63", "device/reset: A device was reset", 0),
+            ("xid/13", "the catalogue no longer asks for anything", 0),
+        ),
         *(("xid/64", "cleared by alice: on trial", 1), ("xid/119", "cleared by bob: again", 0)),
     ]
     with sqlite3.connect(tmp_path / FILE) as db:
@@ -235,9 +296,10 @@ def second_schema(tmp_path: Path) -> Path:
             db.executescript(script)
         for number, (code, cause, shadow) in enumerate(ends, start=1):
             db.execute(
-                "INSERT INTO findings (id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state, "
-                "cleared_at, cleared_by, shadow) "
-                "VALUES (?, 'gpu/0000:00:00.0', ?, 'xid', 'inspect', 'now', 0, 0, 1, 'boot', '', '', '{}', 'cleared', ?, ?, ?)",
+                "INSERT INTO findings (id, component, code, kind, action, due, since, last, count,"
+                " boot_id, title, raw, fields, state, cleared_at, cleared_by, shadow) VALUES (?,"
+                " 'gpu/0000:00:00.0', ?, 'xid', 'inspect', 'now', 0, 0, 1, 'boot', '', '', '{}',"
+                " 'cleared', ?, ?, ?)",
                 (number, code, 100.0 * number, cause, shadow),
             )
         db.execute("PRAGMA user_version = 2")
@@ -249,7 +311,10 @@ def test_a_ledger_of_the_second_schema_is_taken_over(second_schema: Path) -> Non
     ledger = Ledger(second_schema)
     for _ in range(2):  # once and for all
         ledger.open()
-        assert ledger.remembered().memory.settled == ((gpu(), "xid/63", 500.0), (gpu(), "xid/119", 800.0))
+        assert ledger.remembered().memory.settled == (
+            (gpu(), "xid/63", 500.0),
+            (gpu(), "xid/119", 800.0),
+        )
         ledger.close()
     judge = Judge(catalogue(), ledger.rescue().memory)  # type: ignore[union-attr]
     assert judge.apply(event("xid/119", time=799.0)) == []
@@ -269,12 +334,20 @@ def test_transitions_name_their_event(ledger: Ledger) -> None:
     assert isinstance(transitions[0], Transition)
     ledger.commit([Entry(transitions=tuple(transitions))])
     with sqlite3.connect(ledger.path) as db:
-        assert db.execute("SELECT event, state, action FROM transitions").fetchone() == ("the line", "open", "reboot_node")
+        assert db.execute("SELECT event, state, action FROM transitions").fetchone() == (
+            "the line",
+            "open",
+            "reboot_node",
+        )
 
 
-def test_a_mark_that_had_to_go_is_found_under_its_new_name_and_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It made room, and after that its device told its name and the clock was stepped, all before anything was stored."""
-    monkeypatch.setattr("vitald.judge.history._MOST", 1)
+def test_a_mark_that_had_to_go_is_found_under_its_new_name_and_time(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It made room, and after that its device told its name and the clock was stepped, all before
+    anything was stored.
+    """
+    monkeypatch.setattr("vitald.judge.device_history._MOST", 1)
     history = History()
     history.add("gpu/a", 10.0, MarkKind.FAULT, "xid/79", "incident 1")
     ledger.commit([Entry(changes=history.take_changes())])

@@ -1,4 +1,6 @@
-"""What the log says of clients that cannot be let in: once, and then once a minute with their number."""
+"""What the log says of clients that cannot be let in: once, and then once a minute with their
+number.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from vitald.outputs.library import Doorkeeper
+from vitald.server.routes.library import Doorkeeper
 
 
 class Loop:
@@ -35,7 +37,11 @@ class Loop:
 
 def refusal(number: int = errno.EMFILE) -> dict[str, Any]:
     """As asyncio tells it."""
-    return {"message": "socket.accept() out of system resource", "exception": OSError(number, "too many"), "socket": None}
+    return {
+        "message": "socket.accept() out of system resource",
+        "exception": OSError(number, "too many"),
+        "socket": None,
+    }
 
 
 def handle(doorkeeper: Doorkeeper, loop: Loop, context: dict[str, Any]) -> None:
@@ -63,9 +69,15 @@ def test_once_a_minute_with_their_number() -> None:
 @pytest.mark.parametrize(
     "context",
     [
-        {"message": "Task exception was never retrieved", "exception": OSError(errno.EMFILE, "too many")},
+        {
+            "message": "Task exception was never retrieved",
+            "exception": OSError(errno.EMFILE, "too many"),
+        },
         {"message": "socket.accept() out of system resource", "exception": ValueError("x")},
-        {"message": "socket.accept() out of system resource", "exception": OSError(errno.EBADF, "x")},
+        {
+            "message": "socket.accept() out of system resource",
+            "exception": OSError(errno.EBADF, "x"),
+        },
         {"message": "no exception at all"},
     ],
 )
@@ -81,5 +93,7 @@ def test_it_is_what_asyncio_says() -> None:
     import inspect
     from asyncio import selector_events
 
-    assert "'socket.accept() out of system resource'" in inspect.getsource(selector_events.BaseSelectorEventLoop)
+    assert "'socket.accept() out of system resource'" in inspect.getsource(
+        selector_events.BaseSelectorEventLoop
+    )
     assert asyncio.BaseEventLoop.call_exception_handler

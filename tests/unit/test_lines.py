@@ -1,4 +1,6 @@
-"""Rendered logs: one known prefix comes off, another program's lines stay that program's (kernel-log-formats.md 1.4)."""
+"""Rendered logs: one known prefix comes off, another program's lines stay that program's
+(kernel-log-formats.md 1.4).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, read_line, recogniser
-from vitald.sources.kernel_log.lines import Line, Sequel, strip
+from vitald.collectors.kernel_log.lines import Line, Sequel, strip
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, GPU has fallen off the bus."
 
@@ -64,10 +66,21 @@ def test_every_rendered_form_gives_the_message(prefix: str, end: str) -> None:
 
 STAMPED = {
     **dict.fromkeys(
-        ["dmesg", "dmesg with task", "dmesg with cpu", "dmesg -x", "dmesg -x, short", "dmesg -r", "rsyslog", "rsyslog, no blank"],
+        [
+            "dmesg",
+            "dmesg with task",
+            "dmesg with cpu",
+            "dmesg -x",
+            "dmesg -x, short",
+            "dmesg -r",
+            "rsyslog",
+            "rsyslog, no blank",
+        ],
         517_250_000,
     ),
-    **dict.fromkeys(["RFC 3339 and bracket", "journalctl short-monotonic", "tag and stamp"], 517_250_000),
+    **dict.fromkeys(
+        ["RFC 3339 and bracket", "journalctl short-monotonic", "tag and stamp"], 517_250_000
+    ),
     "dmesg, early": 0,
     "dmesg, long up": 17_179_779_444_000,
 }
@@ -81,7 +94,9 @@ def test_a_stamp_of_the_kernels_clock_is_kept(form: str) -> None:
     assert line.usec == STAMPED.get(form)
 
 
-@pytest.mark.parametrize(("stamp", "usec"), [("1.5", 1_500_000), ("1.123456789", 1_123_456), ("9" * 5000 + ".0", None)])
+@pytest.mark.parametrize(
+    ("stamp", "usec"), [("1.5", 1_500_000), ("1.123456789", 1_123_456), ("9" * 5000 + ".0", None)]
+)
 def test_a_stamp_of_another_length(stamp: str, usec: int | None) -> None:
     line = strip(f"[{stamp}] {XID}".encode())
     assert line is not None
@@ -97,8 +112,16 @@ def test_a_raw_record_has_its_stamp() -> None:
 @pytest.mark.parametrize(
     "prefix",
     [
-        *("[Feb23 16:24] ", "kern  :warn  : [Feb23 16:24] ", "[  517.250000 <    0.000844>] ", "[<    0.000844>] "),
-        *("kern  :warn  : [  517.250000 <    0.000844>] ", "[Sun Feb 23 16:24:18 2025 <    0.000844>] "),
+        *(
+            "[Feb23 16:24] ",
+            "kern  :warn  : [Feb23 16:24] ",
+            "[  517.250000 <    0.000844>] ",
+            "[<    0.000844>] ",
+        ),
+        *(
+            "kern  :warn  : [  517.250000 <    0.000844>] ",
+            "[Sun Feb 23 16:24:18 2025 <    0.000844>] ",
+        ),
     ],
 )
 def test_dmesg_with_deltas_and_for_people(prefix: str) -> None:
@@ -108,13 +131,33 @@ def test_dmesg_with_deltas_and_for_people(prefix: str) -> None:
     assert line.message == XID.encode()
 
 
-@pytest.mark.parametrize("message", ["usb 1-1: new high-speed USB device", "[drm] Initialized", "", "12 apples", "node7: x", "12:00 noon"])
-@pytest.mark.parametrize("prefix", ["[  517.250000] ", "Feb 23 16:24:18 node7 kernel: ", "2025-02-23T16:24:18.250000+00:00 node7 kernel: "])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "usb 1-1: new high-speed USB device",
+        "[drm] Initialized",
+        "",
+        "12 apples",
+        "node7: x",
+        "12:00 noon",
+    ],
+)
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[  517.250000] ",
+        "Feb 23 16:24:18 node7 kernel: ",
+        "2025-02-23T16:24:18.250000+00:00 node7 kernel: ",
+    ],
+)
 def test_the_prefix_takes_nothing_of_the_message(prefix: str, message: str) -> None:
     assert strip(f"{prefix}{message}".encode()) == Line(message.encode())
 
 
-@pytest.mark.parametrize("message", ["pci 0000:3b:00.0: BAR 1", "loop: module loaded", "x", "<6", "[]", "[ x ]", "kernel panic"])
+@pytest.mark.parametrize(
+    "message",
+    ["pci 0000:3b:00.0: BAR 1", "loop: module loaded", "x", "<6", "[]", "[ x ]", "kernel panic"],
+)
 def test_a_bare_message_stays_whole(message: str) -> None:
     assert strip(message.encode()) == Line(message.encode())
 
@@ -159,14 +202,35 @@ def test_a_raw_record_keeps_its_escapes() -> None:
 
 def test_a_raw_record_is_one_line_whatever_it_quotes() -> None:
     """The text of a raw record has no second prefix to take off."""
-    assert strip(f"4,1,2,-;[  517.250000] {XID}".encode()) == Line(f"[  517.250000] {XID}".encode(), 0)
+    assert strip(f"4,1,2,-;[  517.250000] {XID}".encode()) == Line(
+        f"[  517.250000] {XID}".encode(), 0
+    )
 
 
 @pytest.mark.parametrize(
-    "tag", ["systemd[1]:", "python3[4021]:", "sshd:", "nvidia-persistenced:", "kernel-doctor[7]:", "mykernel:", "fm-agent[12]:", "Kernel:"]
+    "tag",
+    [
+        "systemd[1]:",
+        "python3[4021]:",
+        "sshd:",
+        "nvidia-persistenced:",
+        "kernel-doctor[7]:",
+        "mykernel:",
+        "fm-agent[12]:",
+        "Kernel:",
+    ],
 )
-@pytest.mark.parametrize("prefix", ["Feb 23 16:24:18 node7 ", "2025-02-23T16:24:18.250000+00:00 node7 ", "Feb 23 16:24:18.250000 node7 "])
-@pytest.mark.parametrize("quote", [XID, f"kernel: {XID}", f"[  517.250000] {XID}", f"node7 kernel: {XID}"])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "Feb 23 16:24:18 node7 ",
+        "2025-02-23T16:24:18.250000+00:00 node7 ",
+        "Feb 23 16:24:18.250000 node7 ",
+    ],
+)
+@pytest.mark.parametrize(
+    "quote", [XID, f"kernel: {XID}", f"[  517.250000] {XID}", f"node7 kernel: {XID}"]
+)
 def test_another_programs_line_is_not_the_kernels(prefix: str, tag: str, quote: str) -> None:
     assert strip(f"{prefix}{tag} {quote}".encode()) is None
 
@@ -214,11 +278,16 @@ def test_what_follows_a_kernel_head_is_kept(prefix: str, rest: str) -> None:
     assert line.message == message
 
 
-# --- a newline inside a record. As dmesg -S of util-linux 2.38 printed it on Linux 6.18, after an ordinary user's
-# `unshare -Urm mount -t tmpfs -o $'foo\nEDAC ...\nbar' none /mnt`; the stamps are the record's.
+# --- a newline inside a record. As dmesg -S of util-linux 2.38 printed it on Linux 6.18, after an
+# ordinary user's `unshare -Urm mount -t tmpfs -o $'foo\nEDAC ...\nbar' none /mnt`; the stamps are
+# the record's.
 
 UE = "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
-SPLIT = ("[26218.429856] tmpfs: Unknown parameter 'foo", f"[26218.429856] {UE}", "[26218.429856] bar'")
+SPLIT = (
+    "[26218.429856] tmpfs: Unknown parameter 'foo",
+    f"[26218.429856] {UE}",
+    "[26218.429856] bar'",
+)
 
 
 def doubts(*lines: str) -> list[bool]:
@@ -236,9 +305,19 @@ def test_the_next_record_is_not() -> None:
     assert doubts(SPLIT[0], f"[26218.429857] {UE}", f"[26218.429857] {UE}") == [False, False, False]
 
 
-@pytest.mark.parametrize("head", ["NVRM: GPU Board Serial Number: 1652923033635", "mce: [Hardware Error]: Machine check events logged"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "NVRM: GPU Board Serial Number: 1652923033635",
+        "mce: [Hardware Error]: Machine check events logged",
+    ],
+)
 def test_records_of_hardware_may_come_within_one_microsecond(head: str) -> None:
-    assert doubts(f"[  517.250000] {head}", f"[  517.250000] {UE}", f"[  517.250000] {UE}") == [False, False, False]
+    assert doubts(f"[  517.250000] {head}", f"[  517.250000] {UE}", f"[  517.250000] {UE}") == [
+        False,
+        False,
+        False,
+    ]
 
 
 def test_a_name_that_sounds_of_hardware_vouches_for_nothing() -> None:
@@ -246,6 +325,9 @@ def test_a_name_that_sounds_of_hardware_vouches_for_nothing() -> None:
     assert doubts(f"[  517.250000] {crash}", f"[  517.250000] {UE}") == [False, True]
 
 
-@pytest.mark.parametrize("line", [f"3,881,7120551002,-;{UE}", f"[    0.000000] {UE}", UE, f"[Sun Nov 22 18:29:35 2026] {UE}"])
+@pytest.mark.parametrize(
+    "line",
+    [f"3,881,7120551002,-;{UE}", f"[    0.000000] {UE}", UE, f"[Sun Nov 22 18:29:35 2026] {UE}"],
+)
 def test_what_has_no_stamp_of_its_own_or_a_record_to_itself_is_not_doubted(line: str) -> None:
     assert doubts(line, line) == [False, False]

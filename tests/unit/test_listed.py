@@ -1,4 +1,6 @@
-"""Whether a line is about this node: its memory controllers, disks and network devices, now and earlier in this boot."""
+"""Whether a line is about this node: its memory controllers, disks and network devices, now and
+earlier in this boot.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,19 @@ from tests.trees import NVIDIA, Tree
 from tests.unit.builders import catalogue
 from vitald.catalog.rules import Among
 from vitald.cli import render
+from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.interpret import Interpreter
+from vitald.collectors.kernel_log.listed_devices import Listed
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Action, Event, Trust
-from vitald.sources.kernel_log.announced import Announcements
-from vitald.sources.kernel_log.interpret import Interpreter
-from vitald.sources.listed import Listed
-from vitald.sources.pci import PciInventory
 
-UE = "EDAC {}: 1 UE memory scrubbing error on CPU_SrcID#1_MC#0_Chan#0_DIMM#1 (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
-MEDIUM = "critical medium error, dev {}, sector 81920 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2"
+UE = (
+    "EDAC {}: 1 UE memory scrubbing error on CPU_SrcID#1_MC#0_Chan#0_DIMM#1 (channel:0 slot:1"
+    " page:0x8a1 offset:0x0 grain:32)"
+)
+MEDIUM = (
+    "critical medium error, dev {}, sector 81920 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2"
+)
 
 
 @pytest.fixture
@@ -36,11 +43,29 @@ def tree(tmp_path: Path) -> Tree:
     return made
 
 
-def read(listed: Listed, line: str, *, live: bool = True, facility: int = 0, drills: Announcements | None = None) -> Event:
-    known = Interpreter(catalogue(), drills or Announcements(), None, userspace="confirmed", listed=listed)
+def read(
+    listed: Listed,
+    line: str,
+    *,
+    live: bool = True,
+    facility: int = 0,
+    drills: Announcements | None = None,
+) -> Event:
+    known = Interpreter(
+        catalogue(), drills or Announcements(), None, userspace="confirmed", listed=listed
+    )
     sighting = known.recognise(line.encode())
     assert sighting is not None
-    return known.event(sighting, line.encode(), facility, identity="i", time=100.0, boot_id="b", usec=None, live=live)
+    return known.event(
+        sighting,
+        line.encode(),
+        facility,
+        identity="i",
+        time=100.0,
+        boot_id="b",
+        usec=None,
+        live=live,
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,10 +73,16 @@ def read(listed: Listed, line: str, *, live: bool = True, facility: int = 0, dri
     [
         (UE.format("MC7"), "edac/uncorrected", "no memory controller MC7 on this node"),
         (MEDIUM.format("nvme3n1"), "fs/medium_error", "no disk nvme3n1 on this node"),
-        ("EXT4-fs (sdz1): Remounting filesystem read-only", "fs/readonly", "no disk sdz1 on this node"),
+        (
+            "EXT4-fs (sdz1): Remounting filesystem read-only",
+            "fs/readonly",
+            "no disk sdz1 on this node",
+        ),
     ],
 )
-def test_a_line_about_what_is_not_here_is_shown_and_not_judged(tree: Tree, line: str, code: str, why: str) -> None:
+def test_a_line_about_what_is_not_here_is_shown_and_not_judged(
+    tree: Tree, line: str, code: str, why: str
+) -> None:
     event = read(Listed(tree.root), line)
     assert (event.code, event.trust, event.judged) == (code, Trust.UNTRUSTED, False)
     assert (event.fields["untrusted"], event.fields["on_node"]) == (why, False)
@@ -59,7 +90,14 @@ def test_a_line_about_what_is_not_here_is_shown_and_not_judged(tree: Tree, line:
 
 
 @pytest.mark.parametrize(
-    "line", [UE.format("MC0"), *(MEDIUM.format(disk) for disk in ("nvme0n1", "nvme0n1p2", "nvme0c3n1", "sda", "sda4", "dm-0"))]
+    "line",
+    [
+        UE.format("MC0"),
+        *(
+            MEDIUM.format(disk)
+            for disk in ("nvme0n1", "nvme0n1p2", "nvme0c3n1", "sda", "sda4", "dm-0")
+        ),
+    ],
 )
 def test_a_line_about_what_is_here_counts(tree: Tree, line: str) -> None:
     """A partition's disk will do: its table may have been read anew."""
@@ -72,7 +110,9 @@ def test_what_has_gone_since_it_was_seen_counts(tree: Tree) -> None:
     listed.look()
     (tree.root / "class/block/sda").rmdir()
     assert read(listed, MEDIUM.format("sda")).trust is Trust.KERNEL
-    assert read(Listed(tree.root), MEDIUM.format("sda")).trust is Trust.UNTRUSTED, "who came later has not seen it"
+    assert read(Listed(tree.root), MEDIUM.format("sda")).trust is Trust.UNTRUSTED, (
+        "who came later has not seen it"
+    )
 
 
 def test_what_a_file_system_is_still_mounted_from_counts(tree: Tree) -> None:
@@ -109,7 +149,10 @@ def test_where_there_is_no_list_a_line_counts(tmp_path: Path, line: str) -> None
 def test_a_drill_may_be_about_anything(tree: Tree) -> None:
     drills = Announcements()
     drills.announce(UE.format("MC7"), 100.0, 60.0)
-    assert read(Listed(tree.root), UE.format("MC7"), facility=1, drills=drills).trust is Trust.ANNOUNCED
+    assert (
+        read(Listed(tree.root), UE.format("MC7"), facility=1, drills=drills).trust
+        is Trust.ANNOUNCED
+    )
 
 
 def test_a_saved_log_is_another_machines(tree: Tree) -> None:
@@ -127,12 +170,16 @@ def test_a_name_leads_nowhere(tree: Tree, name: str) -> None:
 
 
 def test_what_is_remembered_is_bounded(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitald.sources.listed._MOST", 2)
+    monkeypatch.setattr("vitald.collectors.kernel_log.listed_devices._MOST", 2)
     listed = Listed(tree.root)
     listed.look()
     for name in ("nvme0n1", "sda", "dm-0"):
         (tree.root / "class/block" / name).rmdir()
-    assert [listed.has(Among.DISKS, name) for name in ("dm-0", "nvme0n1", "sda")] == [False, True, True]
+    assert [listed.has(Among.DISKS, name) for name in ("dm-0", "nvme0n1", "sda")] == [
+        False,
+        True,
+        True,
+    ]
 
 
 # --- PCI functions: one that is not here makes the line no less, and is said
@@ -147,7 +194,16 @@ def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tre
         known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
         sighting = known.recognise(xid.format(bus).encode())
         assert sighting is not None
-        return known.event(sighting, xid.format(bus).encode(), 0, identity="i", time=1.0, boot_id="b", usec=None, live=True)
+        return known.event(
+            sighting,
+            xid.format(bus).encode(),
+            0,
+            identity="i",
+            time=1.0,
+            boot_id="b",
+            usec=None,
+            live=True,
+        )
 
     assert "on_node" not in seen("99").fields, "nobody has looked yet"
     inventory.read()
@@ -156,7 +212,11 @@ def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tre
     inventory.read()
     gone, never = seen("65"), seen("99")
     assert (gone.fields["on_pci"], gone.fields["on_node"]) == (False, True)
-    assert (never.fields["on_pci"], never.fields["on_node"], never.trust) == (False, False, Trust.KERNEL)
+    assert (never.fields["on_pci"], never.fields["on_node"], never.trust) == (
+        False,
+        False,
+        Trust.KERNEL,
+    )
     assert catalogue().rule(never.code).rule_on(never.fields).action is Action.REBOOT_NODE
 
 
@@ -165,10 +225,22 @@ def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tre
     [
         ({"on_node": False}, "kernel", "[no such device here] "),
         ({"on_node": True}, "kernel", ""),
-        ({"on_node": False, "untrusted": "no disk sdz on this node"}, "untrusted", "[UNTRUSTED (no disk sdz on this node, not judged)] "),
+        (
+            {"on_node": False, "untrusted": "no disk sdz on this node"},
+            "untrusted",
+            "[UNTRUSTED (no disk sdz on this node, not judged)] ",
+        ),
         ({}, "untrusted", "[UNTRUSTED (written by a process, not judged)] "),
     ],
 )
 def test_a_person_is_told(fields: dict[str, object], trust: str, mark: str) -> None:
-    event = {"simulated": False, "trust": trust, "fields": fields, "time": None, "code": "a/b", "component": "node", "raw": "line"}
+    event = {
+        "simulated": False,
+        "trust": trust,
+        "fields": fields,
+        "time": None,
+        "code": "a/b",
+        "component": "node",
+        "raw": "line",
+    }
     assert render.event_line(event).endswith(f"a/b  node  {mark}line")

@@ -8,11 +8,22 @@ from pathlib import Path
 import pytest
 
 from vitald.catalog import Catalog, CatalogError, Clears, FaultClass, load
-from vitald.catalog.ladder import Ladder, Step
+from vitald.catalog.escalation import Ladder, Step
 from vitald.model import Action, ComponentKind, When
 
-LADDERS = '[ladder.none]\nsteps = []\n[ladder.device]\nsteps = [{ of = "reset_device", within = "7d", action = "reboot_node" }]\n'
-GOOD = {"title": "t", "meaning": "m", "class": "hardware", "action": "inspect", "clears": ["reboot"], "escalation": "none", "source": "s"}
+LADDERS = (
+    '[ladder.none]\nsteps = []\n[ladder.device]\nsteps = [{ of = "reset_device", within = "7d",'
+    ' action = "reboot_node" }]\n'
+)
+GOOD = {
+    "title": "t",
+    "meaning": "m",
+    "class": "hardware",
+    "action": "inspect",
+    "clears": ["reboot"],
+    "escalation": "none",
+    "source": "s",
+}
 
 
 def toml_value(value: object) -> str:
@@ -30,7 +41,9 @@ def toml_value(value: object) -> str:
 def entry(name: str = "xid.1", without: str = "", **changes: object) -> str:
     """A good entry, with changes; keys of the language are written `class_`."""
     keys = {**GOOD, **{key.rstrip("_"): value for key, value in changes.items()}}
-    return f"[{name}]\n" + "".join(f"{key} = {toml_value(value)}\n" for key, value in keys.items() if key != without)
+    return f"[{name}]\n" + "".join(
+        f"{key} = {toml_value(value)}\n" for key, value in keys.items() if key != without
+    )
 
 
 @pytest.fixture
@@ -40,12 +53,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(folder: Path, text: str = "", overrides: Mapping[str, object] | None = None, profile: str = "nvidia") -> Catalog:
+def read(
+    folder: Path,
+    text: str = "",
+    overrides: Mapping[str, object] | None = None,
+    profile: str = "nvidia",
+) -> Catalog:
     (folder / "site.toml").write_text(text)
     return load(profile, overrides, folder)
 
 
-def mistakes(folder: Path, text: str = "", overrides: Mapping[str, object] | None = None, profile: str = "nvidia") -> list[str]:
+def mistakes(
+    folder: Path,
+    text: str = "",
+    overrides: Mapping[str, object] | None = None,
+    profile: str = "nvidia",
+) -> list[str]:
     with pytest.raises(CatalogError) as caught:
         read(folder, text, overrides, profile)
     assert str(caught.value) == "\n".join(caught.value.errors)
@@ -61,7 +84,15 @@ def test_every_key_arrives(folder: Path) -> None:
         when="after_job",
         clears=["device_reset", "replaced", "recovers", "diagnostic:3", "quiet:24h"],
         escalation="device",
-        cases=[{"when": {"a": [1, "x"], "b_not": True}, "action": "none", "when_to_act": "now", "title": "C", "advice": "D"}],
+        cases=[
+            {
+                "when": {"a": [1, "x"], "b_not": True},
+                "action": "none",
+                "when_to_act": "now",
+                "title": "C",
+                "advice": "D",
+            }
+        ],
         also=[{"when": {"a": 2}, "at_least": "reboot_node"}],
         state=True,
         component="gpu",
@@ -73,15 +104,26 @@ def test_every_key_arrives(folder: Path) -> None:
     )
     catalog = read(folder, text)
     rule = catalog.rule("xid/1")
-    assert (rule.code, rule.kind, rule.title, rule.mnemonic, rule.advice) == ("xid/1", "xid", "T", "M", "A")
+    assert (rule.code, rule.kind, rule.title, rule.mnemonic, rule.advice) == (
+        "xid/1",
+        "xid",
+        "T",
+        "M",
+        "A",
+    )
     assert (rule.fault_class, rule.action, rule.when, rule.escalation) == (
         FaultClass.HARDWARE,
         Action.RESET_DEVICE,
         When.AFTER_JOB,
         "device",
     )
-    assert rule.clears == Clears(device_reset=True, replaced=True, recovers=True, diagnostic=3, quiet_s=86400.0)
-    assert [(case.where, case.action, case.at_least, case.when, case.title, case.advice) for case in rule.cases] == [
+    assert rule.clears == Clears(
+        device_reset=True, replaced=True, recovers=True, diagnostic=3, quiet_s=86400.0
+    )
+    assert [
+        (case.where, case.action, case.at_least, case.when, case.title, case.advice)
+        for case in rule.cases
+    ] == [
         ({"a": (1, "x"), "b_not": (True,)}, Action.NONE, None, When.NOW, "C", "D"),
         ({"a": (2,)}, None, Action.REBOOT_NODE, None, None, None),
     ]
@@ -97,7 +139,10 @@ def test_every_key_arrives(folder: Path) -> None:
     assert "{" not in rule.match[0].replace("{4,8}", "").replace("{2}", "").replace("{1,64}", "")
     assert catalog.ladders == {
         "none": Ladder("none", ()),
-        "device": Ladder("device", (Step(of=Action.RESET_DEVICE, within_s=7 * 86400.0, action=Action.REBOOT_NODE),)),
+        "device": Ladder(
+            "device",
+            (Step(of=Action.RESET_DEVICE, within_s=7 * 86400.0, action=Action.REBOOT_NODE),),
+        ),
     }
 
 
@@ -141,18 +186,46 @@ def test_every_key_arrives(folder: Path) -> None:
         (entry(cases=[{"action": "none"}]), "cases #1", "expected { when"),
         (entry(cases=[{"when": 5, "action": "none"}]), "cases #1", "expected { when"),
         (entry(cases=[{"when": {"a": 1}}]), "cases #1", "needs either action or at_least"),
-        (entry(cases=[{"when": {"a": 1}, "action": "none", "at_least": "none"}]), "cases #1", "needs either action or at_least"),
-        (entry(cases=[{"when": {"a": 1}, "action": "nine"}]), "cases #1 action", "did you mean none?"),
-        (entry(also=[{"when": {"a": 1}, "at_least": "replace"}]), "also #1 at_least", "did you mean replace_node?"),
+        (
+            entry(cases=[{"when": {"a": 1}, "action": "none", "at_least": "none"}]),
+            "cases #1",
+            "needs either action or at_least",
+        ),
+        (
+            entry(cases=[{"when": {"a": 1}, "action": "nine"}]),
+            "cases #1 action",
+            "did you mean none?",
+        ),
+        (
+            entry(also=[{"when": {"a": 1}, "at_least": "replace"}]),
+            "also #1 at_least",
+            "did you mean replace_node?",
+        ),
         (
             entry(cases=[{"when": {"a": 1}, "action": "none", "when_to_act": "soon"}]),
             "cases #1 when_to_act",
             "none of maintenance, after_job, now",
         ),
-        (entry(cases=[{"when": {"a": 1}, "action": "none", "titel": "x"}]), "cases #1 titel", "unknown key, did you mean title?"),
-        (entry(cases=[{"when": {"a": []}, "action": "none"}]), "cases #1 when.a", "expected a text, a number"),
-        (entry(cases=[{"when": {"a": [[1]]}, "action": "none"}]), "cases #1 when.a", "expected a text, a number"),
-        (entry(cases=[{"when": {"a": 1.5}, "action": "none"}]), "cases #1 when.a", "expected a text, a number"),
+        (
+            entry(cases=[{"when": {"a": 1}, "action": "none", "titel": "x"}]),
+            "cases #1 titel",
+            "unknown key, did you mean title?",
+        ),
+        (
+            entry(cases=[{"when": {"a": []}, "action": "none"}]),
+            "cases #1 when.a",
+            "expected a text, a number",
+        ),
+        (
+            entry(cases=[{"when": {"a": [[1]]}, "action": "none"}]),
+            "cases #1 when.a",
+            "expected a text, a number",
+        ),
+        (
+            entry(cases=[{"when": {"a": 1.5}, "action": "none"}]),
+            "cases #1 when.a",
+            "expected a text, a number",
+        ),
     ],
 )
 def test_a_mistake_names_file_entry_and_key(folder: Path, text: str, key: str, what: str) -> None:
@@ -166,7 +239,9 @@ def test_the_words_of_a_case_are_texts(folder: Path, key: str) -> None:
     mistakes(folder, entry(cases=[{"when": {"a": 1}, "action": "none", key: 5}]))
 
 
-@pytest.mark.parametrize("pattern", ["abc{99999999999}", "abc" + "(" * 5000 + ")" * 5000], ids=["repetition", "depth"])
+@pytest.mark.parametrize(
+    "pattern", ["abc{99999999999}", "abc" + "(" * 5000 + ")" * 5000], ids=["repetition", "depth"]
+)
 def test_any_pattern_that_does_not_compile_is_told(folder: Path, pattern: str) -> None:
     (error,) = mistakes(folder, entry(match=[pattern]))
     assert "match" in error
@@ -179,8 +254,14 @@ def test_a_shape_without_a_fixed_beginning_is_told(folder: Path) -> None:
 
 def test_all_mistakes_are_told_at_once(folder: Path) -> None:
     (folder / "other.toml").write_text(entry("sxid.2", action="nine", clears=["x", "quiet:y"]))
-    errors = mistakes(folder, entry("xid.1", without="title", bogus=1) + entry("xid.2", match="("), {"xid/3": {"title": 7}})
-    told = [(error.partition(" [")[0], error.partition("] ")[2].partition(":")[0]) for error in errors]
+    errors = mistakes(
+        folder,
+        entry("xid.1", without="title", bogus=1) + entry("xid.2", match="("),
+        {"xid/3": {"title": 7}},
+    )
+    told = [
+        (error.partition(" [")[0], error.partition("] ")[2].partition(":")[0]) for error in errors
+    ]
     assert told == [
         ("other.toml:", "action"),
         ("other.toml:", "clears"),
@@ -188,12 +269,17 @@ def test_all_mistakes_are_told_at_once(folder: Path) -> None:
         ("site.toml:", "bogus"),
         ("site.toml:", "title"),
         ("site.toml:", "match"),
-        *(("[catalog.overrides]:", key) for key in ("title", "meaning", "class", "action", "clears", "escalation", "source")),
+        *(
+            ("[catalog.overrides]:", key)
+            for key in ("title", "meaning", "class", "action", "clears", "escalation", "source")
+        ),
     ]
 
 
 def test_a_list_of_other_things_is_no_list_of_texts(folder: Path) -> None:
-    assert "site.toml: [xid.1] clears: expected a list of texts, found [1]" in mistakes(folder, entry(clears=[1]))
+    assert "site.toml: [xid.1] clears: expected a list of texts, found [1]" in mistakes(
+        folder, entry(clears=[1])
+    )
 
 
 def test_an_entry_may_stand_once(folder: Path) -> None:
@@ -203,7 +289,10 @@ def test_an_entry_may_stand_once(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "error"),
-    [("xid = 5\n", "site.toml: xid: expected tables such as [xid.79]"), ("[xid]\n1 = 5\n", "site.toml: [xid.1]: expected a table")],
+    [
+        ("xid = 5\n", "site.toml: xid: expected tables such as [xid.79]"),
+        ("[xid]\n1 = 5\n", "site.toml: [xid.1]: expected a table"),
+    ],
 )
 def test_what_is_no_table_is_told(folder: Path, text: str, error: str) -> None:
     assert mistakes(folder, text) == [error]
@@ -224,11 +313,17 @@ def test_a_file_that_is_no_text_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "what"),
     [
-        ('{ of = "reset_device", within = "7x", action = "reboot_node" }', "'7x' is not a duration"),
+        (
+            '{ of = "reset_device", within = "7x", action = "reboot_node" }',
+            "'7x' is not a duration",
+        ),
         ('{ of = "reset_device", within = "7d", action = "rebot" }', "rebot"),
         ('{ of = "reset_device", within = "7d" }', "action"),
         ('{ within = "7d", action = "reboot_node" }', "one of of,"),
-        ('{ of = "reset_device", processes = 1, within = "7d", action = "reboot_node" }', "one of of,"),
+        (
+            '{ of = "reset_device", processes = 1, within = "7d", action = "reboot_node" }',
+            "one of of,",
+        ),
         ('{ of = "reset_device", remedies = "x", within = "7d", action = "reboot_node" }', ""),
         ("5", ""),
     ],
@@ -248,7 +343,8 @@ def test_a_ladder_without_steps_is_told(folder: Path) -> None:
 
 def test_a_ladder_without_end_is_told(folder: Path) -> None:
     (folder / "ladders.toml").write_text(
-        f'{LADDERS}[ladder.bad]\nsteps = [{{ of = "reset_device", remedies = inf, within = "7d", action = "reboot_node" }}]\n'
+        f'{LADDERS}[ladder.bad]\nsteps = [{{ of = "reset_device", remedies = inf, within = "7d",'
+        ' action = "reboot_node" }]\n'
     )
     mistakes(folder, entry())
 
@@ -257,33 +353,53 @@ def test_a_ladder_without_end_is_told(folder: Path) -> None:
 
 
 def test_a_profile_changes_keys_and_keeps_the_rest(folder: Path) -> None:
-    (folder / "profiles" / "site.toml").write_text('[xid.1]\naction = "replace_node"\nclears = ["replaced"]\n')
+    (folder / "profiles" / "site.toml").write_text(
+        '[xid.1]\naction = "replace_node"\nclears = ["replaced"]\n'
+    )
     text = entry(title="kept", cases=[{"when": {"a": 1}, "action": "none"}])
     changed = read(folder, text, profile="site").rule("xid/1")
-    assert (changed.title, changed.action, changed.clears, len(changed.cases)) == ("kept", Action.REPLACE_NODE, Clears(replaced=True), 1)
+    assert (changed.title, changed.action, changed.clears, len(changed.cases)) == (
+        "kept",
+        Action.REPLACE_NODE,
+        Clears(replaced=True),
+        1,
+    )
     assert read(folder, text).rule("xid/1").action is Action.INSPECT
 
 
 def test_a_mistake_in_a_profile_names_it(folder: Path) -> None:
-    (folder / "profiles" / "site.toml").write_text('[xid.1]\naction = "nine"\n[xid.7]\naction = "none"\n')
+    (folder / "profiles" / "site.toml").write_text(
+        '[xid.1]\naction = "nine"\n[xid.7]\naction = "none"\n'
+    )
     errors = mistakes(folder, entry(), profile="site")
     assert errors[0].startswith("profiles/site.toml: [xid.1] action: 'nine'")
     assert {error.split(":")[1].split("]")[0] for error in errors} == {" [xid.1", " [xid.7"}
 
 
-@pytest.mark.parametrize("shape", [{"xid/1": {"action": "reboot_node"}}, {"xid": {"1": {"action": "reboot_node"}}}])
+@pytest.mark.parametrize(
+    "shape", [{"xid/1": {"action": "reboot_node"}}, {"xid": {"1": {"action": "reboot_node"}}}]
+)
 def test_an_override_in_either_form_changes_one_key(folder: Path, shape: dict[str, object]) -> None:
     rule = read(folder, entry(title="kept"), shape).rule("xid/1")
-    assert (rule.action, rule.title, rule.origin) == (Action.REBOOT_NODE, "kept", "[catalog.overrides]")
+    assert (rule.action, rule.title, rule.origin) == (
+        Action.REBOOT_NODE,
+        "kept",
+        "[catalog.overrides]",
+    )
 
 
 def test_an_override_lies_over_the_profile(folder: Path) -> None:
     (folder / "profiles" / "site.toml").write_text('[xid.1]\naction = "replace_node"\n')
-    assert read(folder, entry(), {"xid/1": {"action": "observe"}}, "site").rule("xid/1").action is Action.OBSERVE
+    assert (
+        read(folder, entry(), {"xid/1": {"action": "observe"}}, "site").rule("xid/1").action
+        is Action.OBSERVE
+    )
 
 
 def test_an_override_may_add_an_entry_and_a_kind(folder: Path) -> None:
-    catalog = read(folder, entry(), {"xid/777": GOOD, "site": {"fan": {**GOOD, "match": "fan \\d+ failed"}}})
+    catalog = read(
+        folder, entry(), {"xid/777": GOOD, "site": {"fan": {**GOOD, "match": "fan \\d+ failed"}}}
+    )
     assert catalog.rule("xid/777").known
     assert catalog.rule("site/fan").match == ("fan \\d+ failed",)
     assert catalog.kinds() == {"xid", "site"}
@@ -291,7 +407,14 @@ def test_an_override_may_add_an_entry_and_a_kind(folder: Path) -> None:
 
 def test_a_new_entry_must_be_whole(folder: Path) -> None:
     errors = mistakes(folder, entry(), {"xid/777": {"action": "inspect"}})
-    assert [error.partition("] ")[2].split(":")[0] for error in errors] == ["title", "meaning", "class", "clears", "escalation", "source"]
+    assert [error.partition("] ")[2].split(":")[0] for error in errors] == [
+        "title",
+        "meaning",
+        "class",
+        "clears",
+        "escalation",
+        "source",
+    ]
 
 
 def test_entries_inherit_cases_and_component_of_their_default(folder: Path) -> None:
@@ -307,6 +430,9 @@ def test_entries_inherit_cases_and_component_of_their_default(folder: Path) -> N
     assert catalog.rule("xid/1").rule_on({"a": 1}).action is Action.RESET_DEVICE
     assert catalog.rule("xid/2").rule_on({"a": 1}).action is Action.INSPECT
     assert catalog.rule("xid/2").rule_on({"a": 1, "b": 1}).action is Action.REBOOT_NODE
-    assert (catalog.rule("sxid/1").component, catalog.rule("sxid/1").cases) == (ComponentKind.NODE, ())
+    assert (catalog.rule("sxid/1").component, catalog.rule("sxid/1").cases) == (
+        ComponentKind.NODE,
+        (),
+    )
     assert "xid/default" not in catalog.rules
     assert catalog.rule("xid/3").title == "3!"

@@ -1,4 +1,6 @@
-"""One at a time, and nobody but the folder's owner can say who. As root: others must be let in as far as they may come."""
+"""One at a time, and nobody but the folder's owner can say who. As root: others must be let in as
+far as they may come.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,18 @@ NOBODY = 65534
 
 @contextmanager
 def holding_all_it_can(folders: list[Path]) -> Iterator[int]:
-    """Another user, of the group that may read, holds an exclusive lock on everything in these folders that it can open. How many."""
+    """Another user, of the group that may read, holds an exclusive lock on everything in these
+    folders that it can open. How many.
+    """
     said, told = os.pipe()
     wait, go = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(go)
-            places = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in folders]  # the way there may be closed to it
+            places = [
+                os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in folders
+            ]  # the way there may be closed to it
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -37,7 +43,9 @@ def holding_all_it_can(folders: list[Path]) -> Iterator[int]:
                 os.fchdir(place)
                 for one in [Path(), *Path().rglob("*")]:
                     try:
-                        fcntl.flock(os.open(one, os.O_RDONLY | os.O_NONBLOCK), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        fcntl.flock(
+                            os.open(one, os.O_RDONLY | os.O_NONBLOCK), fcntl.LOCK_EX | fcntl.LOCK_NB
+                        )
                     except OSError:
                         continue
                     held += 1
@@ -88,7 +96,9 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_one_that_was_removed_is_made_anew(tmp_path: Path) -> None:
-    """By who cleans up: the next one must not lock what is not there any more, nor the former take the next one's away."""
+    """By who cleans up: the next one must not lock what is not there any more, nor the former take
+    the next one's away.
+    """
     with lock.held(tmp_path):
         (tmp_path / lock.FILE).unlink()
         with lock.held(tmp_path):

@@ -1,4 +1,6 @@
-"""A log that is followed as text: records of several lines, wherever a look ends; positions; rotation."""
+"""A log that is followed as text: records of several lines, wherever a look ends; positions;
+rotation.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ import pytest
 from tests.pace import patient
 from tests.unit.builders import catalogue
 from tests.unit.test_scan import LOST, STAMPED, scan_json
+from vitald.collectors.kernel_log import file as log_file
+from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.file import LogFile
+from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.model import Position
-from vitald.sources.kernel_log import file as log_file
-from vitald.sources.kernel_log.announced import Announcements
-from vitald.sources.kernel_log.file import LogFile
-from vitald.sources.kernel_log.interpret import Interpreter
 
 HEAD = "[   13.868252] "
 RECORD = f"{HEAD}{LOST[0]}\n{'':15}{LOST[1]}\n{'':15}{LOST[2]}\n"
@@ -78,7 +80,9 @@ def is_lost(told: Following) -> bool:
     return [code.partition("/")[0] for code in told.codes] == [CODE]
 
 
-@pytest.mark.parametrize("after", [ORDINARY, "", f"{STAMPED}\n"], ids=["an ordinary line", "nothing", "a fault"])
+@pytest.mark.parametrize(
+    "after", [ORDINARY, "", f"{STAMPED}\n"], ids=["an ordinary line", "nothing", "a fault"]
+)
 def test_a_record_of_several_lines_is_one_as_for_scan(after: str, tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(ORDINARY + RECORD + after)
@@ -90,11 +94,15 @@ def test_a_record_of_several_lines_is_one_as_for_scan(after: str, tmp_path: Path
             return told.codes
 
     events, _ = scan_json(path.read_bytes())
-    assert [code.partition("/")[0] for code in asyncio.run(work())] == [event["kind"] for event in events]
+    assert [code.partition("/")[0] for code in asyncio.run(work())] == [
+        event["kind"] for event in events
+    ]
 
 
 @pytest.mark.parametrize("cut", range(1, 3))
-def test_a_record_that_comes_in_parts(cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_comes_in_parts(
+    cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The look between two of its lines."""
     monkeypatch.setattr(log_file, "_POLL_S", 0.5)
     path, lines = tmp_path / "log", RECORD.splitlines(keepends=True)
@@ -109,7 +117,9 @@ def test_a_record_that_comes_in_parts(cut: int, tmp_path: Path, monkeypatch: pyt
     asyncio.run(work())
 
 
-def test_a_restart_between_two_lines_of_a_record_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_between_two_lines_of_a_record_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_file, "_POLL_S", 0.5)
     path, lines = tmp_path / "log", RECORD.splitlines(keepends=True)
     path.write_text(ORDINARY + lines[0])
@@ -124,8 +134,12 @@ def test_a_restart_between_two_lines_of_a_record_loses_nothing(tmp_path: Path, m
     asyncio.run(work())
 
 
-def test_a_fault_of_one_line_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what follows it in indented lines takes nothing from it, nor is it a record of its own."""
+def test_a_fault_of_one_line_waits_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what follows it in indented lines takes nothing from it, nor is it a record of
+    its own.
+    """
     monkeypatch.setattr(log_file, "_POLL_S", 60.0)
     path = tmp_path / "log"
     path.write_text(f"{STAMPED}\n")
@@ -147,15 +161,24 @@ def test_the_last_record_of_a_rotated_file_is_read_first(tmp_path: Path) -> None
             append(path, RECORD)
             path.rename(tmp_path / "log.1")
             path.write_text(f"{STAMPED}\n")
-            await told.until(lambda: [code.partition("/")[0] for code in told.codes] == [CODE, "xid"])
+            await told.until(
+                lambda: [code.partition("/")[0] for code in told.codes] == [CODE, "xid"]
+            )
 
     asyncio.run(work())
 
 
-def test_lines_that_go_on_without_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_go_on_without_end_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_file, "_CHUNK", 4096)
     path = tmp_path / "log"
-    path.write_text(f"{ORDINARY}{' x' * 100}\n" * 200 + f"{ORDINARY}" + f"{' x' * 100}\n" * 2000 + f"{STAMPED}\n")
+    path.write_text(
+        f"{ORDINARY}{' x' * 100}\n" * 200
+        + f"{ORDINARY}"
+        + f"{' x' * 100}\n" * 2000
+        + f"{STAMPED}\n"
+    )
 
     async def work() -> None:
         async with following(path) as told:
@@ -166,10 +189,15 @@ def test_lines_that_go_on_without_end_are_bounded(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_the_rest_of_a_record_is_not_believed(tmp_path: Path, parts: int) -> None:
-    """Wherever a look ends: a newline in a user's text begins a line with the record's own stamp."""
+    """Wherever a look ends: a newline in a user's text begins a line with the record's own
+    stamp.
+    """
     path = tmp_path / "kern.log"
     path.touch()
-    ue = "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+    ue = (
+        "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0"
+        " grain:32)"
+    )
     lines = [f"[26218.429856] {text}\n" for text in ("tmpfs: Unknown parameter 'foo", ue, "bar'")]
 
     async def follow() -> list[str]:

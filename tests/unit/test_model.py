@@ -11,14 +11,25 @@ from vitald.model import NODE, Action, Component, ComponentKind, SourceHealth, S
 
 
 def test_the_order_of_actions() -> None:
-    words = ["none", "observe", "restart_workload", "inspect", "reset_device", "reboot_node", "replace_node"]
+    words = [
+        "none",
+        "observe",
+        "restart_workload",
+        "inspect",
+        "reset_device",
+        "reboot_node",
+        "replace_node",
+    ]
     assert [action.value for action in sorted(Action, key=lambda action: action.rank)] == words
     assert [action.value for action in Action if action.unfit] == words[4:]
 
 
 def test_the_strongest_of_nothing_is_nothing() -> None:
     assert Action.strongest([]) is Action.NONE
-    assert Action.strongest(iter([Action.OBSERVE, Action.REPLACE_NODE, Action.INSPECT])) is Action.REPLACE_NODE
+    assert (
+        Action.strongest(iter([Action.OBSERVE, Action.REPLACE_NODE, Action.INSPECT]))
+        is Action.REPLACE_NODE
+    )
 
 
 def test_every_action_has_words_of_its_own() -> None:
@@ -56,5 +67,12 @@ def test_only_what_a_process_wrote_uninvited_is_not_judged() -> None:
         (SourceState.FAILED, 100.0, False),
     ],
 )
-def test_a_source_is_fresh_within_its_deadline(state: SourceState, looked: float, fresh: bool) -> None:
-    assert SourceHealth(name="x", state=state, deadline=30.0, last_seen=5.0, looked=looked).fresh(100.0) is fresh
+def test_a_source_is_fresh_within_its_deadline(
+    state: SourceState, looked: float, fresh: bool
+) -> None:
+    assert (
+        SourceHealth(name="x", state=state, deadline=30.0, last_seen=5.0, looked=looked).fresh(
+            100.0
+        )
+        is fresh
+    )

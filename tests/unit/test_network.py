@@ -1,4 +1,6 @@
-"""Network adapters over fake trees: the documented finding on the right adapter, and none where all is well."""
+"""Network adapters over fake trees: the documented finding on the right adapter, and none where all
+is well.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ import pytest
 from tests.looking import Looking, polled, told
 from tests.network_tree import EFA, ENA, MLX5, NetworkTree
 from tests.unit.builders import catalogue
+from vitald.collectors import polling as polled_module
+from vitald.collectors import small_files
+from vitald.collectors.network import adapter, learned
+from vitald.collectors.network import port as ports
+from vitald.collectors.network.collector import KINDS, Network
+from vitald.collectors.network.port import Carrier, Link
 from vitald.config import Network as Settings
 from vitald.model import ComponentKind, Event, Position, SourceState
-from vitald.sources import files
-from vitald.sources import polled as polled_module
-from vitald.sources.network import adapter, learned
-from vitald.sources.network import port as ports
-from vitald.sources.network.network import KINDS, Network
-from vitald.sources.network.port import Carrier, Link
 
 
 class Clock:
@@ -50,7 +52,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Node:
     """A tree that is looked at every half minute, while work goes on."""
 
-    def __init__(self, tree: NetworkTree, clock: Clock, *, rates: dict[str, float] | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        tree: NetworkTree,
+        clock: Clock,
+        *,
+        rates: dict[str, float] | None = None,
+        **settings: Any,
+    ) -> None:
         self.tree, self.clock, self.settings, self.rates = tree, clock, Settings(**settings), rates
         self.looking = self._begin(None, "boot-1")
 
@@ -114,7 +123,7 @@ def listen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(str(path))
         return real(path, flags)
 
-    monkeypatch.setattr(files.os, "open", opened)
+    monkeypatch.setattr(small_files.os, "open", opened)
     return asked
 
 
@@ -138,7 +147,11 @@ def roce(tree: NetworkTree) -> None:
 # --- all is well
 
 
-@pytest.mark.parametrize("build", [trainium, lambda tree: trainium(tree, old=True), infiniband, roce], ids=["efa", "old efa", "ib", "roce"])
+@pytest.mark.parametrize(
+    "build",
+    [trainium, lambda tree: trainium(tree, old=True), infiniband, roce],
+    ids=["efa", "old efa", "ib", "roce"],
+)
 def test_a_healthy_node_says_nothing_however_much_it_works(
     tree: NetworkTree, make_node: MakeNode, build: Callable[[NetworkTree], None]
 ) -> None:
@@ -157,21 +170,37 @@ def test_an_adapter_says_who_it_is(tree: NetworkTree, make_node: MakeNode) -> No
     node = make_node(tree)
     node.looking.look()
     (one,) = [event for event in node.looking.events if event.component.id == MLX5[3]]
-    assert (one.code, one.fields["device"], one.fields["interface"], one.fields["pci"]) == ("device/identity", "mlx5_3", "ib3", MLX5[3])
+    assert (one.code, one.fields["device"], one.fields["interface"], one.fields["pci"]) == (
+        "device/identity",
+        "mlx5_3",
+        "ib3",
+        MLX5[3],
+    )
     assert one.fields["firmware"] == "28.41.1000"
     assert "InfiniBand mlx5_3, PCI 0000:5d:00.0" in one.raw
     values = node.values(MLX5[3])
-    assert (values["kind"], values["link"], values["bits_per_second"], values["lanes"]) == ("ib", "up", 400e9, 4.0)
+    assert (values["kind"], values["link"], values["bits_per_second"], values["lanes"]) == (
+        "ib",
+        "up",
+        400e9,
+        4.0,
+    )
 
 
-def test_an_efa_device_without_a_guid_is_known_by_its_slot(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_an_efa_device_without_a_guid_is_known_by_its_slot(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     """Its state, which is a constant, is not shown as if it meant something."""
     trainium(tree)
     node = make_node(tree)
     node.looking.look()
     assert node.looking.events == []
     values = node.values(EFA[3])
-    assert (values["kind"], values["rate"], values["no_completion_cmds"]) == ("efa", "100 Gb/sec (4X EDR)", 0.0)
+    assert (values["kind"], values["rate"], values["no_completion_cmds"]) == (
+        "efa",
+        "100 Gb/sec (4X EDR)",
+        0.0,
+    )
     assert not {"state", "phys_state", "link"} & set(values)
 
 
@@ -196,15 +225,27 @@ IB_FAULTS = [
     ("a recovery", counter("ports/1/counters/link_error_recovery", 1), set()),
     ("integrity", counter("ports/1/counters/local_link_integrity_errors", 1), {"ib/link_errors"}),
     ("some symbol errors", counter("ports/1/counters/symbol_error", 121), {"ib/symbol_errors"}),
-    ("many symbol errors", counter("ports/1/counters/symbol_error", 700), {"ib/symbol_errors", "ib/link_errors"}),
+    (
+        "many symbol errors",
+        counter("ports/1/counters/symbol_error", 700),
+        {"ib/symbol_errors", "ib/link_errors"},
+    ),
     ("few symbol errors", counter("ports/1/counters/symbol_error", 100), set()),
     ("receive errors", counter("ports/1/counters/port_rcv_errors", 700), {"ib/link_errors"}),
-    ("overruns", counter("ports/1/counters/excessive_buffer_overrun_errors", 5), {"ib/buffer_overruns"}),
+    (
+        "overruns",
+        counter("ports/1/counters/excessive_buffer_overrun_errors", 5),
+        {"ib/buffer_overruns"},
+    ),
     ("discards", counter("ports/1/counters/port_xmit_discards", 6100), {"ib/path"}),
     ("timeouts", counter("ports/1/hw_counters/local_ack_timeout_err", 61), {"ib/path"}),
     ("sequence errors", counter("ports/1/hw_counters/packet_seq_err", 700), {"ib/path"}),
     ("few sequence errors", counter("ports/1/hw_counters/packet_seq_err", 500), set()),
-    ("damaged packets", counter("ports/1/hw_counters/rx_icrc_encapsulated", 11), {"ib/packets_corrupted"}),
+    (
+        "damaged packets",
+        counter("ports/1/hw_counters/rx_icrc_encapsulated", 11),
+        {"ib/packets_corrupted"},
+    ),
     ("few damaged packets", counter("ports/1/hw_counters/rx_icrc_encapsulated", 10), set()),
     ("peers that die", counter("ports/1/hw_counters/rnr_nak_retry_err", 500), set()),
     ("others' errors", counter("ports/1/counters/port_rcv_switch_relay_errors", 500), set()),
@@ -214,9 +255,21 @@ IB_FAULTS = [
     ("narrower", lambda tree: tree.port("mlx5_3", rate="400 Gb/sec (2X NDR)"), {"ib/rate_low"}),
     ("down", lambda tree: tree.down("mlx5_3"), {"ib/port_down", "ib/port_failed"}),
     ("turned off", lambda tree: tree.down("mlx5_3", physical="3: Disabled"), set()),
-    ("no manager", lambda tree: tree.port("mlx5_3", state="2: INIT"), {"ib/port_waiting", "ib/no_subnet_manager"}),
-    ("armed", lambda tree: tree.port("mlx5_3", state="3: ARMED"), {"ib/port_waiting", "ib/no_subnet_manager"}),
-    ("retraining", lambda tree: tree.port("mlx5_3", phys_state="6: LinkErrorRecovery"), {"ib/port_retraining"}),
+    (
+        "no manager",
+        lambda tree: tree.port("mlx5_3", state="2: INIT"),
+        {"ib/port_waiting", "ib/no_subnet_manager"},
+    ),
+    (
+        "armed",
+        lambda tree: tree.port("mlx5_3", state="3: ARMED"),
+        {"ib/port_waiting", "ib/no_subnet_manager"},
+    ),
+    (
+        "retraining",
+        lambda tree: tree.port("mlx5_3", phys_state="6: LinkErrorRecovery"),
+        {"ib/port_retraining"},
+    ),
     ("no state that we know", lambda tree: tree.port("mlx5_3", state="9: ODD"), set()),
     ("driver lost it", lambda tree: tree.without_rdma("mlx5_3"), {"network/missing"}),
     ("gone", lambda tree: tree.off_the_bus(MLX5[3]), {"network/missing"}),
@@ -232,11 +285,15 @@ EFA_FAULTS = [
     ("driver lost it", lambda tree: tree.without_rdma("rdmap160s25"), {"network/missing"}),
     ("gone", lambda tree: tree.off_the_bus(EFA[3]), {"network/missing"}),
 ]
-CASES = [(infiniband, MLX5[3], *fault) for fault in IB_FAULTS] + [(trainium, EFA[3], *fault) for fault in EFA_FAULTS]
+CASES = [(infiniband, MLX5[3], *fault) for fault in IB_FAULTS] + [
+    (trainium, EFA[3], *fault) for fault in EFA_FAULTS
+]
 
 
 @pytest.mark.parametrize(
-    ("build", "address", "fault", "expected"), [case[:2] + case[3:] for case in CASES], ids=[case[2] for case in CASES]
+    ("build", "address", "fault", "expected"),
+    [case[:2] + case[3:] for case in CASES],
+    ids=[case[2] for case in CASES],
 )
 def test_each_fault_is_told_of_its_adapter_alone(
     tree: NetworkTree,
@@ -251,17 +308,23 @@ def test_each_fault_is_told_of_its_adapter_alone(
     assert node.rounds(3) == []
     fault(tree)
     events = [event for event in node.rounds(15) if event.fields.get("recovered") is not True]
-    assert {(event.code, event.component.name) for event in events} == {(code, f"nic/{address}") for code in expected}
+    assert {(event.code, event.component.name) for event in events} == {
+        (code, f"nic/{address}") for code in expected
+    }
     assert len(events) == len(expected), "each is said once"
     for event in events:
         assert event.fields["pci"] == address
-        assert event.fields["device"] == next(name for name, own in tree.rdma.items() if own == address)
+        assert event.fields["device"] == next(
+            name for name, own in tree.rdma.items() if own == address
+        )
 
 
 # --- ports
 
 
-def test_a_port_that_falls_is_told_at_once_and_fails_after_five_minutes(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_a_port_that_falls_is_told_at_once_and_fails_after_five_minutes(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     infiniband(tree)
     node = make_node(tree)
     node.rounds(3)
@@ -271,7 +334,10 @@ def test_a_port_that_falls_is_told_at_once_and_fails_after_five_minutes(tree: Ne
     assert node.told(1) == {("ib/port_failed", f"nic/{MLX5[3]}")}
     tree.up("mlx5_3")
     over = node.rounds()
-    assert {(event.code, event.fields["recovered"]) for event in over} == {("ib/port_down", True), ("ib/port_failed", True)}
+    assert {(event.code, event.fields["recovered"]) for event in over} == {
+        ("ib/port_down", True),
+        ("ib/port_failed", True),
+    }
     assert node.rounds(12) == []
 
 
@@ -280,7 +346,9 @@ def test_a_port_that_falls_is_told_at_once_and_fails_after_five_minutes(tree: Ne
 def test_a_failed_port_is_no_other_after_a_restart_whichever_is_looked_at_first(
     tree: NetworkTree, make_node: MakeNode, number: int, boot_id: str
 ) -> None:
-    """At the first look nobody knows yet how the other ports are: that ends nothing, so a port that outlives a boot is seen to."""
+    """At the first look nobody knows yet how the other ports are: that ends nothing, so a port that
+    outlives a boot is seen to.
+    """
     infiniband(tree)
     node = make_node(tree)
     node.rounds(2)
@@ -293,7 +361,9 @@ def test_a_failed_port_is_no_other_after_a_restart_whichever_is_looked_at_first(
     assert ended == {"ib/port_down", "ib/port_failed"}
 
 
-def test_while_an_adapter_was_never_looked_at_nobody_knows_whether_a_port_is_the_only_one(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_while_an_adapter_was_never_looked_at_nobody_knows_whether_a_port_is_the_only_one(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     infiniband(tree)
     node = make_node(tree)
     node.rounds(2)
@@ -319,13 +389,20 @@ def test_a_port_that_stays_down_for_a_day_is_lost(tree: NetworkTree, make_node: 
     node.clock.ahead += 10 * 3600.0  # nobody looked: this time does not count
     assert node.told(12, every_s=900.0) == set()  # 3 hours
     node.restart(boot_id="boot-2")
-    assert node.told(20, every_s=900.0) == {("ib/port_down", _NIC_3), ("ib/port_failed", _NIC_3), ("ib/port_lost", _NIC_3)}
+    assert node.told(20, every_s=900.0) == {
+        ("ib/port_down", _NIC_3),
+        ("ib/port_failed", _NIC_3),
+        ("ib/port_lost", _NIC_3),
+    }
     tree.up("mlx5_3")
     over = {event.code for event in node.rounds() if event.fields.get("recovered")}
     assert over == {"ib/port_down", "ib/port_failed", "ib/port_lost"}
     assert node.values(MLX5[3])["link_down_seconds"] == 0.0
     tree.down("mlx5_3")
-    assert node.told(12, every_s=900.0) == {("ib/port_down", _NIC_3), ("ib/port_failed", _NIC_3)}  # it counts from anew
+    assert node.told(12, every_s=900.0) == {
+        ("ib/port_down", _NIC_3),
+        ("ib/port_failed", _NIC_3),
+    }  # it counts from anew
 
 
 def test_a_day_without_any_port_condemns_none(tree: NetworkTree, make_node: MakeNode) -> None:
@@ -342,7 +419,9 @@ def test_a_day_without_any_port_condemns_none(tree: NetworkTree, make_node: Make
 
 
 @pytest.mark.parametrize(("setting", "lost"), [(0.0, False), (3600.0, True)])
-def test_after_how_long_a_port_is_lost_is_configured(tree: NetworkTree, make_node: MakeNode, setting: float, lost: bool) -> None:
+def test_after_how_long_a_port_is_lost_is_configured(
+    tree: NetworkTree, make_node: MakeNode, setting: float, lost: bool
+) -> None:
     infiniband(tree)
     node = make_node(tree, every_s=900.0, port_down_replace_after_s=setting)
     node.rounds(3)
@@ -350,7 +429,9 @@ def test_after_how_long_a_port_is_lost_is_configured(tree: NetworkTree, make_nod
     assert (("ib/port_lost", _NIC_3) in node.told(108, every_s=900.0)) is lost
 
 
-def test_the_configured_rate_counts_from_the_first_look(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_the_configured_rate_counts_from_the_first_look(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     """All eight ports train at half their rate: no sibling and no past says so."""
     infiniband(tree)
     for name in tree.rdma:
@@ -363,7 +444,9 @@ def test_the_configured_rate_counts_from_the_first_look(tree: NetworkTree, make_
     assert {event.component.id for event in node.rounds(4)} == {MLX5[3]}
 
 
-def test_a_rate_below_its_best_is_right_where_the_configuration_says_so(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_a_rate_below_its_best_is_right_where_the_configuration_says_so(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     infiniband(tree)
     node = make_node(tree, rates={"*": 200e9})
     node.rounds(3)
@@ -384,7 +467,9 @@ def test_all_ports_down_is_the_fabric(tree: NetworkTree, make_node: MakeNode) ->
     assert all(event.fields.get("recovered") for event in node.rounds(12))
 
 
-def test_what_is_turned_off_or_was_never_up_is_no_witness_and_no_fault(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_what_is_turned_off_or_was_never_up_is_no_witness_and_no_fault(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     infiniband(tree)
     for name in ("mlx5_0", list(tree.rdma)[-1]):
         tree.port(name, state="1: DOWN", phys_state="2: Polling")  # ports for management
@@ -395,10 +480,15 @@ def test_what_is_turned_off_or_was_never_up_is_no_witness_and_no_fault(tree: Net
         tree.down(name, physical="3: Disabled")
     assert node.told(15) == set()
     tree.down("mlx5_1")
-    assert node.told(15) == {("ib/port_down", f"nic/{MLX5[1]}"), ("ib/only_port_down", f"nic/{MLX5[1]}")}
+    assert node.told(15) == {
+        ("ib/port_down", f"nic/{MLX5[1]}"),
+        ("ib/only_port_down", f"nic/{MLX5[1]}"),
+    }
 
 
-def test_a_port_that_was_never_up_is_told_where_all_its_siblings_are(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_a_port_that_was_never_up_is_told_where_all_its_siblings_are(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     infiniband(tree)
     tree.port("mlx5_3", state="1: DOWN", phys_state="2: Polling")
     node = make_node(tree)
@@ -407,17 +497,25 @@ def test_a_port_that_was_never_up_is_told_where_all_its_siblings_are(tree: Netwo
     assert [event.fields.get("recovered") for event in node.rounds(5)] == [True]
 
 
-def test_two_ports_down_are_not_all_while_a_third_is_up(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_two_ports_down_are_not_all_while_a_third_is_up(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     for number, address in enumerate(MLX5[:3]):
         tree.mlx5(address, f"ib{number}")
     node = make_node(tree)
     node.rounds(2)
     tree.down("mlx5_0")
     tree.down("mlx5_1")
-    assert node.told(12) == {(code, f"nic/{address}") for code in ("ib/port_down", "ib/port_failed") for address in MLX5[:2]}
+    assert node.told(12) == {
+        (code, f"nic/{address}")
+        for code in ("ib/port_down", "ib/port_failed")
+        for address in MLX5[:2]
+    }
 
 
-def test_a_function_with_two_ports_has_a_value_for_each(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_a_function_with_two_ports_has_a_value_for_each(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     tree.mlx5(MLX5[0], "ib0", ports=2)
     tree.mlx5(MLX5[1], "ib1")
     tree.port("mlx5_0", 2, state="1: DOWN", phys_state="2: Polling")  # its second port is not used
@@ -441,7 +539,8 @@ def test_a_function_with_two_ports_has_a_value_for_each(tree: NetworkTree, make_
     (1, 3, False, Carrier.UNKNOWN, Link.DISABLED),
     (1, 6, False, Carrier.UNKNOWN, Link.RETRAINING),
     (2, 5, False, Carrier.UNKNOWN, Link.WAITING),
-    (1, 3, True, Carrier.LOST, Link.DOWN),  # mlx5 and bnxt say Disabled of any Ethernet port without a link
+    # Mlx5 and bnxt say Disabled of any Ethernet port without a link
+    (1, 3, True, Carrier.LOST, Link.DOWN),
     (1, 3, True, Carrier.OFF, Link.DISABLED),
     (1, 2, True, Carrier.OFF, Link.DISABLED),
     (1, 3, True, Carrier.UNKNOWN, Link.DISABLED),
@@ -466,7 +565,9 @@ def test_rates(text: str, bits: float, lanes: float) -> None:
     assert ports.number("<unknown>") is None
 
 
-def test_a_port_that_was_never_fast_is_slower_than_all_its_siblings(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_a_port_that_was_never_fast_is_slower_than_all_its_siblings(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     infiniband(tree)
     tree.port("mlx5_3", rate="200 Gb/sec (4X HDR)")
     node = make_node(tree)
@@ -486,7 +587,9 @@ def test_siblings_that_do_not_agree_say_nothing(tree: NetworkTree, make_node: Ma
 
 
 def test_a_roce_port_follows_its_interface(tree: NetworkTree, make_node: MakeNode) -> None:
-    """The driver calls it Disabled whether its cable is out or somebody turned it off: the interface knows."""
+    """The driver calls it Disabled whether its cable is out or somebody turned it off: the
+    interface knows.
+    """
     roce(tree)
     node = make_node(tree)
     node.rounds(2)
@@ -494,10 +597,15 @@ def test_a_roce_port_follows_its_interface(tree: NetworkTree, make_node: MakeNod
     tree.net("eth3", flags="0x1002", operstate="down", carrier=0)
     assert node.told(15) == set()
     tree.net("eth3", flags="0x1003")
-    assert node.told(15) == {("ib/port_down", f"nic/{MLX5[2]}"), ("ib/port_failed", f"nic/{MLX5[2]}")}
+    assert node.told(15) == {
+        ("ib/port_down", f"nic/{MLX5[2]}"),
+        ("ib/port_failed", f"nic/{MLX5[2]}"),
+    }
 
 
-def test_flaps_of_a_roce_port_are_counted_by_its_interface(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_flaps_of_a_roce_port_are_counted_by_its_interface(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     roce(tree)
     node = make_node(tree)
     node.rounds(2)
@@ -507,7 +615,9 @@ def test_flaps_of_a_roce_port_are_counted_by_its_interface(tree: NetworkTree, ma
     assert last == {("ib/flapping", f"nic/{MLX5[2]}")}
 
 
-def test_a_bond_that_lost_a_leg_stays_up_and_says_so(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_a_bond_that_lost_a_leg_stays_up_and_says_so(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     second = MLX5[0].replace(".0", ".1")
     tree.mlx5(MLX5[0], "eth1", roce=True, name="mlx5_bond_0")
     tree.interface("eth2", tree.pci(second, 0x15B3, 0x1021, 0x020000, "mlx5_core"))
@@ -520,7 +630,9 @@ def test_a_bond_that_lost_a_leg_stays_up_and_says_so(tree: NetworkTree, make_nod
     assert node.told(6) == {("net/carrier_lost", f"nic/{second}")}
 
 
-def test_an_interface_that_lost_its_link_is_only_shown(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_an_interface_that_lost_its_link_is_only_shown(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     trainium(tree)
     node = make_node(tree)
     node.rounds(2)
@@ -535,14 +647,14 @@ def test_an_interface_that_is_off_is_asked_again_when_it_is_on(
     """While it is off, its carrier answers EINVAL; that is not a file to leave alone for good."""
     trainium(tree)
     tree.net("ens5", flags="0x1002")
-    real, off = files.attribute, [True]
+    real, off = small_files.attribute, [True]
 
     def read(path: Path | str) -> str:
         if off[0] and str(path).endswith("/carrier"):
             raise OSError(errno.EINVAL, "Invalid argument")
         return real(path)
 
-    monkeypatch.setattr(files, "attribute", read)
+    monkeypatch.setattr(small_files, "attribute", read)
     node = make_node(tree)
     assert node.rounds(2) == []
     tree.net("ens5", flags="0x1003")  # it is turned on just before it is asked
@@ -552,7 +664,9 @@ def test_an_interface_that_is_off_is_asked_again_when_it_is_on(
     assert node.values(ENA)["carrier"] == "up"
 
 
-def test_interfaces_that_nothing_stands_behind_are_not_looked_at(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_interfaces_that_nothing_stands_behind_are_not_looked_at(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     tree.mlx5(MLX5[0], "eth1", roce=True)
     function = f"devices/pci0000:18/{MLX5[0]}"
     for name, port in (("eth1_0", "pf0vf0"), ("eth1_up", "p0")):
@@ -563,7 +677,11 @@ def test_interfaces_that_nothing_stands_behind_are_not_looked_at(tree: NetworkTr
     tree.interface("ens3", f"{virtio}/virtio0")
     node = make_node(tree)
     node.looking.look()
-    interfaces = {one.component.id for one in node.looking.last.readings if one.component.kind is ComponentKind.NIC}
+    interfaces = {
+        one.component.id
+        for one in node.looking.last.readings
+        if one.component.kind is ComponentKind.NIC
+    }
     assert interfaces == {MLX5[0], "0000:00:03.0"}
     assert node.looking.events[0].fields["interface"] == "eth1, eth1_up"
 
@@ -571,7 +689,9 @@ def test_interfaces_that_nothing_stands_behind_are_not_looked_at(tree: NetworkTr
 # --- EFA
 
 
-def test_a_dead_efa_device_is_asked_nothing_more(tree: NetworkTree, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_efa_device_is_asked_nothing_more(
+    tree: NetworkTree, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each further question would only add a line to the kernel log."""
     trainium(tree)
     node = make_node(tree)
@@ -592,7 +712,9 @@ def unreadable(tree: NetworkTree, name: str) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_port_counters_that_fail_are_a_fault_where_they_could_be_read(tree: NetworkTree, make_node: MakeNode, restarted: bool) -> None:
+def test_port_counters_that_fail_are_a_fault_where_they_could_be_read(
+    tree: NetworkTree, make_node: MakeNode, restarted: bool
+) -> None:
     trainium(tree)
     unreadable(tree, "rdmap16s25")  # never could
     node = make_node(tree)
@@ -623,7 +745,9 @@ def test_a_heartbeat_that_stops(tree: NetworkTree, make_node: MakeNode) -> None:
     assert node.told(2) == {("efa/heartbeat", f"nic/{EFA[3]}")}
 
 
-def test_a_heartbeat_that_was_never_seen_is_not_missed(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_a_heartbeat_that_was_never_seen_is_not_missed(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     trainium(tree)
     tree.still = {f"{name}/keep_alive_rcvd" for name in tree.rdma}
     node = make_node(tree)
@@ -640,9 +764,15 @@ def test_a_counter_at_its_top_is_not_known(tree: NetworkTree, make_node: MakeNod
     node = make_node(tree)
     node.rounds(2)
     tree.put("mlx5_3", {"ports/1/counters/symbol_error": 65535})
-    assert node.told() == {("ib/symbol_errors", f"nic/{MLX5[3]}"), ("ib/link_errors", f"nic/{MLX5[3]}")}
+    assert node.told() == {
+        ("ib/symbol_errors", f"nic/{MLX5[3]}"),
+        ("ib/link_errors", f"nic/{MLX5[3]}"),
+    }
     assert node.rounds(60) == []  # half an hour
-    assert node.looking.readings(f"nic/{MLX5[3]}").missing["symbol_error"] == "stands at 65535, the most that it can count"
+    assert (
+        node.looking.readings(f"nic/{MLX5[3]}").missing["symbol_error"]
+        == "stands at 65535, the most that it can count"
+    )
     tree.put("mlx5_3", {"ports/1/counters/symbol_error": 0})  # somebody reset it
     assert all(event.fields.get("recovered") for event in node.rounds(60))
 
@@ -658,10 +788,12 @@ def test_a_counter_that_no_port_has_is_no_fault(tree: NetworkTree, make_node: Ma
     assert "link_downed" not in {**one.values, **one.missing}
 
 
-def test_a_file_that_answers_einval_is_left_alone(tree: NetworkTree, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_answers_einval_is_left_alone(
+    tree: NetworkTree, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     infiniband(tree)
     asked: list[str] = []
-    real = files.attribute
+    real = small_files.attribute
 
     def read(path: Path | str) -> str:
         if str(path).endswith("mlx5_3/ports/1/counters/port_rcv_errors"):
@@ -669,14 +801,16 @@ def test_a_file_that_answers_einval_is_left_alone(tree: NetworkTree, make_node: 
             raise OSError(errno.EINVAL, "Invalid argument")
         return real(path)
 
-    monkeypatch.setattr(files, "attribute", read)
+    monkeypatch.setattr(small_files, "attribute", read)
     node = make_node(tree)
     assert node.rounds(6) == []
     assert len(asked) == 1
     assert "EINVAL" in node.looking.readings(f"nic/{MLX5[3]}").missing["port_rcv_errors"]
 
 
-def test_what_was_counted_before_the_start_is_no_increase(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_what_was_counted_before_the_start_is_no_increase(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     infiniband(tree)
     for name in ("link_downed", "local_link_integrity_errors", "symbol_error"):
         tree.count(f"infiniband/mlx5_3/ports/1/counters/{name}", 9)
@@ -688,7 +822,9 @@ def test_what_was_counted_before_the_start_is_no_increase(tree: NetworkTree, mak
     assert node.rounds(3) == []
 
 
-def test_falls_are_remembered_over_a_restart_but_not_over_a_boot(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_falls_are_remembered_over_a_restart_but_not_over_a_boot(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     infiniband(tree)
     node = make_node(tree)
     node.rounds(2)
@@ -713,7 +849,8 @@ def test_falls_while_nobody_looked_are_counted(tree: NetworkTree, make_node: Mak
 
 
 @pytest.mark.parametrize(
-    ("hours", "falls", "expected"), [(5, 4, set()), (5, 5, {"ib/flapping"}), (72, 9, set()), (72, 16, {"ib/flapping"})]
+    ("hours", "falls", "expected"),
+    [(5, 4, set()), (5, 5, {"ib/flapping"}), (72, 9, set()), (72, 16, {"ib/flapping"})],
 )
 def test_falls_of_a_long_stop_are_spread_over_it(
     tree: NetworkTree, make_node: MakeNode, hours: int, falls: int, expected: set[str]
@@ -750,7 +887,9 @@ def test_five_falls_in_a_day(tree: NetworkTree, make_node: MakeNode) -> None:
     assert node.told() == {("ib/flapping", f"nic/{MLX5[3]}")}
 
 
-def test_a_port_that_was_up_before_the_boot_should_be_up(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_a_port_that_was_up_before_the_boot_should_be_up(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     infiniband(tree)
     node = make_node(tree)
     node.rounds(2)
@@ -764,7 +903,9 @@ def test_a_port_that_was_up_before_the_boot_should_be_up(tree: NetworkTree, make
     }
 
 
-def test_a_port_that_a_boot_brings_back_is_told_to_be_well(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_a_port_that_a_boot_brings_back_is_told_to_be_well(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     """What asks for a replacement outlives a boot, so only this ends it."""
     infiniband(tree)
     node = make_node(tree)
@@ -773,7 +914,9 @@ def test_a_port_that_a_boot_brings_back_is_told_to_be_well(tree: NetworkTree, ma
     node.rounds(14)
     node.restart(boot_id="boot-2")
     tree.up("mlx5_3")
-    assert ("ib/port_failed", True) in {(event.code, event.fields.get("recovered")) for event in node.rounds(14)}
+    assert ("ib/port_failed", True) in {
+        (event.code, event.fields.get("recovered")) for event in node.rounds(14)
+    }
 
 
 # --- what is not there, does not answer, or is none of our business
@@ -784,7 +927,11 @@ def hangs(node: Looking, *, over: bool = False) -> list[str]:
     deadline = time.monotonic() + 10.0
     while time.monotonic() < deadline:
         node.look()
-        if found := [one for one in node.events if one.code == "network/hung" and bool(one.fields.get("recovered")) is over]:
+        if found := [
+            one
+            for one in node.events
+            if one.code == "network/hung" and bool(one.fields.get("recovered")) is over
+        ]:
             return [one.component.id for one in found]
         time.sleep(0.05)
     return []
@@ -804,11 +951,16 @@ def test_an_adapter_that_does_not_answer_is_named_and_the_others_go_on(tree: Net
             fifo.write("0\n")
         tree.write(path, 0)
         assert hangs(node, over=True) == [MLX5[3]]
-        assert told(node.events) == {("network/hung", f"nic/{MLX5[3]}"), ("ib/flapping", f"nic/{MLX5[5]}")}
+        assert told(node.events) == {
+            ("network/hung", f"nic/{MLX5[3]}"),
+            ("ib/flapping", f"nic/{MLX5[5]}"),
+        }
 
 
 @pytest.mark.parametrize("pattern", ["mlx5_3", "mlx5_[3]", "ib3", MLX5[3], "0000:5d:*"])
-def test_what_is_excluded_is_not_read(tree: NetworkTree, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
+def test_what_is_excluded_is_not_read(
+    tree: NetworkTree, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
     infiniband(tree)
     tree.down("mlx5_3")
     asked = listen(monkeypatch)
@@ -819,7 +971,9 @@ def test_what_is_excluded_is_not_read(tree: NetworkTree, make_node: MakeNode, mo
     assert node.values(MLX5[3]) == {}
 
 
-def test_an_adapter_that_is_excluded_later_is_not_missing(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_an_adapter_that_is_excluded_later_is_not_missing(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     infiniband(tree)
     node = make_node(tree)
     node.rounds(3)
@@ -845,7 +999,9 @@ def test_a_missing_adapter_that_comes_back(tree: NetworkTree, make_node: MakeNod
 
 
 def test_what_is_taken_on_purpose_is_not_missing(tree: NetworkTree, make_node: MakeNode) -> None:
-    """Given to a virtual machine; or the whole driver unloaded, of which nothing follows for the card."""
+    """Given to a virtual machine; or the whole driver unloaded, of which nothing follows for the
+    card.
+    """
     trainium(tree)
     node = make_node(tree)
     node.rounds(2)
@@ -867,7 +1023,9 @@ def test_virtual_functions_come_and_go(tree: NetworkTree, make_node: MakeNode) -
     assert node.rounds(8) == []
 
 
-def test_devices_that_may_be_lent_to_a_container_are_not_missed(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_devices_that_may_be_lent_to_a_container_are_not_missed(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     infiniband(tree)
     tree.write("module/ib_core/parameters/netns_mode", "N")
     node = make_node(tree)
@@ -905,16 +1063,33 @@ REFERENCE: list[tuple[dict[str, object], str, set[tuple[str, str]]]] = [
     (IB_BUILD, "ib_flap:mlx5_3:1", set()),
     (IB_BUILD, "rdma_counter:mlx5_3:symbol_error:200", {("ib/symbol_errors", _MLX5_3)}),
     (IB_BUILD, "rdma_counter:mlx5_3:local_link_integrity_errors", {("ib/link_errors", _MLX5_3)}),
-    (IB_BUILD, "rdma_counter:mlx5_3:excessive_buffer_overrun_errors:5", {("ib/buffer_overruns", _MLX5_3)}),
+    (
+        IB_BUILD,
+        "rdma_counter:mlx5_3:excessive_buffer_overrun_errors:5",
+        {("ib/buffer_overruns", _MLX5_3)},
+    ),
     (IB_BUILD, "link:5d-00:8", set()),
-    ({**IB_BUILD, "roce": True}, "ib_down:mlx5_3", {("ib/port_down", _MLX5_3), ("ib/port_failed", _MLX5_3)}),
+    (
+        {**IB_BUILD, "roce": True},
+        "ib_down:mlx5_3",
+        {("ib/port_down", _MLX5_3), ("ib/port_failed", _MLX5_3)},
+    ),
     ({**IB_BUILD, "roce": True}, "ib_flap:mlx5_3:3", {("ib/flapping", _MLX5_3)}),
 ]
 
 
-@pytest.mark.parametrize(("build", "fault", "expected"), REFERENCE, ids=[f"{case[1]}{' roce' * ('roce' in case[0])}" for case in REFERENCE])
+@pytest.mark.parametrize(
+    ("build", "fault", "expected"),
+    REFERENCE,
+    ids=[f"{case[1]}{' roce' * ('roce' in case[0])}" for case in REFERENCE],
+)
 def test_the_faults_of_the_reference(
-    tmp_path: Path, generator: ModuleType, make_node: MakeNode, build: dict[str, object], fault: str, expected: set[tuple[str, str]]
+    tmp_path: Path,
+    generator: ModuleType,
+    make_node: MakeNode,
+    build: dict[str, object],
+    fault: str,
+    expected: set[tuple[str, str]],
 ) -> None:
     built = generator.build(tmp_path / "sys", **build)
     node = make_node(Quiet(tmp_path / "sys"))
@@ -924,7 +1099,9 @@ def test_the_faults_of_the_reference(
     assert node.told(15) == expected
 
 
-def test_all_ports_of_the_reference_go_down(tmp_path: Path, generator: ModuleType, make_node: MakeNode) -> None:
+def test_all_ports_of_the_reference_go_down(
+    tmp_path: Path, generator: ModuleType, make_node: MakeNode
+) -> None:
     built = generator.build(tmp_path / "sys", **IB_BUILD)
     node = make_node(Quiet(tmp_path / "sys"))
     assert node.rounds(2) == []
@@ -937,7 +1114,9 @@ def test_all_ports_of_the_reference_go_down(tmp_path: Path, generator: ModuleTyp
 
 @pytest.mark.parametrize("file", ["state", "phys_state"])
 @pytest.mark.parametrize("before", [True, False], ids=["seen up before", "from the start"])
-def test_a_port_whose_state_cannot_be_read_is_not_well(tree: NetworkTree, make_node: MakeNode, file: str, before: bool) -> None:
+def test_a_port_whose_state_cannot_be_read_is_not_well(
+    tree: NetworkTree, make_node: MakeNode, file: str, before: bool
+) -> None:
     infiniband(tree)
     node = make_node(tree)
     if before:
@@ -949,7 +1128,9 @@ def test_a_port_whose_state_cannot_be_read_is_not_well(tree: NetworkTree, make_n
     assert not node.looking.readings(f"nic/{MLX5[2]}").blind
 
 
-def test_an_efa_device_without_any_counter_is_not_well(tree: NetworkTree, make_node: MakeNode) -> None:
+def test_an_efa_device_without_any_counter_is_not_well(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
     """It says that it is active whatever happens: nothing else tells of it."""
     tree.efa(EFA[0])
     node = make_node(tree)

@@ -1,4 +1,6 @@
-"""Neuron devices over fake trees: the documented finding on the right device, and none where all is well."""
+"""Neuron devices over fake trees: the documented finding on the right device, and none where all is
+well.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ import pytest
 from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.pace import patient
+from vitald.collectors import polling as polled_module
+from vitald.collectors.neuron.collector import Neuron
+from vitald.collectors.neuron.locations import Places
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.collectors.polling import Polled
 from vitald.model import Position, SourceState
-from vitald.sources import polled as polled_module
-from vitald.sources.neuron.neuron import Neuron
-from vitald.sources.neuron.places import Places
-from vitald.sources.pci import PciInventory
-from vitald.sources.polled import Polled
 
 
 class Ahead:
@@ -33,7 +35,12 @@ class Ahead:
 
 
 def watching(
-    tree: NeuronTree, after: Position | None = None, *, places: Places | None = None, boot_id: str = "boot-1", look_s: float = 0.5
+    tree: NeuronTree,
+    after: Position | None = None,
+    *,
+    places: Places | None = None,
+    boot_id: str = "boot-1",
+    look_s: float = 0.5,
 ) -> Looking:
     subject = Neuron(tree.root, PciInventory(tree.root), places or Places())
     return Looking(polled(subject, "neuron", boot_id=boot_id, look_s=look_s), after)
@@ -53,7 +60,11 @@ def test_a_healthy_machine_says_who_its_devices_are_and_nothing_else(tree: Neuro
         }
         assert node.last.state is SourceState.OK
         one = node.readings(f"neuron/{TRN2[3]}")
-        assert (one.values["name"], one.values["cores"], one.values["sram_ecc_uncorrected"]) == ("Trainium2", 8.0, 0.0)
+        assert (one.values["name"], one.values["cores"], one.values["sram_ecc_uncorrected"]) == (
+            "Trainium2",
+            8.0,
+            0.0,
+        )
         assert one.values["power_utilization_ratio"] == 0.325
         assert one.values["memory_used_bytes"] == 8 << 20
 
@@ -61,44 +72,94 @@ def test_a_healthy_machine_says_who_its_devices_are_and_nothing_else(tree: Neuro
 FAULTS: list[tuple[str, Callable[[NeuronTree], None], set[str]]] = [
     ("sram", lambda tree: tree.ecc(3, "sram_ecc_uncorrected", 1), {"neuron/sram_ecc"}),
     ("hbm", lambda tree: tree.ecc(3, "mem_ecc_uncorrected", 2), {"neuron/hbm_ecc"}),
-    ("repairable", lambda tree: tree.ecc(3, "mem_ecc_repairable_uncorrected", 1), {"neuron/hbm_ecc_repairable"}),
+    (
+        "repairable",
+        lambda tree: tree.ecc(3, "mem_ecc_repairable_uncorrected", 1),
+        {"neuron/hbm_ecc_repairable"},
+    ),
     ("lost", lambda tree: tree.lose(3), {"neuron/lost"}),
     ("not probed", lambda tree: tree.unprobe(3), {"neuron/not_initialised"}),
     ("unplugged", lambda tree: tree.unplug(3), {"neuron/missing"}),
     ("reset failed", lambda tree: tree.reset(3, 2), {"neuron/reset_invalid"}),
     ("core logic", lambda tree: tree.count(3, 5, "hw_nc_ue_error", 1), {"neuron/runtime_sram"}),
     ("core memory", lambda tree: tree.count(3, 5, "hw_hbm_ue_error", 1), {"neuron/runtime_hbm"}),
-    ("core repairable", lambda tree: tree.count(3, 5, "hw_repairable_hbm_ue_error", 1), {"neuron/runtime_repairable"}),
+    (
+        "core repairable",
+        lambda tree: tree.count(3, 5, "hw_repairable_hbm_ue_error", 1),
+        {"neuron/runtime_repairable"},
+    ),
     ("abort", lambda tree: tree.count(3, 5, "hw_dma_abort_error", 1), {"neuron/dma_abort"}),
-    ("aborts", lambda tree: tree.count(3, 5, "hw_dma_abort_error", 2), {"neuron/dma_abort", "neuron/dma_aborts"}),
+    (
+        "aborts",
+        lambda tree: tree.count(3, 5, "hw_dma_abort_error", 2),
+        {"neuron/dma_abort", "neuron/dma_aborts"},
+    ),
     ("hw error", lambda tree: tree.count(3, 5, "hw_error", 1), {"neuron/hw_error"}),
-    ("collectives", lambda tree: tree.count(3, 5, "hw_collectives_error", 1), {"neuron/collectives"}),
+    (
+        "collectives",
+        lambda tree: tree.count(3, 5, "hw_collectives_error", 1),
+        {"neuron/collectives"},
+    ),
     ("timeout", lambda tree: tree.count(3, 5, "timeout", 1), {"neuron/timeout"}),
     ("program's own", lambda tree: tree.count(3, 5, "exec_bad_input", 9), set()),
-    ("health", lambda tree: tree.put(3, "stats/hardware/health_status/unhealthy_components", "hbm,axi_fabric"), {"neuron/unhealthy"}),
+    (
+        "health",
+        lambda tree: tree.put(
+            3, "stats/hardware/health_status/unhealthy_components", "hbm,axi_fabric"
+        ),
+        {"neuron/unhealthy"},
+    ),
     *(
-        (word, lambda tree, word=word: tree.put(3, "stats/hardware/health_status/unhealthy_components", word), {f"neuron/{code}"})
+        (
+            word,
+            lambda tree, word=word: tree.put(
+                3, "stats/hardware/health_status/unhealthy_components", word
+            ),
+            {f"neuron/{code}"},
+        )
         for code, words in {
-            "unhealthy": ("sram", "axi_fabric", "link_host", "link_intraserver", "firmware_service_api", "firmware_service_processor"),
-            "unhealthy_outside": ("link_switch", "link_efa", "link_interserver", "link_efa, link_switch"),
+            "unhealthy": (
+                "sram",
+                "axi_fabric",
+                "link_host",
+                "link_intraserver",
+                "firmware_service_api",
+                "firmware_service_processor",
+            ),
+            "unhealthy_outside": (
+                "link_switch",
+                "link_efa",
+                "link_interserver",
+                "link_efa, link_switch",
+            ),
             "unhealthy_unlisted": ("something_new", "no faults"),
         }.items()
         for word in words
     ),
     *(
-        (f"health {word}", lambda tree, word=word: tree.put(3, "stats/hardware/health_status/unhealthy_components", word), set())
+        (
+            f"health {word}",
+            lambda tree, word=word: tree.put(
+                3, "stats/hardware/health_status/unhealthy_components", word
+            ),
+            set(),
+        )
         for word in ("none", "OK", "None\n", " ")
     ),
     (
         "unreachable",
-        lambda tree: tree.put(3, "stats/hardware/health_status/unhealthy_components", "device_unreachable"),
+        lambda tree: tree.put(
+            3, "stats/hardware/health_status/unhealthy_components", "device_unreachable"
+        ),
         {"neuron/unreachable"},
     ),
 ]
 
 
 @pytest.mark.parametrize("seen_healthy", [True, False], ids=["while watched", "before the start"])
-@pytest.mark.parametrize(("fault", "expected"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
+@pytest.mark.parametrize(
+    ("fault", "expected"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS]
+)
 def test_each_fault_is_told_of_its_device_alone(
     tree: NeuronTree, fault: Callable[[NeuronTree], None], expected: set[str], seen_healthy: bool
 ) -> None:
@@ -111,7 +172,11 @@ def test_each_fault_is_told_of_its_device_alone(
         for event in events:
             assert event.fields["pci"] == TRN2[3]
             assert event.fields["index"] == "3"
-            if seen_healthy or event.code not in ("neuron/lost", "neuron/not_initialised", "neuron/missing"):
+            if seen_healthy or event.code not in (
+                "neuron/lost",
+                "neuron/not_initialised",
+                "neuron/missing",
+            ):
                 assert event.fields["serial"] == tree.serial(3)
         assert len(events) == len(expected), "each is said once"
 
@@ -119,9 +184,13 @@ def test_each_fault_is_told_of_its_device_alone(
 @pytest.mark.parametrize("family", ["Trn1", "Inf2", "Trn2", "Trn3"])
 @pytest.mark.parametrize("driver", ["2.24.7.0", "2.30.2.0"])
 @pytest.mark.parametrize("count", [1, 12, 16])
-def test_every_family_is_healthy_when_it_is(tmp_path: Path, family: str, driver: str, count: int) -> None:
+def test_every_family_is_healthy_when_it_is(
+    tmp_path: Path, family: str, driver: str, count: int
+) -> None:
     addresses = [f"0000:{0x10 + index:02x}:1b.0" for index in range(count)]
-    tree = NeuronTree(tmp_path / "sys", addresses, family=family, driver=driver, machine="inf2.unknown")
+    tree = NeuronTree(
+        tmp_path / "sys", addresses, family=family, driver=driver, machine="inf2.unknown"
+    )
     with watching(tree) as node:
         assert told(node.look(4)) == set()
         assert node.last.state is SourceState.OK, node.last.detail
@@ -156,7 +225,9 @@ def test_what_is_asked_for_where_the_firmware_goes_on_naming_a_part(
 @pytest.mark.parametrize("driver", ["2.14.5.0", "2.21.37.0", "2.24.13.0", ""])
 def test_inferentia_1_has_no_error_counters_and_is_well(tmp_path: Path, driver: str) -> None:
     addresses = [f"0000:00:{0x1C + index:02x}.0" for index in range(4)]
-    tree = NeuronTree(tmp_path / "sys", addresses, family="Inf1", driver=driver, machine="inf1.6xlarge")
+    tree = NeuronTree(
+        tmp_path / "sys", addresses, family="Inf1", driver=driver, machine="inf1.6xlarge"
+    )
     with watching(tree) as node:
         assert told(node.look(4)) == set()
         assert node.last.state is SourceState.OK, node.last.detail
@@ -167,7 +238,9 @@ def test_inferentia_1_has_no_error_counters_and_is_well(tmp_path: Path, driver: 
 
 def test_inferentia_1_whose_counters_cannot_be_read_is_not_well(tmp_path: Path) -> None:
     """It has no error counters of its own, so those of the runtime are all that there is."""
-    tree = NeuronTree(tmp_path / "sys", TRN2[:4], family="Inf1", driver="2.21.40.0", machine="inf1.24xlarge")
+    tree = NeuronTree(
+        tmp_path / "sys", TRN2[:4], family="Inf1", driver="2.21.40.0", machine="inf1.24xlarge"
+    )
     for core in range(4):
         tree.remove(tree.path(2, f"neuron_core{core}"))
     with watching(tree) as node:
@@ -177,7 +250,9 @@ def test_inferentia_1_whose_counters_cannot_be_read_is_not_well(tmp_path: Path) 
         assert not node.readings("neuron/1").blind
 
 
-def test_a_driver_that_moved_the_error_counters_leaves_the_other_checks_alive(tree: NeuronTree) -> None:
+def test_a_driver_that_moved_the_error_counters_leaves_the_other_checks_alive(
+    tree: NeuronTree,
+) -> None:
     with watching(tree) as node:
         node.look(2)
     for index in range(len(TRN2)):
@@ -187,10 +262,16 @@ def test_a_driver_that_moved_the_error_counters_leaves_the_other_checks_alive(tr
         assert node.last.state is SourceState.OK, node.last.detail
         one = node.readings(f"neuron/{TRN2[0]}")
         assert "stats/elsewhere/sram_ecc_uncorrected" in one.missing["sram_ecc_uncorrected"]
-        assert (one.values["ecc_observable"], node.readings("node").values["devices_without_ecc"]) == (0.0, 16.0)
+        assert (
+            one.values["ecc_observable"],
+            node.readings("node").values["devices_without_ecc"],
+        ) == (0.0, 16.0)
         tree.count(3, 5, "hw_nc_ue_error", 1)
         tree.reset(5, 2)
-        assert told(node.look()) == {("neuron/runtime_sram", f"neuron/{TRN2[3]}"), ("neuron/reset_invalid", f"neuron/{TRN2[5]}")}
+        assert told(node.look()) == {
+            ("neuron/runtime_sram", f"neuron/{TRN2[3]}"),
+            ("neuron/reset_invalid", f"neuron/{TRN2[5]}"),
+        }
         tree.lose_link(7)
         assert told(node.look()) == {("neuron/lost", f"neuron/{TRN2[7]}")}
     for index in range(len(TRN2)):
@@ -201,7 +282,9 @@ def test_a_driver_that_moved_the_error_counters_leaves_the_other_checks_alive(tr
         assert "neuron/ecc_not_observable" in recovered
 
 
-def test_a_driver_that_moved_the_serial_number_too_makes_no_device_missing(tree: NeuronTree) -> None:
+def test_a_driver_that_moved_the_serial_number_too_makes_no_device_missing(
+    tree: NeuronTree,
+) -> None:
     with watching(tree) as node:
         node.look(2)
     for index in range(len(TRN2)):
@@ -212,7 +295,9 @@ def test_a_driver_that_moved_the_serial_number_too_makes_no_device_missing(tree:
 
 
 @pytest.mark.parametrize("content", ["", "many"])
-def test_a_counter_that_is_in_its_place_and_holds_no_number_is_no_moved_file(tree: NeuronTree, content: str) -> None:
+def test_a_counter_that_is_in_its_place_and_holds_no_number_is_no_moved_file(
+    tree: NeuronTree, content: str
+) -> None:
     tree.module("neuron", "2.31.7.0")
     tree.put(0, "stats/hardware/sram_ecc_uncorrected", content)
     with watching(tree) as node:
@@ -225,7 +310,10 @@ def test_a_reset_is_no_error_and_no_repair(tree: NeuronTree) -> None:
     tree.ecc(2, "sram_ecc_uncorrected", 4)
     tree.ecc(2, "mem_ecc_repairable_uncorrected", 1)
     with watching(tree) as node:
-        assert told(node.look()) == {("neuron/sram_ecc", f"neuron/{TRN2[2]}"), ("neuron/hbm_ecc_repairable", f"neuron/{TRN2[2]}")}
+        assert told(node.look()) == {
+            ("neuron/sram_ecc", f"neuron/{TRN2[2]}"),
+            ("neuron/hbm_ecc_repairable", f"neuron/{TRN2[2]}"),
+        }
         tree.reset(2, 0)
         assert node.look(2) == []
         assert "being reset" in node.readings(f"neuron/{TRN2[2]}").missing["sram_ecc_uncorrected"]
@@ -239,11 +327,15 @@ def test_a_reset_is_no_error_and_no_repair(tree: NeuronTree) -> None:
         tree.ecc(2, "sram_ecc_uncorrected", 4)
         assert node.look() == []
         tree.ecc(2, "sram_ecc_uncorrected", 5)
-        assert [(event.code, event.fields["rise"]) for event in node.look()] == [("neuron/sram_ecc", 1)]
+        assert [(event.code, event.fields["rise"]) for event in node.look()] == [
+            ("neuron/sram_ecc", 1)
+        ]
 
 
 def test_whoever_may_not_read_reset_sees_it_by_the_firmware(tree: NeuronTree) -> None:
-    """The file is root's alone; the service is an ordinary user. Here it is a folder, which root cannot read either."""
+    """The file is root's alone; the service is an ordinary user. Here it is a folder, which root
+    cannot read either.
+    """
     tree.remove(tree.path(1, "reset"))
     (tree.root / tree.path(1, "reset")).mkdir()
     with watching(tree) as node:
@@ -282,7 +374,9 @@ def test_a_restart_tells_nothing_twice(tree: NeuronTree) -> None:
         position = node.position
     tree.ecc(5, "mem_ecc_repairable_uncorrected", 0)
     tree.count(6, 0, "hw_dma_abort_error", 0)
-    with watching(tree, position, boot_id="boot-2") as node:  # what outlived the reboot is the same error; what is still away is said again
+    with watching(
+        tree, position, boot_id="boot-2"
+    ) as node:  # what outlived the reboot is the same error; what is still away is said again
         assert told(node.look(4)) == {("neuron/missing", f"neuron/{TRN2[7]}")}
 
 
@@ -295,12 +389,20 @@ def test_a_device_that_is_missing_was_here_before_and_is_found_again(tmp_path: P
     with watching(tree, places=places) as node:
         node.look()
         tree.unplug(2)
-        assert node.look(2) == [], "a driver that is loaded again takes its devices away for a moment"
+        assert node.look(2) == [], (
+            "a driver that is loaded again takes its devices away for a moment"
+        )
         (event,) = node.look()
-        assert (event.code, event.component.id, event.fields["serial"]) == ("neuron/missing", addresses[2], tree.serial(2))
+        assert (event.code, event.component.id, event.fields["serial"]) == (
+            "neuron/missing",
+            addresses[2],
+            tree.serial(2),
+        )
         position = node.position
     with watching(tree, position, boot_id="boot-2") as node:
-        assert told(node.look(4)) == {("neuron/missing", f"neuron/{addresses[2]}")}, "a boot is no excuse"
+        assert told(node.look(4)) == {("neuron/missing", f"neuron/{addresses[2]}")}, (
+            "a boot is no excuse"
+        )
         tree.add(2)
         (event,) = [event for event in node.look() if event.kind == "neuron"]
         assert event.fields["recovered"] is True
@@ -336,7 +438,10 @@ def test_files_in_unknown_places_mean_nobody_knows(tree: NeuronTree) -> None:
     with watching(tree) as node:
         assert told(node.look(3)) == set()
         assert node.last.state is SourceState.FAILED
-        assert "telemetry/hardware/sram_ecc_uncorrected, a layout that is not known here" in node.readings(f"neuron/{TRN2[0]}").blind
+        assert (
+            "telemetry/hardware/sram_ecc_uncorrected, a layout that is not known here"
+            in node.readings(f"neuron/{TRN2[0]}").blind
+        )
         assert not node.readings(f"neuron/{TRN2[1]}").blind
 
 
@@ -372,7 +477,9 @@ def test_old_drivers_mix_errors_of_new_firmware(tmp_path: Path) -> None:
         assert told(node.look()) == {("neuron/hbm_ecc_unclear", f"neuron/{TRN2[0]}")}
 
 
-def test_a_lost_card_is_not_a_thousand_errors_even_where_its_place_is_unknown(tmp_path: Path) -> None:
+def test_a_lost_card_is_not_a_thousand_errors_even_where_its_place_is_unknown(
+    tmp_path: Path,
+) -> None:
     addresses = [f"0000:{0x20 + index:02x}:00.0" for index in range(4)]
     tree = NeuronTree(tmp_path / "sys", addresses, machine="unknown")
     tree.lose(1)
@@ -400,17 +507,24 @@ def test_a_look_that_hangs_delays_nobody_and_is_told(tree: NeuronTree) -> None:
         batch = node.until(lambda batch: any(event.code == "neuron/hung" for event in batch.events))
         assert time.monotonic() - began < patient(4.0), "the deadline here is two seconds"
         assert [event.component.id for event in batch.events] == [TRN2[9]]
-        assert (batch.state, f"neuron/{TRN2[9]}: a look has not come back" in batch.detail) == (SourceState.FAILED, True)
+        assert (batch.state, f"neuron/{TRN2[9]}: a look has not come back" in batch.detail) == (
+            SourceState.FAILED,
+            True,
+        )
         assert node.look(3) == [], "said once, and no second read is started"
         with (tree.root / tree.path(9, "stats/hardware/mem_ecc_uncorrected")).open("w") as fifo:
             fifo.write("0\n")
         tree.ecc(9, "mem_ecc_uncorrected", 0)
-        batch = node.until(lambda batch: any(event.fields.get("recovered") for event in batch.events))
+        batch = node.until(
+            lambda batch: any(event.fields.get("recovered") for event in batch.events)
+        )
         node.look()
         assert node.last.state is SourceState.OK
 
 
-def test_a_heartbeat_that_moved_and_stands_is_told(tree: NeuronTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_that_moved_and_stands_is_told(
+    tree: NeuronTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heartbeat = "stats/hardware/health_status/healthcheck_heartbeat"
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
@@ -420,7 +534,11 @@ def test_a_heartbeat_that_moved_and_stands_is_told(tree: NeuronTree, monkeypatch
 
     def look() -> set[tuple[str, str]]:
         source._found = found
-        return told(source._digest({device.component.name: device.look() for device in found.devices}).events)
+        return told(
+            source._digest(
+                {device.component.name: device.look() for device in found.devices}
+            ).events
+        )
 
     assert look() == set()
     now[0] += 600
@@ -433,22 +551,34 @@ def test_a_heartbeat_that_moved_and_stands_is_told(tree: NeuronTree, monkeypatch
     assert look() == {("neuron/heartbeat", f"neuron/{TRN2[0]}")}
 
 
-def test_nothing_is_opened_for_writing_and_no_device_file_at_all(tree: NeuronTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_opened_for_writing_and_no_device_file_at_all(
+    tree: NeuronTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import os
 
     opened: list[tuple[str, int]] = []
     real = os.open
     monkeypatch.setattr(
-        "os.open", lambda path, flags, *rest, **more: (opened.append((str(path), flags)), real(path, flags, *rest, **more))[1]
+        "os.open",
+        lambda path, flags, *rest, **more: (
+            opened.append((str(path), flags)),
+            real(path, flags, *rest, **more),
+        )[1],
     )
     with watching(tree) as node:
         node.look(2)
     assert opened
-    assert all(flags & os.O_ACCMODE == os.O_RDONLY and not path.startswith("/dev/neuron") for path, flags in opened)
+    assert all(
+        flags & os.O_ACCMODE == os.O_RDONLY and not path.startswith("/dev/neuron")
+        for path, flags in opened
+    )
 
 
 def test_no_neuron_device_is_no_fault(tmp_path: Path) -> None:
     tree = NeuronTree(tmp_path / "sys", [], machine="p5.48xlarge")
     with watching(tree) as node:
         assert node.look() == []
-        assert (node.last.state, node.last.detail) == (SourceState.ABSENT, "no Neuron device on PCI")
+        assert (node.last.state, node.last.detail) == (
+            SourceState.ABSENT,
+            "no Neuron device on PCI",
+        )

@@ -11,20 +11,29 @@ import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
+from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.interpret import Interpreter
+from vitald.collectors.neuron import layout
+from vitald.collectors.neuron.collector import Neuron
+from vitald.collectors.neuron.locations import Places
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Position, SourceState, Trust
-from vitald.sources.kernel_log.announced import Announcements
-from vitald.sources.kernel_log.interpret import Interpreter
-from vitald.sources.neuron import layout
-from vitald.sources.neuron.neuron import Neuron
-from vitald.sources.neuron.places import Places
-from vitald.sources.pci import PciInventory
 
 ECC = "stats/hardware/sram_ecc_uncorrected"
 HEALTH = "stats/hardware/health_status"
 
 
-def watching(tree: NeuronTree, after: Position | None = None, *, places: Places | None = None, boot_id: str = "boot-1") -> Looking:
-    return Looking(polled(Neuron(tree.root, PciInventory(tree.root), places or Places()), boot_id=boot_id), after)
+def watching(
+    tree: NeuronTree,
+    after: Position | None = None,
+    *,
+    places: Places | None = None,
+    boot_id: str = "boot-1",
+) -> Looking:
+    return Looking(
+        polled(Neuron(tree.root, PciInventory(tree.root), places or Places()), boot_id=boot_id),
+        after,
+    )
 
 
 def only(index: int, *codes: str) -> set[tuple[str, str]]:
@@ -56,7 +65,9 @@ def reload(tree: NeuronTree) -> None:
 
 
 def test_what_still_holds_after_a_reload_is_said_again(tree: NeuronTree, places: Places) -> None:
-    """The driver's line at its start ends the finding: all that a reload repairs should be repaired."""
+    """The driver's line at its start ends the finding: all that a reload repairs should be
+    repaired.
+    """
     tree.ecc(1, "mem_ecc_repairable_uncorrected", 1)
     with watching(tree, places=places) as node:
         assert told(node.look()) == only(1, "hbm_ecc_repairable")
@@ -69,7 +80,9 @@ def test_what_still_holds_after_a_reload_is_said_again(tree: NeuronTree, places:
         assert node.look(2) == [], "a restart of the daemon is no reload"
 
 
-def test_counters_that_a_reload_begins_anew_are_told_from_zero(tree: NeuronTree, places: Places) -> None:
+def test_counters_that_a_reload_begins_anew_are_told_from_zero(
+    tree: NeuronTree, places: Places
+) -> None:
     tree.count(1, 0, "hw_nc_ue_error", 2)
     tree.ecc(1, "sram_ecc_uncorrected", 2)
     with watching(tree, places=places) as node:
@@ -81,14 +94,20 @@ def test_counters_that_a_reload_begins_anew_are_told_from_zero(tree: NeuronTree,
         assert told(node.look()) == only(1, "runtime_sram")
 
 
-def test_after_a_reload_each_device_is_asked_anew_who_it_is(tree: NeuronTree, places: Places) -> None:
+def test_after_a_reload_each_device_is_asked_anew_who_it_is(
+    tree: NeuronTree, places: Places
+) -> None:
     with watching(tree, places=places) as node:
         node.look()
         tree.put(0, "info/serial_number", tree.serial(1))
         tree.put(1, "info/serial_number", tree.serial(0))
         assert node.look() == [], "the serial number is asked of the card, so once"
         reload(tree)
-        found = {(event.component.id, event.fields["serial"]) for event in node.look() if event.code == "device/identity"}
+        found = {
+            (event.component.id, event.fields["serial"])
+            for event in node.look()
+            if event.code == "device/identity"
+        }
         assert found == {(TRN2[0], tree.serial(1)), (TRN2[1], tree.serial(0))}
 
 
@@ -112,7 +131,9 @@ def test_a_reload_is_no_loss(tree: NeuronTree, places: Places, placed: bool) -> 
 
 
 @pytest.mark.parametrize("placed", [True, False], ids=["placed", "not placed"])
-def test_nobody_is_missing_for_as_long_as_no_driver_is_loaded(tree: NeuronTree, places: Places, placed: bool) -> None:
+def test_nobody_is_missing_for_as_long_as_no_driver_is_loaded(
+    tree: NeuronTree, places: Places, placed: bool
+) -> None:
     with watching(tree, places=places if placed else None) as node:
         node.look()
         tree.unload()
@@ -150,7 +171,11 @@ def test_who_it_is_outlasts_the_driver(tree: NeuronTree, places: Places) -> None
         tree.write("module/neuron/initstate", "live")
         tree.unplug(2)
         (event,) = node.look(3)
-        assert (event.code, event.fields["pci"], event.fields["serial"]) == ("neuron/missing", TRN2[2], tree.serial(2))
+        assert (event.code, event.fields["pci"], event.fields["serial"]) == (
+            "neuron/missing",
+            TRN2[2],
+            tree.serial(2),
+        )
         assert "Trainium2 neuron2" in event.raw
 
 
@@ -167,7 +192,9 @@ def test_a_version_that_is_none(version: str) -> None:
 # --- cards that are another driver's
 
 
-def test_cards_that_were_given_to_a_virtual_machine_are_not_missing(tree: NeuronTree, places: Places) -> None:
+def test_cards_that_were_given_to_a_virtual_machine_are_not_missing(
+    tree: NeuronTree, places: Places
+) -> None:
     with watching(tree, places=places) as node:
         node.look()
         for index in range(4):
@@ -194,13 +221,15 @@ def test_what_the_firmware_says_during_a_reset_is_nothing(tree: NeuronTree, plac
         assert told(node.look()) == only(1, "unhealthy")
 
 
-def test_a_reset_that_begins_in_the_middle_of_a_look(tree: NeuronTree, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reset_that_begins_in_the_middle_of_a_look(
+    tree: NeuronTree, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree.ecc(1, "mem_ecc_repairable_uncorrected", 1)
     with watching(tree, places=places) as node:
         assert told(node.look()) == only(1, "hbm_ecc_repairable")
-        from vitald.sources import files
+        from vitald.collectors import small_files
 
-        real = files.attribute
+        real = small_files.attribute
 
         def attribute(path: Path | str) -> str:
             if str(path).endswith(f"neuron1/{ECC}"):
@@ -208,7 +237,7 @@ def test_a_reset_that_begins_in_the_middle_of_a_look(tree: NeuronTree, places: P
                 tree.put(1, f"{HEALTH}/unhealthy_components", "device_unreachable")
             return real(path)
 
-        monkeypatch.setattr(files, "attribute", attribute)
+        monkeypatch.setattr(small_files, "attribute", attribute)
         assert node.look(2) == []
         assert "hbm_ecc_repairable" not in node.readings(f"neuron/{TRN2[1]}").values
 
@@ -233,9 +262,31 @@ def test_a_reset_that_nobody_tells_of_repairs_nothing(tmp_path: Path, places: Pl
 # --- values that are none
 
 
-@pytest.mark.parametrize("value", ["-1", "-9223372036854775808", str(2**64), "9" * 400, "9" * 5000, "nan", "1e3", "\u0663", "1_000"])
-@pytest.mark.parametrize("file", ["neuron_core0/stats/status/timeout/total", f"{HEALTH}/healthcheck_heartbeat", "stats/power/utilization"])
-def test_an_odd_value_of_no_weight_blinds_nobody(tree: NeuronTree, places: Places, file: str, value: str) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        "-1",
+        "-9223372036854775808",
+        str(2**64),
+        "9" * 400,
+        "9" * 5000,
+        "nan",
+        "1e3",
+        "\u0663",
+        "1_000",
+    ],
+)
+@pytest.mark.parametrize(
+    "file",
+    [
+        "neuron_core0/stats/status/timeout/total",
+        f"{HEALTH}/healthcheck_heartbeat",
+        "stats/power/utilization",
+    ],
+)
+def test_an_odd_value_of_no_weight_blinds_nobody(
+    tree: NeuronTree, places: Places, file: str, value: str
+) -> None:
     with watching(tree, places=places) as node:
         node.look()
         tree.put(1, file, value)
@@ -263,7 +314,12 @@ def test_an_odd_count_of_errors_is_unknown(tree: NeuronTree, places: Places, val
 def test_files_of_no_weight_may_be_of_any_kind(tree: NeuronTree, places: Places) -> None:
     with watching(tree, places=places) as node:
         node.look()
-        for odd in ("stats/memory_usage/host_mem", "stats/power/utilization", "info/architecture/device_name", "fw_api_version"):
+        for odd in (
+            "stats/memory_usage/host_mem",
+            "stats/power/utilization",
+            "info/architecture/device_name",
+            "fw_api_version",
+        ):
             tree.remove(tree.path(1, odd))
             (tree.root / tree.path(1, odd)).symlink_to(odd.rpartition("/")[2])  # to itself: ELOOP
         assert node.look(2) == []
@@ -293,7 +349,9 @@ def test_one_serial_for_all(tree: NeuronTree, places: Places) -> None:
 # --- routing
 
 
-def test_what_is_wrong_follows_the_card_when_the_driver_numbers_anew(tree: NeuronTree, places: Places) -> None:
+def test_what_is_wrong_follows_the_card_when_the_driver_numbers_anew(
+    tree: NeuronTree, places: Places
+) -> None:
     tree.ecc(3, "mem_ecc_repairable_uncorrected", 1)
     with watching(tree, places=places) as node:
         assert told(node.look()) == only(3, "hbm_ecc_repairable")
@@ -322,12 +380,16 @@ def test_a_place_that_is_learnt_late_loses_no_finding(tree: NeuronTree) -> None:
 def test_a_drill_moves_no_device(places: Places) -> None:
     reader = Interpreter(CATALOG, Announcements(), None, userspace="ignore", places=places)
     for device, now, facility in ((2, 100.0, 1), (3, 200.0, 1)):
-        line = f"neuron:neuron_pci_get_device_id_v3: ** BDF: 00:1b.0 => nd[{device}] (routing id: 12)"
+        line = (
+            f"neuron:neuron_pci_get_device_id_v3: ** BDF: 00:1b.0 => nd[{device}] (routing id: 12)"
+        )
         if device == 3:
             reader.announcements.announce(line, now, 60.0)
         sighting = reader.recognise(line.encode())
         assert sighting is not None
-        event = reader.event(sighting, line.encode(), facility, identity=line, time=now, boot_id="boot-1", usec=None)
+        event = reader.event(
+            sighting, line.encode(), facility, identity=line, time=now, boot_id="boot-1", usec=None
+        )
         assert event.trust is (Trust.ANNOUNCED if device == 3 else Trust.UNTRUSTED)
         assert places.address(device) == TRN2[device]
 
@@ -337,7 +399,9 @@ def test_a_drill_moves_no_device(places: Places) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 @pytest.mark.parametrize("driver", ["2.24.7.0", "2.30.2.0"])
-def test_an_ordinary_user_sees_a_healthy_node_and_its_faults(tmp_path: Path, places: Places, driver: str) -> None:
+def test_an_ordinary_user_sees_a_healthy_node_and_its_faults(
+    tmp_path: Path, places: Places, driver: str
+) -> None:
     tree = NeuronTree(tmp_path / "sys", TRN2[:2], driver=driver, machine="unknown")
     tree.ecc(1, "sram_ecc_uncorrected", 1)
     for index in range(2):

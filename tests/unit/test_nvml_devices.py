@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
-from vitald.sources.nvml.devices import Devices, Known
+from vitald.collectors.nvml.devices import Devices, Known
 
-A, B, C, D = (Known(address=f"0000:{number}:00.0", uuid=f"GPU-{letter}", serial=letter) for number, letter in zip((10, 20, 30, 40), "abcd"))
+A, B, C, D = (
+    Known(address=f"0000:{number}:00.0", uuid=f"GPU-{letter}", serial=letter)
+    for number, letter in zip((10, 20, 30, 40), "abcd")
+)
 
 
 def at(known: Known, address: str) -> Known:

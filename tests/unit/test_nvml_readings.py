@@ -1,4 +1,6 @@
-"""What is known of a GPU now: readings of this look, what could not be read and why, and what is worked out beside its siblings."""
+"""What is known of a GPU now: readings of this look, what could not be read and why, and what is
+worked out beside its siblings.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,13 @@ import pytest
 from prometheus_client.core import Metric
 
 from tests.looking import CATALOG
+from vitald.collectors.nvml import calls, readings
+from vitald.collectors.nvml.calls import Gpu
+from vitald.collectors.nvml.node import GpuNode
+from vitald.collectors.nvml.worker import Worker
+from vitald.metrics import gpus
 from vitald.model import Event, Readings
-from vitald.outputs import form, gpus
-from vitald.sources.nvml import calls, readings
-from vitald.sources.nvml.calls import Gpu
-from vitald.sources.nvml.node import GpuNode
-from vitald.sources.nvml.worker import Worker
+from vitald.server import serialize
 
 GPUS = [f"0000:{0x10 + number:02x}:00.0" for number in range(8)]
 OVERDUE = {"fast": 35.0, "slow": 135.0, "inventory": 1215.0}
@@ -35,7 +38,9 @@ def failing(code: int) -> Callable[..., Any]:
 
 
 class Library:
-    """Answers by the name of the call: a value, an exception's code (`Code`), or a function of what follows the handle."""
+    """Answers by the name of the call: a value, an exception's code (`Code`), or a function of what
+    follows the handle.
+    """
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -80,7 +85,9 @@ class Look:
 def test_a_reading_belongs_to_one_call_and_each_call_is_a_function() -> None:
     every = [name for given in readings.OF.values() for name in given]
     assert len(every) == len(set(every))
-    assert [call.__name__ for tier in (calls.FAST, calls.SLOW, calls.INVENTORY) for call in tier] == list(readings.OF)
+    assert [
+        call.__name__ for tier in (calls.FAST, calls.SLOW, calls.INVENTORY) for call in tier
+    ] == list(readings.OF)
 
 
 @pytest.mark.parametrize(
@@ -102,20 +109,29 @@ def test_a_field_that_the_gpu_does_not_have_is_said_by_its_name() -> None:
     look = Look(nvmlDeviceGetFieldValues=fields({94: 3.0, 180: 0.0}))
     answer = look.read("pcie_errors")
     assert answer["values"] == {"pcie_replays": 3.0, "pcie_fatal_errors": 0.0}
-    assert set(answer["missing"]) == {"pcie_correctable_errors", "pcie_nonfatal_errors", "pcie_recoveries"}
+    assert set(answer["missing"]) == {
+        "pcie_correctable_errors",
+        "pcie_nonfatal_errors",
+        "pcie_recoveries",
+    }
 
 
 def test_what_is_not_asked_of_a_lost_gpu_is_missing_too() -> None:
     look = Look(nvmlDeviceGetTemperature=failing(15), nvmlDeviceGetPowerUsage=95000)
     answer = look.read("temperature", "power")
-    assert (answer["values"], answer["missing"]) == ({}, {"temperature_celsius": "lost", "power_watts": "lost"})
+    assert (answer["values"], answer["missing"]) == (
+        {},
+        {"temperature_celsius": "lost", "power_watts": "lost"},
+    )
 
 
 def test_a_limit_of_0_is_no_limit() -> None:
     look = Look(nvmlDeviceGetTemperatureThreshold=lambda number: {0: 92, 1: 0, 2: 0, 3: 85}[number])
     answer = look.read("limits")
     assert answer["values"] == {"shutdown_celsius": 92, "gpu_max_celsius": 85}
-    assert answer["missing"] == dict.fromkeys(("slowdown_celsius", "memory_max_celsius"), "the driver gives no limit")
+    assert answer["missing"] == dict.fromkeys(
+        ("slowdown_celsius", "memory_max_celsius"), "the driver gives no limit"
+    )
 
 
 def links(states: Iterable[Any], **more: Any) -> Look:
@@ -126,7 +142,11 @@ def links(states: Iterable[Any], **more: Any) -> Look:
             raise pynvml.NVMLError(999)
         return int(known[link])
 
-    return Look(nvmlDeviceGetFieldValues=fields({91: float(len(known))}), nvmlDeviceGetNvLinkState=state, **more)
+    return Look(
+        nvmlDeviceGetFieldValues=fields({91: float(len(known))}),
+        nvmlDeviceGetNvLinkState=state,
+        **more,
+    )
 
 
 def test_one_link_that_errs_does_not_drop_the_others() -> None:
@@ -148,30 +168,55 @@ def test_links_that_the_driver_does_not_list_any_more_are_not_active() -> None:
         "nvmlDeviceGetNvLinkState": failing(calls.INVALID_ARGUMENT),
     }
     values = look.read("nvlinks")["values"]
-    assert (values["nvlinks"], values["nvlinks_active"], values["nvlink_active"]) == (0.0, 0.0, [0.0] * 18)
+    assert (values["nvlinks"], values["nvlinks_active"], values["nvlink_active"]) == (
+        0.0,
+        0.0,
+        [0.0] * 18,
+    )
 
 
-@pytest.mark.parametrize(("count", "inactive", "active"), [(17.0, None, 17), (17.0, 5, 17), (0.0, None, 0), (18.0, 5, 17)])
-def test_no_more_links_are_active_than_the_driver_lists(count: float, inactive: int | None, active: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "inactive", "active"),
+    [(17.0, None, 17), (17.0, 5, 17), (0.0, None, 0), (18.0, 5, 17)],
+)
+def test_no_more_links_are_active_than_the_driver_lists(
+    count: float, inactive: int | None, active: int
+) -> None:
     """Also where it goes on saying of each that it is."""
     look = links([1] * 18)
     look.read("nvlinks")
     look.library.answers["nvmlDeviceGetNvLinkState"] = lambda link: int(link != inactive)
     look.library.answers["nvmlDeviceGetFieldValues"] = fields({91: count})
     values = look.read("nvlinks")["values"]
-    assert (values["nvlinks"], values["nvlinks_active"], len(values["nvlink_active"])) == (count, active, 18)
+    assert (values["nvlinks"], values["nvlinks_active"], len(values["nvlink_active"])) == (
+        count,
+        active,
+        18,
+    )
     assert inactive is None or values["nvlink_active"][inactive] == 0.0
 
 
 @pytest.mark.parametrize(
-    ("code", "version", "counter"), [(4, 3.0, "nvlink_crc_errors"), (6, 4.0, "nvlink_crc_errors"), (7, 5.0, "nvlink_symbol_errors")]
+    ("code", "version", "counter"),
+    [
+        (4, 3.0, "nvlink_crc_errors"),
+        (6, 4.0, "nvlink_crc_errors"),
+        (7, 5.0, "nvlink_symbol_errors"),
+    ],
 )
 def test_the_generation_of_the_links_is_asked(code: int, version: float, counter: str) -> None:
     """Also where a driver, or a mock of one, answers the counters of every generation."""
-    every = {(number, link): 0.0 for number in (161, 162, 163, 206, 207, 213, 214, 219, 221) for link in range(2)}
+    every = {
+        (number, link): 0.0
+        for number in (161, 162, 163, 206, 207, 213, 214, 219, 221)
+        for link in range(2)
+    }
     look = links([1, 1], nvmlDeviceGetNvLinkVersion=lambda link: code if link else 0)
     look.library.answers["nvmlDeviceGetFieldValues"] = fields({91: 2.0, **every})
-    assert look.read("nvlink_layout", inventory=True)["values"] == {"nvlink_version": version, "nvlink_switched": 0.0}
+    assert look.read("nvlink_layout", inventory=True)["values"] == {
+        "nvlink_version": version,
+        "nvlink_switched": 0.0,
+    }
     answer = look.read("nvlink_errors")
     assert counter in answer["values"]
     other = "nvlink_symbol_errors" if counter == "nvlink_crc_errors" else "nvlink_crc_errors"
@@ -191,17 +236,23 @@ def test_the_generation_of_the_links_is_asked(code: int, version: float, counter
 def test_the_temperature_by_the_newer_call_where_the_former_is_gone(
     former: Any, newer: Any, values: dict[str, Any], missing: dict[str, str]
 ) -> None:
-    answer = Look(nvmlDeviceGetTemperature=former, nvmlDeviceGetTemperatureV=newer).read("temperature")
+    answer = Look(nvmlDeviceGetTemperature=former, nvmlDeviceGetTemperatureV=newer).read(
+        "temperature"
+    )
     assert (answer["values"], answer["missing"]) == (values, missing)
 
 
 def test_links_to_the_processor() -> None:
-    look = Look(nvmlDeviceGetFieldValues=fields({170: 2.0, (171, 0): 1.0, (171, 1): 0.0, (232, 1): 7.0}))
+    look = Look(
+        nvmlDeviceGetFieldValues=fields({170: 2.0, (171, 0): 1.0, (171, 1): 0.0, (232, 1): 7.0})
+    )
     answer = look.read("c2c_links")
     assert answer["values"]["c2c_active"] == [1.0, 0.0]
     assert math.isnan(answer["values"]["c2c_replays"][0])
     assert set(answer["missing"]) == {"c2c_error_interrupts", "c2c_replays_back_to_back"}
-    assert Look(nvmlDeviceGetFieldValues=fields({170: 0.0})).read("c2c_links")["values"] == {"c2c_links": 0.0}
+    assert Look(nvmlDeviceGetFieldValues=fields({170: 0.0})).read("c2c_links")["values"] == {
+        "c2c_links": 0.0
+    }
 
 
 @pytest.mark.parametrize(("count", "found"), [(2.0, []), (1.0, [1]), (0.0, [1])])
@@ -209,7 +260,9 @@ def test_fewer_links_to_the_processor_than_the_others_have(count: float, found: 
     node = Node(2)
     for gpu in range(2):
         node.set(gpu, c2c_links=2.0 if gpu != 1 else count)
-    assert codes([event for _ in range(40) for event in node.look()]) == [(GPUS[gpu], "nvml/c2c_link_down") for gpu in found]
+    assert codes([event for _ in range(40) for event in node.look()]) == [
+        (GPUS[gpu], "nvml/c2c_link_down") for gpu in found
+    ]
 
 
 def test_every_kind_of_event_may_be_supported() -> None:
@@ -220,9 +273,14 @@ def test_every_kind_of_event_may_be_supported() -> None:
 
 @pytest.mark.parametrize("celsius", [255, 2**32 - 6])
 def test_a_temperature_that_no_board_has_is_no_value(celsius: int) -> None:
-    look = Look(nvmlDeviceGetTemperature=celsius, nvmlDeviceGetFieldValues=fields({82: float(celsius)}))
+    look = Look(
+        nvmlDeviceGetTemperature=celsius, nvmlDeviceGetFieldValues=fields({82: float(celsius)})
+    )
     answer = look.read("temperature", "memory_temperature")
-    assert (answer["values"], set(answer["missing"].values())) == ({}, {"the driver gives no value"})
+    assert (answer["values"], set(answer["missing"].values())) == (
+        {},
+        {"the driver gives no value"},
+    )
 
 
 def test_where_in_a_rack_a_gpu_is() -> None:
@@ -230,16 +288,32 @@ def test_where_in_a_rack_a_gpu_is() -> None:
 
     def answer(info: Any) -> None:
         info._obj.chassisSerialNumber = b"1820324000001"
-        info._obj.slotNumber, info._obj.trayIndex, info._obj.hostId = bytes([200]), bytes([3]), bytes([0])
+        info._obj.slotNumber, info._obj.trayIndex, info._obj.hostId = (
+            bytes([200]),
+            bytes([3]),
+            bytes([0]),
+        )
 
     values = Look(nvmlDeviceGetPlatformInfo=answer).read("platform")["values"]
-    assert values == {"chassis_serial": "1820324000001", "chassis_slot": 200.0, "tray_index": 3.0, "host_id": 0.0}
+    assert values == {
+        "chassis_serial": "1820324000001",
+        "chassis_slot": 200.0,
+        "tray_index": 3.0,
+        "host_id": 0.0,
+    }
     node = Node(1)
     node.look(**values)
-    (lost,) = [event for event in node.answer({GPUS[0]: {"lookup": 15}}) if event.code == "nvml/gpu_lost"]
+    (lost,) = [
+        event for event in node.answer({GPUS[0]: {"lookup": 15}}) if event.code == "nvml/gpu_lost"
+    ]
     assert "chassis 1820324000001 chassis slot 200 tray 3" in lost.raw
     assert values.items() <= node.read(0).values.items()
-    (sample,) = [one for metric in gpus.metrics([node.read(0)]) for one in metric.samples if one.name == "vitald_gpu_place_info"]
+    (sample,) = [
+        one
+        for metric in gpus.metrics([node.read(0)])
+        for one in metric.samples
+        if one.name == "vitald_gpu_place_info"
+    ]
     assert (sample.labels["chassis_serial"], sample.labels["tray_index"]) == ("1820324000001", "3")
 
 
@@ -251,10 +325,19 @@ def test_where_in_a_rack_a_gpu_is_by_a_former_driver(code: int) -> None:
         if info._obj.version != pynvml.nvmlPlatformInfo_v1:
             raise pynvml.NVMLError(code)
         info._obj.rackGuid = b"\x18\x20\x32\xff"
-        info._obj.chassisPhysicalSlotNumber, info._obj.computeSlotIndex, info._obj.nodeIndex = bytes([9]), bytes([4]), bytes([1])
+        info._obj.chassisPhysicalSlotNumber, info._obj.computeSlotIndex, info._obj.nodeIndex = (
+            bytes([9]),
+            bytes([4]),
+            bytes([1]),
+        )
 
     values = Look(nvmlDeviceGetPlatformInfo=answer).read("platform")["values"]
-    assert values == {"chassis_serial": "182032ff", "chassis_slot": 9.0, "tray_index": 4.0, "host_id": 1.0}
+    assert values == {
+        "chassis_serial": "182032ff",
+        "chassis_slot": 9.0,
+        "tray_index": 4.0,
+        "host_id": 1.0,
+    }
 
 
 def nvlink5(driver: tuple[int, ...], known: Mapping[Any, float]) -> Look:
@@ -266,33 +349,56 @@ def nvlink5(driver: tuple[int, ...], known: Mapping[Any, float]) -> Look:
 def test_recoveries_are_counted_whatever_came_of_them() -> None:
     look = nvlink5((580, 95, 5), {(213, 0): 3.0, (214, 0): 1.0, (215, 0): 4.0})
     values = look.read("nvlink_errors")["values"]
-    said = {name: values[f"nvlink_{name}"][0] for name in ("recoveries", "recovery_failures", "recovery_attempts")}
+    said = {
+        name: values[f"nvlink_{name}"][0]
+        for name in ("recoveries", "recovery_failures", "recovery_attempts")
+    }
     assert said == {"recoveries": 3.0, "recovery_failures": 1.0, "recovery_attempts": 4.0}
 
 
 @pytest.mark.parametrize(
     ("packed", "rate"),
-    [(4095, 15e-255), (1 << 8 | 12, 1e-12), (0xF << 8, 15.0), (0, 0.0), (7 << 12 | 2 << 8 | 9, 2e-9)],
+    [
+        (4095, 15e-255),
+        (1 << 8 | 12, 1e-12),
+        (0xF << 8, 15.0),
+        (0, 0.0),
+        (7 << 12 | 2 << 8 | 9, 2e-9),
+    ],
 )
 def test_a_bit_error_rate_is_unpacked(packed: int, rate: float) -> None:
-    look = nvlink5((580, 95, 5), {(220, 1): float(packed), (222, 0): 4095.0, (222, 1): float(packed)})
+    look = nvlink5(
+        (580, 95, 5), {(220, 1): float(packed), (222, 0): 4095.0, (222, 1): float(packed)}
+    )
     values = look.read("nvlink_quality")["values"]
     assert math.isnan(values["nvlink_effective_ber"][0])
-    assert (values["nvlink_effective_ber"][1], values["nvlink_symbol_ber"]) == (rate, [15e-255, rate])
+    assert (values["nvlink_effective_ber"][1], values["nvlink_symbol_ber"]) == (
+        rate,
+        [15e-255, rate],
+    )
 
 
 @pytest.mark.parametrize(("driver", "asked"), [((580, 95, 5), False), ((595, 44, 2), True)])
-def test_what_is_below_the_correction_only_of_a_driver_that_has_it(driver: tuple[int, ...], asked: bool) -> None:
+def test_what_is_below_the_correction_only_of_a_driver_that_has_it(
+    driver: tuple[int, ...], asked: bool
+) -> None:
     """The numbers may have meant something else before."""
     known = {(number, link): 7.0 for number in (289, 290, 294, 295) for link in range(2)}
     answer = nvlink5(driver, {**known, (220, 0): 4095.0}).read("nvlink_quality")
-    names = {"nvlink_raw_errors_lane0", "nvlink_raw_errors_lane1", "nvlink_blocks", "nvlink_retried_blocks"}
+    names = {
+        "nvlink_raw_errors_lane0",
+        "nvlink_raw_errors_lane1",
+        "nvlink_blocks",
+        "nvlink_retried_blocks",
+    }
     assert (names <= answer["values"].keys()) is asked
     assert {answer["missing"].get(name) for name in names} == {None if asked else "driver too old"}
 
 
 def test_the_history_of_corrections() -> None:
-    """By bin over all links, by link the highest bin; a link of which a part is not known counts for nothing."""
+    """By bin over all links, by link the highest bin; a link of which a part is not known counts
+    for nothing.
+    """
     known = {(235 + at, link): 0.0 for at in range(16) for link in range(2)}
     look = nvlink5((580, 95, 5), {**known, (235, 0): 1000.0, (235, 1): 500.0, (238, 1): 2.0})
     values = look.read("nvlink_corrections")["values"]
@@ -301,7 +407,10 @@ def test_the_history_of_corrections() -> None:
     del known[240, 1]
     values = nvlink5((580, 95, 5), {**known, (235, 0): 9.0}).read("nvlink_corrections")["values"]
     assert values["nvlink_fec_history"][0] == 9.0
-    assert (values["nvlink_fec_highest_bin"][0], math.isnan(values["nvlink_fec_highest_bin"][1])) == (0.0, True)
+    assert (
+        values["nvlink_fec_highest_bin"][0],
+        math.isnan(values["nvlink_fec_highest_bin"][1]),
+    ) == (0.0, True)
     former = nvlink5((580, 95, 5), known)
     former.gpu.nvlink5 = False
     assert former.read("nvlink_quality", "nvlink_corrections")["values"] == {}
@@ -330,7 +439,9 @@ def test_why_no_link_says_a_counter() -> None:
 )
 def test_the_reasons_that_clocks_are_held_down_for(mask: int, reasons: set[str]) -> None:
     values = Look(nvmlDeviceGetCurrentClocksEventReasons=mask).read("clock_events")["values"]
-    assert {name for name, value in values.items() if value and name != "clock_event_reasons"} == reasons
+    assert {
+        name for name, value in values.items() if value and name != "clock_event_reasons"
+    } == reasons
     assert values["clock_event_reasons"] == mask
 
 
@@ -339,8 +450,12 @@ def test_the_margin_of_the_memory_may_be_below_0() -> None:
     assert answer["values"] == {"shutdown_margin_celsius": -8.0, "memory_max_margin_celsius": -4.0}
 
 
-@pytest.mark.parametrize(("code", "used", "reserved"), [(0, 5.0, 2.0), (13, 7.0, None), (25, 7.0, None)])
-def test_what_the_driver_keeps_for_itself_is_not_used(code: int, used: float, reserved: float | None) -> None:
+@pytest.mark.parametrize(
+    ("code", "used", "reserved"), [(0, 5.0, 2.0), (13, 7.0, None), (25, 7.0, None)]
+)
+def test_what_the_driver_keeps_for_itself_is_not_used(
+    code: int, used: float, reserved: float | None
+) -> None:
     def info(version: int | None = None) -> Any:
         if version is None:
             return mock.Mock(used=7.0, free=93.0, total=100.0)
@@ -349,7 +464,10 @@ def test_what_the_driver_keeps_for_itself_is_not_used(code: int, used: float, re
         return mock.Mock(used=5.0, reserved=2.0, free=93.0, total=100.0)
 
     answer = Look(nvmlDeviceGetMemoryInfo=info).read("memory")
-    assert (answer["values"]["memory_used_bytes"], answer["values"].get("memory_reserved_bytes")) == (used, reserved)
+    assert (
+        answer["values"]["memory_used_bytes"],
+        answer["values"].get("memory_reserved_bytes"),
+    ) == (used, reserved)
     assert answer["missing"] == ({"memory_reserved_bytes": "driver too old"} if code else {})
 
 
@@ -370,9 +488,13 @@ def test_every_number_that_is_read_and_shown_is_a_metric_that_exists() -> None:
     ],
     ids=str,
 )
-def test_the_flags_of_old_stand_for_no_advice_that_cannot_be_read(codes_: dict[int, int], said: float | str) -> None:
+def test_the_flags_of_old_stand_for_no_advice_that_cannot_be_read(
+    codes_: dict[int, int], said: float | str
+) -> None:
     def answer(ids: list[int]) -> list[Field]:
-        return [Field(codes_[one], codes_[one] if one == 230 or codes_[one] > 1 else 0) for one in ids]
+        return [
+            Field(codes_[one], codes_[one] if one == 230 or codes_[one] > 1 else 0) for one in ids
+        ]
 
     got = Look(nvmlDeviceGetFieldValues=answer).read("recovery_action")
     assert got["values"].get("recovery", got["missing"].get("recovery")) == said
@@ -387,22 +509,41 @@ def test_one_counter_that_cannot_be_read_does_not_take_the_others_away() -> None
 
     answer = Look(nvmlDeviceGetTotalEccErrors=count).read("ecc")
     assert answer["values"] == {"ecc_corrected": 0, "ecc_uncorrected": 3}
-    assert answer["missing"] == dict.fromkeys(("ecc_corrected_lifetime", "ecc_uncorrected_lifetime"), "not supported")
+    assert answer["missing"] == dict.fromkeys(
+        ("ecc_corrected_lifetime", "ecc_uncorrected_lifetime"), "not supported"
+    )
 
 
-@pytest.mark.parametrize(("code", "faults", "failing_"), [(999, [], {"identity": 999}), (14, ["corrupted_inforom"], {}), (3, [], {})])
-def test_who_a_gpu_is_though_it_does_not_say_all_of_it(code: int, faults: list[str], failing_: dict[str, int]) -> None:
-    look = Look(nvmlDeviceGetUUID="GPU-0", nvmlDeviceGetName="NVIDIA H100", nvmlDeviceGetInforomImageVersion=failing(code))
+@pytest.mark.parametrize(
+    ("code", "faults", "failing_"),
+    [(999, [], {"identity": 999}), (14, ["corrupted_inforom"], {}), (3, [], {})],
+)
+def test_who_a_gpu_is_though_it_does_not_say_all_of_it(
+    code: int, faults: list[str], failing_: dict[str, int]
+) -> None:
+    look = Look(
+        nvmlDeviceGetUUID="GPU-0",
+        nvmlDeviceGetName="NVIDIA H100",
+        nvmlDeviceGetInforomImageVersion=failing(code),
+    )
     for _ in range(calls.OFTEN):
         answer = look.read("identity", inventory=True)
-        assert (answer["values"], answer["faults"]) == ({"uuid": "GPU-0", "name": "NVIDIA H100"}, faults)
+        assert (answer["values"], answer["faults"]) == (
+            {"uuid": "GPU-0", "name": "NVIDIA H100"},
+            faults,
+        )
     assert answer["failing"] == failing_
 
 
-@pytest.mark.parametrize(("codes_", "reason"), [({999}, "fails with NVML error 999"), ({2}, "not supported"), ({3, 999}, "not supported")])
+@pytest.mark.parametrize(
+    ("codes_", "reason"),
+    [({999}, "fails with NVML error 999"), ({2}, "not supported"), ({3, 999}, "not supported")],
+)
 def test_why_none_of_several_fields_is_there(codes_: set[int], reason: str) -> None:
     known = [*codes_, *codes_]
-    look = Look(nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, known[at % 2]) for at, _ in enumerate(ids)])
+    look = Look(
+        nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, known[at % 2]) for at, _ in enumerate(ids)]
+    )
     answers = [look.read("pcie_errors") for _ in range(calls.OFTEN)]
     assert {answer["missing"]["pcie_replays"] for answer in answers} == {reason}
     assert answers[-1]["failing"] == ({"pcie_errors": 999} if codes_ == {999} else {})
@@ -413,7 +554,10 @@ def test_what_is_not_judged_is_no_reason_for_a_finding() -> None:
     look.gpu.links, look.gpu.nvlink5 = 2, True
     for _ in range(calls.OFTEN):
         answer = look.read("limit_times", "nvlink_quality", "nvlink_corrections")
-    assert (answer["failing"], answer["missing"]["board_limit_seconds"]) == ({}, "fails with NVML error 999")
+    assert (answer["failing"], answer["missing"]["board_limit_seconds"]) == (
+        {},
+        "fails with NVML error 999",
+    )
 
 
 @pytest.mark.parametrize(
@@ -430,16 +574,26 @@ def test_all_ones_stand_for_no_value(call: str, values: Any) -> None:
         worker = Worker("", mmap.mmap(-1, 4096))
         with pytest.raises(pynvml.NVMLError) as refused:
             worker.ask(call, look.gpu.handle)
-    assert (refused.value.value, calls.REASONS[refused.value.value]) == (calls.NO_VALUE, "the driver gives no value")
+    assert (refused.value.value, calls.REASONS[refused.value.value]) == (
+        calls.NO_VALUE,
+        "the driver gives no value",
+    )
     field = Look(nvmlDeviceGetFieldValues=fields({82: 2.0**32 - 1})).read("memory_temperature")
-    assert (field["values"], field["missing"]) == ({}, {"memory_temperature_celsius": "the driver gives no value"})
+    assert (field["values"], field["missing"]) == (
+        {},
+        {"memory_temperature_celsius": "the driver gives no value"},
+    )
 
 
 def test_all_ones_in_a_struct_are_no_verdict_on_a_board() -> None:
     """A threshold that is exceeded, or memory that cannot be repaired, is a replacement."""
 
     def sram(info: Any) -> None:
-        info._obj.bThresholdExceeded, info._obj.volatileUncParity, info._obj.aggregateUncParity = 2**32 - 1, 2**64 - 1, 3
+        info._obj.bThresholdExceeded, info._obj.volatileUncParity, info._obj.aggregateUncParity = (
+            2**32 - 1,
+            2**64 - 1,
+            3,
+        )
 
     look = Look(nvmlDeviceGetSramEccErrorStatus=sram)
     answer = look.read("sram_status")
@@ -451,8 +605,12 @@ def test_all_ones_in_a_struct_are_no_verdict_on_a_board() -> None:
         words[0] = 2**32 - 1
 
     look.library.answers["nvmlDeviceGetUnrepairableMemoryFlag_v1"] = flag
-    assert look.read("unrepairable")["missing"] == {"memory_unrepairable": "the driver gives no value"}
-    counter = Look(nvmlDeviceGetFieldValues=fields({179: float(2**64 - 1), 180: 0.0})).read("pcie_errors")
+    assert look.read("unrepairable")["missing"] == {
+        "memory_unrepairable": "the driver gives no value"
+    }
+    counter = Look(nvmlDeviceGetFieldValues=fields({179: float(2**64 - 1), 180: 0.0})).read(
+        "pcie_errors"
+    )
     assert counter["missing"]["pcie_nonfatal_errors"] == "the driver gives no value"
     assert counter["values"] == {"pcie_fatal_errors": 0.0}
 
@@ -472,13 +630,20 @@ def test_the_reason_of_each_reading_stays_while_its_call_is_not_asked_again() ->
 
 
 def test_no_lanes_are_no_value() -> None:
-    answer = Look(nvmlDeviceGetCurrPcieLinkWidth=0, nvmlDeviceGetMaxPcieLinkWidth=16).read("pcie_link")
+    answer = Look(nvmlDeviceGetCurrPcieLinkWidth=0, nvmlDeviceGetMaxPcieLinkWidth=16).read(
+        "pcie_link"
+    )
     assert answer["values"] == {"pcie_width_max": 16}
     assert answer["missing"]["pcie_width"] == "the driver gives no value"
 
 
 def test_a_flag_is_0_or_1() -> None:
-    assert Look(nvmlDeviceGetRemappedRows=(0, 0, 2, 3)).read("remapped_rows")["values"]["row_remap_pending"] == 1.0
+    assert (
+        Look(nvmlDeviceGetRemappedRows=(0, 0, 2, 3)).read("remapped_rows")["values"][
+            "row_remap_pending"
+        ]
+        == 1.0
+    )
 
 
 def test_an_event_is_about_the_gpu_that_it_names() -> None:
@@ -488,11 +653,17 @@ def test_an_event_is_about_the_gpu_that_it_names() -> None:
     for address, handle in zip(GPUS, handles):
         with mock.patch.object(worker, "ask", return_value=handle):
             worker._take(address)
-    events = [mock.Mock(device=handles[5], eventType=8, eventData=79), mock.Mock(device=None, eventType=8, eventData=48)]
+    events = [
+        mock.Mock(device=handles[5], eventType=8, eventData=79),
+        mock.Mock(device=None, eventType=8, eventData=48),
+    ]
     with (
         mock.patch.object(worker, "_say", told.append),
-        mock.patch("vitald.sources.nvml.worker.pynvml.nvmlEventSetWait_v2", side_effect=[*events, pynvml.NVMLError(15)]),
-        mock.patch("vitald.sources.nvml.worker.pynvml.nvmlEventSetFree"),
+        mock.patch(
+            "vitald.collectors.nvml.worker.pynvml.nvmlEventSetWait_v2",
+            side_effect=[*events, pynvml.NVMLError(15)],
+        ),
+        mock.patch("vitald.collectors.nvml.worker.pynvml.nvmlEventSetFree"),
     ):
         worker._wait(worker._gpus[GPUS[2]], object())
     assert [one["event"]["gpu"] for one in told if "event" in one] == [GPUS[5], GPUS[2]]
@@ -512,12 +683,19 @@ class Node:
         self.gpus = GPUS[:count]
         self.now = 0.0
         self.state: dict[str, Answer] = {
-            gpu: {"values": {"uuid": f"GPU-{number}", "name": "NVIDIA H100"}, "missing": {}} for number, gpu in enumerate(self.gpus)
+            gpu: {"values": {"uuid": f"GPU-{number}", "name": "NVIDIA H100"}, "missing": {}}
+            for number, gpu in enumerate(self.gpus)
         }
 
     def look(self, seconds: float = 10.0, **values: Any) -> list[Event]:
         """All GPUs answer what they have, and these values."""
-        return self.answer({gpu: {**one, "values": {**one["values"], **values}} for gpu, one in self.state.items()}, seconds)
+        return self.answer(
+            {
+                gpu: {**one, "values": {**one["values"], **values}}
+                for gpu, one in self.state.items()
+            },
+            seconds,
+        )
 
     def answer(self, answers: Mapping[str, Answer], seconds: float = 10.0) -> list[Event]:
         self.now += seconds
@@ -532,17 +710,30 @@ class Node:
 
 
 def codes(events: Iterable[Event]) -> list[tuple[str, str]]:
-    return sorted((event.component.id, event.code) for event in events if event.code.startswith("nvml/"))
+    return sorted(
+        (event.component.id, event.code) for event in events if event.code.startswith("nvml/")
+    )
 
 
 def samples(metrics: Iterable[Metric]) -> set[str]:
-    return {f"{sample.name}{sorted(sample.labels.items())}" for metric in metrics for sample in metric.samples}
+    return {
+        f"{sample.name}{sorted(sample.labels.items())}"
+        for metric in metrics
+        for sample in metric.samples
+    }
 
 
 def test_a_call_that_fails_takes_its_value_away_at_once() -> None:
     node = Node(1)
     node.look(temperature_celsius=34.0, power_watts=95.0)
-    node.answer({GPUS[0]: {"values": {"power_watts": 95.0}, "missing": {"temperature_celsius": "fails with NVML error 999"}}})
+    node.answer(
+        {
+            GPUS[0]: {
+                "values": {"power_watts": 95.0},
+                "missing": {"temperature_celsius": "fails with NVML error 999"},
+            }
+        }
+    )
     one = node.read(0)
     assert "temperature_celsius" not in one.values
     assert one.missing == {"temperature_celsius": "fails with NVML error 999"}
@@ -566,21 +757,51 @@ def test_a_slow_reading_is_current_until_its_turn_is_overdue() -> None:
 
 
 def test_what_is_not_observable_does_not_come_and_go_with_the_inventory() -> None:
-    """The worker asks anew after each inventory; until the turn of the slow calls nothing else is known of them."""
+    """The worker asks anew after each inventory; until the turn of the slow calls nothing else is
+    known of them.
+    """
     node = Node(1)
-    node.answer({GPUS[0]: {"values": {"power_watts": 1.0}, "missing": {"row_remap_pending": "not supported"}}})
-    node.answer({GPUS[0]: {"values": {"power_watts": 1.0}, "missing": {"recovery": "not supported"}}})
+    node.answer(
+        {
+            GPUS[0]: {
+                "values": {"power_watts": 1.0},
+                "missing": {"row_remap_pending": "not supported"},
+            }
+        }
+    )
+    node.answer(
+        {GPUS[0]: {"values": {"power_watts": 1.0}, "missing": {"recovery": "not supported"}}}
+    )
     assert set(node.read(0).missing) == {"row_remap_pending", "recovery"}
 
 
-@pytest.mark.parametrize("answer", [{"lookup": 4}, {"lookup": 23}, {"values": {}, "missing": dict.fromkeys(readings.TIER_OF, "fails")}])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"lookup": 4},
+        {"lookup": 23},
+        {"values": {}, "missing": dict.fromkeys(readings.TIER_OF, "fails")},
+    ],
+)
 def test_of_a_gpu_that_answers_nothing_only_what_stays_true_is_known(answer: Answer) -> None:
     node = Node(2)
-    node.look(temperature_celsius=34.0, nvlinks=2.0, nvlink_active=[1.0, 1.0], ecc_uncorrected=0.0, serial="s")
+    node.look(
+        temperature_celsius=34.0,
+        nvlinks=2.0,
+        nvlink_active=[1.0, 1.0],
+        ecc_uncorrected=0.0,
+        serial="s",
+    )
     node.answer({GPUS[0]: answer})
     one = node.read(0)
     assert {"uuid", "name", "serial"} <= set(one.values)
-    assert not {"temperature_celsius", "nvlinks", "nvlink_active", "nvlink_down", "ecc_uncorrected"} & set(one.values)
+    assert not {
+        "temperature_celsius",
+        "nvlinks",
+        "nvlink_active",
+        "nvlink_down",
+        "ecc_uncorrected",
+    } & set(one.values)
     assert one.values.keys() & one.missing.keys() == set()
     assert one.blind
     node.look(temperature_celsius=34.0)
@@ -588,14 +809,21 @@ def test_of_a_gpu_that_answers_nothing_only_what_stays_true_is_known(answer: Ans
 
 
 @pytest.mark.parametrize("reason", ["not ready", "no permission", "not supported"])
-def test_a_gpu_that_answers_nothing_and_has_no_finding_makes_the_look_incomplete(reason: str) -> None:
+def test_a_gpu_that_answers_nothing_and_has_no_finding_makes_the_look_incomplete(
+    reason: str,
+) -> None:
     """Silence is not health, whatever the reason is."""
     node = Node(2)
     node.look(temperature_celsius=34.0)
     assert node.node.unreadable(GPUS[:2]) == []
-    silent = {"values": {"uuid": "GPU-0", "name": "NVIDIA H100"}, "missing": dict.fromkeys(readings.TIER_OF, reason)}
+    silent = {
+        "values": {"uuid": "GPU-0", "name": "NVIDIA H100"},
+        "missing": dict.fromkeys(readings.TIER_OF, reason),
+    }
     assert not codes(node.answer({GPUS[0]: silent, GPUS[1]: node.state[GPUS[1]]}))
-    assert node.node.unreadable(GPUS[:1]) == [f"gpu/{GPUS[0]}: NVML answers nothing about it: temperature_celsius: {reason}"]
+    assert node.node.unreadable(GPUS[:1]) == [
+        f"gpu/{GPUS[0]}: NVML answers nothing about it: temperature_celsius: {reason}"
+    ]
     node.look(temperature_celsius=34.0)
     assert node.node.unreadable(GPUS[:2]) == []
 
@@ -603,24 +831,47 @@ def test_a_gpu_that_answers_nothing_and_has_no_finding_makes_the_look_incomplete
 def test_a_fast_look_that_fails_says_nothing_of_slow_readings_that_are_current() -> None:
     node = Node(1)
     node.look(temperature_celsius=34.0, ecc_uncorrected=0.0)
-    node.answer({GPUS[0]: {"values": {}, "missing": {name: "not ready" for given in readings.FAST.values() for name in given}}})
+    node.answer(
+        {
+            GPUS[0]: {
+                "values": {},
+                "missing": {
+                    name: "not ready" for given in readings.FAST.values() for name in given
+                },
+            }
+        }
+    )
     assert not node.read(0).blind
 
 
 def test_a_part_that_could_not_be_read_has_no_sample_and_is_null() -> None:
     node = Node(1)
-    node.look(nvlinks=3.0, nvlink_active=[1.0, math.nan, 0.0], nvlink_crc_errors=[0.0, math.nan, 4.0])
+    node.look(
+        nvlinks=3.0, nvlink_active=[1.0, math.nan, 0.0], nvlink_crc_errors=[0.0, math.nan, 4.0]
+    )
     shown = samples(gpus.metrics([node.read(0)]))
-    assert [sum(f"{name}[" in sample for sample in shown) for name in ("nvlink_up", "nvlink_crc_errors_total")] == [2, 2]
-    assert form.plain(node.read(0).values["nvlink_active"]) == [1, None, 0]
+    assert [
+        sum(f"{name}[" in sample for sample in shown)
+        for name in ("nvlink_up", "nvlink_crc_errors_total")
+    ] == [2, 2]
+    assert serialize.plain(node.read(0).values["nvlink_active"]) == [1, None, 0]
 
 
 def test_a_serial_number_that_is_not_said_once_is_no_other_board() -> None:
     node = Node(1)
     node.look(serial="S1", module_id=3.0, chassis_serial="C")
-    events = node.answer({GPUS[0]: {"values": {"uuid": "GPU-0", "power_watts": 1.0}, "missing": {"serial": "fails with NVML error 999"}}})
+    events = node.answer(
+        {
+            GPUS[0]: {
+                "values": {"uuid": "GPU-0", "power_watts": 1.0},
+                "missing": {"serial": "fails with NVML error 999"},
+            }
+        }
+    )
     assert not [event for event in events if event.code == "device/identity"]
-    (lost,) = [event for event in node.answer({GPUS[0]: {"lookup": 15}}) if event.code == "nvml/gpu_lost"]
+    (lost,) = [
+        event for event in node.answer({GPUS[0]: {"lookup": 15}}) if event.code == "nvml/gpu_lost"
+    ]
     assert all(words in lost.raw for words in ("NVIDIA H100", "serial S1", "module 3", "chassis C"))
 
 
@@ -645,7 +896,9 @@ def eight(**other: Any) -> Node:
     ],
     ids=["one less", "one down", "none", "one not known"],
 )
-def test_fewer_links_than_the_siblings_from_the_start(other: dict[str, Any], down: list[int]) -> None:
+def test_fewer_links_than_the_siblings_from_the_start(
+    other: dict[str, Any], down: list[int]
+) -> None:
     node = eight(**other)
     if other.get("nvlink_active") == "":
         del node.state[GPUS[2]]["values"]["nvlink_active"]
@@ -653,7 +906,9 @@ def test_fewer_links_than_the_siblings_from_the_start(other: dict[str, Any], dow
     found = [event for event in events if event.code == "nvml/nvlink_down"]
     assert [event.component.id for event in found] == ([GPUS[2]] if down else [])
     assert [event.fields["links"] for event in found] == ([down] if down else [])
-    assert [CATALOG.rule(event.code).rule_on(event.fields).action.value for event in found] == (["reset_device"] if down else [])
+    assert [CATALOG.rule(event.code).rule_on(event.fields).action.value for event in found] == (
+        ["reset_device"] if down else []
+    )
     assert node.read(2).values["nvlinks_expected"] == 18.0
 
 
@@ -664,26 +919,41 @@ def test_fewer_links_than_it_had(restarted: bool) -> None:
     assert not codes(node.look(nvlinks=18.0, nvlink_active=[1.0] * 18))
     if restarted:
         node = Node(1, memory=node.node.memory)
-    assert codes(node.look(nvlinks=17.0, nvlink_active=[1.0] * 17)) == [(GPUS[0], "nvml/nvlink_down")]
-    assert codes(node.look(nvlinks=18.0, nvlink_active=[1.0] * 18)) == [(GPUS[0], "nvml/nvlink_down")]
+    assert codes(node.look(nvlinks=17.0, nvlink_active=[1.0] * 17)) == [
+        (GPUS[0], "nvml/nvlink_down")
+    ]
+    assert codes(node.look(nvlinks=18.0, nvlink_active=[1.0] * 18)) == [
+        (GPUS[0], "nvml/nvlink_down")
+    ]
 
 
 def test_no_links_where_the_others_have_them_is_said_between_slow_looks_too() -> None:
     node = eight(nvlinks=0.0)
     del node.state[GPUS[2]]["values"]["nvlink_active"]
-    node.state[GPUS[2]]["missing"] = dict.fromkeys(("nvlink_active", "nvlinks_active"), "not supported")
+    node.state[GPUS[2]]["missing"] = dict.fromkeys(
+        ("nvlink_active", "nvlinks_active"), "not supported"
+    )
     node.look()
     node.look()
     fast = {"values": {"power_watts": 1.0}, "missing": {}}
     node.answer({GPUS[2]: fast})
     one = node.read(2)
-    assert (one.values["nvlinks_active"], one.values["nvlinks_expected"], "nvlinks_active" in one.missing) == (0.0, 18.0, False)
+    assert (
+        one.values["nvlinks_active"],
+        one.values["nvlinks_expected"],
+        "nvlinks_active" in one.missing,
+    ) == (0.0, 18.0, False)
 
 
 def test_links_that_cannot_be_read_are_neither_up_nor_down() -> None:
     node = eight()
     node.look()
-    answers = {GPUS[2]: {"values": {"power_watts": 1.0}, "missing": dict.fromkeys(("nvlinks", "nvlink_active"), "no permission")}}
+    answers = {
+        GPUS[2]: {
+            "values": {"power_watts": 1.0},
+            "missing": dict.fromkeys(("nvlinks", "nvlink_active"), "no permission"),
+        }
+    }
     assert not codes(node.answer(answers))
     assert not {"nvlink_down", "nvlink_active", "nvlinks_expected"} & set(node.read(2).values)
     assert node.read(2).missing["nvlink_down"] == "no permission"
@@ -698,14 +968,18 @@ def test_a_bridge_between_two_of_four_is_no_fault_of_the_others() -> None:
 
 @pytest.mark.parametrize(("switched", "active"), [(True, 0.0), (False, 0.0), (True, 1.0)])
 def test_no_link_at_all_on_a_board_with_switches(switched: bool, active: float) -> None:
-    """No GPU of this node ever had a link, as after a boot in which fabric manager failed on a new board."""
+    """No GPU of this node ever had a link, as after a boot in which fabric manager failed on a new
+    board.
+    """
     node = Node(4)
     node.node.switched = switched
     for gpu in range(4):
         node.set(gpu, nvlinks=18.0, nvlink_active=[active] * 18)
     node.set(3, nvlinks=0.0, nvlink_active=[active] * 18)
     found = {code for _ in range(40) for code in codes(node.look())}
-    assert found == ({(gpu, "nvml/nvlinks_absent") for gpu in GPUS[:4]} if switched and not active else set())
+    assert found == (
+        {(gpu, "nvml/nvlinks_absent") for gpu in GPUS[:4]} if switched and not active else set()
+    )
 
 
 def test_a_gpu_in_mig_mode_is_not_compared() -> None:
@@ -728,8 +1002,14 @@ def test_links_are_not_compared_where_nobody_knows_whether_mig_is_on() -> None:
     node = eight(mig_mode=0.0)
     node.look()
     values = {"nvlinks": 18.0, "nvlink_active": [0.0] * 18, "power_watts": 1.0}
-    assert not codes(node.answer({GPUS[2]: {"values": values, "missing": {"mig_mode": "fails with NVML error 999"}}}))
-    assert codes(node.answer({GPUS[2]: {"values": values, "missing": {"mig_mode": "not supported"}}})) == [(GPUS[2], "nvml/nvlink_down")]
+    assert not codes(
+        node.answer(
+            {GPUS[2]: {"values": values, "missing": {"mig_mode": "fails with NVML error 999"}}}
+        )
+    )
+    assert codes(
+        node.answer({GPUS[2]: {"values": values, "missing": {"mig_mode": "not supported"}}})
+    ) == [(GPUS[2], "nvml/nvlink_down")]
 
 
 @pytest.mark.parametrize(("switched", "found"), [(1.0, [0, 1]), (0.0, [])])
@@ -785,7 +1065,9 @@ def test_a_gpu_without_a_fabric_beside_others_that_have_one() -> None:
     assert found == [(GPUS[1], "nvml/fabric_differs")]  # it has ended
 
 
-@pytest.mark.parametrize("values", [{"fabric_state": 4.0}, {"fabric_state": 3.0, "fabric_health_summary": 4.0}])
+@pytest.mark.parametrize(
+    "values", [{"fabric_state": 4.0}, {"fabric_state": 3.0, "fabric_health_summary": 4.0}]
+)
 def test_a_fabric_that_says_something_unknown(values: dict[str, float]) -> None:
     node = Node(1)
     assert not codes(node.look(fabric_state=3.0, fabric_health_summary=1.0))
@@ -795,8 +1077,12 @@ def test_a_fabric_that_says_something_unknown(values: dict[str, float]) -> None:
 @pytest.mark.parametrize("mode", ["ecc_mode", "mig_mode"])
 def test_a_pending_change_of_mode_is_said_and_ends(mode: str) -> None:
     node = Node(1)
-    assert codes(node.look(**{f"{mode}_change_pending": 1.0})) == [(GPUS[0], "nvml/mode_change_pending")]
-    assert codes(node.look(**{f"{mode}_change_pending": 0.0})) == [(GPUS[0], "nvml/mode_change_pending")]
+    assert codes(node.look(**{f"{mode}_change_pending": 1.0})) == [
+        (GPUS[0], "nvml/mode_change_pending")
+    ]
+    assert codes(node.look(**{f"{mode}_change_pending": 0.0})) == [
+        (GPUS[0], "nvml/mode_change_pending")
+    ]
 
 
 def test_a_pending_change_of_one_mode_outlasts_that_of_the_other() -> None:
@@ -808,11 +1094,21 @@ def test_a_pending_change_of_one_mode_outlasts_that_of_the_other() -> None:
     assert codes(node.look(ecc_mode_change_pending=0.0)) == [(GPUS[0], "nvml/mode_change_pending")]
 
 
-@pytest.mark.parametrize("name", ["ecc_uncorrected_dram", "ecc_uncorrected_sram", "sram_uncorrected_parity", "sram_uncorrected_secded"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ecc_uncorrected_dram",
+        "ecc_uncorrected_sram",
+        "sram_uncorrected_parity",
+        "sram_uncorrected_secded",
+    ],
+)
 def test_uncorrectable_errors_are_told_wherever_they_are_counted(name: str) -> None:
     node = Node(1)
     node.look(ecc_uncorrected=0.0, **{name: 0.0})
-    assert codes(node.look(ecc_uncorrected=0.0, **{name: 3.0})) == [(GPUS[0], "nvml/ecc_uncorrected")]
+    assert codes(node.look(ecc_uncorrected=0.0, **{name: 3.0})) == [
+        (GPUS[0], "nvml/ecc_uncorrected")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -834,13 +1130,17 @@ def test_an_error_just_before_a_reboot_leaves_a_trace(looks: list[Any], missed: 
         if look == "boot":
             node = Node(1, "boot-2", node.node.memory)
             continue
-        found += codes(node.look(ecc_uncorrected_lifetime=float(look[0]), ecc_uncorrected=float(look[1])))
+        found += codes(
+            node.look(ecc_uncorrected_lifetime=float(look[0]), ecc_uncorrected=float(look[1]))
+        )
     assert ((GPUS[0], "nvml/ecc_uncorrected_missed") in found) is missed
     assert len(found) <= len(set(found)) + 1
 
 
 def test_what_is_remembered_of_lifetime_counters_may_make_no_sense() -> None:
-    memory = json.loads(Node(1).node.memory) | {"lifetime": {"GPU-0": {"ecc_uncorrected_lifetime": [1, 2]}}}
+    memory = json.loads(Node(1).node.memory) | {
+        "lifetime": {"GPU-0": {"ecc_uncorrected_lifetime": [1, 2]}}
+    }
     with pytest.raises(ValueError, match="lifetime"):
         GpuNode(CATALOG, "boot-1", expected=0, told=0).recall(json.dumps(memory), "boot-1")
 
@@ -890,18 +1190,38 @@ def test_a_look_up_that_is_ready_in_time_is_no_finding() -> None:
 
 
 def test_every_call_fails() -> None:
-    """Told once no reading of the fast and slow tier is current; what one call fails for is another finding."""
+    """Told once no reading of the fast and slow tier is current; what one call fails for is another
+    finding.
+    """
     node = Node(1)
     failed = dict.fromkeys((*readings.FAST, *readings.SLOW), 999)
-    asked = {tier: [name for given in calls_.values() for name in given] for tier, calls_ in readings.TIERS.items()}
+    asked = {
+        tier: [name for given in calls_.values() for name in given]
+        for tier, calls_ in readings.TIERS.items()
+    }
     node.look(temperature_celsius=34.0, ecc_uncorrected=0.0, persistence_mode=1.0)
-    fast = {"values": {}, "missing": dict.fromkeys(asked["fast"], "fails"), "failing": dict.fromkeys(readings.FAST, 999)}
+    fast = {
+        "values": {},
+        "missing": dict.fromkeys(asked["fast"], "fails"),
+        "failing": dict.fromkeys(readings.FAST, 999),
+    }
     assert codes(node.answer({GPUS[0]: fast})) == [(GPUS[0], "nvml/failing")]
-    slow = {"values": {}, "missing": dict.fromkeys(asked["fast"] + asked["slow"], "fails"), "failing": failed}
+    slow = {
+        "values": {},
+        "missing": dict.fromkeys(asked["fast"] + asked["slow"], "fails"),
+        "failing": failed,
+    }
     assert codes(node.answer({GPUS[0]: slow})) == [(GPUS[0], "nvml/no_call_succeeds")]
-    inventory = {"values": {"uuid": "GPU-0", "name": "NVIDIA H100"}, "missing": {}, "failing": failed}
+    inventory = {
+        "values": {"uuid": "GPU-0", "name": "NVIDIA H100"},
+        "missing": {},
+        "failing": failed,
+    }
     assert not codes(node.answer({GPUS[0]: inventory}))
-    assert codes(node.look(temperature_celsius=34.0)) == [(GPUS[0], "nvml/failing"), (GPUS[0], "nvml/no_call_succeeds")]
+    assert codes(node.look(temperature_celsius=34.0)) == [
+        (GPUS[0], "nvml/failing"),
+        (GPUS[0], "nvml/no_call_succeeds"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -921,10 +1241,14 @@ def test_every_call_fails() -> None:
         (99, "580.95.05", "inspect", "unknown kind"),
     ],
 )
-def test_what_the_number_of_a_recovery_action_means(number: int, driver: str, action: str, words: str) -> None:
+def test_what_the_number_of_a_recovery_action_means(
+    number: int, driver: str, action: str, words: str
+) -> None:
     node = Node(1)
     node.node.attached({"driver": driver, "nvml": "13"}, set(GPUS[:1]))
-    (event,) = [event for event in node.look(recovery=float(number)) if event.code == "nvml/recovery_action"]
+    (event,) = [
+        event for event in node.look(recovery=float(number)) if event.code == "nvml/recovery_action"
+    ]
     ruling = CATALOG.rule(event.code).rule_on(event.fields)
     assert (ruling.action.value, words in ruling.title) == (action, True), ruling.title
     assert ruling.unusable is (action == "inspect")
@@ -933,6 +1257,8 @@ def test_what_the_number_of_a_recovery_action_means(number: int, driver: str, ac
     assert CATALOG.rule(still.code).rule_on(still.fields).title == ruling.title
 
 
-@pytest.mark.parametrize("code", ["fabric_not_ready", "lookup_failed", "no_call_succeeds", "reset_required"])
+@pytest.mark.parametrize(
+    "code", ["fabric_not_ready", "lookup_failed", "no_call_succeeds", "reset_required"]
+)
 def test_a_gpu_that_cannot_be_used_makes_the_node_unfit(code: str) -> None:
     assert CATALOG.rule(f"nvml/{code}").rule_on({}).unusable

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tests.looking import CATALOG
 from tests.trees import Tree
+from vitald.collectors.nvml.collector import Nvml
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.config import Nvml as Settings
-from vitald.lane import Lane
 from vitald.model import SourceState
-from vitald.sources.nvml.source import Nvml
-from vitald.sources.pci import PciInventory
+from vitald.worker_thread import Lane
 
 
 class Counted(PciInventory):

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
+from vitald.collectors.kernel_log.parsed_line import normal_pci, pci_address
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Component, ComponentKind
-from vitald.sources.kernel_log.sighting import normal_pci, pci_address
-from vitald.sources.pci import PciInventory
 
 
-def device(sysfs: Path, address: str, vendor: int, number: int, pci_class: int, driver: str = "") -> Path:
+def device(
+    sysfs: Path, address: str, vendor: int, number: int, pci_class: int, driver: str = ""
+) -> Path:
     """A device as sysfs shows it."""
     path = sysfs / "bus" / "pci" / "devices" / address
     path.mkdir(parents=True)
@@ -53,7 +55,9 @@ def inventory(tmp_path: Path) -> PciInventory:
 
 
 def test_every_device_is_known_for_what_it_is(inventory: PciInventory) -> None:
-    assert {address: found.kind for address, found in inventory.devices.items()} == {address: kind for address, (*_, kind) in KINDS.items()}
+    assert {address: found.kind for address, found in inventory.devices.items()} == {
+        address: kind for address, (*_, kind) in KINDS.items()
+    }
     assert inventory.devices["0000:18:00.0"].driver == "nvidia"
     assert inventory.devices["0000:5c:00.0"].driver is None
 
@@ -65,7 +69,9 @@ def test_accelerators_switches_and_adapters_are_watched(inventory: PciInventory)
 
 
 def test_the_bus_outranks_the_grammar_only_where_that_says_pci(inventory: PciInventory) -> None:
-    assert inventory.component("0000:5c:00.0", ComponentKind.PCI) == Component(ComponentKind.NIC, "0000:5c:00.0")
+    assert inventory.component("0000:5c:00.0", ComponentKind.PCI) == Component(
+        ComponentKind.NIC, "0000:5c:00.0"
+    )
     assert inventory.component("0000:5c:00.0", ComponentKind.GPU).kind is ComponentKind.GPU
     assert inventory.component("0000:99:00.0", ComponentKind.PCI).kind is ComponentKind.PCI
 
@@ -110,15 +116,29 @@ def test_addresses_are_spelt_as_sysfs_does(printed: str, normal: str) -> None:
 
 
 @FUZZ
-@given(st.integers(0, 2**32 - 1), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7), st.integers(4, 8))
-def test_normal_spelling_is_stable(domain: int, bus: int, number: int, function: int, width: int) -> None:
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 255),
+    st.integers(0, 31),
+    st.integers(0, 7),
+    st.integers(4, 8),
+)
+def test_normal_spelling_is_stable(
+    domain: int, bus: int, number: int, function: int, width: int
+) -> None:
     """However many zeros and capitals a driver prints; and once normal, always normal."""
     normal = f"{domain:04x}:{bus:02x}:{number:02x}.{function}"
-    assert normal_pci(f"{domain:0{width}X}:{bus:02X}:{number:02X}.{function}") == normal == normal_pci(normal)
+    assert (
+        normal_pci(f"{domain:0{width}X}:{bus:02X}:{number:02X}.{function}")
+        == normal
+        == normal_pci(normal)
+    )
     assert pci_address(f"{domain:x}", f"{bus:x}", f"{number:x}", str(function)) == normal
 
 
-def test_a_bus_that_cannot_be_read_is_not_an_empty_one(inventory: PciInventory, tmp_path: Path) -> None:
+def test_a_bus_that_cannot_be_read_is_not_an_empty_one(
+    inventory: PciInventory, tmp_path: Path
+) -> None:
     before = dict(inventory.devices)
     class_ = tmp_path / "bus/pci/devices/0000:18:00.0/class"
     class_.unlink()

@@ -1,4 +1,6 @@
-"""PCI functions, from a sysfs tree in a folder: who comes and goes, links, error counters, drivers."""
+"""PCI functions, from a sysfs tree in a folder: who comes and goes, links, error counters,
+drivers.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ import pytest
 
 from tests.looking import Looking, polled, told
 from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
+from vitald.collectors.pci.collector import Pci
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.config import Pci as Settings
 from vitald.model import ComponentKind, SourceState
-from vitald.sources.pci import PciInventory
-from vitald.sources.pci_functions import Pci
 
 GPU, NEURON, FABRIC, ETHERNET, ENA, PORT = (
     *("0000:81:00.0", "0000:a0:1e.0", "0000:5c:00.0", "0000:03:00.0"),
@@ -65,7 +67,10 @@ class Bus:
 
     def count(self, address: str, severity: str, **counts: int) -> None:
         total = {"correctable": "COR", "nonfatal": "NONFATAL", "fatal": "FATAL"}[severity]
-        lines = [*(f"{name} {count}" for name, count in counts.items()), f"TOTAL_ERR_{total} {sum(counts.values())}"]
+        lines = [
+            *(f"{name} {count}" for name, count in counts.items()),
+            f"TOTAL_ERR_{total} {sum(counts.values())}",
+        ]
         self.tree.write(self.path(address, f"aer_dev_{severity}"), "\n".join(lines))
 
 
@@ -79,7 +84,9 @@ def bus(tmp_path: Path) -> Iterator[Bus]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("vitald.sources.polled.time", SimpleNamespace(monotonic=made.monotonic, time=made.time))
+    monkeypatch.setattr(
+        "vitald.collectors.polling.time", SimpleNamespace(monotonic=made.monotonic, time=made.time)
+    )
     return made
 
 
@@ -87,8 +94,16 @@ def test_a_sound_bus_says_nothing(bus: Bus) -> None:
     assert told(bus.looking.look(3)) == set()
     assert bus.looking.last.state is SourceState.OK
     values = bus.looking.readings(f"nic/{FABRIC}").values
-    assert values["link_lanes"] == values["link_lanes_max"] == 16 and values["link_transfers_per_second"] == 16e9
-    assert (values["part"], values["dead"], values["unbound"], values["driver"]) == ("fabric", 0.0, 0.0, "mlx5_core")
+    assert (
+        values["link_lanes"] == values["link_lanes_max"] == 16
+        and values["link_transfers_per_second"] == 16e9
+    )
+    assert (values["part"], values["dead"], values["unbound"], values["driver"]) == (
+        "fabric",
+        0.0,
+        0.0,
+        "mlx5_core",
+    )
     parts = {one.component.name: one.values["part"] for one in bus.looking.last.readings}
     assert parts == {
         f"gpu/{GPU}": "gpu",
@@ -112,9 +127,13 @@ def test_a_sound_bus_says_nothing(bus: Bus) -> None:
         (ENA, "nic", "pci/detached"),
     ],
 )
-def test_what_vanished_is_told_at_the_next_look_and_ends_when_it_is_back(bus: Bus, address: str, kind: str, code: str) -> None:
+def test_what_vanished_is_told_at_the_next_look_and_ends_when_it_is_back(
+    bus: Bus, address: str, kind: str, code: str
+) -> None:
     bus.looking.look()
-    shutil.copytree(bus.tree.root / bus.folders[address], kept := bus.tree.root / "kept", symlinks=True)
+    shutil.copytree(
+        bus.tree.root / bus.folders[address], kept := bus.tree.root / "kept", symlinks=True
+    )
     bus.remove(address)
     assert told(bus.looking.look()) == {(code, f"{kind}/{address}")}
     assert told(bus.looking.look(3)) == set()
@@ -153,7 +172,9 @@ def test_a_virtual_function_comes_and_goes_by_command(bus: Bus) -> None:
     address = "0000:5c:00.2"
     bus.folders[address] = bus.tree.pci(address, MELLANOX, 0x101E, 0x020700, "mlx5_core")
     bus.tree.link(bus.path(address, "physfn"), bus.folders[FABRIC])
-    bus.tree.write(bus.path(address, "config"), b"\xff\xff\xff\xff" + bytes(60))  # so the standard has it for virtual functions
+    bus.tree.write(
+        bus.path(address, "config"), b"\xff\xff\xff\xff" + bytes(60)
+    )  # so the standard has it for virtual functions
     bus.tree.write(bus.path(address, "current_link_width"), 0)
     assert told(bus.looking.look(2)) == {("pci/added", f"nic/{address}")}
     assert bus.looking.readings(f"nic/{address}").values["dead"] == 0.0
@@ -165,7 +186,9 @@ def test_a_virtual_function_comes_and_goes_by_command(bus: Bus) -> None:
 def test_an_adapter_that_another_stands_in_for_is_no_fabric(tmp_path: Path) -> None:
     bus = Bus(tmp_path)
     for address, name, master in ((ETHERNET, "eth1", "bond0"), ("0000:07:00.0", "eth2", "")):
-        folder = bus.folders.setdefault(address, bus.tree.pci(address, MELLANOX, 0x1021, 0x020000, "mlx5_core"))
+        folder = bus.folders.setdefault(
+            address, bus.tree.pci(address, MELLANOX, 0x1021, 0x020000, "mlx5_core")
+        )
         bus.tree.write(f"{folder}/infiniband/mlx5_{name}/fw_ver", "1")
         bus.tree.write(f"{folder}/net/{name}/operstate", "up")
         if master:
@@ -175,7 +198,9 @@ def test_an_adapter_that_another_stands_in_for_is_no_fabric(tmp_path: Path) -> N
         looking.look()
         parts = {one.component.id: one.values["part"] for one in looking.last.readings}
         assert (parts[ETHERNET], parts["0000:07:00.0"]) == ("network", "fabric")
-        shutil.rmtree(bus.tree.root / bus.path("0000:07:00.0", "infiniband"))  # its driver is taken away first
+        shutil.rmtree(
+            bus.tree.root / bus.path("0000:07:00.0", "infiniband")
+        )  # its driver is taken away first
         looking.look()
         bus.remove("0000:07:00.0")
         assert told(looking.look()) == {("pci/removed", "nic/0000:07:00.0")}
@@ -186,7 +211,10 @@ def test_a_bus_that_cannot_be_read_shows_nobody_gone(bus: Bus) -> None:
     bus.tree.remove("bus/pci/devices")
     bus.tree.write("bus/pci/devices", "")
     assert told(bus.looking.look(2)) == set()
-    assert bus.looking.last.state is SourceState.FAILED and "PCI cannot be read" in bus.looking.last.detail
+    assert (
+        bus.looking.last.state is SourceState.FAILED
+        and "PCI cannot be read" in bus.looking.last.detail
+    )
 
 
 def test_a_bus_that_cannot_be_read_at_the_start_makes_nobody_new(tmp_path: Path) -> None:
@@ -220,7 +248,9 @@ def test_a_node_without_such_devices_has_nothing_to_look_at(tmp_path: Path) -> N
 # --- one that does not answer
 
 
-def test_a_dead_device_is_told_when_it_stays_dead_and_nothing_else_is_read_of_it(bus: Bus, clock: Clock) -> None:
+def test_a_dead_device_is_told_when_it_stays_dead_and_nothing_else_is_read_of_it(
+    bus: Bus, clock: Clock
+) -> None:
     bus.looking.look()
     bus.tree.write(bus.path(FABRIC, "config"), b"\xff" * 64)
     bus.tree.write(bus.path(FABRIC, "current_link_width"), 63)  # what the kernel makes of ones
@@ -229,7 +259,11 @@ def test_a_dead_device_is_told_when_it_stays_dead_and_nothing_else_is_read_of_it
     clock.ahead += 40
     assert told(bus.looking.look()) == {("pci/dead", f"nic/{FABRIC}")}
     read = bus.looking.readings(f"nic/{FABRIC}")
-    assert "link_lanes" not in read.values and "aer_fatal" not in read.values and "do" in read.missing["link_lanes"]
+    assert (
+        "link_lanes" not in read.values
+        and "aer_fatal" not in read.values
+        and "do" in read.missing["link_lanes"]
+    )
     assert read.values["present"] == 1.0
 
 
@@ -261,7 +295,9 @@ def test_a_look_that_hangs_is_said_and_the_others_are_seen(bus: Bus) -> None:
     with (bus.tree.root / bus.path(ETHERNET, "config")).open("wb"):
         pass
     bus.tree.write(bus.path(ETHERNET, "config"), bytes(64))
-    ended = bus.looking.until(lambda batch: any(event.fields.get("recovered") for event in batch.events))
+    ended = bus.looking.until(
+        lambda batch: any(event.fields.get("recovered") for event in batch.events)
+    )
     assert {event.code for event in ended.events} == {"pci/hung"}
 
 
@@ -281,7 +317,9 @@ def test_a_device_that_lost_its_driver_is_told(bus: Bus, clock: Clock) -> None:
 
 
 def test_without_a_driver_from_the_start_its_like_decide(bus: Bus, clock: Clock) -> None:
-    bus.folders["other"] = bus.tree.pci("0000:82:00.0", NVIDIA, 0x2330, 0x030200)  # the other H100 has its driver
+    bus.folders["other"] = bus.tree.pci(
+        "0000:82:00.0", NVIDIA, 0x2330, 0x030200
+    )  # the other H100 has its driver
     bus.tree.pci("0000:04:00.0", 0x8086, 0x9999, 0x020000)  # no other of its model
     bus.looking.look()
     clock.ahead += 130
@@ -345,7 +383,9 @@ def behind_a_port(bus: Bus, **port: str | int) -> str:
     return address
 
 
-@pytest.mark.parametrize(("nvml", "expected"), [(False, {("pci/link_width", f"gpu/{GPU}")}), (True, set())])
+@pytest.mark.parametrize(
+    ("nvml", "expected"), [(False, {("pci/link_width", f"gpu/{GPU}")}), (True, set())]
+)
 def test_a_narrow_gpu_is_told_here_where_nvml_is_not_asked(
     tmp_path: Path, clock: Clock, nvml: bool, expected: set[tuple[str, str]]
 ) -> None:
@@ -380,7 +420,9 @@ def test_a_card_in_a_narrow_slot_is_as_it_was_built(bus: Bus, clock: Clock) -> N
 # --- its errors
 
 
-def test_what_was_counted_before_the_start_is_nothing_and_what_comes_after_is_told(bus: Bus) -> None:
+def test_what_was_counted_before_the_start_is_nothing_and_what_comes_after_is_told(
+    bus: Bus,
+) -> None:
     bus.count(FABRIC, "fatal", DLP=3)
     bus.count(FABRIC, "nonfatal", CmpltTO=5)
     assert told(bus.looking.look(2)) == set()
@@ -388,11 +430,16 @@ def test_what_was_counted_before_the_start_is_nothing_and_what_comes_after_is_to
     assert told(bus.looking.look()) == {("pci/fatal_errors", f"nic/{FABRIC}")}
     bus.count(FABRIC, "nonfatal", CmpltTO=6)
     assert told(bus.looking.look()) == {("pci/nonfatal_errors", f"nic/{FABRIC}")}
-    assert bus.looking.readings(f"nic/{FABRIC}").values["aer_seen"] == "nonfatal CmpltTO 6, fatal DLP 4"
+    assert (
+        bus.looking.readings(f"nic/{FABRIC}").values["aer_seen"]
+        == "nonfatal CmpltTO 6, fatal DLP 4"
+    )
     assert told(bus.looking.look(2)) == set()
 
 
-def test_a_few_corrected_errors_are_nothing_and_a_stream_is_told_until_it_ends(bus: Bus, clock: Clock) -> None:
+def test_a_few_corrected_errors_are_nothing_and_a_stream_is_told_until_it_ends(
+    bus: Bus, clock: Clock
+) -> None:
     bus.looking.look()
     bus.count(GPU, "correctable", RxErr=8)
     assert told(bus.looking.look()) == set()
@@ -434,7 +481,9 @@ def test_without_error_reporting_it_is_said_why_and_nothing_is_wrong(bus: Bus) -
 # --- what the kernel's lines need to know of who has gone
 
 
-def test_a_device_that_left_is_known_for_what_it_was_and_by_the_port_it_sat_behind(bus: Bus) -> None:
+def test_a_device_that_left_is_known_for_what_it_was_and_by_the_port_it_sat_behind(
+    bus: Bus,
+) -> None:
     address = behind_a_port(bus)
     bus.looking.look()
     bus.remove(address)

@@ -1,4 +1,6 @@
-"""The one way through: what comes a second time adds nothing, and nothing that was taken is lost by a stop."""
+"""The one way through: what comes a second time adds nothing, and nothing that was taken is lost by
+a stop.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,24 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import catalogue, event, gpu
 from tests.unit.test_runs import FULL
-from vitald import keeper
-from vitald import pipeline as module
-from vitald.board import Board
-from vitald.lane import Lane
-from vitald.ledger import Audit, Entry, Ledger, LedgerDamaged, LedgerError, Query, read_events, read_runs
+from vitald.core import ledger_writer
+from vitald.core import pipeline as module
+from vitald.core.node_state import Board
+from vitald.core.pipeline import Pipeline
+from vitald.ledger import (
+    Audit,
+    Entry,
+    Ledger,
+    LedgerDamaged,
+    LedgerError,
+    Query,
+    read_events,
+    read_runs,
+)
 from vitald.model import NODE, Batch, Event, Memory, Position, Transition, Trust
 from vitald.model.codes import BOOT as BOOTED
 from vitald.model.codes import CLOCK_STEPPED, IDENTITY
-from vitald.pipeline import Pipeline
+from vitald.worker_thread import Lane
 
 BOOT = "boot-a"
 CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")
@@ -37,7 +48,9 @@ CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Pipeline]:
     lane = Lane("test")
-    pipeline = Pipeline(Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT)
+    pipeline = Pipeline(
+        Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
+    )
     await pipeline.open(catalogue())
     async with anyio.create_task_group() as tasks:  # as the daemon does it
         tasks.start_soon(pipeline.run)
@@ -57,9 +70,15 @@ def batches(numbers: list[int]) -> list[Batch]:
     made = []
     for number in numbers:
         one = event(
-            CODES[number % len(CODES)], gpu(number % 3), 1000.0 + number, identity=f"record {number}", fields={"recovery": 2, "pid": number}
+            CODES[number % len(CODES)],
+            gpu(number % 3),
+            1000.0 + number,
+            identity=f"record {number}",
+            fields={"recovery": 2, "pid": number},
         )
-        made.append(Batch("kernel_log", (one,), Position("kernel_log", BOOT, str(number)), again=True))
+        made.append(
+            Batch("kernel_log", (one,), Position("kernel_log", BOOT, str(number)), again=True)
+        )
     return made
 
 
@@ -70,15 +89,35 @@ async def told(folder: Path, handed: list[Batch], restart_at: int) -> tuple[obje
             for batch in part:
                 await pipeline.put(batch)
                 await idle(pipeline)
-            standing = [(found.code, found.component, found.asked, found.count) for found in pipeline.judge.opened]
-            incidents = [(one.root.code, one.count, len(one.members)) for one in pipeline.judge.incidents if one.closed_at is None]
-    return standing, incidents, [one.event.identity for one in read_events(folder / "ledger.db", Query())]
+            standing = [
+                (found.code, found.component, found.asked, found.count)
+                for found in pipeline.judge.opened
+            ]
+            incidents = [
+                (one.root.code, one.count, len(one.members))
+                for one in pipeline.judge.incidents
+                if one.closed_at is None
+            ]
+    return (
+        standing,
+        incidents,
+        [one.event.identity for one in read_events(folder / "ledger.db", Query())],
+    )
 
 
-@settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(st.integers(0, 11), unique=True, max_size=8), st.integers(0, 16))
-def test_the_same_twice_adds_nothing(tmp_path_factory: object, numbers: list[int], cut: int) -> None:
-    """Read again from another place, before a restart or after it: one record is one event, counted once."""
+def test_the_same_twice_adds_nothing(
+    tmp_path_factory: object, numbers: list[int], cut: int
+) -> None:
+    """Read again from another place, before a restart or after it: one record is one event, counted
+    once.
+    """
     once, twice = (tmp_path_factory.mktemp(name) for name in ("once", "twice"))  # type: ignore[attr-defined]
     numbers = sorted(numbers)
     whole = asyncio.run(told(once, batches(numbers), 0))
@@ -86,10 +125,14 @@ def test_the_same_twice_adds_nothing(tmp_path_factory: object, numbers: list[int
 
 
 def test_a_stop_loses_nothing_that_was_taken(tmp_path: Path) -> None:
-    """Cancelled at once after many events were handed in: each is judged, and stored with what it changed."""
+    """Cancelled at once after many events were handed in: each is judged, and stored with what it
+    changed.
+    """
 
     async def work() -> None:
-        events = tuple(event("xid/31", gpu(), 1000.0, identity=f"record {number}") for number in range(300))
+        events = tuple(
+            event("xid/31", gpu(), 1000.0, identity=f"record {number}") for number in range(300)
+        )
         async with running(tmp_path) as pipeline:
             await pipeline.put(Batch("kernel_log", events, Position("kernel_log", BOOT, "300")))
             for _ in range(6):  # it is in the middle of judging them
@@ -113,7 +156,13 @@ class Clock(SimpleNamespace):
     """What the pipeline knows of time; it passes only when it is told to."""
 
     def __init__(self) -> None:
-        super().__init__(CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, perf_counter=time.perf_counter, now=10_000.0, awake=100.0, up=100.0)
+        super().__init__(
+            CLOCK_BOOTTIME=time.CLOCK_BOOTTIME,
+            perf_counter=time.perf_counter,
+            now=10_000.0,
+            awake=100.0,
+            up=100.0,
+        )
 
     def time(self) -> float:
         return self.now
@@ -134,7 +183,7 @@ class Clock(SimpleNamespace):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for one in (module, keeper):
+    for one in (module, ledger_writer):
         monkeypatch.setattr(one, "time", made)
     return made
 
@@ -166,18 +215,27 @@ def test_a_step_is_told_behind_what_was_queued_before_it(tmp_path: Path, clock: 
             clock.now += 3600.0
             await pipeline.put(Batch("kernel_log", (event("xid/119", time=clock.now),)))
             await idle(pipeline)
-            assert {found.code: found.last for found in pipeline.judge.opened} == {"xid/79": clock.now, "xid/119": clock.now}
+            assert {found.code: found.last for found in pipeline.judge.opened} == {
+                "xid/79": clock.now,
+                "xid/119": clock.now,
+            }
 
     asyncio.run(work())
     assert codes(tmp_path) == ["xid/79", CLOCK_STEPPED, "xid/119"]
 
 
-def test_nothing_ends_by_quiet_before_what_is_queued_has_been_judged(tmp_path: Path, clock: Clock) -> None:
+def test_nothing_ends_by_quiet_before_what_is_queued_has_been_judged(
+    tmp_path: Path, clock: Clock
+) -> None:
     """It was seen again before its quiet time was over, and the judge is late."""
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
-            await pipeline.put(Batch("kernel_log", (event("xid/31", time=clock.now, identity="one"),), caught_up=True))
+            await pipeline.put(
+                Batch(
+                    "kernel_log", (event("xid/31", time=clock.now, identity="one"),), caught_up=True
+                )
+            )
             await idle(pipeline)
             again = event("xid/31", time=clock.now + 3590.0, identity="two")
             clock.passes(3601.0)
@@ -194,14 +252,22 @@ def test_nothing_ends_by_quiet_before_what_is_queued_has_been_judged(tmp_path: P
 
 
 @pytest.mark.parametrize("stepped", [0.0, -3600.0])
-def test_what_happens_after_a_person_asked_is_told(tmp_path: Path, clock: Clock, stepped: float) -> None:
-    """Cleared at one moment, judged at a later one: a fault in between was not dealt with. Nor did anybody ask in the future."""
+def test_what_happens_after_a_person_asked_is_told(
+    tmp_path: Path, clock: Clock, stepped: float
+) -> None:
+    """Cleared at one moment, judged at a later one: a fault in between was not dealt with. Nor did
+    anybody ask in the future.
+    """
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
-            await pipeline.put(Batch("kernel_log", (event("xid/79", time=clock.now, identity="one"),)))
+            await pipeline.put(
+                Batch("kernel_log", (event("xid/79", time=clock.now, identity="one"),))
+            )
             await idle(pipeline)
-            audit = Audit(time=clock.now + 1.0, uid=0, pid=1, verb="clear", target="1", reason="why")
+            audit = Audit(
+                time=clock.now + 1.0, uid=0, pid=1, verb="clear", target="1", reason="why"
+            )
             again = event("xid/79", time=clock.now + stepped + 3.0, identity="two")
             clock.passes(5.0)
             clock.now += stepped
@@ -218,12 +284,21 @@ def test_what_happens_after_a_person_asked_is_told(tmp_path: Path, clock: Clock,
 
 
 def test_a_batch_judged_in_parts_is_stored_as_judged(tmp_path: Path) -> None:
-    """A record that changes its name or its clock within a batch is remembered as the judge has it."""
+    """A record that changes its name or its clock within a batch is remembered as the judge
+    has it.
+    """
     many = [event("xid/119", gpu(1), 2000.0, identity=f"many {number}") for number in range(20)]
     faults = [event("xid/119", gpu(0), 1000.0, identity="fault")]
     told = [
         event(IDENTITY, gpu(0), 2000.0, identity="name", fields={"uuid": "GPU-1"}),
-        event(CLOCK_STEPPED, NODE, 2000.0, identity="step", trust=Trust.DAEMON, fields={"seconds": 500.0}),
+        event(
+            CLOCK_STEPPED,
+            NODE,
+            2000.0,
+            identity="step",
+            trust=Trust.DAEMON,
+            fields={"seconds": 500.0},
+        ),
     ]
 
     async def work() -> None:
@@ -245,13 +320,19 @@ def test_a_batch_judged_in_parts_is_stored_as_judged(tmp_path: Path) -> None:
 # --- a ledger that is ill
 
 
-def test_a_boot_is_told_to_what_is_remembered_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boot_is_told_to_what_is_remembered_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ledger is out of reach at the start: what the boot cured ends when it is read at last."""
 
     async def before() -> None:
         async with running(tmp_path) as pipeline:
             await pipeline.booted()
-            faults = (event("xid/79", boot=BOOT), event("nvml/row_remap_failed", gpu(1), boot=BOOT), event("xid/63", gpu(2), boot=BOOT))
+            faults = (
+                event("xid/79", boot=BOOT),
+                event("nvml/row_remap_failed", gpu(1), boot=BOOT),
+                event("xid/63", gpu(2), boot=BOOT),
+            )
             await pipeline.put(Batch("kernel_log", faults, Position("kernel_log", BOOT, "1")))
             await idle(pipeline)
 
@@ -262,7 +343,13 @@ def test_a_boot_is_told_to_what_is_remembered_late(tmp_path: Path, monkeypatch: 
         with monkeypatch.context() as patched:
             patched.setattr(Ledger, "open", fails)
             patched.setattr(Ledger, "rescue", lambda self: None)
-            pipeline = Pipeline(Ledger(tmp_path), lane := Lane("test"), Board("boot-b", 0.0, device_reset=False), catalogue(), "boot-b")
+            pipeline = Pipeline(
+                Ledger(tmp_path),
+                lane := Lane("test"),
+                Board("boot-b", 0.0, device_reset=False),
+                catalogue(),
+                "boot-b",
+            )
             await pipeline.open(catalogue())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pipeline.run)
@@ -275,7 +362,10 @@ def test_a_boot_is_told_to_what_is_remembered_late(tmp_path: Path, monkeypatch: 
             await idle(pipeline)
             tasks.cancel_scope.cancel()
         assert pipeline.board.ledger.ok
-        assert {found.code for found in pipeline.judge.opened if found.kind in ("xid", "nvml")} == {"nvml/row_remap_failed", "xid/63"}
+        assert {found.code for found in pipeline.judge.opened if found.kind in ("xid", "nvml")} == {
+            "nvml/row_remap_failed",
+            "xid/63",
+        }
         await pipeline.close()
         lane.close()
 
@@ -284,14 +374,20 @@ def test_a_boot_is_told_to_what_is_remembered_late(tmp_path: Path, monkeypatch: 
     assert codes(tmp_path).count(BOOTED) == 1
     ledger = Ledger(tmp_path)
     ledger.open()
-    standing = [(found.code, found.count, found.since) for found in ledger.remembered().memory.findings if found.kind in ("xid", "nvml")]
+    standing = [
+        (found.code, found.count, found.since)
+        for found in ledger.remembered().memory.findings
+        if found.kind in ("xid", "nvml")
+    ]
     assert standing == [
         ("nvml/row_remap_failed", 1, 0.0),
         ("xid/63", 2, 0.0),
     ]  # what was seen meanwhile and what is remembered go on as one
 
 
-def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is still queued when a damaged ledger is replaced is read again after a crash."""
     commit = Ledger.commit
 
@@ -301,9 +397,13 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(tmp_path: Path, monke
 
     async def work() -> dict[str, str]:
         lane = Lane("test")
-        pipeline = Pipeline(Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT)
+        pipeline = Pipeline(
+            Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
+        )
         await pipeline.open(catalogue())
-        many = tuple(event("xid/31", identity=f"record {number}") for number in range(module._BATCH))
+        many = tuple(
+            event("xid/31", identity=f"record {number}") for number in range(module._BATCH)
+        )
         await pipeline.put(Batch("kernel_log", many, Position("kernel_log", BOOT, "512")))
         await pipeline.put(Batch("other", (event("xid/79", gpu(1)),), Position("other", BOOT, "1")))
         entries, _ = await pipeline._take([], [])
@@ -312,18 +412,24 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(tmp_path: Path, monke
         again = Ledger(tmp_path)  # here the daemon is killed
         again.open()
         lane.close()
-        return {source: position.cursor for source, position in again.remembered().positions.items()}
+        return {
+            source: position.cursor for source, position in again.remembered().positions.items()
+        }
 
     assert asyncio.run(work()) == {"kernel_log": "512"}
 
 
-def test_a_rescued_ledger_keeps_its_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rescued_ledger_keeps_its_positions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Damaged at the start, and the daemon is killed before it has read anything."""
     opened = Ledger.open
 
     async def before() -> None:
         async with running(tmp_path) as pipeline:
-            await pipeline.put(Batch("kernel_log", (event("xid/79"),), Position("kernel_log", BOOT, "7")))
+            await pipeline.put(
+                Batch("kernel_log", (event("xid/79"),), Position("kernel_log", BOOT, "7"))
+            )
             await idle(pipeline)
 
     def damaged(self: Ledger) -> None:
@@ -332,7 +438,9 @@ def test_a_rescued_ledger_keeps_its_positions(tmp_path: Path, monkeypatch: pytes
 
     async def after() -> str:
         lane = Lane("test")
-        pipeline = Pipeline(Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT)
+        pipeline = Pipeline(
+            Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
+        )
         monkeypatch.setattr(Ledger, "open", damaged)
         await pipeline.open(catalogue())
         again = Ledger(tmp_path)
@@ -349,9 +457,13 @@ def test_a_rescued_ledger_keeps_its_positions(tmp_path: Path, monkeypatch: pytes
 
 @contextmanager
 def full(folder: Path) -> Iterator[sqlite3.Connection]:
-    """As on a full disk: SQLite refuses every new event, and what takes no room can be written. `cured` ends it."""
+    """As on a full disk: SQLite refuses every new event, and what takes no room can be written.
+    `cured` ends it.
+    """
     with closing(sqlite3.connect(folder / "ledger.db", isolation_level=None)) as db:
-        db.execute("CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'full'); END")
+        db.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
         yield db
 
 
@@ -379,9 +491,16 @@ def ordinary(seq: int) -> Batch:
 
 
 def left(folder: Path) -> tuple[list[str], str]:
-    """What a daemon finds that is started after a kill: the records that are stored, and from where it reads on."""
+    """What a daemon finds that is started after a kill: the records that are stored, and from where
+    it reads on.
+    """
     with closing(sqlite3.connect(folder / "ledger.db")) as db:
-        stored = [name for (name,) in db.execute("SELECT identity FROM events WHERE source != 'vitald' ORDER BY id")]
+        stored = [
+            name
+            for (name,) in db.execute(
+                "SELECT identity FROM events WHERE source != 'vitald' ORDER BY id"
+            )
+        ]
         place = db.execute("SELECT cursor FROM positions WHERE source = 'kernel_log'").fetchone()
     return stored, place[0] if place else ""
 
@@ -420,7 +539,9 @@ def test_no_position_is_noted_ahead_of_events_that_are_held(tmp_path: Path) -> N
 
 
 def test_no_position_is_noted_ahead_of_events_that_wait_to_be_judged(tmp_path: Path) -> None:
-    """An ordinary line behind a fault in the queue, and one that comes while the fault is on its way to the disk."""
+    """An ordinary line behind a fault in the queue, and one that comes while the fault is on its
+    way to the disk.
+    """
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
@@ -480,7 +601,9 @@ def test_an_older_position_never_comes_after_a_younger_one(tmp_path: Path) -> No
 
 
 def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
-    """When somebody is told that a batch was heard, or may see a source stand, what came with it is in the file."""
+    """When somebody is told that a batch was heard, or may see a source stand, what came with it is
+    in the file.
+    """
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
@@ -507,7 +630,9 @@ def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_a_stop_while_the_ledger_is_full_stores_what_is_held_once_there_is_room(tmp_path: Path) -> None:
+def test_a_stop_while_the_ledger_is_full_stores_what_is_held_once_there_is_room(
+    tmp_path: Path,
+) -> None:
     async def work() -> None:
         async with running(tmp_path) as pipeline:
             with full(tmp_path) as db:
@@ -538,9 +663,11 @@ def test_a_ledger_that_fails_is_not_tried_again_for_every_event(tmp_path: Path) 
     asyncio.run(work())
 
 
-def test_more_than_can_be_held_costs_old_events_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_can_be_held_costs_old_events_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The findings are stored as they stand, with what is known of their history."""
-    monkeypatch.setattr(keeper, "_HELD", 3)
+    monkeypatch.setattr(ledger_writer, "_HELD", 3)
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
@@ -594,9 +721,13 @@ def test_a_ledger_that_is_gone_is_told_by_ordinary_lines(tmp_path: Path) -> None
 
 
 def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path) -> None:
-    """Its place cannot be had for a while. What was stored before and what came meanwhile are in the new one, each once, by today's clock."""
+    """Its place cannot be had for a while. What was stored before and what came meanwhile are in
+    the new one, each once, by today's clock.
+    """
     folder, moved = tmp_path / "place" / "state", tmp_path / "elsewhere"
-    step = event(CLOCK_STEPPED, NODE, 3000.0, identity="step", trust=Trust.DAEMON, fields={"seconds": 500.0})
+    step = event(
+        CLOCK_STEPPED, NODE, 3000.0, identity="step", trust=Trust.DAEMON, fields={"seconds": 500.0}
+    )
 
     async def work() -> Memory:
         async with running(folder) as pipeline:
@@ -626,7 +757,9 @@ def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path)
     assert remembered.positions["other"].cursor == "17"
     assert {one.code for one in remembered.memory.findings} >= {"xid/119", "xid/79"}
     for what in ("findings", "incidents", "marks"):
-        assert set(map(str, getattr(remembered.memory, what))) == set(map(str, getattr(standing, what)))
+        assert set(map(str, getattr(remembered.memory, what))) == set(
+            map(str, getattr(standing, what))
+        )
     again.close()
 
 
@@ -686,15 +819,23 @@ def test_a_diagnostics_run_is_stored_with_its_batch(tmp_path: Path) -> None:
 
 
 def test_nobody_waits_for_a_first_look_that_takes_long(tmp_path: Path) -> None:
-    """A few lines are judged at once, and who asks waits for that; of a storm what is known so far is told."""
+    """A few lines are judged at once, and who asks waits for that; of a storm what is known so far
+    is told.
+    """
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
-            few = tuple(event("xid/31", time=1000.0, identity=f"few {number}") for number in range(module._BEHIND))
+            few = tuple(
+                event("xid/31", time=1000.0, identity=f"few {number}")
+                for number in range(module._BEHIND)
+            )
             await pipeline.put(Batch("kernel_log", few))
             assert not pipeline.board.answerable.is_set()
             await idle(pipeline)
-            many = tuple(event("xid/31", time=2000.0, identity=f"many {number}") for number in range(module._BEHIND + 1))
+            many = tuple(
+                event("xid/31", time=2000.0, identity=f"many {number}")
+                for number in range(module._BEHIND + 1)
+            )
             await pipeline.put(Batch("kernel_log", many))
             assert pipeline.board.answerable.is_set() and not pipeline.board.first_look.is_set()
 

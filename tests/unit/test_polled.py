@@ -1,4 +1,6 @@
-"""The generic polled source, over a subject of our own: hangs, identities, who is missing, and what a restart remembers."""
+"""The generic polled source, over a subject of our own: hangs, identities, who is missing, and what
+a restart remembers.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
 from vitald import catalog
+from vitald.collectors.polling import Device, Found
+from vitald.collectors.small_files import Look
 from vitald.model import Component, ComponentKind, Event, Position, Readings, Sample, SourceState
-from vitald.sources.files import Look
-from vitald.sources.polled import Device, Found
 
 
 @dataclass
@@ -38,7 +40,14 @@ class Part:
 
     def look(self) -> Look:
         self.looks += 1
-        look = Look(dict(self.values), serial=self.serial, words=self.words, epoch=self.epoch, blind=self.blind, fields=self.fields)
+        look = Look(
+            dict(self.values),
+            serial=self.serial,
+            words=self.words,
+            epoch=self.epoch,
+            blind=self.blind,
+            fields=self.fields,
+        )
         self.gate.wait()
         if self.error is not None:
             raise self.error
@@ -63,7 +72,12 @@ class Things:
         time.sleep(self.takes_s)
         if self.error is not None:
             raise self.error
-        return Found([Device(slot(name), part.look, expected=part.expected) for name, part in self.slots.items()])
+        return Found(
+            [
+                Device(slot(name), part.look, expected=part.expected)
+                for name, part in self.slots.items()
+            ]
+        )
 
     def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:
         return ()
@@ -73,7 +87,9 @@ def slot(name: str) -> Component:
     return Component(ComponentKind.NEURON, name)
 
 
-def watching(things: Things, after: Position | None = None, *, boot_id: str = "boot-1", look_s: float = 0.5) -> Looking:
+def watching(
+    things: Things, after: Position | None = None, *, boot_id: str = "boot-1", look_s: float = 0.5
+) -> Looking:
     return Looking(polled(things, boot_id=boot_id, look_s=look_s), after)
 
 
@@ -84,12 +100,18 @@ def begun(events: Iterable[Event]) -> set[tuple[str, str]]:
 
 def over(events: Iterable[Event]) -> set[tuple[str, str]]:
     """The same of what is over."""
-    return {(one.code.partition("/")[2], one.component.id) for one in events if one.fields.get("recovered") is True}
+    return {
+        (one.code.partition("/")[2], one.component.id)
+        for one in events
+        if one.fields.get("recovered") is True
+    }
 
 
 def moves(events: Iterable[Event]) -> list[tuple[str, object]]:
     """Who is said to be where."""
-    return [(one.component.id, one.fields["serial"]) for one in events if one.code == "device/identity"]
+    return [
+        (one.component.id, one.fields["serial"]) for one in events if one.code == "device/identity"
+    ]
 
 
 # --- looks that hang or are late
@@ -121,7 +143,9 @@ def test_what_has_never_been_looked_at_is_not_healthy() -> None:
 
 
 def test_what_comes_back_after_its_deadline_is_not_believed() -> None:
-    """It was read long ago; and a card that did not answer for so long is given as 0 by its driver."""
+    """It was read long ago; and a card that did not answer for so long is given as 0 by its
+    driver.
+    """
     part = Part("A")
     things = Things(a=part)
     with watching(things) as node:
@@ -147,7 +171,9 @@ def test_a_device_that_is_always_late_is_told_once() -> None:
     things = Things(a=Late("A"), b=Part("B"))
     with watching(things) as node:
         node.until(lambda batch: things.slots["a"].looks >= 3, 10.0)
-        assert [event.fields.get("recovered") for event in node.events if event.code == "neuron/hung"] == [None]
+        assert [
+            event.fields.get("recovered") for event in node.events if event.code == "neuron/hung"
+        ] == [None]
         assert (node.last.state, "neuron/a" in node.last.detail) == (SourceState.FAILED, True)
 
 
@@ -217,7 +243,10 @@ def test_an_error_neither_begins_nor_ends_anything() -> None:
 
 def test_a_finding_follows_its_device_to_another_slot() -> None:
     """What still holds is said again where the device is now; what only happened is not."""
-    sick, well = Part("A", {"hbm_ecc_repairable": 1.0, "sram_ecc_uncorrected": 2.0}), Part("B", {"hbm_ecc_repairable": 0.0})
+    sick, well = (
+        Part("A", {"hbm_ecc_repairable": 1.0, "sram_ecc_uncorrected": 2.0}),
+        Part("B", {"hbm_ecc_repairable": 0.0}),
+    )
     things = Things(a=sick, b=well)
     with watching(things) as node:
         assert begun(node.look()) == {("hbm_ecc_repairable", "a"), ("sram_ecc", "a")}
@@ -236,7 +265,10 @@ def test_a_finding_follows_its_device_to_another_slot() -> None:
 
 @pytest.mark.parametrize("together", [True, False], ids=["at once", "one after the other"])
 def test_a_serial_that_two_devices_say_names_neither(together: bool) -> None:
-    first, second = Part("S", {"sram_ecc_uncorrected": 3.0}), Part("S", {"sram_ecc_uncorrected": 0.0})
+    first, second = (
+        Part("S", {"sram_ecc_uncorrected": 3.0}),
+        Part("S", {"sram_ecc_uncorrected": 0.0}),
+    )
     things = Things(a=first, b=second) if together else Things(a=first)
     with watching(things) as node:
         node.look()
@@ -273,7 +305,11 @@ def test_who_does_not_say_who_it_is_for_a_while_is_who_it_was() -> None:
         part.blind, part.words, part.values = "", "", {"lost": 1.0}
         part.serial = ""
         (event,) = node.look()
-        assert (event.fields["serial"], event.fields["pci"], event.raw) == ("A", "1", "neuron: lost is 1: board A")
+        assert (event.fields["serial"], event.fields["pci"], event.raw) == (
+            "A",
+            "1",
+            "neuron: lost is 1: board A",
+        )
 
 
 def test_what_a_device_says_is_made_fit_to_be_shown() -> None:
@@ -283,7 +319,11 @@ def test_what_a_device_says_is_made_fit_to_be_shown() -> None:
         events = node.look()
         assert begun(events) == {("lost", "a")}
         one = node.readings("neuron/a")
-        said = [str(value) for event in events for value in (event.raw, event.identity, *event.fields.values())]
+        said = [
+            str(value)
+            for event in events
+            for value in (event.raw, event.identity, *event.fields.values())
+        ]
         said += [one.identity, *map(str, one.values.values()), *one.who.values()]
         for text in said:
             assert text.isprintable()
@@ -291,8 +331,10 @@ def test_what_a_device_says_is_made_fit_to_be_shown() -> None:
         assert len(json.dumps(node.memory)) < 8192
 
 
-def test_devices_without_end_are_not_remembered_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitald.sources.roster._MOST", 8)
+def test_devices_without_end_are_not_remembered_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vitald.collectors.device_registry._MOST", 8)
     things = Things()
     with watching(things) as node:
         for number in range(40):
@@ -306,7 +348,9 @@ def test_devices_without_end_are_not_remembered_without_end(monkeypatch: pytest.
 
 
 def test_announcements_hasten_nothing_but_looks() -> None:
-    """A driver that is loaded again is announced many times, and its devices are back before three rounds are over."""
+    """A driver that is loaded again is announced many times, and its devices are back before three
+    rounds are over.
+    """
     things = Things(a=Part("A"), b=Part("B"))
     with watching(things) as node:
         node.look()
@@ -350,7 +394,9 @@ def test_looks_that_come_back_one_by_one_are_one_round() -> None:
 
 
 def test_after_a_boot_a_missing_device_has_its_time_again() -> None:
-    """A drive may come up late, and what is back after a reboot has not come back in spite of it."""
+    """A drive may come up late, and what is back after a reboot has not come back in spite
+    of it.
+    """
     things = Things(a=Part("A"), b=Part("B"))
     with watching(things) as node:
         node.look()
@@ -395,14 +441,26 @@ def test_another_driver_begins_anew() -> None:
     with watching(Things(a=part)) as node:
         assert begun(node.look()) == {("hbm_ecc_repairable", "a"), ("reset_failures", "a")}
         part.epoch, part.values = "2", {"hbm_ecc_repairable": 1.0, "reset_failures": 0.0}
-        assert begun(node.look()) == {("hbm_ecc_repairable", "a")}, "its finding ended with the driver's start"
+        assert begun(node.look()) == {("hbm_ecc_repairable", "a")}, (
+            "its finding ended with the driver's start"
+        )
         part.values["reset_failures"] = 1.0
         assert begun(node.look()) == {("reset_failures", "a")}
 
 
 GOOD = {
-    "said": {"A": {"on": {"neuron/lost": "lost"}, "said": {"neuron/sram_ecc:sram_ecc_uncorrected": 2.0}}},
-    "known": {"A": {"component": "neuron/a", "words": "board A", "fields": {}, "expected": True, "epoch": ""}},
+    "said": {
+        "A": {"on": {"neuron/lost": "lost"}, "said": {"neuron/sram_ecc:sram_ecc_uncorrected": 2.0}}
+    },
+    "known": {
+        "A": {
+            "component": "neuron/a",
+            "words": "board A",
+            "fields": {},
+            "expected": True,
+            "epoch": "",
+        }
+    },
     "missed": {},
     "hung": [],
     "subject": {},
@@ -457,7 +515,9 @@ def test_memory_that_makes_no_sense_stops_nothing(memory: object) -> None:
 
 
 def test_a_truncated_memory_is_forgotten() -> None:
-    with watching(Things(a=Part("A", {"lost": 1.0})), Position("neuron", "boot-1", json.dumps(GOOD)[:-9])) as node:
+    with watching(
+        Things(a=Part("A", {"lost": 1.0})), Position("neuron", "boot-1", json.dumps(GOOD)[:-9])
+    ) as node:
         assert begun(node.look()) == {("lost", "a")}
 
 
@@ -471,7 +531,9 @@ def test_a_quiet_node_stores_nothing() -> None:
 
 
 def test_a_changed_entry_is_judged_anew() -> None:
-    """An entry that asked for nothing for a while had its finding closed; what holds must be said when it asks again."""
+    """An entry that asked for nothing for a while had its finding closed; what holds must be said
+    when it asks again.
+    """
     quiet = catalog.load("nvidia", {"neuron": {"lost": {"action": "none"}}})
     things = Things(a=Part("A", {"lost": 1.0, "hbm_ecc_repairable": 1.0}))
     with watching(things) as node:
@@ -486,7 +548,7 @@ def test_a_changed_entry_is_judged_anew() -> None:
 
 
 def test_the_watches_remember_no_end_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitald.sources.watch._MOST", 16)
+    monkeypatch.setattr("vitald.collectors.thresholds._MOST", 16)
     things = Things(a=Part("A", {"sram_ecc_uncorrected": 1.0}))
     with watching(things) as node:
         node.look()

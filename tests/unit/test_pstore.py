@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from vitald.sources.kernel_log import pstore
-from vitald.sources.kernel_log.lines import Line, strip
-from vitald.sources.kernel_log.pstore import CrashLog, read
+from vitald.collectors.kernel_log import pstore
+from vitald.collectors.kernel_log.lines import Line, strip
+from vitald.collectors.kernel_log.pstore import CrashLog, read
 
 PANIC = b"<0>[  517.300000] Kernel panic - not syncing: Fatal exception\n"
 CRASHED = 1_666_922_861
@@ -64,7 +64,10 @@ def test_the_parts_of_a_crash_are_joined_oldest_first(tmp_path: Path) -> None:
         (b"<4>[17179779.444000][    C3] text", Line(b"text", 0)),
         (b"<12>[  517.250000] NVRM: Xid", Line(b"NVRM: Xid", 1)),
         (b"<6>no stamp", Line(b"no stamp", 0)),
-        (b"<3>[    1.000000] a\\b\tc \xc3\xa9\xff\x00", Line(b"a\\x5cb\\x09c \\xc3\\xa9\\xff\\x00", 0)),
+        (
+            b"<3>[    1.000000] a\\b\tc \xc3\xa9\xff\x00",
+            Line(b"a\\x5cb\\x09c \\xc3\\xa9\\xff\\x00", 0),
+        ),
     ],
 )
 def test_each_line_is_one_that_strip_understands(tmp_path: Path, line: bytes, wanted: Line) -> None:
@@ -76,7 +79,10 @@ def test_each_file_of_ramoops_is_a_crash_of_its_own(tmp_path: Path) -> None:
     put(tmp_path, "dmesg-ramoops-0", b"Panic#1 Part1\n" + rendered(1), CRASHED + 500)
     put(tmp_path, "dmesg-ramoops-1", b"Panic#1 Part1\n" + rendered(2), CRASHED)
     logs, said = read([tmp_path])
-    assert [(log.time, messages(log)) for log in logs] == [(CRASHED, [b"line 2"]), (CRASHED + 500, [b"line 1"])]
+    assert [(log.time, messages(log)) for log in logs] == [
+        (CRASHED, [b"line 2"]),
+        (CRASHED + 500, [b"line 1"]),
+    ]
     assert said == []
 
 
@@ -96,9 +102,16 @@ def test_dumps_of_the_same_second_are_kept_apart(tmp_path: Path) -> None:
 
 def test_the_same_reason_and_number_of_two_boots_are_two(tmp_path: Path) -> None:
     for index, number in enumerate((8, 9, 10, 7163287000000000001, 7163287000000000002)):
-        put(tmp_path, f"dmesg-erst-{number}", b"Panic#1 Part%d\n" % (1, 2, 3, 1, 2)[index] + rendered(index))
+        put(
+            tmp_path,
+            f"dmesg-erst-{number}",
+            b"Panic#1 Part%d\n" % (1, 2, 3, 1, 2)[index] + rendered(index),
+        )
     logs, said = read([tmp_path])
-    assert sorted(messages(log) for log in logs) == [[b"line 2", b"line 1", b"line 0"], [b"line 4", b"line 3"]]
+    assert sorted(messages(log) for log in logs) == [
+        [b"line 2", b"line 1", b"line 0"],
+        [b"line 4", b"line 3"],
+    ]
     assert said == []
 
 
@@ -142,7 +155,12 @@ def test_the_joined_text_is_read_where_it_is_alone(tmp_path: Path) -> None:
     assert only([kept]).lines == before.lines
     (text,) = kept.rglob("dmesg.txt")
     # Before v253 the name of each file stood above its text.
-    text.write_bytes(b"".join(b"dmesg-efi-16669228610%d001:\nPanic#1 Part%d\n" % (part, part) + rendered(3 - part) for part in (2, 1)))
+    text.write_bytes(
+        b"".join(
+            b"dmesg-efi-16669228610%d001:\nPanic#1 Part%d\n" % (part, part) + rendered(3 - part)
+            for part in (2, 1)
+        )
+    )
     assert only([kept]).lines == before.lines
 
 
@@ -161,12 +179,29 @@ def test_two_crashes_have_two_names_and_one_has_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("older", "newer", "wanted", "torn"),
     [
-        (rendered(1) + b"<4>[    2.000000] torn in", b" two\n" + rendered(3), [b"line 1", b"torn in two", b"line 3"], 0),
-        (rendered(1) + b"<4>[    2.000000] cut off", rendered(3), [b"line 1", b"cut off", b"line 3"], 0),
-        (rendered(1), b"NVRM: Xid (PCI:0000:9b:00): 79, the end of a line\n" + rendered(3), [b"line 1", b"line 3"], 1),
+        (
+            rendered(1) + b"<4>[    2.000000] torn in",
+            b" two\n" + rendered(3),
+            [b"line 1", b"torn in two", b"line 3"],
+            0,
+        ),
+        (
+            rendered(1) + b"<4>[    2.000000] cut off",
+            rendered(3),
+            [b"line 1", b"cut off", b"line 3"],
+            0,
+        ),
+        (
+            rendered(1),
+            b"NVRM: Xid (PCI:0000:9b:00): 79, the end of a line\n" + rendered(3),
+            [b"line 1", b"line 3"],
+            1,
+        ),
     ],
 )
-def test_a_torn_line(tmp_path: Path, older: bytes, newer: bytes, wanted: list[bytes], torn: int) -> None:
+def test_a_torn_line(
+    tmp_path: Path, older: bytes, newer: bytes, wanted: list[bytes], torn: int
+) -> None:
     """It is joined where its beginning is there; its end alone is nobody's message."""
     put(tmp_path, efi(2), b"Panic#1 Part2\n" + older)
     put(tmp_path, efi(1), b"Panic#1 Part1\n" + newer)
@@ -201,7 +236,13 @@ def test_a_text_without_a_header_is_kept(tmp_path: Path) -> None:
 
 
 def test_other_files_are_not_crashes(tmp_path: Path) -> None:
-    for name in ("console-ramoops-0", "pmsg-ramoops-0", "ftrace-ramoops-0", "mce-erst-1", "readme.txt"):
+    for name in (
+        "console-ramoops-0",
+        "pmsg-ramoops-0",
+        "ftrace-ramoops-0",
+        "mce-erst-1",
+        "readme.txt",
+    ):
         put(tmp_path, name, b"Panic#1 Part1\n" + rendered(1))
     put(tmp_path, "dmesg-ramoops-0", b"")
     os.mkfifo(tmp_path / "dmesg-ramoops-1")  # to open it would wait forever
@@ -213,10 +254,17 @@ def test_a_missing_folder_is_no_news(tmp_path: Path) -> None:
     assert read([tmp_path / "pstore", tmp_path / "archive"]) == ([], [])
 
 
-def test_the_newest_are_read_where_there_is_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_are_read_where_there_is_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pstore, "_MOST", 200)
     for index in range(10):
-        put(tmp_path, f"dmesg-ramoops-{index}", b"Panic#1 Part1\n" + rendered(*range(index * 3, index * 3 + 3)), CRASHED + index)
+        put(
+            tmp_path,
+            f"dmesg-ramoops-{index}",
+            b"Panic#1 Part1\n" + rendered(*range(index * 3, index * 3 + 3)),
+            CRASHED + index,
+        )
     logs, said = read([tmp_path])
     assert [log.time for log in logs] == [CRASHED + 8, CRASHED + 9]
     (text,) = said

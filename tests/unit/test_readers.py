@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from tests.pace import patient
-from vitald.sources.readers import Broken, Readers
+from vitald.collectors.reader_threads import Broken, Readers
 
 
 def threads(name: str) -> int:
@@ -20,9 +20,9 @@ def test_each_device_is_read_once_a_round() -> None:
 
     async def run() -> None:
         for _ in range(3):
-            assert await readers.read({str(number): lambda number=number: number for number in range(64)}) == {
-                str(number): number for number in range(64)
-            }
+            assert await readers.read(
+                {str(number): lambda number=number: number for number in range(64)}
+            ) == {str(number): number for number in range(64)}
         assert not readers.under_way
 
     asyncio.run(run())

@@ -1,4 +1,6 @@
-"""Which record is what: the shapes of the catalogue, the records that belong together, and the forgeries."""
+"""Which record is what: the shapes of the catalogue, the records that belong together, and the
+forgeries.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import pytest
 from tests.unit.builders import catalogue, recognise, recogniser, seen
 from vitald.catalog import Catalog
 from vitald.catalog.shape import MACROS, first_letters
-from vitald.sources.kernel_log.sighting import Sighting
+from vitald.collectors.kernel_log.parsed_line import Sighting
 
 SAMPLES = [(rule.code, sample) for rule in catalogue().rules.values() for sample in rule.samples]
 
@@ -20,7 +22,9 @@ def test_every_sample_is_claimed_by_its_own_rule(code: str, sample: str) -> None
 
 
 def test_every_rule_that_has_shapes_has_a_sample() -> None:
-    assert [rule.code for rule in catalogue().rules.values() if rule.match and not rule.samples] == []
+    assert [
+        rule.code for rule in catalogue().rules.values() if rule.match and not rule.samples
+    ] == []
 
 
 @pytest.mark.parametrize("profile", ["nvidia", "hyperpod"])
@@ -28,7 +32,9 @@ def test_profiles_recognise_the_same(profile: str) -> None:
     """A profile changes what is asked for, never what is seen."""
     known = recogniser(profile)
     found = [known.recognise(sample.encode()) for _, sample in SAMPLES]
-    assert [sighting.code for sighting in found if sighting is not None] == [code for code, _ in SAMPLES]
+    assert [sighting.code for sighting in found if sighting is not None] == [
+        code for code, _ in SAMPLES
+    ]
 
 
 @pytest.mark.parametrize(("code", "sample"), SAMPLES)
@@ -39,7 +45,8 @@ def test_shapes_are_anchored(code: str, sample: str) -> None:
     for before in ("x", " ", "a: ", "python3[4021]: ", "a\n", '"'):
         sighting = recognise(before + sample)
         expected = before == "x" and (
-            code.startswith("aer/") or ("AMD-Vi" in sample and not sample.startswith(("AMD-Vi", "iommu")))
+            code.startswith("aer/")
+            or ("AMD-Vi" in sample and not sample.startswith(("AMD-Vi", "iommu")))
         )  # begins with any driver's name
         assert (sighting is not None) is expected, before
 
@@ -54,10 +61,22 @@ def test_escaped_and_plain_records_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("line", "labels"),
     [
-        ("Out of memory: Killed process 4021 (a) b (c)) total-vm:1kB, anon-rss:1kB", (None, 4021, "a) b (c)")),
-        ("INFO: task kworker/u16:4:295 blocked for more than 122 seconds.", (None, 295, "kworker/u16:4")),
-        ("watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [a:b] c:2254956]", (None, 2254956, "a:b] c")),
-        ("pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0", ("0000:80:01.0", None, None)),
+        (
+            "Out of memory: Killed process 4021 (a) b (c)) total-vm:1kB, anon-rss:1kB",
+            (None, 4021, "a) b (c)"),
+        ),
+        (
+            "INFO: task kworker/u16:4:295 blocked for more than 122 seconds.",
+            (None, 295, "kworker/u16:4"),
+        ),
+        (
+            "watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [a:b] c:2254956]",
+            (None, 2254956, "a:b] c"),
+        ),
+        (
+            "pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0",
+            ("0000:80:01.0", None, None),
+        ),
         ("mlx5_core 0000:5C:00.0 enp92s0np0: Link down", ("0000:5c:00.0", None, None)),
     ],
 )
@@ -67,7 +86,12 @@ def test_names_and_addresses(line: str, labels: tuple[str | None, int | None, st
 
 
 def test_the_blamed_device_is_kept_beside_the_reporting_port() -> None:
-    assert seen("pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0").fields["blamed"] == "0000:81:00.0"
+    assert (
+        seen("pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0").fields[
+            "blamed"
+        ]
+        == "0000:81:00.0"
+    )
 
 
 # --- the device that the driver's probe did not reach: the address stands in a record before
@@ -80,7 +104,9 @@ LOST = "NVRM: fallen off the bus and is not responding to commands."
 def probed(*lines: str) -> list[str | None]:
     known = recogniser()
     found = [known.recognise(line.encode()) for line in lines]
-    return [f"{sighting.code}@{sighting.pci}" if sighting is not None else None for sighting in found]
+    return [
+        f"{sighting.code}@{sighting.pci}" if sighting is not None else None for sighting in found
+    ]
 
 
 def test_the_address_of_a_probe_is_carried_over() -> None:
@@ -89,32 +115,53 @@ def test_the_address_of_a_probe_is_carried_over() -> None:
 
 
 def test_other_devices_records_may_come_between() -> None:
-    assert probed(PROBE, "usb 1-1: new device", INSTALLED, "pci 0000:3b:00.0: BAR 1", LOST)[-1] == "gpu_lost/not_responding@0000:18:00.0"
+    assert (
+        probed(PROBE, "usb 1-1: new device", INSTALLED, "pci 0000:3b:00.0: BAR 1", LOST)[-1]
+        == "gpu_lost/not_responding@0000:18:00.0"
+    )
 
 
 def test_an_address_is_used_once_and_not_kept_for_long() -> None:
-    assert probed(PROBE, LOST, LOST)[1:] == ["gpu_lost/not_responding@0000:18:00.0", "gpu_lost/not_responding@None"]
+    assert probed(PROBE, LOST, LOST)[1:] == [
+        "gpu_lost/not_responding@0000:18:00.0",
+        "gpu_lost/not_responding@None",
+    ]
     assert probed(PROBE, INSTALLED, "NVRM: one", LOST)[-1] == "gpu_lost/not_responding@None"
     assert probed(LOST) == ["gpu_lost/not_responding@None"]
 
 
 def test_the_latest_probe_counts() -> None:
-    assert probed(PROBE, "NVRM: The NVIDIA GPU 0000:3b:00.0", LOST)[-1] == "gpu_lost/not_responding@0000:3b:00.0"
+    assert (
+        probed(PROBE, "NVRM: The NVIDIA GPU 0000:3b:00.0", LOST)[-1]
+        == "gpu_lost/not_responding@0000:3b:00.0"
+    )
 
 
 BESIDE = [
     "NVRM: The NVIDIA probe routine was not called for 1 device(s).",
-    "nvidia 0000:18:00.0: Direct firmware load for nvidia/525.125.06/gsp_tu10x.bin failed with error -2",
+    (
+        "nvidia 0000:18:00.0: Direct firmware load for nvidia/525.125.06/gsp_tu10x.bin failed with"
+        " error -2"
+    ),
     "nvidia-uvm: Loaded the UVM driver, major device number 502.",
-    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from status @ kernel_channel.c:2874",
-    "mlx5_core 0000:41:00.0: mlx5_pcie_event:294:(pid 586): PCIe slot advertised sufficient power (75W).",
+    (
+        "NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY]"
+        " (0x00000051) returned from status @ kernel_channel.c:2874"
+    ),
+    (
+        "mlx5_core 0000:41:00.0: mlx5_pcie_event:294:(pid 586): PCIe slot advertised sufficient"
+        " power (75W)."
+    ),
     "bnxt_en 0000:21:00.1 ens2f1np1: hwrm req_type 0x53 seq id 0x6fca error 0x2",
     "ice 0000:b1:00.0: PTP reset successful",
     "xhci_hcd 0000:03:00.3: Refused to change power state, currently in D3",
     "DMAR: DRHD: handling fault status reg 2",
     "arm-smmu-v3 arm-smmu-v3.0.auto: option mask 0x0",
     "LustreError: Skipped 24 previous similar messages",
-    "Lustre: 2449:0:(client.c:2141:ptlrpc_expire_one_request()) Skipped 24 previous similar messages",
+    (
+        "Lustre: 2449:0:(client.c:2141:ptlrpc_expire_one_request()) Skipped 24 previous similar"
+        " messages"
+    ),
     "ceph: mds0 reconnect start",
     "libceph: mds0 (2)192.168.1.81:6814 session reset",
     "beegfs: mount(1516568): Built without NVFS RDMA support.",
@@ -127,7 +174,10 @@ def test_what_stands_beside_the_faults_is_none(line: str) -> None:
 
 
 def test_an_unsupported_gpu_has_the_address_of_its_probe() -> None:
-    lines = ("NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1287)", "NVRM: installed in this system is not supported by the 304.131")
+    lines = (
+        "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1287)",
+        "NVRM: installed in this system is not supported by the 304.131",
+    )
     assert probed(*lines)[-1] == "gpu_init_failed/unsupported@0000:01:00.0"
 
 
@@ -150,11 +200,17 @@ def test_a_journal_is_called_by_its_device(line: str, device: str) -> None:
     ("line", "address"),
     [
         (
-            "DMAR: [DMA Read NO_PASID] Request device [0b:00.0] fault addr 0x1187a9000 [fault reason 0x06] PTE Read access is not set",
+            (
+                "DMAR: [DMA Read NO_PASID] Request device [0b:00.0] fault addr 0x1187a9000 [fault"
+                " reason 0x06] PTE Read access is not set"
+            ),
             "0000:0b:00.0",
         ),
         (
-            "arm-smmu-v3 arm-smmu-v3.5.auto: event: F_TRANSLATION client: 0001:06:00.0 sid: 0x20600 ssid: 0x0 iova: 0xff9bc000 ipa: 0x0",
+            (
+                "arm-smmu-v3 arm-smmu-v3.5.auto: event: F_TRANSLATION client: 0001:06:00.0 sid:"
+                " 0x20600 ssid: 0x0 iova: 0xff9bc000 ipa: 0x0"
+            ),
             "0001:06:00.0",
         ),
     ],
@@ -167,14 +223,32 @@ def test_an_iommu_fault_is_the_devices(line: str, address: str) -> None:
 
 
 CRASHES = {
-    "segfault": "{comm}[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in {file}[55d0c0ffe000+1000] likely on CPU 3 (core 3, socket 0)",
-    "arm64": "{comm}[29120]: unhandled exception: DABT (lower EL), ESR 0x0000000092000046, level 2 translation fault in {file}[55d0c0ffe000+1000]",
+    "segfault": (
+        "{comm}[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in"
+        " {file}[55d0c0ffe000+1000] likely on CPU 3 (core 3, socket 0)"
+    ),
+    "arm64": (
+        "{comm}[29120]: unhandled exception: DABT (lower EL), ESR 0x0000000092000046, level 2"
+        " translation fault in {file}[55d0c0ffe000+1000]"
+    ),
 }
 OTHER_REPORTS = {
-    "bad frame": "{comm}[29120] bad frame in rt_sigreturn frame:000000003b1c9a40 ip:55d0c0ffee12 sp:7ffd3b1c9a40 orax:ffffffffffffffff in {file}[55d0+1000]",
-    "vsyscall": "{comm}[29120] vsyscall attempted with vsyscall=none ip:ffffffffff600000 cs:33 sp:7ffd3b1c9a40 ax:ffffffffff600000 si:0 di:1",
-    "no memory": "{comm}: page allocation failure: order:5, mode:0x40dc0(GFP_KERNEL|__GFP_COMP), nodemask=(null),cpuset=/,mems_allowed=0",
-    "oom": "{comm} invoked oom-killer: gfp_mask=0x1100cca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0",
+    "bad frame": (
+        "{comm}[29120] bad frame in rt_sigreturn frame:000000003b1c9a40 ip:55d0c0ffee12"
+        " sp:7ffd3b1c9a40 orax:ffffffffffffffff in {file}[55d0+1000]"
+    ),
+    "vsyscall": (
+        "{comm}[29120] vsyscall attempted with vsyscall=none ip:ffffffffff600000 cs:33"
+        " sp:7ffd3b1c9a40 ax:ffffffffff600000 si:0 di:1"
+    ),
+    "no memory": (
+        "{comm}: page allocation failure: order:5, mode:0x40dc0(GFP_KERNEL|__GFP_COMP),"
+        " nodemask=(null),cpuset=/,mems_allowed=0"
+    ),
+    "oom": (
+        "{comm} invoked oom-killer: gfp_mask=0x1100cca(GFP_HIGHUSER_MOVABLE), order=0,"
+        " oom_score_adj=0"
+    ),
 }
 CHOSEN = [
     ("NVRM: Xid (PCI:", "x): 79, GPU has fallen off the bus."),
@@ -223,8 +297,14 @@ def test_a_crashed_process_cannot_write_an_event(report: str, comm: str, file: s
 
 @pytest.mark.parametrize("comm", ["caf\u00e9 caf\u00e9 caf", "\x01" * 15, "\\" * 15])
 def test_a_name_of_odd_bytes_is_as_long_in_its_escapes(comm: str) -> None:
-    escaped = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02x}" for byte in comm.encode())
-    assert fault(CRASHES["segfault"].format(comm=escaped, file="NVRM: Xid (PCI:0000:65:00): 79, x")) is None
+    escaped = "".join(
+        chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02x}"
+        for byte in comm.encode()
+    )
+    assert (
+        fault(CRASHES["segfault"].format(comm=escaped, file="NVRM: Xid (PCI:0000:65:00): 79, x"))
+        is None
+    )
 
 
 @pytest.mark.parametrize(("comm", "file"), CHOSEN)
@@ -237,7 +317,11 @@ def test_other_reports_that_begin_with_a_name(report: str, comm: str, file: str)
 @pytest.mark.parametrize("report", OTHER_REPORTS.values(), ids=OTHER_REPORTS)
 def test_other_reports_that_begin_with_a_well_chosen_name(report: str) -> None:
     found = {comm: recognise(report.format(comm=comm, file=file)) for comm, file in CHOSEN_WELL}
-    assert {comm: sighting.code for comm, sighting in found.items() if sighting is not None and sighting.code != "oom/invoked"} == {}
+    assert {
+        comm: sighting.code
+        for comm, sighting in found.items()
+        if sighting is not None and sighting.code != "oom/invoked"
+    } == {}
 
 
 # --- numbers that are longer than any kernel prints
@@ -285,7 +369,11 @@ def test_first_letters(pattern: str, heads: list[bytes]) -> None:
 
 def test_the_index_hides_no_shape() -> None:
     """What the index finds first is among what all expressions find, each tried by itself."""
-    shapes = [(rule, re.compile(pattern, re.S)) for rule in catalogue().rules.values() for pattern in rule.match]
+    shapes = [
+        (rule, re.compile(pattern, re.S))
+        for rule in catalogue().rules.values()
+        for pattern in rule.match
+    ]
     for code, sample in SAMPLES:
         assert code in {rule.code for rule, pattern in shapes if pattern.match(sample)}, sample
     for rule, pattern in shapes:
@@ -296,7 +384,9 @@ def test_the_index_hides_no_shape() -> None:
 
 def test_macros_stand_for_what_drivers_print(catalog: Catalog) -> None:
     assert all(
-        not set(MACROS) & {macro for macro in MACROS if macro in pattern} for rule in catalog.rules.values() for pattern in rule.match
+        not set(MACROS) & {macro for macro in MACROS if macro in pattern}
+        for rule in catalog.rules.values()
+        for pattern in rule.match
     )
     bdf = re.compile(MACROS["{bdf}"])
     assert bdf.fullmatch("0000:3B:00.0")

@@ -1,4 +1,6 @@
-"""A request, the book and the decision: what is granted, what is not, and why. Nothing here touches a machine."""
+"""A request, the book and the decision: what is granted, what is not, and why. Nothing here touches
+a machine.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,33 @@ from hypothesis import strategies as st
 from tests.unit.builders import FUZZ, finding
 from tests.unit.test_imports import MODULES, forbidden, imports
 from vitald.model import Action, FindingState, When
-from vitald.recovery import book as books
-from vitald.recovery.book import DAY_S, Book, BookBroken, Clock, Entry
+from vitald.recovery import action_log as books
+from vitald.recovery.action_log import DAY_S, Book, BookBroken, Clock, Entry
 from vitald.recovery.decision import CHECKS, MOST_AGE_S, Facts, Node, Standing, Step, Told, decide
-from vitald.recovery.request import MOST_BYTES, Ground, Kind, Request, RequestBroken, asks_for, ground_of, parse, render, wanted
+from vitald.recovery.request import (
+    MOST_BYTES,
+    Ground,
+    Kind,
+    Request,
+    RequestBroken,
+    asks_for,
+    ground_of,
+    parse,
+    render,
+    wanted,
+)
 
 GPU = "gpu/0000:65:00.0"
 NOW = Clock(wall=1_700_000_000.0, uptime=50_000.0, boot_id="boot-b")
-GROUND = Ground(id=7, component=GPU, code="xid/79", since=NOW.wall - 200, action="reboot_node", count=2, raw="NVRM: Xid ...")
+GROUND = Ground(
+    id=7,
+    component=GPU,
+    code="xid/79",
+    since=NOW.wall - 200,
+    action="reboot_node",
+    count=2,
+    raw="NVRM: Xid ...",
+)
 REQUEST = Request(
     id="0123456789abcdef",
     boot_id=NOW.boot_id,
@@ -32,8 +53,17 @@ REQUEST = Request(
     reasons=("gpu: fell",),
     grounds=(GROUND,),
 )
-TOLD = Told(component=GPU, code="xid/79", action="reboot_node", state="open", simulated=False, confirmed=True)
-STANDING = Standing(findings={7: TOLD}, reboot_required=True, reboot_confirmed=True, boot_id=NOW.boot_id)
+TOLD = Told(
+    component=GPU,
+    code="xid/79",
+    action="reboot_node",
+    state="open",
+    simulated=False,
+    confirmed=True,
+)
+STANDING = Standing(
+    findings={7: TOLD}, reboot_required=True, reboot_confirmed=True, boot_id=NOW.boot_id
+)
 FACTS = Facts(
     now=NOW,
     automatic=True,
@@ -61,8 +91,21 @@ REPLACE = replace(
 )
 
 
-def done(ago: float, *, kind: Kind = Kind.REBOOT, cause: tuple[str, str] = (GPU, "xid/79"), boot: str = NOW.boot_id) -> Entry:
-    return Entry(id="x" * 8, kind=kind, causes=(cause,), time=NOW.wall - ago, uptime=max(0.0, NOW.uptime - ago), boot_id=boot)
+def done(
+    ago: float,
+    *,
+    kind: Kind = Kind.REBOOT,
+    cause: tuple[str, str] = (GPU, "xid/79"),
+    boot: str = NOW.boot_id,
+) -> Entry:
+    return Entry(
+        id="x" * 8,
+        kind=kind,
+        causes=(cause,),
+        time=NOW.wall - ago,
+        uptime=max(0.0, NOW.uptime - ago),
+        boot_id=boot,
+    )
 
 
 def with_request(**changes: object) -> Facts:
@@ -84,9 +127,21 @@ def booked(*entries: Entry, **changes: object) -> Facts:
 # Each check, and how it fails: the facts, and a part of what is said.
 FAILS: list[tuple[str, Facts, str]] = [
     ("mode", replace(FACTS, automatic=False), "say, do not act"),
-    ("kill_switch", replace(FACTS, kill_switch="the kill switch is thrown: /x is there"), "/x is there"),
-    ("maintenance", replace(FACTS, maintenance="the node is under maintenance: /y is there"), "/y is there"),
-    ("request", replace(FACTS, request=None, request_trouble="the request is broken: no 'id'"), "no 'id'"),
+    (
+        "kill_switch",
+        replace(FACTS, kill_switch="the kill switch is thrown: /x is there"),
+        "/x is there",
+    ),
+    (
+        "maintenance",
+        replace(FACTS, maintenance="the node is under maintenance: /y is there"),
+        "/y is there",
+    ),
+    (
+        "request",
+        replace(FACTS, request=None, request_trouble="the request is broken: no 'id'"),
+        "no 'id'",
+    ),
     ("request", replace(FACTS, request=None), "there is no request"),
     ("boot", with_request(boot_id="boot-a"), "another boot (boot-a)"),
     ("age", with_request(uptime=NOW.uptime - MOST_AGE_S - 1), "301 s old"),
@@ -96,7 +151,11 @@ FAILS: list[tuple[str, Facts, str]] = [
     ("daemon", with_standing(simulated=True), "simulated"),
     ("daemon", with_standing(reboot_required=False), "does not say rebootRequired"),
     ("daemon", with_standing(reboot_confirmed=False), "does not say rebootConfirmed"),
-    ("daemon", replace(REPLACE, standing=replace(STANDING, findings=REPLACE.standing.findings)), "does not say replacementRequired"),  # type: ignore[union-attr]
+    (
+        "daemon",
+        replace(REPLACE, standing=replace(STANDING, findings=REPLACE.standing.findings)),
+        "does not say replacementRequired",
+    ),  # type: ignore[union-attr]
     ("findings", with_standing(findings={}), f"finding #7 xid/79 of {GPU} is not open"),
     ("findings", with_told(code="xid/48"), "is xid/48 of"),
     ("findings", with_told(component="gpu/0000:9b:00.0"), "of gpu/0000:9b:00.0, not"),
@@ -106,7 +165,11 @@ FAILS: list[tuple[str, Facts, str]] = [
     ("findings", with_told(action="inspect"), "asks for inspect"),
     ("findings", with_told(action="replace_node"), "asks for replace_node"),
     ("findings", with_told(action="no such action"), "asks for no such action"),
-    ("findings", replace(with_told(action="reset_device"), device_reset=True), "asks for reset_device"),
+    (
+        "findings",
+        replace(with_told(action="reset_device"), device_reset=True),
+        "asks for reset_device",
+    ),
     ("findings", with_request(grounds=(GROUND, replace(GROUND, id=8))), "finding #8"),
     ("released", with_standing(released="all GPUs released until 12:00"), "all GPUs released"),
     ("book", replace(FACTS, book=None, book_trouble="not JSON"), "not JSON"),
@@ -114,9 +177,11 @@ FAILS: list[tuple[str, Facts, str]] = [
     ("book", booked(replace(done(0), uptime=NOW.uptime + 1)), "lies in the future"),
     ("cause", booked(done(3600), reboots_per_day=9), "1.0 h ago"),
     ("cause", booked(done(DAY_S - 1, boot="boot-a"), reboots_per_day=9), "once a day"),
-    # The wall clock may say what it likes: this boot is not a day old, and what was before it may be younger than a day.
+    # The wall clock may say what it likes: this boot is not a day old, and what was before it may
+    # be younger than a day.
     ("cause", booked(done(9 * DAY_S, boot="boot-a"), reboots_per_day=9), "once a day"),
-    # In a container the clock that counts from the boot may be the host's: then the wall clock has to do.
+    # In a container the clock that counts from the boot may be the host's: then the wall clock has
+    # to do.
     (
         "cause",
         booked(
@@ -132,8 +197,16 @@ FAILS: list[tuple[str, Facts, str]] = [
     ("budget", replace(REPLACE, replacements_per_day=0), "replacements_per_day is 0"),
     ("means", replace(REPLACE, replaceable=False), "nobody is configured"),
     ("means", replace(FACTS, elsewhere="HyperPod reboots this node"), "HyperPod"),
-    ("node", replace(FACTS, node=Node(trouble="scontrol did not answer")), "scontrol did not answer"),
-    ("node", replace(FACTS, node=Node(drained=True, held="somebody else holds it: ticket 4711")), "ticket 4711"),
+    (
+        "node",
+        replace(FACTS, node=Node(trouble="scontrol did not answer")),
+        "scontrol did not answer",
+    ),
+    (
+        "node",
+        replace(FACTS, node=Node(drained=True, held="somebody else holds it: ticket 4711")),
+        "ticket 4711",
+    ),
 ]
 
 
@@ -141,18 +214,32 @@ def test_nothing_stands_against_it() -> None:
     for facts, kind in ((FACTS, Kind.REBOOT), (REPLACE, Kind.REPLACE)):
         decision = decide(facts)
         assert (decision.step, decision.kind, decision.because) == (Step.ACT, kind, ())
-    old = booked(done(9 * DAY_S, boot="boot-a"), now=replace(NOW, uptime=DAY_S), request=replace(REQUEST, uptime=DAY_S))
+    old = booked(
+        done(9 * DAY_S, boot="boot-a"),
+        now=replace(NOW, uptime=DAY_S),
+        request=replace(REQUEST, uptime=DAY_S),
+    )
     assert decide(old).step is Step.ACT
-    assert decide(booked(done(60, kind=Kind.REPLACE))).step is Step.ACT, "a replacement is not a reboot"
-    assert decide(with_told(action="reset_device")).step is Step.ACT, "a reset that the site does not do itself"
+    assert decide(booked(done(60, kind=Kind.REPLACE))).step is Step.ACT, (
+        "a replacement is not a reboot"
+    )
+    assert decide(with_told(action="reset_device")).step is Step.ACT, (
+        "a reset that the site does not do itself"
+    )
 
 
-@pytest.mark.parametrize(("name", "facts", "said"), FAILS, ids=[f"{name}-{number}" for number, (name, _, _) in enumerate(FAILS)])
+@pytest.mark.parametrize(
+    ("name", "facts", "said"),
+    FAILS,
+    ids=[f"{name}-{number}" for number, (name, _, _) in enumerate(FAILS)],
+)
 def test_one_check_that_fails_is_enough(name: str, facts: Facts, said: str) -> None:
     decision = decide(facts)
     assert decision.step is Step.REFUSED
     assert said in dict(decision.because)[name], decision
-    assert [one for one, _ in decision.because if one not in (name, "cause", "budget")] == [], "and only that one"
+    assert [one for one, _ in decision.because if one not in (name, "cause", "budget")] == [], (
+        "and only that one"
+    )
 
 
 def test_every_check_has_a_case_here() -> None:
@@ -168,14 +255,25 @@ def test_first_new_work_is_kept_away_and_then_what_runs_is_waited_for() -> None:
 
 
 @FUZZ
-@given(st.lists(st.sampled_from([(name, facts) for name, facts, _ in FAILS]), min_size=1, max_size=4), st.booleans(), st.booleans())
-def test_it_never_acts_when_any_check_fails(failing: list[tuple[str, Facts]], drained: bool, busy: bool) -> None:
+@given(
+    st.lists(st.sampled_from([(name, facts) for name, facts, _ in FAILS]), min_size=1, max_size=4),
+    st.booleans(),
+    st.booleans(),
+)
+def test_it_never_acts_when_any_check_fails(
+    failing: list[tuple[str, Facts]], drained: bool, busy: bool
+) -> None:
     """Whatever else holds: the failed ones are laid over each other."""
     facts = replace(FACTS, node=Node(drained=drained, busy="busy" if busy else ""))
     for _, other in failing:
-        changed = {name: getattr(other, name) for name in Facts.__dataclass_fields__ if getattr(other, name) != getattr(FACTS, name)}
+        changed = {
+            name: getattr(other, name)
+            for name in Facts.__dataclass_fields__
+            if getattr(other, name) != getattr(FACTS, name)
+        }
         facts = replace(facts, **changed)
-    # Laid over each other they may cancel out (two boots that agree); what every check says is then the measure.
+    # Laid over each other they may cancel out (two boots that agree); what every check says is then
+    # the measure.
     if any(check(facts) for check in CHECKS.values()):
         assert decide(facts).step is Step.REFUSED
     else:
@@ -187,7 +285,9 @@ def test_it_never_acts_when_any_check_fails(failing: list[tuple[str, Facts]], dr
 
 @dataclass
 class World:
-    """A node: true time, and the clocks that it shows. The book is kept as `vitald recover` keeps it."""
+    """A node: true time, and the clocks that it shows. The book is kept as `vitald recover` keeps
+    it.
+    """
 
     true: float = 0.0
     booted: float = 0.0
@@ -198,7 +298,11 @@ class World:
 
     @property
     def clock(self) -> Clock:
-        return Clock(wall=max(0.0, self.true + self.wall_is_off), uptime=self.true - self.booted, boot_id=f"boot-{self.boots}")
+        return Clock(
+            wall=max(0.0, self.true + self.wall_is_off),
+            uptime=self.true - self.booted,
+            boot_id=f"boot-{self.boots}",
+        )
 
     def boot(self, down: float) -> None:
         self.true += down
@@ -211,9 +315,20 @@ class World:
         facts = replace(
             FACTS,
             now=now,
-            request=replace(REQUEST, kind=kind, boot_id=now.boot_id, uptime=now.uptime, grounds=(ground,)),
+            request=replace(
+                REQUEST, kind=kind, boot_id=now.boot_id, uptime=now.uptime, grounds=(ground,)
+            ),
             standing=Standing(
-                findings={7: Told(component=cause[0], code=cause[1], action=action, state="open", simulated=False, confirmed=True)},
+                findings={
+                    7: Told(
+                        component=cause[0],
+                        code=cause[1],
+                        action=action,
+                        state="open",
+                        simulated=False,
+                        confirmed=True,
+                    )
+                },
                 reboot_required=True,
                 replacement_required=True,
                 reboot_confirmed=True,
@@ -225,7 +340,14 @@ class World:
             replacements_per_day=1000,
         )
         if decide(facts).step is Step.ACT:
-            entry = Entry(id="x", kind=kind, causes=(cause,), time=now.wall, uptime=now.uptime, boot_id=now.boot_id)
+            entry = Entry(
+                id="x",
+                kind=kind,
+                causes=(cause,),
+                time=now.wall,
+                uptime=now.uptime,
+                boot_id=now.boot_id,
+            )
             self.book = books.render(books.parse(self.book).with_entry(entry, now))
             self.done.append((self.true, kind, cause))
             if kind is Kind.REBOOT:
@@ -234,8 +356,16 @@ class World:
 
 HOUR_S = 3600.0
 STEPS = st.one_of(
-    st.tuples(st.just("wait"), st.sampled_from([60.0, 6 * HOUR_S, 20 * HOUR_S, DAY_S - 1, DAY_S, 40 * DAY_S]) | st.floats(1.0, 2 * DAY_S)),
-    st.tuples(st.just("clock"), st.sampled_from([-DAY_S, -HOUR_S, HOUR_S, DAY_S, 2 * DAY_S]) | st.floats(-40 * DAY_S, 40 * DAY_S)),
+    st.tuples(
+        st.just("wait"),
+        st.sampled_from([60.0, 6 * HOUR_S, 20 * HOUR_S, DAY_S - 1, DAY_S, 40 * DAY_S])
+        | st.floats(1.0, 2 * DAY_S),
+    ),
+    st.tuples(
+        st.just("clock"),
+        st.sampled_from([-DAY_S, -HOUR_S, HOUR_S, DAY_S, 2 * DAY_S])
+        | st.floats(-40 * DAY_S, 40 * DAY_S),
+    ),
     st.tuples(st.just("clock begins at nought"), st.just(0.0)),
     st.tuples(st.just("boot"), st.floats(1.0, 3600.0)),
     *[st.tuples(st.just("ask"), st.sampled_from([0, 0, 1, 1, 2]))] * 3,
@@ -244,11 +374,17 @@ STEPS = st.one_of(
 
 @pytest.mark.slow
 @settings(FUZZ, max_examples=600)
-@example([("wait", DAY_S), ("ask", 1), ("clock", DAY_S), ("ask", 1)])  # set forward in the same boot
-@example([("ask", 0), ("clock", 40 * DAY_S), ("ask", 2), ("ask", 0)])  # set forward by so much that old entries make room
+@example(
+    [("wait", DAY_S), ("ask", 1), ("clock", DAY_S), ("ask", 1)]
+)  # set forward in the same boot
+@example(
+    [("ask", 0), ("clock", 40 * DAY_S), ("ask", 2), ("ask", 0)]
+)  # set forward by so much that old entries make room
 @example([("ask", 0), ("clock begins at nought", 0.0), ("ask", 0), ("wait", HOUR_S), ("ask", 0)])
 @given(st.lists(STEPS, max_size=30))
-def test_never_two_for_one_cause_within_a_day_whatever_the_clocks_do(steps: list[tuple[str, float]]) -> None:
+def test_never_two_for_one_cause_within_a_day_whatever_the_clocks_do(
+    steps: list[tuple[str, float]],
+) -> None:
     world = World()
     for what, amount in steps:
         if what == "wait":
@@ -260,7 +396,9 @@ def test_never_two_for_one_cause_within_a_day_whatever_the_clocks_do(steps: list
         elif what == "boot":
             world.boot(amount)
         else:
-            world.ask((GPU, f"xid/{int(amount) // 2}"), [Kind.REBOOT, Kind.REPLACE][int(amount) % 2])
+            world.ask(
+                (GPU, f"xid/{int(amount) // 2}"), [Kind.REBOOT, Kind.REPLACE][int(amount) % 2]
+            )
     for number, (at, kind, cause) in enumerate(world.done):
         for later, other, again in world.done[number + 1 :]:
             assert (other, again) != (kind, cause) or later - at >= DAY_S
@@ -281,9 +419,15 @@ def test_a_day_later_it_is_done_again() -> None:
 def test_replacing_outranks_rebooting_and_is_waited_for() -> None:
     reboot, replaced = finding(Action.REBOOT_NODE, number=1), finding(Action.REPLACE_NODE, number=2)
     assert wanted([reboot], lambda _: True, device_reset=False) == (Kind.REBOOT, (reboot,))
-    assert wanted([reboot, replaced], lambda _: True, device_reset=False) == (Kind.REPLACE, (replaced,))
+    assert wanted([reboot, replaced], lambda _: True, device_reset=False) == (
+        Kind.REPLACE,
+        (replaced,),
+    )
     assert wanted([reboot, replaced], lambda one: one is reboot, device_reset=False) is None
-    assert wanted([reboot, finding(number=3)], lambda one: one is reboot, device_reset=False) == (Kind.REBOOT, (reboot,))
+    assert wanted([reboot, finding(number=3)], lambda one: one is reboot, device_reset=False) == (
+        Kind.REBOOT,
+        (reboot,),
+    )
     assert wanted([reboot], lambda _: False, device_reset=False) is None
 
 
@@ -313,13 +457,19 @@ def test_a_reset_is_a_reboot_where_the_site_does_not_reset() -> None:
     assert asks_for(Action.RESET_DEVICE, device_reset=False) is Kind.REBOOT
     assert asks_for(Action.RESET_DEVICE, device_reset=True) is None
     later = finding(Action.RESET_DEVICE, When.AFTER_JOB)
-    assert wanted([later], lambda _: True, device_reset=False) == (Kind.REBOOT, (later,)), "root waits for the job"
+    assert wanted([later], lambda _: True, device_reset=False) == (Kind.REBOOT, (later,)), (
+        "root waits for the job"
+    )
 
 
 # --- the file
 
 
-TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp", "Zs"]), min_size=1, max_size=60)
+TEXT = st.text(
+    st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp", "Zs"]),
+    min_size=1,
+    max_size=60,
+)
 NUMBER = st.floats(0, 2**40)
 GROUNDS = st.builds(
     Ground,
@@ -354,7 +504,9 @@ def test_what_is_written_is_read(request_: Request) -> None:
 
 def test_the_longest_request_fits() -> None:
     long = "\U00020000" * 5000
-    ground = replace(ground_of(finding(raw=long, number=2**53), str), component=long[:256], code=long[:256])
+    ground = replace(
+        ground_of(finding(raw=long, number=2**53), str), component=long[:256], code=long[:256]
+    )
     data = render(replace(REQUEST, host=long, reasons=(long,) * 20, grounds=(ground,) * 16))
     assert parse(data).grounds == (ground,) * 16
 
@@ -434,7 +586,14 @@ def test_a_book_that_is_not_whole_is_no_book() -> None:
 def test_old_entries_make_room_but_none_that_counts() -> None:
     now = replace(NOW, uptime=40 * DAY_S)
     many = tuple(
-        Entry(id="x", kind=Kind.REBOOT, causes=(("c", str(n)),), time=now.wall - n, uptime=now.uptime - n, boot_id="boot-b")
+        Entry(
+            id="x",
+            kind=Kind.REBOOT,
+            causes=(("c", str(n)),),
+            time=now.wall - n,
+            uptime=now.uptime - n,
+            boot_id="boot-b",
+        )
         for n in range(1000)
     )
     with pytest.raises(BookBroken):
@@ -444,7 +603,7 @@ def test_old_entries_make_room_but_none_that_counts() -> None:
 
 
 def test_the_deciding_parts_touch_no_machine() -> None:
-    for module in ("request", "book", "decision"):
+    for module in ("request", "action_log", "decision"):
         assert (
             forbidden(
                 imports(MODULES[f"vitald.recovery.{module}"]),

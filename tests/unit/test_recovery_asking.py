@@ -1,4 +1,6 @@
-"""The daemon's side: when root is asked, what the file says, and when it is taken away. It may do no more than that."""
+"""The daemon's side: when root is asked, what the file says, and when it is taken away. It may do
+no more than that.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ import pytest
 
 from tests.unit.builders import finding, source
 from tests.unit.test_imports import MODULES, forbidden, imports, named
-from vitald.board import Board, LedgerHealth
 from vitald.config import Recovery
-from vitald.lane import Lane
+from vitald.core.node_state import Board, LedgerHealth
 from vitald.model import Action, Finding, SourceState
-from vitald.outputs.recovery import Asking
 from vitald.recovery.request import FILE, Kind, Request, parse
+from vitald.server.recovery_requester import Asking
+from vitald.worker_thread import Lane
 
 AUTOMATIC = Recovery(mode="automatic", after_s=120.0)
 
@@ -59,7 +61,11 @@ def test_a_finding_that_stands_is_asked_for_and_repeated(tmp_path: Path) -> None
         assert await asked.at(119.0) is None
         first = await asked.at(120.0)
         assert first is not None
-        assert (first.kind, first.boot_id, first.causes) == (Kind.REBOOT, "boot-b", (("gpu/0000:01:00.0", "xid/79"),))
+        assert (first.kind, first.boot_id, first.causes) == (
+            Kind.REBOOT,
+            "boot-b",
+            (("gpu/0000:01:00.0", "xid/79"),),
+        )
         assert first.grounds[0].raw == "NVRM: ?[2J"
         found, folder = asked.path.stat(), asked.path.parent.stat()
         assert (stat.S_IMODE(found.st_mode), stat.S_IMODE(folder.st_mode)) == (0o640, 0o750)
@@ -81,7 +87,9 @@ def test_another_finding_changes_the_request(tmp_path: Path) -> None:
         await asked.at(0.0)
         first = await asked.at(120.0)
         asked.open(finding(number=1), finding(Action.REPLACE_NODE, number=2))
-        assert await asked.at(121.0) is None, "what will be asked for instead is not settled: nothing meanwhile"
+        assert await asked.at(121.0) is None, (
+            "what will be asked for instead is not settled: nothing meanwhile"
+        )
         second = await asked.at(241.0)
         assert first is not None and second is not None
         assert (second.kind, [one.id for one in second.grounds]) == (Kind.REPLACE, [2])
@@ -92,19 +100,27 @@ def test_another_finding_changes_the_request(tmp_path: Path) -> None:
 
 
 def test_what_nobody_confirmed_is_not_asked_for(tmp_path: Path) -> None:
-    """Not alone, and not beside what is; a replacement that is not confirmed holds no reboot up that is."""
+    """Not alone, and not beside what is; a replacement that is not confirmed holds no reboot up
+    that is.
+    """
 
     async def story(asked: Asked) -> None:
         asked.open(finding(number=1, confirmed_by=""))
         assert (await asked.at(0.0), await asked.at(1000.0)) == (None, None)
-        asked.open(finding(number=1, confirmed_by=""), finding(number=2), finding(Action.REPLACE_NODE, number=3, confirmed_by=""))
+        asked.open(
+            finding(number=1, confirmed_by=""),
+            finding(number=2),
+            finding(Action.REPLACE_NODE, number=3, confirmed_by=""),
+        )
         await asked.at(1001.0)
         request = await asked.at(1121.0)
         assert request is not None
         assert (request.kind, [one.id for one in request.grounds]) == (Kind.REBOOT, [2])
         asked.open(finding(number=1))
         request = await asked.at(1132.0)
-        assert request is not None and [one.id for one in request.grounds] == [1], "it stands for long enough: its witness came late"
+        assert request is not None and [one.id for one in request.grounds] == [1], (
+            "it stands for long enough: its witness came late"
+        )
 
     run(tmp_path, story)
 
@@ -141,7 +157,9 @@ def _simulated(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("change", [_mode, _ledger, _unsaved, _released, _simulated])
-def test_nothing_is_asked_for_and_what_was_is_taken_back(tmp_path: Path, change: Callable[[Asked], None]) -> None:
+def test_nothing_is_asked_for_and_what_was_is_taken_back(
+    tmp_path: Path, change: Callable[[Asked], None]
+) -> None:
     async def story(asked: Asked) -> None:
         asked.open(finding())
         await asked.at(0.0)
@@ -160,7 +178,9 @@ def test_it_begins_when_the_past_is_told_and_leaves_nothing_behind(tmp_path: Pat
         asked.path.write_text("of a daemon before this one")
         asked.open(finding())
         ready = asyncio.Event()
-        asking = Asking(asked.board, asked.path.parent.parent, asked.lane, lambda: asked.settings, ready)
+        asking = Asking(
+            asked.board, asked.path.parent.parent, asked.lane, lambda: asked.settings, ready
+        )
         task = asyncio.ensure_future(asking.run())
         await asyncio.sleep(0.05)
         assert asking.request is None
@@ -200,9 +220,17 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_the_daemon_can_ask_and_nothing_else() -> None:
-    """Of the package that acts it knows the form of a request. Nothing that it loads starts a reboot."""
+    """Of the package that acts it knows the form of a request. Nothing that it loads starts a
+    reboot.
+    """
     allowed = {"vitald.recovery", "vitald.recovery.request"}
-    for module in [*named("vitald.outputs"), "vitald.daemon"]:
-        used = {name for name in forbidden(imports(MODULES[module]), "vitald.recovery") if name in MODULES}
+    for module in [*named("vitald.server"), "vitald.daemon"]:
+        used = {
+            name
+            for name in forbidden(imports(MODULES[module]), "vitald.recovery")
+            if name in MODULES
+        }
         assert used <= allowed, module
-    assert not {"subprocess", "signal", "ctypes"} & imports(MODULES["vitald.outputs.recovery"])
+    assert not {"subprocess", "signal", "ctypes"} & imports(
+        MODULES["vitald.server.recovery_requester"]
+    )

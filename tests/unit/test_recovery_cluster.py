@@ -1,4 +1,6 @@
-"""What the node's scheduler says before anything is done to it: Slurm's words, a real kubectl before a small API server, a site's own program."""
+"""What the node's scheduler says before anything is done to it: Slurm's words, a real kubectl
+before a small API server, a site's own program.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ from vitald.recovery.cluster import Kubernetes, Nobody, Program, Slurm, Wish
 from vitald.recovery.decision import Node
 from vitald.slurm.scontrol import SlurmNode
 
-WISH = Wish(action="reboot", request="r" * 8, verdict={"reasons": ["gpu/0000:65:00.0: fell \x1b[2J off"]}, boot_id="boot-b")
+WISH = Wish(
+    action="reboot",
+    request="r" * 8,
+    verdict={"reasons": ["gpu/0000:65:00.0: fell \x1b[2J off"]},
+    boot_id="boot-b",
+)
 OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
 
 
@@ -37,7 +44,12 @@ def config(**changes: object) -> Config:
 
 def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """As RestrictAddressFamilies= refuses it. Who asks no scheduler needs none."""
-    none, slurms, kubernetes, own = Means("none"), Means("slurm"), Means("kubernetes"), Means("", ("/usr/local/sbin/drain",))
+    none, slurms, kubernetes, own = (
+        Means("none"),
+        Means("slurm"),
+        Means("kubernetes"),
+        Means("", ("/usr/local/sbin/drain",)),
+    )
     assert cluster.cut_off(slurms, kubernetes) == ""
 
     def refused(family: int, kind: int) -> None:
@@ -60,22 +72,51 @@ def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
         ("DOWN DRAIN NOT_RESPONDING", OURS, Node(drained=True)),  # Slurm has ended its jobs
         ("MIXED DRAIN", OURS, Node(drained=True, busy="in Slurm the node is DRAIN+MIXED")),
         ("ALLOCATED", "", Node(busy="in Slurm the node is ALLOCATED")),
-        ("IDLE COMPLETING DRAIN", OURS, Node(drained=True, busy="in Slurm the node is COMPLETING+DRAIN+IDLE")),
+        (
+            "IDLE COMPLETING DRAIN",
+            OURS,
+            Node(drained=True, busy="in Slurm the node is COMPLETING+DRAIN+IDLE"),
+        ),
         ("UNKNOWN", "", Node(busy="in Slurm the node is UNKNOWN")),
-        ("IDLE DRAIN", "ticket 4711", Node(held="somebody else holds the node in Slurm: it is DRAIN+IDLE, for: ticket 4711")),
-        ("IDLE DRAIN", "", Node(held="somebody else holds the node in Slurm: it is DRAIN+IDLE, for: no reason given")),
-        ("DOWN", "Action:Reboot", Node(held="somebody else holds the node in Slurm: it is DOWN, for: Action:Reboot")),
-        ("IDLE MAINTENANCE", "", Node(held="in Slurm the node is IDLE+MAINTENANCE: somebody is at work on it")),
+        (
+            "IDLE DRAIN",
+            "ticket 4711",
+            Node(held="somebody else holds the node in Slurm: it is DRAIN+IDLE, for: ticket 4711"),
+        ),
+        (
+            "IDLE DRAIN",
+            "",
+            Node(
+                held="somebody else holds the node in Slurm: it is DRAIN+IDLE, for: no reason given"
+            ),
+        ),
+        (
+            "DOWN",
+            "Action:Reboot",
+            Node(held="somebody else holds the node in Slurm: it is DOWN, for: Action:Reboot"),
+        ),
+        (
+            "IDLE MAINTENANCE",
+            "",
+            Node(held="in Slurm the node is IDLE+MAINTENANCE: somebody is at work on it"),
+        ),
         (
             "IDLE DRAIN REBOOT_ISSUED",
             OURS,
-            Node(drained=True, held="in Slurm the node is DRAIN+IDLE+REBOOT_ISSUED: somebody is at work on it"),
+            Node(
+                drained=True,
+                held="in Slurm the node is DRAIN+IDLE+REBOOT_ISSUED: somebody is at work on it",
+            ),
         ),
     ],
 )
-def test_what_slurm_says_of_the_node(monkeypatch: pytest.MonkeyPatch, states: str, reason: str, node: Node) -> None:
+def test_what_slurm_says_of_the_node(
+    monkeypatch: pytest.MonkeyPatch, states: str, reason: str, node: Node
+) -> None:
     node_of_slurm = SlurmNode(frozenset(states.split()), reason)
-    monkeypatch.setattr("vitald.slurm.scontrol.read_node_state", lambda name, seconds: node_of_slurm)
+    monkeypatch.setattr(
+        "vitald.slurm.scontrol.read_node_state", lambda name, seconds: node_of_slurm
+    )
     assert Slurm(config()).look(WISH) == node
 
 
@@ -104,7 +145,12 @@ def test_a_scheduler_that_is_not_asked_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_step_of_slurm_is_work_whoever_is_asked(tmp_path: Path) -> None:
-    for pid, line in (("1", b"slurmstepd: [4711.0]\0"), ("2", b"slurmstepd\0infinity\0"), ("3", b"slurmstepd: [4711.batch]\0"), ("4", b"")):
+    for pid, line in (
+        ("1", b"slurmstepd: [4711.0]\0"),
+        ("2", b"slurmstepd\0infinity\0"),
+        ("3", b"slurmstepd: [4711.batch]\0"),
+        ("4", b""),
+    ):
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "comm").write_text("slurmstepd\n")
         (tmp_path / pid / "cmdline").write_bytes(line)
@@ -125,11 +171,16 @@ def test_a_step_of_slurm_is_work_whoever_is_asked(tmp_path: Path) -> None:
 )
 def test_a_sites_own_program(tmp_path: Path, text: str, node: Node) -> None:
     path = tmp_path / "drain"
-    path.write_text(f'#!/bin/sh\n[ "$VITALD_ACTION $VITALD_NODE $VITALD_REQUEST" = "reboot node-1 rrrrrrrr" ] || exit 9\n{text}\n')
+    path.write_text(
+        '#!/bin/sh\n[ "$VITALD_ACTION $VITALD_NODE $VITALD_REQUEST" = "reboot node-1 rrrrrrrr" ]'
+        f" || exit 9\n{text}\n"
+    )
     path.chmod(0o755)
     program = Program((str(path),), config())
     assert program.look(WISH) == Node(), "nobody knows before it is run"
-    assert program.drain(WISH) == replace(node, busy=node.busy.format(path=path), trouble=node.trouble.format(path=path))
+    assert program.drain(WISH) == replace(
+        node, busy=node.busy.format(path=path), trouble=node.trouble.format(path=path)
+    )
     assert WISH.reason == "gpu/0000:65:00.0: fell ?[2J off"
 
 
@@ -140,7 +191,12 @@ class Api:
     """As much of an API server as a node and its pods need."""
 
     def __init__(self) -> None:
-        self.node: dict[str, object] = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}, "spec": {}}
+        self.node: dict[str, object] = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": "node-1"},
+            "spec": {},
+        }
         self.pods: list[dict[str, object]] = []
         self.asked: list[str] = []
         self.broken = False
@@ -155,8 +211,20 @@ class Api:
         if place == "/api/v1":
             verbs = ["get", "list", "patch"]
             resources = [
-                {"name": "nodes", "singularName": "node", "namespaced": False, "kind": "Node", "verbs": verbs},
-                {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": verbs},
+                {
+                    "name": "nodes",
+                    "singularName": "node",
+                    "namespaced": False,
+                    "kind": "Node",
+                    "verbs": verbs,
+                },
+                {
+                    "name": "pods",
+                    "singularName": "pod",
+                    "namespaced": True,
+                    "kind": "Pod",
+                    "verbs": verbs,
+                },
             ]
             return {"kind": "APIResourceList", "groupVersion": "v1", "resources": resources}
         if place == "/api/v1/nodes/node-1":
@@ -170,7 +238,11 @@ class Api:
 
     def add(self, name: str, phase: str = "Running", owner: str | None = "Job") -> None:
         owners = [{"kind": owner, "name": "o", "apiVersion": "v1", "uid": "u"}] if owner else []
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ns", "ownerReferences": owners}}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "ns", "ownerReferences": owners},
+        }
         self.pods.append({**pod, "spec": {}, "status": {"phase": phase}})
 
 
@@ -190,7 +262,13 @@ def served(api: Api) -> Iterator[int]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             found = None if api.broken else api.answer(self.command, self.path, body)
             said = json.dumps(
-                found or {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "forbidden by a test"}
+                found
+                or {
+                    "kind": "Status",
+                    "apiVersion": "v1",
+                    "status": "Failure",
+                    "message": "forbidden by a test",
+                }
             ).encode()
             self.send_response(200 if found else 403)
             self.send_header("Content-Type", "application/json")
@@ -223,7 +301,15 @@ def api(tmp_path: Path) -> Iterator[tuple[Api, Kubernetes]]:
         cluster_ = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
         context = {"name": "c", "context": {"cluster": "c", "user": ""}}
         path.write_text(
-            json.dumps({"apiVersion": "v1", "kind": "Config", "clusters": [cluster_], "contexts": [context], "current-context": "c"})
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "clusters": [cluster_],
+                    "contexts": [context],
+                    "current-context": "c",
+                }
+            )
         )
         yield made, Kubernetes(config(kubeconfig=path, drain=Means(word="kubernetes")))
 

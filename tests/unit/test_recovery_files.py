@@ -1,4 +1,6 @@
-"""What root reads and writes where others have a hand in it, and the programs that it runs. As root: who owns a file is what counts."""
+"""What root reads and writes where others have a hand in it, and the programs that it runs. As
+root: who owns a file is what counts.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 from tests.conftest import require
 from tests.pace import patient
 from vitald.programs import RECOVERY_PATH
-from vitald.recovery import files, programs, record
+from vitald.recovery import decision_log, files, programs
 from vitald.recovery.decision import Decision, Step
 from vitald.recovery.files import Untrusted
 from vitald.recovery.request import Kind
@@ -67,7 +69,9 @@ def _mode(mode: int) -> Callable[[Path], None]:
         ),  # /dev/zero; a container may not open it
     ],
 )
-def test_a_file_that_does_not_count(tmp_path: Path, make: Callable[[Path], object], said: str) -> None:
+def test_a_file_that_does_not_count(
+    tmp_path: Path, make: Callable[[Path], object], said: str
+) -> None:
     path = tmp_path / "request.json"
     make(path)
     with pytest.raises(Untrusted, match=said):
@@ -120,7 +124,9 @@ def test_a_link_to_roots_file_is_followed_and_judged_where_it_leads(tmp_path: Pa
 def test_a_switch_that_cannot_be_seen_is_thrown(tmp_path: Path) -> None:
     assert files.stands(tmp_path / "no-recovery") == ""
     assert files.stands(tmp_path / "no folder/no-recovery") == ""
-    (tmp_path / "no-recovery").symlink_to("/nonexistent")  # anything of this name, wherever it leads
+    (tmp_path / "no-recovery").symlink_to(
+        "/nonexistent"
+    )  # anything of this name, wherever it leads
     assert "is there" in files.stands(tmp_path / "no-recovery")
     (tmp_path / "file").touch()
     assert "cannot be told: Not a directory" in files.stands(tmp_path / "file/no-recovery")
@@ -141,18 +147,25 @@ def test_what_is_written_is_whole_and_for_the_group(tmp_path: Path) -> None:
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
-    with files.held(tmp_path), pytest.raises(Untrusted, match="another vitald recover"), files.held(tmp_path):
+    with (
+        files.held(tmp_path),
+        pytest.raises(Untrusted, match="another vitald recover"),
+        files.held(tmp_path),
+    ):
         pass
     with files.held(tmp_path):
         pass
 
 
-@pytest.mark.parametrize(("kind", "forgets"), [("ext4", False), ("tmpfs", True), ("ramfs", True), ("overlay", False)])
+@pytest.mark.parametrize(
+    ("kind", "forgets"), [("ext4", False), ("tmpfs", True), ("ramfs", True), ("overlay", False)]
+)
 def test_a_folder_that_does_not_survive_a_reboot(tmp_path: Path, kind: str, forgets: bool) -> None:
     device = tmp_path.stat().st_dev
     mounts = tmp_path / "mountinfo"
     mounts.write_text(
-        f"21 1 0:99 / /proc rw - proc proc rw\n22 1 {os.major(device)}:{os.minor(device)} / {tmp_path} rw,relatime shared:1 - {kind} none rw\n"
+        f"21 1 0:99 / /proc rw - proc proc rw\n22 1 {os.major(device)}:{os.minor(device)} /"
+        f" {tmp_path} rw,relatime shared:1 - {kind} none rw\n"
     )
     assert bool(files.forgets(tmp_path, mounts)) is forgets
     assert "cannot be told" in files.forgets(tmp_path, tmp_path / "none")
@@ -171,15 +184,24 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_program_gets_a_clean_environment_and_its_own_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_gets_a_clean_environment_and_its_own_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LD_PRELOAD", "/nonexistent/evil.so")
     monkeypatch.setenv("PATH", str(tmp_path))
     script(tmp_path / "env", "echo hostile")
     done = programs.run(("env",), 5.0, {"VITALD_ACTION": "reboot"})
     told = dict(line.split("=", 1) for line in done.out.decode().splitlines())
-    assert told == {"PATH": RECOVERY_PATH, "LC_ALL": "C.UTF-8", "HOME": "/", "VITALD_ACTION": "reboot"}
+    assert told == {
+        "PATH": RECOVERY_PATH,
+        "LC_ALL": "C.UTF-8",
+        "HOME": "/",
+        "VITALD_ACTION": "reboot",
+    }
     folders = RECOVERY_PATH.split(":")
-    assert folders.index("/usr/bin") < folders.index("/usr/local/bin"), "what is in /usr/local does not stand in for the system's"
+    assert folders.index("/usr/bin") < folders.index("/usr/local/bin"), (
+        "what is in /usr/local does not stand in for the system's"
+    )
     assert programs.run(("printf", "%s", "$(id); `id`"), 5.0).out == b"$(id); `id`"
 
 
@@ -187,8 +209,13 @@ def test_how_a_program_fails_is_said(tmp_path: Path) -> None:
     failing = script(tmp_path / "failing", "echo first; printf 'why\\033[2J' >&2; exit 3")
     done = programs.run((failing,), 5.0)
     assert (done.code, done.trouble) == (3, f"{failing} failed: exit 3: why?[2J")
-    assert programs.run(("no-such-program",), 5.0).trouble == "no-such-program: there is no such program"
-    assert programs.run((script(tmp_path / "killed", "kill -9 $$"),), 5.0).trouble.endswith("failed: signal 9")
+    assert (
+        programs.run(("no-such-program",), 5.0).trouble
+        == "no-such-program: there is no such program"
+    )
+    assert programs.run((script(tmp_path / "killed", "kill -9 $$"),), 5.0).trouble.endswith(
+        "failed: signal 9"
+    )
     (tmp_path / "garbage").write_bytes(b"\x7fELF")
     (tmp_path / "garbage").chmod(0o755)
     assert "cannot be run" in programs.run((str(tmp_path / "garbage"),), 5.0).trouble
@@ -210,20 +237,26 @@ def test_a_program_that_is_anybodys_is_not_run(tmp_path: Path) -> None:
 
 def test_a_program_that_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    hanging = script(tmp_path / "hanging", f"trap '' TERM; sleep 100 & echo $! > {pid}; wait; sleep 100")
+    hanging = script(
+        tmp_path / "hanging", f"trap '' TERM; sleep 100 & echo $! > {pid}; wait; sleep 100"
+    )
     begun = time.monotonic()
     done = programs.run((hanging,), 2.0)
     assert "did not end within 2 s" in done.trouble
     assert time.monotonic() - begun < patient(10.0)
     process = Path(f"/proc/{pid.read_text().strip()}/stat")
-    while process.exists() and process.read_text().split()[2] != "Z":  # it was sent the signal; the test's own timeout ends this
+    while (
+        process.exists() and process.read_text().split()[2] != "Z"
+    ):  # it was sent the signal; the test's own timeout ends this
         time.sleep(0.01)
 
 
 def test_what_a_program_leaves_running_holds_up_nothing(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     begun = time.monotonic()
-    done = programs.run((script(tmp_path / "leaving", f"sleep 100 & echo $! > {pid}; echo said"),), 10.0)
+    done = programs.run(
+        (script(tmp_path / "leaving", f"sleep 100 & echo $! > {pid}; echo said"),), 10.0
+    )
     assert (done.code, done.out, done.trouble) == (0, b"said\n", "")
     assert time.monotonic() - begun < patient(5.0)
     os.kill(int(pid.read_text()), 9)
@@ -235,16 +268,21 @@ def test_what_a_program_leaves_running_holds_up_nothing(tmp_path: Path) -> None:
 def test_the_same_decision_is_counted_and_the_file_stays_small(tmp_path: Path) -> None:
     refused = Decision(step=Step.REFUSED, kind=Kind.REBOOT, because=(("budget", "1 within a day"),))
     for moment in (1.0, 2.0, 3.0):
-        record.add(tmp_path, record.told(refused, None, "boot-a", moment), 0)
-    [one] = record.read(tmp_path)
+        decision_log.add(tmp_path, decision_log.told(refused, None, "boot-a", moment), 0)
+    [one] = decision_log.read(tmp_path)
     assert (one["times"], one["time"], one["last"]) == (3, format_rfc3339(1.0), format_rfc3339(3.0))
     act = Decision(step=Step.ACT, kind=Kind.REBOOT)
-    for outcome in (record.BEGUN, "done"):
-        record.add(tmp_path, record.told(act, None, "boot-a", 4.0, outcome), 0)
-    assert [(one["step"], one["outcome"], one["times"]) for one in record.read(tmp_path)] == [("refused", "", 3), ("act", "done", 1)]
-    (tmp_path / record.FILE).write_bytes(b"\xff\n[1]\nnull\n" + (tmp_path / record.FILE).read_bytes())
-    assert len(record.read(tmp_path)) == 2, "it may be damaged: it decides nothing"
-    lines = (tmp_path / record.FILE).read_bytes().splitlines()[-1:] * 600
-    (tmp_path / record.FILE).write_bytes(b"\n".join(lines))
-    record.add(tmp_path, record.told(refused, None, "boot-a", 5.0), 0)
-    assert len(record.read(tmp_path)) == 500
+    for outcome in (decision_log.BEGUN, "done"):
+        decision_log.add(tmp_path, decision_log.told(act, None, "boot-a", 4.0, outcome), 0)
+    assert [(one["step"], one["outcome"], one["times"]) for one in decision_log.read(tmp_path)] == [
+        ("refused", "", 3),
+        ("act", "done", 1),
+    ]
+    (tmp_path / decision_log.FILE).write_bytes(
+        b"\xff\n[1]\nnull\n" + (tmp_path / decision_log.FILE).read_bytes()
+    )
+    assert len(decision_log.read(tmp_path)) == 2, "it may be damaged: it decides nothing"
+    lines = (tmp_path / decision_log.FILE).read_bytes().splitlines()[-1:] * 600
+    (tmp_path / decision_log.FILE).write_bytes(b"\n".join(lines))
+    decision_log.add(tmp_path, decision_log.told(refused, None, "boot-a", 5.0), 0)
+    assert len(decision_log.read(tmp_path)) == 500

@@ -1,4 +1,6 @@
-"""`vitald report`: the archive's format and limit, what is taken out of a configuration, and parts that cannot be got."""
+"""`vitald report`: the archive's format and limit, what is taken out of a configuration, and parts
+that cannot be got.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,14 @@ from hypothesis import strategies as st
 
 from tests.conftest import require
 from tests.pace import patient
-from vitald import toml
-from vitald.cli import Failed, report_archive, report_machine
+from vitald import tomlfile
+from vitald.cli import Failed
 from vitald.cli.client import NoAnswer
-from vitald.cli.report_archive import Archive, CannotWrite, Full, new_file
-from vitald.cli.report_history import PAGE, FromDaemon, Pages
-from vitald.cli.report_parts import Report, Wanted
-from vitald.cli.report_redact import GONE, Redactor, configuration
+from vitald.cli.report import archive, machine
+from vitald.cli.report.archive import Archive, CannotWrite, Full, new_file
+from vitald.cli.report.history import PAGE, FromDaemon, Pages
+from vitald.cli.report.parts import Report, Wanted
+from vitald.cli.report.redact import GONE, Redactor, configuration
 from vitald.config import example as example_config
 
 Json = dict[str, object]
@@ -54,15 +57,22 @@ def test_what_goes_in_comes_out(members: list[bytes]) -> None:
     for number, data in enumerate(members):
         archive.stream(f"in/{number}", len(data), (data[:100], data[100:]))
     size = archive.close("last", b"end")
-    wanted = {**{f"folder/in/{number}": data for number, data in enumerate(members)}, "folder/last": b"end"}
+    wanted = {
+        **{f"folder/in/{number}": data for number, data in enumerate(members)},
+        "folder/last": b"end",
+    }
     assert size == len(file.getvalue())
     assert read(file.getvalue()) == wanted
-    listed = subprocess.run(["tar", "tzf", "-"], input=file.getvalue(), capture_output=True, check=True)
+    listed = subprocess.run(
+        ["tar", "tzf", "-"], input=file.getvalue(), capture_output=True, check=True
+    )
     assert listed.stdout.decode().split() == [*wanted] and listed.stderr == b""
 
 
 def test_what_does_not_fit_is_taken_back() -> None:
-    """And a smaller one that comes after it still fits; the limit holds for the whole file, the last member included."""
+    """And a smaller one that comes after it still fits; the limit holds for the whole file, the
+    last member included.
+    """
     file = io.BytesIO()
     archive = Archive(file, "folder", 0.0, 3 * MIB)
     archive.add("a", noise(MIB))
@@ -89,7 +99,11 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert [*tmp_path.iterdir()] == []
     written(path)
-    assert (path.read_bytes(), path.stat().st_mode & 0o777, [*tmp_path.iterdir()]) == (b"new", 0o600, [path])
+    assert (path.read_bytes(), path.stat().st_mode & 0o777, [*tmp_path.iterdir()]) == (
+        b"new",
+        0o600,
+        [path],
+    )
 
 
 def test_nothing_is_overwritten_or_followed(tmp_path: Path) -> None:
@@ -114,13 +128,15 @@ def test_nothing_is_overwritten_or_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_what_comes_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool) -> None:
+def test_what_comes_meanwhile_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
     """Not even in the moment after the last look."""
     path = tmp_path / "x"
     with pytest.raises(CannotWrite, match="already"), new_file(path, force=False) as (_, publish):
         path.write_bytes(b"theirs")
         if not seen:
-            monkeypatch.setattr(report_archive, "_check", lambda path, *, force: None)
+            monkeypatch.setattr(archive, "_check", lambda path, *, force: None)
         publish()
     assert (path.read_bytes(), [*tmp_path.iterdir()]) == (b"theirs", [path])
 
@@ -177,7 +193,7 @@ def test_no_planted_secret_is_shown(text: str, broken: str) -> None:
     assert SECRET not in shown
     assert bool(wrong) == bool(broken)
     if not broken:
-        toml.parse(shown, "shown")
+        tomlfile.parse(shown, "shown")
 
 
 @pytest.mark.parametrize("value", SHAPES)
@@ -191,18 +207,29 @@ def test_no_secret_is_shown_whatever_it_is_called(value: str) -> None:
 def test_ordinary_settings_are_shown_as_they_are() -> None:
     """Every key that vitald has, and values that look a little like secrets."""
     ordinary = (
-        example_config() + '\n[catalog.overrides."xid/63"]\naction = "reboot_node"\nadvice = "see https://wiki.example.com/gpu/xid-63"\n'
+        example_config() + '\n[catalog.overrides."xid/63"]\naction = "reboot_node"\nadvice = "see'
+        ' https://wiki.example.com/gpu/xid-63"\n'
     )
-    ordinary += '[more]\nuuid = "GPU-8f3e0c1a-1111-2222-3333-444455556666"\nlibrary = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"\nat = 1979-05-27T07:32:00Z\nten = [1, 2.5, true, {a = "\\u007f \\" ü"}]\n'
+    ordinary += (
+        '[more]\nuuid = "GPU-8f3e0c1a-1111-2222-3333-444455556666"\nlibrary ='
+        ' "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"\nat = 1979-05-27T07:32:00Z\nten = [1, 2.5,'
+        ' true, {a = "\\u007f \\" ü"}]\n'
+    )
     redactor = Redactor()
     shown, wrong = configuration(ordinary, redactor)
-    assert toml.parse(shown, "shown") == toml.parse(ordinary, "ordinary")
+    assert tomlfile.parse(shown, "shown") == tomlfile.parse(ordinary, "ordinary")
     assert (wrong, redactor.said, redactor.secrets) == ("", [], set())
 
 
-_SCALAR = st.one_of(st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False), st.text(max_size=20))
+_SCALAR = st.one_of(
+    st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False), st.text(max_size=20)
+)
 _VALUE = st.recursive(
-    _SCALAR, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=8
+    _SCALAR,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
 )
 
 
@@ -211,11 +238,11 @@ _VALUE = st.recursive(
 @example({"a": {"b": {}, "c": [{"d": {"e": "f"}}], "": ""}})
 def test_what_is_shown_is_toml_again(tables: Json) -> None:
     """Written anew, only what was taken out differs: written once more, nothing does."""
-    from vitald.cli.report_redact import _written
+    from vitald.cli.report.redact import _written
 
     redactor = Redactor()
     shown = redactor.tables(tables)
-    parsed = toml.parse("\n".join(_written(shown)), "shown")
+    parsed = tomlfile.parse("\n".join(_written(shown)), "shown")
     assert parsed == shown
 
 
@@ -230,18 +257,41 @@ def test_any_text_can_be_shown(text: str) -> None:
 
 
 def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
-    """As it is, and as JSON writes it. A word of every text is not, and a log's lines decide nothing."""
+    """As it is, and as JSON writes it. A word of every text is not, and a log's lines decide
+    nothing.
+    """
     redactor = Redactor()
-    redactor.tables({"x": {"password": 'quo"te-ü-1234', "token": "gpu", "secret": "reboot", "pass": "correct-horse"}})
+    redactor.tables(
+        {
+            "x": {
+                "password": 'quo"te-ü-1234',
+                "token": "gpu",
+                "secret": "reboot",
+                "pass": "correct-horse",
+            }
+        }
+    )
     assert redactor.log('auth=NVRM-79-evidence "x"\n') == f'auth={GONE} "x"\n'
     assert redactor.scrub('a quo"te-ü-1234 b'.encode()) == f"a {GONE} b".encode()
-    assert redactor.scrub(json.dumps({"a": 'quo"te-ü-1234'}).encode()) == f'{{"a": "{GONE}"}}'.encode()
+    assert (
+        redactor.scrub(json.dumps({"a": 'quo"te-ü-1234'}).encode()) == f'{{"a": "{GONE}"}}'.encode()
+    )
     assert redactor.scrub(b"correct-horses") == f"{GONE}s".encode()
     assert redactor.scrub(b"gpu NVRM-79-evidence: reboot") == b"gpu NVRM-79-evidence: reboot"
 
 
 @pytest.mark.parametrize(
-    "piece", ["://a:", "token", "-token-", "http://", "https://a/", "-----BEGIN PRIVATE KEY-----", "a" * 30 + "/", "Bearer "]
+    "piece",
+    [
+        "://a:",
+        "token",
+        "-token-",
+        "http://",
+        "https://a/",
+        "-----BEGIN PRIVATE KEY-----",
+        "a" * 30 + "/",
+        "Bearer ",
+    ],
 )
 def test_no_line_takes_long(piece: str) -> None:
     begun = time.monotonic()
@@ -261,12 +311,17 @@ class Past:
         self._ids = [number for number in range(1, count + 1) if number not in holes]
         self._asked, self._fails_at = 0, fails_at
 
-    def events(self, since: float, *, after: int | None = None, newest: bool = False, limit: int = PAGE) -> list[Json]:
+    def events(
+        self, since: float, *, after: int | None = None, newest: bool = False, limit: int = PAGE
+    ) -> list[Json]:
         self._asked += 1
         if self._asked == self._fails_at:
             raise Failed("no answer")
         ids = [number for number in self._ids if number > (since if after is None else after)]
-        return [{"id": number, "time": number, "raw": f"line {number}"} for number in (ids[-limit:] if newest else ids[:limit])]
+        return [
+            {"id": number, "time": number, "raw": f"line {number}"}
+            for number in (ids[-limit:] if newest else ids[:limit])
+        ]
 
 
 def line(value: Json) -> bytes:
@@ -291,7 +346,9 @@ def test_every_event_once_and_in_order(count: int) -> None:
 
 def test_numbers_that_are_missing() -> None:
     holes = range(500, 3700)
-    assert ids(paged(Past(5000, holes))) == [number for number in range(1, 5001) if number not in holes]
+    assert ids(paged(Past(5000, holes))) == [
+        number for number in range(1, 5001) if number not in holes
+    ]
 
 
 def test_of_too_many_the_newest_stay() -> None:
@@ -307,8 +364,14 @@ def test_of_too_many_the_newest_stay() -> None:
 
 def test_what_was_fetched_is_kept_when_the_rest_fails() -> None:
     late, failed = paged(Past(5000), until=0.0), paged(Past(5000, fails_at=5))
-    assert (ids(late), late.cut) == ([*range(4001, 5001)], "those before 4001 are left out: it took too long")
-    assert (ids(failed), failed.cut) == ([*range(3001, 5001)], "those before 3001 are left out: no answer")
+    assert (ids(late), late.cut) == (
+        [*range(4001, 5001)],
+        "those before 4001 are left out: it took too long",
+    )
+    assert (ids(failed), failed.cut) == (
+        [*range(3001, 5001)],
+        "those before 3001 are left out: no answer",
+    )
     with pytest.raises(Failed):
         paged(Past(5000, fails_at=1))
 
@@ -340,32 +403,34 @@ def test_an_answer_without_end_is_no_end() -> None:
 
 def test_the_end_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_bytes(b"x" * 100 + b"\n" + b"".join(b"line %07d\n" % number for number in range(250_000)))
-    lines = report_machine.tail_of(path).splitlines()
+    path.write_bytes(
+        b"x" * 100 + b"\n" + b"".join(b"line %07d\n" % number for number in range(250_000))
+    )
+    lines = machine.tail_of(path).splitlines()
     assert lines[-1] == "line 0249999" and lines[0].startswith("line 0") and len(lines) < 250_000
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(OSError):
-        report_machine.tail_of(tmp_path / "link")
+        machine.tail_of(tmp_path / "link")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(report_machine.NotHere, match="no ordinary file"):
-        report_machine.tail_of(tmp_path / "pipe")
+    with pytest.raises(machine.NotHere, match="no ordinary file"):
+        machine.tail_of(tmp_path / "pipe")
 
 
 def test_the_kernels_messages() -> None:
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.R_OK), "root and a readable /dev/kmsg")
-    text = report_machine.kernel_messages(Path("/dev/kmsg"))
+    text = machine.kernel_messages(Path("/dev/kmsg"))
     assert all(entry.startswith("[") and entry.isprintable() for entry in text.splitlines())
 
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    monkeypatch.setattr(report_machine, "_PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(report_machine, "_PROGRAM_S", 0.5)
+    monkeypatch.setattr(machine, "_PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(machine, "_PROGRAM_S", 0.5)
 
     def make(script: str) -> str:
         (tmp_path / "it").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "it").chmod(0o755)
-        return report_machine.output_of("it", "--now")
+        return machine.output_of("it", "--now")
 
     return make
 
@@ -375,18 +440,20 @@ def test_programs_neither_hang_nor_flood(program: Callable[[str], str]) -> None:
     assert program("exit 0") == ""
     assert len(program("yes")) == 2 * MIB
     assert program("echo begun; exec sleep 60") == "begun\n"
-    with pytest.raises(report_machine.NotHere, match="it: not for you"):
+    with pytest.raises(machine.NotHere, match="it: not for you"):
         program("echo not for you >&2; exit 1")
-    with pytest.raises(report_machine.NotHere, match="did not answer"):
+    with pytest.raises(machine.NotHere, match="did not answer"):
         program("exec sleep 60")
-    with pytest.raises(report_machine.NotHere, match="no such-program here"):
-        report_machine.output_of("such-program")
+    with pytest.raises(machine.NotHere, match="no such-program here"):
+        machine.output_of("such-program")
 
 
 # --- the whole, where there is nobody to ask
 
 
-def alone(folder: Path, config: str, most: int = 10 * MIB, **more: object) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
+def alone(
+    folder: Path, config: str, most: int = 10 * MIB, **more: object
+) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
     """The parts by name, and what is missing."""
     path = folder / "config.toml"
     path.write_text(config)
@@ -411,15 +478,35 @@ def alone(folder: Path, config: str, most: int = 10 * MIB, **more: object) -> tu
 
 
 def test_a_node_on_which_nothing_works(tmp_path: Path) -> None:
-    """No daemon, no ledger, a wrong configuration with a secret in it: what there is, and why the rest is not."""
-    parts, missing = alone(tmp_path, f'[paths]\nstate = "{tmp_path}/state"\n[metrics]\nlisten = "off"\n[alerts]\ntoken = "{SECRET}"\n')
-    assert {"README.txt", "config.toml", "status.json", "summary.txt", "versions.json", "inventory/pci.json", "errors.txt"} <= {*parts}
+    """No daemon, no ledger, a wrong configuration with a secret in it: what there is, and why the
+    rest is not.
+    """
+    parts, missing = alone(
+        tmp_path,
+        f'[paths]\nstate = "{tmp_path}/state"\n[metrics]\nlisten = "off"\n[alerts]\ntoken ='
+        f' "{SECRET}"\n',
+    )
+    assert {
+        "README.txt",
+        "config.toml",
+        "status.json",
+        "summary.txt",
+        "versions.json",
+        "inventory/pci.json",
+        "errors.txt",
+    } <= {*parts}
     why = dict(missing)
     assert why["the ledger instead"] == "No such file or directory"
     assert "is the daemon running?" in why["all that only the daemon knows"]
-    assert parts["errors.txt"].decode().splitlines() == [f"{part}: {text}" for part, text in missing]
+    assert parts["errors.txt"].decode().splitlines() == [
+        f"{part}: {text}" for part, text in missing
+    ]
     shown = parts["config.toml"].decode()
-    assert "# redacted: alerts.token: by its name" in shown and "unknown section" in shown and "off" in shown
+    assert (
+        "# redacted: alerts.token: by its name" in shown
+        and "unknown section" in shown
+        and "off" in shown
+    )
     assert not [name for name, part in parts.items() if SECRET.encode() in part]
     assert json.loads(parts["status.json"])["status"] == "unknown"
 
@@ -430,7 +517,10 @@ def test_what_the_recovery_decided(tmp_path: Path) -> None:
     folder.mkdir()
     decided = folder / "decisions.jsonl"
     decided.write_text(f'{{"why": "{SECRET} \\u001b[31m"}}\n[1]\n{"[" * 100_000}\n{{"why": "half')
-    config = f'[paths]\nstate = "{tmp_path}/none"\n[recovery]\nstate = "{folder}"\n[x]\ntoken = "{SECRET}"\n'
+    config = (
+        f'[paths]\nstate = "{tmp_path}/none"\n[recovery]\nstate = "{folder}"\n[x]\ntoken ='
+        f' "{SECRET}"\n'
+    )
     parts, _ = alone(tmp_path, config)
     assert parts["recovery/decisions.jsonl"].decode() == f'{{"why": "{GONE} \\u001b[31m"}}\n'
     decided.rename(tmp_path / "elsewhere")
@@ -451,7 +541,10 @@ def test_a_damaged_ledger_stops_nothing(tmp_path: Path, ledger: bytes) -> None:
     (tmp_path / "ledger.db").write_bytes(ledger)
     config = f'[paths]\nstate = "{tmp_path}"\n'
     parts, missing = alone(tmp_path, config)
-    assert "the ledger instead" in dict(missing) or json.loads(parts["status.json"])["remembered"] == "healthy"
+    assert (
+        "the ledger instead" in dict(missing)
+        or json.loads(parts["status.json"])["remembered"] == "healthy"
+    )
     assert "ledger/ledger.db" not in parts and "versions.json" in parts
     parts, _ = alone(tmp_path, config, ledger=True)
     assert parts["ledger/ledger.db"] == ledger == (tmp_path / "ledger.db").read_bytes()
@@ -475,11 +568,22 @@ def test_a_large_ledger_gives_way_to_the_rest(tmp_path: Path) -> None:
 
 def test_usage(tmp_path: Path) -> None:
     def told(*arguments: str) -> tuple[int, str]:
-        done = subprocess.run([sys.executable, "-m", "vitald", "report", *arguments], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-m", "vitald", "report", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.stdout == "" and "Traceback" not in done.stderr
         return done.returncode, done.stderr
 
-    for wrong in (["--since", "soon"], ["--max-size", "1KiB"], ["--max-size", "-1"], ["--timeout", "0"], ["--timeout", "x"]):
+    for wrong in (
+        ["--since", "soon"],
+        ["--max-size", "1KiB"],
+        ["--max-size", "-1"],
+        ["--timeout", "0"],
+        ["--timeout", "x"],
+    ):
         assert told(*wrong)[0] == 2, wrong
     there = tmp_path / "there"
     there.write_text("kept")

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
 from vitald.catalog import Case, Clears, FaultClass, Rule
+from vitald.catalog.correlation import Stories
 from vitald.catalog.lemon import Lemon
 from vitald.catalog.rules import Catalog
-from vitald.catalog.story import Stories
 from vitald.model import Action, When
 
 OWN = Clears(quiet_s=60.0)
@@ -39,18 +39,36 @@ def case(action: Action | None = None, **changes: object) -> Case:
 
 def test_without_a_case_the_table_decides() -> None:
     said = rule(case(Action.REBOOT_NODE)).rule_on({"a": 2})
-    assert (said.action, said.when, said.title, said.advice, said.clears) == (Action.OBSERVE, When.NOW, "own title", "own advice", OWN)
+    assert (said.action, said.when, said.title, said.advice, said.clears) == (
+        Action.OBSERVE,
+        When.NOW,
+        "own title",
+        "own advice",
+        OWN,
+    )
 
 
 def test_the_strongest_case_wins_whatever_the_order() -> None:
-    weak, strong = case(Action.RESET_DEVICE, title="weak"), case(Action.REPLACE_NODE, title="strong")
+    weak, strong = (
+        case(Action.RESET_DEVICE, title="weak"),
+        case(Action.REPLACE_NODE, title="strong"),
+    )
     for cases in ((weak, strong), (strong, weak)):
         said = rule(*cases).rule_on({"a": 1})
         assert (said.action, said.title) == (Action.REPLACE_NODE, "strong")
 
 
 @pytest.mark.parametrize(
-    ("value", "holds"), [(119, False), (120, True), (226906, True), ("226906", False), (True, False), (None, False), ([900], False)]
+    ("value", "holds"),
+    [
+        (119, False),
+        (120, True),
+        (226906, True),
+        ("226906", False),
+        (True, False),
+        (None, False),
+        ([900], False),
+    ],
 )
 def test_a_case_may_ask_for_a_number_above_a_limit(value: object, holds: bool) -> None:
     lasting = case(Action.INSPECT, where={"a_above": (119,)})
@@ -59,16 +77,23 @@ def test_a_case_may_ask_for_a_number_above_a_limit(value: object, holds: bool) -
 
 
 def test_a_case_may_ask_for_less_than_the_table() -> None:
-    assert rule(case(Action.NONE), action=Action.REBOOT_NODE).rule_on({"a": 1}).action is Action.NONE
+    assert (
+        rule(case(Action.NONE), action=Action.REBOOT_NODE).rule_on({"a": 1}).action is Action.NONE
+    )
 
 
 def test_of_equal_cases_the_first_gives_the_words() -> None:
-    said = rule(case(Action.RESET_DEVICE, title="first"), case(Action.RESET_DEVICE, title="second")).rule_on({"a": 1})
+    said = rule(
+        case(Action.RESET_DEVICE, title="first"), case(Action.RESET_DEVICE, title="second")
+    ).rule_on({"a": 1})
     assert said.title == "first"
 
 
 def test_of_equal_actions_the_one_due_now_is_stronger() -> None:
-    later, now = case(Action.RESET_DEVICE, when=When.AFTER_JOB), case(Action.RESET_DEVICE, when=When.NOW)
+    later, now = (
+        case(Action.RESET_DEVICE, when=When.AFTER_JOB),
+        case(Action.RESET_DEVICE, when=When.NOW),
+    )
     for cases in ((later, now), (now, later)):
         assert rule(*cases).rule_on({"a": 1}).when is When.NOW
 
@@ -88,7 +113,9 @@ def test_at_least_raises_and_never_lowers() -> None:
 def test_at_least_comes_after_the_replacing_cases() -> None:
     raising, lowering = case(at_least=Action.RESET_DEVICE), case(Action.NONE)
     for cases in ((raising, lowering), (lowering, raising)):
-        assert rule(*cases, action=Action.REBOOT_NODE).rule_on({"a": 1}).action is Action.RESET_DEVICE
+        assert (
+            rule(*cases, action=Action.REBOOT_NODE).rule_on({"a": 1}).action is Action.RESET_DEVICE
+        )
 
 
 def test_of_several_at_least_the_strongest_stands() -> None:
@@ -129,7 +156,9 @@ def test_of_several_at_least_the_strongest_stands() -> None:
         ({}, {}, True),
     ],
 )
-def test_when_a_case_holds(where: dict[str, tuple[object, ...]], fields: dict[str, object], holds: bool) -> None:
+def test_when_a_case_holds(
+    where: dict[str, tuple[object, ...]], fields: dict[str, object], holds: bool
+) -> None:
     assert Case(where=where).holds(fields) is holds  # type: ignore[arg-type]
 
 
@@ -172,7 +201,11 @@ def test_a_case_that_asks_for_a_person_has_a_way_out() -> None:
 ACTIONS = st.sampled_from(list(Action))
 CASES = st.lists(
     st.builds(
-        lambda action, floor, value: Case(where={"a": (value,)}, action=None if floor else action, at_least=action if floor else None),
+        lambda action, floor, value: Case(
+            where={"a": (value,)},
+            action=None if floor else action,
+            at_least=action if floor else None,
+        ),
         ACTIONS,
         st.booleans(),
         st.integers(1, 3),
@@ -184,9 +217,13 @@ CASES = st.lists(
 @FUZZ
 @given(cases=CASES, own=ACTIONS, value=st.integers(1, 3))
 def test_ruling_depends_on_no_order(cases: list[Case], own: Action, value: int) -> None:
-    """The action is the strongest replacing case's, or the table's own, raised to the highest floor that holds."""
+    """The action is the strongest replacing case's, or the table's own, raised to the highest floor
+    that holds.
+    """
     matching = [one for one in cases if one.where["a"] == (value,)]
-    base = max((one.action for one in matching if one.action), key=lambda action: action.rank, default=own)
+    base = max(
+        (one.action for one in matching if one.action), key=lambda action: action.rank, default=own
+    )
     floors = [one.at_least for one in matching if one.at_least]
     expected = Action.strongest([base, *floors])
     for order in (cases, cases[::-1]):
@@ -210,9 +247,30 @@ def test_what_clears_is_said_in_words(clears: Clears, words: list[str]) -> None:
 
 
 def test_an_unlisted_code_gets_its_kinds_default_with_its_number() -> None:
-    default = Rule(**{**{name: getattr(rule(), name) for name in Rule.__slots__}, "title": "Xid {code}, new", "code": "xid/default"})
-    catalog = Catalog({"xid/1": rule()}, {"xid": default}, ladders={}, stories=Stories(), lemon=Lemon(), instances={}, profile="nvidia")
+    default = Rule(
+        **{
+            **{name: getattr(rule(), name) for name in Rule.__slots__},
+            "title": "Xid {code}, new",
+            "code": "xid/default",
+        }
+    )
+    catalog = Catalog(
+        {"xid/1": rule()},
+        {"xid": default},
+        ladders={},
+        stories=Stories(),
+        lemon=Lemon(),
+        instances={},
+        profile="nvidia",
+    )
     assert catalog.rule("xid/1").title == "own title"
-    assert (catalog.rule("xid/9").title, catalog.rule("xid/9").code, catalog.rule("xid/9").kind) == ("Xid 9, new", "xid/9", "xid")
-    assert (catalog.rule("odd/9").title, catalog.rule("odd/9").action) == ("9: not in the catalogue", Action.INSPECT)
+    assert (
+        catalog.rule("xid/9").title,
+        catalog.rule("xid/9").code,
+        catalog.rule("xid/9").kind,
+    ) == ("Xid 9, new", "xid/9", "xid")
+    assert (catalog.rule("odd/9").title, catalog.rule("odd/9").action) == (
+        "9: not in the catalogue",
+        Action.INSPECT,
+    )
     assert catalog.kinds() == {"xid"}

@@ -24,9 +24,22 @@ FULL = Run(
         remedy=Remedy.REPLACE,
         replacement_required=True,
         tests=(Test(name="memory", category="Hardware", status="Fail", gpus={"3": "Fail"}),),
-        faults=(Fault(code="dcgm/58", test="memory", text="bad", gpu=3, error_id=58, severity=2, remedy=Remedy.REPLACE, confirm=True),),
+        faults=(
+            Fault(
+                code="dcgm/58",
+                test="memory",
+                text="bad",
+                gpu=3,
+                error_id=58,
+                severity=2,
+                remedy=Remedy.REPLACE,
+                confirm=True,
+            ),
+        ),
         culprits=(3,),
-        measures=(Measure(name="busbw_bytes_per_second", value=1.5e9, device="rdmap0s6", least=1e9),),
+        measures=(
+            Measure(name="busbw_bytes_per_second", value=1.5e9, device="rdmap0s6", least=1e9),
+        ),
         dcgm_version="4.5.2",
         device_ids=("2330", "2330"),
         serials={3: "1234"},
@@ -44,7 +57,12 @@ def ledger(tmp_path: Path) -> Ledger:
 def run(number: int, check: str = "dcgm", level: int = 1) -> Run:
     report = Report(outcome=Outcome.PASS)
     return Run(
-        id=f"{check}-{level}-{number}", ask=Ask(check=check, level=level), began=float(number), ended=number + 0.5, report=report, raw="x"
+        id=f"{check}-{level}-{number}",
+        ask=Ask(check=check, level=level),
+        began=float(number),
+        ended=number + 0.5,
+        report=report,
+        raw="x",
     )
 
 
@@ -57,19 +75,29 @@ def test_a_run_comes_back_as_it_was(ledger: Ledger) -> None:
 
 
 def test_the_newest_come_first_and_one_check_can_be_asked_for(ledger: Ledger) -> None:
-    ledger.commit([Entry(runs=tuple(run(number, check) for number in range(5) for check in ("dcgm", "nccl")))])
+    ledger.commit(
+        [Entry(runs=tuple(run(number, check) for number in range(5) for check in ("dcgm", "nccl")))]
+    )
     assert [one.began for one in read_runs(ledger.path, 3, "nccl")] == [4.0, 3.0, 2.0]
     assert len(read_runs(ledger.path, 100)) == 10
 
 
 def test_the_last_of_each_check_and_level(ledger: Ledger) -> None:
-    ledger.commit([Entry(runs=tuple(run(number, "dcgm", level) for number in range(20) for level in (1, 2)))])
+    ledger.commit(
+        [Entry(runs=tuple(run(number, "dcgm", level) for number in range(20) for level in (1, 2)))]
+    )
     found = read_last_runs(ledger.path, 3)
-    assert [(one.ask.level, one.began) for one in found if one.ask.level == 1] == [(1, 17.0), (1, 18.0), (1, 19.0)]
+    assert [(one.ask.level, one.began) for one in found if one.ask.level == 1] == [
+        (1, 17.0),
+        (1, 18.0),
+        (1, 19.0),
+    ]
     assert len(found) == 6
 
 
 def test_what_was_printed_is_forgotten_first_and_the_run_with_the_events(ledger: Ledger) -> None:
     ledger.commit([Entry(runs=(run(1), run(100)))])
     ledger.forget_output(before=50.0)
-    assert [getattr(read_run(ledger.path, f"dcgm-1-{number}"), "raw", None) for number in (1, 100)] == ["", "x"]
+    assert [
+        getattr(read_run(ledger.path, f"dcgm-1-{number}"), "raw", None) for number in (1, 100)
+    ] == ["", "x"]

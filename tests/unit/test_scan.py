@@ -46,7 +46,13 @@ def scan(data: bytes, *arguments: str) -> tuple[int, str]:
 
 def scan_by_process(data: bytes, *arguments: str) -> tuple[int, str]:
     """The same, as a shell starts it."""
-    done = subprocess.run([sys.executable, "-m", "vitald", "scan", "-", *arguments], cwd=ROOT, input=data, capture_output=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "vitald", "scan", "-", *arguments],
+        cwd=ROOT,
+        input=data,
+        capture_output=True,
+        timeout=60,
+    )
     assert done.stderr == b""
     return done.returncode, done.stdout.decode()
 
@@ -56,19 +62,31 @@ def scan_json(data: bytes, *arguments: str) -> tuple[list[Json], Json]:
     objects = [json.loads(line) for line in out.splitlines()]
     assert {entry["type"] for entry in objects[:-1]} <= {"event", "untrusted"}
     assert objects[-1]["type"] == "verdict"
-    assert code == {"healthy": 0, "degraded": 10, "unhealthy": 20, "unknown": 30}[objects[-1]["status"]]
+    assert (
+        code
+        == {"healthy": 0, "degraded": 10, "unhealthy": 20, "unknown": 30}[objects[-1]["status"]]
+    )
     return objects[:-1], objects[-1]
 
 
 def check_labels(entries: Sequence[Json]) -> None:
-    """Every labelled line is an event with its labels at its number, in order, and nothing else is."""
+    """Every labelled line is an event with its labels at its number, in order, and nothing
+    else is.
+    """
     events, _ = scan_json("".join(f"{entry['line']}\n" for entry in entries).encode())
     wanted = [
-        {"type": "event", "line": number, "raw": entry["line"], **{name: entry[name] for name in LABELS}}
+        {
+            "type": "event",
+            "line": number,
+            "raw": entry["line"],
+            **{name: entry[name] for name in LABELS},
+        }
         for number, entry in enumerate(entries, start=1)
         if entry["kind"] != "noise"
     ]
-    assert [{name: event[name] for name in ("type", "line", "raw", *LABELS)} for event in events] == wanted
+    assert [
+        {name: event[name] for name in ("type", "line", "raw", *LABELS)} for event in events
+    ] == wanted
 
 
 def test_the_corpus_as_one_log() -> None:
@@ -84,8 +102,13 @@ def verdict_of(*lines: str) -> Json:
 
 
 def test_stories_are_told_by_the_lines_own_clock() -> None:
-    """The cleanup of a process goes with the loss of its GPU, and not with one of an hour before, nor of another boot."""
-    after = "NVRM: Xid (PCI:0000:65:00): 31, pid=1896, name=train, Ch 00000010, intr 00000000. MMU Fault: x"
+    """The cleanup of a process goes with the loss of its GPU, and not with one of an hour before,
+    nor of another boot.
+    """
+    after = (
+        "NVRM: Xid (PCI:0000:65:00): 31, pid=1896, name=train, Ch 00000010, intr 00000000. MMU"
+        " Fault: x"
+    )
     counts = [
         len(verdict_of(f"[  100.000000] {BUS}", f"[{stamp}] {after}")["findings"])
         for stamp in ("  101.000000", " 3700.000000", "   90.000000")
@@ -114,7 +137,10 @@ def test_an_event_and_the_verdict_have_the_promised_keys() -> None:
             "raw": f"[  2.0] {BUS}",
         }
     ]
-    assert {name: verdict[name] for name in ("status", "rebootRequired", "replacementRequired", "action")} == {
+    assert {
+        name: verdict[name]
+        for name in ("status", "rebootRequired", "replacementRequired", "action")
+    } == {
         "status": "unhealthy",
         "rebootRequired": True,
         "replacementRequired": False,
@@ -122,18 +148,26 @@ def test_an_event_and_the_verdict_have_the_promised_keys() -> None:
     }
     findings = verdict["findings"]
     assert isinstance(findings, list)
-    assert [(found["code"], found["component"], found["action"], found["count"]) for found in findings] == [
-        ("xid/79", "gpu/0000:65:00.0", "reboot_node", 1)
-    ]
+    assert [
+        (found["code"], found["component"], found["action"], found["count"]) for found in findings
+    ] == [("xid/79", "gpu/0000:65:00.0", "reboot_node", 1)]
 
 
 QUIET = "[    1.0] usb 1-1: new device\n"
 
 
-@pytest.mark.parametrize("data", [QUIET, "Feb 23 16:24:18 node7 kernel: usb 1-1: x\n", "6,1,2,-;usb 1-1: x\n", f"word\n{QUIET}"])
+@pytest.mark.parametrize(
+    "data",
+    [QUIET, "Feb 23 16:24:18 node7 kernel: usb 1-1: x\n", "6,1,2,-;usb 1-1: x\n", f"word\n{QUIET}"],
+)
 def test_a_quiet_log_is_healthy(data: str) -> None:
     events, verdict = scan_json(data.encode())
-    assert (events, verdict["status"], verdict["rebootRequired"], verdict["findings"]) == ([], "healthy", False, [])
+    assert (events, verdict["status"], verdict["rebootRequired"], verdict["findings"]) == (
+        [],
+        "healthy",
+        False,
+        [],
+    )
     assert (verdict["problem"], verdict["reasons"]) == (None, [])
 
 
@@ -164,9 +198,15 @@ def test_what_is_no_kernel_log_is_unknown(data: bytes) -> None:
 def test_profile_policy_and_overrides_are_applied(tmp_path: Path) -> None:
     assert scan_json(BUS.encode(), "--profile", "hyperpod")[1]["replacementRequired"] is True
     config = tmp_path / "config.toml"
-    config.write_text('[policy]\ndevice_reset = true\n[catalog.overrides."xid/79"]\naction = "reset_device"\n')
+    config.write_text(
+        '[policy]\ndevice_reset = true\n[catalog.overrides."xid/79"]\naction = "reset_device"\n'
+    )
     verdict = scan_json(BUS.encode(), "--config", str(config))[1]
-    assert (verdict["status"], verdict["rebootRequired"], verdict["action"]) == ("unhealthy", False, "reset_device")
+    assert (verdict["status"], verdict["rebootRequired"], verdict["action"]) == (
+        "unhealthy",
+        False,
+        "reset_device",
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,7 +218,9 @@ def test_profile_policy_and_overrides_are_applied(tmp_path: Path) -> None:
         (("--accept-userspace",), ("unhealthy", 1, 0), ""),
     ],
 )
-def test_a_record_of_a_process_is_judged_as_the_daemon_would(arguments: tuple[str, ...], wanted: tuple[str, int, int], mark: str) -> None:
+def test_a_record_of_a_process_is_judged_as_the_daemon_would(
+    arguments: tuple[str, ...], wanted: tuple[str, int, int], mark: str
+) -> None:
     record = f"12,7,8,-;{BUS}\n".encode()
     (shown,), verdict = scan_json(record, *arguments)
     assert shown["type"] == ("untrusted" if mark == "UNTRUSTED" else "event")
@@ -188,7 +230,9 @@ def test_a_record_of_a_process_is_judged_as_the_daemon_would(arguments: tuple[st
 
 
 def test_an_event_says_whether_it_was_believed() -> None:
-    """`--json` shows what a process wrote beside what the kernel wrote: a reader must be able to tell them apart."""
+    """`--json` shows what a process wrote beside what the kernel wrote: a reader must be able to
+    tell them apart.
+    """
     theirs, _ = scan_json(f"12,7,8,-;{BUS}\n".encode())
     ours, _ = scan_json(f"4,7,8,-;{BUS}\n".encode())
     assert [{**event, "raw": ""} for event in theirs] != [{**event, "raw": ""} for event in ours]
@@ -210,7 +254,9 @@ def test_it_is_the_same_as_a_process() -> None:
 
 
 def test_for_people_it_says_what_to_do_and_drives_no_terminal() -> None:
-    code, out = scan(b"NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=\x1b[31m\x07, GPU has fallen off the bus.\n")
+    code, out = scan(
+        b"NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=\x1b[31m\x07, GPU has fallen off the bus.\n"
+    )
     assert code == 20
     assert "reboot the node" in out
     assert all(char.isprintable() or char == "\n" for char in out)
@@ -219,26 +265,44 @@ def test_for_people_it_says_what_to_do_and_drives_no_terminal() -> None:
 def test_random_bytes_never_crash_it() -> None:
     chance = random.Random(7)  # the same bytes every time
     noise = b"".join(
-        chance.choice([bytes([chance.randrange(256)]), b"\n", b"NVRM: Xid (PCI:", b"4,1,2,-;", b"[  1.0] "]) for _ in range(20_000)
+        chance.choice(
+            [bytes([chance.randrange(256)]), b"\n", b"NVRM: Xid (PCI:", b"4,1,2,-;", b"[  1.0] "]
+        )
+        for _ in range(20_000)
     )
     scan_json(noise + b"\n")
 
 
 def test_a_number_without_end_breaks_no_output() -> None:
-    events, _ = scan_json(f"INFO: task a:1 blocked for more than {'9' * 5000} seconds.\n{BUS}\n".encode())
+    events, _ = scan_json(
+        f"INFO: task a:1 blocked for more than {'9' * 5000} seconds.\n{BUS}\n".encode()
+    )
     assert events[-1]["line"] == 2
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(["/nonexistent"], 66), (["-", "--config", "/nonexistent"], 78)])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["/nonexistent"], 66), (["-", "--config", "/nonexistent"], 78)]
+)
 def test_what_cannot_be_read_is_said_in_one_line(arguments: list[str], code: int) -> None:
-    done = subprocess.run([sys.executable, "-m", "vitald", "scan", *arguments], cwd=ROOT, input=b"", capture_output=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "vitald", "scan", *arguments],
+        cwd=ROOT,
+        input=b"",
+        capture_output=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (code, b"", 1)
 
 
 # --- what a log comes wrapped in
 
 STAMPED = f"[  517.250000] {BUS}"
-JOURNAL = {"_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0", "SYSLOG_IDENTIFIER": "kernel", "__REALTIME_TIMESTAMP": "1740327858250000"}
+JOURNAL = {
+    "_TRANSPORT": "kernel",
+    "SYSLOG_FACILITY": "0",
+    "SYSLOG_IDENTIFIER": "kernel",
+    "__REALTIME_TIMESTAMP": "1740327858250000",
+}
 EXPORT = "".join(f"{name}={value}\n" for name, value in JOURNAL.items())
 DMESG = """{
    "dmesg": [
@@ -261,14 +325,17 @@ WRAPPED = {
     "journal json-seq": "\x1e" + json.dumps({**JOURNAL, "MESSAGE": BUS}) + "\n",
     "journal json-sse": "data: " + json.dumps({**JOURNAL, "MESSAGE": BUS}) + "\n\n",
     "journal json, bytes": json.dumps({**JOURNAL, "MESSAGE": list(BUS.encode())}) + "\n",
-    "journal json, message only": json.dumps({"__REALTIME_TIMESTAMP": "1740327858250000", "MESSAGE": BUS}) + "\n",
+    "journal json, message only": (
+        json.dumps({"__REALTIME_TIMESTAMP": "1740327858250000", "MESSAGE": BUS}) + "\n"
+    ),
     "journal export": f"__CURSOR=s=1;i=2\n{EXPORT}MESSAGE={BUS}\n\n",
     "dmesg --json": DMESG % BUS,
     "dmesg --json on one line": json.dumps(json.loads(DMESG % BUS)) + "\n",
     "dmesg --color": COLOURED,
     "RFC 5424": f"<4>1 2025-02-23T16:24:18.250000+00:00 node7 kernel - - - {BUS}\n",
-    "RFC 5424 with data": f'<4>1 2025-02-23T16:24:18.25Z node7 kernel - - [meta sequenceId="1"][x y="]"] [  517.250000] {BUS}\n'.replace(
-        '"]"', '"\\]"'
+    "RFC 5424 with data": (
+        '<4>1 2025-02-23T16:24:18.25Z node7 kernel - - [meta sequenceId="1"][x y="]"] [ '
+        f" 517.250000] {BUS}\n".replace('"]"', '"\\]"')
     ),
     "RFC 5424 by TCP": f"123 <4>1 2025-02-23T16:24:18.250000+00:00 node7 kernel - - - {BUS}\n",
     "RFC 3164": f"<4>Feb 23 16:24:18 node7 kernel: {BUS}\n",
@@ -277,8 +344,13 @@ WRAPPED = {
     "pdsh of syslog": f"ip-10-0-0-1: Feb 23 16:24:18 node7 kernel: {BUS}\n",
     "CRI": f"2025-02-23T16:24:18.250000000Z stderr F {STAMPED}\n",
     "CRI, no stamps": f"2025-02-23T16:24:18.250000000Z stdout F {BUS}\n",
-    "Docker": json.dumps({"log": f"{STAMPED}\n", "stream": "stdout", "time": "2025-02-23T16:24:18.25Z"}) + "\n",
-    "Docker with its attributes": json.dumps({"log": f"{BUS}\n", "stream": "stdout", "attrs": {"a": "b"}, "time": "x"}) + "\n",
+    "Docker": (
+        json.dumps({"log": f"{STAMPED}\n", "stream": "stdout", "time": "2025-02-23T16:24:18.25Z"})
+        + "\n"
+    ),
+    "Docker with its attributes": (
+        json.dumps({"log": f"{BUS}\n", "stream": "stdout", "attrs": {"a": "b"}, "time": "x"}) + "\n"
+    ),
     "grep -n": f"12:{STAMPED}\n",
     "grep -n, no stamps": f"12:{BUS}\n",
     "grep -Hn": f"/var/log/kern.log:12:Feb 23 16:24:18 node7 kernel: {BUS}\n",
@@ -296,20 +368,37 @@ WRAPPED = {
 @pytest.mark.parametrize("text", WRAPPED.values(), ids=WRAPPED)
 def test_what_a_log_comes_wrapped_in_hides_no_fault(text: str) -> None:
     events, verdict = scan_json(text.encode())
-    assert [(event["kind"], event["code"], event["pci"]) for event in events] == [("xid", 79, "0000:65:00.0")]
-    assert (verdict["status"], verdict["rebootRequired"], verdict["problem"]) == ("unhealthy", True, None)
+    assert [(event["kind"], event["code"], event["pci"]) for event in events] == [
+        ("xid", 79, "0000:65:00.0")
+    ]
+    assert (verdict["status"], verdict["rebootRequired"], verdict["problem"]) == (
+        "unhealthy",
+        True,
+        None,
+    )
 
 
 @pytest.mark.parametrize("text", WRAPPED.values(), ids=WRAPPED)
 def test_a_quiet_log_is_healthy_however_it_is_wrapped(text: str) -> None:
     """Where a line without a fault has no stamp, nothing shows that it is the kernel's."""
-    quiet = text.replace(BUS, "usb 1-1: x").replace(BUS.removeprefix("NVRM: "), "usb 1-1: x").replace(str(list(BUS.encode())), '"usb"')
-    bare = {text for name, text in WRAPPED.items() if "no stamps" in name or "only" in name or "attributes" in name}
+    quiet = (
+        text.replace(BUS, "usb 1-1: x")
+        .replace(BUS.removeprefix("NVRM: "), "usb 1-1: x")
+        .replace(str(list(BUS.encode())), '"usb"')
+    )
+    bare = {
+        text
+        for name, text in WRAPPED.items()
+        if "no stamps" in name or "only" in name or "attributes" in name
+    }
     assert scan_json(quiet.encode())[1]["status"] == ("unknown" if text in bare else "healthy")
 
 
 def test_a_message_with_a_newline_in_an_export() -> None:
-    data = b"NVRM: The NVIDIA GPU 0000:65:00.0\nNVRM: system has fallen off the bus and is not responding to commands."
+    data = (
+        b"NVRM: The NVIDIA GPU 0000:65:00.0\nNVRM: system has fallen off the bus and is not"
+        b" responding to commands."
+    )
     field = b"MESSAGE\n" + len(data).to_bytes(8, "little") + data + b"\n"
     events, _ = scan_json(f"__CURSOR=s=1;i=2\n{EXPORT}".encode() + field + b"\n")
     assert [(event["kind"], event["pci"]) for event in events] == [("gpu_lost", "0000:65:00.0")]
@@ -355,7 +444,9 @@ def test_without_the_program_zstd_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "log.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd\x00")
     command = [sys.executable, "-m", "vitald", "scan", str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, env={**os.environ, "PATH": "/nowhere"})
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, timeout=60, env={**os.environ, "PATH": "/nowhere"}
+    )
     assert (done.returncode, done.stdout) == (66, b"")
     assert b"apt-get install zstd" in done.stderr
 
@@ -390,7 +481,9 @@ sys.exit(code)
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null"])
 def test_a_device_is_no_saved_log(path: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "vitald", "scan", path], cwd=ROOT, capture_output=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-m", "vitald", "scan", path], cwd=ROOT, capture_output=True, timeout=30
+    )
     assert (done.returncode, done.stderr.count(b"\n")) == (66, 1)
 
 
@@ -407,14 +500,24 @@ LOST = (
 def test_indented_lines_go_on_with_their_record(head: str) -> None:
     text = f"{head}{LOST[0]}\n{'':30}{LOST[1]}\n{'':30}{LOST[2]}\n{head}usb 1-1: x\n"
     events, verdict = scan_json(text.encode())
-    assert [(event["line"], event["kind"], event["pci"]) for event in events] == [(1, "gpu_lost", "0000:65:00.0")]
+    assert [(event["line"], event["kind"], event["pci"]) for event in events] == [
+        (1, "gpu_lost", "0000:65:00.0")
+    ]
     assert verdict["status"] == "unhealthy"
 
 
 def test_pdsh_keeps_lines_together_that_go_on() -> None:
-    text = "".join(f"node-a: {line}\n" for line in (f"Feb 23 16:24:18 node7 kernel: {LOST[0]}", *(f"{'':30}{one}" for one in LOST[1:])))
+    text = "".join(
+        f"node-a: {line}\n"
+        for line in (
+            f"Feb 23 16:24:18 node7 kernel: {LOST[0]}",
+            *(f"{'':30}{one}" for one in LOST[1:]),
+        )
+    )
     events, verdict = scan_json(text.encode())
-    assert [(event["line"], event["kind"], event["pci"]) for event in events] == [(1, "gpu_lost", "0000:65:00.0")]
+    assert [(event["line"], event["kind"], event["pci"]) for event in events] == [
+        (1, "gpu_lost", "0000:65:00.0")
+    ]
     assert verdict["hosts"] == ["node-a"]
 
 
@@ -455,7 +558,10 @@ def test_lines_that_end_in_carriage_returns_are_not_read_and_not_healthy() -> No
         f"Feb 23 16:24:18 node7 app[1]: {BUS}",
         f"[  101.200110] usb 1-1: Product: {BUS}",
         "12,7,8,-;NVRM: Xid (what",
-        "[  912.3] NVRM: Xid (PCI:[29118]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in x): 79, y.[1+1]",
+        (
+            "[  912.3] NVRM: Xid (PCI:[29118]: segfault at 0 ip 000055d0c0ffee12 sp"
+            " 00007ffd3b1c9a40 error 6 in x): 79, y.[1+1]"
+        ),
     ],
 )
 def test_what_a_program_wrote_is_not_counted_as_unread(line: str) -> None:
@@ -491,7 +597,9 @@ DATED = {
 
 
 @pytest.mark.parametrize(("prefix", "wanted"), DATED.items())
-def test_findings_are_dated_by_the_logs_own_stamps(prefix: str, wanted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_are_dated_by_the_logs_own_stamps(
+    prefix: str, wanted: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     (event,), verdict = scan_json(f"{prefix}{BUS}\n".encode())
@@ -500,19 +608,32 @@ def test_findings_are_dated_by_the_logs_own_stamps(prefix: str, wanted: str | No
     assert "0 s ago" not in scan(f"{prefix}{BUS}\n".encode())[1]
 
 
-def test_a_stamp_without_a_year_is_of_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stamp_without_a_year_is_of_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TZ", "UTC")
     log = tmp_path / "kern.log"
     log.write_text(f"Dec 30 23:00:00 node7 kernel: {BUS}\nJan  2 01:00:00 node7 kernel: {BUS}\n")
     os.utime(log, (1735783200, 1735783200))  # 2025-01-02
-    done = subprocess.run([sys.executable, "-m", "vitald", "scan", str(log), "--json"], cwd=ROOT, capture_output=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "vitald", "scan", str(log), "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=60,
+    )
     (finding,) = json.loads(done.stdout.splitlines()[-1])["findings"]
-    assert (finding["since"], finding["last"]) == ("2024-12-30T23:00:00.000Z", "2025-01-02T01:00:00.000Z")
+    assert (finding["since"], finding["last"]) == (
+        "2024-12-30T23:00:00.000Z",
+        "2025-01-02T01:00:00.000Z",
+    )
     assert (finding["firstLine"], finding["lastLine"]) == (1, 2)
 
 
 def test_the_kernels_own_clock_is_set_by_its_own_line() -> None:
-    set_at = "[    1.000000] rtc_cmos 00:02: setting system clock to 2025-02-23T16:15:41 UTC (1740327341)"
+    set_at = (
+        "[    1.000000] rtc_cmos 00:02: setting system clock to 2025-02-23T16:15:41 UTC"
+        " (1740327341)"
+    )
     (event,), _ = scan_json(f"{set_at}\n{STAMPED}\n".encode())
     assert event["time"] == "2025-02-23T16:24:17.250Z"
     assert "516.250000 s after" not in scan(f"{set_at}\n{STAMPED}\n".encode())[1]
@@ -525,12 +646,18 @@ DRILL = "NVRM: Xid (PCI:0000:65:00): 79, pid=5, name=vitald-drill, GPU has falle
 SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 38 vitald drill 71"
 
 
-@pytest.mark.parametrize("drill", [f"[  1.0] {DRILL}", f"12,7,8,-;{DRILL}", f"<12>{DRILL}", f"[  1.0] {SWITCH}"])
+@pytest.mark.parametrize(
+    "drill", [f"[  1.0] {DRILL}", f"12,7,8,-;{DRILL}", f"<12>{DRILL}", f"[  1.0] {SWITCH}"]
+)
 def test_a_drill_is_told_as_one(drill: str) -> None:
     (event,), verdict = scan_json(f"{QUIET}{drill}\n".encode())
     (finding,) = verdict["findings"]
     assert (event["simulated"], finding["simulated"], verdict["simulated"]) == (True, True, True)
-    assert (verdict["status"], verdict["rebootRequired"], verdict["drills"]) == ("healthy", False, 1)
+    assert (verdict["status"], verdict["rebootRequired"], verdict["drills"]) == (
+        "healthy",
+        False,
+        1,
+    )
     assert "SIMULATED" in scan(f"{QUIET}{drill}\n".encode())[1]
 
 
@@ -544,8 +671,14 @@ def test_a_process_that_has_a_drills_name_hides_no_fault_of_the_kernels() -> Non
 
 def test_the_flags_are_in_the_summary() -> None:
     assert "UNHEALTHY  reboot required" in scan(f"{STAMPED}\n".encode())[1]
-    reset = scan(b"[    1.0] NVRM: Xid (PCI:0000:9b:00): 95, pid=7, name=train, Uncontained: L1D (0,0). RST: No, D-RST: Yes\n")[1]
-    assert "reboot required (for a device reset: [policy] device_reset is false)" in reset and "do     reset the device" in reset
+    reset = scan(
+        b"[    1.0] NVRM: Xid (PCI:0000:9b:00): 95, pid=7, name=train, Uncontained: L1D (0,0). RST:"
+        b" No, D-RST: Yes\n"
+    )[1]
+    assert (
+        "reboot required (for a device reset: [policy] device_reset is false)" in reset
+        and "do     reset the device" in reset
+    )
     assert "replacement required" in scan(f"{STAMPED}\n".encode(), "--profile", "hyperpod")[1]
     assert "required" not in scan(QUIET.encode())[1]
 
@@ -554,7 +687,12 @@ def test_the_flags_are_in_the_summary() -> None:
 def test_a_replay_of_what_is_no_log_is_unknown(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(data)
-    done = subprocess.run([sys.executable, "-m", "vitald", "replay", str(path)], cwd=ROOT, capture_output=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "vitald", "replay", str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=60,
+    )
     assert done.returncode == 30
     assert b"kernel log" in done.stderr or b"is empty" in done.stderr
 
@@ -562,7 +700,12 @@ def test_a_replay_of_what_is_no_log_is_unknown(data: bytes, tmp_path: Path) -> N
 def test_a_replay_reads_what_scan_reads(tmp_path: Path) -> None:
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress(f"node7: {STAMPED}\n".encode()))
-    done = subprocess.run([sys.executable, "-m", "vitald", "replay", str(path), "--json"], cwd=ROOT, capture_output=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "vitald", "replay", str(path), "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=60,
+    )
     assert (done.returncode, json.loads(done.stdout)["events"]) == (0, 1)
 
 
@@ -580,14 +723,22 @@ HOSTILE = {
 
 @pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_json_ends(head: bytes) -> None:
-    assert scan_json(head + b"\n" + f"{STAMPED}\n".encode())[1]["status"] in ("unhealthy", "unknown")
-    scan_json(b'{"MESSAGE":1}\n{"MESSAGE":[300]}\n{"log":"\\ud800"}\n{"msg":"x","pri":"y","time":{}}\n')
+    assert scan_json(head + b"\n" + f"{STAMPED}\n".encode())[1]["status"] in (
+        "unhealthy",
+        "unknown",
+    )
+    scan_json(
+        b'{"MESSAGE":1}\n{"MESSAGE":[300]}\n{"log":"\\ud800"}\n{"msg":"x","pri":"y","time":{}}\n'
+    )
     scan_json(b"__REALTIME_TIMESTAMP=1\n__MONOTONIC_TIMESTAMP=1\nMESSAGE\n" + b"\xff" * 8 + b"x")
 
 
 def test_the_rest_of_a_record_is_shown_and_not_judged() -> None:
     """`dmesg -S` after somebody gave a mount option with a newline in it."""
-    ue = "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0 grain:32)"
+    ue = (
+        "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0"
+        " grain:32)"
+    )
     lines = ("tmpfs: Unknown parameter 'foo", ue, "bar'")
     events, verdict = scan_json("".join(f"[26218.429856] {line}\n" for line in lines).encode())
     assert [(event["type"], event["code"]) for event in events] == [("untrusted", None)]

@@ -1,4 +1,6 @@
-"""When a check is due: slots that spread a fleet, runs that fill them, restarts, retries, and clocks that jump."""
+"""When a check is due: slots that spread a fleet, runs that fill them, restarts, retries, and
+clocks that jump.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,24 @@ PASSED = Report(outcome=Outcome.PASS)
 BUSY = Report(outcome=Outcome.ERROR, reason="another diagnostic runs", remedy=Remedy.RETRY)
 
 
-def run(plan: Plan, began: float, report: Report = PASSED, *, seconds: float = 10.0, preempted: str = "", **ask: object) -> Run:
+def run(
+    plan: Plan,
+    began: float,
+    report: Report = PASSED,
+    *,
+    seconds: float = 10.0,
+    preempted: str = "",
+    **ask: object,
+) -> Run:
     asked = replace(Ask(check=plan.check, level=plan.level), **ask)  # type: ignore[arg-type]
-    return Run(id=f"{began}", ask=asked, began=began, ended=began + seconds, report=report, preempted=preempted)
+    return Run(
+        id=f"{began}",
+        ask=asked,
+        began=began,
+        ended=began + seconds,
+        report=report,
+        preempted=preempted,
+    )
 
 
 def at(now: float, *, up_s: float = 30 * DAY, running_s: float = 20 * DAY) -> Moment:
@@ -35,7 +52,9 @@ def at(now: float, *, up_s: float = 30 * DAY, running_s: float = 20 * DAY) -> Mo
 
 
 def slot_after(plan: Plan, when: float, schedule: Schedule = SCHEDULE) -> float:
-    """The first slot from a time on, seen from outside: what is due after a run half a period before it."""
+    """The first slot from a time on, seen from outside: what is due after a run half a period
+    before it.
+    """
     return schedule.due(plan, [run(plan, when - plan.every_s / 2, seconds=0.0)], at(when))
 
 
@@ -45,7 +64,9 @@ def slot_after(plan: Plan, when: float, schedule: Schedule = SCHEDULE) -> float:
 def test_a_run_on_its_slot_is_followed_by_the_next_slot() -> None:
     slot = slot_after(LEVEL_2, NOW)
     assert NOW <= slot < NOW + DAY
-    assert SCHEDULE.due(LEVEL_2, [run(LEVEL_2, slot + 5.0)], at(slot + 60)) == pytest.approx(slot + DAY)
+    assert SCHEDULE.due(LEVEL_2, [run(LEVEL_2, slot + 5.0)], at(slot + 60)) == pytest.approx(
+        slot + DAY
+    )
 
 
 def test_a_run_that_was_late_by_most_of_the_period_fills_the_next_slot_too() -> None:
@@ -66,7 +87,9 @@ def test_a_long_run_is_not_due_again_before_it_has_ended() -> None:
 def test_a_fleet_is_spread_evenly_over_the_period() -> None:
     for plan in (LEVEL_1, LEVEL_2):
         hosts = [Schedule(host=f"ip-10-1-{number // 250}-{number % 250}") for number in range(1000)]
-        tenths = Counter(int((slot_after(plan, NOW, host) - NOW) / plan.every_s * 10) for host in hosts)
+        tenths = Counter(
+            int((slot_after(plan, NOW, host) - NOW) / plan.every_s * 10) for host in hosts
+        )
         assert set(tenths) == set(range(10))
         assert max(tenths.values()) < 140  # 100 expected, 9.5 their deviation
         assert min(tenths.values()) > 65
@@ -75,7 +98,9 @@ def test_a_fleet_is_spread_evenly_over_the_period() -> None:
 def test_a_fleet_that_comes_back_at_once_parts_ways() -> None:
     restarted = at(NOW, running_s=0.0)
     hosts = [Schedule(host=f"node-{number}") for number in range(1000)]
-    delays = sorted(host.due(LEVEL_2, [run(LEVEL_2, NOW - 9 * DAY)], restarted) - NOW for host in hosts)
+    delays = sorted(
+        host.due(LEVEL_2, [run(LEVEL_2, NOW - 9 * DAY)], restarted) - NOW for host in hosts
+    )
     assert 0.0 <= delays[0] < 3.0
     assert 295.0 < delays[-1] < 300.0
     assert 130 < delays[500] < 170
@@ -93,7 +118,8 @@ def test_levels_of_one_host_have_phases_of_their_own() -> None:
 def test_the_same_host_has_the_same_slots_after_a_restart_and_another_check_has_others() -> None:
     assert slot_after(LEVEL_2, NOW) == slot_after(LEVEL_2, NOW, Schedule(host="node-17"))
     assert slot_after(LEVEL_2, NOW) != slot_after(replace(LEVEL_2, check="nccl"), NOW)
-    # The phase is a promise to whoever upgrades: a fleet must not run twice because of a new version.
+    # The phase is a promise to whoever upgrades: a fleet must not run twice because of a new
+    # version.
     assert slot_after(LEVEL_2, NOW) - NOW == pytest.approx(56114.29, abs=0.01)
 
 
@@ -127,8 +153,14 @@ def test_a_restart_in_the_same_boot_neither_repeats_nor_skips() -> None:
 
 def test_an_hour_whose_level_1_failed_is_not_repeated_by_a_restart_either() -> None:
     slot = slot_after(LEVEL_1, NOW)
-    for report in (Report(outcome=Outcome.FAIL), Report(outcome=Outcome.CONFIG), Report(outcome=Outcome.NOT_APPLICABLE)):
-        assert SCHEDULE.due(LEVEL_1, [run(LEVEL_1, slot, report)], at(slot + 60, running_s=0.0)) == pytest.approx(slot + HOUR)
+    for report in (
+        Report(outcome=Outcome.FAIL),
+        Report(outcome=Outcome.CONFIG),
+        Report(outcome=Outcome.NOT_APPLICABLE),
+    ):
+        assert SCHEDULE.due(
+            LEVEL_1, [run(LEVEL_1, slot, report)], at(slot + 60, running_s=0.0)
+        ) == pytest.approx(slot + HOUR)
 
 
 def test_slots_that_passed_while_the_daemon_was_off_are_made_up_for_once() -> None:
@@ -136,14 +168,18 @@ def test_slots_that_passed_while_the_daemon_was_off_are_made_up_for_once() -> No
     missed = [run(LEVEL_2, NOW - 9.4 * DAY)]
     due = SCHEDULE.due(LEVEL_2, missed, back)
     assert NOW <= due < NOW + 300.0
-    assert SCHEDULE.due(LEVEL_2, missed, at(NOW + 60, running_s=60.0)) == pytest.approx(due), "it does not run away"
+    assert SCHEDULE.due(LEVEL_2, missed, at(NOW + 60, running_s=60.0)) == pytest.approx(due), (
+        "it does not run away"
+    )
     after = SCHEDULE.due(LEVEL_2, [*missed, run(LEVEL_2, due)], at(due + 60, running_s=360.0))
     assert due + DAY / 2 <= after <= due + 1.5 * DAY
 
 
 def test_a_slot_that_passed_while_the_devices_were_busy_stays_due() -> None:
     slot = slot_after(LEVEL_2, NOW)
-    assert SCHEDULE.due(LEVEL_2, [run(LEVEL_2, slot - DAY)], at(slot + 5 * HOUR)) == pytest.approx(slot)
+    assert SCHEDULE.due(LEVEL_2, [run(LEVEL_2, slot - DAY)], at(slot + 5 * HOUR)) == pytest.approx(
+        slot
+    )
 
 
 def test_a_new_node_is_tested_soon() -> None:
@@ -162,25 +198,41 @@ def test_a_pass_of_a_higher_level_fills_the_slot_of_the_lower() -> None:
     slot = slot_after(LEVEL_1, NOW)
     old = run(LEVEL_1, slot - HOUR)
     now = at(slot + 60)
-    assert SCHEDULE.due(LEVEL_1, [old, run(LEVEL_2, slot - 60.0)], now) == pytest.approx(slot + HOUR)
-    assert SCHEDULE.due(LEVEL_1, [old, run(LEVEL_2, slot - 60.0, Report(outcome=Outcome.FAIL))], now) == pytest.approx(slot)
-    assert SCHEDULE.due(LEVEL_1, [old, run(replace(LEVEL_2, check="nccl"), slot - 60.0)], now) == pytest.approx(slot)
+    assert SCHEDULE.due(LEVEL_1, [old, run(LEVEL_2, slot - 60.0)], now) == pytest.approx(
+        slot + HOUR
+    )
+    assert SCHEDULE.due(
+        LEVEL_1, [old, run(LEVEL_2, slot - 60.0, Report(outcome=Outcome.FAIL))], now
+    ) == pytest.approx(slot)
+    assert SCHEDULE.due(
+        LEVEL_1, [old, run(replace(LEVEL_2, check="nccl"), slot - 60.0)], now
+    ) == pytest.approx(slot)
 
 
 def test_a_lower_level_does_not_fill_the_slot_of_a_higher() -> None:
     slot = slot_after(LEVEL_2, NOW)
-    assert SCHEDULE.due(LEVEL_2, [run(LEVEL_2, slot - DAY), run(LEVEL_1, slot - 60)], at(slot)) == pytest.approx(slot)
+    assert SCHEDULE.due(
+        LEVEL_2, [run(LEVEL_2, slot - DAY), run(LEVEL_1, slot - 60)], at(slot)
+    ) == pytest.approx(slot)
 
 
 def test_a_persons_run_counts_if_it_was_of_all_devices_and_came_to_a_result() -> None:
     slot = slot_after(LEVEL_2, NOW)
     old, now = run(LEVEL_2, slot - DAY), at(slot - 600)
     person = {"by": "root, pid 4711"}
-    assert SCHEDULE.due(LEVEL_2, [old, run(LEVEL_2, slot - 3600, **person)], now) == pytest.approx(slot + DAY)
-    assert SCHEDULE.due(LEVEL_2, [old, run(LEVEL_2, slot - 3600, gpus=(3,), **person)], now) == pytest.approx(slot)
+    assert SCHEDULE.due(LEVEL_2, [old, run(LEVEL_2, slot - 3600, **person)], now) == pytest.approx(
+        slot + DAY
+    )
+    assert SCHEDULE.due(
+        LEVEL_2, [old, run(LEVEL_2, slot - 3600, gpus=(3,), **person)], now
+    ) == pytest.approx(slot)
     cancelled = Report(outcome=Outcome.INCONCLUSIVE, reason="cancelled by root")
-    assert SCHEDULE.due(LEVEL_2, [old, run(LEVEL_2, slot - 3600, cancelled, **person)], now) == pytest.approx(slot)
-    assert SCHEDULE.due(LEVEL_2, [old, run(LEVEL_2, slot - 3600, preempted="job 7", **person)], now) == pytest.approx(slot)
+    assert SCHEDULE.due(
+        LEVEL_2, [old, run(LEVEL_2, slot - 3600, cancelled, **person)], now
+    ) == pytest.approx(slot)
+    assert SCHEDULE.due(
+        LEVEL_2, [old, run(LEVEL_2, slot - 3600, preempted="job 7", **person)], now
+    ) == pytest.approx(slot)
 
 
 # --- again
@@ -196,7 +248,9 @@ def test_a_persons_run_counts_if_it_was_of_all_devices_and_came_to_a_result() ->
         (PASSED, "job 123 (slurm)"),
     ],
 )
-def test_what_could_not_run_is_tried_after_10_20_and_40_minutes_and_then_in_the_next_slot(report: Report, preempted: str) -> None:
+def test_what_could_not_run_is_tried_after_10_20_and_40_minutes_and_then_in_the_next_slot(
+    report: Report, preempted: str
+) -> None:
     slot = slot_after(LEVEL_2, NOW)
     runs, due = [run(LEVEL_2, slot - DAY)], slot
     delays = []
@@ -207,7 +261,9 @@ def test_what_could_not_run_is_tried_after_10_20_and_40_minutes_and_then_in_the_
     assert delays[:3] == [10, 20, 40]
     assert due == pytest.approx(slot + DAY)
     runs.append(run(LEVEL_2, due, report, preempted=preempted))
-    assert SCHEDULE.due(LEVEL_2, runs, at(runs[-1].ended)) - runs[-1].ended == pytest.approx(600.0), "in the next slot it begins anew"
+    assert SCHEDULE.due(LEVEL_2, runs, at(runs[-1].ended)) - runs[-1].ended == pytest.approx(
+        600.0
+    ), "in the next slot it begins anew"
 
 
 def test_an_error_that_does_not_go_away_waits_for_the_next_slot() -> None:
@@ -223,7 +279,9 @@ def test_a_retry_never_waits_longer_than_for_the_slot() -> None:
     assert SCHEDULE.due(LEVEL_1, tries, at(slot + 31 * 60)) == pytest.approx(slot + HOUR)
     every = replace(LEVEL_1, check="dcgm_health", every_s=60.0)
     slot = slot_after(every, NOW)
-    assert SCHEDULE.due(every, [run(every, slot, BUSY, seconds=1.0)], at(slot + 2)) == pytest.approx(slot + 60.0)
+    assert SCHEDULE.due(
+        every, [run(every, slot, BUSY, seconds=1.0)], at(slot + 2)
+    ) == pytest.approx(slot + 60.0)
 
 
 def test_a_slot_that_begins_right_after_a_try_does_not_hurry_the_next() -> None:
@@ -251,7 +309,11 @@ def test_a_clock_that_was_put_back_does_not_stop_the_schedule() -> None:
     years = [run(LEVEL_2, NOW + 365 * DAY), run(LEVEL_2, NOW - 40 * DAY)]
     due = SCHEDULE.due(LEVEL_2, years, at(NOW))
     assert due <= NOW
-    assert NOW + DAY / 2 <= SCHEDULE.due(LEVEL_2, [*years, run(LEVEL_2, NOW)], at(NOW + 60)) <= NOW + 1.5 * DAY
+    assert (
+        NOW + DAY / 2
+        <= SCHEDULE.due(LEVEL_2, [*years, run(LEVEL_2, NOW)], at(NOW + 60))
+        <= NOW + 1.5 * DAY
+    )
 
 
 def test_a_clock_that_was_put_back_a_little_repeats_nothing() -> None:
@@ -295,21 +357,30 @@ def test_never_more_than_one_a_slot_and_never_none_in_two(
     lives: list[tuple[float, float]], host: int, every_s: float, needs_idle: bool
 ) -> None:
     """A daemon that is on for a while and off for a while, in one boot, and may always run."""
-    schedule, plan = Schedule(host=str(host)), Plan(check="dcgm", level=2, every_s=every_s, needs_idle=needs_idle)
+    schedule, plan = (
+        Schedule(host=str(host)),
+        Plan(check="dcgm", level=2, every_s=every_s, needs_idle=needs_idle),
+    )
     runs: list[Run] = []
     now = NOW
     for on, off in lives:
         start, end = now, now + on * every_s
         while now < end:
-            due = schedule.due(plan, runs, Moment(now=now, up_s=now - NOW + 30 * DAY, running_s=now - start))
-            assert due <= max(now, runs[-1].began + 2 * every_s if runs else 0.0, start + 300.0), "none in two periods"
+            due = schedule.due(
+                plan, runs, Moment(now=now, up_s=now - NOW + 30 * DAY, running_s=now - start)
+            )
+            assert due <= max(now, runs[-1].began + 2 * every_s if runs else 0.0, start + 300.0), (
+                "none in two periods"
+            )
             if due > now:
                 now = min(due, end)
                 continue
             runs.append(run(plan, now, seconds=30.0))
             now += 30.0
         now = end + off * every_s
-    slots = Counter(math.floor((one.began - slot_after(plan, NOW, schedule)) / every_s) for one in runs)
+    slots = Counter(
+        math.floor((one.began - slot_after(plan, NOW, schedule)) / every_s) for one in runs
+    )
     assert max(slots.values(), default=0) <= 1
     gaps = [later.began - earlier.began for earlier, later in pairwise(runs)]
     assert min(gaps, default=every_s) >= every_s / 2
@@ -319,7 +390,13 @@ def test_never_more_than_one_a_slot_and_never_none_in_two(
     st.lists(
         st.builds(
             lambda plan, ago, seconds, outcome, remedy, by, preempted, gpus: replace(
-                run(plan, NOW - ago, Report(outcome=outcome, remedy=remedy), seconds=seconds, preempted=preempted),
+                run(
+                    plan,
+                    NOW - ago,
+                    Report(outcome=outcome, remedy=remedy),
+                    seconds=seconds,
+                    preempted=preempted,
+                ),
                 ask=Ask(check="dcgm", level=plan.level, by=by, gpus=gpus),
             ),
             st.sampled_from([LEVEL_1, LEVEL_2]),

@@ -1,4 +1,6 @@
-"""What scontrol prints of nodes and jobs: what it means, and what becomes of a scontrol that hangs."""
+"""What scontrol prints of nodes and jobs: what it means, and what becomes of a scontrol
+that hangs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ NODE = """NodeName=gpu01 Arch=x86_64 CoresPerSocket=1
    ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s
 {more}
 """
-JOB = "JobId=9 JobName=s.sh UserId=root(0) Nice=0 JobState=COMPLETING Reason={reason} Dependency=(null) Reboot=0 ExitCode={code} RunTime=00:00:01"
+JOB = (
+    "JobId=9 JobName=s.sh UserId=root(0) Nice=0 JobState=COMPLETING Reason={reason}"
+    " Dependency=(null) Reboot=0 ExitCode={code} RunTime=00:00:01"
+)
 OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"
 
 
@@ -32,8 +37,16 @@ OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot th
     ("state", "more", "known"),
     [
         ("IDLE", "", SlurmNode(frozenset({"IDLE"}), "")),
-        ("MIXED+DRAIN", f"   Reason={OURS} [root@2026-11-21T21:12:13]", SlurmNode(frozenset({"MIXED", "DRAIN"}), OURS)),
-        ("DOWN*+DRAIN", "   Reason=a [b] [c@d] [root@2026-11-21T21:12:13]", SlurmNode(frozenset({"DOWN", "DRAIN"}), "a [b] [c@d]")),
+        (
+            "MIXED+DRAIN",
+            f"   Reason={OURS} [root@2026-11-21T21:12:13]",
+            SlurmNode(frozenset({"MIXED", "DRAIN"}), OURS),
+        ),
+        (
+            "DOWN*+DRAIN",
+            "   Reason=a [b] [c@d] [root@2026-11-21T21:12:13]",
+            SlurmNode(frozenset({"DOWN", "DRAIN"}), "a [b] [c@d]"),
+        ),
         ("IDLE+NOT_RESPONDING", "", SlurmNode(frozenset({"IDLE", "NOT_RESPONDING"}), "")),
         (
             "IDLE+FAIL",
@@ -72,7 +85,9 @@ def test_how_a_job_ended_by_scontrol(code: str, reason: str, state: dict[str, ob
     assert scontrol.parse_exit_state(JOB.format(code=code, reason=reason)) == state
 
 
-def test_a_scontrol_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scontrol_that_hangs_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "scontrol"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)

@@ -1,4 +1,6 @@
-"""The simulated node: the real binding on the simulated library, in a process of its own, while the node changes."""
+"""The simulated node: the real binding on the simulated library, in a process of its own, while the
+node changes.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,25 @@ import pytest
 
 from tests.conftest import require
 from tests.pace import patient
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import ComponentKind
 from vitald.simulator import build
 from vitald.simulator.node import Call, SimulatedNode, exported, profiles
-from vitald.sources.pci import PciInventory
 
-SUCCESS, STALE, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TIMED_OUT, LOST, VERSION = 0, 2, 3, 4, 6, 10, 15, 25
+SUCCESS, STALE, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TIMED_OUT, LOST, VERSION = (
+    0,
+    2,
+    3,
+    4,
+    6,
+    10,
+    15,
+    25,
+)
 XID = 0x8
 
-# Loads the library, then evaluates one line after the other and answers in JSON; an NVML error is {"code": n}.
+# Loads the library, then evaluates one line after the other and answers in JSON; an NVML error is
+# {"code": n}.
 CHILD = """
 import ctypes, json, resource, sys, time
 import pynvml as p
@@ -76,7 +88,9 @@ class Client:
     def __init__(self, node: SimulatedNode, *, init: bool = True) -> None:
         command = [sys.executable, "-c", CHILD, str(node.library)]
         environment = {**os.environ, **node.environment}
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
         self._rest = b""
         if init:
             assert self.ask("p.nvmlInit()") is None
@@ -91,7 +105,9 @@ class Client:
         assert self.process.stdout is not None
         until = time.monotonic() + within
         while b"\n" not in self._rest:
-            if not select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+            if not select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))[
+                0
+            ]:
                 raise TimeoutError
             got = os.read(self.process.stdout.fileno(), 65536)
             if not got:
@@ -130,7 +146,10 @@ def until(holds: Callable[[], object], within: float = 3.0) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def compiler() -> None:
-    require(any(shutil.which(name) for name in ("cc", "gcc", "clang")), "a C compiler (apt-get install gcc)")
+    require(
+        any(shutil.which(name) for name in ("cc", "gcc", "clang")),
+        "a C compiler (apt-get install gcc)",
+    )
 
 
 @pytest.fixture
@@ -157,7 +176,9 @@ def client(node: SimulatedNode, connect: Callable[..., Client]) -> Client:
 
 
 TEMPERATURE = "p.nvmlDeviceGetTemperature(h(0), 0)"
-FABRIC = "p.nvmlDeviceGetGpuFabricInfoV(h(0), s), p.c_nvmlGpuFabricInfo_v3_t, p.nvmlGpuFabricInfo_v3"
+FABRIC = (
+    "p.nvmlDeviceGetGpuFabricInfoV(h(0), s), p.c_nvmlGpuFabricInfo_v3_t, p.nvmlGpuFabricInfo_v3"
+)
 
 # One expression per call, each with the models that support it.
 ALL = frozenset(profiles())
@@ -165,15 +186,21 @@ AMPERE = ALL - {"t4", "v100"}
 HOPPER = AMPERE - {"a100", "l40s"}
 LINKED = ALL - {"t4", "l40s"}
 EVERY = (
-    "Name UUID Serial BoardPartNumber VbiosVersion InforomImageVersion Index MinorNumber ModuleId BoardId Architecture Brand PciInfo"
-    " CudaComputeCapability PersistenceMode EccMode UtilizationRates MemoryInfo PowerUsage EnforcedPowerLimit PowerManagementLimit"
-    " PowerManagementDefaultLimit PerformanceState TotalEnergyConsumption CurrPcieLinkGeneration MaxPcieLinkGeneration"
-    " GpuMaxPcieLinkGeneration CurrPcieLinkWidth MaxPcieLinkWidth PcieReplayCounter CurrentClocksEventReasons"
-    " CurrentClocksThrottleReasons SupportedEventTypes ComputeRunningProcesses"
+    "Name UUID Serial BoardPartNumber VbiosVersion InforomImageVersion Index MinorNumber ModuleId"
+    " BoardId Architecture Brand PciInfo CudaComputeCapability PersistenceMode EccMode"
+    " UtilizationRates MemoryInfo PowerUsage EnforcedPowerLimit PowerManagementLimit"
+    " PowerManagementDefaultLimit PerformanceState TotalEnergyConsumption CurrPcieLinkGeneration"
+    " MaxPcieLinkGeneration GpuMaxPcieLinkGeneration CurrPcieLinkWidth MaxPcieLinkWidth"
+    " PcieReplayCounter CurrentClocksEventReasons CurrentClocksThrottleReasons SupportedEventTypes"
+    " ComputeRunningProcesses"
 )
 CALLS: dict[str, frozenset[str]] = {
     **{f"p.nvmlDeviceGet{name}(h(0))": ALL for name in EVERY.split()},
-    **{f"p.nvmlDeviceGet{name}Info(h(0), {at})": ALL for name in ("Clock", "MaxClock") for at in range(4)},
+    **{
+        f"p.nvmlDeviceGet{name}Info(h(0), {at})": ALL
+        for name in ("Clock", "MaxClock")
+        for at in range(4)
+    },
     "p.nvmlSystemGetDriverVersion()": ALL,
     "p.nvmlSystemGetNVMLVersion()": ALL,
     "p.nvmlSystemGetCudaDriverVersion()": ALL,
@@ -192,7 +219,9 @@ CALLS: dict[str, frozenset[str]] = {
     "listen('all', [0], 0xb)": ALL,
     "p.nvmlDeviceGetTemperatureThreshold(h(0), 0)": ALL - HOPPER - {"l40s"},
     "p.nvmlDeviceGetMarginTemperature(h(0))": HOPPER | {"l40s"},
-    "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(0), s), p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1)": AMPERE,
+    "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(0), s), p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1)": (
+        AMPERE
+    ),
     "p.nvmlDeviceGetRemappedRows(h(0))": AMPERE,
     "p.nvmlDeviceGetRowRemapperHistogram(h(0))": AMPERE,
     "p.nvmlDeviceGetRetiredPages(h(0), 0)": ALL - AMPERE,
@@ -207,7 +236,9 @@ CALLS: dict[str, frozenset[str]] = {
     "p.nvmlDeviceGetNvLinkRemoteDeviceType(h(0), 5)": LINKED,
     "p.nvmlDeviceGetNvLinkErrorCounter(h(0), 5, 0)": LINKED - {"b200", "gb200"},
     f"fill(lambda s: {FABRIC})": ALL - {"v100"},
-    "fill(lambda s: p.nvmlDeviceGetPlatformInfo(h(0), s), p.c_nvmlPlatformInfo_v2_t, p.nvmlPlatformInfo_v2)": frozenset({"gb200"}),
+    "fill(lambda s: p.nvmlDeviceGetPlatformInfo(h(0), s), p.c_nvmlPlatformInfo_v2_t, p.nvmlPlatformInfo_v2)": frozenset(
+        {"gb200"}
+    ),
     "listen('every', [0], 0xff0b)": AMPERE,
 }
 # Without a model's say.
@@ -220,17 +251,24 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("profile", profiles())
-def test_a_model_answers_every_call_that_it_has_and_no_other(profile: str, tmp_path: Path, connect: Callable[..., Client]) -> None:
+def test_a_model_answers_every_call_that_it_has_and_no_other(
+    profile: str, tmp_path: Path, connect: Callable[..., Client]
+) -> None:
     node = SimulatedNode(tmp_path / "node", profile, trace=True)
     client = connect(node)
     codes = {call: client.code(call) for call in CALLS}
-    assert codes == {call: SUCCESS if profile in models else NOT_SUPPORTED for call, models in CALLS.items()}
+    assert codes == {
+        call: SUCCESS if profile in models else NOT_SUPPORTED for call, models in CALLS.items()
+    }
     for call, expected in OTHERS.items():
         assert client.code(call) in expected, call
     assert client.code("p.nvmlShutdown()") == SUCCESS
     found = client.ask(f"[name for name in {sorted(exported())} if hasattr(p.nvmlLib, name)]")
     assert isinstance(found, list) and len(found) > 60
-    assert set(found) - {call.function for call in node.calls()} == {"nvmlErrorString", "nvmlInit_v2"}  # no calls; the same as the first
+    assert set(found) - {call.function for call in node.calls()} == {
+        "nvmlErrorString",
+        "nvmlInit_v2",
+    }  # no calls; the same as the first
 
 
 def test_the_structs_are_those_of_the_binding(node: SimulatedNode, client: Client) -> None:
@@ -265,7 +303,9 @@ def test_what_a_healthy_h100_says(node: SimulatedNode, client: Client) -> None:
     assert client.ask("p.nvmlDeviceGetPciInfo(h(1)).pciDeviceId") == 0x233010DE
     assert client.ask("p.nvmlDeviceGetRemappedRows(h(0))") == [0, 0, 0, 0]
     assert client.ask("p.nvmlDeviceGetRowRemapperHistogram(h(0)).max") == 2560
-    assert client.ask(f"fill(lambda s: {FABRIC}, 'state', 'status', 'healthMask', 'healthSummary', 'cliqueId')") == [3, 0, 0x1AA, 1, 1]
+    assert client.ask(
+        f"fill(lambda s: {FABRIC}, 'state', 'status', 'healthMask', 'healthSummary', 'cliqueId')"
+    ) == [3, 0, 0x1AA, 1, 1]
     assert client.ask("[p.nvmlDeviceGetNvLinkState(h(7), link) for link in range(18)]") == [1] * 18
     assert client.code("p.nvmlDeviceGetNvLinkState(h(7), 18)") == NOT_SUPPORTED
     assert client.code("p.nvmlDeviceGetHandleByIndex(8)") == 2
@@ -312,10 +352,29 @@ def test_a_field_has_its_type_and_its_own_code(node: SimulatedNode, client: Clie
 
 
 def test_values_of_several_numbers(node: SimulatedNode, client: Client) -> None:
-    node.set(2, {"remap": "3 4 1 0", "histogram": "600 30 8 1 1", "mig_mode": "1 0", "pages.dbe": "0x1a000 0x2b000"})
-    node.set(2, {"procs": "4711:1048576 4712:2097152", "sram": "0 1 2 3 4 5 6 7 8 9 10 1", "utilization": "97 40", "memory": "1000 400"})
+    node.set(
+        2,
+        {
+            "remap": "3 4 1 0",
+            "histogram": "600 30 8 1 1",
+            "mig_mode": "1 0",
+            "pages.dbe": "0x1a000 0x2b000",
+        },
+    )
+    node.set(
+        2,
+        {
+            "procs": "4711:1048576 4712:2097152",
+            "sram": "0 1 2 3 4 5 6 7 8 9 10 1",
+            "utilization": "97 40",
+            "memory": "1000 400",
+        },
+    )
     assert client.ask("p.nvmlDeviceGetRemappedRows(h(2))") == [3, 4, 1, 0]
-    assert client.ask("(lambda s: [s.max, s.high, s.partial, s.low, s.none])(p.nvmlDeviceGetRowRemapperHistogram(h(2)))") == [
+    assert client.ask(
+        "(lambda s: [s.max, s.high, s.partial, s.low,"
+        " s.none])(p.nvmlDeviceGetRowRemapperHistogram(h(2)))"
+    ) == [
         600,
         30,
         8,
@@ -323,17 +382,39 @@ def test_values_of_several_numbers(node: SimulatedNode, client: Client) -> None:
         1,
     ]
     assert client.ask("p.nvmlDeviceGetMigMode(h(2))") == [1, 0]
-    assert client.ask("[page['address'] for page in p.nvmlDeviceGetRetiredPages_v2(h(2), 1)]") == [0x1A000, 0x2B000]
+    assert client.ask("[page['address'] for page in p.nvmlDeviceGetRetiredPages_v2(h(2), 1)]") == [
+        0x1A000,
+        0x2B000,
+    ]
     assert client.ask("p.nvmlDeviceGetRetiredPages(h(2), 1)") == [0x1A000, 0x2B000]
-    assert client.ask("[[q.pid, q.usedGpuMemory] for q in p.nvmlDeviceGetComputeRunningProcesses(h(2))]") == [
+    assert client.ask(
+        "[[q.pid, q.usedGpuMemory] for q in p.nvmlDeviceGetComputeRunningProcesses(h(2))]"
+    ) == [
         [4711, 1048576],
         [4712, 2097152],
     ]
     assert client.ask("p.nvmlDeviceGetComputeRunningProcesses(h(3))") == []
-    assert client.ask("(lambda u: [u.gpu, u.memory])(p.nvmlDeviceGetUtilizationRates(h(2)))") == [97, 40]
-    assert client.ask("(lambda m: [m.total, m.free, m.used])(p.nvmlDeviceGetMemoryInfo(h(2)))") == [1000, 600, 400]
-    sram = "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(2), s), p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1, *{})"
-    names = ["aggregateUncParity", "aggregateUncSecDed", "volatileUncParity", "volatileCor", "aggregateUncBucketL2", "bThresholdExceeded"]
+    assert client.ask("(lambda u: [u.gpu, u.memory])(p.nvmlDeviceGetUtilizationRates(h(2)))") == [
+        97,
+        40,
+    ]
+    assert client.ask("(lambda m: [m.total, m.free, m.used])(p.nvmlDeviceGetMemoryInfo(h(2)))") == [
+        1000,
+        600,
+        400,
+    ]
+    sram = (
+        "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(2), s),"
+        " p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1, *{})"
+    )
+    names = [
+        "aggregateUncParity",
+        "aggregateUncSecDed",
+        "volatileUncParity",
+        "volatileCor",
+        "aggregateUncBucketL2",
+        "bThresholdExceeded",
+    ]
     assert client.ask(sram.format(names)) == [0, 1, 3, 5, 6, 1]
     node.set(2, {"privileged": 0})
     assert client.code(sram.format(names)) == NO_PERMISSION
@@ -345,10 +426,18 @@ def test_a_struct_of_an_unknown_version_is_refused(node: SimulatedNode, client: 
     older = FABRIC.replace("_v3", "_v2")
     assert client.ask(f"fill(lambda s: {older}, 'state', 'healthMask')") == [3, 0x1AA]
     node.set_global({"abi.fabric_max": None})
-    assert client.code(f"fill(lambda s: {older.replace('p.nvmlGpuFabricInfo_v2', '0x09000024')})") == VERSION
+    assert (
+        client.code(f"fill(lambda s: {older.replace('p.nvmlGpuFabricInfo_v2', '0x09000024')})")
+        == VERSION
+    )
     node.set(0, {"platform": "RACK 5 3 0"})
-    place = "fill(lambda s: p.nvmlDeviceGetPlatformInfo(h(0), s), p.c_nvmlPlatformInfo_v{0}_t, p.nvmlPlatformInfo_v{0}, '{1}')"
-    assert client.ask(place.format(2, "chassisSerialNumber")) == client.ask(place.format(1, "rackGuid"))
+    place = (
+        "fill(lambda s: p.nvmlDeviceGetPlatformInfo(h(0), s), p.c_nvmlPlatformInfo_v{0}_t,"
+        " p.nvmlPlatformInfo_v{0}, '{1}')"
+    )
+    assert client.ask(place.format(2, "chassisSerialNumber")) == client.ask(
+        place.format(1, "rackGuid")
+    )
     node.set_global({"abi.platform_max": 1})
     assert client.code(place.format(2, "chassisSerialNumber")) == VERSION
     assert client.code(place.format(1, "rackGuid")) == 0
@@ -357,16 +446,29 @@ def test_a_struct_of_an_unknown_version_is_refused(node: SimulatedNode, client: 
 def test_reserved_memory(node: SimulatedNode, client: Client) -> None:
     """The former struct has no place for it: it is in use there."""
     node.set(0, {"memory": "1000 400 50"})
-    assert client.ask("(lambda m: [m.total, m.free, m.used])(p.nvmlDeviceGetMemoryInfo(h(0)))") == [1000, 550, 450]
-    assert client.ask("(lambda m: [m.free, m.reserved, m.used])(p.nvmlDeviceGetMemoryInfo(h(0), p.nvmlMemory_v2))") == [550, 50, 400]
+    assert client.ask("(lambda m: [m.total, m.free, m.used])(p.nvmlDeviceGetMemoryInfo(h(0)))") == [
+        1000,
+        550,
+        450,
+    ]
+    assert client.ask(
+        "(lambda m: [m.free, m.reserved, m.used])(p.nvmlDeviceGetMemoryInfo(h(0), p.nvmlMemory_v2))"
+    ) == [550, 50, 400]
 
 
-def test_the_unrepairable_flag_of_older_and_newer_drivers(node: SimulatedNode, client: Client) -> None:
+def test_the_unrepairable_flag_of_older_and_newer_drivers(
+    node: SimulatedNode, client: Client
+) -> None:
     node.set(0, {"unrepairable": 1})
     assert client.ask("p.nvmlDeviceGetUnrepairableMemoryFlag_v1(h(0))") == 1
     node.set_global({"abi.unrepairable": 4})
-    assert client.ask("p.nvmlDeviceGetUnrepairableMemoryFlag_v1(h(0))") == 0  # the binding's mistake
-    words = "(lambda b: (p.nvmlLib.nvmlDeviceGetUnrepairableMemoryFlag_v1(h(0), b), list(b)))((ctypes.c_uint32 * 2)(0x1000008, 0))"
+    assert (
+        client.ask("p.nvmlDeviceGetUnrepairableMemoryFlag_v1(h(0))") == 0
+    )  # the binding's mistake
+    words = (
+        "(lambda b: (p.nvmlLib.nvmlDeviceGetUnrepairableMemoryFlag_v1(h(0), b),"
+        " list(b)))((ctypes.c_uint32 * 2)(0x1000008, 0))"
+    )
     assert client.ask(words) == [0, [1, 0]]
 
 
@@ -382,7 +484,11 @@ def test_an_injected_code_is_of_its_gpu_and_its_call(node: SimulatedNode, client
         client.code("p.nvmlDeviceGetPowerUsage(h(0))"),
     ] == [999, 0, 0]
     node.set(0, {"ret.*": 16})
-    assert [client.code(TEMPERATURE), client.code("p.nvmlDeviceGetPowerUsage(h(0))"), client.code("p.nvmlDeviceGetCount()")] == [999, 16, 0]
+    assert [
+        client.code(TEMPERATURE),
+        client.code("p.nvmlDeviceGetPowerUsage(h(0))"),
+        client.code("p.nvmlDeviceGetCount()"),
+    ] == [999, 16, 0]
     node.set(0, {"ret.*": None, "ret.nvmlDeviceGetTemperature": None})
     node.set_global({"ret.nvmlDeviceGetPowerUsage": 10})
     assert [client.code(f"p.nvmlDeviceGetPowerUsage(h({gpu}))") for gpu in (0, 1)] == [10, 10]
@@ -401,11 +507,17 @@ def test_a_call_that_takes_longer(node: SimulatedNode, client: Client) -> None:
     assert client.code("p.nvmlDeviceGetPowerUsage(h(5))") == SUCCESS
     assert time.monotonic() - begun >= 0.15
     slow = node.calls()[-1]
-    assert (slow.function, slow.gpu, slow.ret) == ("nvmlDeviceGetPowerUsage", 5, 0) and slow.duration_us >= 150_000
+    assert (slow.function, slow.gpu, slow.ret) == (
+        "nvmlDeviceGetPowerUsage",
+        5,
+        0,
+    ) and slow.duration_us >= 150_000
 
 
 @pytest.mark.parametrize(("kind", "state"), [("sleep", "S"), ("fork", "D"), ("spin", "R")])
-def test_a_hung_call_returns_when_it_is_released(kind: str, state: str, node: SimulatedNode, client: Client) -> None:
+def test_a_hung_call_returns_when_it_is_released(
+    kind: str, state: str, node: SimulatedNode, client: Client
+) -> None:
     client.ask("h(3)")
     node.hang(3, "nvmlDeviceGetFieldValues", kind)
     client.start("fields(3, [230])")
@@ -429,7 +541,11 @@ def test_a_hung_process_dies_by_sigkill(kind: str, node: SimulatedNode, client: 
     with pytest.raises(TimeoutError):
         client.answer(0.2)
     until(lambda: client.state() == state)
-    children = [pid for path in Path("/proc").glob("[0-9]*") if parent(pid := int(path.name)) == client.process.pid]
+    children = [
+        pid
+        for path in Path("/proc").glob("[0-9]*")
+        if parent(pid := int(path.name)) == client.process.pid
+    ]
     assert len(children) == (kind == "fork")
     client.process.kill()
     assert client.process.wait(3.0) == -signal.SIGKILL
@@ -445,7 +561,9 @@ def parent(pid: int) -> int | None:
     return int(above) if state != "Z" else None
 
 
-def test_a_hang_on_one_gpu_leaves_the_others(node: SimulatedNode, connect: Callable[..., Client]) -> None:
+def test_a_hang_on_one_gpu_leaves_the_others(
+    node: SimulatedNode, connect: Callable[..., Client]
+) -> None:
     stuck, free = connect(node), connect(node)
     stuck.ask("h(3)"), free.ask("h(4)")
     node.hang(3, "*")
@@ -468,7 +586,9 @@ def test_init_may_hang(node: SimulatedNode, connect: Callable[..., Client]) -> N
 
 
 @pytest.mark.parametrize(("how", "number"), [("segv", signal.SIGSEGV), ("abort", signal.SIGABRT)])
-def test_a_call_may_kill_its_process(how: str, number: int, node: SimulatedNode, client: Client) -> None:
+def test_a_call_may_kill_its_process(
+    how: str, number: int, node: SimulatedNode, client: Client
+) -> None:
     client.ask("h(0)")
     node.set(0, {"crash.nvmlDeviceGetTemperature": how})
     with pytest.raises(EOFError):
@@ -485,7 +605,9 @@ def test_a_gpu_that_is_lost(node: SimulatedNode, client: Client) -> None:
     assert client.ask("p.nvmlDeviceGetCount()") == 8
     assert client.code("p.nvmlDeviceGetHandleByIndex(2)") == LOST
     assert client.code("p.nvmlDeviceGetHandleByIndex(3)") == SUCCESS
-    assert client.code(f"p.nvmlDeviceGetHandleByPciBusId('{node.addresses[3]}')") == SUCCESS  # touches that one alone
+    assert (
+        client.code(f"p.nvmlDeviceGetHandleByPciBusId('{node.addresses[3]}')") == SUCCESS
+    )  # touches that one alone
     assert client.code(f"p.nvmlDeviceGetHandleByUUID('{node.uuids[3]}')") == LOST  # touches all
     assert client.code(f"p.nvmlDeviceGetHandleBySerial('{node.serials[3]}')") == LOST
     assert (node.sysfs / "bus/pci/devices" / node.addresses[2]).exists()
@@ -496,7 +618,10 @@ def test_a_gpu_that_is_lost(node: SimulatedNode, client: Client) -> None:
 def test_a_gpu_that_is_not_there(node: SimulatedNode, client: Client) -> None:
     node.remove(2)
     assert client.ask("p.nvmlDeviceGetCount()") == 7
-    assert client.ask("[p.nvmlDeviceGetUUID(h(gpu)) for gpu in range(7)]") == [*node.uuids[:2], *node.uuids[3:]]
+    assert client.ask("[p.nvmlDeviceGetUUID(h(gpu)) for gpu in range(7)]") == [
+        *node.uuids[:2],
+        *node.uuids[3:],
+    ]
     assert client.ask("[p.nvmlDeviceGetIndex(h(gpu)) for gpu in range(7)]") == list(range(7))
     assert client.code(f"p.nvmlDeviceGetHandleByPciBusId('{node.addresses[2]}')") == NOT_FOUND
     assert client.code("p.nvmlDeviceGetHandleByIndex(7)") == STALE
@@ -516,13 +641,25 @@ def test_a_look_up_that_fails(node: SimulatedNode, client: Client) -> None:
 def test_a_reset_makes_the_handles_of_its_gpu_stale(node: SimulatedNode, client: Client) -> None:
     client.ask("[h(gpu) for gpu in range(8)]")
     node.reset(1)
-    assert [client.code(f"p.nvmlDeviceGetTemperature(h({gpu}), 0)") for gpu in range(3)] == [0, STALE, 0]
+    assert [client.code(f"p.nvmlDeviceGetTemperature(h({gpu}), 0)") for gpu in range(3)] == [
+        0,
+        STALE,
+        0,
+    ]
     client.ask("forget()")
-    assert [client.code(f"p.nvmlDeviceGetTemperature(h({gpu}), 0)") for gpu in range(3)] == [0, 0, 0]
+    assert [client.code(f"p.nvmlDeviceGetTemperature(h({gpu}), 0)") for gpu in range(3)] == [
+        0,
+        0,
+        0,
+    ]
     node.reload_driver()
-    assert {client.code(f"p.nvmlDeviceGetTemperature(h({gpu}), 0)") for gpu in range(8) if gpu < 3} == {STALE}
+    assert {
+        client.code(f"p.nvmlDeviceGetTemperature(h({gpu}), 0)") for gpu in range(8) if gpu < 3
+    } == {STALE}
     client.ask("forget()")
-    assert {client.code(f"p.nvmlDeviceGetTemperature(h({gpu}), 0)") for gpu in range(8)} == {SUCCESS}
+    assert {client.code(f"p.nvmlDeviceGetTemperature(h({gpu}), 0)") for gpu in range(8)} == {
+        SUCCESS
+    }
 
 
 # --- events
@@ -536,7 +673,10 @@ def test_an_event_reaches_who_listens(node: SimulatedNode, client: Client) -> No
     node.emit(2, XID, 13)  # another GPU
     node.emit(0, 0x1)  # another kind
     node.emit(0, XID, 31)
-    assert [client.ask("wait('a', 1000)") for _ in range(2)] == [[[1], XID, 79, 0xFFFFFFFF], [[0], XID, 31, 0xFFFFFFFF]]
+    assert [client.ask("wait('a', 1000)") for _ in range(2)] == [
+        [[1], XID, 79, 0xFFFFFFFF],
+        [[0], XID, 31, 0xFFFFFFFF],
+    ]
     assert client.code("wait('a', 20)") == TIMED_OUT
     client.start("wait('a', 5000)")
     time.sleep(0.1)
@@ -563,7 +703,9 @@ def test_listening_for_what_is_not_supported(node: SimulatedNode, client: Client
     assert client.code("listen('a', [0], 0x8000)") == NOT_SUPPORTED
 
 
-def test_waiting_on_a_lost_gpu_returns_at_once_every_time(node: SimulatedNode, client: Client) -> None:
+def test_waiting_on_a_lost_gpu_returns_at_once_every_time(
+    node: SimulatedNode, client: Client
+) -> None:
     client.ask("listen('one', [3], 0x8), listen('other', [4], 0x8)")
     client.start("wait('one', 5000)")
     time.sleep(0.1)
@@ -579,7 +721,9 @@ def test_waiting_on_a_lost_gpu_returns_at_once_every_time(node: SimulatedNode, c
 # --- the state file
 
 
-def test_whoever_reads_while_it_is_rewritten_sees_one_state_or_the_other(node: SimulatedNode, client: Client) -> None:
+def test_whoever_reads_while_it_is_rewritten_sees_one_state_or_the_other(
+    node: SimulatedNode, client: Client
+) -> None:
     whole = [" ".join([str(number)] * 12) for number in (7, 10**15)]
     node.set(None, {"sram": whole[0]})
     client.ask("h(0)")
@@ -594,7 +738,10 @@ def test_whoever_reads_while_it_is_rewritten_sees_one_state_or_the_other(node: S
     writer = threading.Thread(target=rewrite)
     writer.start()
     names = ["aggregateUncParity", "aggregateUncBucketL2", "aggregateUncBucketOther"]
-    status = f"fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(0), s), p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1, *{names})"
+    status = (
+        "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(0), s),"
+        f" p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1, *{names})"
+    )
     seen = client.ask(f"[tuple({status}) for _ in range(3000)]", within=20.0)
     done.set()
     writer.join()
@@ -602,7 +749,9 @@ def test_whoever_reads_while_it_is_rewritten_sees_one_state_or_the_other(node: S
     assert {tuple(row) for row in seen} == {(7, 7, 7), (10**15,) * 3}
 
 
-def test_two_changes_of_the_same_length_at_once_are_two(node: SimulatedNode, client: Client) -> None:
+def test_two_changes_of_the_same_length_at_once_are_two(
+    node: SimulatedNode, client: Client
+) -> None:
     for at in range(200):  # an inode and a kernel tick may be the same; the file's time never is
         node.set(0, {"temp_c": 30 + at % 60})
         if at % 3:
@@ -630,27 +779,65 @@ def test_a_change_is_of_one_gpu_or_of_every(node: SimulatedNode, client: Client)
     temperatures = "[p.nvmlDeviceGetTemperature(h(gpu), 0) for gpu in range(3)]"
     node.set(1, {"temp_c": 80})
     assert client.ask(temperatures) == [35, 80, 35]
-    assert (node.get(0, "temp_c"), node.get(1, "temp_c"), node.get(None, "count")) == ("35", "80", "8")
+    assert (node.get(0, "temp_c"), node.get(1, "temp_c"), node.get(None, "count")) == (
+        "35",
+        "80",
+        "8",
+    )
     node.set(None, {"temp_c": 50})
     assert client.ask(temperatures) == [50, 50, 50]
     node.set(1, {"remap": None})
-    assert [client.code(f"p.nvmlDeviceGetRemappedRows(h({gpu}))") for gpu in (0, 1, 2)] == [0, NOT_SUPPORTED, 0]
+    assert [client.code(f"p.nvmlDeviceGetRemappedRows(h({gpu}))") for gpu in (0, 1, 2)] == [
+        0,
+        NOT_SUPPORTED,
+        0,
+    ]
     assert node.get(1, "remap") is None
     node.set(None, {"remap": None})
-    assert {client.code(f"p.nvmlDeviceGetRemappedRows(h({gpu}))") for gpu in range(8)} == {NOT_SUPPORTED}
+    assert {client.code(f"p.nvmlDeviceGetRemappedRows(h({gpu}))") for gpu in range(8)} == {
+        NOT_SUPPORTED
+    }
 
 
 def test_a_reset_takes_back_what_a_reset_takes_back(node: SimulatedNode) -> None:
-    node.set(3, {"ecc.unc.vol.dram": 2, "ecc.unc.agg.dram": 9, "sram": "1 2 3 4 5 6 7 8 9 10 11 1", "remap": "0 2 1 0", "repair": "1 1"})
     node.set(
         3,
-        {"fi.230.0": "u32:1", "fi.270.0": 5_000_000_000, "fi.82.0": "u32:70", "fi.180.0": "ret:3", "nvlink.4.err.1": 7, "mig_mode": "0 1"},
+        {
+            "ecc.unc.vol.dram": 2,
+            "ecc.unc.agg.dram": 9,
+            "sram": "1 2 3 4 5 6 7 8 9 10 11 1",
+            "remap": "0 2 1 0",
+            "repair": "1 1",
+        },
+    )
+    node.set(
+        3,
+        {
+            "fi.230.0": "u32:1",
+            "fi.270.0": 5_000_000_000,
+            "fi.82.0": "u32:70",
+            "fi.180.0": "ret:3",
+            "nvlink.4.err.1": 7,
+            "mig_mode": "0 1",
+        },
     )
     node.reset(3)
-    assert [node.get(3, key) for key in ("ecc.unc.vol.dram", "ecc.unc.agg.dram", "remap", "repair")] == ["0", "9", "0 2 0 0", "0 0"]
+    assert [
+        node.get(3, key) for key in ("ecc.unc.vol.dram", "ecc.unc.agg.dram", "remap", "repair")
+    ] == ["0", "9", "0 2 0 0", "0 0"]
     assert node.get(3, "sram") == "1 2 3 0 0 0 7 8 9 10 11 1"
-    assert [node.get(3, f"fi.{at}.0") for at in (230, 270, 82, 180)] == ["u32:0", "0", "u32:70", "ret:3"]
-    assert [node.get(3, key) for key in ("nvlink.4.err.1", "mig_mode", "energy_mj", "epoch")] == ["0", "1 1", "1000", "1"]
+    assert [node.get(3, f"fi.{at}.0") for at in (230, 270, 82, 180)] == [
+        "u32:0",
+        "0",
+        "u32:70",
+        "ret:3",
+    ]
+    assert [node.get(3, key) for key in ("nvlink.4.err.1", "mig_mode", "energy_mj", "epoch")] == [
+        "0",
+        "1 1",
+        "1000",
+        "1",
+    ]
     assert node.get(2, "epoch") is None and node.get(2, "energy_mj") != "1000"
 
 
@@ -663,7 +850,9 @@ def test_a_reset_takes_back_what_a_reset_takes_back(node: SimulatedNode) -> None
         ({"rate.fi.94.0": "-1"}, "number per second"),
     ],
 )
-def test_a_mistake_is_said_and_changes_nothing(values: dict[str, object], says: str, node: SimulatedNode) -> None:
+def test_a_mistake_is_said_and_changes_nothing(
+    values: dict[str, object], says: str, node: SimulatedNode
+) -> None:
     before = node.state.read_bytes()
     with pytest.raises(ValueError, match=says):
         node.set(0, {"temp_c": 77, **values})
@@ -694,12 +883,24 @@ def test_nodes_of_other_sizes(tmp_path: Path, connect: Callable[..., Client]) ->
 def test_the_bus_is_as_vitald_reads_it(node: SimulatedNode) -> None:
     inventory = PciInventory(node.sysfs)
     inventory.read()
-    found = {address: device for address, device in inventory.devices.items() if device.kind is not ComponentKind.PCI}
-    assert [address for address, device in found.items() if device.kind is ComponentKind.GPU] == node.addresses
-    assert [address for address, device in found.items() if device.kind is ComponentKind.NVSWITCH] == node.switches
+    found = {
+        address: device
+        for address, device in inventory.devices.items()
+        if device.kind is not ComponentKind.PCI
+    }
+    assert [
+        address for address, device in found.items() if device.kind is ComponentKind.GPU
+    ] == node.addresses
+    assert [
+        address for address, device in found.items() if device.kind is ComponentKind.NVSWITCH
+    ] == node.switches
     assert len(node.switches) == 4
     assert {device.vendor for device in found.values()} == {0x10DE}
-    assert (found["0000:19:00.0"].device, found["0000:19:00.0"].driver, found["0000:19:00.0"].port) == (0x2330, "nvidia", "0000:18:01.0")
+    assert (
+        found["0000:19:00.0"].device,
+        found["0000:19:00.0"].driver,
+        found["0000:19:00.0"].port,
+    ) == (0x2330, "nvidia", "0000:18:01.0")
     assert (node.sysfs / "bus/pci/slots/1/address").read_text() == "0000:19:00\n"
     link = node.sysfs / "bus/pci/devices/0000:19:00.0"
     assert str(link.readlink()) == "../../../devices/pci0000:18/0000:18:01.0/0000:19:00.0"
@@ -709,10 +910,16 @@ def test_a_removed_gpu_leaves_the_bus_and_comes_back(node: SimulatedNode) -> Non
     inventory = PciInventory(node.sysfs)
     node.remove(1)
     inventory.read()
-    assert not inventory.present("0000:3b:00.0") and inventory.devices["0000:3a:01.0"].pci_class == 0x060400
+    assert (
+        not inventory.present("0000:3b:00.0")
+        and inventory.devices["0000:3a:01.0"].pci_class == 0x060400
+    )
     node.put_back(1)
     inventory.read()
-    assert inventory.present("0000:3b:00.0") and inventory.devices["0000:3b:00.0"].kind is ComponentKind.GPU
+    assert (
+        inventory.present("0000:3b:00.0")
+        and inventory.devices["0000:3b:00.0"].kind is ComponentKind.GPU
+    )
     node.put_back(1)  # it is there
 
 
@@ -735,7 +942,9 @@ def test_the_trace_names_every_call(node: SimulatedNode, client: Client) -> None
     assert isinstance(calls[0], Call)
 
 
-def test_a_node_without_a_trace_has_no_calls(tmp_path: Path, connect: Callable[..., Client]) -> None:
+def test_a_node_without_a_trace_has_no_calls(
+    tmp_path: Path, connect: Callable[..., Client]
+) -> None:
     node = SimulatedNode(tmp_path / "node")
     assert connect(node).code(TEMPERATURE) == SUCCESS
     assert node.calls() == []
@@ -746,7 +955,11 @@ def test_a_node_without_a_trace_has_no_calls(tmp_path: Path, connect: Callable[.
 
 def test_the_library_is_built_once(tmp_path: Path) -> None:
     made = build.library(tmp_path)
-    assert made.name == "libnvidia-ml.so.1" and made.parent.parent == tmp_path and made.parent.name.startswith("nvml-")
+    assert (
+        made.name == "libnvidia-ml.so.1"
+        and made.parent.parent == tmp_path
+        and made.parent.name.startswith("nvml-")
+    )
     before = made.stat()
     assert build.library(tmp_path) == made
     assert (made.stat().st_ino, made.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
@@ -755,7 +968,9 @@ def test_the_library_is_built_once(tmp_path: Path) -> None:
 
 def test_builds_at_the_same_time_give_one_library(tmp_path: Path) -> None:
     found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(build.library(tmp_path))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: found.append(build.library(tmp_path))) for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -767,7 +982,11 @@ def test_builds_at_the_same_time_give_one_library(tmp_path: Path) -> None:
 def test_the_source_compiles_without_a_warning(tmp_path: Path) -> None:
     compiler = next(found for name in ("cc", "gcc", "clang") if (found := shutil.which(name)))
     made = tmp_path / "strict.so"
-    done = subprocess.run([compiler, "-Werror", *build.FLAGS, "-o", str(made), str(build.SOURCE)], capture_output=True, text=True)
+    done = subprocess.run(
+        [compiler, "-Werror", *build.FLAGS, "-o", str(made), str(build.SOURCE)],
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -779,13 +998,19 @@ def test_another_source_is_another_library(tmp_path: Path, monkeypatch: pytest.M
     assert build.library(tmp_path) != first and first.is_file()
 
 
-def test_without_a_compiler_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(build.CannotBuild, match=r"no C compiler.*apt-get install gcc.*dnf install gcc"):
+    with pytest.raises(
+        build.CannotBuild, match=r"no C compiler.*apt-get install gcc.*dnf install gcc"
+    ):
         build.library(tmp_path)
 
 
-def test_what_the_compiler_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_compiler_says_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "nvml.c").write_text("int broken(void) { return nowhere; }\n")
     monkeypatch.setattr(build, "SOURCE", tmp_path / "nvml.c")
     with pytest.raises(build.CannotBuild, match=r"could not compile .*nvml\.c:\n.*error.*nowhere"):
@@ -793,7 +1018,9 @@ def test_what_the_compiler_says_is_passed_on(tmp_path: Path, monkeypatch: pytest
     assert not any(path.is_file() for path in (tmp_path / "cache").rglob("*"))
 
 
-def test_where_the_cache_cannot_be_written_a_private_folder_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_cache_cannot_be_written_a_private_folder_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

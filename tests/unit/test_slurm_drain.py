@@ -24,7 +24,10 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def withdrawn(
-    said: list[list[str]], known: SlurmNode, settings: Settings | None = None, about: dict[str, object] | None = None
+    said: list[list[str]],
+    known: SlurmNode,
+    settings: Settings | None = None,
+    about: dict[str, object] | None = None,
 ) -> list[list[str]]:
     drain_node(settings or Settings(), about or verdict(), "gpu01", known, 1.0)
     assert all(words[:2] == ["update", "nodename=gpu01"] for words in said)
@@ -40,22 +43,30 @@ def withdrawn(
         SlurmNode(frozenset({"DOWN"}), "Not responding"),
         SlurmNode(frozenset({"IDLE", "FAIL"}), "Action:Reboot"),
         SlurmNode(frozenset({"IDLE"}), "Action:Replace"),
-        SlurmNode(frozenset({"IDLE", "DRAIN"}), format_reason(Settings(), verdict())),  # said already
+        SlurmNode(
+            frozenset({"IDLE", "DRAIN"}), format_reason(Settings(), verdict())
+        ),  # said already
     ],
 )
 def test_what_is_left_alone(known: SlurmNode, said: list[list[str]]) -> None:
     assert withdrawn(said, known) == []
 
 
-@pytest.mark.parametrize("known", [SlurmNode(frozenset({"IDLE"}), ""), SlurmNode(frozenset({"MIXED"}), "an old reason")])
+@pytest.mark.parametrize(
+    "known", [SlurmNode(frozenset({"IDLE"}), ""), SlurmNode(frozenset({"MIXED"}), "an old reason")]
+)
 def test_a_node_in_service_is_drained(known: SlurmNode, said: list[list[str]]) -> None:
-    assert withdrawn(said, known) == [["state=drain", "reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]]
+    assert withdrawn(said, known) == [
+        ["state=drain", "reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
+    ]
 
 
 def test_a_reason_that_a_person_changed_is_theirs(said: list[list[str]], tmp_path: Path) -> None:
     settings = Settings(reasons_file=tmp_path / "new folder" / "reason")
     ours, held = format_reason(settings, verdict()), frozenset({"IDLE", "DRAIN"})
-    assert withdrawn(said, SlurmNode(frozenset({"IDLE"}), ""), settings) == [["state=drain", f"reason={ours}"]]
+    assert withdrawn(said, SlurmNode(frozenset({"IDLE"}), ""), settings) == [
+        ["state=drain", f"reason={ours}"]
+    ]
     for note in (f"{ours}; bob: RMA 4711", "vitald: seen by bob, RMA 123", f"{ours} "):
         assert not is_our_reason(settings, SlurmNode(held, note))
         said.clear()
@@ -67,22 +78,33 @@ def test_a_reason_that_a_person_changed_is_theirs(said: list[list[str]], tmp_pat
     assert is_our_reason(settings, SlurmNode(held, format_reason(settings, worse)))
 
 
-def test_a_reason_that_slurm_did_not_take_leaves_the_former_one_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_reason_that_slurm_did_not_take_leaves_the_former_one_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     settings = Settings(reasons_file=tmp_path / "reason")
     ours, held = format_reason(settings, verdict()), frozenset({"IDLE", "DRAIN"})
     for trouble in ("", "slurmctld does not answer"):
         record_scontrol(monkeypatch, problem=trouble)
         known = SlurmNode(held, ours) if trouble else SlurmNode(frozenset({"IDLE"}), "")
-        reason = "gpu/0000:9b:00.0: worse (xid/64): replace the node" if trouble else "gpu/0000:65:00.0: broken (xid/79): reboot the node"
+        reason = (
+            "gpu/0000:9b:00.0: worse (xid/64): replace the node"
+            if trouble
+            else "gpu/0000:65:00.0: broken (xid/79): reboot the node"
+        )
         drain_node(settings, verdict(reason=reason), "gpu01", known, 1.0)
     assert is_our_reason(settings, SlurmNode(held, ours))
 
 
 def test_where_nothing_was_recorded_the_prefix_decides(tmp_path: Path) -> None:
     held = frozenset({"IDLE", "DRAIN"})
-    assert is_our_reason(Settings(reasons_file=tmp_path / "nothing"), SlurmNode(held, "vitald: of an older vitald"))
+    assert is_our_reason(
+        Settings(reasons_file=tmp_path / "nothing"), SlurmNode(held, "vitald: of an older vitald")
+    )
     (tmp_path / "record").mkdir()
-    assert is_our_reason(Settings(reasons_file=tmp_path / "record"), SlurmNode(held, "vitald: the record is a folder"))
+    assert is_our_reason(
+        Settings(reasons_file=tmp_path / "record"),
+        SlurmNode(held, "vitald: the record is a folder"),
+    )
     assert not is_our_reason(Settings(), SlurmNode(held, "ticket 4711"))
 
 
@@ -96,7 +118,14 @@ def test_our_own_reason_is_kept_up_to_date(said: list[list[str]]) -> None:
     ("known", "comment"),
     [
         (SlurmNode(frozenset({"IDLE"}), ""), True),
-        (SlurmNode(frozenset({"IDLE", "DRAIN"}), "vitald: it was drained by the prolog", "vitald: older"), True),
+        (
+            SlurmNode(
+                frozenset({"IDLE", "DRAIN"}),
+                "vitald: it was drained by the prolog",
+                "vitald: older",
+            ),
+            True,
+        ),
         (SlurmNode(frozenset({"IDLE"}), "", "rack 7, ask Bob"), False),  # somebody's comment stays
     ],
 )
@@ -107,7 +136,9 @@ def test_hyperpod(known: SlurmNode, comment: bool, said: list[list[str]]) -> Non
     assert done == [["state=fail", "reason=Action:Reboot", *(words if comment else [])]]
 
 
-def test_hyperpod_without_a_comment_where_slurm_takes_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hyperpod_without_a_comment_where_slurm_takes_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked: list[list[str]] = []
 
     def run(arguments: list[str], seconds: float) -> tuple[str, str]:
@@ -130,10 +161,22 @@ def test_hyperpod_without_a_comment_where_slurm_takes_none(monkeypatch: pytest.M
         ({"rebootConfirmed": False, "replacementConfirmed": True}, "Action:Replace"),
         ({"rebootConfirmed": False}, ""),  # required, and unconfirmed: the node is only drained
         ({"replacementRequired": True, "rebootConfirmed": False}, ""),
-        ({"simulated": True, "findings": [{"simulated": True, "confirmed": True, "action": "reboot_node"}]}, ""),
+        (
+            {
+                "simulated": True,
+                "findings": [{"simulated": True, "confirmed": True, "action": "reboot_node"}],
+            },
+            "",
+        ),
         ({"simulated": True, "findings": []}, ""),
         # All that is read is simulated.
-        ({"simulated": True, "findings": [{"simulated": False, "confirmed": True, "action": "reboot_node"}]}, ""),
+        (
+            {
+                "simulated": True,
+                "findings": [{"simulated": False, "confirmed": True, "action": "reboot_node"}],
+            },
+            "",
+        ),
         (
             {
                 "simulated": True,
@@ -166,4 +209,6 @@ def test_what_hyperpod_is_to_do(flags: dict[str, object], action: str) -> None:
 def test_a_reason_is_one_short_line(reason: str, prefix: str) -> None:
     made = format_reason(Settings(reason="vitald"), verdict(reason=reason))
     assert made.startswith("vitald:") and len(made) <= 200 and made.isascii() and made.isprintable()
-    assert not made.startswith("Action:") and not made.endswith('"'), "scontrol would not keep it as it is"
+    assert not made.startswith("Action:") and not made.endswith('"'), (
+        "scontrol would not keep it as it is"
+    )

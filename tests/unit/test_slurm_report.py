@@ -12,8 +12,12 @@ from tests.pace import patient
 from vitald.slurm.report import report
 
 
-def test_what_is_done_is_in_the_systems_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """slurmd keeps what a script prints only where it failed. A log that hangs is not waited for."""
+def test_what_is_done_is_in_the_systems_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmd keeps what a script prints only where it failed. A log that hangs is not
+    waited for.
+    """
     path = tmp_path / "log"
     monkeypatch.setattr("vitald.slurm.report._LOG_SOCKET", str(path))
     report("nobody listens")

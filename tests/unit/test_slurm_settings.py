@@ -13,13 +13,15 @@ from vitald.slurm.settings import Settings, read_settings
 def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
     """Read twice, for speed: keys, defaults and values agree."""
     own = config.Slurm()
-    assert {name: getattr(Settings(), name) for name in Settings._fields if name not in ("socket", "reasons_file")} == {
-        name: getattr(own, name) for name, _ in config.settings_of("slurm").values()
-    }
+    assert {
+        name: getattr(Settings(), name)
+        for name in Settings._fields
+        if name not in ("socket", "reasons_file")
+    } == {name: getattr(own, name) for name, _ in config.settings_of("slurm").values()}
     path = tmp_path / "config.toml"
     path.write_text(
-        '[slurm]\nunknown = "refuse"\nlevel_1_age = "12h"\nbudget = "500ms"\nlevel_2_after_failure = false\nreason = "NODE"\nhyperpod = true\n'
-        f'[paths]\nruntime = "{tmp_path}"\n'
+        '[slurm]\nunknown = "refuse"\nlevel_1_age = "12h"\nbudget = "500ms"\nlevel_2_after_failure'
+        f' = false\nreason = "NODE"\nhyperpod = true\n[paths]\nruntime = "{tmp_path}"\n'
     )
     read, whole = read_settings(path), config.load(path)
     for name, _ in config.settings_of("slurm").values():
@@ -39,7 +41,9 @@ def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
         ("slurm = 3", ""),
     ],
 )
-def test_what_is_wrong_in_the_file_is_said(text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_in_the_file_is_said(
+    text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A key that is wrong costs no other key."""
     path = tmp_path / "config.toml"
     path.write_text(text)

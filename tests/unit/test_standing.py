@@ -1,4 +1,6 @@
-"""What is observed and what is open agree: whatever closed a finding, the next look opens it again while its fault is there."""
+"""What is observed and what is open agree: whatever closed a finding, the next look opens it again
+while its fault is there.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,29 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import EXAMPLES, act, booted, catalogue, event
 from tests.unit.test_pipeline import idle, running
-from vitald.catalog.watch import Test as Kind
-from vitald.catalog.watch import Watch, Watched, read
+from vitald.catalog.threshold import Test as Kind
+from vitald.catalog.threshold import Watch, Watched, read
+from vitald.collectors.event_factory import Facts
+from vitald.collectors.thresholds import Sign, Watcher
+from vitald.core.pipeline import Pipeline
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import fold
 from vitald.ledger import Audit, Entry, Query, read_events
-from vitald.model import NODE, Action, Batch, Component, ComponentKind, Event, Finding, Readings, Sample, Status, Transition, Trust
+from vitald.model import (
+    NODE,
+    Action,
+    Batch,
+    Component,
+    ComponentKind,
+    Event,
+    Finding,
+    Readings,
+    Sample,
+    Status,
+    Transition,
+    Trust,
+)
 from vitald.model.codes import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED
-from vitald.pipeline import Pipeline
-from vitald.sources.facts import Facts
-from vitald.sources.watch import Sign, Watcher
 
 DAY = 86400.0
 KINDS = sorted(catalogue().kinds())
@@ -69,13 +84,17 @@ def told(watch: Watch, *, holds: bool) -> dict[str, Sample]:
     up = watch.test in (Kind.ABOVE, Kind.PEERS_ABOVE)
     return {
         **values,
-        watch.of: limit + (by if up is holds else -by) if watch.test not in (Kind.PEERS_ABOVE, Kind.PEERS_BELOW) or holds else limit,
+        watch.of: limit + (by if up is holds else -by)
+        if watch.test not in (Kind.PEERS_ABOVE, Kind.PEERS_BELOW) or holds
+        else limit,
     }
 
 
 @dataclass
 class Story:
-    """One fault of one component, looked at by its source and judged, with all that may come in between."""
+    """One fault of one component, looked at by its source and judged, with all that may come in
+    between.
+    """
 
     watched: Watched
     holds: bool = False
@@ -99,7 +118,11 @@ class Story:
 
     @property
     def opened(self) -> list[Finding]:
-        return [found for found in self.pipeline.judge.opened if found.code == self.watched.code and not found.simulated]
+        return [
+            found
+            for found in self.pipeline.judge.opened
+            if found.code == self.watched.code and not found.simulated
+        ]
 
     def judge(self, *events: Event) -> None:
         self.ledger += events
@@ -113,7 +136,12 @@ class Story:
             values |= told(watch, holds=False)
         values |= told(self.watched.watches[0], holds=self.holds)
         own = self.reading(self.component, values)
-        others = [self.reading(Component(self.component.kind, f"other-{number}"), {**values, **self.usual()}) for number in range(SIBLINGS)]
+        others = [
+            self.reading(
+                Component(self.component.kind, f"other-{number}"), {**values, **self.usual()}
+            )
+            for number in range(SIBLINGS)
+        ]
         said = [self.event(sign) for sign in self.watcher.look([own], self.now, [own, *others])]
         holding = tuple(self.event(sign) for sign in self.watcher.holding)
         batch = Batch(self.source, tuple(said), holding=holding, calm=frozenset(self.watcher.calm))
@@ -128,10 +156,21 @@ class Story:
 
     def reading(self, component: Component, values: dict[str, Sample]) -> Readings:
         fresh = frozenset[str]() if self.unread else frozenset(values)
-        return Readings(component=component, identity=component.id, time=self.now, looked=self.now, values=values, fresh=fresh)
+        return Readings(
+            component=component,
+            identity=component.id,
+            time=self.now,
+            looked=self.now,
+            values=values,
+            fresh=fresh,
+        )
 
     def event(self, sign: Sign) -> Event:
-        return replace(self.facts.event(sign.code, sign.component, sign.fields, sign.text), time=self.now, source=self.source)
+        return replace(
+            self.facts.event(sign.code, sign.component, sign.fields, sign.text),
+            time=self.now,
+            source=self.source,
+        )
 
     def settle(self) -> list[Event]:
         """Look until what holds has held for as long as it must; and once more."""
@@ -202,31 +241,58 @@ class Story:
             assert not any(one.accepted for one in self.opened)
 
     def drill(self) -> None:
-        """Of the same fault of the same device, over it or before it; it ends while the fault goes on as it was."""
+        """Of the same fault of the same device, over it or before it; it ends while the fault goes
+        on as it was.
+        """
         self.now += 1.0
         before = self.opened
         watch = self.watched.watches[0]
         held = {watch.of: told(watch, holds=True)[watch.of]}
-        drill = event(self.watched.code, self.component, self.now, trust=Trust.ANNOUNCED, fields=held, simulated_until=self.now + DAY)
+        drill = event(
+            self.watched.code,
+            self.component,
+            self.now,
+            trust=Trust.ANNOUNCED,
+            fields=held,
+            simulated_until=self.now + DAY,
+        )
         self.judge(replace(drill, identity=f"drill {self.now}", boot_id=self.pipeline.boot_id))
         assert self.opened == before
 
     def diagnostic(self) -> None:
         """It passes at every level: what is still observed is not over."""
         self.now += 1.0
-        self.judge(event("diagnostic/passed", self.component, self.now, boot=self.pipeline.boot_id, fields={"level": 4}))
+        self.judge(
+            event(
+                "diagnostic/passed",
+                self.component,
+                self.now,
+                boot=self.pipeline.boot_id,
+                fields={"level": 4},
+            )
+        )
 
     def deaf(self) -> None:
         """The source could not be read for a while."""
         own = Component(ComponentKind.NODE, self.source)
         for recovered in (None, True):
             self.now += 300.0
-            self.judge(event(SOURCE_FAILED, own, self.now, trust=Trust.DAEMON, fields={"recovered": recovered} if recovered else {}))
+            self.judge(
+                event(
+                    SOURCE_FAILED,
+                    own,
+                    self.now,
+                    trust=Trust.DAEMON,
+                    fields={"recovered": recovered} if recovered else {},
+                )
+            )
 
     def clock(self) -> None:
         """The wall clock is set forward; what was looked at before is told by the new one."""
         self.now += 5000.0
-        self.judge(event(CLOCK_STEPPED, NODE, self.now, trust=Trust.DAEMON, fields={"seconds": 5000.0}))
+        self.judge(
+            event(CLOCK_STEPPED, NODE, self.now, trust=Trust.DAEMON, fields={"seconds": 5000.0})
+        )
 
     def hide(self) -> None:
         """It cannot be read for one look: nobody may say anything new."""
@@ -239,12 +305,17 @@ class Story:
     def check(self) -> None:
         """After enough looks, what is open is what is observed."""
         self.settle()
-        asks = catalogue().rule(self.watched.code).rule_on(dict(self.values_told())).action is not Action.NONE
+        asks = (
+            catalogue().rule(self.watched.code).rule_on(dict(self.values_told())).action
+            is not Action.NONE
+        )
         assert len(self.opened) == (self.holds and asks), self.watched.code
         assert self.settle() == [], "one event for a difference, not one a round"
         accepted = any(found.accepted for found in self.opened)
         status = fold(self.opened, [], self.now).status
-        assert (status is Status.HEALTHY) == (not (self.holds and asks)), "what is read and what is said agree"
+        assert (status is Status.HEALTHY) == (not (self.holds and asks)), (
+            "what is read and what is said agree"
+        )
         assert status is not Status.UNHEALTHY or not accepted
         again = Judge(self.catalog)
         for one in self.ledger:
@@ -258,7 +329,18 @@ class Story:
         return {watch.of: told(watch, holds=True)[watch.of]} if self.holds else {"recovered": 1.0}
 
 
-BETWEEN = ("clear", "replaced", "device_reset", "reboot", "restart", "begin", "end", "forget", "wait", "hide")
+BETWEEN = (
+    "clear",
+    "replaced",
+    "device_reset",
+    "reboot",
+    "restart",
+    "begin",
+    "end",
+    "forget",
+    "wait",
+    "hide",
+)
 BETWEEN += ("accept", "not_accepted", "drill", "diagnostic", "deaf", "clock")
 
 
@@ -274,8 +356,12 @@ def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(watched: W
     (again,) = story.look()
     (found,) = story.opened
     assert found.id != first.id and found.action is first.action
-    assert again.fields["again"] == "cleared by alice: why" and again.raw.endswith("(cleared by alice: why; still observed)")
-    assert story.pipeline.judge.memory.marks == record, "one fault in the device's record, however often it is cleared"
+    assert again.fields["again"] == "cleared by alice: why" and again.raw.endswith(
+        "(cleared by alice: why; still observed)"
+    )
+    assert story.pipeline.judge.memory.marks == record, (
+        "one fault in the device's record, however often it is cleared"
+    )
     assert story.look() == []
     story.end()
     story.check()
@@ -347,7 +433,9 @@ def test_what_cannot_be_opened_is_a_finding_of_its_own_once_and_hides_no_other_d
         return [] if event.component == story.component else apply(event)
 
     pipeline.judge.apply = refuse  # type: ignore[method-assign]  # a fault of ours
-    held = story.facts.event("nvml/row_remap_pending", story.component, {"row_remap_pending": 1}, "pending")
+    held = story.facts.event(
+        "nvml/row_remap_pending", story.component, {"row_remap_pending": 1}, "pending"
+    )
     held = replace(held, time=story.now)
     batch = Batch("nvml", holding=(held, replace(held, component=other, identity="other")))
     codes = [event.code for event in pipeline._reconcile(Entry(), batch).events]
@@ -358,23 +446,36 @@ def test_what_cannot_be_opened_is_a_finding_of_its_own_once_and_hides_no_other_d
 
 
 def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
-    """Cleared, observed again, restarted: each difference is one event of the ledger, and says how the finding had ended."""
+    """Cleared, observed again, restarted: each difference is one event of the ledger, and says how
+    the finding had ended.
+    """
     gpu = Component(ComponentKind.GPU, "0000:65:00.0")
     facts = Facts("nvml", BOOT_A)
 
     def look() -> Batch:
         """Everything is as it was."""
-        return Batch("nvml", holding=(facts.event("nvml/gpu_lost", gpu, {"lost": 1}, "NVML: lost is 1"),))
+        return Batch(
+            "nvml", holding=(facts.event("nvml/gpu_lost", gpu, {"lost": 1}, "NVML: lost is 1"),)
+        )
 
     async def work() -> list[str]:
         async with running(tmp_path) as pipeline:
-            await pipeline.put(Batch("nvml", (facts.event("nvml/gpu_lost", gpu, {"lost": 1}, "NVML: lost is 1"),)))
+            await pipeline.put(
+                Batch("nvml", (facts.event("nvml/gpu_lost", gpu, {"lost": 1}, "NVML: lost is 1"),))
+            )
             await idle(pipeline)
             for _ in range(3):
                 await pipeline.put(look())
                 await idle(pipeline)
             (found,) = pipeline.judge.opened
-            audit = Audit(time=found.last + 0.01, uid=0, pid=1, verb="clear", target=str(found.id), reason="reseated")
+            audit = Audit(
+                time=found.last + 0.01,
+                uid=0,
+                pid=1,
+                verb="clear",
+                target=str(found.id),
+                reason="reseated",
+            )
             await asyncio.sleep(0.02)
             assert await pipeline.clear(found.id, "root (uid 0)", audit) is not None
         async with running(tmp_path) as pipeline:
@@ -384,22 +485,46 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
                 await idle(pipeline)
             (found,) = pipeline.judge.opened
             assert pipeline.board.verdict().status.value == "unhealthy"
-        return [stored.event.raw for stored in read_events(tmp_path / "ledger.db", Query()) if stored.event.code == "nvml/gpu_lost"]
+        return [
+            stored.event.raw
+            for stored in read_events(tmp_path / "ledger.db", Query())
+            if stored.event.code == "nvml/gpu_lost"
+        ]
 
-    assert asyncio.run(work()) == ["NVML: lost is 1", "NVML: lost is 1 (cleared by root (uid 0): reseated; still observed)"]
+    assert asyncio.run(work()) == [
+        "NVML: lost is 1",
+        "NVML: lost is 1 (cleared by root (uid 0): reseated; still observed)",
+    ]
 
 
 def test_what_grew_in_a_window_is_told_again_only_if_it_goes_on() -> None:
     """A person dealt with it; the window still looks back on what was before."""
     watcher = Watcher(
-        [Watched(code="nvml/test", component=ComponentKind.GPU, watches=(read({"of": "n", "above": 1, "over": "1h", "per": "1h"}),))]
+        [
+            Watched(
+                code="nvml/test",
+                component=ComponentKind.GPU,
+                watches=(read({"of": "n", "above": 1, "over": "1h", "per": "1h"}),),
+            )
+        ]
     )
 
     def look(now: float, value: float) -> tuple[int, int]:
         own = Readings(
-            component=Component(ComponentKind.GPU, "a"), identity="a", time=now, looked=now, values={"n": value}, fresh=frozenset({"n"})
+            component=Component(ComponentKind.GPU, "a"),
+            identity="a",
+            time=now,
+            looked=now,
+            values={"n": value},
+            fresh=frozenset({"n"}),
         )
         said = watcher.look([own], now)
         return len(said), len(watcher.holding)
 
-    assert [look(0, 0), look(10, 5), look(20, 5), look(30, 6), look(40, 6)] == [(0, 0), (1, 0), (0, 0), (0, 1), (0, 0)]
+    assert [look(0, 0), look(10, 5), look(20, 5), look(30, 6), look(40, 6)] == [
+        (0, 0),
+        (1, 0),
+        (0, 0),
+        (0, 1),
+        (0, 0),
+    ]

@@ -1,4 +1,6 @@
-"""HyperPod's lines: what those who grep for them find, and that no program's output can break out of its field."""
+"""HyperPod's lines: what those who grep for them find, and that no program's output can break out
+of its field.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,14 @@ from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run
 
 # As a reader of both published variants would have it.
 GRAMMAR = re.compile(
-    r"DCGM diagnostic health summary: dcgmCheckLevel:\s*(?P<level>\d+)\s+dcgmVersion:\s*(?P<dcgm>\S+)\s+gpuDriverVersion:\s*"
+    r"DCGM diagnostic health summary:"
+    r" dcgmCheckLevel:\s*(?P<level>\d+)\s+dcgmVersion:\s*(?P<dcgm>\S+)\s+gpuDriverVersion:\s*"
     r"(?P<driver>[^,\s]+),?\s+gpuDeviceIds:\s*\[(?P<ids>[^\]]*)\]\s+replacementRequired:\s*(?P<replace>true|false)\s+"
     r"rebootRequired:\s*(?P<reboot>true|false)"
 )
 LOOPBACK = re.compile(
-    r"EFA Loopback check (passed|failed) for device: (\S+) \. Output summary is MaxBw: (\d+\.\d{6}), AvgBw: (\d+\.\d{6}), "
+    r"EFA Loopback check (passed|failed) for device: (\S+) \. Output summary is MaxBw:"
+    r" (\d+\.\d{6}), AvgBw: (\d+\.\d{6}), "
     r"MaxTypicalLat: (\d+\.\d{6}), MinTypicalLat: (\d+\.\d{6}), AvgLat: (\d+\.\d{6})"
 )
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -56,9 +60,10 @@ def record(one: str) -> tuple[str, str]:
 def test_the_summary_line() -> None:
     """To the letter: the published one, with its comma, and its blank that is missing."""
     told = replace(PASSED, device_ids=("2237",))
-    assert line(run_of(told)) == (
-        "DCGM diagnostic health summary: dcgmCheckLevel: 2 dcgmVersion: 3.3.7 gpuDriverVersion: 535.183.01, gpuDeviceIds: [2237] "
-        "replacementRequired: false rebootRequired:false"
+    assert (
+        line(run_of(told))
+        == "DCGM diagnostic health summary: dcgmCheckLevel: 2 dcgmVersion: 3.3.7 gpuDriverVersion:"
+        " 535.183.01, gpuDeviceIds: [2237] replacementRequired: false rebootRequired:false"
     )
     found = GRAMMAR.fullmatch(line(run_of(replace(FAILED, reboot_required=True), level=4)))
     assert found is not None
@@ -93,25 +98,46 @@ def test_records() -> None:
         "error",
         f"{FAULTY} Region: us-east-1, InstanceType: p5.48xlarge. ERROR:GPU 3: a row remap failed",
     )
-    assert said(run_of(FAILED))[1][1].startswith(f"{FAULTY} Region: unknown, InstanceType: unknown. ERROR:")
+    assert said(run_of(FAILED))[1][1].startswith(
+        f"{FAULTY} Region: unknown, InstanceType: unknown. ERROR:"
+    )
 
 
 def test_only_what_is_to_be_replaced_is_faulty() -> None:
     """A reboot is no replacement, nor is a failure that somebody must look into."""
     for remedy in (Remedy.REBOOT, Remedy.RESET_GPU, Remedy.INVESTIGATE):
-        report = Report(outcome=Outcome.FAIL, reason="GPU 3: told to reboot", remedy=remedy, reboot_required=True)
-        assert said(run_of(report))[1:] == [("error", "dcgm level 2 check failed: GPU 3: told to reboot")]
-    config = Report(outcome=Outcome.CONFIG, reason="persistence mode is off", remedy=Remedy.FIX_CONFIG)
-    assert said(run_of(config))[1:] == [("warn", "dcgm level 2 check found settings that are wrong: persistence mode is off")]
+        report = Report(
+            outcome=Outcome.FAIL,
+            reason="GPU 3: told to reboot",
+            remedy=remedy,
+            reboot_required=True,
+        )
+        assert said(run_of(report))[1:] == [
+            ("error", "dcgm level 2 check failed: GPU 3: told to reboot")
+        ]
+    config = Report(
+        outcome=Outcome.CONFIG, reason="persistence mode is off", remedy=Remedy.FIX_CONFIG
+    )
+    assert said(run_of(config))[1:] == [
+        ("warn", "dcgm level 2 check found settings that are wrong: persistence mode is off")
+    ]
 
 
 def test_a_slow_link_is_faulty_and_says_how_slow() -> None:
-    """What was expected, and what was measured. A health check that is slow to answer is no link."""
+    """What was expected, and what was measured. A health check that is slow to answer is no
+    link.
+    """
     ((level, text),) = said(slow_link())
     assert (level, text.startswith(FAULTY)) == ("error", True)
-    assert text.endswith("ERROR:busbw_bytes_per_second: expected at least 350000000000, measured 101500000000")
-    slow_answer = replace(slow_link().report, measures=(Measure(name="answer_seconds", value=90.0, most=60.0),))
-    assert said(run_of(slow_answer, check="dcgm_health", level=0))[0][1].startswith("dcgm_health check failed: ")
+    assert text.endswith(
+        "ERROR:busbw_bytes_per_second: expected at least 350000000000, measured 101500000000"
+    )
+    slow_answer = replace(
+        slow_link().report, measures=(Measure(name="answer_seconds", value=90.0, most=60.0),)
+    )
+    assert said(run_of(slow_answer, check="dcgm_health", level=0))[0][1].startswith(
+        "dcgm_health check failed: "
+    )
 
 
 def loopback(device: str, best: float, least: float | None = None) -> tuple[Measure, ...]:
@@ -133,8 +159,20 @@ def test_efa_loopback() -> None:
         Test(name="loopback rdmap0s7", status="Fail"),
         Test(name="loopback rdmap0s8", status="Fail"),
     )
-    fault = Fault(code="efa_loopback/slow", test="loopback", text="slow", device="nic/0000:00:07.0", confirm=True)
-    report = Report(outcome=Outcome.FAIL, reason="rdmap0s7 is slow", tests=tests, faults=(fault,), measures=measures)
+    fault = Fault(
+        code="efa_loopback/slow",
+        test="loopback",
+        text="slow",
+        device="nic/0000:00:07.0",
+        confirm=True,
+    )
+    report = Report(
+        outcome=Outcome.FAIL,
+        reason="rdmap0s7 is slow",
+        tests=tests,
+        faults=(fault,),
+        measures=measures,
+    )
     once = said(run_of(report, check="efa_loopback", level=0))[-1]
     assert once[1].startswith("efa_loopback check failed: ")
     assert once[1].endswith("measured 1000000000 (to be confirmed by a second run)")
@@ -142,8 +180,11 @@ def test_efa_loopback() -> None:
     passed, slow, broken, faulty = said(run_of(report, check="efa_loopback", level=0))
     assert passed == (
         "info",
-        "EFA Loopback check passed for device: rdmap0s6 . Output summary is MaxBw: 58.590000, AvgBw: 32.420000, "
-        "MaxTypicalLat: 30.870000, MinTypicalLat: 20.080000, AvgLat: 21.630000",
+        (
+            "EFA Loopback check passed for device: rdmap0s6 . Output summary is MaxBw: 58.590000,"
+            " AvgBw: 32.420000, MaxTypicalLat: 30.870000, MinTypicalLat: 20.080000, AvgLat:"
+            " 21.630000"
+        ),
     )
     assert LOOPBACK.fullmatch(passed[1])
     assert slow[0] == "error"
@@ -154,8 +195,13 @@ def test_efa_loopback() -> None:
 
 
 def test_what_passed_is_told_of_a_run_without_a_verdict_too() -> None:
-    report = Report(outcome=Outcome.ERROR, reason="rdmap0s7 is busy", measures=loopback("rdmap0s6", 7e9))
-    assert [level for level, _ in said(run_of(report, check="efa_loopback", level=0))] == ["info", "warn"]
+    report = Report(
+        outcome=Outcome.ERROR, reason="rdmap0s7 is busy", measures=loopback("rdmap0s6", 7e9)
+    )
+    assert [level for level, _ in said(run_of(report, check="efa_loopback", level=0))] == [
+        "info",
+        "warn",
+    ]
 
 
 HOSTILE = st.text(max_size=40) | st.sampled_from(
@@ -164,8 +210,16 @@ HOSTILE = st.text(max_size=40) | st.sampled_from(
 
 
 @FUZZ
-@given(version=HOSTILE, driver=HOSTILE, devices=st.lists(HOSTILE, max_size=3), reason=HOSTILE, outcome=st.sampled_from(Outcome))
-def test_whatever_was_printed_stays_in_its_field(version: str, driver: str, devices: list[str], reason: str, outcome: Outcome) -> None:
+@given(
+    version=HOSTILE,
+    driver=HOSTILE,
+    devices=st.lists(HOSTILE, max_size=3),
+    reason=HOSTILE,
+    outcome=st.sampled_from(Outcome),
+)
+def test_whatever_was_printed_stays_in_its_field(
+    version: str, driver: str, devices: list[str], reason: str, outcome: Outcome
+) -> None:
     report = Report(
         outcome=outcome,
         reason=reason,
@@ -180,7 +234,11 @@ def test_whatever_was_printed_stays_in_its_field(version: str, driver: str, devi
     if summary := line(run_of(report)):
         found = GRAMMAR.fullmatch(summary)
         assert found is not None
-        assert (found["replace"], found["reboot"], len(found["ids"].split())) == ("false", "false", len(devices))
+        assert (found["replace"], found["reboot"], len(found["ids"].split())) == (
+            "false",
+            "false",
+            len(devices),
+        )
     for check in ("dcgm", "efa_loopback", "nccl"):
         for one in deep_lines(run_of(report, check=check), reason, version):
             assert one.isascii()

@@ -11,10 +11,10 @@ from typing import Any
 import anyio
 import pytest
 
-from vitald import supervisor as module
 from vitald.backoff import Backoff
+from vitald.core import supervisor as module
+from vitald.core.supervisor import Supervisor
 from vitald.model import Batch, SourceFailed, SourceState
-from vitald.supervisor import Supervisor
 
 
 class Pipeline:

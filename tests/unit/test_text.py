@@ -23,7 +23,9 @@ from vitald.timestamps import format_compact, format_rfc3339, parse_rfc3339
 def test_what_is_replaced_is_printable_and_as_long(text: str) -> None:
     replaced = replace_unprintable(text)
     assert replaced.isprintable()
-    assert [new == old for new, old in zip(replaced, text)] == [old.isprintable() or old == "?" for old in text]
+    assert [new == old for new, old in zip(replaced, text)] == [
+        old.isprintable() or old == "?" for old in text
+    ]
     assert len(replaced) == len(text)
 
 

@@ -1,4 +1,6 @@
-"""Uevents: whom they wake, how often, and what happens where nobody can listen. The kernel is played by a socket and a list."""
+"""Uevents: whom they wake, how often, and what happens where nobody can listen. The kernel is
+played by a socket and a list.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from typing import Union
 import pytest
 
 from tests.pace import patient
-from vitald.sources import uevents
-from vitald.sources.uevents import Uevents
+from vitald.collectors import uevents
+from vitald.collectors.uevents import Uevents
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,9 @@ class Heard:
         monkeypatch.setattr(Uevents, "_open", lambda _: self.monitors[-1])
         monkeypatch.setattr(uevents, "_PAUSE_S", 0.05)
         monkeypatch.setattr(uevents, "_AGAIN_S", 0.05)
-        self.uevents = Uevents({name: [lambda name=name: self.woken.update([name])] for name in ("pci", "net", "nvme")})
+        self.uevents = Uevents(
+            {name: [lambda name=name: self.woken.update([name])] for name in ("pci", "net", "nvme")}
+        )
 
     def run(self, story: Coroutine[None, None, None]) -> None:
         async def whole() -> None:
@@ -107,7 +111,8 @@ def test_interfaces_of_containers_wake_nobody(heard: Heard) -> None:
     async def story() -> None:
         await heard.settled()
         heard.monitors[-1].say(
-            Announced("net", "/sys/devices/virtual/net/veth1"), Announced("nvme", "/sys/devices/virtual/nvme-subsystem/x")
+            Announced("net", "/sys/devices/virtual/net/veth1"),
+            Announced("nvme", "/sys/devices/virtual/nvme-subsystem/x"),
         )
         assert await heard.settled() == {"nvme": 1}
 
@@ -117,14 +122,18 @@ def test_interfaces_of_containers_wake_nobody(heard: Heard) -> None:
 def test_what_was_lost_makes_everything_be_looked_at(heard: Heard) -> None:
     async def story() -> None:
         await heard.settled()
-        heard.monitors[-1].say(OSError(errno.ENOBUFS, "No buffer space available"), Announced("pci"))
+        heard.monitors[-1].say(
+            OSError(errno.ENOBUFS, "No buffer space available"), Announced("pci")
+        )
         assert await heard.settled() == {"pci": 2, "net": 1, "nvme": 1}
         assert (heard.uevents.lost, heard.uevents.error) == (1, "")
 
     heard.run(story())
 
 
-@pytest.mark.parametrize("error", [OSError(errno.EBADF, "Bad file descriptor"), ValueError("Invalid argument")])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EBADF, "Bad file descriptor"), ValueError("Invalid argument")]
+)
 def test_a_socket_that_fails_is_said_and_opened_again(heard: Heard, error: Exception) -> None:
     async def story() -> None:
         await heard.settled()
@@ -143,8 +152,13 @@ def test_a_socket_that_fails_is_said_and_opened_again(heard: Heard, error: Excep
     heard.run(story())
 
 
-@pytest.mark.parametrize("error", [ImportError("No library named udev"), PermissionError(errno.EPERM, os.strerror(errno.EPERM))])
-def test_where_nobody_can_listen_that_is_said(heard: Heard, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [ImportError("No library named udev"), PermissionError(errno.EPERM, os.strerror(errno.EPERM))],
+)
+def test_where_nobody_can_listen_that_is_said(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def refuse(_: Uevents) -> Monitor:
         raise error
 

@@ -1,4 +1,6 @@
-"""An upgrade keeps what was known, whatever ends it half-way; a newer vitald's ledger, an older configuration and other versions of the API."""
+"""An upgrade keeps what was known, whatever ends it half-way; a newer vitald's ledger, an older
+configuration and other versions of the API.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,25 @@ import pytest
 from tests.pace import patient
 from tests.unit.builders import ROOT, catalogue
 from tests.unit.test_runs import FULL
-from vitald import __version__, toml
+from vitald import __version__, tomlfile
 from vitald import config as configs
 from vitald.cli import main
 from vitald.config import Moved
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import fold
-from vitald.ledger import FILE, MIGRATIONS, Ledger, LedgerError, LedgerNewer, Query, read_events, read_findings, read_run, reading, sums
+from vitald.ledger import (
+    FILE,
+    MIGRATIONS,
+    Ledger,
+    LedgerError,
+    LedgerNewer,
+    Query,
+    read_events,
+    read_findings,
+    read_run,
+    reading,
+    sums,
+)
 from vitald.ledger.schema import VERSION, found
 
 LEDGERS = ROOT / "tests" / "data" / "ledgers"
@@ -59,15 +73,25 @@ def content(folder: Path) -> list[str]:
 def rows(folder: Path) -> dict[str, list[Json]]:
     with closing(sqlite3.connect(folder / FILE)) as db:
         db.row_factory = sqlite3.Row
-        tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")]
-        return {table: [dict(row) for row in db.execute(f"SELECT * FROM {table} ORDER BY 1")] for table in tables}
+        tables = [
+            row[0]
+            for row in db.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+            )
+        ]
+        return {
+            table: [dict(row) for row in db.execute(f"SELECT * FROM {table} ORDER BY 1")]
+            for table in tables
+        }
 
 
 @pytest.mark.parametrize("schema", OLD)
 def test_an_older_ledger_is_taken_over_whole(tmp_path: Path, schema: int) -> None:
     """Every row and column that it had; and once: to open it again changes nothing."""
     before = rows(laid_out(tmp_path, schema))
-    assert {"events", "findings", "transitions", "positions", "audit"} <= {table for table, held in before.items() if held}
+    assert {"events", "findings", "transitions", "positions", "audit"} <= {
+        table for table, held in before.items() if held
+    }
     ledger = Ledger(tmp_path)
     ledger.open()
     ledger.close()
@@ -83,11 +107,15 @@ def test_an_older_ledger_is_taken_over_whole(tmp_path: Path, schema: int) -> Non
 
 
 # When these ledgers were taken, the catalogue replaced for Xid 64 at once.
-REPLACED_AT_ONCE = '"xid/64" = { action = "replace_node", clears = ["replaced"], escalation = "none", cases = [] }'
+REPLACED_AT_ONCE = (
+    '"xid/64" = { action = "replace_node", clears = ["replaced"], escalation = "none", cases = [] }'
+)
 
 
 @pytest.mark.parametrize("schema", OLD)
-def test_the_verdict_over_an_older_ledger_is_the_one_of_its_day(tmp_path: Path, schema: int) -> None:
+def test_the_verdict_over_an_older_ledger_is_the_one_of_its_day(
+    tmp_path: Path, schema: int
+) -> None:
     ledger = Ledger(laid_out(tmp_path, schema))
     ledger.open()
     memory = ledger.remembered().memory
@@ -97,12 +125,26 @@ def test_the_verdict_over_an_older_ledger_is_the_one_of_its_day(tmp_path: Path, 
     assert judge.recatalogue(of_its_day, 0.0) == []
     verdict = fold(judge.opened, [], 0.0, {one.id: one for one in judge.incidents})
     assert verdict.status.value == told["status"] == "unhealthy"
-    flags = {"rebootRequired": verdict.reboot_required, "replacementRequired": verdict.replacement_required, "action": verdict.action.value}
+    flags = {
+        "rebootRequired": verdict.reboot_required,
+        "replacementRequired": verdict.replacement_required,
+        "action": verdict.action.value,
+    }
     assert flags == {name: told[name] for name in flags}
     assert list(verdict.reasons) == told["reasons"]
-    opened = [{"id": one.id, "code": one.code, "component": one.component.name, "action": one.action.value} for one in judge.opened]
+    opened = [
+        {
+            "id": one.id,
+            "code": one.code,
+            "component": one.component.name,
+            "action": one.action.value,
+        }
+        for one in judge.opened
+    ]
     opened_then: list[Json] = told["findings"]
-    assert sorted(opened, key=str) == sorted(({key: one[key] for key in opened[0]} for one in opened_then), key=str)
+    assert sorted(opened, key=str) == sorted(
+        ({key: one[key] for key in opened[0]} for one in opened_then), key=str
+    )
     assert sorted(one.id for one in read_findings(ledger.path, 100)) == told["cleared"]
     assert [one.event.raw for one in read_events(ledger.path, Query())] == told["events"]
     if schema >= 2:  # the record of a device that failed twice
@@ -113,7 +155,9 @@ def test_the_verdict_over_an_older_ledger_is_the_one_of_its_day(tmp_path: Path, 
 
 @cache
 def on_the_way(schema: int) -> dict[str, list[str]]:
-    """The content at each version from that schema to today's: what a migration may leave, and nothing else."""
+    """The content at each version from that schema to today's: what a migration may leave, and
+    nothing else.
+    """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.executescript((LEDGERS / f"schema-{schema}.sql").read_text())
         sums.prepare(db)
@@ -131,7 +175,8 @@ def whole(folder: Path, schema: int) -> str:
     return version
 
 
-# Forks a child for every step of SQLite's machine, or of our statements, and has it killed there. Says which of them ended by itself.
+# Forks a child for every step of SQLite's machine, or of our statements, and has it killed there.
+# Says which of them ended by itself.
 _KILLED = """
 import os, shutil, signal, sqlite3, sys
 from pathlib import Path
@@ -170,10 +215,14 @@ print(step)
 @pytest.mark.slow
 @pytest.mark.parametrize("schema", OLD[:-1])
 def test_killed_anywhere_in_a_migration(tmp_path: Path, schema: int) -> None:
-    """Of the one version or of the other, never between; and the next start goes on from there to the same end."""
+    """Of the one version or of the other, never between; and the next start goes on from there to
+    the same end.
+    """
     laid_out(tmp_path / "0", schema)
     command = [sys.executable, "-c", _KILLED, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(60.0), check=True)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=patient(60.0), check=True
+    )
     steps = int(done.stdout)
     assert steps > 20
     seen = set()
@@ -198,10 +247,13 @@ def files_of(most_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-# The last step alone writes less than the 32 KiB that the index of SQLite's log takes, so no limit would end it half-way.
+# The last step alone writes less than the 32 KiB that the index of SQLite's log takes, so no limit
+# would end it half-way.
 @pytest.mark.parametrize("schema", OLD[:-2])
 def test_a_disk_that_gets_full_during_a_migration(tmp_path: Path, schema: int) -> None:
-    """The old ledger stays whole, what it knows is known to the daemon all the same, and with room again it is migrated."""
+    """The old ledger stays whole, what it knows is known to the daemon all the same, and with room
+    again it is migrated.
+    """
     assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN  # else it would end us
     seen = set()
     for number, most in enumerate(range(33 * 1024, 256 * 1024, 4096)):
@@ -212,8 +264,12 @@ def test_a_disk_that_gets_full_during_a_migration(tmp_path: Path, schema: int) -
         except LedgerError as error:
             assert not isinstance(error, LedgerNewer) and str(ledger.path) in str(error)
             rescued = ledger.rescue()
-            assert rescued is not None and len(rescued.memory.findings) == len(said(schema)["findings"])
-            seen.add(whole(shutil.copytree(ledger.path.parent, tmp_path / f"{number} looked at"), schema))
+            assert rescued is not None and len(rescued.memory.findings) == len(
+                said(schema)["findings"]
+            )
+            seen.add(
+                whole(shutil.copytree(ledger.path.parent, tmp_path / f"{number} looked at"), schema)
+            )
         else:
             break
     assert seen and str(VERSION) not in seen
@@ -238,7 +294,9 @@ os._exit(0)
 
 @pytest.mark.parametrize("left", ["closed", "killed", "power cut"])
 def test_a_newer_ledger_is_not_touched(tmp_path: Path, left: str) -> None:
-    """Not a byte, and nothing is made beside it; also where the newer vitald was killed, so that its last words are in the write-ahead log only."""
+    """Not a byte, and nothing is made beside it; also where the newer vitald was killed, so that
+    its last words are in the write-ahead log only.
+    """
     path = laid_out(tmp_path, VERSION) / FILE
     subprocess.run([sys.executable, "-c", _WRITE, str(path)], check=True)
     if left == "closed":
@@ -246,7 +304,11 @@ def test_a_newer_ledger_is_not_touched(tmp_path: Path, left: str) -> None:
             db.execute("SELECT * FROM of_a_later_day")
     elif left == "power cut":
         path.with_name(FILE + "-shm").unlink()
-    beside = {"closed": {FILE}, "killed": {FILE, FILE + "-wal", FILE + "-shm"}, "power cut": {FILE, FILE + "-wal"}}
+    beside = {
+        "closed": {FILE},
+        "killed": {FILE, FILE + "-wal", FILE + "-shm"},
+        "power cut": {FILE, FILE + "-wal"},
+    }
     before = everything(tmp_path)
     assert {*before} == beside[left]
     with pytest.raises(LedgerNewer) as refused:
@@ -293,7 +355,7 @@ def test_a_newer_ledger_is_not_replayed(tmp_path: Path) -> None:
 
 
 def config_of(text: str) -> configs.Config:
-    return configs.parse(text, toml.parse(text, "c.toml"), "c.toml")
+    return configs.parse(text, tomlfile.parse(text, "c.toml"), "c.toml")
 
 
 @pytest.fixture
@@ -301,7 +363,9 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if keys had changed: none has so far."""
     table = {
         ("log", "verbosity"): Moved("0.2", ("log", "level")),
-        ("journal", "path"): Moved("0.3", ("kernel_log", "journal"), "it belongs to the kernel log"),
+        ("journal", "path"): Moved(
+            "0.3", ("kernel_log", "journal"), "it belongs to the kernel log"
+        ),
         ("journal", "follow"): Moved("0.3", None, "the journal is read at a start only"),
     }
     monkeypatch.setattr(configs, "MOVED", table)
@@ -312,22 +376,33 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             "[policy]\n[log]\nverbosity = 'debug'\n",
-            ["c.toml:3: [log] verbosity: called [log] level since vitald 0.2. It is read as that: rename it"],
+            [
+                "c.toml:3: [log] verbosity: called [log] level since vitald 0.2. It is read as"
+                " that: rename it"
+            ],
         ),
         (
             "[log]\nlevel = 'debug'\nverbosity = 'error'\n",
-            ["c.toml:3: [log] verbosity: called [log] level since vitald 0.2, which is set as well. It has no effect: remove it"],
+            [
+                "c.toml:3: [log] verbosity: called [log] level since vitald 0.2, which is set as"
+                " well. It has no effect: remove it"
+            ],
         ),
         (
             "[log]\nlevel = 'debug'\n\n[journal]\nfollow = true\n",
-            ["c.toml:5: [journal] follow: gone since vitald 0.3: the journal is read at a start only. It has no effect: remove it"],
+            [
+                "c.toml:5: [journal] follow: gone since vitald 0.3: the journal is read at a start"
+                " only. It has no effect: remove it"
+            ],
         ),
         ("[log]\nlevel = 'debug'\n[journal]\n", []),
         ("[log]\nlevel = 'debug'\n", []),
     ],
 )
 def test_a_key_that_changed_is_read_and_named(moved: None, text: str, notes: list[str]) -> None:
-    """With its line and both names; a fleet is not left without its daemon because of a key that was right the day before."""
+    """With its line and both names; a fleet is not left without its daemon because of a key that
+    was right the day before.
+    """
     config = config_of(text)
     assert config.log.level == "debug"
     assert list(config.notes) == notes
@@ -336,14 +411,20 @@ def test_a_key_that_changed_is_read_and_named(moved: None, text: str, notes: lis
 def test_a_key_that_moved_into_another_section(moved: None) -> None:
     config = config_of("[journal]\npath = 'off'\nfollow = true\n")
     assert config.kernel_log.journal == "off"
-    assert [note.partition(":")[2].partition("]")[0] for note in config.notes] == ["2: [journal", "3: [journal"]
+    assert [note.partition(":")[2].partition("]")[0] for note in config.notes] == [
+        "2: [journal",
+        "3: [journal",
+    ]
     assert "it belongs to the kernel log" in config.notes[0]
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("[log]\nverbosity = 'loud'\n", "c.toml:2: [log] verbosity: 'loud' is none of debug, info, warning, error"),
+        (
+            "[log]\nverbosity = 'loud'\n",
+            "c.toml:2: [log] verbosity: 'loud' is none of debug, info, warning, error",
+        ),
         ("[log]\nverbosty = 'debug'\n", "c.toml:2: [log] verbosty: unknown key"),
         ("[log]\nlevl = 'debug'\n", "c.toml:2: [log] levl: unknown key, did you mean level?"),
         ("[journal]\npaht = 'off'\n", "c.toml:1: [journal]: unknown section"),
@@ -356,13 +437,17 @@ def test_what_was_never_right_is_refused(moved: None, text: str, error: str) -> 
     assert refused.value.errors[0].startswith(error)
 
 
-def test_config_check_shows_what_changed(moved: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_check_shows_what_changed(
+    moved: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """And finds the file right: so it can be asked before an upgrade."""
     path = tmp_path / "config.toml"
     path.write_text("[log]\nverbosity = 'debug'\n")
     assert main(["config", "check", str(path)]) == 0
     said = capsys.readouterr()
-    assert f"{path}:2: [log] verbosity: called [log] level" in said.out and f"{path}: ok" in said.out
+    assert (
+        f"{path}:2: [log] verbosity: called [log] level" in said.out and f"{path}: ok" in said.out
+    )
     assert main(["config", "check", str(path), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["notes"]) == 1
 
@@ -394,10 +479,17 @@ def test_switches_that_contradict_each_other_are_refused(text: str, error: str) 
 
 
 def test_no_key_is_forgotten() -> None:
-    """Every key that a release ever had is known still, or the table says what became of it. New keys are listed here, too."""
+    """Every key that a release ever had is known still, or the table says what became of it. New
+    keys are listed here, too.
+    """
     once = (ROOT / "tests" / "data" / "config_keys.txt").read_text().split()
-    now = [f"{section}.{key}" for section in configs.SECTIONS for key in configs.settings_of(section)]
+    now = [
+        f"{section}.{key}" for section in configs.SECTIONS for key in configs.settings_of(section)
+    ]
     changed = [f"{section}.{key}" for section, key in configs.MOVED]
-    assert not {*once} - {*now, *changed}, "tell what became of them in agent/vitald/config.py: MOVED"
+    assert not {*once} - {
+        *now,
+        *changed,
+    }, "tell what became of them in agent/vitald/config.py: MOVED"
     assert not {*changed} & {*now}
     assert not {*now} - {*once}, "add them to tests/data/config_keys.txt"

@@ -20,7 +20,12 @@ MILD = [Action.OBSERVE, Action.INSPECT, Action.RESTART_WORKLOAD]
 
 def test_nothing_open_and_all_looked_at_is_healthy() -> None:
     verdict = fold([], [FRESH], NOW)
-    assert (verdict.status, verdict.action, verdict.reboot_required, verdict.replacement_required) == (
+    assert (
+        verdict.status,
+        verdict.action,
+        verdict.reboot_required,
+        verdict.replacement_required,
+    ) == (
         Status.HEALTHY,
         Action.NONE,
         False,
@@ -45,7 +50,14 @@ def test_what_asks_for_less_is_degraded(action: Action, when: When) -> None:
     assert fold([finding(action, when)], [FRESH], NOW).status is Status.DEGRADED
 
 
-@pytest.mark.parametrize("ill", [STALE, source(looked=99.0, state=SourceState.FAILED), source(looked=99.0, state=SourceState.STARTING)])
+@pytest.mark.parametrize(
+    "ill",
+    [
+        STALE,
+        source(looked=99.0, state=SourceState.FAILED),
+        source(looked=99.0, state=SourceState.STARTING),
+    ],
+)
 def test_a_source_that_does_not_look_makes_unknown(ill: SourceHealth) -> None:
     """Silence is not health, and not a fault either: only what stands may be worse."""
     assert fold([], [ill], NOW).status is Status.UNKNOWN
@@ -69,7 +81,12 @@ def test_no_sources_are_no_reason_to_doubt() -> None:
 def test_the_action_is_the_strongest_open_one() -> None:
     for actions in itertools.permutations(Action, 3):
         strongest = max(actions, key=list(Action).index)
-        assert fold([finding(action, number=number) for number, action in enumerate(actions)], [], NOW).action is strongest
+        assert (
+            fold(
+                [finding(action, number=number) for number, action in enumerate(actions)], [], NOW
+            ).action
+            is strongest
+        )
 
 
 @pytest.mark.parametrize(
@@ -85,9 +102,16 @@ def test_the_action_is_the_strongest_open_one() -> None:
     ],
 )
 @pytest.mark.parametrize("when", [When.NOW, When.AFTER_JOB])
-def test_the_flags(action: Action, reboot: bool, reboot_by_site: bool, replacement: bool, when: When) -> None:
-    """A replacement implies no reboot; a site that resets devices itself needs none for a reset alone."""
-    ours, sites = fold([finding(action, when)], [], NOW), fold([finding(action, when)], [], NOW, device_reset=True)
+def test_the_flags(
+    action: Action, reboot: bool, reboot_by_site: bool, replacement: bool, when: When
+) -> None:
+    """A replacement implies no reboot; a site that resets devices itself needs none for a reset
+    alone.
+    """
+    ours, sites = (
+        fold([finding(action, when)], [], NOW),
+        fold([finding(action, when)], [], NOW, device_reset=True),
+    )
     assert (ours.reboot_required, ours.replacement_required) == (reboot, replacement)
     assert (sites.reboot_required, sites.replacement_required) == (reboot_by_site, replacement)
     assert (sites.status, sites.action) == (ours.status, ours.action)
@@ -95,19 +119,35 @@ def test_the_flags(action: Action, reboot: bool, reboot_by_site: bool, replaceme
 
 @pytest.mark.parametrize("action", Action)
 @pytest.mark.parametrize("work", Work)
-def test_what_waits_for_maintenance_or_is_accepted_changes_nothing_but_the_text(action: Action, work: Work) -> None:
-    """Shown as degraded, at any time; a device that cannot be used waits for nothing, unless somebody accepted it."""
-    accepted = Acceptance(by="alice", reason="why", since=0.0, until=9.0, asked=Asked(action, When.NOW))
+def test_what_waits_for_maintenance_or_is_accepted_changes_nothing_but_the_text(
+    action: Action, work: Work
+) -> None:
+    """Shown as degraded, at any time; a device that cannot be used waits for nothing, unless
+    somebody accepted it.
+    """
+    accepted = Acceptance(
+        by="alice", reason="why", since=0.0, until=9.0, asked=Asked(action, When.NOW)
+    )
     unusable = Asked(action, When.MAINTENANCE, unusable=True)
-    for one in (finding(action, When.MAINTENANCE), finding(action, accepted=accepted), finding(ruled=unusable, accepted=accepted)):
+    for one in (
+        finding(action, When.MAINTENANCE),
+        finding(action, accepted=accepted),
+        finding(ruled=unusable, accepted=accepted),
+    ):
         verdict = fold([one], [], NOW, work=work)
-        assert (verdict.status, verdict.reboot_required, verdict.replacement_required) == (Status.DEGRADED, False, False)
+        assert (verdict.status, verdict.reboot_required, verdict.replacement_required) == (
+            Status.DEGRADED,
+            False,
+            False,
+        )
         assert verdict.action is Action.OBSERVE
     assert fold([finding(ruled=unusable)], [], NOW, work=work).status is Status.UNHEALTHY
 
 
 def test_the_remedy_is_told_before_the_device_that_cannot_be_used() -> None:
-    """A line that asks a person to look beside a flag that asks for a reboot would be read as no reboot."""
+    """A line that asks a person to look beside a flag that asks for a reboot would be read as no
+    reboot.
+    """
     look = finding(ruled=Asked(Action.INSPECT, When.NOW, unusable=True), number=1)
     idle = finding(Action.INSPECT, number=2)
     reboot = finding(Action.REBOOT_NODE, number=3)
@@ -118,14 +158,28 @@ def test_the_remedy_is_told_before_the_device_that_cannot_be_used() -> None:
 
 def test_the_flags_are_of_all_findings_not_of_the_strongest() -> None:
     verdict = fold(
-        [finding(Action.REPLACE_NODE, number=1), finding(Action.REBOOT_NODE, number=2), finding(Action.OBSERVE, number=3)], [], NOW
+        [
+            finding(Action.REPLACE_NODE, number=1),
+            finding(Action.REBOOT_NODE, number=2),
+            finding(Action.OBSERVE, number=3),
+        ],
+        [],
+        NOW,
     )
-    assert (verdict.reboot_required, verdict.replacement_required, verdict.action) == (True, True, Action.REPLACE_NODE)
+    assert (verdict.reboot_required, verdict.replacement_required, verdict.action) == (
+        True,
+        True,
+        Action.REPLACE_NODE,
+    )
 
 
 def test_a_drill_counts_and_says_so() -> None:
     verdict = fold([finding(Action.REBOOT_NODE, simulated_until=500.0)], [], NOW)
-    assert (verdict.status, verdict.reboot_required, verdict.simulated) == (Status.UNHEALTHY, True, True)
+    assert (verdict.status, verdict.reboot_required, verdict.simulated) == (
+        Status.UNHEALTHY,
+        True,
+        True,
+    )
     assert verdict.reasons == ("SIMULATED: gpu/0000:01:00.0: a title (xid/79): reboot the node",)
 
 
@@ -137,7 +191,9 @@ def test_the_reasons_say_all_the_worst_first() -> None:
         finding(Action.RESET_DEVICE, When.AFTER_JOB, number=4),
         finding(Action.RESET_DEVICE, number=5, since=50.0),
     ]
-    verdict = fold(findings, [FRESH, SourceHealth(name="nvml", state=SourceState.FAILED, deadline=1.0)], NOW)
+    verdict = fold(
+        findings, [FRESH, SourceHealth(name="nvml", state=SourceState.FAILED, deadline=1.0)], NOW
+    )
     assert verdict.reasons == (
         "gpu/0000:03:00.0: a title (xid/79): reboot the node",
         "gpu/0000:02:00.0: a title (xid/79): reboot the node",
@@ -149,13 +205,24 @@ def test_the_reasons_say_all_the_worst_first() -> None:
 
 
 def test_of_equals_the_older_comes_first_and_then_the_lower_number() -> None:
-    findings = [finding(number=3, since=1.0), finding(number=2, since=1.0), finding(number=9, since=0.0)]
+    findings = [
+        finding(number=3, since=1.0),
+        finding(number=2, since=1.0),
+        finding(number=9, since=0.0),
+    ]
     assert [found.id for found in by_strength(findings)] == [9, 2, 3]
 
 
 def test_a_silent_source_tells_why() -> None:
-    failed = SourceHealth(name="kernel_log", state=SourceState.FAILED, deadline=30.0, detail="/dev/kmsg: Permission denied")
-    assert fold([], [failed], NOW).reasons == ("source kernel_log is not being read: /dev/kmsg: Permission denied",)
+    failed = SourceHealth(
+        name="kernel_log",
+        state=SourceState.FAILED,
+        deadline=30.0,
+        detail="/dev/kmsg: Permission denied",
+    )
+    assert fold([], [failed], NOW).reasons == (
+        "source kernel_log is not being read: /dev/kmsg: Permission denied",
+    )
 
 
 def test_a_source_past_its_deadline_is_not_told_to_be_ok() -> None:
@@ -164,7 +231,9 @@ def test_a_source_past_its_deadline_is_not_told_to_be_ok() -> None:
 
 
 FINDINGS = st.lists(
-    st.builds(finding, st.sampled_from(list(Action)), st.sampled_from(list(When)), st.integers(1, 200)),
+    st.builds(
+        finding, st.sampled_from(list(Action)), st.sampled_from(list(When)), st.integers(1, 200)
+    ),
     max_size=5,
     unique_by=lambda one: one.id,
 )
@@ -172,11 +241,18 @@ SOURCES = st.lists(st.builds(source, looked=st.floats(0.0, NOW)), max_size=3)
 
 
 @FUZZ
-@given(findings=FINDINGS, sources=SOURCES, site=st.booleans(), chance=st.randoms(use_true_random=False))
-def test_the_order_of_what_is_folded_does_not_matter(findings: list, sources: list, site: bool, chance: object) -> None:
+@given(
+    findings=FINDINGS, sources=SOURCES, site=st.booleans(), chance=st.randoms(use_true_random=False)
+)
+def test_the_order_of_what_is_folded_does_not_matter(
+    findings: list, sources: list, site: bool, chance: object
+) -> None:
     other = list(findings)
     chance.shuffle(other)  # type: ignore[attr-defined]
-    one, two = fold(findings, sources, NOW, device_reset=site), fold(other, sources[::-1], NOW, device_reset=site)
+    one, two = (
+        fold(findings, sources, NOW, device_reset=site),
+        fold(other, sources[::-1], NOW, device_reset=site),
+    )
     assert (one.status, one.action, one.reboot_required, one.replacement_required) == (
         two.status,
         two.action,

@@ -1,4 +1,6 @@
-"""Watches: from readings to signs. Each thing is said once, and what is not observed says nothing."""
+"""Watches: from readings to signs. Each thing is said once, and what is not observed says
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitald.catalog.watch import Watched, read
+from vitald.catalog.threshold import Watched, read
+from vitald.collectors.thresholds import Sign, Watcher
 from vitald.model import Component, ComponentKind, Readings, Sample
-from vitald.sources.watch import Sign, Watcher
 
 
 def watched(*watches: dict[str, Any], code: str = "nvml/test", state: bool = False) -> Watched:
-    return Watched(code=code, component=ComponentKind.GPU, watches=tuple(map(read, watches)), state=state)
+    return Watched(
+        code=code, component=ComponentKind.GPU, watches=tuple(map(read, watches)), state=state
+    )
 
 
 def reading(gpu: int = 0, fresh: set[str] | None = None, **values: Sample) -> Readings:
@@ -29,7 +33,9 @@ def reading(gpu: int = 0, fresh: set[str] | None = None, **values: Sample) -> Re
     )
 
 
-def look(watcher: Watcher, now: float, *readings: Readings, siblings: tuple[Readings, ...] = ()) -> list[Sign]:
+def look(
+    watcher: Watcher, now: float, *readings: Readings, siblings: tuple[Readings, ...] = ()
+) -> list[Sign]:
     return watcher.look(readings, now, siblings or readings)
 
 
@@ -49,7 +55,11 @@ def test_a_state_is_said_when_it_begins_and_when_it_ends() -> None:
     assert look(watcher, 40, reading(pending=0.0)) == []
 
 
-@pytest.mark.parametrize("unseen", [reading(), reading(pending=0.0, fresh=set())], ids=["not observed", "not read in this look"])
+@pytest.mark.parametrize(
+    "unseen",
+    [reading(), reading(pending=0.0, fresh=set())],
+    ids=["not observed", "not read in this look"],
+)
 def test_what_is_not_observed_neither_begins_nor_ends(unseen: Readings) -> None:
     watcher = Watcher([watched({"of": "pending", "is": 1})])
     look(watcher, 0, reading(pending=1.0))
@@ -61,7 +71,9 @@ def test_a_state_must_last_as_long_as_it_says() -> None:
     watcher = Watcher([watched({"of": "t", "above": "limit", "for": "60s"})])
     hot, cold = reading(t=91.0, limit=90.0), reading(t=90.0, limit=90.0)
     assert look(watcher, 0, hot) == look(watcher, 59, hot) == []
-    assert look(watcher, 59.5, cold) == look(watcher, 60, hot) == look(watcher, 119, hot) == []  # interrupted: it begins anew
+    assert (
+        look(watcher, 59.5, cold) == look(watcher, 60, hot) == look(watcher, 119, hot) == []
+    )  # interrupted: it begins anew
     (sign,) = look(watcher, 120, hot)
     assert sign.fields == {"t": 91, "limit": 90.0}
     assert look(watcher, 130, cold) == look(watcher, 189, cold) == []
@@ -77,12 +89,16 @@ def test_of_several_watches_one_is_enough_and_each_may_end_only_what_it_said() -
     one = watched({"of": "slow", "is": 1}, {"of": "fast", "is": 1})
     watcher = Watcher([one])
     assert len(look(watcher, 0, reading(slow=1.0, fast=0.0))) == 1
-    assert look(watcher, 1, reading(slow=1.0, fast=0.0, fresh={"fast"})) == []  # `slow` was not read: it may still hold
+    assert (
+        look(watcher, 1, reading(slow=1.0, fast=0.0, fresh={"fast"})) == []
+    )  # `slow` was not read: it may still hold
     assert len(look(watcher, 2, reading(slow=0.0, fast=0.0))) == 1
 
 
 def test_what_another_watch_saw_at_an_earlier_look_keeps_it_open() -> None:
-    """Its reading is of another tier, and current: only a look that reads it may end what it says."""
+    """Its reading is of another tier, and current: only a look that reads it may end what
+    it says.
+    """
     watcher = Watcher([watched({"of": "rare", "is": 1}, {"of": "often", "is": 1})])
     assert len(look(watcher, 0, reading(rare=0.0, often=1.0))) == 1
     assert look(watcher, 10, reading(rare=1.0, often=1.0)) == []
@@ -103,11 +119,15 @@ def test_a_counter_is_told_by_its_growth_since_it_was_last_told() -> None:
     one = watched({"of": "errors", "rises": 1})
     watcher = Watcher([one])
     assert look(watcher, 0, reading(errors=0.0)) == []
-    assert [sign.fields for sign in look(watcher, 1, reading(errors=3.0))] == [{"errors": 3, "rise": 3}]
+    assert [sign.fields for sign in look(watcher, 1, reading(errors=3.0))] == [
+        {"errors": 3, "rise": 3}
+    ]
     watcher = again(watcher, one)
     assert look(watcher, 2, reading(errors=3.0)) == []  # the baseline survives
     assert [sign.fields["rise"] for sign in look(watcher, 3, reading(errors=5.0))] == [2]
-    assert look(watcher, 4, reading(errors=1.0)) == []  # it fell, and nobody saw why: that is where it counts from now
+    assert (
+        look(watcher, 4, reading(errors=1.0)) == []
+    )  # it fell, and nobody saw why: that is where it counts from now
     assert [sign.fields["rise"] for sign in look(watcher, 5, reading(errors=3.0))] == [2]
     assert look(watcher, 5, reading(errors=0.0)) == []
 
@@ -123,22 +143,31 @@ def test_no_growth_is_lost_and_none_told_twice(steps: list[int], least: int) -> 
     watcher, total, told = Watcher([one]), 0, 0
     for number, step in enumerate(steps):
         total += step
-        told += sum(int(sign.fields["rise"]) for sign in look(watcher, number, reading(errors=float(total))))
+        told += sum(
+            int(sign.fields["rise"]) for sign in look(watcher, number, reading(errors=float(total)))
+        )
         if step % 2:
             watcher = again(watcher, one)
     assert total - told in range(least)  # what has not reached the threshold yet is kept for later
 
 
 def test_a_rate_counts_what_came_in_its_window() -> None:
-    watcher = Watcher([watched({"of": "replays", "above": 0.96, "times": "width", "over": "10m", "per": "1m"})])
+    watcher = Watcher(
+        [watched({"of": "replays", "above": 0.96, "times": "width", "over": "10m", "per": "1m"})]
+    )
     total = 0.0
     for minute in range(40):
         total += 15 if minute < 20 else 16
         signs = look(watcher, minute * 60.0, reading(replays=total, width=16.0))
         if signs:
             break
-    assert minute == 23  # 15 a minute are fine for 16 lanes (15.36); the mean of ten minutes passes that with four of 16
-    ended = [look(watcher, (minute + more) * 60.0, reading(replays=total, width=16.0)) for more in range(1, 30)]
+    assert (
+        minute == 23
+    )  # 15 a minute are fine for 16 lanes (15.36); the mean of ten minutes passes that with four of 16
+    ended = [
+        look(watcher, (minute + more) * 60.0, reading(replays=total, width=16.0))
+        for more in range(1, 30)
+    ]
     assert [[sign.fields["recovered"] for sign in signs] for signs in ended if signs] == [[True]]
 
 
@@ -181,12 +210,21 @@ def test_an_outlier_among_siblings() -> None:
 )
 def test_no_outlier(clocks: list[float]) -> None:
     watcher = Watcher([watched({"of": "clock", "peers_below": 5, "least": 100})])
-    assert look(watcher, 0, *(reading(gpu, clock=clock, name="H100") for gpu, clock in enumerate(clocks))) == []
+    assert (
+        look(
+            watcher,
+            0,
+            *(reading(gpu, clock=clock, name="H100") for gpu, clock in enumerate(clocks)),
+        )
+        == []
+    )
 
 
 def test_another_model_is_no_sibling() -> None:
     watcher = Watcher([watched({"of": "clock", "peers_below": 5, "least": 100})])
-    readings = [reading(gpu, clock=1980.0, name="H100") for gpu in range(4)] + [reading(5, clock=1000.0, name="T4")]
+    readings = [reading(gpu, clock=1980.0, name="H100") for gpu in range(4)] + [
+        reading(5, clock=1000.0, name="T4")
+    ]
     assert look(watcher, 0, *readings) == []
 
 
@@ -194,11 +232,15 @@ def test_a_changed_value_is_told_once_and_calm_ones_not_at_first() -> None:
     one = watched({"of": "recovery", "changes": 0})
     watcher = Watcher([one])
     assert look(watcher, 0, reading(recovery=0.0)) == []
-    assert [sign.fields for sign in look(watcher, 1, reading(recovery=1.0))] == [{"recovery": 1, "was": 0}]
+    assert [sign.fields for sign in look(watcher, 1, reading(recovery=1.0))] == [
+        {"recovery": 1, "was": 0}
+    ]
     watcher = again(watcher, one)
     assert look(watcher, 2, reading(recovery=1.0)) == []
     assert [sign.fields["recovery"] for sign in look(watcher, 3, reading(recovery=0.0))] == [0]
-    assert [sign.fields["recovery"] for sign in look(Watcher([one]), 0, reading(recovery=2.0))] == [2]
+    assert [sign.fields["recovery"] for sign in look(Watcher([one]), 0, reading(recovery=2.0))] == [
+        2
+    ]
     version = watched({"of": "vbios", "changes": 0})
     other = Watcher([version])
     assert look(other, 0, reading(vbios="96.1")) == []
@@ -215,7 +257,10 @@ def test_after_a_boot_what_still_holds_is_told_again() -> None:
     ill = reading(pending=1.0, recovery=1.0, errors=4.0)
     assert len(look(watcher, 0, ill)) == 3
     watcher.forget_all()
-    assert [sign.code for sign in look(watcher, 1, ill)] == ["nvml/a", "nvml/b"]  # a counter that did not move is no new error
+    assert [sign.code for sign in look(watcher, 1, ill)] == [
+        "nvml/a",
+        "nvml/b",
+    ]  # a counter that did not move is no new error
     watcher.forget("GPU-0", counters=True)
     signs = look(watcher, 2, reading(pending=0.0, recovery=0.0, errors=1.0))
     assert [(sign.code, sign.fields.get("recovered")) for sign in signs] == [
@@ -225,7 +270,10 @@ def test_after_a_boot_what_still_holds_is_told_again() -> None:
 
 
 def test_what_a_reset_does_not_undo_is_not_told_again_after_it() -> None:
-    lifetime, word = watched({"of": "failed", "rises": 1, "lifetime": True}), watched({"of": "mig", "changes": 0}, code="nvml/mig")
+    lifetime, word = (
+        watched({"of": "failed", "rises": 1, "lifetime": True}),
+        watched({"of": "mig", "changes": 0}, code="nvml/mig"),
+    )
     watcher = Watcher([lifetime, word])
     assert len(look(watcher, 0, reading(failed=1.0, mig=1.0))) == 2
     watcher.forget("GPU-0", counters=True)
@@ -236,7 +284,14 @@ def test_what_was_told_of_an_address_is_known_of_who_is_there() -> None:
     one = watched({"of": "lost", "is": 1})
     watcher = Watcher([one])
     lost = reading(lost=1.0)
-    unnamed = Readings(component=lost.component, identity="0000:00:00.0", time=0, looked=0, values=lost.values, fresh=lost.fresh)
+    unnamed = Readings(
+        component=lost.component,
+        identity="0000:00:00.0",
+        time=0,
+        looked=0,
+        values=lost.values,
+        fresh=lost.fresh,
+    )
     assert len(look(watcher, 0, unnamed)) == 1
     watcher.rename("0000:00:00.0", "GPU-0")
     assert [sign.fields["recovered"] for sign in look(watcher, 1, reading(lost=0.0))] == [True]
@@ -271,7 +326,9 @@ def test_a_watch_that_makes_no_sense_is_refused(table: dict[str, Any], said: str
 
 
 def test_a_counter_that_moves_all_day_is_remembered_within_bounds() -> None:
-    """The growth stays what it was, falls included; only when each part of it came is told less exactly."""
+    """The growth stays what it was, falls included; only when each part of it came is told less
+    exactly.
+    """
     watcher = Watcher([watched({"of": "errors", "above": 2000, "over": "24h", "per": "24h"})])
     total = value = 0.0
     for number in range(2880):

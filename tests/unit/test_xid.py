@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, seen
-from vitald.sources.kernel_log import xid
-from vitald.sources.kernel_log.sighting import Sighting
+from vitald.collectors.kernel_log import xid
+from vitald.collectors.kernel_log.parsed_line import Sighting
 
 BUS = "GPU has fallen off the bus."
 
@@ -23,30 +23,130 @@ def parsed(text: str) -> Sighting:
     ("line", "code", "pci", "pid", "process", "message"),
     [
         # every generation, oldest first
-        ("NVRM: Xid (0001:00): 8, Channel 00000000", 8, "0000:01:00.0", None, None, "Channel 00000000"),
-        ("NVRM: Xid (0000:03:00): 14, Channel 00000001", 14, "0000:03:00.0", None, None, "Channel 00000001"),
-        ("NVRM: Xid (PCI:0000:03:00): 31, Ch 0000000b, intr 10000000", 31, "0000:03:00.0", None, None, "Ch 0000000b, intr 10000000"),
-        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=1896, Ch 00000010", 43, "0000:3b:00.0", 1896, None, "Ch 00000010"),
-        (f"NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, {BUS}", 79, "0000:18:00.0", None, None, BUS),
-        (f"NVRM: Xid (PCI:0000:18:00): 79, pid=<unknown>, name='<unknown>', {BUS}", 79, "0000:18:00.0", None, None, BUS),
-        (f"NVRM: Xid (PCI:0000:18:00): 79, pid='4021', name=x, {BUS}", 79, "0000:18:00.0", 4021, "x", BUS),
-        (f"NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, {BUS}", 79, "0000:9b:00.0", 4021, "python3", BUS),
+        (
+            "NVRM: Xid (0001:00): 8, Channel 00000000",
+            8,
+            "0000:01:00.0",
+            None,
+            None,
+            "Channel 00000000",
+        ),
+        (
+            "NVRM: Xid (0000:03:00): 14, Channel 00000001",
+            14,
+            "0000:03:00.0",
+            None,
+            None,
+            "Channel 00000001",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:03:00): 31, Ch 0000000b, intr 10000000",
+            31,
+            "0000:03:00.0",
+            None,
+            None,
+            "Ch 0000000b, intr 10000000",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 43, pid=1896, Ch 00000010",
+            43,
+            "0000:3b:00.0",
+            1896,
+            None,
+            "Ch 00000010",
+        ),
+        (
+            f"NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, {BUS}",
+            79,
+            "0000:18:00.0",
+            None,
+            None,
+            BUS,
+        ),
+        (
+            f"NVRM: Xid (PCI:0000:18:00): 79, pid=<unknown>, name='<unknown>', {BUS}",
+            79,
+            "0000:18:00.0",
+            None,
+            None,
+            BUS,
+        ),
+        (
+            f"NVRM: Xid (PCI:0000:18:00): 79, pid='4021', name=x, {BUS}",
+            79,
+            "0000:18:00.0",
+            4021,
+            "x",
+            BUS,
+        ),
+        (
+            f"NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, {BUS}",
+            79,
+            "0000:9b:00.0",
+            4021,
+            "python3",
+            BUS,
+        ),
         (f"NVRM: Xid (PCI:0000:9b:00): 79, {BUS}", 79, "0000:9b:00.0", None, None, BUS),
         # addresses: wide domains, capitals, a function
-        ("NVRM: Xid (PCI:10000:01:00): 63, Row Remapper: x", 63, "10000:01:00.0", None, None, "Row Remapper: x"),
-        ("NVRM: Xid (PCI:00000000:9B:00.0): 43, Ch 00000010", 43, "0000:9b:00.0", None, None, "Ch 00000010"),
-        ("NVRM: Xid (PCI:0019:01:00.3): 43, Ch 00000010", 43, "0019:01:00.3", None, None, "Ch 00000010"),
+        (
+            "NVRM: Xid (PCI:10000:01:00): 63, Row Remapper: x",
+            63,
+            "10000:01:00.0",
+            None,
+            None,
+            "Row Remapper: x",
+        ),
+        (
+            "NVRM: Xid (PCI:00000000:9B:00.0): 43, Ch 00000010",
+            43,
+            "0000:9b:00.0",
+            None,
+            None,
+            "Ch 00000010",
+        ),
+        (
+            "NVRM: Xid (PCI:0019:01:00.3): 43, Ch 00000010",
+            43,
+            "0019:01:00.3",
+            None,
+            None,
+            "Ch 00000010",
+        ),
         # a code, and nothing more, or one that nobody knows
         ("NVRM: Xid (PCI:0000:9b:00): 43", 43, "0000:9b:00.0", None, None, ""),
         ("NVRM: Xid (PCI:0000:9b:00): 43,", 43, "0000:9b:00.0", None, None, ""),
-        ("NVRM: Xid (PCI:0000:9b:00): 9999, no such thing", 9999, "0000:9b:00.0", None, None, "no such thing"),
+        (
+            "NVRM: Xid (PCI:0000:9b:00): 9999, no such thing",
+            9999,
+            "0000:9b:00.0",
+            None,
+            None,
+            "no such thing",
+        ),
         ("NVRM: Xid (PCI:0000:9b:00): 0, x", 0, "0000:9b:00.0", None, None, "x"),
         # the record's own newline, and a missing blank
-        ("NVRM: Xid (PCI:0000:9b:00): 43, pid=7, name=a, Ch 00000010\n", 43, "0000:9b:00.0", 7, "a", "Ch 00000010"),
-        ("NVRM: Xid (PCI:0000:9b:00): 43,pid=7, name=a, Ch 00000010", 43, "0000:9b:00.0", 7, "a", "Ch 00000010"),
+        (
+            "NVRM: Xid (PCI:0000:9b:00): 43, pid=7, name=a, Ch 00000010\n",
+            43,
+            "0000:9b:00.0",
+            7,
+            "a",
+            "Ch 00000010",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:9b:00): 43,pid=7, name=a, Ch 00000010",
+            43,
+            "0000:9b:00.0",
+            7,
+            "a",
+            "Ch 00000010",
+        ),
     ],
 )
-def test_every_generation(line: str, code: int, pci: str, pid: int | None, process: str | None, message: str) -> None:
+def test_every_generation(
+    line: str, code: int, pci: str, pid: int | None, process: str | None, message: str
+) -> None:
     found = parsed(line)
     assert (found.code, found.number, found.pci) == (f"xid/{code}", code, pci)
     assert (found.pid, found.process, found.fields["message"]) == (pid, process, message)
@@ -62,9 +162,16 @@ def test_every_generation(line: str, code: int, pci: str, pid: int | None, proce
         ("PCI:0000:01:00 GPU-I:0013", {"gpu_instance": 13}),
     ],
 )
-def test_mig_instances_are_read_and_the_gpu_is_charged(where: str, instances: dict[str, int]) -> None:
-    found = parsed(f"NVRM: Xid ({where}): 13, pid=7240, name=infer, Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): x")
-    assert {name: value for name, value in found.fields.items() if name.endswith("instance")} == instances
+def test_mig_instances_are_read_and_the_gpu_is_charged(
+    where: str, instances: dict[str, int]
+) -> None:
+    found = parsed(
+        f"NVRM: Xid ({where}): 13, pid=7240, name=infer, Graphics SM Warp Exception on (GPC 2, TPC"
+        " 1, SM 0): x"
+    )
+    assert {
+        name: value for name, value in found.fields.items() if name.endswith("instance")
+    } == instances
     assert (found.pci, found.process) == ("0000:01:00.0", "infer")
 
 
@@ -90,8 +197,14 @@ def test_mig_instances_are_read_and_the_gpu_is_charged(where: str, instances: di
         f"a\nNVRM: Xid (PCI:0000:65:00): 79, {BUS}",
         f"NVRM: GPU at PCI:0000:65:00: Xid (PCI:0000:65:00): 79, {BUS}",
         # 2.3: a segfault report of a process that calls itself so
-        "NVRM: Xid (PCI:[29118]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in x): 79, GPU has fallen off the bus.[55+1000]",
-        "a\nNVRM: Xid[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in y[55d0c0ffe000+1000]",
+        (
+            "NVRM: Xid (PCI:[29118]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6"
+            " in x): 79, GPU has fallen off the bus.[55+1000]"
+        ),
+        (
+            "a\nNVRM: Xid[29120]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in"
+            " y[55d0c0ffe000+1000]"
+        ),
     ],
 )
 def test_what_is_no_xid(line: str) -> None:
@@ -121,17 +234,31 @@ MESSAGES = {
     79: BUS,
     43: "Ch 00000018",
     45: "channel 0x00000018 caused by previous Xid 31",
-    31: "Ch 00000010, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2c_10000000. Fault is of type FAULT_PDE ACCESS_TYPE_READ",
+    31: (
+        "Ch 00000010, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @"
+        " 0x7f2c_10000000. Fault is of type FAULT_PDE ACCESS_TYPE_READ"
+    ),
     13: "Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Out Of Range Address",
-    69: "Class Error: ChId 0005, Class 0000a097, Offset 00000000, Data 00000000, ErrorCode 00000004",
+    69: (
+        "Class Error: ChId 0005, Class 0000a097, Offset 00000000, Data 00000000, ErrorCode 00000004"
+    ),
     109: "Ch 00000008, errorString CTX SWITCH TIMEOUT, Info 0x58005",
-    48: "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at physAddr 0x1f2e40000 partition 16, subpartition 3.",
+    48: (
+        "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at"
+        " physAddr 0x1f2e40000 partition 16, subpartition 3."
+    ),
     63: "Row Remapper: New row (0x0000000012c4ea00) marked for remapping, reset gpu to activate.",
     64: "Row Remapper Error: (0x00000001d07b2300) - All reserved rows for bank are remapped",
     74: "NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
     94: "Contained: FB DED (0x5, 0x0). physAddr: 0x1f2e40000 RST: No, D-RST: Yes",
-    119: "Timeout after 6s of waiting for RPC response from GPU4 GSP! Expected function 103 (GSP_RM_ALLOC) (0x2081 0x4).",
-    140: "An uncorrectable ECC error detected (possible firmware handling failure) DRAM:1, LTC:0, MMU:0, PCIE:0",
+    119: (
+        "Timeout after 6s of waiting for RPC response from GPU4 GSP! Expected function 103"
+        " (GSP_RM_ALLOC) (0x2081 0x4)."
+    ),
+    140: (
+        "An uncorrectable ECC error detected (possible firmware handling failure) DRAM:1, LTC:0,"
+        " MMU:0, PCIE:0"
+    ),
     143: "Error status 0x1 while polling for FSP boot complete, 0x0, 0x0, 0x0, 0x0",
     145: "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000004 0x00000000 0x00000000)",
     154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
@@ -171,11 +298,18 @@ def test_a_name_with_a_comma_before_the_worded_nvlink_form() -> None:
 
 
 def test_an_unknown_message_begins_at_the_first_comma() -> None:
-    found = parsed("NVRM: Xid (PCI:0000:07:00): 170, pid=812, name=train, words that no table knows, RST: Yes")
-    assert (found.process, found.fields["message"]) == ("train", "words that no table knows, RST: Yes")
+    found = parsed(
+        "NVRM: Xid (PCI:0000:07:00): 170, pid=812, name=train, words that no table knows, RST: Yes"
+    )
+    assert (found.process, found.fields["message"]) == (
+        "train",
+        "words that no table knows, RST: Yes",
+    )
 
 
-@pytest.mark.parametrize("rest", ["pid=812, name=train", "pid=812, name=train,", "pid=812, name=train, "])
+@pytest.mark.parametrize(
+    "rest", ["pid=812, name=train", "pid=812, name=train,", "pid=812, name=train, "]
+)
 def test_a_line_cut_behind_the_name(rest: str) -> None:
     found = parsed(f"NVRM: Xid (PCI:0000:07:00): 43, {rest}")
     assert (found.pid, found.process, found.fields["message"]) == (812, "train", "")
@@ -183,7 +317,10 @@ def test_a_line_cut_behind_the_name(rest: str) -> None:
 
 def test_a_cut_line_gives_no_action_words() -> None:
     """The beginning of a genuine message says nothing about its end."""
-    found = parsed("NVRM: Xid (PCI:0000:1b:00): 95, pid=7115, name=train, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST:")
+    found = parsed(
+        "NVRM: Xid (PCI:0000:1b:00): 95, pid=7115, name=train, Uncontained: LTC TAG (0x2, 0x1)."
+        " RST: Yes, D-RST:"
+    )
     assert "rst" not in found.fields
 
 
@@ -196,8 +333,13 @@ def test_a_cut_line_gives_no_action_words() -> None:
     pid=st.integers(0, 2**31),
     upper=st.booleans(),
 )
-def test_header_round_trip(domain: int, bus: int, device: int, code: int, pid: int, upper: bool) -> None:
+def test_header_round_trip(
+    domain: int, bus: int, device: int, code: int, pid: int, upper: bool
+) -> None:
     """What the driver prints comes back, the address as sysfs writes it."""
     address = f"{domain:04x}:{bus:02x}:{device:02x}"
-    found = parsed(f"NVRM: Xid (PCI:{address.upper() if upper else address}): {code}, pid={pid}, name=a b, Ch 00000010")
+    found = parsed(
+        f"NVRM: Xid (PCI:{address.upper() if upper else address}): {code}, pid={pid}, name=a b, Ch"
+        " 00000010"
+    )
     assert (found.pci, found.number, found.pid, found.process) == (f"{address}.0", code, pid, "a b")

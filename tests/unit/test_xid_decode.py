@@ -1,4 +1,6 @@
-"""What an Xid's message says, and the action that the catalogue draws from it (kernel-log-formats.md 6 and 9)."""
+"""What an Xid's message says, and the action that the catalogue draws from it
+(kernel-log-formats.md 6 and 9).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from vitald.model import Action, When
 
 WHERE = "NVRM: Xid (PCI:0019:01:00):"
 NONE, INSPECT = Action.NONE, Action.INSPECT
-RESTART, RESET, REBOOT, REPLACE = Action.RESTART_WORKLOAD, Action.RESET_DEVICE, Action.REBOOT_NODE, Action.REPLACE_NODE
+RESTART, RESET, REBOOT, REPLACE = (
+    Action.RESTART_WORKLOAD,
+    Action.RESET_DEVICE,
+    Action.REBOOT_NODE,
+    Action.REPLACE_NODE,
+)
 
 
 # --- Xid 154 (section 9)
@@ -28,7 +35,10 @@ RECOVERY = {
 @pytest.mark.parametrize("new", RECOVERY)
 @pytest.mark.parametrize("old", RECOVERY)
 def test_154_is_decided_by_its_new_number(old: int, new: int) -> None:
-    line = f"{WHERE} 154, pid=4021, name=a, b, GPU recovery action changed from 0x{old:x} ({RECOVERY[old][0]}) to 0x{new:x} ({RECOVERY[new][0]})"
+    line = (
+        f"{WHERE} 154, pid=4021, name=a, b, GPU recovery action changed from 0x{old:x}"
+        f" ({RECOVERY[old][0]}) to 0x{new:x} ({RECOVERY[new][0]})"
+    )
     found = seen(line)
     assert (found.fields["recovery_from"], found.fields["recovery"]) == (old, new)
     said = ruling(line)
@@ -42,7 +52,10 @@ def test_154_cut_short_asks_for_a_person() -> None:
 
 
 def test_154_value_text_is_only_a_cross_check() -> None:
-    assert ruling(f"{WHERE} 154, GPU recovery action changed from 0x0 (None) to 0x2 (Unknown)").action is REBOOT
+    assert (
+        ruling(f"{WHERE} 154, GPU recovery action changed from 0x0 (None) to 0x2 (Unknown)").action
+        is REBOOT
+    )
 
 
 # --- Xid 94 and 95: the words outrank the code (section 6.3)
@@ -62,8 +75,20 @@ def test_154_value_text_is_only_a_cross_check() -> None:
         (95, "Uncontained", "No", "No", RESTART, When.NOW),
     ],
 )
-def test_containment_words(location: str, address: str, code: int, word: str, rst: str, drst: str, action: Action, when: When) -> None:
-    line = f"{WHERE} {code}, pid=881, name=x, {word}: CE User Channel{location}. {address}RST: {rst}, D-RST: {drst}"
+def test_containment_words(
+    location: str,
+    address: str,
+    code: int,
+    word: str,
+    rst: str,
+    drst: str,
+    action: Action,
+    when: When,
+) -> None:
+    line = (
+        f"{WHERE} {code}, pid=881, name=x, {word}: CE User Channel{location}. {address}RST: {rst},"
+        f" D-RST: {drst}"
+    )
     fields = seen(line).fields
     assert (fields["contained"], fields["unit"], fields["rst"], fields["drst"]) == (
         word == "Contained",
@@ -80,8 +105,14 @@ def test_containment_words(location: str, address: str, code: int, word: str, rs
     [
         (f"{WHERE} 94, GSP-RISCV instance 0 fatal error (mask: 0x1)", RESTART),
         (f"{WHERE} 95, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-R", RESET),
-        (f"{WHERE} 94, Contained: SM. RST: Yes, D-RST: Yes, and more", RESTART),  # not the line's end: it may be a name's
-        (f"{WHERE} 31, Contained: SM. RST: Yes, D-RST: No", RESTART),  # another code's words are no words
+        (
+            f"{WHERE} 94, Contained: SM. RST: Yes, D-RST: Yes, and more",
+            RESTART,
+        ),  # not the line's end: it may be a name's
+        (
+            f"{WHERE} 31, Contained: SM. RST: Yes, D-RST: No",
+            RESTART,
+        ),  # another code's words are no words
     ],
 )
 def test_without_the_words_the_code_decides(line: str, action: Action) -> None:
@@ -96,32 +127,64 @@ def test_without_the_words_the_code_decides(line: str, action: Action) -> None:
     ("line", "action", "when", "title"),
     [
         (
-            f"{WHERE} 63, Row Remapper: New row (0x0000000012c4ea00) marked for remapping, reset gpu to activate.",
+            (
+                f"{WHERE} 63, Row Remapper: New row (0x0000000012c4ea00) marked for remapping,"
+                " reset gpu to activate."
+            ),
             RESET,
             When.MAINTENANCE,
             "row",
         ),
         (
-            f"{WHERE} 63, Dynamic Page Retirement: New page retired, reload the driver to activate. (0x0000)",
+            (
+                f"{WHERE} 63, Dynamic Page Retirement: New page retired, reload the driver to"
+                " activate. (0x0000)"
+            ),
             RESET,
             When.MAINTENANCE,
             "page",
         ),
-        (f"{WHERE} 64, Row Remapper Error: (0x00000001d07b2300) - All reserved rows for bank are remapped", RESET, When.NOW, "spare"),
-        (f"{WHERE} 64, Dynamic Page Retirement: Fatal error, unable to retire page (0x000000000012a4f3)", RESET, When.NOW, "page"),
+        (
+            (
+                f"{WHERE} 64, Row Remapper Error: (0x00000001d07b2300) - All reserved rows for bank"
+                " are remapped"
+            ),
+            RESET,
+            When.NOW,
+            "spare",
+        ),
+        (
+            (
+                f"{WHERE} 64, Dynamic Page Retirement: Fatal error, unable to retire page"
+                " (0x000000000012a4f3)"
+            ),
+            RESET,
+            When.NOW,
+            "page",
+        ),
     ],
 )
-def test_row_remapping_and_page_retirement(line: str, action: Action, when: When, title: str) -> None:
+def test_row_remapping_and_page_retirement(
+    line: str, action: Action, when: When, title: str
+) -> None:
     said = ruling(line)
     assert (said.action, said.when) == (action, when)
     assert title in said.title.lower()
 
 
 def test_45_names_its_cause_and_asks_for_nothing() -> None:
-    line = "NVRM: Xid (PCI:0000:9b:00): 45, pid=44121, name=python3, Ch 00000018 caused by previous Xid 31"
+    line = (
+        "NVRM: Xid (PCI:0000:9b:00): 45, pid=44121, name=python3, Ch 00000018 caused by previous"
+        " Xid 31"
+    )
     assert seen(line).fields["caused_by"] == 31
     assert ruling(line).action is NONE
-    assert "caused_by" not in seen("NVRM: Xid (PCI:0000:9b:00): 43, pid=1, name=a, Ch 00000018 caused by previous Xid 31").fields
+    assert (
+        "caused_by"
+        not in seen(
+            "NVRM: Xid (PCI:0000:9b:00): 43, pid=1, name=a, Ch 00000018 caused by previous Xid 31"
+        ).fields
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,11 +212,27 @@ def test_an_unknown_code_asks_for_a_person_and_keeps_its_number() -> None:
 @pytest.mark.parametrize(
     ("message", "flag", "value"),
     [
-        ("Row Remapper Error: (0x0000000000abcdef) - Row Remapping table is full", "exhausted", True),
-        ("DRAM Retirement failed due to no spare for retirement at 0x0000000000001234", "exhausted", True),
+        (
+            "Row Remapper Error: (0x0000000000abcdef) - Row Remapping table is full",
+            "exhausted",
+            True,
+        ),
+        (
+            "DRAM Retirement failed due to no spare for retirement at 0x0000000000001234",
+            "exhausted",
+            True,
+        ),
         ("DRAM Retirement failed due to internal error at 0x0000000000001234", "exhausted", False),
-        ("DRAM Retirement failed due to pending bank remap at 0x0000000000001234", "already_pending", True),
-        ("Row Remapper Error: (0x0000000000abcdef) - Attempting to remap a reserved row", "already_pending", False),
+        (
+            "DRAM Retirement failed due to pending bank remap at 0x0000000000001234",
+            "already_pending",
+            True,
+        ),
+        (
+            "Row Remapper Error: (0x0000000000abcdef) - Attempting to remap a reserved row",
+            "already_pending",
+            False,
+        ),
     ],
 )
 def test_why_a_row_could_not_be_remapped(message: str, flag: str, value: bool) -> None:
@@ -162,6 +241,13 @@ def test_why_a_row_could_not_be_remapped(message: str, flag: str, value: bool) -
 
 def test_a_name_does_not_say_that_a_row_waits_already() -> None:
     name = "a, DRAM Retirement failed due to pending row remap at 0x1"
-    line = f"NVRM: Xid (PCI:0000:9b:00): 64, pid=7, name={name}, Row Remapper Error: (0x1) - Row Remapping table is full"
+    line = (
+        f"NVRM: Xid (PCI:0000:9b:00): 64, pid=7, name={name}, Row Remapper Error: (0x1) - Row"
+        " Remapping table is full"
+    )
     sighting = seen(line)
-    assert (sighting.process, sighting.fields["already_pending"], sighting.fields["exhausted"]) == (name, False, True)
+    assert (sighting.process, sighting.fields["already_pending"], sighting.fields["exhausted"]) == (
+        name,
+        False,
+        True,
+    )

@@ -1,4 +1,6 @@
-"""Xid 74 and 144 to 150: what the words say, bit by bit, and the action drawn from them (kernel-log-formats.md 7 and 8)."""
+"""Xid 74 and 144 to 150: what the words say, bit by bit, and the action drawn from them
+(kernel-log-formats.md 7 and 8).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,22 @@ from tests.unit.builders import FUZZ, ruling, seen
 from vitald.model import Action
 
 WHERE = "NVRM: Xid (PCI:0019:01:00):"
-NONE, OBSERVE, INSPECT, RESTART, RESET = Action.NONE, Action.OBSERVE, Action.INSPECT, Action.RESTART_WORKLOAD, Action.RESET_DEVICE
+NONE, OBSERVE, INSPECT, RESTART, RESET = (
+    Action.NONE,
+    Action.OBSERVE,
+    Action.INSPECT,
+    Action.RESTART_WORKLOAD,
+    Action.RESET_DEVICE,
+)
 
 
-def nvlink5(code: int, unit: str, status: int, info: int = 0, severity: str = "Nonfatal", link: str = "02") -> str:
-    return f"{WHERE} {code}, {unit} {severity} XC0 i0 Link {link} (0x{info:08x} 0x{status:08x} 0x00000000 0x00000000)"
+def nvlink5(
+    code: int, unit: str, status: int, info: int = 0, severity: str = "Nonfatal", link: str = "02"
+) -> str:
+    return (
+        f"{WHERE} {code}, {unit} {severity} XC0 i0 Link {link} (0x{info:08x} 0x{status:08x}"
+        " 0x00000000 0x00000000)"
+    )
 
 
 # --- NVLink 5, codes 144 to 150 (section 7)
@@ -24,37 +37,62 @@ def nvlink5(code: int, unit: str, status: int, info: int = 0, severity: str = "N
     ("line", "fields", "link", "fatal"),
     [
         (
-            f"{WHERE} 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
-            {"unit": "NETIR_LINK_EVT", "subcode": 4, "status": 0, "status_bits": [], "cross_containment": False, "injected": False},
+            (
+                f"{WHERE} 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000"
+                " 0x00000000 0x00000000 0x00000000 0x00000000)"
+            ),
+            {
+                "unit": "NETIR_LINK_EVT",
+                "subcode": 4,
+                "status": 0,
+                "status_bits": [],
+                "cross_containment": False,
+                "injected": False,
+            },
             8,
             True,
         ),
         (
-            f"{WHERE} 149, NETIR_LINK_EVT Fatal XC0 i1 Link 08 (0x016415c6 0x00000000 0x00000000 0x00000000)",
+            (
+                f"{WHERE} 149, NETIR_LINK_EVT Fatal XC0 i1 Link 08 (0x016415c6 0x00000000"
+                " 0x00000000 0x00000000)"
+            ),
             {"unit": "NETIR_LINK_EVT", "subcode": 22, "injected": True},
             8,
             True,
         ),
         (  # drivers after 595: nvlink_events.c
-            f"{WHERE} 150, MSE degraded  Fatal   XC0 i0 Link -1 (0x00000001 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+            (
+                f"{WHERE} 150, MSE degraded  Fatal   XC0 i0 Link -1 (0x00000001 0x00000000"
+                " 0x00000000 0x00000000 0x00000000 0x00000000)"
+            ),
             {"unit": "MSE degraded", "status": 0, "injected": False},
             -1,
             True,
         ),
         (
-            f"{WHERE} 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000004 0x00000000 0x00000000)",
+            (
+                f"{WHERE} 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000004 0x00000000"
+                " 0x00000000)"
+            ),
             {"unit": "RLW_RXPIPE", "subcode": 0, "status": 4, "status_bits": [4], "promote": False},
             13,
             False,
         ),
         (
-            f"{WHERE} 149, NETIR Nonfatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+            (
+                f"{WHERE} 149, NETIR Nonfatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000"
+                " 0x00000000 0x00000000 0x00000000)"
+            ),
             {"unit": "NETIR", "subcode": 0},
             -1,
             False,
         ),
         (
-            f"{WHERE} 146, pid=5, name=t, TLW_RX_PIPE0 Fatal XC1 i0 Link 02 (0x00000000 0x80000005 0x00000000 0x00000000)",
+            (
+                f"{WHERE} 146, pid=5, name=t, TLW_RX_PIPE0 Fatal XC1 i0 Link 02 (0x00000000"
+                " 0x80000005 0x00000000 0x00000000)"
+            ),
             {"unit": "TLW_RX_PIPE0", "cross_containment": True, "status_bits": [1, 4, 0x80000000]},
             2,
             True,
@@ -71,7 +109,12 @@ def nvlink5(code: int, unit: str, status: int, info: int = 0, severity: str = "N
             3,
             True,
         ),
-        (f"{WHERE} 146, TLW_CTRL Fatal XC0 i0 Link 02", {"unit": "TLW_CTRL"}, 2, True),  # cut behind the link
+        (
+            f"{WHERE} 146, TLW_CTRL Fatal XC0 i0 Link 02",
+            {"unit": "TLW_CTRL"},
+            2,
+            True,
+        ),  # cut behind the link
     ],
 )
 def test_nvlink5_is_decoded(line: str, fields: dict[str, object], link: int, fatal: bool) -> None:
@@ -83,17 +126,51 @@ def test_nvlink5_is_decoded(line: str, fields: dict[str, object], link: int, fat
 def test_a_line_cut_in_its_words_is_not_decoded() -> None:
     found = seen(f"{WHERE} 145, RLW_RXPIPE Fatal XC0 i0 Link 13 (0x0409a0c2 0x0000")
     assert not {"status", "subcode", "promote"} & set(found.fields)
-    assert (found.link, found.fatal, found.fields["unit"]) == (13, True, "RLW_RXPIPE")  # what stands before the cut still counts
+    assert (found.link, found.fatal, found.fields["unit"]) == (
+        13,
+        True,
+        "RLW_RXPIPE",
+    )  # what stands before the cut still counts
 
 
 def test_a_line_cut_short_keeps_that_it_is_about_no_link() -> None:
-    assert seen(f"{WHERE} 149, NETIR Nonfatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000").link == -1
+    assert (
+        seen(f"{WHERE} 149, NETIR Nonfatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000").link
+        == -1
+    )
 
 
-# Unit and status -> action, as in the table of section 7.2. An `inspect` stands where the table has no row and the line is no Fatal.
+# Unit and status -> action, as in the table of section 7.2. An `inspect` stands where the table has
+# no row and the line is no Fatal.
 STATUS_TABLE = [
-    (144, "SAW_MVB", {1: OBSERVE, 8: OBSERVE, 2: RESET, 0x10: RESET, 4: NONE, 0x20: NONE, 0x80000000: OBSERVE, 0x40: INSPECT}),
-    (145, "RLW_REMAP", {1: RESTART, 2: RESTART, 4: RESTART, 0x20: RESTART, 0x40: RESET, 0x80: RESET, 0x100: NONE, 0x200: NONE}),
+    (
+        144,
+        "SAW_MVB",
+        {
+            1: OBSERVE,
+            8: OBSERVE,
+            2: RESET,
+            0x10: RESET,
+            4: NONE,
+            0x20: NONE,
+            0x80000000: OBSERVE,
+            0x40: INSPECT,
+        },
+    ),
+    (
+        145,
+        "RLW_REMAP",
+        {
+            1: RESTART,
+            2: RESTART,
+            4: RESTART,
+            0x20: RESTART,
+            0x40: RESET,
+            0x80: RESET,
+            0x100: NONE,
+            0x200: NONE,
+        },
+    ),
     (145, "RLW_RSPCOL", {1: NONE, 2: RESET, 4: INSPECT, 0x80000000: OBSERVE}),
     (145, "RLW_RXPIPE", {1: NONE, 2: NONE, 4: NONE, 8: NONE, 0x10: INSPECT}),
     (145, "RLW_SRC_TRACK", {1: RESET, 0x10: RESET, 0x20: RESET, 2: NONE, 4: RESTART, 8: RESTART}),
@@ -112,7 +189,11 @@ STATUS_TABLE = [
 
 @pytest.mark.parametrize(
     ("code", "unit", "status", "action"),
-    [(code, unit, status, action) for code, unit, rows in STATUS_TABLE for status, action in rows.items()],
+    [
+        (code, unit, status, action)
+        for code, unit, rows in STATUS_TABLE
+        for status, action in rows.items()
+    ],
 )
 def test_unit_and_status_give_the_action(code: int, unit: str, status: int, action: Action) -> None:
     assert ruling(nvlink5(code, unit, status)).action is action
@@ -126,14 +207,25 @@ LINK_DOWN = {
 
 
 @pytest.mark.parametrize("unit", ["NETIR_LINK_EVT", "NETIR_LINK_DOWN"])
-@pytest.mark.parametrize(("action", "subcode"), [(action, code) for action, codes in LINK_DOWN.items() for code in codes])
+@pytest.mark.parametrize(
+    ("action", "subcode"), [(action, code) for action, codes in LINK_DOWN.items() for code in codes]
+)
 @pytest.mark.parametrize("status", [0, 1, 0xFFFFFFFF])
-def test_link_down_goes_by_its_subcode_alone(unit: str, action: Action, subcode: int, status: int) -> None:
+def test_link_down_goes_by_its_subcode_alone(
+    unit: str, action: Action, subcode: int, status: int
+) -> None:
     assert ruling(nvlink5(149, unit, status, info=subcode << 20)).action is action
 
 
 @pytest.mark.parametrize(
-    ("status", "action"), [(0x3, RESET), (0x8 | 0x4, OBSERVE), (0x4 | 0x20, NONE), (0x80000010, RESET), (0x40 | 0x4, NONE)]
+    ("status", "action"),
+    [
+        (0x3, RESET),
+        (0x8 | 0x4, OBSERVE),
+        (0x4 | 0x20, NONE),
+        (0x80000010, RESET),
+        (0x40 | 0x4, NONE),
+    ],
 )
 def test_of_several_bits_the_strongest_counts(status: int, action: Action) -> None:
     assert ruling(nvlink5(144, "SAW_MVB", status)).action is action
@@ -142,7 +234,9 @@ def test_of_several_bits_the_strongest_counts(status: int, action: Action) -> No
 @pytest.mark.parametrize("info", [1 << 10 | 6 << 5 | 2, 1 << 7 | 6])
 @pytest.mark.parametrize("status", [1, 2, 4])
 def test_a_promoted_receive_error_asks_for_a_reset_in_both_layouts(info: int, status: int) -> None:
-    """V1 (before R575) has the unit in bits 9:5 and the promote bit at 10; V2 the unit in 6:0 and the bit at 7."""
+    """V1 (before R575) has the unit in bits 9:5 and the promote bit at 10; V2 the unit in 6:0 and
+    the bit at 7.
+    """
     assert ruling(nvlink5(145, "RLW_RXPIPE", status, info=info)).action is RESET
 
 
@@ -156,7 +250,15 @@ def test_a_promoted_bit_eight_stays_without_action() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "unit"), [(144, "SAW_MVB"), (145, "RLW_CTRL"), (145, "RLW_RXPIPE"), (146, "TLW_CTRL"), (147, "TREX"), (148, "NVLPW")]
+    ("code", "unit"),
+    [
+        (144, "SAW_MVB"),
+        (145, "RLW_CTRL"),
+        (145, "RLW_RXPIPE"),
+        (146, "TLW_CTRL"),
+        (147, "TREX"),
+        (148, "NVLPW"),
+    ],
 )
 def test_a_fatal_event_without_a_row_asks_for_a_reset(code: int, unit: str) -> None:
     assert ruling(nvlink5(code, unit, 0x4000, severity="Fatal")).action is RESET
@@ -173,9 +275,15 @@ def test_a_fatal_event_without_a_row_asks_for_a_reset(code: int, unit: str) -> N
     link=st.integers(-1, 99),
     code=st.integers(144, 150),
 )
-def test_nvlink5_words_round_trip(subcode: int, low: int, high: int, status: int, link: int, code: int) -> None:
+def test_nvlink5_words_round_trip(
+    subcode: int, low: int, high: int, status: int, link: int, code: int
+) -> None:
     """The sub-code is bits 25:20 whatever stands beside it; the link is the printed one."""
-    found = seen(nvlink5(code, "TLW_RX_PIPE0", status, info=high << 26 | subcode << 20 | low, link=f"{link:02d}"))
+    found = seen(
+        nvlink5(
+            code, "TLW_RX_PIPE0", status, info=high << 26 | subcode << 20 | low, link=f"{link:02d}"
+        )
+    )
     assert (found.fields["subcode"], found.fields["status"], found.link) == (subcode, status, link)
     bits = found.fields["status_bits"]
     assert isinstance(bits, list)
@@ -232,14 +340,20 @@ def test_74_a_mild_bit_hides_no_strong_one() -> None:
 def test_74_about_another_device_stays_with_its_own() -> None:
     found = seen(f"{WHERE} 74, NVLink: Failed to train link 3 to remote PCI:0000:05:00")
     assert (found.link, found.pci, found.fatal) == (3, "0019:01:00.0", None)
-    assert ruling(f"{WHERE} 74, NVLink: failed to train link 3 to remote PCI:0000:05:00").action is RESET
+    assert (
+        ruling(f"{WHERE} 74, NVLink: failed to train link 3 to remote PCI:0000:05:00").action
+        is RESET
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "link"),
     [
         (f"{WHERE} 136, NVLink: Link training failed for link 5(0x0, 0x0)", 5),
-        (f"{WHERE} 136, NVLink: Link training failed for links 0x3f(0x0, 0x0)\n", None),  # a mask is no link
+        (
+            f"{WHERE} 136, NVLink: Link training failed for links 0x3f(0x0, 0x0)\n",
+            None,
+        ),  # a mask is no link
         (f"{WHERE} 31, Ch 00000010, link 4", None),  # not a code that is about links
     ],
 )

@@ -1,8 +1,22 @@
-"""What codes mean: rules as data (the TOML files beside this one), and the loader that checks them."""
+"""What codes mean: rules as data (the TOML files beside this one), and the loader that
+checks them.
+"""
 
 from __future__ import annotations
 
 from vitald.catalog.loader import PROFILES, CatalogError, load
 from vitald.catalog.rules import CLEARS_OF, Case, Catalog, Clears, Cure, FaultClass, Rule, Ruling
 
-__all__ = ["CLEARS_OF", "PROFILES", "Case", "Catalog", "CatalogError", "Clears", "Cure", "FaultClass", "Rule", "Ruling", "load"]
+__all__ = [
+    "CLEARS_OF",
+    "PROFILES",
+    "Case",
+    "Catalog",
+    "CatalogError",
+    "Clears",
+    "Cure",
+    "FaultClass",
+    "Rule",
+    "Ruling",
+    "load",
+]

@@ -2,7 +2,8 @@
 How a diagnostic's report of an error is read: what it asks for before anybody confirmed it.
 
 Owns     the key `diagnostic` of an entry, strictly checked.
-Refuses  outputs of programs: who reads these finds an error's entry by its number, its severity or its words.
+Refuses  outputs of programs: who reads these finds an error's entry by its number, its severity or
+         its words.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from vitald import toml
+from vitald import tomlfile
 from vitald.checking import read_flag, read_key, read_member
 from vitald.model.diagnostic import Remedy
 
@@ -29,10 +30,16 @@ class Diagnosis:
     remedy: Remedy
     confirm: bool = False  # believed only when it is found twice
     environment: bool = False  # it says nothing of the hardware
-    words: tuple[str, ...] = ()  # how its text begins where no number is printed: lower case, `#` a number, `*` anything
+    words: tuple[
+        str, ...
+    ] = ()  # how its text begins where no number is printed: lower case, `#` a number, `*` anything
     instead: tuple[Instead, ...] = ()
-    xid: bool = False  # its text names an Xid, whose entry is meant where that asks for a reset or more
-    severity: Mapping[int, Remedy] = field(default_factory=dict)  # of a default: the remedy by the severity that is printed
+    xid: bool = (
+        False  # its text names an Xid, whose entry is meant where that asks for a reset or more
+    )
+    severity: Mapping[int, Remedy] = field(
+        default_factory=dict
+    )  # of a default: the remedy by the severity that is printed
 
     @property
     def of_hardware(self) -> bool:
@@ -49,12 +56,16 @@ def read(table: object) -> Diagnosis:
         raise ValueError(f'expected a table such as {{ remedy = "retry" }}, found {table!r}')
     for key in table:
         if key not in _KEYS:
-            raise ValueError(f"{key}: unknown key{toml.suggest(str(key), _KEYS)}")
+            raise ValueError(f"{key}: unknown key{tomlfile.suggest(str(key), _KEYS)}")
     if "remedy" not in table:
         raise ValueError("remedy: missing")
     severity = table.get("severity", {})
-    if not isinstance(severity, dict) or not all(str(number).isdecimal() and len(str(number)) < 4 for number in severity):
-        raise ValueError(f'severity: expected a table such as {{ 6 = "reset_gpu" }}, found {severity!r}')
+    if not isinstance(severity, dict) or not all(
+        str(number).isdecimal() and len(str(number)) < 4 for number in severity
+    ):
+        raise ValueError(
+            f'severity: expected a table such as {{ 6 = "reset_gpu" }}, found {severity!r}'
+        )
     return Diagnosis(
         remedy=read_key("remedy", _remedy, table["remedy"]),
         confirm=read_key("confirm", read_flag, table.get("confirm", False)),
@@ -70,11 +81,15 @@ _remedy = partial(read_member, enum=Remedy)
 
 
 def _by_severity(table: Mapping[str, object]) -> dict[int, Remedy]:
-    return {int(number): read_key(f"severity.{number}", _remedy, word) for number, word in table.items()}
+    return {
+        int(number): read_key(f"severity.{number}", _remedy, word) for number, word in table.items()
+    }
 
 
 def _phrases(key: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) and item.strip("*# ") for item in value):
+    if not isinstance(value, list) or not all(
+        isinstance(item, str) and item.strip("*# ") for item in value
+    ):
         raise ValueError(f"{key}: expected a list of texts, found {value!r}")
     for item in value:
         if item != item.lower():
@@ -88,10 +103,15 @@ def _instead(value: object) -> tuple[Instead, ...]:
     found = []
     for number, table in enumerate(value, start=1):
         if not isinstance(table, dict) or set(table) != {"contains", "code"}:
-            raise ValueError(f"instead #{number}: expected {{ contains = [...], code = ... }}, found {table!r}")
+            raise ValueError(
+                f"instead #{number}: expected {{ contains = [...], code = ... }}, found {table!r}"
+            )
         code = table["code"]
         contains = _phrases(f"instead #{number} contains", table["contains"])
         if not isinstance(code, str) or "/" not in code or not contains:
-            raise ValueError(f'instead #{number}: expected texts, and a code such as "dcgm/gpu_lost", found {table!r}')
+            raise ValueError(
+                f'instead #{number}: expected texts, and a code such as "dcgm/gpu_lost", found'
+                f" {table!r}"
+            )
         found.append(Instead(contains, code))
     return tuple(found)

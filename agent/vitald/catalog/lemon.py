@@ -1,9 +1,10 @@
 """
-What makes a device suspect over weeks: how much each entry of its record weighs, and how fast it is forgotten.
+What makes a device suspect over weeks: how much each entry of its record weighs, and how fast it is
+forgotten.
 
-Source of the window and of the job's: Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research
-Clusters" (arXiv 2410.21680): repeat offenders over 28 days; a failed job is put down to a finding in its last 10 minutes or
-in the 5 minutes after its end.
+Source of the window and of the job's: Kokolis et al., "Revisiting Reliability in Large-Scale
+Machine Learning Research Clusters" (arXiv 2410.21680): repeat offenders over 28 days; a failed job
+is put down to a finding in its last 10 minutes or in the 5 minutes after its end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from vitald.model import MarkKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lemon:
-    """`weights` are points; a mark loses half of them in `half_life_s`, and all of them after `window_s`."""
+    """`weights` are points; a mark loses half of them in `half_life_s`, and all of them after
+    `window_s`.
+    """
 
     window_s: float = 28 * 86400.0
     half_life_s: float = 7 * 86400.0

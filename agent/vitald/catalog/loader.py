@@ -1,8 +1,8 @@
 """
 From the TOML files of this folder, a profile and the user's overrides to a checked `Catalog`.
 
-Owns reading the files, laying one over the other, and entries (what a code means); what is no entry is read by `tables`.
-Every mistake is told, all of them at once, each with file, entry and key.
+Owns reading the files, laying one over the other, and entries (what a code means); what is no entry
+is read by `tables`. Every mistake is told, all of them at once, each with file, entry and key.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar, overload
 
-from vitald import toml
+from vitald import tomlfile
 from vitald.catalog.diagnosis import Diagnosis
 from vitald.catalog.diagnosis import read as read_diagnosis
 from vitald.catalog.policies import SECTION, Policies
 from vitald.catalog.rules import Among, Case, Catalog, Clears, Cure, FaultClass, Rule, Scalar
 from vitald.catalog.shape import HEAD, begins_with_driver, expand, first_letters
 from vitald.catalog.tables import FILES, read_instances, read_ladders, read_lemon, read_stories
-from vitald.catalog.watch import Watch
-from vitald.catalog.watch import read as read_watch
+from vitald.catalog.threshold import Watch
+from vitald.catalog.threshold import read as read_watch
 from vitald.checking import read_flag, read_member
 from vitald.model import Action, ComponentKind, When
 
@@ -31,7 +31,7 @@ PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("
 
 E = TypeVar("E", bound=Enum)
 V = TypeVar("V")
-Raw = dict[str, tuple[toml.Table, str]]  # code -> keys, origin
+Raw = dict[str, tuple[tomlfile.Table, str]]  # code -> keys, origin
 
 
 class CatalogError(Exception):
@@ -43,14 +43,23 @@ class CatalogError(Exception):
 
 
 def load(
-    profile: str = "nvidia", overrides: Mapping[str, object] | None = None, folder: Path = FOLDER, extra: Path | None = None
+    profile: str = "nvidia",
+    overrides: Mapping[str, object] | None = None,
+    folder: Path = FOLDER,
+    extra: Path | None = None,
 ) -> Catalog:
-    """The catalogue under a profile, with the user's overrides on top, and the files of `extra` on top of these. Raises CatalogError."""
+    """The catalogue under a profile, with the user's overrides on top, and the files of `extra` on
+    top of these. Raises CatalogError.
+    """
     errors: list[str] = []
     raw: Raw = {}
     trial: Raw = {}
     tables = {
-        name: _read(path, errors) for source in (folder, extra) if source for name in FILES if (path := source / f"{name}.toml").exists()
+        name: _read(path, errors)
+        for source in (folder, extra)
+        if source
+        for name in FILES
+        if (path := source / f"{name}.toml").exists()
     }
     ladders = read_ladders(tables.get("ladders", {"ladder": {}}), errors)
     for path in sorted(folder.glob("*.toml")):
@@ -61,7 +70,10 @@ def load(
         if path.is_file():
             _overlay(raw, trial, _read(path, errors), f"profiles/{path.name}", errors, ladders)
         else:
-            errors.append(f"[catalog] profile: there is no profile {profile!r}{toml.suggest(profile, PROFILES)}")
+            errors.append(
+                "[catalog] profile: there is no profile"
+                f" {profile!r}{tomlfile.suggest(profile, PROFILES)}"
+            )
     _overlay(raw, trial, dict(overrides or {}), "[catalog.overrides]", errors, ladders)
 
     if extra is not None:
@@ -75,9 +87,12 @@ def load(
     rules: dict[str, Rule] = {}
     defaults: dict[str, Rule] = {}
 
-    def entry(code: str, keys: toml.Table, origin: str) -> Rule | None:
+    def entry(code: str, keys: tomlfile.Table, origin: str) -> Rule | None:
         inherited = raw.get(f"{code.partition('/')[0]}/default", ({}, ""))[0]
-        keys = {**{key: inherited[key] for key in ("cases", "also", "component") if key in inherited}, **keys}
+        keys = {
+            **{key: inherited[key] for key in ("cases", "also", "component") if key in inherited},
+            **keys,
+        }
         return _Entry(code, keys, origin, ladders, errors).rule()
 
     for code, (keys, origin) in raw.items():
@@ -93,12 +108,20 @@ def load(
     instances = read_instances(tables.get("instances"), errors)
     if errors:
         raise CatalogError(errors)
-    return Catalog(rules, defaults, ladders=ladders, stories=stories, lemon=lemon, instances=instances, profile=profile)
+    return Catalog(
+        rules,
+        defaults,
+        ladders=ladders,
+        stories=stories,
+        lemon=lemon,
+        instances=instances,
+        profile=profile,
+    )
 
 
-def _read(path: Path, errors: list[str]) -> toml.Table:
+def _read(path: Path, errors: list[str]) -> tomlfile.Table:
     try:
-        return toml.read(path)[1]
+        return tomlfile.read(path)[1]
     except ValueError as error:
         errors.append(str(error))
         return {}
@@ -107,16 +130,18 @@ def _read(path: Path, errors: list[str]) -> toml.Table:
 def _overlay(
     raw: Raw,
     trial: Raw,
-    tables: toml.Table,
+    tables: tomlfile.Table,
     origin: str,
     errors: list[str],
     ladders: Mapping[str, object],
     *,
     fresh: bool = False,
 ) -> None:
-    """Lay `[kind.code]` tables (or `["kind/code"]`) over what is there, key by key; on `trial`, where they say `shadow = true`."""
+    """Lay `[kind.code]` tables (or `["kind/code"]`) over what is there, key by key; on `trial`,
+    where they say `shadow = true`.
+    """
 
-    def check(code: str, keys: toml.Table) -> None:
+    def check(code: str, keys: tomlfile.Table) -> None:
         _Entry(code, keys, origin, ladders, errors).rule()
 
     policies = Policies(tables, origin, errors, check)
@@ -126,7 +151,11 @@ def _overlay(
         if not isinstance(entries, dict):
             errors.append(f"{origin}: {kind}: expected tables such as [xid.79]")
             continue
-        named = {kind: entries} if "/" in kind else {f"{kind}/{code}": entry for code, entry in entries.items()}
+        named = (
+            {kind: entries}
+            if "/" in kind
+            else {f"{kind}/{code}": entry for code, entry in entries.items()}
+        )
         for code, entry in named.items():
             if not isinstance(entry, dict):
                 errors.append(f"{origin}: [{code.replace('/', '.')}]: expected a table")
@@ -134,12 +163,18 @@ def _overlay(
             entry = policies.expand(code, entry)
             if entry.get("shadow") is True:
                 keys = {key: value for key, value in entry.items() if key != "shadow"}
-                # What is in force meanwhile for a code that is new: its kind's default; for a new line, that nobody knew it.
+                # What is in force meanwhile for a code that is new: its kind's default; for a new
+                # line, that nobody knew it.
                 default, default_origin = raw.get(f"{code.partition('/')[0]}/default", ({}, origin))
                 if "match" in keys or not default:
                     fallback = {**keys, "action": "none", "cases": []}
                 else:
-                    fallback = {**default, "title": str(default.get("title", "")).replace("{code}", code.partition("/")[2])}
+                    fallback = {
+                        **default,
+                        "title": (
+                            str(default.get("title", "")).replace("{code}", code.partition("/")[2])
+                        ),
+                    }
                 base = raw.setdefault(code, (fallback, default_origin))
                 trial[code] = ({**base[0], **keys}, origin)
             elif code not in raw:
@@ -154,8 +189,21 @@ def _overlay(
 class _Entry:
     """Checks one table key by key; mistakes go to `errors`."""
 
-    def __init__(self, code: str, keys: toml.Table, origin: str, ladders: Mapping[str, object], errors: list[str]) -> None:
-        self.code, self.keys, self.origin, self.ladders, self.errors = code, keys, origin, ladders, errors
+    def __init__(
+        self,
+        code: str,
+        keys: tomlfile.Table,
+        origin: str,
+        ladders: Mapping[str, object],
+        errors: list[str],
+    ) -> None:
+        self.code, self.keys, self.origin, self.ladders, self.errors = (
+            code,
+            keys,
+            origin,
+            ladders,
+            errors,
+        )
         self.kind, _, self.name = code.partition("/")
 
     def wrong(self, key: str, what: str) -> None:
@@ -165,7 +213,7 @@ class _Entry:
         before = len(self.errors)
         for key in self.keys:
             if key not in _KEYS:
-                self.wrong(key, f"unknown key{toml.suggest(key, _KEYS)}")
+                self.wrong(key, f"unknown key{tomlfile.suggest(key, _KEYS)}")
         watches = self.watches()
         lasting = bool(watches) and watches[0].lasting
         rule = Rule(
@@ -208,7 +256,9 @@ class _Entry:
     def text(self, key: str, *, required: bool = False) -> str:
         value = self.keys.get(key, "")
         if not isinstance(value, str) or (required and not value):
-            self.wrong(key, "missing" if key not in self.keys else f"expected text, found {value!r}")
+            self.wrong(
+                key, "missing" if key not in self.keys else f"expected text, found {value!r}"
+            )
             return ""
         return value
 
@@ -233,7 +283,11 @@ class _Entry:
             return None
 
     def kinds(self, key: str) -> tuple[ComponentKind, ...]:
-        return tuple(kind for word in self.texts(key) if (kind := self.of_enum(key, word, ComponentKind)) is not None)
+        return tuple(
+            kind
+            for word in self.texts(key)
+            if (kind := self.of_enum(key, word, ComponentKind)) is not None
+        )
 
     @overload
     def member(self, key: str, enum: type[E], default: E, *, required: bool = False) -> E: ...
@@ -241,7 +295,9 @@ class _Entry:
     @overload
     def member(self, key: str, enum: type[E], default: None) -> E | None: ...
 
-    def member(self, key: str, enum: type[E], default: E | None, *, required: bool = False) -> E | None:
+    def member(
+        self, key: str, enum: type[E], default: E | None, *, required: bool = False
+    ) -> E | None:
         if key not in self.keys:
             if required:
                 self.wrong(key, "missing")
@@ -254,7 +310,7 @@ class _Entry:
     def escalation(self) -> str:
         name = self.text("escalation", required=True)
         if name and name not in self.ladders:
-            self.wrong("escalation", f"no ladder {name!r}{toml.suggest(name, self.ladders)}")
+            self.wrong("escalation", f"no ladder {name!r}{tomlfile.suggest(name, self.ladders)}")
         return name
 
     def clears(self) -> Clears:
@@ -266,7 +322,7 @@ class _Entry:
             name, _, value = word.partition(":")
             try:
                 if name == "quiet":
-                    quiet_s = toml.duration(value)
+                    quiet_s = tomlfile.duration(value)
                 elif name == "diagnostic":
                     diagnostic = int(value)
                     if diagnostic not in (1, 2, 3, 4):
@@ -274,7 +330,10 @@ class _Entry:
                 elif name in ("reboot", "device_reset", "recovers", "replaced") and not value:
                     flags[name] = True
                 else:
-                    raise ValueError(f"{word!r} is none of reboot, device_reset, recovers, replaced, diagnostic:LEVEL, quiet:DURATION")
+                    raise ValueError(
+                        f"{word!r} is none of reboot, device_reset, recovers, replaced,"
+                        " diagnostic:LEVEL, quiet:DURATION"
+                    )
             except ValueError as error:
                 self.wrong("clears", str(error))
         if not words and self.keys.get("action") != "none":
@@ -296,15 +355,22 @@ class _Entry:
         cases = []
         for number, table in enumerate(tables, start=1):
             if not isinstance(table, dict) or not isinstance(table.get("when"), dict):
-                self.wrong(f"{name} #{number}", "expected { when = { field = value }, action = ... }")
+                self.wrong(
+                    f"{name} #{number}", "expected { when = { field = value }, action = ... }"
+                )
                 continue
             for key in table:
                 if key not in _CASE_KEYS:
-                    self.wrong(f"{name} #{number} {key}", f"unknown key{toml.suggest(key, _CASE_KEYS)}")
+                    self.wrong(
+                        f"{name} #{number} {key}", f"unknown key{tomlfile.suggest(key, _CASE_KEYS)}"
+                    )
             where = {field: _scalars(value) for field, value in table["when"].items()}
             for field, scalars in where.items():
                 if not scalars:
-                    self.wrong(f"{name} #{number} when.{field}", "expected a text, a number, true, false, or a list of them")
+                    self.wrong(
+                        f"{name} #{number} when.{field}",
+                        "expected a text, a number, true, false, or a list of them",
+                    )
             if ("action" in table) == ("at_least" in table):
                 self.wrong(f"{name} #{number}", "needs either action or at_least")
 
@@ -313,10 +379,19 @@ class _Entry:
                     self.wrong(f"{name} #{number} {key}", f"expected text, found {table[key]!r}")
 
             if not isinstance(table.get("unusable", False), bool):
-                self.wrong(f"{name} #{number} unusable", f"expected true or false, found {table['unusable']!r}")
+                self.wrong(
+                    f"{name} #{number} unusable",
+                    f"expected true or false, found {table['unusable']!r}",
+                )
 
-            def word(key: str, enum: type[E], table: dict[str, object] = table, number: int = number) -> E | None:
-                return self.of_enum(f"{name} #{number} {key}", table[key], enum) if key in table else None
+            def word(
+                key: str, enum: type[E], table: dict[str, object] = table, number: int = number
+            ) -> E | None:
+                return (
+                    self.of_enum(f"{name} #{number} {key}", table[key], enum)
+                    if key in table
+                    else None
+                )
 
             cases.append(
                 Case(
@@ -363,8 +438,16 @@ class _Entry:
             except (re.error, OverflowError, RecursionError) as error:
                 self.wrong("match", f"not a regular expression: {error}: {pattern}")
                 continue
-            if not (begins_with_driver(pattern) or first_letters(starts, pattern) or self.texts("contains")):
-                self.wrong("match", f"needs {HEAD} fixed letters at its beginning, or `starts`, or `contains`: {pattern}")
+            if not (
+                begins_with_driver(pattern)
+                or first_letters(starts, pattern)
+                or self.texts("contains")
+            ):
+                self.wrong(
+                    "match",
+                    f"needs {HEAD} fixed letters at its beginning, or `starts`, or `contains`:"
+                    f" {pattern}",
+                )
             patterns.append(pattern)
         return tuple(patterns)
 
@@ -378,8 +461,37 @@ def _scalars(value: object) -> tuple[Scalar, ...]:
 
 _RECOVERED = Case(where={"recovered": (True,)}, action=Action.NONE, title="no longer so")
 _KEYS = (
-    *("title", "mnemonic", "meaning", "advice", "class", "action", "when", "unusable", "clears", "escalation", "cases", "also", "source"),
-    *("watch", "fault", "state", "word", "context", "cures", "of", "ends", "component", "fatal", "match", "starts", "contains", "samples"),
+    *(
+        "title",
+        "mnemonic",
+        "meaning",
+        "advice",
+        "class",
+        "action",
+        "when",
+        "unusable",
+        "clears",
+        "escalation",
+        "cases",
+        "also",
+        "source",
+    ),
+    *(
+        "watch",
+        "fault",
+        "state",
+        "word",
+        "context",
+        "cures",
+        "of",
+        "ends",
+        "component",
+        "fatal",
+        "match",
+        "starts",
+        "contains",
+        "samples",
+    ),
     *("at_probe", "among", "unknown"),
     "diagnostic",
     "policy",  # its keys take its place before an entry is read; named here for suggestions

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vitald import toml
+from vitald import tomlfile
 
 SECTION = "policies"
 # What tells one entry from another is written in each of them.
@@ -23,7 +23,7 @@ _ENTRY_KEYS = (
 )
 # Required keys, for the check of a policy and for entries whose policy is unknown or wrong:
 # so that a mistake is reported once, and not again as keys that are missing.
-_STAND_IN: toml.Table = {
+_STAND_IN: tomlfile.Table = {
     "class": "unknown",
     "action": "none",
     "clears": ["reboot"],
@@ -31,7 +31,7 @@ _STAND_IN: toml.Table = {
     "source": "-",
 }
 
-Check = Callable[[str, toml.Table], None]
+Check = Callable[[str, tomlfile.Table], None]
 
 
 class Policies:
@@ -44,7 +44,7 @@ class Policies:
 
     def __init__(
         self,
-        tables: toml.Table,
+        tables: tomlfile.Table,
         origin: str,
         errors: list[str],
         check: Check,
@@ -52,7 +52,7 @@ class Policies:
         self._origin = origin
         self._errors = errors
         self._unused: set[str] = set()
-        self._policies: dict[str, toml.Table] = {}
+        self._policies: dict[str, tomlfile.Table] = {}
         section = tables.get(SECTION, {})
         if not isinstance(section, dict):
             errors.append(f"{origin}: [{SECTION}]: expected tables such as [{SECTION}.NAME]")
@@ -61,7 +61,7 @@ class Policies:
             self._unused.add(name)
             self._policies[name] = self._checked(name, keys, check)
 
-    def _checked(self, name: str, keys: object, check: Check) -> toml.Table:
+    def _checked(self, name: str, keys: object, check: Check) -> tomlfile.Table:
         """The keys of a policy; of a wrong one, keys that cause no further mistakes."""
         before = len(self._errors)
         if not isinstance(keys, dict):
@@ -74,7 +74,7 @@ class Policies:
         check(f"{SECTION}/{name}", {"title": "-", "meaning": "-", **_STAND_IN, **shared})
         return shared if len(self._errors) == before else _STAND_IN
 
-    def expand(self, code: str, entry: toml.Table) -> toml.Table:
+    def expand(self, code: str, entry: tomlfile.Table) -> tomlfile.Table:
         """The entry with the keys of its policy below its own, or as it is if it names none."""
         if "policy" not in entry:
             return entry
@@ -85,7 +85,7 @@ class Policies:
             return {**self._policies[name], **own}
         problem = f"expected text, found {name!r}"
         if isinstance(name, str):
-            hint = toml.suggest(name, self._policies)
+            hint = tomlfile.suggest(name, self._policies)
             problem = f"no policy {name!r} in {self._origin}{hint}"
         place = f"{self._origin}: [{code.replace('/', '.')}]"
         self._errors.append(f"{place} policy: {problem}")

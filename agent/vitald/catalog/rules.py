@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Union
 
+from vitald.catalog.correlation import Stories
 from vitald.catalog.diagnosis import Diagnosis
-from vitald.catalog.ladder import Ladder
+from vitald.catalog.escalation import Ladder
 from vitald.catalog.lemon import Lemon
-from vitald.catalog.story import Stories
-from vitald.catalog.watch import Watch, Watched
+from vitald.catalog.threshold import Watch, Watched
 from vitald.model import Action, Asked, ComponentKind, Fields, When
 
 
@@ -49,7 +49,11 @@ class Clears:
         if cure is Cure.DIAGNOSTIC:
             return self.diagnostic is not None and level >= self.diagnostic
         # A board that was replaced has had its reset, and a reboot too is a reset of every device.
-        return {Cure.REBOOT: self.reboot, Cure.DEVICE_RESET: self.device_reset, Cure.REPLACED: True}[cure]
+        return {
+            Cure.REBOOT: self.reboot,
+            Cure.DEVICE_RESET: self.device_reset,
+            Cure.REPLACED: True,
+        }[cure]
 
     def or_by(self, other: Clears) -> Clears:
         """By this evidence or the other's; the quiet time stays this one's."""
@@ -78,12 +82,18 @@ class Clears:
             said.append(f"a passed level {self.diagnostic} diagnostic")
         if self.quiet_s is not None:
             hours = self.quiet_s / 3600
-            said.append(f"{hours:g} h without another" if hours >= 1 else f"{self.quiet_s / 60:g} min without another")
+            said.append(
+                f"{hours:g} h without another"
+                if hours >= 1
+                else f"{self.quiet_s / 60:g} min without another"
+            )
         return said
 
 
 class Among(Enum):
-    """Devices that a node lists: one that a line names must be one of them, on the node that the line is from."""
+    """Devices that a node lists: one that a line names must be one of them, on the node that the
+    line is from.
+    """
 
     MEMORY_CONTROLLERS = "memory_controllers"
     DISKS = "disks"
@@ -110,10 +120,12 @@ Scalar = Union[str, int, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Context in the line that changes the action. Every field of `where` must hold one of its values.
+    """Context in the line that changes the action. Every field of `where` must hold one of its
+    values.
 
-    A field that is a list (status bits) holds if one of its values does. `NAME_not` holds if the field has a value that is
-    none of those listed: a bit that no table knows. `NAME_above` holds if the field is a number above the one given.
+    A field that is a list (status bits) holds if one of its values does. `NAME_not` holds if the
+    field has a value that is none of those listed: a bit that no table knows. `NAME_above` holds if
+    the field is a number above the one given.
     """
 
     where: Mapping[str, tuple[Scalar, ...]]
@@ -160,7 +172,12 @@ class Ruling:
 
     @property
     def asked(self) -> Asked:
-        return Asked(self.action, self.when, unusable=self.unusable, unknown=self.unknown and self.action is not Action.NONE)
+        return Asked(
+            self.action,
+            self.when,
+            unusable=self.unusable,
+            unknown=self.unknown and self.action is not Action.NONE,
+        )
 
 
 # What closes a finding whose action is not its entry's own: it follows the action.
@@ -189,22 +206,35 @@ class Rule:
     escalation: str
     source: str
     when: When = When.NOW
-    unusable: bool = False  # the device cannot be used: the node is unfit for work whatever the action
-    unknown: bool = False  # what was known of the node is lost: its status is unknown, unless something else makes it unhealthy
+    unusable: bool = (
+        False  # the device cannot be used: the node is unfit for work whatever the action
+    )
+    # What was known of the node is lost: its status is unknown, unless something else makes it
+    # unhealthy
+    unknown: bool = False
     advice: str = ""
     mnemonic: str = ""
     cases: tuple[Case, ...] = ()
-    fault: str = ""  # codes with one name here are one fault, for escalation and the device's record
+    fault: str = (
+        ""  # codes with one name here are one fault, for escalation and the device's record
+    )
     state: bool = False  # each event replaces the former action, and `none` closes the finding
-    word: bool = False  # the driver's own word on its device: it outranks what other codes' entries ask for
+    word: bool = (
+        False  # the driver's own word on its device: it outranks what other codes' entries ask for
+    )
     context: bool = False  # no fault: it explains others
-    cures: Cure | None = None  # evidence that ends findings, of the event's component or, where it is the node, of `of`
+    cures: Cure | None = (
+        # Evidence that ends findings, of the event's component or, where it is the node, of `of`
+        None
+    )
     of: tuple[ComponentKind, ...] = ()
     ends: tuple[str, ...] = ()  # other codes of the component that end with this one's `none`
     watches: tuple[Watch, ...] = ()  # which readings mean it
     shadow: Rule | None = None  # a rule on trial: what it would ask for is shown, without effect
     component: ComponentKind = ComponentKind.NODE
-    at_probe: bool = False  # printed while the driver probes: the banner of the same load ends nothing
+    at_probe: bool = (
+        False  # printed while the driver probes: the banner of the same load ends nothing
+    )
     fatal: bool | None = None  # for a line that says so in words
     among: Among | None = None  # what the device is one of that the line names
     match: tuple[str, ...] = ()  # line shapes, for the kinds whose grammar is data
@@ -223,8 +253,18 @@ class Rule:
         return self.unusable and self.action is not Action.NONE
 
     def rule_on(self, fields: Fields) -> Ruling:
-        """The strongest matching case replaces the action; `at_least` cases then raise what stands."""
-        ruling = Ruling(self.action, self.when, self.title, self.advice, self.clears, self._makes_unusable, self.unknown)
+        """The strongest matching case replaces the action; `at_least` cases then raise what
+        stands.
+        """
+        ruling = Ruling(
+            self.action,
+            self.when,
+            self.title,
+            self.advice,
+            self.clears,
+            self._makes_unusable,
+            self.unknown,
+        )
         matching = [case for case in self.cases if case.holds(fields)]
         replacing = [case for case in matching if case.action is not None]
         if replacing:
@@ -248,7 +288,8 @@ def _by_case(ruling: Ruling, case: Case) -> Ruling:
         action=action,
         clears=ruling.clears if action is ruling.action else CLEARS_OF.get(action, ruling.clears),
         when=case.when or ruling.when,
-        unusable=action is not Action.NONE and (ruling.unusable if case.unusable is None else case.unusable),
+        unusable=action is not Action.NONE
+        and (ruling.unusable if case.unusable is None else case.unusable),
         title=case.title or ruling.title,
         advice=case.advice or ruling.advice,
     )
@@ -256,7 +297,9 @@ def _by_case(ruling: Ruling, case: Case) -> Ruling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """What a cloud's instance type has. `efa` is the most that one can be launched with; `cores` are those of each Neuron device."""
+    """What a cloud's instance type has. `efa` is the most that one can be launched with; `cores`
+    are those of each Neuron device.
+    """
 
     gpus: int = 0
     neuron: int = 0
@@ -265,7 +308,9 @@ class Instance:
 
 
 class Catalog:
-    """All rules by code, the default rule of each kind, the ladders, the stories, the weights of a device's record, and what instance types have."""
+    """All rules by code, the default rule of each kind, the ladders, the stories, the weights of a
+    device's record, and what instance types have.
+    """
 
     def __init__(
         self,
@@ -285,12 +330,16 @@ class Catalog:
         self.instances = instances  # by their names
         self.profile = profile
         self._defaults = defaults
-        self._serving = {ladder.serves: ladder for ladder in ladders.values() if ladder.serves is not None}
+        self._serving = {
+            ladder.serves: ladder for ladder in ladders.values() if ladder.serves is not None
+        }
         self._unlisted: dict[str, Rule] = {}
         self._witnesses: dict[tuple[str, ComponentKind], tuple[str, ...]] = {}
 
     def rule(self, code: str) -> Rule:
-        """The rule for `xid/79`. A code that is not listed gets its kind's default: unknown is said, never dropped."""
+        """The rule for `xid/79`. A code that is not listed gets its kind's default: unknown is
+        said, never dropped.
+        """
         rule = self.rules.get(code) or self._unlisted.get(code)
         if rule is not None:
             return rule
@@ -298,7 +347,9 @@ class Catalog:
         default = self._defaults.get(kind, _UNLISTED)
         if len(self._unlisted) >= _UNLISTED_KEPT:
             self._unlisted.clear()
-        made = replace(default, code=code, kind=kind, fault=code, title=default.title.replace("{code}", number))
+        made = replace(
+            default, code=code, kind=kind, fault=code, title=default.title.replace("{code}", number)
+        )
         return self._unlisted.setdefault(code, made)
 
     def instance(self, name: str) -> Instance:
@@ -306,44 +357,77 @@ class Catalog:
         return self.instances.get(name, Instance())
 
     def ladder(self, rule: Rule, action: Action) -> Ladder:
-        """The ladder that a fault climbs: its entry's, or, where something else is asked for, the one that serves that."""
+        """The ladder that a fault climbs: its entry's, or, where something else is asked for, the
+        one that serves that.
+        """
         own = self.ladders[rule.escalation]
         return own if action is rule.action or rule.word else self._serving.get(action, own)
 
     def watched(self, kind: str) -> tuple[Watched, ...]:
         """What to look for in the readings of a source."""
         own = (rule for rule in self.rules.values() if rule.kind == kind and rule.watches)
-        return tuple(Watched(code=rule.code, component=rule.component, watches=rule.watches, state=rule.state) for rule in own)
+        return tuple(
+            Watched(
+                code=rule.code, component=rule.component, watches=rule.watches, state=rule.state
+            )
+            for rule in own
+        )
 
     def witnesses(self, code: str, kind: ComponentKind) -> tuple[str, ...]:
-        """Which kinds of codes, that are no lines of a log, would bear it out of such a component: of its stories, or its fault by another name."""
+        """Which kinds of codes, that are no lines of a log, would bear it out of such a component:
+        of its stories, or its fault by another name.
+        """
         known = self._witnesses.get((code, kind))
         if known is None:
             stories = [place.story for place in self.stories.places(code)]
-            told = {name for story in stories for name in (*story.causes, *story.consequences, *story.echoes)}
+            told = {
+                name
+                for story in stories
+                for name in (*story.causes, *story.consequences, *story.echoes)
+            }
             fault = self.rule(code).fault
             same = (rule.code for rule in self.rules.values() if rule.fault == fault)
-            seen = [one for one in (*told, *same) if not self._is_line(one) and _may_speak_of(self.rules[one], kind)]
-            kinds = {one.partition("/")[0] for one in seen} | ({"nvml"} if code.startswith("xid/") else set())  # it tells of Xids itself
+            seen = [
+                one
+                for one in (*told, *same)
+                if not self._is_line(one) and _may_speak_of(self.rules[one], kind)
+            ]
+            kinds = {one.partition("/")[0] for one in seen} | (
+                {"nvml"} if code.startswith("xid/") else set()
+            )  # it tells of Xids itself
             known = tuple(sorted(kinds))
             if len(self._witnesses) < _UNLISTED_KEPT:
                 self._witnesses[code, kind] = known
         return known
 
     def _is_line(self, name: str) -> bool:
-        """Whether it is read from a log: its grammar is code, or shapes of its own; or it is no fault."""
+        """Whether it is read from a log: its grammar is code, or shapes of its own; or it is no
+        fault.
+        """
         kind, _, code = name.partition("/")
         rule = self.rules.get(name)
-        return kind in _GRAMMARS or code == "*" or rule is None or bool(rule.match) or rule.action is Action.NONE
+        return (
+            kind in _GRAMMARS
+            or code == "*"
+            or rule is None
+            or bool(rule.match)
+            or rule.action is Action.NONE
+        )
 
     def kinds(self) -> set[str]:
         return {rule.kind for rule in self.rules.values()}
 
 
 def _may_speak_of(rule: Rule, kind: ComponentKind) -> bool:
-    """Whether a component of this kind may be what the rule is about, or a part of it, or at the other end of its links."""
+    """Whether a component of this kind may be what the rule is about, or a part of it, or at the
+    other end of its links.
+    """
     wide = (ComponentKind.NODE, ComponentKind.PCI)
-    return kind in wide or rule.component in (*wide, kind) or (kind is ComponentKind.NVSWITCH and rule.component is ComponentKind.GPU)
+    return (
+        kind in wide
+        or rule.component in (*wide, kind)
+        or (kind is ComponentKind.NVSWITCH and rule.component is ComponentKind.GPU)
+    )
 
 
 _UNLISTED_KEPT = 4096

@@ -1,5 +1,6 @@
 """
-The shape of a kernel line, as an entry's `match` writes it: abbreviations, and the fixed letters it is looked up by.
+The shape of a kernel line, as an entry's `match` writes it: abbreviations, and the fixed letters it
+is looked up by.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ HEAD = 3  # letters that a fixed beginning is looked up by
 
 # Its user's, or of the network: an image, a network block device, a memory disk, removable media.
 _IMAGE = r"(?:loop|rbd|nbd|drbd|zram|ram|sr|fd)\d{1,5}(?:p\d{1,3})?"
-# A driver's own words: of one line, and without what is in a crash's report or a packet's log (`[`, `=`) and in what quotes a user.
+# A driver's own words: of one line, and without what is in a crash's report or a packet's log (`[`,
+# `=`) and in what quotes a user.
 _WORDS = r"[\w ,.:;()/'+#%<>!&*@\-]{0,200}"
 _DRIVER = r"(?P<driver>[A-Za-z0-9_][A-Za-z0-9_\-]{0,31})"
 MACROS = {
@@ -21,12 +23,18 @@ MACROS = {
     "{device}": r"(?P<device>[A-Za-z0-9_.\-]{1,64})",
     "{disk}": rf"(?P<device>(?!{_IMAGE}(?!\w))[A-Za-z0-9_.\-]{{1,64}})",
     "{image}": rf"(?P<device>{_IMAGE})",
-    # jbd2 names a journal after its device and its inode: `dm-0-8`, `nvme0n1p1-8`; a journal on a device of its own has no inode.
-    "{journal}": rf"(?P<device>(?!{_IMAGE}(?!\w))(?:dm-\d{{1,5}}|[A-Za-z0-9_]{{1,64}}?))(?:-\d{{1,9}})?",
-    # What EDAC prints of an error after `1 CE ` or `1 UE `; a label has no parentheses, and comes after the first `on`.
+    # jbd2 names a journal after its device and its inode: `dm-0-8`, `nvme0n1p1-8`; a journal on a
+    # device of its own has no inode.
+    "{journal}": (
+        rf"(?P<device>(?!{_IMAGE}(?!\w))(?:dm-\d{{1,5}}|[A-Za-z0-9_]{{1,64}}?))(?:-\d{{1,9}})?"
+    ),
+    # What EDAC prints of an error after `1 CE ` or `1 UE `; a label has no parentheses, and comes
+    # after the first `on`.
     "{memory}": (
-        r"(?:(?!on )[^\s\[\]]{1,64} ){0,32}on (?P<label>[^()\[\]]{1,256}) \([\w :.#/\-]{0,160}?page:0x[0-9a-f]{1,16} offset:0x[0-9a-f]{1,16} grain:\d{1,12}"
-        r"(?: syndrome:0x[0-9a-f]{1,16})?(?: - (?:[\w :.,;()/#+\-]|\[[0-9a-f ]{1,400}\]){0,900})?\)\s*\Z"
+        r"(?:(?!on )[^\s\[\]]{1,64} ){0,32}on (?P<label>[^()\[\]]{1,256}) \([\w"
+        r" :.#/\-]{0,160}?page:0x[0-9a-f]{1,16} offset:0x[0-9a-f]{1,16} grain:\d{1,12}"
+        r"(?: syndrome:0x[0-9a-f]{1,16})?(?: - (?:[\w :.,;()/#+\-]|\[[0-9a-f"
+        r" ]{1,400}\]){0,900})?\)\s*\Z"
     ),
     "{words}": _WORDS,
     "{pid}": r"(?P<pid>\d{1,10})",
@@ -41,12 +49,16 @@ def expand(pattern: str) -> str:
 
 
 def begins_with_driver(pattern: str) -> bool:
-    """Whether it begins with any driver's name, `{driver} {bdf}`, rather than with fixed letters."""
+    """Whether it begins with any driver's name, `{driver} {bdf}`, rather than with fixed
+    letters.
+    """
     return pattern.startswith(_DRIVER)
 
 
 def first_letters(starts: Iterable[str], pattern: str) -> list[bytes]:
-    """What a line may begin with: what the entry says, else the expression's own letters; empty where neither is fixed."""
+    """What a line may begin with: what the entry says, else the expression's own letters; empty
+    where neither is fixed.
+    """
     return [start[:HEAD].encode() for start in starts] or list(_literal_head(pattern))
 
 

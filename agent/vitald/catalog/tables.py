@@ -1,5 +1,6 @@
 """
-What the catalogue holds beside entries: ladders, stories with their aliases, the lemon score, instance types.
+What the catalogue holds beside entries: ladders, stories with their aliases, the lemon score,
+instance types.
 
 Each is checked whole; a mistake goes to `errors` with its file and table, and the rest is read on.
 """
@@ -10,18 +11,18 @@ from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
 
-from vitald import toml
-from vitald.catalog.ladder import Ladder, Step
+from vitald import tomlfile
+from vitald.catalog.correlation import Company, Reach, Stories, Story, aliases_of
+from vitald.catalog.escalation import Ladder, Step
 from vitald.catalog.lemon import Lemon
 from vitald.catalog.rules import Instance
-from vitald.catalog.story import Company, Reach, Stories, Story, aliases_of
 from vitald.model import Action, MarkKind, When
 
 _STEPS = ("of", "processes", "survived", "waited", "times")  # what a rung of a ladder takes
 FILES = ("ladders", "stories", "lemon", "instances")
 
 
-def read_ladders(tables: toml.Table, errors: list[str]) -> dict[str, Ladder]:
+def read_ladders(tables: tomlfile.Table, errors: list[str]) -> dict[str, Ladder]:
     """What is asked for when the usual does not help."""
     ladders: dict[str, Ladder] = {}
     for name, table in _named(tables, "ladder", errors):
@@ -34,14 +35,18 @@ def read_ladders(tables: toml.Table, errors: list[str]) -> dict[str, Ladder]:
                     raise ValueError("remedies, processes and times count from 1")
                 steps.append(
                     Step(
-                        within_s=0.0 if step.keys() & {"waited", "times"} else toml.duration(step["within"]),
+                        within_s=(
+                            0.0
+                            if step.keys() & {"waited", "times"}
+                            else tomlfile.duration(step["within"])
+                        ),
                         action=Action(step["action"]),
                         when=When(step.get("when_to_act", "now")),
                         of=Action(step["of"]) if "of" in step else None,
                         remedies=int(step.get("remedies", 1)),
                         survived=step.get("survived", False) is True,
                         processes=int(step.get("processes", 0)),
-                        waited_s=toml.duration(step["waited"]) if "waited" in step else 0.0,
+                        waited_s=tomlfile.duration(step["waited"]) if "waited" in step else 0.0,
                         times=int(step.get("times", 0)),
                         same=tuple(step.get("same", ())),
                     )
@@ -54,8 +59,12 @@ def read_ladders(tables: toml.Table, errors: list[str]) -> dict[str, Ladder]:
     return ladders
 
 
-def read_stories(tables: toml.Table, codes: Collection[str], words: Collection[str], errors: list[str]) -> Stories:
-    """Which fault explains which, with the aliases of some lines; `codes` are the entries that they may name, `words` those that are words."""
+def read_stories(
+    tables: tomlfile.Table, codes: Collection[str], words: Collection[str], errors: list[str]
+) -> Stories:
+    """Which fault explains which, with the aliases of some lines; `codes` are the entries that they
+    may name, `words` those that are words.
+    """
     told: list[Story] = []
     kinds = {code.partition("/")[0] for code in codes}
     try:
@@ -71,8 +80,8 @@ def read_stories(tables: toml.Table, codes: Collection[str], words: Collection[s
                     name=name,
                     title=table["title"],
                     reach=Reach(table["reach"]),
-                    within_s=toml.duration(table["within"]),
-                    early_s=toml.duration(table["early"]),
+                    within_s=tomlfile.duration(table["within"]),
+                    early_s=tomlfile.duration(table["early"]),
                     source=table["source"],
                     causes=tuple(table["causes"]),
                     consequences=tuple(table.get("consequences", ())),
@@ -99,22 +108,27 @@ def read_stories(tables: toml.Table, codes: Collection[str], words: Collection[s
         for code in sorted(named):
             kind, _, number = code.partition("/")
             if kind not in kinds if number == "*" else code not in known:
-                errors.append(f"stories.toml: [story.{name}]: there is no entry {code!r}{toml.suggest(code, known)}")
-    return Stories.of(told, aliases, {*words, *(alias.name for alias in aliases if alias.code in words)})
+                errors.append(
+                    f"stories.toml: [story.{name}]: there is no entry"
+                    f" {code!r}{tomlfile.suggest(code, known)}"
+                )
+    return Stories.of(
+        told, aliases, {*words, *(alias.name for alias in aliases if alias.code in words)}
+    )
 
 
-def read_lemon(tables: toml.Table | None, errors: list[str]) -> Lemon:
+def read_lemon(tables: tomlfile.Table | None, errors: list[str]) -> Lemon:
     """What weighs how much in a device's score."""
     if tables is None:
         return Lemon()
     try:
         table: dict[str, Any] = dict(_named({"lemon": tables}, "lemon", errors))["lemon"]
         return Lemon(
-            window_s=toml.duration(table["window"]),
-            half_life_s=toml.duration(table["half_life"]),
+            window_s=tomlfile.duration(table["window"]),
+            half_life_s=tomlfile.duration(table["half_life"]),
             suspect=float(table["suspect"]),
-            job_before_s=toml.duration(table["job_before"]),
-            job_after_s=toml.duration(table["job_after"]),
+            job_before_s=tomlfile.duration(table["job_before"]),
+            job_after_s=tomlfile.duration(table["job_after"]),
             weights={MarkKind(kind): float(weight) for kind, weight in table["weights"].items()},
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -122,13 +136,21 @@ def read_lemon(tables: toml.Table | None, errors: list[str]) -> Lemon:
         return Lemon()
 
 
-def read_instances(tables: toml.Table | None, errors: list[str]) -> dict[str, Instance]:
+def read_instances(tables: tomlfile.Table | None, errors: list[str]) -> dict[str, Instance]:
     """What instance types have."""
     known = [one.name for one in fields(Instance)]
     instances: dict[str, Instance] = {}
-    for name, table in _named(tables if tables is not None else {"instance": {}}, "instance", errors):
-        wrong = [f"{key}: unknown key{toml.suggest(key, known)}" for key in table if key not in known]
-        wrong += [f"{key}: expected a number above 0, found {count!r}" for key, count in table.items() if not _counts(count)]
+    for name, table in _named(
+        tables if tables is not None else {"instance": {}}, "instance", errors
+    ):
+        wrong = [
+            f"{key}: unknown key{tomlfile.suggest(key, known)}" for key in table if key not in known
+        ]
+        wrong += [
+            f"{key}: expected a number above 0, found {count!r}"
+            for key, count in table.items()
+            if not _counts(count)
+        ]
         errors += [f"instances.toml: [instance.{name}]: {what}" for what in wrong]
         if not wrong:
             instances[name] = Instance(**table)
@@ -139,7 +161,9 @@ def _counts(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _named(tables: toml.Table, section: str, errors: list[str]) -> list[tuple[str, dict[str, Any]]]:
+def _named(
+    tables: tomlfile.Table, section: str, errors: list[str]
+) -> list[tuple[str, dict[str, Any]]]:
     """The tables of `[section.NAME]`."""
     found = tables.get(section)
     if not isinstance(found, dict) or not all(isinstance(table, dict) for table in found.values()):

@@ -1,8 +1,8 @@
 """
 The command `vitald`: one module a verb, each thin. It asks the socket and prints.
 
-A verb is imported only when it is called, and none but `run` imports what the daemon needs: `vitald check` stands in
-schedulers' prologs and must answer in tens of milliseconds.
+A verb is imported only when it is called, and none but `run` imports what the daemon needs: `vitald
+check` stands in schedulers' prologs and must answer in tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from vitald import __version__
 from vitald.cli.streams import ReaderGone, Streams, Unwritten
 
-# Exit codes beside those of a verdict, which are in agent/vitald/cli/check.py; docs/reference/commands.md has them all.
+# Exit codes beside those of a verdict, which are in agent/vitald/cli/check.py; all of them are in
+# docs/reference/commands.md.
 EX_USAGE = 2  # argparse's own
 EX_NOINPUT, EX_UNAVAILABLE, EX_IOERR, EX_CONFIG = 66, 69, 74, 78
 INTERRUPTED, READER_GONE = 130, 141
@@ -32,22 +33,62 @@ VERBS = {
     "why": ("why", "how a finding came to be, from the raw lines to the flags", _ASK),
     "events": ("events", "what has happened", _ASK),
     "gpus": ("gpus", "the GPUs at a glance", _ASK),
-    "components": ("components", "what is watched, by whom, and what cannot be observed here", _ASK),
+    "components": (
+        "components",
+        "what is watched, by whom, and what cannot be observed here",
+        _ASK,
+    ),
     "expect": ("expect", "what this node should have, who says so, and what is here", _ASK),
-    "recovery": ("recovery", "who reboots or replaces this node, what is asked for, and what was decided", _ASK),
+    "recovery": (
+        "recovery",
+        "who reboots or replaces this node, what is asked for, and what was decided",
+        _ASK,
+    ),
     "clear": ("clear", "close a finding, with a reason", _OPERATE),
-    "accept": ("accept", "live with a finding for a time: shown, without effect on fitness and flags", _OPERATE),
+    "accept": (
+        "accept",
+        "live with a finding for a time: shown, without effect on fitness and flags",
+        _OPERATE,
+    ),
     "remedy": ("remedy", "say that a finding's remedy has begun", _OPERATE),
-    "release": ("release", "let go of the GPUs for a while, for a reset, a driver reload or a MIG change", _OPERATE),
-    "report": ("report", "one archive for a support case: what happened, with all the evidence", _OPERATE),
-    "diag": ("diag", "run, list and read hardware diagnostics: vitald diag run 2", _DIAGNOSE),
-    "inject": ("inject", "a drill: put a fault line into the real kernel log, announced and marked as simulated", _OFFLINE),
+    "release": (
+        "release",
+        "let go of the GPUs for a while, for a reset, a driver reload or a MIG change",
+        _OPERATE,
+    ),
+    "report": (
+        "report.command",
+        "one archive for a support case: what happened, with all the evidence",
+        _OPERATE,
+    ),
+    "diag": (
+        "diag.command",
+        "run, list and read hardware diagnostics: vitald diag run 2",
+        _DIAGNOSE,
+    ),
+    "inject": (
+        "inject",
+        "a drill: put a fault line into the real kernel log, announced and marked as simulated",
+        _OFFLINE,
+    ),
     "demo": ("demo", "a simulated node with 8 GPUs tells a short story", _OFFLINE),
     "scan": ("scan", "judge a saved kernel log: vitald scan FILE|-", _OFFLINE),
-    "replay": ("replay", "judge a ledger or a saved log once more, by other rules: what would change?", _OFFLINE),
+    "replay": (
+        "replay",
+        "judge a ledger or a saved log once more, by other rules: what would change?",
+        _OFFLINE,
+    ),
     "explain": ("explain", "what a code means: vitald explain xid/79", _OFFLINE),
-    "slurm": ("slurm", "what Slurm's prolog, epilog and health check program call", _CALLED),
-    "recover": ("recover", "decide on the daemon's request, and act: what vitald-recover.service runs, as root", _CALLED),
+    "slurm": (
+        "slurm.command",
+        "what Slurm's prolog, epilog and health check program call",
+        _CALLED,
+    ),
+    "recover": (
+        "recover",
+        "decide on the daemon's request, and act: what vitald-recover.service runs, as root",
+        _CALLED,
+    ),
     "config": ("config", "check a configuration file", _SERVE),
     "run": ("run", "run the daemon in the foreground", _SERVE),
     "version": ("version", "print the version", _SERVE),
@@ -116,7 +157,9 @@ def _verbs_by_purpose() -> Iterator[str]:
 
 
 def parser(verbs: Collection[str] = VERBS.keys()) -> argparse.ArgumentParser:
-    """The command line. Of verbs that are not named only the line of help is there, and their modules are not imported."""
+    """The command line. Of verbs that are not named only the line of help is there, and their
+    modules are not imported.
+    """
     made = _Whole(prog="vitald", description="Node health daemon for GPU and Trainium clusters.")
     made.add_argument("--version", action="version", version=f"vitald {__version__}")
     added = made.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)

@@ -3,12 +3,13 @@
 
     0 fit   10 degraded (only with --strict; otherwise fit)   20 not fit   30 unknown
 
-Never 1 or 2 for a verdict: Python exits 1 with a traceback and argparse 2 on a usage error. `--as` translates to the
-codes of others: node-problem-detector's custom plugin protocol (0 ok, 1 problem, 2 unknown), Nagios plugins (0 ok, 1
-warning, 2 critical, 3 unknown), Slurm's prolog and health check (0, or 1 and the node drains).
+Never 1 or 2 for a verdict: Python exits 1 with a traceback and argparse 2 on a usage error. `--as`
+translates to the codes of others: node-problem-detector's custom plugin protocol (0 ok, 1 problem,
+2 unknown), Nagios plugins (0 ok, 1 warning, 2 critical, 3 unknown), Slurm's prolog and health check
+(0, or 1 and the node drains).
 
-`--for` says what the answer is for. A remedy that may wait for the running job leaves the node fit while that runs; at
-the prolog of the next, and at the epilog, it is due.
+`--for` says what the answer is for. A remedy that may wait for the running job leaves the node fit
+while that runs; at the prolog of the next, and at the epilog, it is due.
 """
 
 from __future__ import annotations
@@ -42,8 +43,16 @@ def options(parser: argparse.ArgumentParser) -> None:
         default="running",
         help="a job is about to begin, has ended, or runs (default)",
     )
-    parser.add_argument("--strict", action="store_true", help="degraded is not good enough: exit 10")
-    parser.add_argument("--as", dest="protocol", choices=[*PROTOCOLS], default="vitald", help="whose exit codes to use")
+    parser.add_argument(
+        "--strict", action="store_true", help="degraded is not good enough: exit 10"
+    )
+    parser.add_argument(
+        "--as",
+        dest="protocol",
+        choices=[*PROTOCOLS],
+        default="vitald",
+        help="whose exit codes to use",
+    )
     parser.add_argument("--json", action="store_true", help="the verdict as JSON")
 
 
@@ -57,7 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
         answer, status = {"status": "unknown", "reasons": [str(error)]}, "unknown"
         line = f"unknown: {error}"
     # Nagios has a code of its own for a warning, so a degraded node is told there in any case.
-    softened = "healthy" if status == "degraded" and not arguments.strict and arguments.protocol != "nagios" else status
+    softened = (
+        "healthy"
+        if status == "degraded" and not arguments.strict and arguments.protocol != "nagios"
+        else status
+    )
     code = PROTOCOLS[arguments.protocol][softened]
     if arguments.json:
         keys = (
@@ -72,7 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
         render.emit_json({key: answer[key] for key in keys if key in answer})
     else:
-        print(f"VITALD {_NAGIOS[code]} - {render.safe(line)}" if arguments.protocol == "nagios" else render.safe(line))
+        print(
+            f"VITALD {_NAGIOS[code]} - {render.safe(line)}"
+            if arguments.protocol == "nagios"
+            else render.safe(line)
+        )
     return code
 
 

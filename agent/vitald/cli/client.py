@@ -1,11 +1,13 @@
 """
-Asking the daemon: HTTP over its Unix socket, with the standard library only (an HTTP client library costs more to
-import than the whole answer takes).
+Asking the daemon: HTTP over its Unix socket, with the standard library only (an HTTP client library
+costs more to import than the whole answer takes).
 
-Owns     whom root believes: only a socket that root or the daemon's user listens on. What an answer may be at most: bytes, depth,
-         tables and lists. A command run by root must not be led, nor filled up, by whoever put a socket in the daemon's place.
+Owns     whom root believes: only a socket that root or the daemon's user listens on. What an answer
+         may be at most: bytes, depth, tables and lists. A command run by root must not be led, nor
+         filled up, by whoever put a socket in the daemon's place.
 
-Another user's command is not held to the first: what it reads can make it do no more than that user may.
+Another user's command is not held to the first: what it reads can make it do no more than that user
+may.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 Json = dict[str, object]
 STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
 USER = "vitald"  # the daemon's, as the package makes it
-# Of an answer. The largest that are real: 1,000 events or findings, some 2 KiB each; what a diagnostic printed, 2 MiB before it is JSON.
+# Of an answer. The largest that are real: 1,000 events or findings, some 2 KiB each; what a
+# diagnostic printed, 2 MiB before it is JSON.
 _MOST_BYTES, _MOST_DEPTH, _MOST_PARTS = 8 * 1024 * 1024, 32, 128 * 1024
 _LINE_BYTES = 1024 * 1024  # of /v1/watch
 _PIECE_BYTES = 64 * 1024
@@ -71,21 +74,41 @@ class Told(Json):
 
 
 def default_socket() -> Path:
-    """Where the daemon listens by default, for this user; root's daemon is looked for where the user runs none."""
+    """Where the daemon listens by default, for this user; root's daemon is looked for where the
+    user runs none.
+    """
     if os.geteuid() == 0:
         return _SYSTEM
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    own = Path(runtime) / "vitald/vitald.sock" if runtime else Path(f"/tmp/vitald-{os.geteuid()}/vitald.sock")  # noqa: S108
+    own = (
+        Path(runtime) / "vitald/vitald.sock"
+        if runtime
+        else Path(f"/tmp/vitald-{os.geteuid()}/vitald.sock")  # noqa: S108
+    )
     return own if own.exists() or not _SYSTEM.exists() else _SYSTEM
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--socket", type=Path, default=None, metavar="PATH", help="the daemon's socket (default: its usual place)")
-    parser.add_argument("--timeout", type=words.seconds(3600), default=2.0, metavar="SECONDS", help="give up after this long (default: 2)")
+    parser.add_argument(
+        "--socket",
+        type=Path,
+        default=None,
+        metavar="PATH",
+        help="the daemon's socket (default: its usual place)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=words.seconds(3600),
+        default=2.0,
+        metavar="SECONDS",
+        help="give up after this long (default: 2)",
+    )
 
 
 class _Connection(http.client.HTTPConnection):
-    """One deadline for the whole exchange: a server that sends a byte now and then cannot stretch it."""
+    """One deadline for the whole exchange: a server that sends a byte now and then cannot stretch
+    it.
+    """
 
     def __init__(self, path: Path, deadline: float | None) -> None:
         super().__init__("vitald")
@@ -96,8 +119,13 @@ class _Connection(http.client.HTTPConnection):
         self.sock = _Deadlined(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.deadline = self._deadline
         if (left := self.sock.left()) is not None:
-            # Blocking: with a timeout of Python's, a full queue is refused at once (EAGAIN), and whoever floods the socket keeps us out.
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(left), int(left % 1 * 1e6) or 1))
+            # Blocking: with a timeout of Python's, a full queue is refused at once (EAGAIN), and
+            # whoever floods the socket keeps us out.
+            self.sock.setsockopt(
+                socket.SOL_SOCKET,
+                socket.SO_SNDTIMEO,
+                struct.pack("ll", int(left), int(left % 1 * 1e6) or 1),
+            )
         self.sock.connect(str(self._path))
         if os.geteuid() == 0:
             _judge_listener(self.sock, self._path)
@@ -131,83 +159,176 @@ def owners() -> frozenset[int]:
 
 
 def _judge_listener(sock: socket.socket, place: Path) -> None:
-    """Raises NotBelieved. The kernel keeps who it was that called listen(2): systemd, where it holds the socket."""
+    """Raises NotBelieved. The kernel keeps who it was that called listen(2): systemd, where it
+    holds the socket.
+    """
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid != 0 and uid not in owners():
         sock.close()
-        raise NotBelieved(f"uid {uid} listens on {place}: root believes only a daemon of root's or of the user {USER}; ask as that user")
+        raise NotBelieved(
+            f"uid {uid} listens on {place}: root believes only a daemon of root's or of the user"
+            f" {USER}; ask as that user"
+        )
 
 
-@overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/components"], body: None = None, **query: object) -> schema.Components: ...
-@overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/diagnostics"], body: None = None, **query: object) -> schema.Diagnostics: ...
 @overload
 def ask(
-    arguments: argparse.Namespace, path: Literal["/v1/diagnostics/runs"], body: None = None, **query: object
+    arguments: argparse.Namespace,
+    path: Literal["/v1/components"],
+    body: None = None,
+    **query: object,
+) -> schema.Components: ...
+@overload
+def ask(
+    arguments: argparse.Namespace,
+    path: Literal["/v1/diagnostics"],
+    body: None = None,
+    **query: object,
+) -> schema.Diagnostics: ...
+@overload
+def ask(
+    arguments: argparse.Namespace,
+    path: Literal["/v1/diagnostics/runs"],
+    body: None = None,
+    **query: object,
 ) -> schema.DiagnosticRuns: ...
 @overload
 def ask(
-    arguments: argparse.Namespace, path: Literal["/v1/diagnostics/runs/{id}"], body: None = None, **query: object
+    arguments: argparse.Namespace,
+    path: Literal["/v1/diagnostics/runs/{id}"],
+    body: None = None,
+    **query: object,
 ) -> schema.DiagnosticRunInFull: ...
 @overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/events"], body: None = None, **query: object) -> schema.Events: ...
-@overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/expect"], body: None = None, **query: object) -> schema.Expected: ...
-@overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/findings"], body: None = None, **query: object) -> schema.Findings: ...
-@overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/findings/{id}/why"], body: None = None, **query: object) -> schema.Why: ...
-@overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/gpus"], body: None = None, **query: object) -> schema.Gpus: ...
-@overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/incidents"], body: None = None, **query: object) -> schema.Incidents: ...
-@overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/injections/{id}"], body: None = None, **query: object) -> schema.Drill: ...
-@overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/jobs"], body: None = None, **query: object) -> schema.Jobs: ...
-@overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/status"], body: None = None, **query: object) -> schema.NodeStatus: ...
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/events"], body: None = None, **query: object
+) -> schema.Events: ...
 @overload
 def ask(
-    arguments: argparse.Namespace, path: Literal["/v1/diagnostics/cancel"], body: schema.CancelDiagnosticRequest, **query: object
+    arguments: argparse.Namespace, path: Literal["/v1/expect"], body: None = None, **query: object
+) -> schema.Expected: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/findings"], body: None = None, **query: object
+) -> schema.Findings: ...
+@overload
+def ask(
+    arguments: argparse.Namespace,
+    path: Literal["/v1/findings/{id}/why"],
+    body: None = None,
+    **query: object,
+) -> schema.Why: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/gpus"], body: None = None, **query: object
+) -> schema.Gpus: ...
+@overload
+def ask(
+    arguments: argparse.Namespace,
+    path: Literal["/v1/incidents"],
+    body: None = None,
+    **query: object,
+) -> schema.Incidents: ...
+@overload
+def ask(
+    arguments: argparse.Namespace,
+    path: Literal["/v1/injections/{id}"],
+    body: None = None,
+    **query: object,
+) -> schema.Drill: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/jobs"], body: None = None, **query: object
+) -> schema.Jobs: ...
+@overload
+def ask(
+    arguments: argparse.Namespace, path: Literal["/v1/status"], body: None = None, **query: object
+) -> schema.NodeStatus: ...
+@overload
+def ask(
+    arguments: argparse.Namespace,
+    path: Literal["/v1/diagnostics/cancel"],
+    body: schema.CancelDiagnosticRequest,
+    **query: object,
 ) -> schema.OneGoing: ...
 @overload
 def ask(
-    arguments: argparse.Namespace, path: Literal["/v1/diagnostics/run"], body: schema.RunDiagnosticRequest, **query: object
+    arguments: argparse.Namespace,
+    path: Literal["/v1/diagnostics/run"],
+    body: schema.RunDiagnosticRequest,
+    **query: object,
 ) -> schema.OneGoing: ...
 @overload
 def ask(
-    arguments: argparse.Namespace, path: Literal["/v1/expect/confirm"], body: schema.ConfirmRequest, **query: object
+    arguments: argparse.Namespace,
+    path: Literal["/v1/expect/confirm"],
+    body: schema.ConfirmRequest,
+    **query: object,
 ) -> schema.Confirmed: ...
 @overload
 def ask(
-    arguments: argparse.Namespace, path: Literal["/v1/findings/{id}/accept"], body: schema.AcceptRequest, **query: object
+    arguments: argparse.Namespace,
+    path: Literal["/v1/findings/{id}/accept"],
+    body: schema.AcceptRequest,
+    **query: object,
 ) -> schema.OneFinding: ...
 @overload
 def ask(
-    arguments: argparse.Namespace, path: Literal["/v1/findings/{id}/clear"], body: schema.ClearRequest, **query: object
+    arguments: argparse.Namespace,
+    path: Literal["/v1/findings/{id}/clear"],
+    body: schema.ClearRequest,
+    **query: object,
 ) -> schema.OneFinding: ...
 @overload
 def ask(
-    arguments: argparse.Namespace, path: Literal["/v1/findings/{id}/remedy"], body: schema.RemedyRequest, **query: object
+    arguments: argparse.Namespace,
+    path: Literal["/v1/findings/{id}/remedy"],
+    body: schema.RemedyRequest,
+    **query: object,
 ) -> schema.OneFinding: ...
 @overload
 def ask(
-    arguments: argparse.Namespace, path: Literal["/v1/injections"], body: schema.AnnounceRequest, **query: object
+    arguments: argparse.Namespace,
+    path: Literal["/v1/injections"],
+    body: schema.AnnounceRequest,
+    **query: object,
 ) -> schema.AnnouncedDrill: ...
 @overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/jobs"], body: schema.TellJobRequest, **query: object) -> schema.JobTold: ...
-@overload
-def ask(arguments: argparse.Namespace, path: Literal["/v1/release"], body: schema.ReleaseRequest, **query: object) -> schema.Released: ...
+def ask(
+    arguments: argparse.Namespace,
+    path: Literal["/v1/jobs"],
+    body: schema.TellJobRequest,
+    **query: object,
+) -> schema.JobTold: ...
 @overload
 def ask(
-    arguments: argparse.Namespace, path: Literal["/v1/release/end"], body: schema.EndReleaseRequest, **query: object
+    arguments: argparse.Namespace,
+    path: Literal["/v1/release"],
+    body: schema.ReleaseRequest,
+    **query: object,
+) -> schema.Released: ...
+@overload
+def ask(
+    arguments: argparse.Namespace,
+    path: Literal["/v1/release/end"],
+    body: schema.EndReleaseRequest,
+    **query: object,
 ) -> schema.ReleaseEnded: ...
 @overload  # whoever asks for what is not known until then
-def ask(arguments: argparse.Namespace, path: str, body: Mapping[str, object] | None = None, **query: object) -> Any: ...
-def ask(arguments: argparse.Namespace, path: str, body: Mapping[str, object] | None = None, **query: object) -> Any:
-    """The JSON answer to a GET, or with a body to a POST. `path` is as in the contract: its `{id}` is given by that name.
+def ask(
+    arguments: argparse.Namespace,
+    path: str,
+    body: Mapping[str, object] | None = None,
+    **query: object,
+) -> Any: ...
+def ask(
+    arguments: argparse.Namespace,
+    path: str,
+    body: Mapping[str, object] | None = None,
+    **query: object,
+) -> Any:
+    """The JSON answer to a GET, or with a body to a POST. `path` is as in the contract: its `{id}`
+    is given by that name.
 
     Raises NoAnswer or Refused.
     """
@@ -218,12 +339,19 @@ def ask(arguments: argparse.Namespace, path: str, body: Mapping[str, object] | N
 
 
 def status(arguments: argparse.Namespace, work: str | None = None) -> schema.NodeStatus:
-    """The answer of /v1/status, with at least what a verdict needs. Raises NoAnswer for anything else, and Refused."""
-    answer = ask(arguments, "/v1/status", None, **({"for": work} if work not in (None, "running") else {}))
+    """The answer of /v1/status, with at least what a verdict needs. Raises NoAnswer for anything
+    else, and Refused.
+    """
+    answer = ask(
+        arguments, "/v1/status", None, **({"for": work} if work not in (None, "running") else {})
+    )
     reasons = answer.get("reasons")
     sound = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
     if answer.get("status") not in STATUSES or not sound:
-        raise NoAnswer(f"no verdict from {arguments.socket or default_socket()}: is that vitald's socket, and of this version?")
+        raise NoAnswer(
+            f"no verdict from {arguments.socket or default_socket()}: is that vitald's socket, and"
+            " of this version?"
+        )
     return answer
 
 
@@ -235,7 +363,9 @@ def follow(arguments: argparse.Namespace) -> Iterator[schema.WatchLine]:
 
 
 class _Answer:
-    def __init__(self, place: Path, connection: _Connection, response: http.client.HTTPResponse) -> None:
+    def __init__(
+        self, place: Path, connection: _Connection, response: http.client.HTTPResponse
+    ) -> None:
         self._place, self._connection, self._response = place, connection, response
         name, _, version = response.getheader("Server", "").partition("/")
         own = (name, version) == ("vitald", __version__)
@@ -257,7 +387,11 @@ class _Answer:
         value = self._loads(text)
         if self._response.status >= 400:
             # A path, a parameter or a key that the one has and the other has not.
-            foreign = f"of the daemon: {self._foreign}" if self._foreign and self._response.status in (400, 404, 405) else ""
+            foreign = (
+                f"of the daemon: {self._foreign}"
+                if self._foreign and self._response.status in (400, 404, 405)
+                else ""
+            )
             hints = filter(None, [str(value.get("hint", "")), foreign])
             raise Refused(self._response.status, str(value.get("error", "")), "; ".join(hints))
         return value
@@ -268,14 +402,22 @@ class _Answer:
         while len(text) <= _MOST_BYTES and (part := self._response.read(_PIECE_BYTES)):
             text += part
         if len(text) > _MOST_BYTES:
-            raise NoAnswer(f"more than {_MOST_BYTES} bytes from {self._place}: is that vitald's socket?")
+            raise NoAnswer(
+                f"more than {_MOST_BYTES} bytes from {self._place}: is that vitald's socket?"
+            )
         return text
 
     def _loads(self, text: bytes | bytearray) -> Json:
         """Raises NoAnswer for what is no JSON object, or one that no daemon of ours would make."""
         if text.count(b"{") + text.count(b"[") > _MOST_PARTS:
-            raise NoAnswer(f"an answer of more than {_MOST_PARTS} parts from {self._place}: is that vitald's socket?")
-        deep = NoAnswer(f"an answer nested deeper than {_MOST_DEPTH} from {self._place}: is that vitald's socket?")
+            raise NoAnswer(
+                f"an answer of more than {_MOST_PARTS} parts from {self._place}: is that vitald's"
+                " socket?"
+            )
+        deep = NoAnswer(
+            f"an answer nested deeper than {_MOST_DEPTH} from {self._place}: is that vitald's"
+            " socket?"
+        )
         try:
             value = json.loads(text, object_hook=lambda pairs: Told(pairs, self._foreign))
         except ValueError:
@@ -294,17 +436,28 @@ class _Answer:
         try:
             while line := self._response.readline(_LINE_BYTES + 1):
                 if len(line) > _LINE_BYTES:
-                    raise NoAnswer(f"a line of more than {_LINE_BYTES} bytes from {self._place}: is that vitald's socket?")
+                    raise NoAnswer(
+                        f"a line of more than {_LINE_BYTES} bytes from {self._place}: is that"
+                        " vitald's socket?"
+                    )
                 yield self._loads(line)
         except (OSError, http.client.HTTPException) as error:
             raise _no_answer(self._place, error) from error
 
 
 def _is_deep(value: object) -> bool:
-    """Whether lists and tables lie deeper in each other than in any answer. Without recursion, whose end is what this is to prevent."""
+    """Whether lists and tables lie deeper in each other than in any answer. Without recursion,
+    whose end is what this is to prevent.
+    """
     level = [value]
     for _ in range(_MOST_DEPTH):
-        inner = (part for one in level for part in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()))
+        inner = (
+            part
+            for one in level
+            for part in (
+                one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+            )
+        )
         level = [part for part in inner if isinstance(part, (dict, list))]
         if not level:
             return False
@@ -312,7 +465,11 @@ def _is_deep(value: object) -> bool:
 
 
 def _open(
-    arguments: argparse.Namespace, path: str, body: Mapping[str, object] | None, query: dict[str, object], deadline: float | None
+    arguments: argparse.Namespace,
+    path: str,
+    body: Mapping[str, object] | None,
+    query: dict[str, object],
+    deadline: float | None,
 ) -> _Answer:
     place: Path = arguments.socket or default_socket()
     wanted = {name: value for name, value in query.items() if value is not None}
@@ -322,7 +479,9 @@ def _open(
         if body is None:
             connection.request("GET", target)
         else:
-            connection.request("POST", target, json.dumps(body), {"Content-Type": "application/json"})
+            connection.request(
+                "POST", target, json.dumps(body), {"Content-Type": "application/json"}
+            )
         return _Answer(place, connection, connection.getresponse())
     except (OSError, http.client.HTTPException) as error:
         connection.close()
@@ -334,9 +493,14 @@ def _no_answer(place: Path, error: Exception) -> NoAnswer:
         return NoAnswer(f"not allowed to ask on {place}: be {_who_may(place)}root")
     why = _why_it_ended() if place == _SYSTEM else ""
     if isinstance(error, FileNotFoundError):
-        return NoAnswer(f"no socket at {place}: {why or 'is the daemon running? try: systemctl status vitald'}")
+        return NoAnswer(
+            f"no socket at {place}: {why or 'is the daemon running? try: systemctl status vitald'}"
+        )
     if isinstance(error, ConnectionRefusedError):
-        return NoAnswer(f"nobody listens on {place}: {why or 'the daemon has stopped; try: systemctl status vitald'}")
+        return NoAnswer(
+            f"nobody listens on {place}:"
+            f" {why or 'the daemon has stopped; try: systemctl status vitald'}"
+        )
     if isinstance(error, TimeoutError):
         return NoAnswer(f"no answer on {place} in time{why and f': {why}'}")
     return NoAnswer(f"no answer on {place}: {why or error}")
@@ -356,19 +520,37 @@ def _who_may(place: Path) -> str:
 
 
 def _why_it_ended() -> str:
-    """What systemd knows of a daemon that could not start and is not tried again: its last words, else what its exit code means."""
+    """What systemd knows of a daemon that could not start and is not tried again: its last words,
+    else what its exit code means.
+    """
     if not _BOOTED.is_dir():
         return ""
     import subprocess  # only where nobody answers: it is a large part of what `vitald check` costs
 
-    command = [_SYSTEMCTL, "show", "vitald.service", "--property=ActiveState,ExecMainStatus,StatusText"]
+    command = [
+        _SYSTEMCTL,
+        "show",
+        "vitald.service",
+        "--property=ActiveState,ExecMainStatus,StatusText",
+    ]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SYSTEMD_S, check=True).stdout
+        told = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SYSTEMD_S,
+            check=True,
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
     unit = dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
     code = unit.get("ExecMainStatus", "")
     if unit.get("ActiveState") == "active" or code not in (str(EX_UNAVAILABLE), str(EX_CONFIG)):
         return ""
-    meant = "its configuration is wrong; try: vitald config check" if code == str(EX_CONFIG) else "try: journalctl -u vitald -n 20"
+    meant = (
+        "its configuration is wrong; try: vitald config check"
+        if code == str(EX_CONFIG)
+        else "try: journalctl -u vitald -n 20"
+    )
     return f"the daemon could not start: {unit.get('StatusText') or meant}"

@@ -1,4 +1,6 @@
-"""`vitald components`: what is watched, who looks at it, and what cannot be observed here. What nobody knows is a dash."""
+"""`vitald components`: what is watched, who looks at it, and what cannot be observed here. What
+nobody knows is a dash.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,25 @@ _TITLES = ("component", "identity", "looked at", "readings", "status")
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
-    parser.add_argument("--json", action="store_true", help="the answer of GET /v1/components, with every reading")
+    parser.add_argument(
+        "--json", action="store_true", help="the answer of GET /v1/components, with every reading"
+    )
     parser.add_argument("--kind", choices=_KINDS, help="only components of this kind")
-    parser.add_argument("--all", action="store_true", help="shorten nothing: each healthy component, each reading that cannot be observed")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="shorten nothing: each healthy component, each reading that cannot be observed",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     answer = client.ask(arguments, "/v1/components")
-    answer["components"] = [one for one in answer["components"] if arguments.kind in (None, one["kind"])]
-    answer["coverage"] = [one for one in answer["coverage"] if arguments.kind in (None, one["kind"])]
+    answer["components"] = [
+        one for one in answer["components"] if arguments.kind in (None, one["kind"])
+    ]
+    answer["coverage"] = [
+        one for one in answer["coverage"] if arguments.kind in (None, one["kind"])
+    ]
     if arguments.json:
         render.emit_json(answer)
         return 0
@@ -52,7 +64,9 @@ def _rows(listed: Sequence[schema.WatchedComponent], *, whole: bool) -> Iterator
     shown = [one for one in listed if whole or not _folded(one, listed)]
     rows = [_TITLES, *(_row(one) for one in shown)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
-    yield render.colour("  ".join(cell.ljust(width) for cell, width in zip(_TITLES, widths)).rstrip(), "dim")
+    yield render.colour(
+        "  ".join(cell.ljust(width) for cell, width in zip(_TITLES, widths)).rstrip(), "dim"
+    )
     for one, row in zip(shown, rows[1:]):
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths)]
         yield "  ".join([*cells, row[-1] if row[-1] == "healthy" else render.status_word(row[-1])])
@@ -67,7 +81,9 @@ def _rows(listed: Sequence[schema.WatchedComponent], *, whole: bool) -> Iterator
 
 
 def _folded(one: schema.WatchedComponent, listed: Sequence[schema.WatchedComponent]) -> bool:
-    return one["status"] == "healthy" and sum(other["kind"] == one["kind"] for other in listed) > _MANY
+    return (
+        one["status"] == "healthy" and sum(other["kind"] == one["kind"] for other in listed) > _MANY
+    )
 
 
 def _row(one: schema.WatchedComponent) -> tuple[str, ...]:
@@ -84,20 +100,29 @@ def _row(one: schema.WatchedComponent) -> tuple[str, ...]:
 
 
 def _looked(sight: schema.Sight) -> str:
-    return f"{sight['name']} {render.age(sight['looked'])} ago" if sight["looked"] else f"{sight['name']} never"
+    return (
+        f"{sight['name']} {render.age(sight['looked'])} ago"
+        if sight["looked"]
+        else f"{sight['name']} never"
+    )
 
 
 # --- coverage
 
 
-def _coverage(told: Sequence[schema.Coverage], sources: Sequence[schema.Source], *, whole: bool) -> Iterator[str]:
+def _coverage(
+    told: Sequence[schema.Coverage], sources: Sequence[schema.Source], *, whole: bool
+) -> Iterator[str]:
     """By source: how it fares, how much it observes of each kind, and what not."""
     for source in sources:
         own = [one for one in told if one["source"] == source["name"]]
         detail = f": {render.safe(source['detail'])}" if source["detail"] else ""
         if source["state"] != "ok":
             word = str(source["state"])
-            yield f"  {source['name']}: {word if word == 'not present' else render.colour(word.upper(), 'bold', 'magenta')}{detail}"
+            yield (
+                f"  {source['name']}:"
+                f" {word if word == 'not present' else render.colour(word.upper(), 'bold', 'magenta')}{detail}"
+            )
         for one in own:
             asked, seen = one["asked"], one["observable"]
             share = f"{seen} of {asked} readings observed" if asked else "nothing was ever read"
@@ -119,7 +144,9 @@ def _gap(gap: schema.Gap, of: int, *, whole: bool) -> str:
     return render.safe(f"{names}{whom}: {gap['reason']}")
 
 
-def _others(answer: schema.Components, listed: Iterable[schema.WatchedComponent], *, only: str | None) -> Iterator[str]:
+def _others(
+    answer: schema.Components, listed: Iterable[schema.WatchedComponent], *, only: str | None
+) -> Iterator[str]:
     """Who is not asked, and whom nobody asks."""
     if only is None:
         for name in answer["off"]:
@@ -129,4 +156,7 @@ def _others(answer: schema.Components, listed: Iterable[schema.WatchedComponent]
         if not one["sources"] and one["kind"] != "node":
             alone[str(one["kind"])] = alone.get(str(one["kind"]), 0) + 1
     if alone:
-        yield f"  {', '.join(f'{count} {kind}' for kind, count in alone.items())}: nobody looks at them; only the kernel log would tell"
+        yield (
+            f"  {', '.join(f'{count} {kind}' for kind, count in alone.items())}: nobody looks at"
+            " them; only the kernel log would tell"
+        )

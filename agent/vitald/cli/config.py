@@ -1,4 +1,6 @@
-"""`vitald config check [FILE]`: every mistake of a configuration file at once. `vitald config example`: all keys and defaults."""
+"""`vitald config check [FILE]`: every mistake of a configuration file at once. `vitald config
+example`: all keys and defaults.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,33 @@ from vitald.cli import EX_CONFIG, render
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)  # anywhere, as everywhere
+    parser.add_argument(
+        "--json", action="store_true", help=argparse.SUPPRESS
+    )  # anywhere, as everywhere
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     help_ = "read a file and say what is wrong with it"
     check = what.add_parser("check", help=help_, description=help_)
-    check.add_argument("file", nargs="?", type=Path, default=None, metavar="FILE", help="default: /etc/vitald/config.toml")
-    check.add_argument("--config", type=Path, default=None, metavar="FILE", help="the same, for symmetry with vitald run")
+    check.add_argument(
+        "file",
+        nargs="?",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="default: /etc/vitald/config.toml",
+    )
+    check.add_argument(
+        "--config",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="the same, for symmetry with vitald run",
+    )
     help_ = "print a file with every key and its default"
     example = what.add_parser("example", help=help_, description=help_)
     for one in (check, example):
-        one.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="one JSON document")
+        one.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help="one JSON document"
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,8 +1,10 @@
 """
-`vitald demo`: a simulated node with GPUs, on any machine with a C compiler, and the real daemon watching it.
+`vitald demo`: a simulated node with GPUs, on any machine with a C compiler, and the real daemon
+watching it.
 
-A short story, about a minute long: a healthy node, a GPU that runs hot, a memory row that waits to be remapped, a GPU that
-falls off the bus. Everything it shows is marked as simulated. Nothing outside a temporary folder is touched.
+A short story, about a minute long: a healthy node, a GPU that runs hot, a memory row that waits to
+be remapped, a GPU that falls off the bus. Everything it shows is marked as simulated. Nothing
+outside a temporary folder is touched.
 """
 
 from __future__ import annotations
@@ -31,8 +33,12 @@ _WAIT_S = 30.0
 # A test holds them to agent/vitald/simulator/profiles.toml, which would be read for the help alone.
 _MODELS = ("t4", "v100", "a100", "l40s", "h100", "h200", "b200", "gb200")
 _HOT, _REMAPPED, _LOST = 3, 2, 5
-# With the libraries that this process has: those of a package are not where a bare interpreter looks.
-_DAEMON = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from vitald.cli import main; sys.exit(main())"
+# With the libraries that this process has: those of a package are not where a bare interpreter
+# looks.
+_DAEMON = (
+    "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from vitald.cli import main;"
+    " sys.exit(main())"
+)
 _CONFIG = """\
 [paths]
 sysfs = "{folder}/node/sysfs"
@@ -66,9 +72,19 @@ class CannotShow(Failed):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--profile", choices=_MODELS, default="h100", help="the model of its GPUs (default: h100)")
-    parser.add_argument("--pause", type=_pause, default=8.0, metavar="SECONDS", help="to read each chapter (default: 8)")
-    parser.add_argument("--stay", action="store_true", help="leave the node running at the end, until Ctrl-C")
+    parser.add_argument(
+        "--profile", choices=_MODELS, default="h100", help="the model of its GPUs (default: h100)"
+    )
+    parser.add_argument(
+        "--pause",
+        type=_pause,
+        default=8.0,
+        metavar="SECONDS",
+        help="to read each chapter (default: 8)",
+    )
+    parser.add_argument(
+        "--stay", action="store_true", help="leave the node running at the end, until Ctrl-C"
+    )
 
 
 def _pause(text: str) -> float:
@@ -87,12 +103,17 @@ def run(arguments: argparse.Namespace) -> int:
             raise CannotShow(str(error)) from None
         (folder / "kernel.log").touch()
         port = _free_port()
-        (folder / "config.toml").write_text(_CONFIG.format(folder=folder, library=library, port=port))
+        (folder / "config.toml").write_text(
+            _CONFIG.format(folder=folder, library=library, port=port)
+        )
         with _daemon(folder, node) as place:
             _Story(node, place, port, arguments.pause).tell()
             if arguments.stay:
                 print("\nThe node stays as it is until Ctrl-C. Ask it:")
-                print(f"    vitald status --socket {place}\n    vitald gpus --socket {place}\n    curl -s http://127.0.0.1:{port}/metrics")
+                print(
+                    f"    vitald status --socket {place}\n    vitald gpus --socket {place}\n   "
+                    f" curl -s http://127.0.0.1:{port}/metrics"
+                )
                 try:
                     while True:
                         time.sleep(3600)
@@ -110,12 +131,19 @@ class _Story:
     def tell(self) -> None:
         gpus = self.node.addresses
         hot, remapped, lost = (number % len(gpus) for number in (_HOT, _REMAPPED, _LOST))
-        self._chapter("1. A healthy node", f"{len(gpus)} GPUs, simulated below the driver's library; the daemon is the real one.")
+        self._chapter(
+            "1. A healthy node",
+            f"{len(gpus)} GPUs, simulated below the driver's library; the daemon is the real one.",
+        )
         self._until(lambda status: status["status"] == "healthy")
         self._ask("gpus")
         self._ask("status")
 
-        self._chapter("2. A GPU runs hot", f"gpu/{gpus[hot]} has no margin left and slows down. Advice, and no reason to stop work:")
+        self._chapter(
+            "2. A GPU runs hot",
+            f"gpu/{gpus[hot]} has no margin left and slows down. Advice, and no reason to stop"
+            " work:",
+        )
         self.node.set(hot, {"temp_c": 92, "margin_c": -1, "throttle": "0x68"})
         self._until(_found("nvml/temperature"))
         self._ask("status")
@@ -125,7 +153,8 @@ class _Story:
 
         self._chapter(
             "3. A row of memory is remapped",
-            f"The kernel log tells Xid 63 of gpu/{gpus[remapped]}, and NVML that the remap waits for a reset:",
+            f"The kernel log tells Xid 63 of gpu/{gpus[remapped]}, and NVML that the remap waits"
+            " for a reset:",
         )
         self.node.set(remapped, {"remap": "0 1 1 0"})
         self._ask("inject", "xid", "63", "--device", gpus[remapped])
@@ -136,7 +165,9 @@ class _Story:
         self._ask("check", "--for", "prolog")
 
         self._chapter(
-            "4. A GPU falls off the bus", f"gpu/{gpus[lost]}: Xid 79 in the kernel log, and NVML cannot reach it. One incident, told once:"
+            "4. A GPU falls off the bus",
+            f"gpu/{gpus[lost]}: Xid 79 in the kernel log, and NVML cannot reach it. One incident,"
+            " told once:",
         )
         self.node.lose(lost)
         self._ask("inject", "xid", "79", "--device", gpus[lost])
@@ -145,10 +176,14 @@ class _Story:
         self._ask("gpus")
         print()
         render.tell(
-            f"    rebootRequired as Prometheus sees it (http://127.0.0.1:{self.port}/metrics): {self._metric('vitald_reboot_required')}"
+            f"    rebootRequired as Prometheus sees it (http://127.0.0.1:{self.port}/metrics):"
+            f" {self._metric('vitald_reboot_required')}"
         )
         print()
-        render.tell("That was all of it. On a node with GPUs: vitald run, or the service. None of this was real.")
+        render.tell(
+            "That was all of it. On a node with GPUs: vitald run, or the service. None of this was"
+            " real."
+        )
 
     def _chapter(self, title: str, text: str) -> None:
         time.sleep(self.pause if not title.startswith("1") else 0)
@@ -157,7 +192,11 @@ class _Story:
 
     def _ask(self, *words: str) -> None:
         print(f"\n{render.colour('$ vitald ' + ' '.join(words), 'dim')}", flush=True)
-        config = ["--config", str(self.place.parent.parent / "config.toml")] if words[0] == "inject" else []
+        config = (
+            ["--config", str(self.place.parent.parent / "config.toml")]
+            if words[0] == "inject"
+            else []
+        )
         answer([*words, *config, "--socket", str(self.place), "--timeout", "5"])
 
     def _metric(self, name: str) -> str:
@@ -172,7 +211,10 @@ class _Story:
         while not holds(client.status(asking)):
             if time.monotonic() > until:
                 self._ask("status")
-                raise CannotShow("that is not what the daemon should say: please report this, with the output of vitald version")
+                raise CannotShow(
+                    "that is not what the daemon should say: please report this, with the output of"
+                    " vitald version"
+                )
             time.sleep(0.1)
 
 
@@ -192,7 +234,16 @@ def _daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
     place, log = folder / "run/vitald.sock", folder / "log"
     with log.open("wb") as stderr:
         daemon = subprocess.Popen(
-            [sys.executable, "-I", "-c", _DAEMON, "\n".join(sys.path), "run", "--config", str(folder / "config.toml")],
+            [
+                sys.executable,
+                "-I",
+                "-c",
+                _DAEMON,
+                "\n".join(sys.path),
+                "run",
+                "--config",
+                str(folder / "config.toml"),
+            ],
             env={**os.environ, **node.environment},
             stdout=stderr,
             stderr=stderr,
@@ -201,7 +252,9 @@ def _daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
             until = time.monotonic() + _WAIT_S
             while not place.exists():
                 if daemon.poll() is not None or time.monotonic() > until:
-                    raise CannotShow(f"the daemon did not start:\n{log.read_text(errors='replace')}")
+                    raise CannotShow(
+                        f"the daemon did not start:\n{log.read_text(errors='replace')}"
+                    )
                 time.sleep(0.05)
             yield place
         finally:

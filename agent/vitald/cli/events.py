@@ -1,4 +1,6 @@
-"""`vitald events`: what has happened, from the ledger; `--follow` goes on with what happens next."""
+"""`vitald events`: what has happened, from the ledger; `--follow` goes on with what happens
+next.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ _PAGE, _MOST = 1000, 1_000_000_000  # at once; in all
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
-    parser.add_argument("--since", type=words.since, metavar="WHEN", help="a duration (30m, 24h), an RFC 3339 time, or an event's id")
+    parser.add_argument(
+        "--since",
+        type=words.since,
+        metavar="WHEN",
+        help="a duration (30m, 24h), an RFC 3339 time, or an event's id",
+    )
     parser.add_argument(
         "--limit",
         type=words.number(1, _MOST),
@@ -26,7 +33,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="at most so many (default: the newest 50; with --since, all)",
     )
-    parser.add_argument("--component", metavar="NAME", help="of one component, e.g. gpu/0000:65:00.0")
+    parser.add_argument(
+        "--component", metavar="NAME", help="of one component, e.g. gpu/0000:65:00.0"
+    )
     parser.add_argument("--code", type=words.code, metavar="CODE", help="of one code, e.g. xid/79")
     parser.add_argument("--kind", metavar="KIND", help="of one kind, e.g. xid")
     parser.add_argument("--follow", "-f", action="store_true", help="go on with what happens next")
@@ -54,19 +63,26 @@ def _remark_on(arguments: argparse.Namespace, shown: set[object]) -> None:
         print("no events" + (" yet" if arguments.follow else ""), file=sys.stderr)
     if arguments.kind is None:
         return
-    from vitald import catalog, toml
+    from vitald import catalog, tomlfile
 
     kinds = catalog.load().kinds()
     if arguments.kind not in kinds:
-        hint = toml.suggest(arguments.kind, kinds) or f": there are {', '.join(sorted(kinds))}"
+        hint = tomlfile.suggest(arguments.kind, kinds) or f": there are {', '.join(sorted(kinds))}"
         print(f"vitald: the catalogue has no kind {arguments.kind!r}{hint}", file=sys.stderr)
 
 
 def _past(arguments: argparse.Namespace) -> set[object]:
-    """Print what the ledger has. Returns the identities of what was printed: all of them where the stream goes on from there, else some."""
+    """Print what the ledger has. Returns the identities of what was printed: all of them where the
+    stream goes on from there, else some.
+    """
     chosen = {"component": arguments.component, "code": arguments.code, "kind": arguments.kind}
     if arguments.since is None:
-        return _print(arguments, client.ask(arguments, "/v1/events", **chosen, limit=arguments.limit or 50, newest="true")["events"])
+        return _print(
+            arguments,
+            client.ask(
+                arguments, "/v1/events", **chosen, limit=arguments.limit or 50, newest="true"
+            )["events"],
+        )
     since, left = arguments.since, arguments.limit
     shown: set[object] = set()
     while since is not None and (left is None or left > 0):
@@ -79,11 +95,16 @@ def _past(arguments: argparse.Namespace) -> set[object]:
     return shown
 
 
-def _future(arguments: argparse.Namespace, changes: Iterator[schema.WatchLine], shown: set[object]) -> int:
+def _future(
+    arguments: argparse.Namespace, changes: Iterator[schema.WatchLine], shown: set[object]
+) -> int:
     """Print what the stream brings, but for what was shown already."""
     for change in changes:
         if change["type"] == "lagged":
-            print("vitald: too slow, some events were not shown; vitald events has them", file=sys.stderr)
+            print(
+                "vitald: too slow, some events were not shown; vitald events has them",
+                file=sys.stderr,
+            )
             return 0
         if change["type"] != "event":
             continue
@@ -95,7 +116,11 @@ def _future(arguments: argparse.Namespace, changes: Iterator[schema.WatchLine], 
 
 
 def _is_chosen(event: schema.Event, arguments: argparse.Namespace) -> bool:
-    wanted = ((arguments.component, event["component"]), (arguments.code, event["code"]), (arguments.kind, event["kind"]))
+    wanted = (
+        (arguments.component, event["component"]),
+        (arguments.code, event["code"]),
+        (arguments.kind, event["kind"]),
+    )
     return all(value in (None, own) for value, own in wanted)
 
 

@@ -1,4 +1,6 @@
-"""`vitald expect`: what this node should have, who says so, and what is here. With `--confirm`, what is here is right."""
+"""`vitald expect`: what this node should have, who says so, and what is here. With `--confirm`,
+what is here is right.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,25 @@ from vitald.cli import WrongUse, client, render, words
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_VERSIONS = {"gpu_driver": "GPU driver", "neuron_driver": "Neuron driver", "efa_driver": "EFA driver"}
+_VERSIONS = {
+    "gpu_driver": "GPU driver",
+    "neuron_driver": "Neuron driver",
+    "efa_driver": "EFA driver",
+}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
-    parser.add_argument("--confirm", action="store_true", help="what is here now is right, and expected from now on")
-    parser.add_argument("--reason", type=words.reason, default=None, metavar="TEXT", help="why, and who says so; needed to confirm")
+    parser.add_argument(
+        "--confirm", action="store_true", help="what is here now is right, and expected from now on"
+    )
+    parser.add_argument(
+        "--reason",
+        type=words.reason,
+        default=None,
+        metavar="TEXT",
+        help="why, and who says so; needed to confirm",
+    )
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
 
@@ -45,7 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _lines(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iterator[str]:
     counts = answer["counts"]
     if confirmed is not None:
-        said = [f"{confirmed[one['kind']]} {one['title']}" for one in counts if confirmed.get(one["kind"])]
+        said = [
+            f"{confirmed[one['kind']]} {one['title']}"
+            for one in counts
+            if confirmed.get(one["kind"])
+        ]
         yield f"confirmed: {', '.join(said) or 'that there are none'}"
         yield ""
     if answer["instanceType"]:
@@ -53,14 +71,26 @@ def _lines(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iter
         yield ""
     nothing = [one for one in counts if one["here"] == 0 and not one["expected"]]
     uncertain = [one for one in counts if one["here"] is None]
-    rows = [one for one in counts if one not in nothing and (one["here"] is not None or one["expected"] is not None)]
+    rows = [
+        one
+        for one in counts
+        if one not in nothing and (one["here"] is not None or one["expected"] is not None)
+    ]
     if rows:
-        yield from _table(("devices", "here", "expected", "", "because"), [_count(one, answer) for one in rows], right=(1, 2))
+        yield from _table(
+            ("devices", "here", "expected", "", "because"),
+            [_count(one, answer) for one in rows],
+            right=(1, 2),
+        )
     if nothing:
         yield f"not here, and not expected: {', '.join(str(one['title']) for one in nothing)}"
     reasons = [render.safe(one["notObservable"]) or "not counted yet" for one in uncertain]
     for reason in dict.fromkeys(reasons):
-        yield f"not known yet: {', '.join(str(one['title']) for one, own in zip(uncertain, reasons) if own == reason)}: {reason}"
+        yield (
+            "not known yet:"
+            f" {', '.join(str(one['title']) for one, own in zip(uncertain, reasons) if own == reason)}:"
+            f" {reason}"
+        )
     versions = [one for one in answer["versions"] if one["here"] is not None or one["expected"]]
     if versions:
         yield ""
@@ -70,39 +100,71 @@ def _lines(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iter
 
 def _advice(answer: schema.Expected, rows: Sequence[schema.ExpectedCount]) -> Iterator[str]:
     """What somebody who reads this may want to do, or to wait for."""
-    learns = answer["healthyBoots"] and not answer["thisBootCounted"] and not all(one["confirmed"] for one in rows)
+    learns = (
+        answer["healthyBoots"]
+        and not answer["thisBootCounted"]
+        and not all(one["confirmed"] for one in rows)
+    )
     differs = any(_differs(one) for one in rows)
     if learns or differs:
         yield ""
     if learns:
-        yield "this boot does not count as a healthy one yet: the node must be fit, some minutes after vitald was started"
+        yield (
+            "this boot does not count as a healthy one yet: the node must be fit, some minutes"
+            " after vitald was started"
+        )
     if differs:
-        yield "if what is here is right: vitald expect --confirm --reason TEXT; a number of the configuration is changed there"
+        yield (
+            "if what is here is right: vitald expect --confirm --reason TEXT; a number of the"
+            " configuration is changed there"
+        )
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    """Aligned; numbers to the right. A column without a heading is a remark, in colour; one that nobody needs is left out."""
-    columns = [number for number, title in enumerate(head) if title or any(row[number] for row in rows)]
+def _table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()
+) -> Iterator[str]:
+    """Aligned; numbers to the right. A column without a heading is a remark, in colour; one that
+    nobody needs is left out.
+    """
+    columns = [
+        number for number, title in enumerate(head) if title or any(row[number] for row in rows)
+    ]
     widths = [max(len(row[number]) for row in (head, *rows)) for number in range(len(head))]
     for row in (head, *rows):
-        cells = [row[number].rjust(widths[number]) if number in right else row[number].ljust(widths[number]) for number in columns]
+        cells = [
+            (
+                row[number].rjust(widths[number])
+                if number in right
+                else row[number].ljust(widths[number])
+            )
+            for number in columns
+        ]
         if row is head:
             yield render.colour("  ".join(cells).rstrip(), "dim")
         else:
             marked = [
-                render.colour(cell, "bold", "yellow") if cell.strip() and not head[number] else cell for number, cell in zip(columns, cells)
+                render.colour(cell, "bold", "yellow") if cell.strip() and not head[number] else cell
+                for number, cell in zip(columns, cells)
             ]
             yield "  ".join(marked).rstrip()
 
 
 def _count(one: schema.ExpectedCount, answer: schema.Expected) -> tuple[str, ...]:
-    unknown = "not known yet, learned at healthy boots" if answer["healthyBoots"] else "nobody has said"
+    unknown = (
+        "not known yet, learned at healthy boots" if answer["healthyBoots"] else "nobody has said"
+    )
     remark = ""
     here, expected = one["here"], one["expected"]
     if here is not None and expected is not None and here != expected:
         more = here - expected
         remark = f"{more} MORE" if more > 0 else f"{-more} FEWER"
-    return str(one["title"]), _known(one["here"]), _known(one["expected"]), remark, render.safe(one["because"]) or unknown
+    return (
+        str(one["title"]),
+        _known(one["here"]),
+        _known(one["expected"]),
+        remark,
+        render.safe(one["because"]) or unknown,
+    )
 
 
 def _differs(one: schema.ExpectedCount) -> bool:
@@ -114,7 +176,12 @@ def _version(one: schema.ExpectedVersion) -> tuple[str, ...]:
     differs = here is not None and expected and here not in expected
     name = _VERSIONS.get(str(one["name"]), str(one["name"]))
     allowed = " or ".join(map(render.safe, expected)) or "any"
-    return name, "not loaded" if here is None else render.safe(here), allowed, "DIFFERS" if differs else ""
+    return (
+        name,
+        "not loaded" if here is None else render.safe(here),
+        allowed,
+        "DIFFERS" if differs else "",
+    )
 
 
 def _known(value: object) -> str:

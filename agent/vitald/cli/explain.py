@@ -18,34 +18,52 @@ if TYPE_CHECKING:
 
 def options(parser: Parser) -> None:
     parser.intermixed = True
-    help_ = "kind/code, or in two words; e.g. xid/79, sxid 20034, fs/shutdown; or a kind, to list its codes"
+    help_ = (
+        "kind/code, or in two words; e.g. xid/79, sxid 20034, fs/shutdown; or a kind, to list its"
+        " codes"
+    )
     parser.add_argument("code", nargs="+", metavar="CODE", help=help_)
     parser.add_argument(
-        "--config", type=Path, default=None, help="take profile and overrides from this file (default: /etc/vitald/config.toml if there)"
+        "--config",
+        type=Path,
+        default=None,
+        help=(
+            "take profile and overrides from this file (default: /etc/vitald/config.toml if there)"
+        ),
     )
-    parser.add_argument("--profile", type=words.profile, metavar="NAME", default=None, help="show another profile's word")
+    parser.add_argument(
+        "--profile",
+        type=words.profile,
+        metavar="NAME",
+        default=None,
+        help="show another profile's word",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from vitald import catalog as catalogs
     from vitald import config as configs
-    from vitald.outputs import form
+    from vitald.server import serialize
 
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
         config = configs.load(path)
-        catalog = catalogs.load(arguments.profile or config.catalog.profile, config.catalog.overrides)
+        catalog = catalogs.load(
+            arguments.profile or config.catalog.profile, config.catalog.overrides
+        )
     except (configs.ConfigError, catalogs.CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         return EX_CONFIG
     code = re.sub(r"[\s:/]+", "/", " ".join(arguments.code).strip().lower()).strip("/")
     if "/" not in code:
-        return _list(code, [form.rule(rule) for rule in catalog.rules.values()], arguments.json)
+        return _list(
+            code, [serialize.rule(rule) for rule in catalog.rules.values()], arguments.json
+        )
     kind = code.partition("/")[0]
     if kind not in catalog.kinds():
         raise WrongUse(_no_kind(kind, catalog.kinds()))
-    rule = form.rule(catalog.rule(code))
+    rule = serialize.rule(catalog.rule(code))
     if arguments.json:
         render.emit_json(rule)
     else:
@@ -54,9 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _no_kind(kind: str, kinds: Iterable[str]) -> str:
-    from vitald import toml
+    from vitald import tomlfile
 
-    hint = toml.suggest(kind, kinds) or f"; there are {', '.join(sorted(kinds))}"
+    hint = tomlfile.suggest(kind, kinds) or f"; there are {', '.join(sorted(kinds))}"
     return f"the catalogue has no kind {kind!r}{hint} (write kind/code, such as xid/79)"
 
 
@@ -83,19 +101,29 @@ def _show(rule: schema.Rule, profile: str) -> None:
     print(f"\n  class       {rule['class']}")
     render.tell(f"  action      {rule['action']}: {rule['todo']}{after}")
     for case in rule["cases"]:
-        said = ", ".join(f"{field.replace('_not', ' other than')} {_values(values)}" for field, values in case["when"].items())
+        said = ", ".join(
+            f"{field.replace('_not', ' other than')} {_values(values)}"
+            for field, values in case["when"].items()
+        )
         wanted = case["action"] or f"at least {case['atLeast']}"
-        render.tell(f"              {wanted} where {said}" + (f": {case['title']}" if case["title"] else ""))
+        render.tell(
+            f"              {wanted} where {said}" + (f": {case['title']}" if case["title"] else "")
+        )
     render.tell(f"  cleared by  {', '.join([*rule['clears'], 'a named person'])}")
     render.tell(f"  escalation  {rule['escalation']}")
     if rule["shadow"] is not None:
         trial = rule["shadow"]
         print(
-            f"  on trial    {trial['action']}: {trial['todo']} ({trial['origin']}): shown as what it would have asked for, without effect"
+            f"  on trial    {trial['action']}: {trial['todo']} ({trial['origin']}): shown as what"
+            " it would have asked for, without effect"
         )
-    render.tell(f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})")
+    render.tell(
+        f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})"
+    )
 
 
 def _values(values: Iterable[object]) -> str:
-    shown = [hex(value) if type(value) is int and value > 9 else str(value).lower() for value in values]
+    shown = [
+        hex(value) if type(value) is int and value > 9 else str(value).lower() for value in values
+    ]
     return " or ".join(shown)

@@ -9,13 +9,22 @@ from vitald.cli import client, render, words
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
-    parser.add_argument("--cleared", action="store_true", help="those that were cleared, newest first")
-    parser.add_argument("--limit", type=words.number(1, 1000), metavar="N", default=None, help="at most so many")
+    parser.add_argument(
+        "--cleared", action="store_true", help="those that were cleared, newest first"
+    )
+    parser.add_argument(
+        "--limit", type=words.number(1, 1000), metavar="N", default=None, help="at most so many"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.ask(arguments, "/v1/findings", state="cleared" if arguments.cleared else None, limit=arguments.limit)
+    answer = client.ask(
+        arguments,
+        "/v1/findings",
+        state="cleared" if arguments.cleared else None,
+        limit=arguments.limit,
+    )
     if arguments.json:
         render.emit_json(answer)
         return 0

@@ -19,7 +19,9 @@ Show = Callable[["schema.Gpu"], str]
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.options(parser)
-    parser.add_argument("--json", action="store_true", help="the answer of GET /v1/gpus, with every reading")
+    parser.add_argument(
+        "--json", action="store_true", help="the answer of GET /v1/gpus, with every reading"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,17 +36,27 @@ def run(arguments: argparse.Namespace) -> int:
     wrong = _wrong(arguments, gpus)
     shown = _fitting(gpus, max((len(codes) for codes in wrong), default=0))
     if gpus:
-        print(render.colour("  ".join([*(title.ljust(wide) for title, _, wide in shown), "status"]), "dim"))
+        print(
+            render.colour(
+                "  ".join([*(title.ljust(wide) for title, _, wide in shown), "status"]), "dim"
+            )
+        )
     for gpu, codes in zip(gpus, wrong):
         status = str(gpu["status"])
         words = [show(gpu).ljust(wide) for _, show, wide in shown]
-        words.append(status if status == "healthy" else f"{render.status_word(status)} {codes}".rstrip())
+        words.append(
+            status if status == "healthy" else f"{render.status_word(status)} {codes}".rstrip()
+        )
         if mixed and gpu["simulated"]:
             words.append(render.colour("SIMULATED", "bold", "magenta"))
         render.tell("  ".join(words))
     source = answer["source"]
     if not gpus:
-        print("no GPU on PCI" if source is not None else "NVML is not asked on this node: [nvml] enabled = false")
+        print(
+            "no GPU on PCI"
+            if source is not None
+            else "NVML is not asked on this node: [nvml] enabled = false"
+        )
     elif source is None or source["state"] != "ok":
         said = (
             "NVML is not asked: [nvml] enabled = false"
@@ -60,12 +72,20 @@ def _wrong(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> list[st
     found: list[schema.Finding] = []
     if any(gpu["findings"] for gpu in gpus):
         found = client.ask(arguments, "/v1/findings", limit=1000)["findings"]
-    return [" ".join(render.safe(one["code"]) for one in found if one["component"] == gpu["component"]) for gpu in gpus]
+    return [
+        " ".join(render.safe(one["code"]) for one in found if one["component"] == gpu["component"])
+        for gpu in gpus
+    ]
 
 
 def _fitting(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Show, int]]:
-    """The columns for which this terminal has room beside a status and so many characters of codes, and how wide each is."""
-    shown = [(title, show, max([len(title), *(len(show(gpu)) for gpu in gpus)])) for title, show in _COLUMNS]
+    """The columns for which this terminal has room beside a status and so many characters of codes,
+    and how wide each is.
+    """
+    shown = [
+        (title, show, max([len(title), *(len(show(gpu)) for gpu in gpus)]))
+        for title, show in _COLUMNS
+    ]
     room = render.width() - len("UNHEALTHY ") - codes
     for title in _LESS:
         if sum(wide + 2 for _, _, wide in shown) <= room:
@@ -99,7 +119,10 @@ def _memory(gpu: schema.Gpu) -> str:
 
 def _remap(gpu: schema.Gpu) -> str:
     """Rows remapped, and whether one waits or failed."""
-    rows, pending, failed = (_of(gpu, name) for name in ("remapped_rows_uncorrected", "row_remap_pending", "row_remap_failed"))
+    rows, pending, failed = (
+        _of(gpu, name)
+        for name in ("remapped_rows_uncorrected", "row_remap_pending", "row_remap_failed")
+    )
     if rows is None:
         pages = _of(gpu, "retired_pages")
         return "-" if pages is None else f"{pages:.0f} pages"
@@ -132,4 +155,13 @@ _COLUMNS: tuple[tuple[str, Show], ...] = (
     ("nvlink", _links),
     ("pcie", _pcie),
 )
-_LESS = ("model", "serial", "pcie", "util", "remap", "power", "nvlink", "minor")  # columns that a narrow terminal leaves out, one by one
+_LESS = (
+    "model",
+    "serial",
+    "pcie",
+    "util",
+    "remap",
+    "power",
+    "nvlink",
+    "minor",
+)  # columns that a narrow terminal leaves out, one by one

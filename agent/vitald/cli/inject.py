@@ -1,12 +1,15 @@
 """
 `vitald inject xid 79`: a drill on a live node.
 
-Announces the exact line over the socket (root only), writes it to the real kernel log, and waits until the daemon has
-seen it. The event and its finding are marked `simulated` wherever they show, and end by themselves or with
-`vitald clear`. The kernel's rate limit for writers drops lines silently, so silence is told as such.
+Announces the exact line over the socket (root only), writes it to the real kernel log, and waits
+until the daemon has seen it. The event and its finding are marked `simulated` wherever they show,
+and end by themselves or with `vitald clear`. The kernel's rate limit for writers drops lines
+silently, so silence is told as such.
 
-Owns     where the line is written: to the kernel log of this machine's configuration, and only if it is one (agent/vitald/recovery/files.py).
-Refuses  being told so by the daemon. What it says to that is compared, and a difference is told before anything is written.
+Owns     where the line is written: to the kernel log of this machine's configuration, and only if
+         it is one (agent/vitald/recovery/files.py).
+Refuses  being told so by the daemon. What it says to that is compared, and a difference is told
+         before anything is written.
 """
 
 from __future__ import annotations
@@ -29,15 +32,24 @@ if TYPE_CHECKING:
 
 _MESSAGES = {
     "13": "Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Out Of Range Address",
-    "31": "Ch 00000010, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2c_10000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ",
-    "48": "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at physAddr 0x1f2e40000 partition 16, subpartition 3.",
+    "31": (
+        "Ch 00000010, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @"
+        " 0x7f2c_10000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
+    ),
+    "48": (
+        "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at"
+        " physAddr 0x1f2e40000 partition 16, subpartition 3."
+    ),
     "63": "Row Remapper: New row (0x0000000012c4ea00) marked for remapping, reset gpu to activate.",
     "64": "Row Remapper Error: (0x00000001d07b2300) - All reserved rows for bank are remapped",
     "74": "NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
     "79": "GPU has fallen off the bus.",
     "94": "Contained: CE User Channel (0x9). RST: No, D-RST: No",
     "95": "Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No",
-    "119": "Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 103 (GSP_RM_ALLOC) (0x2081 0x4).",
+    "119": (
+        "Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 103"
+        " (GSP_RM_ALLOC) (0x2081 0x4)."
+    ),
     "154": "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
 }
 # The device of a drill on a node that has none.
@@ -55,13 +67,30 @@ class _Kind(str):
 def options(parser: Parser) -> None:
     client.options(parser)
     parser.intermixed = True
-    parser.add_argument("kind", type=_kind, choices=["xid", "sxid", "line"], help="what to write; `line` takes the text itself")
-    parser.add_argument("code", nargs="?", metavar="CODE", help="the code, or for `line` the kernel line; xid/79 is the same as xid 79")
+    parser.add_argument(
+        "kind",
+        type=_kind,
+        choices=["xid", "sxid", "line"],
+        help="what to write; `line` takes the text itself",
+    )
+    parser.add_argument(
+        "code",
+        nargs="?",
+        metavar="CODE",
+        help="the code, or for `line` the kernel line; xid/79 is the same as xid 79",
+    )
     help_ = "PCI address of the GPU or switch (default: one that this node has)"
     parser.add_argument("--device", type=words.pci, metavar="PCI", default=None, help=help_)
-    hold, help_ = words.duration(1, words.DAY_S, "1s to 24h"), "when the drill ends by itself (default: 10m)"
-    parser.add_argument("--for", dest="hold", type=hold, metavar="DURATION", default=600.0, help=help_)
-    help_ = f"the daemon's configuration, which says where its kernel log is (default: {DEFAULT_PATH})"
+    hold, help_ = (
+        words.duration(1, words.DAY_S, "1s to 24h"),
+        "when the drill ends by itself (default: 10m)",
+    )
+    parser.add_argument(
+        "--for", dest="hold", type=hold, metavar="DURATION", default=600.0, help=help_
+    )
+    help_ = (
+        f"the daemon's configuration, which says where its kernel log is (default: {DEFAULT_PATH})"
+    )
     parser.add_argument("--config", type=Path, default=DEFAULT_PATH, metavar="FILE", help=help_)
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
@@ -81,7 +110,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"vitald: where the kernel log is cannot be told: {error}", file=sys.stderr)
         return EX_CONFIG
     try:
-        line = message if arguments.kind == "line" else _line(arguments.kind, int(message), _device(arguments))
+        line = (
+            message
+            if arguments.kind == "line"
+            else _line(arguments.kind, int(message), _device(arguments))
+        )
         seen = _announce_and_write(arguments, log, line)
     except files.Untrusted as error:
         print(f"vitald: {error}: the drill was not written", file=sys.stderr)
@@ -89,7 +122,10 @@ def run(arguments: argparse.Namespace) -> int:
     except client.Refused as error:
         if error.status != 403:
             raise
-        print(f"vitald: a drill writes to the kernel log, which only root may: {error}", file=sys.stderr)
+        print(
+            f"vitald: a drill writes to the kernel log, which only root may: {error}",
+            file=sys.stderr,
+        )
         return EX_UNAVAILABLE
     except PermissionError:
         print("vitald: a drill writes to the kernel log, which only root may", file=sys.stderr)
@@ -100,14 +136,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json(seen)
     if seen["state"] != "seen":
-        print("vitald: the line was written but never came back from the kernel log", file=sys.stderr)
+        print(
+            "vitald: the line was written but never came back from the kernel log", file=sys.stderr
+        )
         print(_why_dropped(log), file=sys.stderr)
         return EX_UNAVAILABLE
     if not arguments.json:
         finding = seen["finding"]
         print(f"injected: {line}")
         if finding is None:
-            print("the catalogue asks for nothing here, so it is an event without a finding: see vitald events")
+            print(
+                "the catalogue asks for nothing here, so it is an event without a finding: see"
+                " vitald events"
+            )
         else:
             number = render.safe(finding)
             print(f"finding #{number}, simulated, until {render.clock(seen['simulatedUntil'])}")
@@ -116,7 +157,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _kernel_log(path: Path) -> KernelLog:
-    """Where it is, by this machine's configuration: for root by one that nobody else can write. Raises Untrusted, ConfigError."""
+    """Where it is, by this machine's configuration: for root by one that nobody else can write.
+    Raises Untrusted, ConfigError.
+    """
     if os.geteuid() == 0:
         return recover.read_config(path).kernel_log
     return load(path if path != DEFAULT_PATH or path.exists() else None).kernel_log
@@ -136,7 +179,9 @@ def _message(kind: _Kind, code: str | None) -> str:
             raise WrongUse(f"argument CODE: expected {wanted}")
         return given
     if not re.fullmatch(r"[0-9]{1,5}", given):
-        raise WrongUse(f"argument CODE: {given[:80]!r} is not a code: write e.g. vitald inject xid 79")
+        raise WrongUse(
+            f"argument CODE: {given[:80]!r} is not a code: write e.g. vitald inject xid 79"
+        )
     return given
 
 
@@ -147,7 +192,9 @@ def _device(arguments: argparse.Namespace) -> str:
     wanted = "gpu" if arguments.kind == "xid" else "nvswitch"
     listed = client.ask(arguments, "/v1/components")["components"]
     # Who is on PCI, or was read: not the ghost of another drill.
-    here = [one for one in listed if one["kind"] == wanted and (one["attributes"] or one["sources"])]
+    here = [
+        one for one in listed if one["kind"] == wanted and (one["attributes"] or one["sources"])
+    ]
     here.sort(key=lambda one: one["status"] != "healthy")
     if here:
         return _address(str(here[0]["name"]).partition("/")[2])
@@ -158,7 +205,9 @@ def _device(arguments: argparse.Namespace) -> str:
 
 
 def _address(said: str) -> str:
-    """What becomes a part of the line must be an address, whatever the daemon says. Raises NoAnswer."""
+    """What becomes a part of the line must be an address, whatever the daemon says. Raises
+    NoAnswer.
+    """
     try:
         return words.pci(said)
     except words.Wrong as error:
@@ -166,21 +215,33 @@ def _address(said: str) -> str:
 
 
 def _line(kind: str, code: int, pci: str) -> str:
-    """A line as the driver writes it; the process name marks it as a drill for whoever reads the raw log."""
+    """A line as the driver writes it; the process name marks it as a drill for whoever reads the
+    raw log.
+    """
     if kind == "sxid":
-        return f"nvidia-nvswitch0: SXid (PCI:{pci}): {code:05d}, Fatal, Link 38 vitald drill {os.getpid()}"
+        return (
+            f"nvidia-nvswitch0: SXid (PCI:{pci}): {code:05d}, Fatal, Link 38 vitald drill"
+            f" {os.getpid()}"
+        )
     message = _MESSAGES.get(str(code), "vitald drill")
     slot = pci.rpartition(".")[0]
     return f"NVRM: Xid (PCI:{slot}): {code}, pid={os.getpid()}, name=vitald-drill, {message}"
 
 
 def _announce_and_write(arguments: argparse.Namespace, log: KernelLog, line: str) -> schema.Drill:
-    """What became of it. A record needs its newline: without one the kernel keeps it open for continuation. Raises Untrusted, OSError."""
+    """What became of it. A record needs its newline: without one the kernel keeps it open for
+    continuation. Raises Untrusted, OSError.
+    """
     fd = files.open_kernel_log(log.path, device=log.source == "kmsg")
     try:
-        drill = client.ask(arguments, "/v1/injections", {"line": line, "holdSeconds": arguments.hold})
+        drill = client.ask(
+            arguments, "/v1/injections", {"line": line, "holdSeconds": arguments.hold}
+        )
         if drill["writeTo"] != str(log.path):
-            said = f"the daemon reads {drill['writeTo']!r}, and {arguments.config} says {str(log.path)!r}"
+            said = (
+                f"the daemon reads {drill['writeTo']!r}, and {arguments.config} says"
+                f" {str(log.path)!r}"
+            )
             raise files.Untrusted(f"{said}: name its configuration with --config")
         prefix = "<4>" if log.source == "kmsg" else ""
         os.write(fd, f"{prefix}{line}\n".encode())
@@ -206,5 +267,11 @@ def _why_dropped(log: KernelLog) -> str:
     except OSError:
         setting = "unknown"
     if setting == "ratelimit":
-        return "the kernel's rate limit drops writers' lines (kernel.printk_devkmsg=ratelimit): wait 5 s and try again"
-    return f"kernel.printk_devkmsg is {setting}: {'writing is switched off' if setting == 'off' else 'see vitald status for the source'}"
+        return (
+            "the kernel's rate limit drops writers' lines (kernel.printk_devkmsg=ratelimit): wait 5"
+            " s and try again"
+        )
+    return (
+        f"kernel.printk_devkmsg is {setting}:"
+        f" {'writing is switched off' if setting == 'off' else 'see vitald status for the source'}"
+    )

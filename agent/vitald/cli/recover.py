@@ -1,14 +1,17 @@
 """
-`vitald recover`: what vitald-recover.service runs, as root, when the daemon has asked for a reboot or a replacement.
+`vitald recover`: what vitald-recover.service runs, as root, when the daemon has asked for a reboot
+or a replacement.
 
-Every check is in agent/vitald/recovery/decision.py; here the facts are gathered, what was decided is told, and what is to be done is
-done. One attempt a call: where something still runs on the node, the daemon asks again in a few minutes.
+Every check is in agent/vitald/recovery/decision.py; here the facts are gathered, what was decided
+is told, and what is to be done is done. One attempt a call: where something still runs on the node,
+the daemon asks again in a few minutes.
 
-    0   decided: refused, drained, or done (standard error, `vitald recovery` and the journal say which, and why)
-    69  what was to be done failed, or the folder of the book cannot be used
-    78  the configuration is wrong, or others than root may write it
+    0   decided: refused, drained, or done (standard error, `vitald recovery` and the journal say
+    which, and why) 69  what was to be done failed, or the folder of the book cannot be used 78  the
+    configuration is wrong, or others than root may write it
 
-Written to the book, and on the disk, before anything is done: a reboot that was forgotten could be done for ever.
+Written to the book, and on the disk, before anything is done: a reboot that was forgotten could be
+done for ever.
 
 Owns     the order: facts, decision, record, action.
 Refuses  being told by the environment or by anybody but root's own configuration what to run.
@@ -29,13 +32,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitald import toml
+from vitald import tomlfile
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, client, render
 from vitald.config import DEFAULT_PATH, Config, ConfigError
 from vitald.config import parse as parse_config
-from vitald.recovery import book as books
-from vitald.recovery import cluster, files, programs, record
-from vitald.recovery.book import Book, BookBroken, Clock, Entry
+from vitald.recovery import action_log as books
+from vitald.recovery import cluster, decision_log, files, programs
+from vitald.recovery.action_log import Book, BookBroken, Clock, Entry
 from vitald.recovery.cluster import Scheduler, Wish
 from vitald.recovery.decision import Decision, Facts, Node, Standing, Step, Told, decide
 from vitald.recovery.request import FILE, MOST_BYTES, Kind, Request, RequestBroken
@@ -54,9 +57,15 @@ _OPEN = 1000
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config", type=Path, default=DEFAULT_PATH, metavar="FILE", help=f"the daemon's configuration (default: {DEFAULT_PATH})"
+        "--config",
+        type=Path,
+        default=DEFAULT_PATH,
+        metavar="FILE",
+        help=f"the daemon's configuration (default: {DEFAULT_PATH})",
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and why; change nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and why; change nothing"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,14 +85,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_config(path: Path) -> Config:
-    """Root's own words, and nobody else's. No file: the defaults, by which nothing is done. Raises Untrusted, ConfigError."""
+    """Root's own words, and nobody else's. No file: the defaults, by which nothing is done. Raises
+    Untrusted, ConfigError.
+    """
     try:
         data = files.read_roots(path, _CONFIG_BYTES)
     except files.Absent:
         return Config()
     try:
         text = data.decode("utf-8")
-        tables = toml.parse(text, str(path))
+        tables = tomlfile.parse(text, str(path))
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     return parse_config(text, tables, str(path))
@@ -167,13 +178,18 @@ class Recover:
                     files.prepare(self._settings.state, readers())
                     stack.enter_context(files.held(self._settings.state))
                 except files.Untrusted as error:
-                    say("error", "recovery_refused", why=f"the folder of the book cannot be used: {error}")
+                    say(
+                        "error",
+                        "recovery_refused",
+                        why=f"the folder of the book cannot be used: {error}",
+                    )
                     return EX_UNAVAILABLE
             facts, wish = self._facts(request, trouble)
             decision = decide(facts)
             if decision.step is Step.DRAIN and not self._dry:
                 say("warning", "recovery_draining", **_about(request), by=str(self._settings.drain))
-                # All is asked once more: it may have taken its time, and somebody may have thrown the switch.
+                # All is asked once more: it may have taken its time, and somebody may have thrown
+                # the switch.
                 facts, wish = self._facts(request, trouble, drained=self._drain.drain(wish))
                 decision = decide(facts)
             if decision.step is not Step.ACT or self._dry or request is None or facts.book is None:
@@ -181,7 +197,9 @@ class Recover:
                 return 0
             return self._act(decision, request, facts.book, facts.now, wish)
 
-    def _facts(self, request: Request | None, trouble: str, drained: Node | None = None) -> tuple[Facts, Wish]:
+    def _facts(
+        self, request: Request | None, trouble: str, drained: Node | None = None
+    ) -> tuple[Facts, Wish]:
         settings = self._settings
         now, clock_trouble = self._clock()
         answer = self._ask()
@@ -196,7 +214,12 @@ class Recover:
             book, book_trouble = None, forgets
         standing = answer.standing
         if standing is not None:
-            standing = replace(standing, jobs=tuple(dict.fromkeys((*standing.jobs, *cluster.steps(self._config.paths.procfs)))))
+            standing = replace(
+                standing,
+                jobs=tuple(
+                    dict.fromkeys((*standing.jobs, *cluster.steps(self._config.paths.procfs)))
+                ),
+            )
         automatic = settings.mode == "automatic"
         facts = Facts(
             now=now,
@@ -215,7 +238,9 @@ class Recover:
             replacements_per_day=settings.replacements_per_day,
             device_reset=self._config.policy.device_reset,
             replaceable=settings.replace.word != "none",
-            elsewhere="[slurm] hyperpod = true: HyperPod reboots this node" if self._config.slurm.hyperpod else "",
+            elsewhere="[slurm] hyperpod = true: HyperPod reboots this node"
+            if self._config.slurm.hyperpod
+            else "",
         )
         return facts, wish
 
@@ -227,7 +252,9 @@ class Recover:
         try:
             return clock(self._config), ""
         except OSError as error:
-            return Clock(wall=time.time(), uptime=0.0, boot_id=""), f"which boot this is cannot be told: {error.strerror}"
+            return Clock(
+                wall=time.time(), uptime=0.0, boot_id=""
+            ), f"which boot this is cannot be told: {error.strerror}"
 
     def _ask(self) -> Answer:
         """The daemon's own word, over a socket that only it and root can have put there."""
@@ -248,33 +275,58 @@ class Recover:
         except OSError as error:
             return Answer(None, f"{path}: {error.strerror}", {})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            return Answer(None, f"its answer is not understood: {type(error).__name__}: {error}", {})
+            return Answer(
+                None, f"its answer is not understood: {type(error).__name__}: {error}", {}
+            )
 
     def _act(self, decision: Decision, request: Request, book: Book, now: Clock, wish: Wish) -> int:
-        entry = Entry(id=request.id, kind=request.kind, causes=request.causes, time=now.wall, uptime=now.uptime, boot_id=now.boot_id)
+        entry = Entry(
+            id=request.id,
+            kind=request.kind,
+            causes=request.causes,
+            time=now.wall,
+            uptime=now.uptime,
+            boot_id=now.boot_id,
+        )
         try:
             fresh = book.with_entry(entry, now)
             files.write_durably(self._settings.state / books.FILE, books.render(fresh), readers())
         except (OSError, BookBroken) as error:
             said = error.strerror if isinstance(error, OSError) else str(error)
-            refused = replace(decision, step=Step.REFUSED, because=(("book", f"it cannot be written down: {said}"),))
+            refused = replace(
+                decision,
+                step=Step.REFUSED,
+                because=(("book", f"it cannot be written down: {said}"),),
+            )
             self._tell(refused, request, now)
             return EX_UNAVAILABLE
-        self._tell(decision, request, now, record.BEGUN)
+        self._tell(decision, request, now, decision_log.BEGUN)
         if request.kind is Kind.REPLACE:
             trouble = cluster.of(self._settings.replace, self._config).mark(wish)
         else:
-            trouble = programs.run(self._settings.reboot.argv, self._settings.deadline_s, wish.told(cluster.name_of(self._config))).trouble
+            trouble = programs.run(
+                self._settings.reboot.argv,
+                self._settings.deadline_s,
+                wish.told(cluster.name_of(self._config)),
+            ).trouble
         self._tell(decision, request, now, f"failed: {trouble}" if trouble else "done")
         return EX_UNAVAILABLE if trouble else 0
 
-    def _tell(self, decision: Decision, request: Request | None, now: Clock, outcome: str = "") -> None:
+    def _tell(
+        self, decision: Decision, request: Request | None, now: Clock, outcome: str = ""
+    ) -> None:
         """In the log, and where `vitald recovery` finds it."""
-        told = record.told(decision, request, now.boot_id, now.wall, outcome)
+        told = decision_log.told(decision, request, now.boot_id, now.wall, outcome)
         if self._dry:  # for a person, who reads no log
             print(in_words(told, would=True))
             return
-        level = "error" if outcome.startswith("failed") else "info" if decision.step is Step.REFUSED else "warning"
+        level = (
+            "error"
+            if outcome.startswith("failed")
+            else "info"
+            if decision.step is Step.REFUSED
+            else "warning"
+        )
         say(
             level,
             "recovery_decided",
@@ -282,13 +334,17 @@ class Recover:
             **_about(request),
         )
         try:
-            record.add(self._settings.state, told, readers())
+            decision_log.add(self._settings.state, told, readers())
         except OSError as error:
             say("error", "recovery_not_recorded", why=error.strerror)
 
 
-def standing_of(status: schema.NodeStatus, findings: schema.Findings, jobs: schema.Jobs) -> Standing:
-    """What the daemon's answers say. Raises KeyError, TypeError, ValueError, AttributeError for what is none."""
+def standing_of(
+    status: schema.NodeStatus, findings: schema.Findings, jobs: schema.Jobs
+) -> Standing:
+    """What the daemon's answers say. Raises KeyError, TypeError, ValueError, AttributeError for
+    what is none.
+    """
     found = {
         _int(one["id"]): Told(
             component=str(one["component"]),
@@ -297,14 +353,20 @@ def standing_of(status: schema.NodeStatus, findings: schema.Findings, jobs: sche
             state=str(one["state"]),
             # Only a plain no is one.
             simulated=one["simulated"] is not False,
-            deferred=one["accepted"] is not None or (one["when"] == "maintenance" and one["unusable"] is not True),
+            deferred=one["accepted"] is not None
+            or (one["when"] == "maintenance" and one["unusable"] is not True),
             confirmed=one.get("confirmed") is True,
         )
         for one in findings["findings"]
     }
     drills = any(one.simulated for one in found.values())
-    released = [str(one["detail"] or "released") for one in status["sources"] if one["state"] == "released"]
-    running = [f"job {one['job']}" + (f" of {one['user']}" if one["user"] else "") for one in jobs["running"]]
+    released = [
+        str(one["detail"] or "released") for one in status["sources"] if one["state"] == "released"
+    ]
+    running = [
+        f"job {one['job']}" + (f" of {one['user']}" if one["user"] else "")
+        for one in jobs["running"]
+    ]
     return Standing(
         findings=found,
         reboot_required=status["rebootRequired"] is True,
@@ -339,12 +401,18 @@ def _about(request: Request | None) -> Json:
 def in_words(told: Json, *, would: bool = False) -> str:
     """A decision on one line, for people."""
     action, why, outcome = told.get("action"), told.get("why"), told.get("outcome")
-    what = {"reboot": "reboot the node", "replace": "have the node replaced"}.get(str(action), "nothing that can be read was asked for")
+    what = {"reboot": "reboot the node", "replace": "have the node replaced"}.get(
+        str(action), "nothing that can be read was asked for"
+    )
     step = str(told.get("step"))
     if step == Step.ACT.value:
         said = f"would {what}" if would else f"{what}: {outcome}"
     elif step == Step.DRAIN.value:
-        said = f"would keep new work away, and then {what} once nothing runs here" if would else f"drain, to {what}"
+        said = (
+            f"would keep new work away, and then {what} once nothing runs here"
+            if would
+            else f"drain, to {what}"
+        )
     elif step == Step.WAIT.value:
         said = f"{what}: waits: {why}"
     else:
@@ -354,6 +422,8 @@ def in_words(told: Json, *, would: bool = False) -> str:
 
 
 def say(level: str, event: str, **pairs: object) -> None:
-    """A line of log as the daemon writes them. Not by its library: what runs as root imports nothing that is not ours or Python's."""
+    """A line of log as the daemon writes them. Not by its library: what runs as root imports
+    nothing that is not ours or Python's.
+    """
     told = {"event": event, **pairs, "level": level, "timestamp": format_rfc3339(time.time())}
     print(json.dumps(told, default=str), file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """
-`vitald recovery`: who acts on this node, what is asked for, what stands in the way, what waits for a second witness, and what was
-decided lately. Changes nothing.
+`vitald recovery`: who acts on this node, what is asked for, what stands in the way, what waits for
+a second witness, and what was decided lately. Changes nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from vitald.cli import EX_CONFIG, client, recover, render
 from vitald.config import DEFAULT_PATH, Config, ConfigError
 from vitald.model import Action
-from vitald.recovery import files, record
-from vitald.recovery.book import Book, Clock
+from vitald.recovery import decision_log, files
+from vitald.recovery.action_log import Book, Clock
 from vitald.recovery.request import Kind, asks_for
 from vitald.timestamps import format_rfc3339
 
@@ -86,7 +86,11 @@ _ANSWER_S = 2.0
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config", type=Path, default=DEFAULT_PATH, metavar="FILE", help=f"the daemon's configuration (default: {DEFAULT_PATH})"
+        "--config",
+        type=Path,
+        default=DEFAULT_PATH,
+        metavar="FILE",
+        help=f"the daemon's configuration (default: {DEFAULT_PATH})",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
@@ -120,15 +124,24 @@ def gathered(config: Config) -> Recovery:
         "replace": str(settings.replace),
         "killSwitch": recover.stops(settings.kill_switch, "thrown"),
         "maintenance": recover.stops(settings.maintenance, "under maintenance"),
-        "request": None
-        if request is None
-        else {
-            "id": request.id,
-            "action": request.kind.value,
-            "time": format_rfc3339(request.time),
-            "ageSeconds": round(now.uptime - request.uptime, 1) if request.boot_id == now.boot_id else None,
-            "findings": [{"id": one.id, "component": one.component, "code": one.code, "raw": one.raw} for one in request.grounds],
-        },
+        "request": (
+            None
+            if request is None
+            else {
+                "id": request.id,
+                "action": request.kind.value,
+                "time": format_rfc3339(request.time),
+                "ageSeconds": (
+                    round(now.uptime - request.uptime, 1)
+                    if request.boot_id == now.boot_id
+                    else None
+                ),
+                "findings": [
+                    {"id": one.id, "component": one.component, "code": one.code, "raw": one.raw}
+                    for one in request.grounds
+                ],
+            }
+        ),
         "requestTrouble": request_trouble,
         "unconfirmed": unconfirmed,
         "unconfirmedTrouble": silent,
@@ -137,12 +150,14 @@ def gathered(config: Config) -> Recovery:
             "reboots": _budget(book, Kind.REBOOT, settings.reboots_per_day, now),
             "replacements": _budget(book, Kind.REPLACE, settings.replacements_per_day, now),
         },
-        "decisions": record.read(settings.state)[-_SHOWN:][::-1],
+        "decisions": decision_log.read(settings.state)[-_SHOWN:][::-1],
     }
 
 
 def _unconfirmed(config: Config) -> tuple[list[Waiting], str]:
-    """Findings that would be asked for if a second source confirmed them; or why that is not known."""
+    """Findings that would be asked for if a second source confirmed them; or why that is
+    not known.
+    """
     asking = argparse.Namespace(socket=config.socket_path, timeout=_ANSWER_S)
     try:
         findings = client.ask(asking, "/v1/findings", limit=_OPEN)["findings"]
@@ -172,14 +187,19 @@ def _waits(found: schema.Finding, *, device_reset: bool) -> bool:
 def _budget(book: Book | None, kind: Kind, most: int, now: Clock) -> Budget:
     used = list(book.recent(kind, now)) if book is not None else []
     causes: list[Cause] = [
-        {"component": component, "code": code, "time": format_rfc3339(one.time)} for one in used for component, code in one.causes
+        {"component": component, "code": code, "time": format_rfc3339(one.time)}
+        for one in used
+        for component, code in one.causes
     ]
     return {"perDay": most, "used": len(used) if book is not None else None, "causes": causes}
 
 
 def show(told: Recovery) -> None:
     automatic = told["mode"] == "automatic"
-    print(render.colour("recovery", "bold"), told["mode"] if automatic else 'none: nobody acts by itself ([recovery] mode = "none")')
+    print(
+        render.colour("recovery", "bold"),
+        told["mode"] if automatic else 'none: nobody acts by itself ([recovery] mode = "none")',
+    )
     if automatic:
         _line("drain", f"{told['drain']}, replacement: {told['replace']}")
     for name, said in (
@@ -195,22 +215,42 @@ def show(told: Recovery) -> None:
         if not told["requestTrouble"]:
             _line("request", "none")
     else:
-        age = "made in another boot" if request["ageSeconds"] is None else f"{render.span(request['ageSeconds'])} old"
+        age = (
+            "made in another boot"
+            if request["ageSeconds"] is None
+            else f"{render.span(request['ageSeconds'])} old"
+        )
         _line("request", f"{render.safe(request['action'])}, {age}")
         for one in request["findings"][:_SHOWN]:
-            _line("", render.cut(render.safe(f"#{one['id']} {one['code']} of {one['component']}: {one['raw']}"), render.width() - 13))
+            _line(
+                "",
+                render.cut(
+                    render.safe(f"#{one['id']} {one['code']} of {one['component']}: {one['raw']}"),
+                    render.width() - 13,
+                ),
+            )
     for waiting in told["unconfirmed"][:_SHOWN]:
         _line("waits", render.safe(_missing(waiting)))
     if told["unconfirmedTrouble"]:
-        _line("waits", f"what is unconfirmed is not known: {render.safe(told['unconfirmedTrouble'])}")
+        _line(
+            "waits", f"what is unconfirmed is not known: {render.safe(told['unconfirmedTrouble'])}"
+        )
     for name, what in told["budget"].items():
         used = "not known how many" if what["used"] is None else what["used"]
         _line("budget", f"{used} of {what['perDay']} {name} in a day")
         for cause in what["causes"]:
-            _line("", render.safe(f"{render.clock(cause['time'])} for {cause['code']} of {cause['component']}"))
+            _line(
+                "",
+                render.safe(
+                    f"{render.clock(cause['time'])} for {cause['code']} of {cause['component']}"
+                ),
+            )
     decisions = told["decisions"]
     for number, decision in enumerate(decisions):
-        _line("decided" if number == 0 else "", f"{render.clock(decision.get('last'))}  {recover.in_words(decision)}")
+        _line(
+            "decided" if number == 0 else "",
+            f"{render.clock(decision.get('last'))}  {recover.in_words(decision)}",
+        )
     if not decisions:
         _line("decided", "nothing yet")
     if (
@@ -218,7 +258,11 @@ def show(told: Recovery) -> None:
         and (request["ageSeconds"] or 0.0) > _UNHEARD_S
         and all(one.get("request") != request["id"] for one in decisions)
     ):
-        _line("", "nobody has decided on the request: systemctl status vitald-recover.path vitald-recover.service")
+        _line(
+            "",
+            "nobody has decided on the request: systemctl status vitald-recover.path"
+            " vitald-recover.service",
+        )
 
 
 def _missing(found: Waiting) -> str:
@@ -226,7 +270,11 @@ def _missing(found: Waiting) -> str:
     could = ", ".join(found["witnesses"])
     who = f"for a second witness of #{found['id']} {found['code']} of {found['component']}"
     written = " (a process wrote it)" if found["writtenByProcess"] else ""
-    return f"{who}{written}: {could}" if could else f"{who}{written}: no other source can see it, a person must decide"
+    return (
+        f"{who}{written}: {could}"
+        if could
+        else f"{who}{written}: no other source can see it, a person must decide"
+    )
 
 
 def _line(name: str, text: object) -> None:

@@ -1,4 +1,6 @@
-"""`vitald release --for 10m --reason TEXT`: let go of the GPUs, so that somebody can reset them. It comes back by itself."""
+"""`vitald release --for 10m --reason TEXT`: let go of the GPUs, so that somebody can reset them. It
+comes back by itself.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,20 @@ def options(parser: argparse.ArgumentParser) -> None:
         help='for how long, e.g. "10m" (default)',
     )
     parser.add_argument(
-        "--device", action="append", type=words.pci, default=[], metavar="GPU", help="only this one, by PCI address; may be said again"
+        "--device",
+        action="append",
+        type=words.pci,
+        default=[],
+        metavar="GPU",
+        help="only this one, by PCI address; may be said again",
     )
-    parser.add_argument("--reason", type=words.reason, default=None, metavar="TEXT", help="what for, and who is it; needed to release")
+    parser.add_argument(
+        "--reason",
+        type=words.reason,
+        default=None,
+        metavar="TEXT",
+        help="what for, and who is it; needed to release",
+    )
     parser.add_argument("--end", action="store_true", help="take everything back now")
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
@@ -39,11 +52,19 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             render.emit_json(over)
         else:
-            print("taken back: the GPUs are looked at again" if over["ended"] else "nothing was released")
+            print(
+                "taken back: the GPUs are looked at again"
+                if over["ended"]
+                else "nothing was released"
+            )
         return 0
     if not arguments.reason:
         raise WrongUse("a release needs to know what for: --reason TEXT")
-    body: schema.ReleaseRequest = {"seconds": arguments.seconds, "gpus": arguments.device, "reason": arguments.reason}
+    body: schema.ReleaseRequest = {
+        "seconds": arguments.seconds,
+        "gpus": arguments.device,
+        "reason": arguments.reason,
+    }
     answer = client.ask(arguments, "/v1/release", body)
     if arguments.json:
         render.emit_json(answer)
@@ -54,14 +75,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show(answer: schema.Released) -> None:
     what = ", ".join(answer["gpus"]) or "all GPUs"
-    print(f"released {render.safe(what)} until {render.clock(answer['until'])}; vitald release --end takes them back earlier")
+    print(
+        f"released {render.safe(what)} until {render.clock(answer['until'])}; vitald release --end"
+        " takes them back earlier"
+    )
     for pid in answer["stuck"]:
-        print(f"  vitald's own process {pid} hangs in the driver and cannot be ended: only a reboot frees the device")
+        print(
+            f"  vitald's own process {pid} hangs in the driver and cannot be ended: only a reboot"
+            " frees the device"
+        )
     for holder in answer["holders"]:
         print(f"  still open in {render.safe(holder['process'])} (pid {holder['pid']})")
     hidden = answer["notLookedAt"]
     if hidden:
         who = "other processes" if hidden < 0 else f"{hidden} processes of other users"
-        print(f"  {who} could not be looked at: fuser -v /dev/nvidia*, as root, shows who else has them open")
+        print(
+            f"  {who} could not be looked at: fuser -v /dev/nvidia*, as root, shows who else has"
+            " them open"
+        )
     if answer["free"]:
         print("  nobody is seen to have them open")

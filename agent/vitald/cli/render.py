@@ -1,4 +1,6 @@
-"""What a person sees: short lines, the worst first, colour on a terminal only, nothing that could drive the terminal."""
+"""What a person sees: short lines, the worst first, colour on a terminal only, nothing that could
+drive the terminal.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,18 @@ Json = dict[str, object]
 _LABELS = 13  # columns before the text of a finding: `      hint   `
 _COLOURS = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2", "magenta": "35"}
 _STATUS = {"healthy": "green", "degraded": "yellow", "unhealthy": "red", "unknown": "magenta"}
-WHEN_WORDS = {"now": "", "after_job": " after the running job", "maintenance": " at the next maintenance"}
-_ACTION = {"replace_node": "red", "reboot_node": "red", "reset_device": "red", "restart_workload": "yellow", "inspect": "yellow"}
+WHEN_WORDS = {
+    "now": "",
+    "after_job": " after the running job",
+    "maintenance": " at the next maintenance",
+}
+_ACTION = {
+    "replace_node": "red",
+    "reboot_node": "red",
+    "reset_device": "red",
+    "restart_workload": "yellow",
+    "inspect": "yellow",
+}
 
 
 def colour(text: str, *names: str) -> str:
@@ -36,10 +48,17 @@ def status_word(status: str) -> str:
 
 
 def flag_words(findings: Iterable[schema.Finding], flags: Mapping[str, object]) -> list[str]:
-    """The flags that are up, and whether they are confirmed; and why a reboot is required where no finding asks for one."""
+    """The flags that are up, and whether they are confirmed; and why a reboot is required where no
+    finding asks for one.
+    """
     words = []
     if flags["rebootRequired"]:
-        asked = any(one["action"] == "reboot_node" and one["accepted"] is None and one["when"] != "maintenance" for one in findings)
+        asked = any(
+            one["action"] == "reboot_node"
+            and one["accepted"] is None
+            and one["when"] != "maintenance"
+            for one in findings
+        )
         why = "" if asked else " (for a device reset: [policy] device_reset is false)"
         words.append(f"reboot required{why}{_unconfirmed(flags.get('rebootConfirmed'))}")
     if flags["replacementRequired"]:
@@ -53,7 +72,9 @@ def _unconfirmed(confirmed: object) -> str:
 
 
 def when_words(when: object) -> str:
-    """What follows the words of an action, by when it is due; as `When.words` of the model, which is slow to import."""
+    """What follows the words of an action, by when it is due; as `When.words` of the model, which
+    is slow to import.
+    """
     return WHEN_WORDS[str(when)]
 
 
@@ -63,9 +84,13 @@ def unfit(action: object) -> bool:
 
 
 def action_words(finding: schema.Finding) -> str:
-    # As in the verdict's reasons: what cannot be used matters more than what is to be done about it.
+    # As in the verdict's reasons: what cannot be used matters more than what is to be done about
+    # it.
     unusable = "it cannot be used: " if finding["unusable"] and not unfit(finding["action"]) else ""
-    return colour(f"{unusable}{finding['todo']}{when_words(finding['when'])}", *filter(None, [_ACTION.get(str(finding["action"]))]))
+    return colour(
+        f"{unusable}{finding['todo']}{when_words(finding['when'])}",
+        *filter(None, [_ACTION.get(str(finding["action"]))]),
+    )
 
 
 def safe(text: object) -> str:
@@ -83,14 +108,19 @@ def tell(line: str) -> None:
 
 
 def folded(line: str, columns: int) -> Iterable[str]:
-    """Broken between words; what follows is indented as the text behind the label is. A word that is too long stays whole."""
+    """Broken between words; what follows is indented as the text behind the label is. A word that
+    is too long stays whole.
+    """
     import re
 
     def seen(text: str) -> int:
         return len(re.sub(r"\x1b\[[0-9;]*m", "", text))
 
     behind_label = re.fullmatch(r" {6}[a-z]* +", line[:_LABELS])
-    indent, out = " " * (_LABELS if behind_label else min(4 + len(line) - len(line.lstrip()), columns // 2)), ""
+    indent, out = (
+        " " * (_LABELS if behind_label else min(4 + len(line) - len(line.lstrip()), columns // 2)),
+        "",
+    )
     for gap, word in re.findall(r"(\s*)(\S+)", line):
         if out.strip() and seen(out + gap + word) > columns:
             yield out
@@ -114,7 +144,9 @@ def clock(moment: object) -> str:
     if when is None:
         return "never"
     local = when.astimezone()
-    return local.strftime("%H:%M:%S" if local.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M:%S")
+    return local.strftime(
+        "%H:%M:%S" if local.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M:%S"
+    )
 
 
 def age(moment: object) -> str:
@@ -145,12 +177,18 @@ def finding_lines(finding: schema.Finding, *, full: bool = False) -> Iterable[st
     """What, which device, since when, the raw line, what to do."""
     columns = width()
     drill = colour("SIMULATED ", "bold", "magenta") if finding["simulated"] else ""
-    yield f"  {drill}{colour(safe(finding['component']), 'bold')}  {safe(finding['title'])}  {colour(str(finding['code']), 'dim')}  #{finding['id']}"
+    yield (
+        f"  {drill}{colour(safe(finding['component']), 'bold')}  {safe(finding['title'])} "
+        f" {colour(str(finding['code']), 'dim')}  #{finding['id']}"
+    )
     begun = " (begun)" if finding["state"] == "in_remedy" else ""
     yield f"      do     {action_words(finding)}{begun}"
     accepted = finding["accepted"]
     if accepted is not None:
-        until = f"until {clock(accepted['until'])}, by {safe(accepted['by'])}: {safe(accepted['reason'])}"
+        until = (
+            f"until {clock(accepted['until'])}, by {safe(accepted['by'])}:"
+            f" {safe(accepted['reason'])}"
+        )
         yield from _wrapped("accept", until, columns)
     if finding["because"]:
         yield from _wrapped("why", str(finding["because"]), columns)
@@ -172,7 +210,9 @@ def finding_lines(finding: schema.Finding, *, full: bool = False) -> Iterable[st
 
 
 def witness_words(finding: schema.Finding, *, full: bool) -> str:
-    """Whether it is confirmed, where that decides what others may do to the node; who could confirm it."""
+    """Whether it is confirmed, where that decides what others may do to the node; who could confirm
+    it.
+    """
     told: Mapping[str, object] = finding  # nobody could tell where a saved log is judged
     confirmed = told.get("confirmed")
     if finding["simulated"]:
@@ -185,12 +225,17 @@ def witness_words(finding: schema.Finding, *, full: bool) -> str:
     if confirmed is None:
         return who if finding.get("writtenByProcess") else ""
     could = ", ".join(finding["witnesses"])
-    return f"{who}, unconfirmed: {f'{could} could confirm it' if could else 'no other source can see it'}"
+    return (
+        f"{who}, unconfirmed:"
+        f" {f'{could} could confirm it' if could else 'no other source can see it'}"
+    )
 
 
 def _seen_words(finding: schema.Finding) -> str:
     """Since when, how often, and when a drill ends."""
-    seen = f"since {clock(finding['since'])} ({age(finding['since'])} ago), {times(finding['count'])}"
+    seen = (
+        f"since {clock(finding['since'])} ({age(finding['since'])} ago), {times(finding['count'])}"
+    )
     if finding["count"] != 1:
         seen += f", last {clock(finding['last'])}"
     if finding["simulatedUntil"]:
@@ -198,11 +243,20 @@ def _seen_words(finding: schema.Finding) -> str:
     return seen
 
 
-def incident_lines(incident: schema.Incident, findings: Mapping[int, schema.Finding]) -> Iterable[str]:
-    """One incident: the finding that heads it, what else asks for something, and what is a consequence."""
+def incident_lines(
+    incident: schema.Incident, findings: Mapping[int, schema.Finding]
+) -> Iterable[str]:
+    """One incident: the finding that heads it, what else asks for something, and what is a
+    consequence.
+    """
     own = [findings[number] for number in incident["findings"] if number in findings]
     head = next(
-        (one for one in own if (one["component"], one["code"]) == (incident["component"], incident["code"])), own[0] if own else None
+        (
+            one
+            for one in own
+            if (one["component"], one["code"]) == (incident["component"], incident["code"])
+        ),
+        own[0] if own else None,
     )
     if head is None:
         return
@@ -210,7 +264,10 @@ def incident_lines(incident: schema.Incident, findings: Mapping[int, schema.Find
     for other in own:
         if other is not head:
             drill = colour("SIMULATED ", "bold", "magenta") if other["simulated"] else ""
-            yield f"      and    {action_words(other)}: {drill}{safe(other['component'])}  {safe(other['title'])}  {colour(str(other['code']), 'dim')}  #{other['id']}"
+            yield (
+                f"      and    {action_words(other)}: {drill}{safe(other['component'])} "
+                f" {safe(other['title'])}  {colour(str(other['code']), 'dim')}  #{other['id']}"
+            )
             if other["because"] and other["because"] != head["because"]:
                 yield f"             {safe(other['because'])}"
     named = {(one["component"], one["code"]) for one in own}
@@ -229,7 +286,9 @@ def incident_lines(incident: schema.Incident, findings: Mapping[int, schema.Find
 
 
 def job_words(incident: schema.Incident) -> Iterable[str]:
-    """The jobs near an incident: `job 1234 of alice ended with exit 1, 12 s after`, told from when it began."""
+    """The jobs near an incident: `job 1234 of alice ended with exit 1, 12 s after`, told from when
+    it began.
+    """
     since = parse(incident["since"])
     for job in incident.get("jobs") or []:
         name = f"job {job['job']}" + (f" of {job['user']}" if job["user"] else "")
@@ -238,7 +297,13 @@ def job_words(incident: schema.Incident) -> Iterable[str]:
             yield f"{name} has run since {clock(job['began'])}"
             continue
         how = f"signal {job['signal']}" if job["signal"] else f"exit {job['exitCode']}"
-        end = f"ended with {how}" if job["state"] == "died" else "was lost" if job["state"] == "lost" else "ended"
+        end = (
+            f"ended with {how}"
+            if job["state"] == "died"
+            else "was lost"
+            if job["state"] == "lost"
+            else "ended"
+        )
         reason = f" ({job['reason']})" if job["reason"] else ""
         seconds = (ended - since).total_seconds()
         yield f"{name} {end}{reason}, {span(abs(seconds))} {'after' if seconds >= 0 else 'before'}"
@@ -257,7 +322,9 @@ def event_line(event: schema.Event) -> str:
     if event["simulated"]:
         marks.append("SIMULATED")
     if event["trust"] == "untrusted":
-        marks.append(f"UNTRUSTED ({safe(fields.get('untrusted') or 'written by a process')}, not judged)")
+        marks.append(
+            f"UNTRUSTED ({safe(fields.get('untrusted') or 'written by a process')}, not judged)"
+        )
     elif event["trust"] == "accepted":
         marks.append("written by a process")
     if "untrusted" not in fields and fields.get("on_node") is False:
@@ -269,4 +336,7 @@ def event_line(event: schema.Event) -> str:
     tail = f"  (+{len(more)} records)" if more else ""
     when = parse(event["time"])
     stamp = when.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if when else "?"
-    return f"{stamp}  {colour(str(event['code']), 'bold')}  {safe(event['component'])}  {mark}{safe(event['raw'])}{tail}"
+    return (
+        f"{stamp}  {colour(str(event['code']), 'bold')}  {safe(event['component'])} "
+        f" {mark}{safe(event['raw'])}{tail}"
+    )

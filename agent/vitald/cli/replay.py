@@ -1,9 +1,10 @@
 """
-`vitald replay LEDGER|FILE`: judge what has happened once more, under the same rules or others, and say what would change.
+`vitald replay LEDGER|FILE`: judge what has happened once more, under the same rules or others, and
+say what would change.
 
-Of a ledger its stored events are judged in their order, with everything that people did; of a saved kernel log its
-lines, at the times that they have, as `vitald scan` judges them. Without other rules a ledger is checked: the fold over
-its events must give the findings that it remembers.
+Of a ledger its stored events are judged in their order, with everything that people did; of a saved
+kernel log its lines, at the times that they have, as `vitald scan` judges them. Without other rules
+a ledger is checked: the fold over its events must give the findings that it remembers.
 """
 
 from __future__ import annotations
@@ -32,24 +33,44 @@ DIFFERENT = 10
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="LEDGER|FILE", type=Path, help="a ledger (ledger.db), or a saved kernel log")
-    parser.add_argument("--catalog", type=Path, metavar="DIR", help="lay the *.toml files of this folder over the catalogue")
-    parser.add_argument("--profile", type=words.profile, metavar="NAME", help="judge by this profile")
-    parser.add_argument("--config", type=Path, default=None, help="the rules in force: profile, overrides and policy of this file")
-    parser.add_argument("--json", action="store_true", help="one JSON object a difference, and a summary")
+    parser.add_argument(
+        "file", metavar="LEDGER|FILE", type=Path, help="a ledger (ledger.db), or a saved kernel log"
+    )
+    parser.add_argument(
+        "--catalog",
+        type=Path,
+        metavar="DIR",
+        help="lay the *.toml files of this folder over the catalogue",
+    )
+    parser.add_argument(
+        "--profile", type=words.profile, metavar="NAME", help="judge by this profile"
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=None,
+        help="the rules in force: profile, overrides and policy of this file",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object a difference, and a summary"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     from vitald import catalog as catalogs
     from vitald import config as configs
+    from vitald.collectors.kernel_log.unpack import CannotUnpack
     from vitald.ledger import LedgerError
-    from vitald.sources.kernel_log.unpack import CannotUnpack
 
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
         config = configs.load(path)
         force = catalogs.load(config.catalog.profile, config.catalog.overrides)
-        other = catalogs.load(arguments.profile or config.catalog.profile, config.catalog.overrides, extra=arguments.catalog)
+        other = catalogs.load(
+            arguments.profile or config.catalog.profile,
+            config.catalog.overrides,
+            extra=arguments.catalog,
+        )
     except (configs.ConfigError, catalogs.CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         return EX_CONFIG
@@ -72,20 +93,41 @@ def _replay(arguments: argparse.Namespace, force: Catalog, other: Catalog, confi
         return _replay_log(arguments, force, other, config)
     with reading(arguments.file) as stored:
         events = ((event, event) for event in stored.events)
-        return _judge(arguments, force, other, events, stored, device_reset=device_reset, until=lambda: stored.until)
+        return _judge(
+            arguments,
+            force,
+            other,
+            events,
+            stored,
+            device_reset=device_reset,
+            until=lambda: stored.until,
+        )
 
 
-def _replay_log(arguments: argparse.Namespace, force: Catalog, other: Catalog, config: Config) -> int:
+def _replay_log(
+    arguments: argparse.Namespace, force: Catalog, other: Catalog, config: Config
+) -> int:
     from vitald.cli.check import EXIT
-    from vitald.sources.kernel_log.interpret import Interpreter
-    from vitald.sources.kernel_log.saved import MarkedDrills, SavedLog, opened
+    from vitald.collectors.kernel_log.interpret import Interpreter
+    from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, opened
 
     userspace, device_reset = config.kernel_log.userspace, config.policy.device_reset
-    readers = [Interpreter(catalog, MarkedDrills(), None, userspace=userspace) for catalog in (force, other)]
+    readers = [
+        Interpreter(catalog, MarkedDrills(), None, userspace=userspace)
+        for catalog in (force, other)
+    ]
     with opened(str(arguments.file)) as stream:
         saved = SavedLog(stream, *readers)
         pairs = ((told.events[0], told.events[1]) for told in saved.lived(saved.told()))
-        code = _judge(arguments, force, other, pairs, None, device_reset=device_reset, until=lambda: saved.until)
+        code = _judge(
+            arguments,
+            force,
+            other,
+            pairs,
+            None,
+            device_reset=device_reset,
+            until=lambda: saved.until,
+        )
     problem = saved.coverage.problem
     if not problem:
         return code
@@ -109,7 +151,9 @@ def _judge(
     judges = Judge(force), Judge(other)
     differences, shown, count = 0, None, 0
     for pair in events:
-        count += stored is not None or any(event is not None and event.code != BOOT for event in pair)  # a log has lines
+        count += stored is not None or any(
+            event is not None and event.code != BOOT for event in pair
+        )  # a log has lines
         for judge, event in zip(judges, pair):
             if event is not None:
                 judge.apply(event)
@@ -122,7 +166,9 @@ def _judge(
         shown = said
     for judge in judges:
         judge.expire(until())
-    now, then = (sorted(_short(found) for found in judge.opened if not found.shadow) for judge in judges)
+    now, then = (
+        sorted(_short(found) for found in judge.opened if not found.shadow) for judge in judges
+    )
     remembered = sorted(map(_short, stored.opened)) if stored is not None else now
     summary: Json = {
         "type": "summary",
@@ -138,14 +184,21 @@ def _judge(
     if arguments.json:
         print(json.dumps(summary))
     else:
-        _tell(summary, stored=stored is not None, agrees=remembered == now, same=arguments.catalog is None and arguments.profile is None)
+        _tell(
+            summary,
+            stored=stored is not None,
+            agrees=remembered == now,
+            same=arguments.catalog is None and arguments.profile is None,
+        )
     return DIFFERENT if differences or remembered != now else 0
 
 
 def _verdict(judge: Judge, device_reset: bool) -> Json:
     from vitald.judge.verdict import fold
 
-    verdict = fold([found for found in judge.opened if not found.shadow], [], 0.0, device_reset=device_reset)
+    verdict = fold(
+        [found for found in judge.opened if not found.shadow], [], 0.0, device_reset=device_reset
+    )
     return {
         "status": verdict.status.value,
         "action": verdict.action.value,
@@ -156,23 +209,38 @@ def _verdict(judge: Judge, device_reset: bool) -> Json:
 
 def _short(found: Finding) -> str:
     when = found.when.words
-    return f"{found.code} on {found.component.name}: {found.action.value}{when}, {render.times(found.count)}"
+    return (
+        f"{found.code} on {found.component.name}: {found.action.value}{when},"
+        f" {render.times(found.count)}"
+    )
 
 
 def _say(arguments: argparse.Namespace, event: Event | None, said: list[Json]) -> None:
-    from vitald.outputs.form import moment
+    from vitald.server.serialize import moment
 
     if event is None:
         return
     if arguments.json:
         print(
             json.dumps(
-                {"type": "difference", "time": moment(event.time), "event": event.raw or event.code, "inForce": said[0], "other": said[1]}
+                {
+                    "type": "difference",
+                    "time": moment(event.time),
+                    "event": event.raw or event.code,
+                    "inForce": said[0],
+                    "other": said[1],
+                }
             )
         )
         return
     words = [
-        " ".join([str(one["status"]), str(one["action"]), *(flag for flag in ("rebootRequired", "replacementRequired") if one[flag])])
+        " ".join(
+            [
+                str(one["status"]),
+                str(one["action"]),
+                *(flag for flag in ("rebootRequired", "replacementRequired") if one[flag]),
+            ]
+        )
         for one in said
     ]
     print(f"{moment(event.time)}  {words[0]}  ->  {words[1]}")
@@ -180,8 +248,15 @@ def _say(arguments: argparse.Namespace, event: Event | None, said: list[Json]) -
 
 
 def _tell(summary: Json, *, stored: bool, agrees: bool, same: bool) -> None:
-    listed = "" if summary["listed"] == summary["differences"] else f" (the first {summary['listed']} are listed)"
-    print(f"{summary['events']} events judged, the verdict differs at {summary['differences']} of them{listed}")
+    listed = (
+        ""
+        if summary["listed"] == summary["differences"]
+        else f" (the first {summary['listed']} are listed)"
+    )
+    print(
+        f"{summary['events']} events judged, the verdict differs at {summary['differences']} of"
+        f" them{listed}"
+    )
     for title, key in (
         ("open by the rules in force", "inForce"),
         ("open by the other rules", "other"),
@@ -197,4 +272,7 @@ def _tell(summary: Json, *, stored: bool, agrees: bool, same: bool) -> None:
         for line in () if agrees else summary["remembered"]:  # type: ignore[attr-defined]
             print(f"  {render.safe(line)}")
         if not agrees:
-            print("(events older than the ledger keeps are not judged again; rules may have changed since)")
+            print(
+                "(events older than the ledger keeps are not judged again; rules may have changed"
+                " since)"
+            )

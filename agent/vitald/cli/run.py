@@ -16,7 +16,12 @@ _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 * 1024  # mallopt(3); its own default
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, default=None, help="configuration file (default: /etc/vitald/config.toml if there)")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=None,
+        help="configuration file (default: /etc/vitald/config.toml if there)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -26,7 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
     from vitald.catalog import CatalogError
 
     if sys.__stderr__ is not None:
-        sys.stderr = sys.__stderr__  # the log must see that a line cannot be written, to connect to the journal anew
+        sys.stderr = (
+            sys.__stderr__
+        )  # the log must see that a line cannot be written, to connect to the journal anew
 
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
@@ -39,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     import structlog
 
     from vitald.daemon import CannotStart, Daemon  # not before the log is configured
-    from vitald.lane import NoThread
+    from vitald.worker_thread import NoThread
 
     for note in config.notes:
         structlog.get_logger("config").warning("key_changed", told=note)
@@ -64,8 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
 def give_back_early() -> None:
     """Have large blocks of memory given back to the kernel as soon as they are free.
 
-    glibc begins with that, but raises the threshold to the largest block that it ever got back, up to 32 MiB, and then keeps what a reopened
-    ledger or a long answer leaves behind: resident memory went up with each, in steps (docs/decisions.md). To set it is to hold it there.
+    glibc begins with that, but raises the threshold to the largest block that it ever got back, up
+    to 32 MiB, and then keeps what a reopened ledger or a long answer leaves behind: resident memory
+    went up with each, in steps (docs/decisions.md). To set it is to hold it there.
     """
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
@@ -73,6 +81,6 @@ def give_back_early() -> None:
 
 def _last_words(text: str) -> None:
     """Kept by systemd: `systemctl status` shows them, and `vitald status` where nobody answers."""
-    from vitald.outputs.systemd import Notifier
+    from vitald.systemd import Notifier
 
     Notifier().status(" ".join(text.split())[:500])

@@ -1,10 +1,12 @@
 """
 `vitald scan FILE|-`: judge a saved kernel log of any form, as a daemon that had lived through it.
 
-The lines are judged at their own times, so that quiet times, windows and boots are the log's; the verdict is of its last
-line, and what ended before is told as history. Constant memory: lines are read one at a time, and what is remembered of
-them is bounded. Lines that a process wrote (a raw record or a `<prio>` with facility 1 or more) are marked, and judged as
-the daemon would ([kernel_log] userspace). A drill is shown and marked, and is no part of the verdict: it was over long ago.
+The lines are judged at their own times, so that quiet times, windows and boots are the log's; the
+verdict is of its last line, and what ended before is told as history. Constant memory: lines are
+read one at a time, and what is remembered of them is bounded. Lines that a process wrote (a raw
+record or a `<prio>` with facility 1 or more) are marked, and judged as the daemon would
+([kernel_log] userspace). A drill is shown and marked, and is no part of the verdict: it was over
+long ago.
 
 A log that could not be read is `unknown`, never healthy.
 """
@@ -21,38 +23,65 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
+    from vitald.collectors.kernel_log.saved_log import Coverage, SavedLog, Stamp, Told
     from vitald.config import Config
     from vitald.model import Event, Finding, FindingKey, Transition, Verdict
     from vitald.server import schema
-    from vitald.sources.kernel_log.saved import Coverage, SavedLog, Stamp, Told
 
 from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
 from vitald.cli.check import EXIT
 from vitald.cli.render import Json
 
 USERSPACE = ("unconfirmed", "confirmed", "ignore")  # as in vitald.config, which is slow to import
-_ENDED, _LISTED = 4096, 20  # faults remembered that ended within the log, and how many a person is shown
+_ENDED, _LISTED = (
+    4096,
+    20,
+)  # faults remembered that ended within the log, and how many a person is shown
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a saved log, or - for standard input")
-    parser.add_argument("--config", type=Path, default=None, help="take profile, overrides and policy from this file")
-    parser.add_argument("--profile", type=words.profile, metavar="NAME", default=None, help="judge by another profile")
     parser.add_argument(
-        "--userspace", choices=USERSPACE, default=None, help="what records that a process wrote are taken for (default: as configured)"
+        "--config",
+        type=Path,
+        default=None,
+        help="take profile, overrides and policy from this file",
     )
-    parser.add_argument("--accept-userspace", action="store_const", dest="userspace", const="confirmed", help="as --userspace confirmed")
-    parser.add_argument("--json", action="store_true", help="one JSON object a recognised line, and the verdict")
+    parser.add_argument(
+        "--profile",
+        type=words.profile,
+        metavar="NAME",
+        default=None,
+        help="judge by another profile",
+    )
+    parser.add_argument(
+        "--userspace",
+        choices=USERSPACE,
+        default=None,
+        help="what records that a process wrote are taken for (default: as configured)",
+    )
+    parser.add_argument(
+        "--accept-userspace",
+        action="store_const",
+        dest="userspace",
+        const="confirmed",
+        help="as --userspace confirmed",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object a recognised line, and the verdict"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     from vitald import catalog as catalogs
     from vitald import config as configs
-    from vitald.sources.kernel_log.unpack import CannotUnpack
+    from vitald.collectors.kernel_log.unpack import CannotUnpack
 
     try:
         config = configs.load(arguments.config)
-        catalog = catalogs.load(arguments.profile or config.catalog.profile, config.catalog.overrides)
+        catalog = catalogs.load(
+            arguments.profile or config.catalog.profile, config.catalog.overrides
+        )
     except (configs.ConfigError, catalogs.CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         return EX_CONFIG
@@ -77,10 +106,12 @@ class _Ended:
 
 
 def _scan(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> int:
-    from vitald.sources.kernel_log.interpret import Interpreter
-    from vitald.sources.kernel_log.saved import MarkedDrills, SavedLog, opened
+    from vitald.collectors.kernel_log.interpret import Interpreter
+    from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, opened
 
-    reader = Interpreter(catalog, MarkedDrills(), None, userspace=arguments.userspace or config.kernel_log.userspace)
+    reader = Interpreter(
+        catalog, MarkedDrills(), None, userspace=arguments.userspace or config.kernel_log.userspace
+    )
     scan = _Scan(arguments, catalog)
     with opened(arguments.file) as stream:
         saved = SavedLog(stream, reader)
@@ -118,7 +149,9 @@ class _Scan:
 
         for one in told:
             (event,) = one.events
-            if event is not None and one.stamp is not None and not one.context:  # context only explains others
+            if (
+                event is not None and one.stamp is not None and not one.context
+            ):  # context only explains others
                 self._untrusted += event.trust is Trust.UNTRUSTED
                 self._events += event.trust is not Trust.UNTRUSTED
                 self._drills += event.simulated
@@ -149,16 +182,25 @@ class _Scan:
             self._forgotten += 1
 
     def _show(self, stamp: Stamp, line: bytes, event: Event) -> None:
-        from vitald.outputs import form
+        from vitald.server import serialize
 
-        shown = form.scan_event(stamp.number, line.rstrip(b"\r\n").decode("utf-8", "replace"), event, stamp.time)
+        shown = serialize.scan_event(
+            stamp.number, line.rstrip(b"\r\n").decode("utf-8", "replace"), event, stamp.time
+        )
         if self._json:
             print(json.dumps(shown))
             return
         mark = render.colour("written by a process ", "magenta") if event.hearsay else ""
-        mark = mark if event.judged else render.colour("UNTRUSTED (written by a process, not judged) ", "magenta")
+        mark = (
+            mark
+            if event.judged
+            else render.colour("UNTRUSTED (written by a process, not judged) ", "magenta")
+        )
         mark = render.colour("SIMULATED (a drill) ", "magenta") if event.simulated else mark
-        print(f"{stamp.number:>8}  {event.code:<24} {mark}{render.cut(event.raw, render.width() - 36)}")
+        print(
+            f"{stamp.number:>8}  {event.code:<24}"
+            f" {mark}{render.cut(event.raw, render.width() - 36)}"
+        )
 
     def tell(self, coverage: Coverage, *, device_reset: bool) -> int:
         """The verdict, and what could not be read. The exit code."""
@@ -168,8 +210,16 @@ class _Scan:
         told = {incident.id: incident for incident in self._judge.incidents}
         real = [found for found in standing if not found.simulated]
         verdict = fold(real, [], self._until, told, device_reset=device_reset)
-        verdict = _with_problem(replace(verdict, simulated=len(real) < len(standing)), coverage.problem)
-        findings = [self._dated(found) for found in [*by_strength(real), *by_strength([one for one in standing if one.simulated])]]
+        verdict = _with_problem(
+            replace(verdict, simulated=len(real) < len(standing)), coverage.problem
+        )
+        findings = [
+            self._dated(found)
+            for found in [
+                *by_strength(real),
+                *by_strength([one for one in standing if one.simulated]),
+            ]
+        ]
         if self._json:
             self._print_json(verdict, coverage, findings)
         else:
@@ -177,15 +227,15 @@ class _Scan:
         return EXIT[verdict.status.value]
 
     def _dated(self, found: Finding) -> schema.Finding:
-        from vitald.outputs import form
+        from vitald.server import serialize
 
         first, last = self._stamps[found.key]
         until = f", last {_words(last)}" if last != first else ""
         shown = {
-            **form.finding(found, self._catalog),
+            **serialize.finding(found, self._catalog),
             "confirmed": None,  # there is no other witness in a log
-            "since": form.moment(first.time),
-            "last": form.moment(last.time),
+            "since": serialize.moment(first.time),
+            "last": serialize.moment(last.time),
             "firstLine": first.number,
             "lastLine": last.number,
             "simulatedUntil": None,
@@ -194,8 +244,10 @@ class _Scan:
         return cast("schema.Finding", shown)  # as an answer has it, but for what a log cannot say
 
     def _history(self) -> list[Json]:
-        """What ended within the log, the strongest first; what came back after its end is among what stands, too."""
-        from vitald.outputs import form
+        """What ended within the log, the strongest first; what came back after its end is among
+        what stands, too.
+        """
+        from vitald.server import serialize
 
         return [
             {
@@ -204,20 +256,29 @@ class _Scan:
                 "title": one.finding.title,
                 "action": one.finding.action.value,
                 "count": one.count,
-                "since": form.moment(one.first.time),
-                "last": form.moment(one.last.time),
+                "since": serialize.moment(one.first.time),
+                "last": serialize.moment(one.last.time),
                 "firstLine": one.first.number,
                 "lastLine": one.last.number,
                 "ended": one.cause,
                 "seen": f"{render.times(one.count)}, last {_words(one.last)}",
             }
-            for one in sorted(self._ended.values(), key=lambda one: (-one.finding.action.rank, one.first.number))
+            for one in sorted(
+                self._ended.values(), key=lambda one: (-one.finding.action.rank, one.first.number)
+            )
         ]
 
-    def _print_json(self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]) -> None:
-        from vitald.outputs import form
+    def _print_json(
+        self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]
+    ) -> None:
+        from vitald.server import serialize
 
-        counts = {"lines": coverage.lines, "events": self._events, "untrusted": self._untrusted, "drills": self._drills}
+        counts = {
+            "lines": coverage.lines,
+            "events": self._events,
+            "untrusted": self._untrusted,
+            "drills": self._drills,
+        }
         unread = {
             "kernelLines": coverage.kernel,
             "unread": coverage.unread,
@@ -226,23 +287,56 @@ class _Scan:
             "hosts": list(coverage.hosts),
         }
         latest = coverage.latest
-        as_of = {"line": latest.number, "time": form.moment(latest.time)} if latest is not None else None
-        told = {"asOf": as_of, "findings": findings, "ended": self._history(), "endedNotListed": self._forgotten}
-        print(json.dumps({"type": "verdict", **form.verdict(verdict), **counts, **unread, **told}))
+        as_of = (
+            {"line": latest.number, "time": serialize.moment(latest.time)}
+            if latest is not None
+            else None
+        )
+        told = {
+            "asOf": as_of,
+            "findings": findings,
+            "ended": self._history(),
+            "endedNotListed": self._forgotten,
+        }
+        print(
+            json.dumps(
+                {"type": "verdict", **serialize.verdict(verdict), **counts, **unread, **told}
+            )
+        )
 
     def _print(self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]) -> None:
         drills = f" ({self._drills} of a drill)" if self._drills else ""
-        print(f"\n{coverage.lines} lines, {self._events} events{drills}, {self._untrusted} not believed")
+        print(
+            f"\n{coverage.lines} lines, {self._events} events{drills}, {self._untrusted} not"
+            " believed"
+        )
         if coverage.unread:
             print(f"{coverage.unread} not read, though they have words that fault lines have:")
             for number, raw in coverage.shown:
                 print(f"{number:>8}  {render.cut(render.safe(raw), render.width() - 10)}")
         if len(coverage.hosts) > 1:
-            print(f"lines of {len(coverage.hosts)} hosts ({render.safe(', '.join(coverage.hosts))}), judged as if of one node")
-        up = render.flag_words(findings, {"rebootRequired": verdict.reboot_required, "replacementRequired": verdict.replacement_required})
+            print(
+                f"lines of {len(coverage.hosts)} hosts ({render.safe(', '.join(coverage.hosts))}),"
+                " judged as if of one node"
+            )
+        up = render.flag_words(
+            findings,
+            {
+                "rebootRequired": verdict.reboot_required,
+                "replacementRequired": verdict.replacement_required,
+            },
+        )
         flags = [render.colour(word, "bold", "red") for word in up]
-        as_of = f"as of its latest line: {_words(coverage.latest)}" if coverage.latest is not None else ""
-        print("  ".join([render.status_word(verdict.status.value), *flags, *([as_of] if as_of else [])]))
+        as_of = (
+            f"as of its latest line: {_words(coverage.latest)}"
+            if coverage.latest is not None
+            else ""
+        )
+        print(
+            "  ".join(
+                [render.status_word(verdict.status.value), *flags, *([as_of] if as_of else [])]
+            )
+        )
         if coverage.problem:
             render.tell(f"  {render.safe(coverage.problem)}")
         for finding in findings:
@@ -261,11 +355,11 @@ class _Scan:
 
 def _words(stamp: Stamp) -> str:
     """When a line was written, and which it is."""
-    from vitald.outputs import form
+    from vitald.server import serialize
 
     where = f"line {stamp.number}"
     if stamp.time is not None:
-        moment = form.moment(stamp.time)
+        moment = serialize.moment(stamp.time)
         return f"{render.clock(moment)} ({render.age(moment)} ago, {where})"
     if stamp.usec is not None:
         return f"{stamp.usec / 1e6:.6f} s after the start ({where})"
@@ -279,4 +373,8 @@ def _with_problem(verdict: Verdict, problem: str) -> Verdict:
     if not problem:
         return verdict
     reasons = (*verdict.reasons, problem)
-    return replace(verdict, status=verdict.status if verdict.status is Status.UNHEALTHY else Status.UNKNOWN, reasons=reasons)
+    return replace(
+        verdict,
+        status=verdict.status if verdict.status is Status.UNHEALTHY else Status.UNKNOWN,
+        reasons=reasons,
+    )

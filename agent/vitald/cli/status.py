@@ -1,4 +1,6 @@
-"""`vitald status`: the whole node on one screen, the worst first. Exit code as `vitald check --strict`."""
+"""`vitald status`: the whole node on one screen, the worst first. Exit code as `vitald check
+--strict`.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
 def show(status: schema.NodeStatus) -> None:
     flags = render.flag_words(status["findings"], status)
     drill = "simulated" if status["simulated"] else ""
-    head = [render.colour(render.safe(status["host"]), "bold"), render.status_word(str(status["status"]))]
-    render.tell("  ".join([*head, render.colour(", ".join(filter(None, [*flags, drill])), "bold")]).rstrip())
+    head = [
+        render.colour(render.safe(status["host"]), "bold"),
+        render.status_word(str(status["status"])),
+    ]
+    render.tell(
+        "  ".join([*head, render.colour(", ".join(filter(None, [*flags, drill])), "bold")]).rstrip()
+    )
     findings = {finding["id"]: finding for finding in status["findings"]}
     incidents = status["incidents"]
     for incident in incidents[:_SHOWN]:
@@ -67,18 +74,27 @@ def show(status: schema.NodeStatus) -> None:
         render.tell(f"  not known how they are: {join_first(unknown, _NAMED)}: vitald components")
     kinds: dict[str, int] = {}
     for component in watched:
-        kinds[str(component["kind"])] = kinds.get(str(component["kind"]), 0) + bool(component["attributes"] or component["sources"])
+        kinds[str(component["kind"])] = kinds.get(str(component["kind"]), 0) + bool(
+            component["attributes"] or component["sources"]
+        )
     other = f" (this command: {__version__})" if status["version"] != __version__ else ""
-    counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count) or "no accelerators on PCI"
+    counted = (
+        ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+        or "no accelerators on PCI"
+    )
     render.tell(
         render.colour(
-            f"  {counted}; profile {status['profile']}, vitald {status['version']}{other}, up {render.age(status['startedAt'])}", "dim"
+            f"  {counted}; profile {status['profile']}, vitald {status['version']}{other}, up"
+            f" {render.age(status['startedAt'])}",
+            "dim",
         )
     )
 
 
 def _sources(sources: list[schema.Source]) -> None:
-    """Those that look and have nothing to say share a line; so do those that have nothing to look at."""
+    """Those that look and have nothing to say share a line; so do those that have nothing to look
+    at.
+    """
     fine, absent = [], []
     for source in sources:
         name, detail = str(source["name"]), render.safe(source["detail"])
@@ -88,9 +104,14 @@ def _sources(sources: list[schema.Source]) -> None:
         elif source["state"] == "not present":
             absent.append(f"{name} ({detail})")
         else:
-            word = "ok" if source["state"] == "ok" else render.colour(str(source["state"]).upper(), "bold", "magenta")
+            word = (
+                "ok"
+                if source["state"] == "ok"
+                else render.colour(str(source["state"]).upper(), "bold", "magenta")
+            )
             render.tell(
-                f"  source {name}: {word}, {f'looked {looked}' if looked else 'has not seen all of it yet'}{f': {detail}' if detail else ''}"
+                f"  source {name}: {word},"
+                f" {f'looked {looked}' if looked else 'has not seen all of it yet'}{f': {detail}' if detail else ''}"
             )
     if fine:
         render.tell(f"  looked at: {', '.join(fine)}")
@@ -103,14 +124,19 @@ def _diagnostics(told: schema.DiagnosticOutline | None) -> None:
     if told is None:
         return
     for one in (told.get("going") or [])[:1]:
-        how = f"waits for {render.safe(one['waitsFor']) or 'its turn'}" if one["stage"] == "waiting" else "runs"
+        how = (
+            f"waits for {render.safe(one['waitsFor']) or 'its turn'}"
+            if one["stage"] == "waiting"
+            else "runs"
+        )
         render.tell(f"  diagnostic {_diagnostic(one)} {how}: vitald diag list")
     for run in told.get("last") or []:
         if run["outcome"] == "fail" and not run["preempted"]:
             failed = render.colour("FAILED", "bold", "red")
             why = f": {render.cut(render.safe(run['why']), 80)}" if run["why"] else ""
             render.tell(
-                f"  diagnostic {_diagnostic(run)} {failed} {render.age(run['ended'])} ago{why}: vitald diag show {render.safe(run['id'])}"
+                f"  diagnostic {_diagnostic(run)} {failed} {render.age(run['ended'])} ago{why}:"
+                f" vitald diag show {render.safe(run['id'])}"
             )
 
 
@@ -120,11 +146,18 @@ def _recovery(told: schema.Recovery | None) -> None:
     if request is not None:
         findings = ", ".join(f"#{number}" for number in request["findings"][:_NAMED])
         what = "a reboot" if request["action"] == "reboot" else "a replacement"
-        render.tell(f"  recovery: {what} is asked for since {render.clock(request['since'])}, for {findings}: vitald recovery")
+        render.tell(
+            f"  recovery: {what} is asked for since {render.clock(request['since'])}, for"
+            f" {findings}: vitald recovery"
+        )
 
 
 def _diagnostic(one: schema.DiagnosticAsk) -> str:
-    return f"{render.safe(one['check'])} level {one['level']}" if one["level"] else render.safe(one["check"])
+    return (
+        f"{render.safe(one['check'])} level {one['level']}"
+        if one["level"]
+        else render.safe(one["check"])
+    )
 
 
 def _advice(status: schema.NodeStatus) -> None:
@@ -134,25 +167,41 @@ def _advice(status: schema.NodeStatus) -> None:
     if suspects or trials:
         print()
     for one in suspects:
-        parts = ", ".join(f"{part['count']} {str(part['kind']).replace('_', ' ')}" for part in one["parts"])
-        where = one["component"] if one["component"] == one["device"] else f"{one['component']} ({one['device']})"
+        parts = ", ".join(
+            f"{part['count']} {str(part['kind']).replace('_', ' ')}" for part in one["parts"]
+        )
+        where = (
+            one["component"]
+            if one["component"] == one["device"]
+            else f"{one['component']} ({one['device']})"
+        )
         render.tell(f"  suspect {render.safe(where)}: score {one['score']} in 28 days: {parts}")
     for trial in trials[:4]:
         render.tell(
-            f"  on trial {trial['code']} would have asked to {trial['todo']}: {render.safe(trial['component'])}, {render.times(trial['count'])}"
+            f"  on trial {trial['code']} would have asked to {trial['todo']}:"
+            f" {render.safe(trial['component'])}, {render.times(trial['count'])}"
         )
 
 
 def _troubles(status: schema.NodeStatus) -> None:
     ledger, kernel = status["ledger"], status["kernelLog"]
     if not ledger["ok"]:
-        render.tell(render.colour(f"  ledger: CANNOT BE WRITTEN: {render.safe(ledger['error'])}", "bold", "magenta"))
         render.tell(
-            f"          {ledger['unsavedEvents']} events are held in memory; check space, mount and permissions of the state folder"
+            render.colour(
+                f"  ledger: CANNOT BE WRITTEN: {render.safe(ledger['error'])}", "bold", "magenta"
+            )
+        )
+        render.tell(
+            f"          {ledger['unsavedEvents']} events are held in memory; check space, mount and"
+            " permissions of the state folder"
         )
     if kernel["recordsLost"]:
-        render.tell(f"  kernel log: {kernel['recordsLost']} records were lost since the start; look at journalctl -k")
+        render.tell(
+            f"  kernel log: {kernel['recordsLost']} records were lost since the start; look at"
+            " journalctl -k"
+        )
     if kernel["untrusted"]:
         render.tell(
-            f"  kernel log: {kernel['untrusted']} fault lines were not believed (written by processes, or about what this node does not have); vitald events shows them"
+            f"  kernel log: {kernel['untrusted']} fault lines were not believed (written by"
+            " processes, or about what this node does not have); vitald events shows them"
         )

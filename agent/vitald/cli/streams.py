@@ -2,11 +2,14 @@
 Standard output and standard error: either may be a closed pipe, a full disk, or not open at all.
 
     with Streams() as streams:
-        ...                      # raises Unwritten or ReaderGone where standard output takes nothing
+        ...                      # raises Unwritten or ReaderGone where standard output takes
+        nothing
 
-What is said on standard error never stops anything: that it was lost is remembered, for the exit code.
+What is said on standard error never stops anything: that it was lost is remembered, for the exit
+code.
 
-Owns     the streams while a verb runs, and that the interpreter has nothing left to write at its end.
+Owns     the streams while a verb runs, and that the interpreter has nothing left to write at its
+         end.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class Unwritten(Exception):
-    """Standard output cannot be written. No OSError: who reads a file shall not take it for theirs."""
+    """Standard output cannot be written. No OSError: who reads a file shall not take it for
+    theirs.
+    """
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error.strerror or str(error))
@@ -88,10 +93,17 @@ class Streams:
             sys.stdout = _text(_Answers(1), sys.__stdout__)
         if sys.stderr is sys.__stderr__:
             self._remarks = _Remarks(2)
-            sys.stderr = _text(self._remarks, sys.__stderr__, line_buffering=True, errors="backslashreplace")
+            sys.stderr = _text(
+                self._remarks, sys.__stderr__, line_buffering=True, errors="backslashreplace"
+            )
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         sys.stdin, sys.stdout, sys.stderr = self._before
 
     def discard(self) -> None:
@@ -115,8 +127,12 @@ def _occupy() -> None:
             os.open(os.devnull, flags)  # the lowest that is free
 
 
-def _text(raw: _Raw, like: TextIO | None, *, line_buffering: bool = False, errors: str = "") -> TextIO:
-    """As the interpreter made it; what its character set has no sign for is written as an escape."""
+def _text(
+    raw: _Raw, like: TextIO | None, *, line_buffering: bool = False, errors: str = ""
+) -> TextIO:
+    """As the interpreter made it; what its character set has no sign for is written as an
+    escape.
+    """
     if like is not None and not errors:
         line_buffering, errors = getattr(like, "line_buffering", False), like.errors or ""
     return io.TextIOWrapper(

@@ -1,4 +1,6 @@
-"""`vitald why [FINDING]`: how it came to be, from the raw lines to the flags. Without a number: everything that is open."""
+"""`vitald why [FINDING]`: how it came to be, from the raw lines to the flags. Without a number:
+everything that is open.
+"""
 
 from __future__ import annotations
 
@@ -49,20 +51,31 @@ def lines(chain: schema.Why) -> Iterable[str]:
     finding, rule = chain["finding"], chain["rule"]
     drill = "SIMULATED " if finding["simulated"] else ""
     yield render.colour(
-        f"#{finding['id']} {drill}{render.safe(finding['component'])}  {render.safe(finding['title'])}  {finding['code']}", "bold"
+        f"#{finding['id']} {drill}{render.safe(finding['component'])} "
+        f" {render.safe(finding['title'])}  {finding['code']}",
+        "bold",
     )
     yield "  lines"
     for event in chain["events"]:
         yield f"    {render.event_line(event)}"
     count = finding["count"]
     if count > len(chain["events"]):
-        yield f"    ({count} in all; vitald events --code {finding['code']} --component {finding['component']} shows them)"
+        yield (
+            f"    ({count} in all; vitald events --code {finding['code']} --component"
+            f" {finding['component']} shows them)"
+        )
     incident = chain["incident"]
     if incident is not None:
-        yield f"  incident {incident['id']}, {incident['state']}" + (f": {incident['story']}" if incident["story"] else "")
+        yield f"  incident {incident['id']}, {incident['state']}" + (
+            f": {incident['story']}" if incident["story"] else ""
+        )
         for member in incident["members"]:
             role = "cause" if member["role"] == "root" else "     "
-            yield f"    {role} {render.clock(member['first'])}  {member['code']} on {render.safe(member['component'])}, {render.times(member['count'])}  {member['title']}"
+            yield (
+                f"    {role} {render.clock(member['first'])}  {member['code']} on"
+                f" {render.safe(member['component'])}, {render.times(member['count'])} "
+                f" {member['title']}"
+            )
         for words in render.job_words(incident):
             yield f"    work  {render.safe(words)}"
     yield f"  rule     {rule['code']}: {rule['title']}"
@@ -70,7 +83,10 @@ def lines(chain: schema.Why) -> Iterable[str]:
     for layer in chain["asked"]:
         mark = "->" if layer["decides"] else "  "
         when = render.when_words(layer["when"])
-        yield f"    {mark} {layer['layer']!s:<10} {layer['action']}{when}: {render.safe(layer['because'])}"
+        yield (
+            f"    {mark} {layer['layer']!s:<10} {layer['action']}{when}:"
+            f" {render.safe(layer['because'])}"
+        )
     up = chain["flags"]
     flags = render.flag_words([finding], up)
     yield f"  flags    {', '.join(flags) or 'none'}"
@@ -78,6 +94,9 @@ def lines(chain: schema.Why) -> Iterable[str]:
         yield f"  witness  {words}"
     yield "  history"
     for change in chain["transitions"]:
-        yield f"    {render.clock(change['time'])}  {change['state']}, {change['action']}: {render.safe(change['cause'])}"
+        yield (
+            f"    {render.clock(change['time'])}  {change['state']}, {change['action']}:"
+            f" {render.safe(change['cause'])}"
+        )
     if finding["state"] != "cleared":
         yield f"  cleared by {'; '.join(finding['clears'])}"

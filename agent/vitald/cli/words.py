@@ -59,10 +59,10 @@ def duration(least: float, most: float, limits: str) -> Callable[[str], float]:
 
 def seconds_in(text: str) -> float | None:
     """Of `90s`, `10m`, `24h`, `7d`."""
-    from vitald import toml  # only where a time is said: it brings a parser along
+    from vitald import tomlfile  # only where a time is said: it brings a parser along
 
     try:
-        return toml.duration(text)
+        return tomlfile.duration(text)
     except ValueError:
         return None
 

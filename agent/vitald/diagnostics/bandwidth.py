@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vitald.collectors.small_files import presentable
 from vitald.diagnostics import tool
 from vitald.diagnostics.check import Output
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Test
-from vitald.sources.files import presentable
 
 _TEST = "all-reduce"
 

@@ -1,8 +1,9 @@
 """
 The shape that every check has. A new one is one file in `checks/`.
 
-A check knows its program, whether it may run beside other work, how long it takes, and how to read what is printed. It does not
-start programs itself: it is given `execute`, so that deadlines, cancelling and the record are the same for all.
+A check knows its program, whether it may run beside other work, how long it takes, and how to read
+what is printed. It does not start programs itself: it is given `execute`, so that deadlines,
+cancelling and the record are the same for all.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ class Command:
 
     argv: tuple[str, ...]
     deadline_s: float
-    grace_s: float = 5.0  # between SIGTERM and SIGKILL: some need it to stop what they started elsewhere
+    grace_s: float = (
+        5.0  # between SIGTERM and SIGKILL: some need it to stop what they started elsewhere
+    )
     environment: Mapping[str, str] = field(default_factory=dict)  # added to a cleaned one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a program left behind. Text is decoded with replacement; of too much of it the middle is dropped."""
+    """What a program left behind. Text is decoded with replacement; of too much of it the middle is
+    dropped.
+    """
 
     ended: Ended
     stdout: str = ""
@@ -61,7 +66,9 @@ class Check(Protocol):
     levels: tuple[int, ...]  # that it can be asked for at; (0,) where it has none
 
     def missing(self) -> str:
-        """Why it cannot run on this node at all, such as that its program is not installed; empty where it can."""
+        """Why it cannot run on this node at all, such as that its program is not installed; empty
+        where it can.
+        """
 
     def every_s(self, level: int) -> float:
         """Its period; 0 where it runs on request only."""
@@ -73,7 +80,9 @@ class Check(Protocol):
         """How long it usually takes."""
 
     async def perform(self, ask: Ask, execute: Execute) -> Report:
-        """Run it and read the result. Never raises for what a program does or prints: that is an outcome."""
+        """Run it and read the result. Never raises for what a program does or prints: that is an
+        outcome.
+        """
 
 
 @runtime_checkable

@@ -1,9 +1,11 @@
 """
 Who comes from a program that was started, wherever it went.
 
-Owns     telling a program's descendants from all other processes, and sending them signals: by session and group, by parent, and by a
-         variable in the environment, which also those carry who left the session and whose parent has died.
-Refuses  waiting, and the loop: everything here is plain and may hang in the kernel, as where a process holds its own memory's lock.
+Owns     telling a program's descendants from all other processes, and sending them signals: by
+         session and group, by parent, and by a variable in the environment, which also those carry
+         who left the session and whose parent has died.
+Refuses  waiting, and the loop: everything here is plain and may hang in the kernel, as where a
+         process holds its own memory's lock.
 
 Source: proc_pid_stat(5), proc_pid_environ(5).
 """
@@ -18,11 +20,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.sources.files import presentable
+from vitald.collectors.small_files import presentable
 
 MARKER = "VITALD_RUN"
 _ENVIRON_BYTES = 1024 * 1024
-_BECOMES_S = 0.25  # in a sweep: a process that becomes another program has no environment while its new memory is being filled
+# In a sweep: a process that becomes another program has no environment while its new memory is
+# being filled
+_BECOMES_S = 0.25
 _BECOMES_AGAIN_S = 0.001
 _DEAD = "ZX"
 _STUCK = "D"
@@ -31,7 +35,9 @@ _FIRST_USER = 1000  # of people; those below are services (login.defs(5), UID_MI
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process as /proc shows it. `started` tells it from a later one with its number: clock ticks since boot."""
+    """A process as /proc shows it. `started` tells it from a later one with its number: clock ticks
+    since boot.
+    """
 
     pid: int
     name: str
@@ -56,7 +62,9 @@ class Process:
 
 
 class Descendants:
-    """Of the program with process id `pid`, which leads a session of its own and has not been reaped: so the number stays its own."""
+    """Of the program with process id `pid`, which leads a session of its own and has not been
+    reaped: so the number stays its own.
+    """
 
     def __init__(self, pid: int, marker: str, procfs: Path = Path("/proc")) -> None:
         self._pid = pid
@@ -71,10 +79,11 @@ class Descendants:
         self._same = _same_namespace(procfs)
 
     def sweep(self, number: int | None = None, *, deep: bool = True) -> list[Process]:
-        """The living ones, the program itself among them, each of them sent this signal; SIGTERM only once.
+        """The living ones, the program itself among them, each of them sent this signal; SIGTERM
+        only once.
 
-        First all are found, then any is sent something: by its parent one is known only while that lives. `deep`: read environments, too.
-        Raises OSError where processes cannot be listed.
+        First all are found, then any is sent something: by its parent one is known only while that
+        lives. `deep`: read environments, too. Raises OSError where processes cannot be listed.
         """
         if not self._same:
             raise OSError(f"{self._procfs} numbers processes otherwise than this process does")
@@ -90,7 +99,9 @@ class Descendants:
         return [one for one in found if not one.dead]
 
     def signal_group(self, number: int) -> None:
-        """SIGTERM only once: a second one hurries some programs, which then do not stop what they started elsewhere."""
+        """SIGTERM only once: a second one hurries some programs, which then do not stop what they
+        started elsewhere.
+        """
         if number == signal.SIGTERM:
             if self._group_told:
                 return
@@ -103,15 +114,23 @@ class Descendants:
         found = {one.pid: one for one in everyone if self._is_ours(one)}
         if deep:
             found |= self._marked([one for one in everyone if one.pid not in found])
-        while more := {one.pid: one for one in everyone if one.parent in found and one.pid not in found}:
+        while more := {
+            one.pid: one for one in everyone if one.parent in found and one.pid not in found
+        }:
             found |= more
         return list(found.values())
 
     def _is_ours(self, one: Process) -> bool:
-        return one.pid == self._pid or self._pid in (one.group, one.session) or (one.pid, one.started) in self._known
+        return (
+            one.pid == self._pid
+            or self._pid in (one.group, one.session)
+            or (one.pid, one.started) in self._known
+        )
 
     def _marked(self, others: list[Process]) -> dict[int, Process]:
-        """Those whose environment has the marker. Empty ones are looked at again for a while: execve(2) may be under way."""
+        """Those whose environment has the marker. Empty ones are looked at again for a while:
+        execve(2) may be under way.
+        """
         found = {}
         until = time.monotonic() + _BECOMES_S
         looked = [one for one in others if not one.dead and one.session != 0]  # 0: the kernel's own
@@ -133,23 +152,32 @@ class Descendants:
         if number == signal.SIGTERM and (one.pid, one.started) in self._told:
             return
         self._told.add((one.pid, one.started))
-        with suppress(ProcessLookupError, PermissionError):  # it has ended, or is somebody else's: the next sweep shows which
+        with suppress(
+            ProcessLookupError, PermissionError
+        ):  # it has ended, or is somebody else's: the next sweep shows which
             os.kill(one.pid, number)
 
     def _bury(self, one: Process) -> None:
-        """Orphans are ours to reap where the daemon is its container's first process. The program itself is reaped last, by who started it."""
+        """Orphans are ours to reap where the daemon is its container's first process. The program
+        itself is reaped last, by who started it.
+        """
         if one.parent == os.getpid() and one.pid != self._pid:
             with suppress(ChildProcessError):
                 os.waitpid(one.pid, os.WNOHANG)
 
 
 def leftovers(procfs: Path = Path("/proc"), names: Sequence[str] = ("nvvs",)) -> tuple[str, ...]:
-    """Diagnostics that go on without who started them, by the names of their programs: `nvvs (pid 4711)`.
+    """Diagnostics that go on without who started them, by the names of their programs: `nvvs (pid
+    4711)`.
 
-    DCGM's runs under its engine, and outlives a client that was killed. Whatever an ordinary user calls by that name is none. Raises
-    OSError where processes cannot be listed.
+    DCGM's runs under its engine, and outlives a client that was killed. Whatever an ordinary user
+    calls by that name is none. Raises OSError where processes cannot be listed.
     """
-    named = (one for one in processes(procfs) if not one.dead and (one.name in names or _program(procfs, one.pid) in names))
+    named = (
+        one
+        for one in processes(procfs)
+        if not one.dead and (one.name in names or _program(procfs, one.pid) in names)
+    )
     return tuple(str(one) for one in named if _is_systems(procfs, one.pid))
 
 
@@ -163,7 +191,9 @@ def processes(procfs: Path) -> Iterator[Process]:
 
 
 def _same_namespace(procfs: Path) -> bool:
-    """Whether the numbers there may be sent signals from here: another container's, or the host's, may not."""
+    """Whether the numbers there may be sent signals from here: another container's, or the host's,
+    may not.
+    """
     try:
         return (procfs / "self").readlink().name == str(os.getpid())
     except OSError:
@@ -179,13 +209,17 @@ def _process(procfs: Path, pid: int) -> Process | None:
             os.close(fd)
         words = tail.split()
         numbers = [int(words[at]) for at in (1, 2, 3, 19)]
-        return Process(pid, head.partition(b"(")[2].decode(errors="replace"), words[0].decode(), *numbers)
+        return Process(
+            pid, head.partition(b"(")[2].decode(errors="replace"), words[0].decode(), *numbers
+        )
     except (OSError, ValueError, IndexError):
         return None  # it has ended meanwhile
 
 
 def _environment(procfs: Path, pid: int) -> list[bytes]:
-    """Nothing where it may not be read: then it is another user's. One empty word where there is none."""
+    """Nothing where it may not be read: then it is another user's. One empty word where there is
+    none.
+    """
     try:
         with open(f"{procfs}/{pid}/environ", "rb", buffering=0) as file:
             return file.read(_ENVIRON_BYTES).split(b"\0")

@@ -1,12 +1,15 @@
 """
 Diagnostics: who runs what, and when; one run at a time on a node.
 
-    schedule, findings, a person  ──►  what waits  ──►  idle devices  ──►  a check  ──►  events, and the run with what was printed
+    schedule, findings, a person  ──►  what waits  ──►  idle devices  ──►  a check  ──►  events, and
+    the run with what was printed
 
-Owns     what was asked for and waits, the run under way, that it makes room for work, and what earlier runs found.
+Owns     what was asked for and waits, the run under way, that it makes room for work, and what
+         earlier runs found.
 Refuses  knowing programs (the checks do), judging, and who may ask.
 
-To the rest of the daemon it is a source: its batches carry the runs and their events, its position what must be found twice.
+To the rest of the daemon it is a source: its batches carry the runs and their events, its position
+what must be found twice.
 """
 
 from __future__ import annotations
@@ -23,18 +26,18 @@ import anyio
 import structlog
 
 from vitald.catalog import Catalog
+from vitald.collectors.event_factory import Facts, plain
 from vitald.config import Config
-from vitald.diagnostics import events, ladder, summary
+from vitald.diagnostics import events, retries, summary
 from vitald.diagnostics.check import Catalogued, Check, Command, Ended, Output
 from vitald.diagnostics.idle import IdleContext, IdleDetector, Use
 from vitald.diagnostics.node import PAST, Node
 from vitald.diagnostics.process import Programs, leftovers
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
 from vitald.diagnostics.summary import DeepLog
-from vitald.lane import Lane, LaneStuck
 from vitald.model import NODE, Batch, Event, Position, SourceState
 from vitald.model.diagnostic import Ask, Due, Going, Outcome, Refusal, Remedy, Report, Run, Stage
-from vitald.sources.facts import Facts, plain
+from vitald.worker_thread import Lane, LaneStuck
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -76,7 +79,9 @@ class _Current:
 
 @dataclass(slots=True)
 class _Ended:
-    """A run that is to be told. `batch` once that was tried: it is told again with the same events, and never twice."""
+    """A run that is to be told. `batch` once that was tried: it is told again with the same events,
+    and never twice.
+    """
 
     run: Run
     cut: bool
@@ -105,9 +110,13 @@ class Diagnostics:
         count: Callable[[Run], None],
         stored: Callable[[], Awaitable[None]],
     ) -> None:
-        """`count` is told of each run that has ended; `stored` returns once all that was handed in is in the ledger, and shown."""
+        """`count` is told of each run that has ended; `stored` returns once all that was handed in
+        is in the ledger, and shown.
+        """
         self.checks = checks
-        self.missing: Mapping[str, str] = {}  # why a check cannot run here, as of the last look; not in it before the first one
+        self.missing: Mapping[
+            str, str
+        ] = {}  # why a check cannot run here, as of the last look; not in it before the first one
         self._settings = config.diagnostics
         self._most = config.dcgm.most
         self._procfs = config.paths.procfs
@@ -117,7 +126,9 @@ class Diagnostics:
         self._schedule = schedule
         self._programs = programs
         self._lane = lane
-        self._looks = Lane("diagnostics-idle")  # one that hangs on a stuck process must not keep the rest from its work
+        self._looks = Lane(
+            "diagnostics-idle"
+        )  # one that hangs on a stuck process must not keep the rest from its work
         self._logs = Lane("diagnostics-log")  # nor must a file system that is away
         self._deep_log = deep_log
         self._count = count
@@ -126,16 +137,22 @@ class Diagnostics:
         self._seen = events.Seen()
         self._waiting: list[Going] = []
         self._current: _Current | None = None
-        self._coming: dict[str, float] = {}  # jobs that began, and may not be on the board yet, with when that was
+        self._coming: dict[
+            str, float
+        ] = {}  # jobs that began, and may not be on the board yet, with when that was
         self._letting_go = -_LETTING_GO_S
         self._driver_asked = -_DRIVER_EVERY_S
-        self._driver_said: Mapping[str, Sequence[float]] = {}  # who computes, when it was last asked beside a run
+        self._driver_said: Mapping[
+            str, Sequence[float]
+        ] = {}  # who computes, when it was last asked beside a run
         self._in_use = ""  # what was in the way when that was last looked at
         self._wake = asyncio.Event()
         self._waited: dict[str, asyncio.Future[Run]] = {}
         self._untold: deque[_Ended] = deque()
         self._lately: deque[Run] = deque(maxlen=_LATELY)
-        self._past: dict[tuple[str, int], deque[Run]] = {}  # the last runs of each check and level, without what was printed
+        self._past: dict[
+            tuple[str, int], deque[Run]
+        ] = {}  # the last runs of each check and level, without what was printed
         self._began = time.monotonic()
         self._serial = 0
         self._noted = ""
@@ -159,13 +176,22 @@ class Diagnostics:
 
     @property
     def last(self) -> dict[tuple[str, int], Run]:
-        """The last run of each check and level; one that was taken out of the line only where there is no other."""
-        return {key: next((run for run in reversed(runs) if not _never_begun(run)), runs[-1]) for key, runs in self._past.items()}
+        """The last run of each check and level; one that was taken out of the line only where there
+        is no other.
+        """
+        return {
+            key: next((run for run in reversed(runs) if not _never_begun(run)), runs[-1])
+            for key, runs in self._past.items()
+        }
 
     @property
     def blocked(self) -> str:
-        """Why nothing that needs idle devices may run now, as far as is known: who uses them is looked for only while something waits."""
-        return self._held() or ", ".join(f"job {job}" for job in self._announced()[:3]) or self._in_use
+        """Why nothing that needs idle devices may run now, as far as is known: who uses them is
+        looked for only while something waits.
+        """
+        return (
+            self._held() or ", ".join(f"job {job}" for job in self._announced()[:3]) or self._in_use
+        )
 
     @property
     def due(self) -> tuple[Due, ...]:
@@ -175,7 +201,12 @@ class Diagnostics:
         moment = self._moment()
         waits = {(one.ask.check, one.ask.level): one.waits_for for one in self._waiting}
         return tuple(
-            Due(check=name, level=level, at=self._due(name, level, moment), waits_for=waits.get((name, level), ""))
+            Due(
+                check=name,
+                level=level,
+                at=self._due(name, level, moment),
+                waits_for=waits.get((name, level), ""),
+            )
             for name, level in self._scheduled()
         )
 
@@ -189,8 +220,15 @@ class Diagnostics:
 
     def _due(self, name: str, level: int, moment: Moment) -> float:
         check = self.checks[name]
-        plan = Plan(check=name, level=level, every_s=check.every_s(level), needs_idle=check.needs_idle(level))
-        return self._schedule.due(plan, (run for runs in self._past.values() for run in runs), moment)
+        plan = Plan(
+            check=name,
+            level=level,
+            every_s=check.every_s(level),
+            needs_idle=check.needs_idle(level),
+        )
+        return self._schedule.due(
+            plan, (run for runs in self._past.values() for run in runs), moment
+        )
 
     def _moment(self) -> Moment:
         up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -204,14 +242,27 @@ class Diagnostics:
         if check is None:
             raise Refusal(f"there is no check {ask.check!r}", f"there are {', '.join(self.checks)}")
         if ask.level not in check.levels:
-            raise Refusal(f"{ask.check} has no level {ask.level}", f"levels: {', '.join(map(str, check.levels))}")
+            raise Refusal(
+                f"{ask.check} has no level {ask.level}",
+                f"levels: {', '.join(map(str, check.levels))}",
+            )
         if missing := self.missing.get(ask.check, ""):
-            raise Refusal(f"{ask.check} cannot run here: {missing}", "vitald diag list shows what can")
+            raise Refusal(
+                f"{ask.check} cannot run here: {missing}", "vitald diag list shows what can"
+            )
         if released := self._released():
-            raise Refusal(f"the devices are released: {released}", "vitald release --end takes them back")
-        same = next((one for one in self.going if (one.ask.check, one.ask.level) == (ask.check, ask.level)), None)
+            raise Refusal(
+                f"the devices are released: {released}", "vitald release --end takes them back"
+            )
+        same = next(
+            (one for one in self.going if (one.ask.check, one.ask.level) == (ask.check, ask.level)),
+            None,
+        )
         if same is not None and (same.stage is not Stage.WAITING or not _by_itself(same.ask)):
-            raise Refusal(f"{ask.words} is {same.stage.value} already, asked by {same.ask.by}", f"its id is {same.id}: vitald diag list")
+            raise Refusal(
+                f"{ask.words} is {same.stage.value} already, asked by {same.ask.by}",
+                f"its id is {same.id}: vitald diag list",
+            )
         if same is not None:
             return self._taken_over(same, ask)
         if len(self._waiting) >= _ASKED_MOST:
@@ -219,7 +270,9 @@ class Diagnostics:
         return self._enqueue(ask, first=True)
 
     def cancel(self, run_id: str | None, by: str, reason: str) -> Going | None:
-        """End a run, or forget one that waits; the one that runs where `run_id` is None. None where there is no such run."""
+        """End a run, or forget one that waits; the one that runs where `run_id` is None. None where
+        there is no such run.
+        """
         said = f"cancelled by {by}: {reason}"
         current = self._under_way()
         if current is not None and run_id in (None, current.going.id):
@@ -232,7 +285,9 @@ class Diagnostics:
         return None
 
     async def ended(self, run_id: str) -> Run:
-        """A run, once it has ended and is stored. Raises KeyError for one that is neither going nor one of the last."""
+        """A run, once it has ended and is stored. Raises KeyError for one that is neither going nor
+        one of the last.
+        """
         waited = self._waited.get(run_id)
         if waited is not None:
             return await asyncio.shield(waited)
@@ -241,11 +296,15 @@ class Diagnostics:
         raise KeyError(run_id)
 
     def lately(self, run_id: str) -> Run | None:
-        """One of the last runs, with what was printed: the ledger may not have it yet, or be out of reach."""
+        """One of the last runs, with what was printed: the ledger may not have it yet, or be out of
+        reach.
+        """
         return next((run for run in self._lately if run.id == run_id), None)
 
     async def job_begins(self, job: str) -> None:
-        """Work begins: what would hurt it makes room. Returns when the devices are free, or after a time."""
+        """Work begins: what would hurt it makes room. Returns when the devices are free, or after a
+        time.
+        """
         self._coming[job] = time.monotonic()
         self._make_room(f"job {job}")
         if self._current is not None and self._current.room_for:
@@ -256,7 +315,9 @@ class Diagnostics:
         self._wake.set()
 
     async def let_go(self) -> None:
-        """The devices are about to be released: nothing of ours may hold them, nor begin until the release has."""
+        """The devices are about to be released: nothing of ours may hold them, nor begin until the
+        release has.
+        """
         self._letting_go = time.monotonic()
         current = self._under_way()
         if current is not None:
@@ -264,7 +325,9 @@ class Diagnostics:
             await self._over(current)
 
     def untold(self) -> list[Batch]:
-        """What has ended and was not handed in: for the daemon's end, when nobody reads the source any more."""
+        """What has ended and was not handed in: for the daemon's end, when nobody reads the source
+        any more.
+        """
         return [self._batch_of(one) for one in self._untold if one.batch is None]
 
     def close(self) -> None:
@@ -296,9 +359,14 @@ class Diagnostics:
                     self._settle(one.run)
                 await self._plan()
                 yield self._batch()
-                with anyio.move_on_after(_WAITING_S if self._waiting else _TICK_S):  # asyncio.wait_for may lose the daemon's stop
+                with anyio.move_on_after(
+                    _WAITING_S if self._waiting else _TICK_S
+                ):  # asyncio.wait_for may lose the daemon's stop
                     await self._wake.wait()
-        except (asyncio.CancelledError, GeneratorExit):  # a fault of ours leaves the run under way alone: this is begun again
+        except (
+            asyncio.CancelledError,
+            GeneratorExit,
+        ):  # a fault of ours leaves the run under way alone: this is begun again
             await self._close()
             raise
 
@@ -308,7 +376,12 @@ class Diagnostics:
             try:
                 self._seen = events.Seen.recall(json.loads(after.cursor))
             except (TypeError, ValueError, AttributeError) as error:
-                log.error("memory_not_read", source=NAME, error=str(error), effect="what must be found twice begins anew")
+                log.error(
+                    "memory_not_read",
+                    source=NAME,
+                    error=str(error),
+                    effect="what must be found twice begins anew",
+                )
 
     async def _recall_runs(self) -> None:
         """Until that has succeeded: a ledger may be out of reach for a while."""
@@ -321,7 +394,9 @@ class Diagnostics:
         ours = {run.id for runs in self._past.values() for run in runs}
         since = [run for runs in self._past.values() for run in runs]
         self._past = {}
-        for run in sorted([*(run for run in stored if run.id not in ours), *since], key=lambda run: run.ended):
+        for run in sorted(
+            [*(run for run in stored if run.id not in ours), *since], key=lambda run: run.ended
+        ):
             self._remember(run)
 
     def _remember(self, run: Run) -> None:
@@ -344,22 +419,42 @@ class Diagnostics:
             log.error(event, error=f"{type(error).__name__}: {error}", effect=effect)
 
     def _batch_of(self, ended: _Ended) -> Batch:
-        """A run with its events. A fault of ours in making them must not hold up what comes after it."""
+        """A run with its events. A fault of ours in making them must not hold up what comes after
+        it.
+        """
         run, before = ended.run, self._seen.memory
         try:
-            made = events.events_of(run, self._facts, self._catalog, self._node, self._seen, self._node.findings(), cut=ended.cut)
+            made = events.events_of(
+                run,
+                self._facts,
+                self._catalog,
+                self._node,
+                self._seen,
+                self._node.findings(),
+                cut=ended.cut,
+            )
         except Exception as error:
             log.exception("diagnostic_not_judged", id=run.id)
             self._seen = events.Seen.recall(before)
-            said = f"{type(error).__name__} while telling what {run.id} found: vitald diag show {run.id}"
-            made = [events.ran(run, self._facts), self._facts.event("vitald/not_judged", NODE, {}, said)]
+            said = (
+                f"{type(error).__name__} while telling what {run.id} found: vitald diag show"
+                f" {run.id}"
+            )
+            made = [
+                events.ran(run, self._facts),
+                self._facts.event("vitald/not_judged", NODE, {}, said),
+            ]
         return self._batch(made, run)
 
     def _batch(self, made: Sequence[Event] = (), run: Run | None = None) -> Batch:
         memory = json.dumps(self._seen.memory, sort_keys=True)
         position = Position(NAME, self._boot_id, memory) if made or memory != self._noted else None
         self._noted = memory
-        missing = {check: f"{self.checks[check].title}: {reason}" for check, reason in self.missing.items() if reason}
+        missing = {
+            check: f"{self.checks[check].title}: {reason}"
+            for check, reason in self.missing.items()
+            if reason
+        }
         absent = len(missing) == len(self.checks)
         return Batch(
             NAME,
@@ -368,7 +463,13 @@ class Diagnostics:
             caught_up=True,
             state=SourceState.ABSENT if absent else SourceState.OK,
             detail="no program for it" if absent else self._needs(),
-            readings=(plain(NODE, {check: 1.0 for check in self.checks if check not in missing}, missing=missing),),
+            readings=(
+                plain(
+                    NODE,
+                    {check: 1.0 for check in self.checks if check not in missing},
+                    missing=missing,
+                ),
+            ),
             runs=(run,) if run is not None else (),
         )
 
@@ -378,9 +479,12 @@ class Diagnostics:
             return ""
         needs: dict[int, list[int]] = {}
         for finding in self._node.findings():
-            if level := ladder.beyond(finding, self._node.clears(finding), self._most):
+            if level := retries.beyond(finding, self._node.clears(finding), self._most):
                 needs.setdefault(level, []).append(finding.id)
-        said = [f"{', '.join(f'#{one}' for one in found[:_NAMED])}: vitald diag run {level}" for level, found in sorted(needs.items())]
+        said = [
+            f"{', '.join(f'#{one}' for one in found[:_NAMED])}: vitald diag run {level}"
+            for level, found in sorted(needs.items())
+        ]
         return f"needs a person: finding {'; '.join(said)}" if said else ""
 
     # --- what is to run
@@ -398,7 +502,7 @@ class Diagnostics:
                     self._want(Ask(check=name, level=level, by=SCHEDULE))
             opened = self._node.findings()
             self._forget_over({finding.id for finding in opened})
-            for ask in ladder.asked(opened, self._node.clears, self._past, self._most, moment.now):
+            for ask in retries.asked(opened, self._node.clears, self._past, self._most, moment.now):
                 if not self.missing.get(ask.check, "no such check"):
                     self._want(ask)
         if self._current is None and self._waiting:
@@ -408,14 +512,24 @@ class Diagnostics:
 
     async def _look_for_programs(self) -> None:
         try:
-            missing = await self._lane.call(lambda: {name: _missing(check) for name, check in self.checks.items()})
+            missing = await self._lane.call(
+                lambda: {name: _missing(check) for name, check in self.checks.items()}
+            )
         except LaneStuck as error:
-            self._trouble("programs_not_looked_for", error, "what was there before is taken to be there")
+            self._trouble(
+                "programs_not_looked_for", error, "what was there before is taken to be there"
+            )
             return
         self._said.discard("programs_not_looked_for")
         for name, reason in missing.items():  # once: what is shown stays in vitald components
-            if reason != self.missing.get(name, "") and any(self.checks[name].every_s(level) for level in self.checks[name].levels):
-                log.info("diagnostic_cannot_run" if reason else "diagnostic_can_run", check=name, reason=reason)
+            if reason != self.missing.get(name, "") and any(
+                self.checks[name].every_s(level) for level in self.checks[name].levels
+            ):
+                log.info(
+                    "diagnostic_cannot_run" if reason else "diagnostic_can_run",
+                    check=name,
+                    reason=reason,
+                )
         self.missing = missing
 
     def _forget_over(self, opened: Set[int]) -> None:
@@ -426,8 +540,14 @@ class Diagnostics:
                 self._drop(one, f"finding #{number} is over")
 
     def _want(self, ask: Ask) -> None:
-        """Unless it is in line already, or more of it that need not wait: what waits for idle devices may do so for days."""
-        more = [one for one in self.going if one.ask.check == ask.check and one.ask.level >= ask.level and not one.ask.gpus]
+        """Unless it is in line already, or more of it that need not wait: what waits for idle
+        devices may do so for days.
+        """
+        more = [
+            one
+            for one in self.going
+            if one.ask.check == ask.check and one.ask.level >= ask.level and not one.ask.gpus
+        ]
         if all(one.ask.level > ask.level and one.waits_for for one in more):
             self._enqueue(ask, first=False)
 
@@ -444,7 +564,14 @@ class Diagnostics:
         self._waiting.insert(0 if first else len(self._waiting), going)
         self._waited[going.id] = asyncio.get_running_loop().create_future()
         self._wake.set()
-        log.info("diagnostic_asked", id=going.id, check=ask.check, run_level=ask.level, by=ask.by, reason=ask.reason)
+        log.info(
+            "diagnostic_asked",
+            id=going.id,
+            check=ask.check,
+            run_level=ask.level,
+            by=ask.by,
+            reason=ask.reason,
+        )
         return going
 
     def _taken_over(self, waiting: Going, ask: Ask) -> Going:
@@ -453,7 +580,14 @@ class Diagnostics:
         going = replace(waiting, ask=ask, waits_for="")
         self._waiting.insert(0, going)
         self._wake.set()
-        log.info("diagnostic_asked", id=going.id, check=ask.check, run_level=ask.level, by=ask.by, reason=ask.reason)
+        log.info(
+            "diagnostic_asked",
+            id=going.id,
+            check=ask.check,
+            run_level=ask.level,
+            by=ask.by,
+            reason=ask.reason,
+        )
         return going
 
     def _drop(self, waiting: Going, why: str) -> None:
@@ -461,7 +595,9 @@ class Diagnostics:
         self._waiting.remove(waiting)
         now = time.time()
         report = Report(outcome=Outcome.INCONCLUSIVE, reason=why)
-        self._finish(Run(id=waiting.id, ask=waiting.ask, began=now, ended=now, report=report), cut=True)
+        self._finish(
+            Run(id=waiting.id, ask=waiting.ask, began=now, ended=now, report=report), cut=True
+        )
 
     def _expected(self, ask: Ask) -> float:
         """As long as the last one that ran to its end, else as the check says."""
@@ -473,11 +609,18 @@ class Diagnostics:
     async def _start_next(self) -> None:
         in_the_way = await self._in_the_way()
         # Whether a look is needed is known only now: nothing that must wait may come in between.
-        idle_s, uses = await self._idle() if any(self._must_wait(one.ask) for one in self._waiting) else (0.0, ())
+        idle_s, uses = (
+            await self._idle()
+            if any(self._must_wait(one.ask) for one in self._waiting)
+            else (0.0, ())
+        )
         # From here on all goes at once: a job that began meanwhile, or a release, counts.
         in_the_way = self._held() or in_the_way
         known = {use.job for use in uses}
-        busy = [*(use.words for use in uses), *(f"job {job}" for job in self._announced() if job not in known)]
+        busy = [
+            *(use.words for use in uses),
+            *(f"job {job}" for job in self._announced() if job not in known),
+        ]
         self._in_use = in_the_way or ", ".join(busy[:3])
         waiting: list[Going] = []
         for one in self._waiting:
@@ -498,7 +641,11 @@ class Diagnostics:
     def _announced(self) -> list[str]:
         """Jobs that their scheduler told of, also just now."""
         now, running = time.monotonic(), self._node.jobs()
-        self._coming = {job: at for job, at in self._coming.items() if now - at < _COMING_S and job not in running}
+        self._coming = {
+            job: at
+            for job, at in self._coming.items()
+            if now - at < _COMING_S and job not in running
+        }
         return [*running, *self._coming]
 
     def _released(self) -> str:
@@ -537,7 +684,11 @@ class Diagnostics:
         except asyncio.TimeoutError:
             return (detector.unknown("the driver does not say in time who uses the GPUs"),)
         context = IdleContext(
-            announced=self._announced(), released=self._released(), compute=compute, memory=self._node.memory(), testing=testing
+            announced=self._announced(),
+            released=self._released(),
+            compute=compute,
+            memory=self._node.memory(),
+            testing=testing,
         )
         try:
             uses = await self._looks.call(lambda: detector.look(context), _LOOK_S)
@@ -548,9 +699,11 @@ class Diagnostics:
         return uses
 
     async def _compute(self, *, testing: bool) -> Mapping[str, Sequence[float]]:
-        """Who computes, asked of the driver now: before a run each time, while one has the devices once a second.
+        """Who computes, asked of the driver now: before a run each time, while one has the devices
+        once a second.
 
-        A driver that is slow to answer under a run's load says nothing of other work: its last answer stands.
+        A driver that is slow to answer under a run's load says nothing of other work: its last
+        answer stands.
         """
         if not testing:
             return await self._node.compute_now(_DRIVER_S)
@@ -567,13 +720,23 @@ class Diagnostics:
 
     def _start(self, going: Going) -> None:
         check = self.checks[going.ask.check]
-        current = self._current = _Current(replace(going, stage=Stage.RUNNING, began=time.time(), waits_for=""), check)
+        current = self._current = _Current(
+            replace(going, stage=Stage.RUNNING, began=time.time(), waits_for=""), check
+        )
         current.task = asyncio.create_task(self._run(current), name=f"diagnostic {going.id}")
-        log.info("diagnostic_began", id=going.id, check=going.ask.check, run_level=going.ask.level, by=going.ask.by)
+        log.info(
+            "diagnostic_began",
+            id=going.id,
+            check=going.ask.check,
+            run_level=going.ask.level,
+            by=going.ask.by,
+        )
 
     def _under_way(self) -> _Current | None:
         """The run that could be told to end."""
-        return self._current if self._current is not None and not self._current.over.is_set() else None
+        return (
+            self._current if self._current is not None and not self._current.over.is_set() else None
+        )
 
     async def _run(self, current: _Current) -> None:
         going, began = current.going, time.time()
@@ -583,16 +746,27 @@ class Diagnostics:
         except asyncio.CancelledError:  # only `_close` does that
             current.cut, current.stopped = True, current.stopped or _STOPPED
             report = Report(outcome=Outcome.INCONCLUSIVE)
-        except Exception as error:  # a fault of ours must not end diagnostics; what was printed is kept
+        except (
+            Exception
+        ) as error:  # a fault of ours must not end diagnostics; what was printed is kept
             log.exception("diagnostic_not_read", id=going.id)
-            report = Report(outcome=Outcome.ERROR, reason=f"{type(error).__name__}: {error}", remedy=Remedy.INVESTIGATE)
+            report = Report(
+                outcome=Outcome.ERROR,
+                reason=f"{type(error).__name__}: {error}",
+                remedy=Remedy.INVESTIGATE,
+            )
         finally:
             if watch is not None:
                 watch.cancel()
         if current.cut:
-            # What a program says when it is ended says nothing of the hardware. Who cancels does not want it back at once.
+            # What a program says when it is ended says nothing of the hardware. Who cancels does
+            # not want it back at once.
             wanted = current.room_for or current.stopped == _STOPPED
-            report = Report(outcome=Outcome.INCONCLUSIVE, reason=current.stopped, remedy=Remedy.RETRY if wanted else Remedy.NONE)
+            report = Report(
+                outcome=Outcome.INCONCLUSIVE,
+                reason=current.stopped,
+                remedy=Remedy.RETRY if wanted else Remedy.NONE,
+            )
         run = Run(
             id=going.id,
             ask=going.ask,
@@ -611,7 +785,9 @@ class Diagnostics:
             return events.confirmed(run, self._node, self._seen)
         except Exception:  # a fault of ours: rather no flag than one that nobody confirmed
             log.exception("diagnostic_not_confirmed", id=run.id)
-            return replace(run, report=replace(run.report, reboot_required=False, replacement_required=False))
+            return replace(
+                run, report=replace(run.report, reboot_required=False, replacement_required=False)
+            )
 
     async def _execute(self, current: _Current, command: Command) -> Output:
         """Run a program of the check under way, and keep what it printed."""
@@ -622,8 +798,16 @@ class Diagnostics:
         current.cut = current.cut or (output.ended is Ended.CANCELLED and bool(current.stopped))
         current.command = " ".join(command.argv)
         current.exit_code = output.exit_code
-        parts = [f"$ {current.command}\n", output.stdout, f"\n[stderr]\n{output.stderr}" if output.stderr else ""]
-        ending = f"\n[{output.ended.value}: {output.why}]\n" if output.why else f"\n[exit {output.exit_code}]\n"
+        parts = [
+            f"$ {current.command}\n",
+            output.stdout,
+            f"\n[stderr]\n{output.stderr}" if output.stderr else "",
+        ]
+        ending = (
+            f"\n[{output.ended.value}: {output.why}]\n"
+            if output.why
+            else f"\n[exit {output.exit_code}]\n"
+        )
         current.printed = (current.printed + "".join(parts) + ending)[:_RAW_BYTES]
         return output
 
@@ -658,7 +842,9 @@ class Diagnostics:
             self._current.going = replace(self._current.going, stage=Stage.ENDING)
         self._wake.set()
         self._count(run)
-        if not _never_begun(run) or run.ask.by == SCHEDULE:  # who takes the schedule's out of the line does not want it back at once
+        if (
+            not _never_begun(run) or run.ask.by == SCHEDULE
+        ):  # who takes the schedule's out of the line does not want it back at once
             self._remember(replace(run, raw=""))
         say = log.info if run.report.outcome is Outcome.PASS else log.warning
         say(

@@ -4,8 +4,8 @@ What a run means, as events.
 Owns     which component a fault is of, what is confirmed by a second run, what a pass ends.
 Refuses  deciding what to do about it: the catalogue rules, the judge decides.
 
-A run without a verdict (it made room, was ended, could not look) changes nothing: of what it complains of only that which says why
-it could not look is told.
+A run without a verdict (it made room, was ended, could not look) changes nothing: of what it
+complains of only that which says why it could not look is told.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from vitald.catalog import Catalog
+from vitald.collectors.event_factory import Facts
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Finding, Value
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Run
-from vitald.sources.facts import Facts
 
-PASSED, FAILED, NOT_RUN, RAN = "diagnostic/passed", "diagnostic/failed", "diagnostic/not_run", "diagnostic/ran"
+PASSED, FAILED, NOT_RUN, RAN = (
+    "diagnostic/passed",
+    "diagnostic/failed",
+    "diagnostic/not_run",
+    "diagnostic/ran",
+)
 NEURON_PASSED = "diagnostic/neuron_passed"
 _ENGINE_DOWN = "dcgm/engine_down"
 _WHY_NOT = (_ENGINE_DOWN, "dcgm_health/stalled")  # told of runs without a verdict, too
@@ -58,14 +63,20 @@ class Once:
 
 @dataclass(slots=True)
 class Seen:
-    """What the runs before this one found, to be remembered: for a fault to be found twice, and for runs that come to nothing."""
+    """What the runs before this one found, to be remembered: for a fault to be found twice, and for
+    runs that come to nothing.
+    """
 
     once: set[Once] = field(default_factory=set)
-    vain: dict[str, int] = field(default_factory=dict)  # by `dcgm level 2`: runs without a verdict, in succession
+    vain: dict[str, int] = field(
+        default_factory=dict
+    )  # by `dcgm level 2`: runs without a verdict, in succession
 
     @property
     def memory(self) -> dict[str, object]:
-        once = sorted([one.check, one.level, one.test, one.code, one.who, one.device] for one in self.once)
+        once = sorted(
+            [one.check, one.level, one.test, one.code, one.who, one.device] for one in self.once
+        )
         return {"once": once, "vain": self.vain}
 
     @staticmethod
@@ -75,7 +86,14 @@ class Seen:
         if not isinstance(once, list) or not isinstance(vain, dict):
             raise TypeError("not what was stored")
         found = {
-            Once(check=str(check), level=int(level), test=str(test), code=str(code), who=str(who), device=str(device))
+            Once(
+                check=str(check),
+                level=int(level),
+                test=str(test),
+                code=str(code),
+                who=str(who),
+                device=str(device),
+            )
             for check, level, test, code, who, device in once
         }
         return Seen(found, {str(check): int(count) for check, count in vain.items()})
@@ -85,7 +103,14 @@ class Seen:
 
 
 def events_of(
-    run: Run, facts: Facts, catalog: Catalog, places: Places, seen: Seen, opened: Sequence[Finding], *, cut: bool = False
+    run: Run,
+    facts: Facts,
+    catalog: Catalog,
+    places: Places,
+    seen: Seen,
+    opened: Sequence[Finding],
+    *,
+    cut: bool = False,
 ) -> list[Event]:
     """The facts of one run. `cut`: it was told to end, so that it came to nothing says nothing."""
     check, level, report = run.ask.check, run.ask.level, run.report
@@ -103,16 +128,33 @@ def events_of(
         told.add((component, fault.code, fault.device))
         who = places.identity(component)
         if fault.confirm:
-            found.add(Once(check=check, level=level, test=fault.test, code=fault.code, who=who, device=fault.device))
+            found.add(
+                Once(
+                    check=check,
+                    level=level,
+                    test=fault.test,
+                    code=fault.code,
+                    who=who,
+                    device=fault.device,
+                )
+            )
         confirmed = not fault.confirm or seen.before(fault.code, who, fault.device)
         fields = {**common, **_fields(fault), "confirmed": confirmed}
-        events.append(facts.event(fault.code, component, fields, f"{run.ask.words}: {fault.text}", moment=run.ended))
+        events.append(
+            facts.event(
+                fault.code, component, fields, f"{run.ask.words}: {fault.text}", moment=run.ended
+            )
+        )
     if judged:
         tested = _tested(run, places)
-        _remember(run, seen, found, None if tested is None else {places.identity(one) for one in tested})
+        _remember(
+            run, seen, found, None if tested is None else {places.identity(one) for one in tested}
+        )
         events += _culprits(run, facts, common, places, opened)
         events += _passed(run, facts, common, tested)
-        events += _recovered(run, facts, catalog, common, opened, {(component, code) for component, code, _ in told})
+        events += _recovered(
+            run, facts, catalog, common, opened, {(component, code) for component, code, _ in told}
+        )
     events += _in_vain(run, facts, common, seen, opened, cut=cut)
     return events
 
@@ -123,7 +165,12 @@ def confirmed(run: Run, places: Places, seen: Seen) -> Run:
     if report.outcome is not Outcome.FAIL:
         return run
     faults = tuple(
-        replace(fault, confirmed=seen.before(fault.code, places.identity(_of(fault, report.serials, places)), fault.device))
+        replace(
+            fault,
+            confirmed=seen.before(
+                fault.code, places.identity(_of(fault, report.serials, places)), fault.device
+            ),
+        )
         if fault.confirm
         else fault
         for fault in report.faults
@@ -134,7 +181,8 @@ def confirmed(run: Run, places: Places, seen: Seen) -> Run:
         report=replace(
             report,
             faults=faults,
-            reboot_required=report.reboot_required and bool(asked & {Remedy.RESET_GPU, Remedy.REBOOT}),
+            reboot_required=report.reboot_required
+            and bool(asked & {Remedy.RESET_GPU, Remedy.REBOOT}),
             replacement_required=report.replacement_required and Remedy.REPLACE in asked,
         ),
     )
@@ -165,18 +213,30 @@ def _of(fault: Fault, serials: Mapping[int, str], places: Places) -> Component:
 
 def _fields(fault: Fault) -> Fields:
     fields: dict[str, Value] = {"test": fault.test, "fault": fault.remedy.value}
-    fields |= {name: value for name, value in (("gpu", fault.gpu), ("errorId", fault.error_id)) if value is not None}
-    fields |= {name: value for name, value in (("severity", fault.severity), ("category", fault.category)) if value is not None}
+    fields |= {
+        name: value
+        for name, value in (("gpu", fault.gpu), ("errorId", fault.error_id))
+        if value is not None
+    }
+    fields |= {
+        name: value
+        for name, value in (("severity", fault.severity), ("category", fault.category))
+        if value is not None
+    }
     return {**fields, **({"device": fault.device} if fault.device else {})}
 
 
 def _tested(run: Run, places: Places) -> AbstractSet[Component] | None:
-    """The GPUs that were tested; None where they were all of them, or nothing says that they were not."""
+    """The GPUs that were tested; None where they were all of them, or nothing says that they were
+    not.
+    """
     report = run.report
     if run.ask.gpus:
         indexes = set(run.ask.gpus)
     else:
-        indexes = set(report.serials) | {int(one) for test in report.tests for one in test.gpus if one.isdecimal()}
+        indexes = set(report.serials) | {
+            int(one) for test in report.tests for one in test.gpus if one.isdecimal()
+        }
         many = len(report.device_ids)
         if not indexes or len(indexes) < many:  # it does not say which
             return None if not many or many >= len(places.gpus()) else frozenset()
@@ -185,24 +245,45 @@ def _tested(run: Run, places: Places) -> AbstractSet[Component] | None:
     return None if not run.ask.gpus and places.gpus() <= tested else tested
 
 
-def _remember(run: Run, seen: Seen, found: Collection[Once], tested: Collection[str] | None) -> None:
-    """What a run could have found again and did not is forgotten: at this level, of these devices, by a test that was carried out."""
-    carried_out = {test.name for test in run.report.tests if any(one.lower() in _RAN for one in (test.status, *test.gpus.values()))}
+def _remember(
+    run: Run, seen: Seen, found: Collection[Once], tested: Collection[str] | None
+) -> None:
+    """What a run could have found again and did not is forgotten: at this level, of these devices,
+    by a test that was carried out.
+    """
+    carried_out = {
+        test.name
+        for test in run.report.tests
+        if any(one.lower() in _RAN for one in (test.status, *test.gpus.values()))
+    }
     again = {(one.code, one.who, one.device) for one in found}
 
     def refuted(one: Once) -> bool:
         if (one.code, one.who, one.device) in again:
             return True  # it is remembered anew, with the level that sees it
-        looked = run.report.outcome is Outcome.PASS or not run.report.tests or one.test in carried_out
-        return one.check == run.ask.check and one.level <= run.ask.level and looked and (tested is None or one.who in tested)
+        looked = (
+            run.report.outcome is Outcome.PASS or not run.report.tests or one.test in carried_out
+        )
+        return (
+            one.check == run.ask.check
+            and one.level <= run.ask.level
+            and looked
+            and (tested is None or one.who in tested)
+        )
 
-    seen.once = set(sorted(found, key=str)[:_ONCE_MOST]) | {one for one in seen.once if not refuted(one)}
+    seen.once = set(sorted(found, key=str)[:_ONCE_MOST]) | {
+        one for one in seen.once if not refuted(one)
+    }
     while len(seen.once) > _ONCE_MOST:
         seen.once.pop()
 
 
-def _culprits(run: Run, facts: Facts, common: Fields, places: Places, opened: Iterable[Finding]) -> list[Event]:
-    """A failed diagnostic counts in the record of each device that is to blame: once, as long as what it found stands."""
+def _culprits(
+    run: Run, facts: Facts, common: Fields, places: Places, opened: Iterable[Finding]
+) -> list[Event]:
+    """A failed diagnostic counts in the record of each device that is to blame: once, as long as
+    what it found stands.
+    """
     if run.report.outcome is not Outcome.FAIL:
         return []
     standing = {(one.component, one.code) for one in opened if not (one.simulated or one.shadow)}
@@ -210,14 +291,22 @@ def _culprits(run: Run, facts: Facts, common: Fields, places: Places, opened: It
     for gpu in run.report.culprits:
         component = places.gpu(gpu, run.report.serials.get(gpu, ""))
         mine = [fault for fault in run.report.faults if fault.gpu == gpu]
-        if component is None or (mine and all((component, fault.code) in standing for fault in mine)):
+        if component is None or (
+            mine and all((component, fault.code) in standing for fault in mine)
+        ):
             continue
         fields = {**common, "gpu": gpu, "test": ", ".join(sorted({fault.test for fault in mine}))}
-        events.append(facts.event(FAILED, component, fields, f"{run.ask.words} failed on GPU {gpu}", moment=run.ended))
+        events.append(
+            facts.event(
+                FAILED, component, fields, f"{run.ask.words} failed on GPU {gpu}", moment=run.ended
+            )
+        )
     return events
 
 
-def _passed(run: Run, facts: Facts, common: Fields, tested: AbstractSet[Component] | None) -> list[Event]:
+def _passed(
+    run: Run, facts: Facts, common: Fields, tested: AbstractSet[Component] | None
+) -> list[Event]:
     if run.report.outcome is not Outcome.PASS:
         return []
     said = f"{run.ask.words} passed"
@@ -231,23 +320,44 @@ def _passed(run: Run, facts: Facts, common: Fields, tested: AbstractSet[Componen
 
 
 def _recovered(
-    run: Run, facts: Facts, catalog: Catalog, common: Fields, opened: Iterable[Finding], told: Collection[tuple[Component, str]]
+    run: Run,
+    facts: Facts,
+    catalog: Catalog,
+    common: Fields,
+    opened: Iterable[Finding],
+    told: Collection[tuple[Component, str]],
 ) -> list[Event]:
     """What lasts until it is over, and was not found again."""
-    looked = run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"  # with wrong settings others measure nothing
+    looked = (
+        run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"
+    )  # with wrong settings others measure nothing
     if run.ask.gpus or not looked:
         return []
     over = [
         finding
         for finding in opened
-        if (finding.code.partition("/")[0] == run.ask.check or finding.code in _TOO.get(run.ask.check, ()))
+        if (
+            finding.code.partition("/")[0] == run.ask.check
+            or finding.code in _TOO.get(run.ask.check, ())
+        )
         and not (finding.simulated or finding.shadow)
         and (finding.component, finding.code) not in told
         and catalog.rule(finding.code).state
-        and (finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level)  # any level needs the engine
+        and (
+            finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level
+        )  # any level needs the engine
     ]
     fields: Fields = {**common, "recovered": True}
-    return [facts.event(one.code, one.component, fields, f"{run.ask.words}: not found any more", moment=run.ended) for one in over]
+    return [
+        facts.event(
+            one.code,
+            one.component,
+            fields,
+            f"{run.ask.words}: not found any more",
+            moment=run.ended,
+        )
+        for one in over
+    ]
 
 
 def level_of(finding: Finding) -> int:
@@ -256,18 +366,37 @@ def level_of(finding: Finding) -> int:
     return level if isinstance(level, int) else 0
 
 
-def _in_vain(run: Run, facts: Facts, common: Fields, seen: Seen, opened: Iterable[Finding], *, cut: bool) -> list[Event]:
+def _in_vain(
+    run: Run, facts: Facts, common: Fields, seen: Seen, opened: Iterable[Finding], *, cut: bool
+) -> list[Event]:
     """Runs that come to nothing one after the other: then nobody knows, and somebody should."""
     name = run.ask.words
     where = Component(ComponentKind.NODE, name.replace(" level ", "-"))
     if run.report.outcome in _JUDGED:
         before = seen.vain.pop(name, 0)
-        stands = any((one.component, one.code) == (where, NOT_RUN) and not (one.simulated or one.shadow) for one in opened)
+        stands = any(
+            (one.component, one.code) == (where, NOT_RUN) and not (one.simulated or one.shadow)
+            for one in opened
+        )
         if before >= _NOT_RUN_AFTER or stands:
-            return [facts.event(NOT_RUN, where, {**common, "recovered": True}, f"{name} runs again", moment=run.ended)]
+            return [
+                facts.event(
+                    NOT_RUN,
+                    where,
+                    {**common, "recovered": True},
+                    f"{name} runs again",
+                    moment=run.ended,
+                )
+            ]
         return []
     # What somebody asked for on some GPUs, or beside other work, is their own affair.
-    if cut or run.preempted or run.report.outcome is Outcome.NOT_APPLICABLE or run.ask.gpus or run.ask.busy:
+    if (
+        cut
+        or run.preempted
+        or run.report.outcome is Outcome.NOT_APPLICABLE
+        or run.ask.gpus
+        or run.ask.busy
+    ):
         return []
     seen.vain[name] = min(seen.vain.get(name, 0) + 1, 10**6)
     if seen.vain[name] < _NOT_RUN_AFTER:

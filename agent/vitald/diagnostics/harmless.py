@@ -1,11 +1,13 @@
 """
-Programs that hold devices and are no work: by where they are and whose they are, as anybody may take a name.
+Programs that hold devices and are no work: by where they are and whose they are, as anybody may
+take a name.
 
 Owns     the list, what a configuration may add to it, and when a process is one of them.
 Refuses  procfs: the table of processes says what a process runs, and for whom.
 
-Where a process's program cannot be looked at, which takes rights that the service does not have, its name counts only for
-an account of the system's: a user can name a process as he likes, but not run it for another account.
+Where a process's program cannot be looked at, which takes rights that the service does not have,
+its name counts only for an account of the system's: a user can name a process as he likes, but not
+run it for another account.
 """
 
 from __future__ import annotations
@@ -24,12 +26,18 @@ class Running:
     name: str
     owner: int | None = None
     path: str = ""
-    file_owner: int | None = None  # of the program's file: a user may put his own in that place, in a mount namespace of his own
+    file_owner: int | None = (
+        # Of the program's file: a user may put his own in that place, in a mount namespace of his
+        # own
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`path`: as a package or image has it, by `source`. What lies in /usr/sbin counts in /usr/bin too, and the other way round."""
+    """`path`: as a package or image has it, by `source`. What lies in /usr/sbin counts in /usr/bin
+    too, and the other way round.
+    """
 
     path: str
     what: str
@@ -37,46 +45,140 @@ class Program:
 
 
 PROGRAMS = (
-    Program("/usr/bin/nv-hostengine", "DCGM's host engine", "NVIDIA/DCGM, config-files/systemd/nvidia-dcgm.service.in"),
-    Program("/usr/bin/dcgm-exporter", "metrics", "NVIDIA/dcgm-exporter, docker/Dockerfile and Makefile"),
-    Program("/usr/bin/nvidia-cuda-mps-control", "Multi-Process Service: its clients are told by themselves", "Debian nvidia-cuda-mps"),
-    Program("/usr/bin/nvidia-cuda-mps-server", "Multi-Process Service", "NVIDIA's driver installer; in Debian's nvidia-cuda-mps /usr/sbin"),
-    Program("/usr/bin/mps-control-daemon", "starts MPS in Kubernetes", "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile"),
-    Program("/usr/bin/nvidia-persistenced", "keeps the driver loaded", "Debian nvidia-persistenced"),
-    Program("/usr/bin/nv-fabricmanager", "the NVSwitch fabric", "NVIDIA's nvidia-fabricmanager.service"),
-    Program("/opt/nvidia/nvlsm/sbin/nvlsm", "the NVLink subnet manager", "named by nv-fabricmanager where it is not installed"),
-    Program("/usr/bin/nvidia-imex", "memory exchange between nodes", "aws-parallelcluster-cookbook, nvidia-imex.service"),
-    Program("/usr/bin/nvidia-powerd", "power management", "Fedora xorg-x11-drv-nvidia-power; in Debian's nvidia-powerd /usr/sbin"),
+    Program(
+        "/usr/bin/nv-hostengine",
+        "DCGM's host engine",
+        "NVIDIA/DCGM, config-files/systemd/nvidia-dcgm.service.in",
+    ),
+    Program(
+        "/usr/bin/dcgm-exporter", "metrics", "NVIDIA/dcgm-exporter, docker/Dockerfile and Makefile"
+    ),
+    Program(
+        "/usr/bin/nvidia-cuda-mps-control",
+        "Multi-Process Service: its clients are told by themselves",
+        "Debian nvidia-cuda-mps",
+    ),
+    Program(
+        "/usr/bin/nvidia-cuda-mps-server",
+        "Multi-Process Service",
+        "NVIDIA's driver installer; in Debian's nvidia-cuda-mps /usr/sbin",
+    ),
+    Program(
+        "/usr/bin/mps-control-daemon",
+        "starts MPS in Kubernetes",
+        "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile",
+    ),
+    Program(
+        "/usr/bin/nvidia-persistenced", "keeps the driver loaded", "Debian nvidia-persistenced"
+    ),
+    Program(
+        "/usr/bin/nv-fabricmanager", "the NVSwitch fabric", "NVIDIA's nvidia-fabricmanager.service"
+    ),
+    Program(
+        "/opt/nvidia/nvlsm/sbin/nvlsm",
+        "the NVLink subnet manager",
+        "named by nv-fabricmanager where it is not installed",
+    ),
+    Program(
+        "/usr/bin/nvidia-imex",
+        "memory exchange between nodes",
+        "aws-parallelcluster-cookbook, nvidia-imex.service",
+    ),
+    Program(
+        "/usr/bin/nvidia-powerd",
+        "power management",
+        "Fedora xorg-x11-drv-nvidia-power; in Debian's nvidia-powerd /usr/sbin",
+    ),
     Program("/usr/bin/nvidia-smi", "looks", "NVIDIA's driver installer"),
     Program("/usr/lib/nvidia/current/nvidia-smi", "looks", "Debian nvidia-smi"),
     Program("/usr/bin/nvtop", "looks", "Debian nvtop"),
-    Program("/usr/bin/nvidia-device-plugin", "Kubernetes' device plugin", "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile"),
-    Program("/usr/bin/gpu-feature-discovery", "labels of Kubernetes nodes", "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile"),
-    Program("/usr/bin/gpu-kubelet-plugin", "Kubernetes' DRA driver", "NVIDIA/k8s-dra-driver-gpu, its image"),
-    Program("/usr/bin/compute-domain-kubelet-plugin", "Kubernetes' DRA driver", "NVIDIA/k8s-dra-driver-gpu, its image"),
-    Program("/usr/bin/nvidia-mig-manager", "Kubernetes' MIG manager", "NVIDIA/mig-parted, deployments/container/Dockerfile"),
-    Program("/usr/bin/nvidia_gpu_exporter", "metrics", "utkuozdemir/nvidia_gpu_exporter, Dockerfile"),
-    Program("/usr/sbin/slurmd", "reads energy counters through NVML; jobs have processes of their own", "Slurm's own packages"),
+    Program(
+        "/usr/bin/nvidia-device-plugin",
+        "Kubernetes' device plugin",
+        "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile",
+    ),
+    Program(
+        "/usr/bin/gpu-feature-discovery",
+        "labels of Kubernetes nodes",
+        "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile",
+    ),
+    Program(
+        "/usr/bin/gpu-kubelet-plugin",
+        "Kubernetes' DRA driver",
+        "NVIDIA/k8s-dra-driver-gpu, its image",
+    ),
+    Program(
+        "/usr/bin/compute-domain-kubelet-plugin",
+        "Kubernetes' DRA driver",
+        "NVIDIA/k8s-dra-driver-gpu, its image",
+    ),
+    Program(
+        "/usr/bin/nvidia-mig-manager",
+        "Kubernetes' MIG manager",
+        "NVIDIA/mig-parted, deployments/container/Dockerfile",
+    ),
+    Program(
+        "/usr/bin/nvidia_gpu_exporter", "metrics", "utkuozdemir/nvidia_gpu_exporter, Dockerfile"
+    ),
+    Program(
+        "/usr/sbin/slurmd",
+        "reads energy counters through NVML; jobs have processes of their own",
+        "Slurm's own packages",
+    ),
     Program("/usr/sbin/slurmd-wlm", "the same", "Debian slurmd"),
-    Program("/opt/slurm/sbin/slurmd", "the same", "AWS ParallelCluster and SageMaker HyperPod, slurmd.service"),
-    Program("/opt/aws/neuron/bin/neuron-monitor", "metrics", "AWS Neuron documentation, aws-neuronx-tools"),
-    Program("/opt/aws/neuron/bin/neuron-ls", "looks", "AWS Neuron documentation, aws-neuronx-tools"),
-    Program("/opt/aws/neuron/bin/neuron-top", "looks", "AWS Neuron documentation, aws-neuronx-tools"),
-    Program("/usr/local/bin/gpud", "monitoring", "leptonai/gpud, pkg/gpud-manager/systemd, since 0.5"),
+    Program(
+        "/opt/slurm/sbin/slurmd",
+        "the same",
+        "AWS ParallelCluster and SageMaker HyperPod, slurmd.service",
+    ),
+    Program(
+        "/opt/aws/neuron/bin/neuron-monitor",
+        "metrics",
+        "AWS Neuron documentation, aws-neuronx-tools",
+    ),
+    Program(
+        "/opt/aws/neuron/bin/neuron-ls", "looks", "AWS Neuron documentation, aws-neuronx-tools"
+    ),
+    Program(
+        "/opt/aws/neuron/bin/neuron-top", "looks", "AWS Neuron documentation, aws-neuronx-tools"
+    ),
+    Program(
+        "/usr/local/bin/gpud", "monitoring", "leptonai/gpud, pkg/gpud-manager/systemd, since 0.5"
+    ),
     Program("/usr/sbin/gpud", "monitoring", "leptonai/gpud, pkg/gpud-manager/systemd, before 0.5"),
     Program("/usr/sbin/netdata", "monitoring", "Debian netdata-core"),
     Program("/usr/bin/telegraf", "monitoring", "influxdata/telegraf, telegraf.service"),
-    Program("/usr/bin/otelcol-contrib", "monitoring", "OpenTelemetry documentation, the Debian package"),
+    Program(
+        "/usr/bin/otelcol-contrib", "monitoring", "OpenTelemetry documentation, the Debian package"
+    ),
     Program("/otelcol-contrib", "monitoring", "the image otel/opentelemetry-collector-contrib"),
-    Program("/opt/datadog-agent/bin/agent/agent", "monitoring", "DataDog/datadog-agent, omnibus/package-scripts: its files are dd-agent's"),
-    Program("/opt/datadog-agent/embedded/bin/system-probe", "monitoring", "DataDog/datadog-agent, omnibus/package-scripts"),
-    Program("/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent", "monitoring", "aws/amazon-cloudwatch-agent, its RPM"),
+    Program(
+        "/opt/datadog-agent/bin/agent/agent",
+        "monitoring",
+        "DataDog/datadog-agent, omnibus/package-scripts: its files are dd-agent's",
+    ),
+    Program(
+        "/opt/datadog-agent/embedded/bin/system-probe",
+        "monitoring",
+        "DataDog/datadog-agent, omnibus/package-scripts",
+    ),
+    Program(
+        "/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent",
+        "monitoring",
+        "aws/amazon-cloudwatch-agent, its RPM",
+    ),
 )
-# The driver lists them as if they computed. Whatever else it lists is work, though it were a monitor.
+# The driver lists them as if they computed. Whatever else it lists is work, though it were a
+# monitor.
 LISTED = ("/usr/bin/nvidia-cuda-mps-control", "/usr/bin/nvidia-cuda-mps-server")
 # The host engine starts it, so neither it nor what it starts descends from us.
-# Source: NVIDIA/DCGM, modules/diag/DcgmDiagManager.cpp of 4.x and 3.x; dcgmi: the package datacenter-gpu-manager.
-TESTS = ("/usr/libexec/datacenter-gpu-manager-4/nvvs", "/usr/share/nvidia-validation-suite/nvvs", "/usr/bin/dcgmi")
+# Source: NVIDIA/DCGM, modules/diag/DcgmDiagManager.cpp of 4.x and 3.x; dcgmi: the package
+# datacenter-gpu-manager.
+TESTS = (
+    "/usr/libexec/datacenter-gpu-manager-4/nvvs",
+    "/usr/share/nvidia-validation-suite/nvvs",
+    "/usr/bin/dcgmi",
+)
 
 
 class Programs:

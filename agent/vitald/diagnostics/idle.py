@@ -9,9 +9,10 @@ The idle detector: whether anybody uses the accelerators, or work holds the node
 Owns     the evidence, and since when there has been none. What cannot be told counts as use.
 Refuses  threads and deadlines (a look may block as long as /proc does), and what follows from it.
 
-Three kinds of evidence overlap on purpose: files show at once who came, but only to those who may look at other users' processes;
-the driver's list shows all containers' processes, and is asked for before each look; and a job may hold a node without touching a
-device yet. Source: proc(5), cgroups(7).
+Three kinds of evidence overlap on purpose: files show at once who came, but only to those who may
+look at other users' processes; the driver's list shows all containers' processes, and is asked for
+before each look; and a job may hold a node without touching a device yet. Source: proc(5),
+cgroups(7).
 """
 
 from __future__ import annotations
@@ -26,15 +27,19 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 
+from vitald.collectors.small_files import names, presentable, read
+from vitald.diagnostics.device_users import Table, is_device
 from vitald.diagnostics.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, TESTS, Programs
-from vitald.diagnostics.holders import Table, is_device
-from vitald.sources.files import names, presentable, read
 
 _GPU = re.compile(r"nvidia[0-9]+")
 _NEURON = re.compile(r"neuron[0-9]+")
 _JOB_FOLDER = re.compile(r"job_([0-9A-Za-z+_.-]{1,40})")
-_SLURM_CGROUP = re.compile(r"(?:slurmstepd\.scope|/slurm[^/\n]*/uid_[0-9]+)/job_([0-9A-Za-z+_.-]{1,40})")
-_POD_CGROUP = re.compile(r"kubepods[^\n]*?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
+_SLURM_CGROUP = re.compile(
+    r"(?:slurmstepd\.scope|/slurm[^/\n]*/uid_[0-9]+)/job_([0-9A-Za-z+_.-]{1,40})"
+)
+_POD_CGROUP = re.compile(
+    r"kubepods[^\n]*?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
+)
 
 _CGROUPS_MOST = 256  # looked through in one job
 _USES_MOST = 32
@@ -75,11 +80,18 @@ def slurm_jobs(cgroup: Path) -> list[str]:
     scopes: list[str] = []
     for base in (root, f"{root}/unified"):
         slices = [base, *(folder for folder in _folders(base) if folder.endswith(".slice"))]
-        scopes += (folder for one in slices for folder in _folders(one) if folder.endswith("slurmstepd.scope"))
+        scopes += (
+            folder
+            for one in slices
+            for folder in _folders(one)
+            if folder.endswith("slurmstepd.scope")
+        )
     for controller in _folders(root):
         for slurm in _folders(controller):
             if slurm.rpartition("/")[2].startswith("slurm") and not slurm.endswith(".scope"):
-                scopes += (user for user in _folders(slurm) if user.rpartition("/")[2].startswith("uid_"))
+                scopes += (
+                    user for user in _folders(slurm) if user.rpartition("/")[2].startswith("uid_")
+                )
     for scope in scopes:
         for folder in _folders(scope):
             match = _JOB_FOLDER.fullmatch(folder.rpartition("/")[2])
@@ -106,9 +118,14 @@ class IdleContext:
 
     announced: Collection[str] = ()  # jobs that their scheduler announced
     released: str = ""  # who has asked us to let go of the devices, in words
-    compute: Mapping[str, Sequence[float]] = field(default_factory=dict)  # process ids on each GPU that answered lately
-    memory: Mapping[str, float] = field(default_factory=dict)  # bytes in use on each Neuron device, likewise
-    # A run of ours has the devices: only what is known to be somebody else's counts, and memory, which has no owner, does not.
+    compute: Mapping[str, Sequence[float]] = field(
+        default_factory=dict
+    )  # process ids on each GPU that answered lately
+    memory: Mapping[str, float] = field(
+        default_factory=dict
+    )  # bytes in use on each Neuron device, likewise
+    # A run of ours has the devices: only what is known to be somebody else's counts, and memory,
+    # which has no owner, does not.
     testing: bool = False
 
 
@@ -127,7 +144,8 @@ class IdleDetector:
         proven: Callable[[str], bool] = is_device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`own`: processes that, with all that descend from them, do not count. `ignored`: paths of more programs that are no work.
+        """`own`: processes that, with all that descend from them, do not count. `ignored`: paths of
+        more programs that are no work.
 
         `accounts`: the user ids that no ordinary user has.
         """
@@ -148,7 +166,9 @@ class IdleDetector:
         try:
             self._table.scan(self._clock())
             uses = [*self._asked(context), *self._holders()]
-            if not (context.testing and self._table.outside):  # there the driver's numbers cannot be told from our own
+            if not (
+                context.testing and self._table.outside
+            ):  # there the driver's numbers cannot be told from our own
                 uses += self._by_driver(compute)
             if not context.testing:
                 uses += [*self._by_memory(memory), *self._not_known(compute, memory)]
@@ -165,7 +185,11 @@ class IdleDetector:
 
     def idle_for(self, now: float) -> float:
         """Seconds without a use, as far as looks in this run of the daemon say."""
-        return max(0.0, now - self._since) if self._since is not None and now - self._last <= _GAP_S else 0.0
+        return (
+            max(0.0, now - self._since)
+            if self._since is not None and now - self._last <= _GAP_S
+            else 0.0
+        )
 
     def _note(self, *, idle: bool) -> None:
         now = self._clock()
@@ -187,30 +211,51 @@ class IdleDetector:
 
     def _holders(self) -> Iterator[Use]:
         for holder in self._table.holders:
-            if not self._harmless.run_by(self._table.running(holder.pid, holder.name)) and not self._ours(holder.pid):
+            if not self._harmless.run_by(
+                self._table.running(holder.pid, holder.name)
+            ) and not self._ours(holder.pid):
                 yield self._named(Kind.PROCESS, holder.pid, holder.words, holder.devices[0])
 
     def _by_driver(self, compute: Mapping[str, Sequence[float]]) -> Iterator[Use]:
-        """What the driver says. What it said was true when it was asked: who has ended, or let go since, is out."""
+        """What the driver says. What it said was true when it was asked: who has ended, or let go
+        since, is out.
+        """
         table = self._table
         for gpu, pids in compute.items():
             for pid in map(int, pids):
                 if table.outside:
-                    yield Use(kind=Kind.DRIVER, words=f"process {pid} of the node computes on {gpu}, as the driver says", device=gpu)
+                    yield Use(
+                        kind=Kind.DRIVER,
+                        words=f"process {pid} of the node computes on {gpu}, as the driver says",
+                        device=gpu,
+                    )
                 elif not table.idle(pid) and not self._ours(pid):
                     found = table.stat(pid)
                     name = found.name if found is not None else "a process"
                     if self._listed.run_by(table.running(pid, name)):
                         continue
-                    yield self._named(Kind.DRIVER, pid, f"{name} (pid {pid}) computes on {gpu}, as the driver says", gpu)
+                    yield self._named(
+                        Kind.DRIVER,
+                        pid,
+                        f"{name} (pid {pid}) computes on {gpu}, as the driver says",
+                        gpu,
+                    )
 
     def _by_memory(self, memory: Mapping[str, float]) -> Iterator[Use]:
         for device, used in memory.items():
             if used > 0 and self._table.blind:
-                yield Use(kind=Kind.DRIVER, words=f"memory of {device} is in use, as the driver says", device=device)
+                yield Use(
+                    kind=Kind.DRIVER,
+                    words=f"memory of {device} is in use, as the driver says",
+                    device=device,
+                )
 
-    def _not_known(self, compute: Mapping[str, object], memory: Mapping[str, object]) -> Iterator[Use]:
-        """Where not all processes can be looked at, the driver must have answered for every device."""
+    def _not_known(
+        self, compute: Mapping[str, object], memory: Mapping[str, object]
+    ) -> Iterator[Use]:
+        """Where not all processes can be looked at, the driver must have answered for every
+        device.
+        """
         why = self._table.blind
         if not why:
             return
@@ -218,13 +263,20 @@ class IdleDetector:
         for what, pattern, said in (("GPUs", _GPU, compute), ("Neuron devices", _NEURON, memory)):
             there = sum(pattern.fullmatch(name) is not None for name in files)
             if len(said) < there:
-                words = f"{why}, and the driver does not say who uses {there - len(said)} of {there} {what}"
+                words = (
+                    f"{why}, and the driver does not say who uses {there - len(said)} of {there}"
+                    f" {what}"
+                )
                 yield Use(kind=Kind.UNKNOWN, words=f"not known: {words}")
 
     def _ours(self, pid: int) -> bool:
-        lineage = self._table.lineage(pid)  # some of DCGM's tests are programs of their own, such as nvbandwidth
+        lineage = self._table.lineage(
+            pid
+        )  # some of DCGM's tests are programs of their own, such as nvbandwidth
         tests, running = self._tests, self._table.running
-        return any(one in self._own or tests.run_by(running(one, name)) for one, name in lineage) or self._table.marked(pid)
+        return any(
+            one in self._own or tests.run_by(running(one, name)) for one, name in lineage
+        ) or self._table.marked(pid)
 
     def _named(self, kind: Kind, pid: int, words: str, device: str) -> Use:
         """By the work that it is part of, where its cgroup says it."""
@@ -263,7 +315,9 @@ def _folders(folder: str) -> list[str]:
 
 
 def _populated(job: str) -> bool:
-    """Whether processes are left in a job's cgroup; empty ones stay behind at times. What cannot be read counts."""
+    """Whether processes are left in a job's cgroup; empty ones stay behind at times. What cannot be
+    read counts.
+    """
     with suppress(OSError):
         return "populated 0" not in read(f"{job}/cgroup.events")
     folders = [job]

@@ -2,12 +2,13 @@
 Running a program so that it really ends, and everything that it started with it.
 
 Owns     its deadline, ending it, and what is kept of its output.
-Refuses  what the output means; which program runs when; processes that others started for it, such as DCGM's engine (`leftovers`
-         finds those).
+Refuses  what the output means; which program runs when; processes that others started for it, such
+         as DCGM's engine (`leftovers` finds those).
 
-SIGTERM first, for `dcgmi` then has the engine stop what runs there; SIGKILL after a grace. A child that it leaves behind is ended, too,
-also after a normal exit. The program is reaped last: until then its number, which is also its group's and session's, is nobody else's.
-What cannot be ended, because it hangs in the kernel or is another user's, is named, and left.
+SIGTERM first, for `dcgmi` then has the engine stop what runs there; SIGKILL after a grace. A child
+that it leaves behind is ended, too, also after a normal exit. The program is reaped last: until
+then its number, which is also its group's and session's, is nobody else's. What cannot be ended,
+because it hangs in the kernel or is another user's, is named, and left.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from pathlib import Path
 
 import anyio
 
+from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Command, Ended, Output
 from vitald.diagnostics.descendants import Process, leftovers
 from vitald.diagnostics.start import NotStarted, Started, start
-from vitald.lane import Lane, LaneStuck
-from vitald.sources.files import presentable
 from vitald.text import join_first
+from vitald.worker_thread import Lane, LaneStuck
 
 __all__ = ["MOST_BYTES", "Programs", "leftovers"]
 
@@ -58,7 +59,9 @@ class Programs:
         self._task: asyncio.Task[Output] | None = None
 
     async def execute(self, command: Command) -> Output:
-        """Run it to its end. Whoever is cancelled while waiting for this gets that only when nothing is left of it, within about a second."""
+        """Run it to its end. Whoever is cancelled while waiting for this gets that only when
+        nothing is left of it, within about a second.
+        """
         if self._task is not None and not self._task.done():
             raise RuntimeError("one program at a time")
         program = self._program = _Program(command, self._procfs, self._most_bytes)
@@ -72,8 +75,9 @@ class Programs:
             raise
 
     def cancel(self, why: str, grace_s: float | None = None) -> None:
-        """End the program that runs, if any: SIGTERM now, SIGKILL after the grace, the command's own where none is given. Again with a
-        shorter one: sooner."""
+        """End the program that runs, if any: SIGTERM now, SIGKILL after the grace, the command's
+        own where none is given. Again with a shorter one: sooner.
+        """
         if self._program is not None:
             self._program.end(Ended.CANCELLED, why, grace_s)
 
@@ -118,7 +122,10 @@ class _Program:
         self._look()
         if self._exited is None and self._ended is None:
             self._ended, self._why = ended, presentable(why)
-        self._kill_at = min(self._kill_at, self._loop.time() + (self._command.grace_s if grace_s is None else grace_s))
+        self._kill_at = min(
+            self._kill_at,
+            self._loop.time() + (self._command.grace_s if grace_s is None else grace_s),
+        )
         self._changed.set()
 
     def hurry(self) -> None:
@@ -153,7 +160,10 @@ class _Program:
             self._given_up = self._started is None
         if self._given_up:
             task.cancel()
-            return f"{self._name} does not start within {self._loop.time() - self._began:.1f} s: does the disk that it is on answer?"
+            return (
+                f"{self._name} does not start within {self._loop.time() - self._began:.1f} s: does"
+                " the disk that it is on answer?"
+            )
         self._watch()
         return ""
 
@@ -172,7 +182,9 @@ class _Program:
     async def _see_through(self) -> list[Process]:
         """Until it has ended, and all that came from it. Returns what has not."""
         deadline = self._began + self._command.deadline_s
-        await self._until(lambda: self._exited is not None or self._ended is not None, lambda: deadline)
+        await self._until(
+            lambda: self._exited is not None or self._ended is not None, lambda: deadline
+        )
         if self._exited is None:
             if self._ended is None:
                 self.end(Ended.DEADLINE, f"no end within {self._command.deadline_s:g} s", None)
@@ -189,10 +201,14 @@ class _Program:
         return await self._clear()
 
     async def _clear(self) -> list[Process]:
-        """End what is left, the program itself among it where it was killed. Returns what does not end."""
+        """End what is left, the program itself among it where it was killed. Returns what does not
+        end.
+        """
         began = self._loop.time()
         killing: float | None = None
-        number: int | None = None if self._ended is None else signal.SIGTERM  # a child that is just about to end may do so
+        number: int | None = (
+            None if self._ended is None else signal.SIGTERM
+        )  # a child that is just about to end may do so
         while True:
             now = self._loop.time()
             if self._killed or now >= min(self._kill_at, began + _LEFT_S):
@@ -211,16 +227,23 @@ class _Program:
             await self._pause(_AGAIN_S)
 
     async def _sweep(self, number: int | None) -> list[Process]:
-        """Look for all that comes from it and still lives, and send that a signal. Nothing where processes cannot be looked at."""
+        """Look for all that comes from it and still lives, and send that a signal. Nothing where
+        processes cannot be looked at.
+        """
         assert self._started is not None
         try:
-            return await self._lane.call(partial(self._started.descendants.sweep, number, deep=self._deep), _SWEEP_S)
+            return await self._lane.call(
+                partial(self._started.descendants.sweep, number, deep=self._deep), _SWEEP_S
+            )
         except LaneStuck:
             self._blind = True
             if not self._deep:
                 return []
             self._lane.close()
-            self._deep, self._lane = False, Lane("diagnostic")  # some process's environment hangs whoever reads it: without, then
+            self._deep, self._lane = (
+                False,
+                Lane("diagnostic"),
+            )  # some process's environment hangs whoever reads it: without, then
             return await self._sweep(number)
         except OSError:
             self._blind = True
@@ -280,7 +303,9 @@ class _Program:
         if self._exited is not None or self._started is None:
             return
         try:
-            info = os.waitid(os.P_PID, self._started.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            info = os.waitid(
+                os.P_PID, self._started.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
+            )
         except ChildProcessError:
             self._exited = self._loop.time()  # where SIGCHLD is ignored nobody can know how
         else:
@@ -339,21 +364,31 @@ class _Program:
         return presentable(self._command.argv[0]) if self._command.argv else ""
 
     def _result(self, left: list[Process]) -> Output:
-        ended = self._ended or (Ended.SIGNALLED if self._code is not None and self._code < 0 else Ended.EXITED)
+        ended = self._ended or (
+            Ended.SIGNALLED if self._code is not None and self._code < 0 else Ended.EXITED
+        )
         said = [self._why] if self._why else []
         if ended is Ended.SIGNALLED:
             said.append(f"ended by {_signal_words(-(self._code or 0))}")
         if ended is Ended.EXITED and self._code is None:
-            said.append("its exit code is not known: SIGCHLD is ignored here, or somebody else took it")
+            said.append(
+                "its exit code is not known: SIGCHLD is ignored here, or somebody else took it"
+            )
         if self._killed:
             said.append("SIGTERM did not end it: killed")
         if self._behind:
-            said.append(f"it left behind {join_first(self._behind, _SHOWN)}" + ("" if left else ", now ended"))
+            said.append(
+                f"it left behind {join_first(self._behind, _SHOWN)}"
+                + ("" if left else ", now ended")
+            )
         names = [str(one) for one in left]
         if self._exited is None and self._started is not None and not left:
             names = [f"{self._name} (pid {self._started.popen.pid})"]
         if names:
-            said.append("cannot be ended: " + join_first([f"{one}{_reason(one)}" for one in left] or names, _SHOWN))
+            said.append(
+                "cannot be ended: "
+                + join_first([f"{one}{_reason(one)}" for one in left] or names, _SHOWN)
+            )
         if self._blind and (self._behind or names or self._ended):
             said.append("what it may have started elsewhere could not be looked for")
         return self._output(ended, "; ".join(said), tuple(names))
@@ -423,4 +458,8 @@ def _signal_words(number: int) -> str:
         name = signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-    return f"{name} from elsewhere, such as the kernel where memory runs out" if number == signal.SIGKILL else name
+    return (
+        f"{name} from elsewhere, such as the kernel where memory runs out"
+        if number == signal.SIGKILL
+        else name
+    )

@@ -1,27 +1,33 @@
 """
 When each check is due.
 
-    a day      |--------------------|--------------------|--------------------|      slots of one host, one check, one level
+    a day      |--------------------|--------------------|--------------------|      slots of one
+    host, one check, one level
     runs           x                       x   (busy)  x        x
     next            first slot that is at least half a period later
 
-Owns     slots, which runs fill them, what is made up for after an outage, and how soon something is tried again.
-Refuses  clocks, randomness and I/O: `Moment` and the runs come in, so the same question has the same answer after a restart.
+Owns     slots, which runs fill them, what is made up for after an outage, and how soon something is
+         tried again.
+Refuses  clocks, randomness and I/O: `Moment` and the runs come in, so the same question has the
+         same answer after a restart.
 
-Every host has its own phase, made from its name, the check and the level: a fleet of a thousand spreads over the whole
-period, and stays spread. A run fills the slot that it falls into; where it was late by more than half a period it fills the next one too,
-so a run that waited all day for idle devices is not followed by another within the hour. A slot that passed while the daemon was
-off is made up for once. What needs no idle devices also runs after each boot.
+Every host has its own phase, made from its name, the check and the level: a fleet of a thousand
+spreads over the whole period, and stays spread. A run fills the slot that it falls into; where it
+was late by more than half a period it fills the next one too, so a run that waited all day for idle
+devices is not followed by another within the hour. A slot that passed while the daemon was off is
+made up for once. What needs no idle devices also runs after each boot.
 
-A run fills a slot of the schedule if it was of all devices and came to a result, whoever asked for it. A pass of a higher level
-fills those of the lower ones, since it contains them. One that had to make room for work, or could not run for a reason that goes
-away, is tried again after 10, 20 and 40 minutes, and then waits for the next slot: a node that is never free is not
-bothered all day.
+A run fills a slot of the schedule if it was of all devices and came to a result, whoever asked for
+it. A pass of a higher level fills those of the lower ones, since it contains them. One that had to
+make room for work, or could not run for a reason that goes away, is tried again after 10, 20 and 40
+minutes, and then waits for the next slot: a node that is never free is not bothered all day.
 
-Why the periods are what they are: DCGM's level 1 takes seconds, starts no work on the GPUs and may run beside any, so an
-hour is cheap and bounds for how long a broken installation goes unnoticed. Level 2 takes minutes of GPU, memory and PCIe load and
-needs idle devices: once a day costs 0.2 % of a node and finds what wears out. Levels 3 and 4 take up to hours at full power, which
-nobody wants unasked. Background watches are only read out: minutes. Loopback and collectives are for whoever has them installed.
+Why the periods are what they are: DCGM's level 1 takes seconds, starts no work on the GPUs and may
+run beside any, so an hour is cheap and bounds for how long a broken installation goes unnoticed.
+Level 2 takes minutes of GPU, memory and PCIe load and needs idle devices: once a day costs 0.2 % of
+a node and finds what wears out. Levels 3 and 4 take up to hours at full power, which nobody wants
+unasked. Background watches are only read out: minutes. Loopback and collectives are for whoever has
+them installed.
 """
 
 from __future__ import annotations
@@ -37,9 +43,12 @@ from vitald.model.diagnostic import Outcome, Remedy, Run
 SCHEDULE = "schedule"  # who asks for what is run here
 AGAIN_S = 600.0  # then twice as long each time
 AGAIN_MOST = 3
-SETTLE_S = 120.0  # after boot the fabric trains and the driver's daemons start: until then a result says little
+# After boot the fabric trains and the driver's daemons start: until then a result says little
+SETTLE_S = 120.0
 _BOOT_SPREAD_S = 30.0
-_IDLE_SPREAD_S = 300.0  # those that load the devices and the power supply part ways after a common outage
+_IDLE_SPREAD_S = (
+    300.0  # those that load the devices and the power supply part ways after a common outage
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +82,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The schedule of one host. `host`: what it is called for as long as it exists, such as its machine id."""
+    """The schedule of one host. `host`: what it is called for as long as it exists, such as its
+    machine id.
+    """
 
     host: str
 
@@ -86,10 +97,26 @@ class Schedule:
             return math.inf
         slots = self._slots(plan)
         since = -math.inf if plan.needs_idle else moment.boot
-        until = moment.now + plan.every_s / 4  # later ones are from before the clock was put back, and would hold up the schedule
-        known = [run for run in runs if run.ask.check == plan.check and not run.ask.gpus and since <= run.began <= until]
-        last = max((run for run in known if fills(run, plan.level)), key=lambda run: (run.began, run.ended), default=None)
-        tries = [run for run in known if run.ask.level == plan.level and again(run) and (last is None or run.began > last.began)]
+        until = (
+            moment.now + plan.every_s / 4
+        )  # later ones are from before the clock was put back, and would hold up the schedule
+        known = [
+            run
+            for run in runs
+            if run.ask.check == plan.check and not run.ask.gpus and since <= run.began <= until
+        ]
+        last = max(
+            (run for run in known if fills(run, plan.level)),
+            key=lambda run: (run.began, run.ended),
+            default=None,
+        )
+        tries = [
+            run
+            for run in known
+            if run.ask.level == plan.level
+            and again(run)
+            and (last is None or run.began > last.began)
+        ]
         if tries:
             at = _next_try(tries, slots, until)
         elif last is not None:
@@ -97,7 +124,9 @@ class Schedule:
         else:
             at = -math.inf  # never in this boot, or never at all: as if it had been missed
         if at < moment.start:
-            at = moment.start + self.spread(plan, _IDLE_SPREAD_S if plan.needs_idle else _BOOT_SPREAD_S)
+            at = moment.start + self.spread(
+                plan, _IDLE_SPREAD_S if plan.needs_idle else _BOOT_SPREAD_S
+            )
         return max(at, moment.boot + SETTLE_S + self.spread(plan, _BOOT_SPREAD_S))
 
     def spread(self, plan: Plan, most_s: float) -> float:
@@ -105,7 +134,10 @@ class Schedule:
         return _fraction(self.host, plan.check, plan.level, "spread") * most_s
 
     def _slots(self, plan: Plan) -> Slots:
-        return Slots(every_s=plan.every_s, phase_s=_fraction(self.host, plan.check, plan.level, "phase") * plan.every_s)
+        return Slots(
+            every_s=plan.every_s,
+            phase_s=_fraction(self.host, plan.check, plan.level, "phase") * plan.every_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +157,20 @@ class Slots:
 
 
 def again(run: Run) -> bool:
-    """Whether the schedule asked for it and should soon ask again: nothing was found out, for a reason that goes away."""
-    wants = run.report.outcome in (Outcome.ERROR, Outcome.INCONCLUSIVE) and run.report.remedy in (Remedy.RETRY, Remedy.EXCLUSIVE_RERUN)
+    """Whether the schedule asked for it and should soon ask again: nothing was found out, for a
+    reason that goes away.
+    """
+    wants = run.report.outcome in (Outcome.ERROR, Outcome.INCONCLUSIVE) and run.report.remedy in (
+        Remedy.RETRY,
+        Remedy.EXCLUSIVE_RERUN,
+    )
     return run.ask.by == SCHEDULE and (bool(run.preempted) or wants)
 
 
 def fills(run: Run, level: int) -> bool:
-    """Whether it is what the schedule wanted of a level: to repeat it before the next slot would tell nothing new."""
+    """Whether it is what the schedule wanted of a level: to repeat it before the next slot would
+    tell nothing new.
+    """
     if run.preempted:
         return False
     if run.ask.level > level:

@@ -1,5 +1,6 @@
 """
-Starting a diagnostic program: in a session of its own, with an environment that hides no device and knows of no job.
+Starting a diagnostic program: in a session of its own, with an environment that hides no device and
+knows of no job.
 
 Owns     the environment, and in words why a program does not start.
 Refuses  the loop: looking for a program and running it read a disk, which may hang.
@@ -17,23 +18,57 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Command
 from vitald.diagnostics.descendants import MARKER, Descendants
 from vitald.programs import FOLDERS
-from vitald.sources.files import presentable
 
 _OOM_SCORE = "500"  # the daemon's is below 0, and a diagnostic is what the node can best do without
 
-# What the daemon's environment has for the daemon, a job's for its devices, or for a loader that changes what runs.
+# What the daemon's environment has for the daemon, a job's for its devices, or for a loader that
+# changes what runs.
 _DROPPED_PREFIXES = (
-    *("CUDA_", "NVIDIA_", "SLURM", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "LISTEN_", "WATCHDOG_", "SYSTEMD_", "MEMORY_PRESSURE_"),
+    *(
+        "CUDA_",
+        "NVIDIA_",
+        "SLURM",
+        "SBATCH_",
+        "SRUN_",
+        "PMI_",
+        "PMIX_",
+        "LISTEN_",
+        "WATCHDOG_",
+        "SYSTEMD_",
+        "MEMORY_PRESSURE_",
+    ),
     *("PYTHON", "VITALD_", "LC_"),
 )
 _DROPPED = frozenset(
     (
-        *("LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "LANG", "LANGUAGE", "VIRTUAL_ENV", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"),
-        *("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "NOTIFY_SOCKET", "JOURNAL_STREAM", "INVOCATION_ID", "MANAGERPID", "MAINPID"),
-        *(f"{kind}_DIRECTORY" for kind in ("RUNTIME", "STATE", "CACHE", "LOGS", "CONFIGURATION", "CREDENTIALS")),
+        *(
+            "LD_PRELOAD",
+            "LD_AUDIT",
+            "BASH_ENV",
+            "ENV",
+            "LANG",
+            "LANGUAGE",
+            "VIRTUAL_ENV",
+            "GPU_DEVICE_ORDINAL",
+            "ROCR_VISIBLE_DEVICES",
+        ),
+        *(
+            "NEURON_RT_VISIBLE_CORES",
+            "NEURON_RT_NUM_CORES",
+            "NOTIFY_SOCKET",
+            "JOURNAL_STREAM",
+            "INVOCATION_ID",
+            "MANAGERPID",
+            "MAINPID",
+        ),
+        *(
+            f"{kind}_DIRECTORY"
+            for kind in ("RUNTIME", "STATE", "CACHE", "LOGS", "CONFIGURATION", "CREDENTIALS")
+        ),
     )
 )
 _HINTS = {
@@ -75,7 +110,9 @@ def start(command: Command, procfs: Path) -> Started:
     except (OSError, ValueError, IndexError) as error:
         for fd in reading:
             os.close(fd)
-        raise NotStarted(_why(error, presentable("".join(command.argv[:1])), environment["PATH"])) from error
+        raise NotStarted(
+            _why(error, presentable("".join(command.argv[:1])), environment["PATH"])
+        ) from error
     finally:
         for fd in writing:
             os.close(fd)
@@ -85,20 +122,41 @@ def start(command: Command, procfs: Path) -> Started:
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """For a diagnostic: nothing that hides devices from it, that tells it of a job, or that is the daemon's own."""
-    kept = {name: value for name, value in environment.items() if not name.startswith(_DROPPED_PREFIXES) and name not in _DROPPED}
-    folders = [folder for folder in environment.get("PATH", "").split(":") if folder.startswith("/")]
+    """For a diagnostic: nothing that hides devices from it, that tells it of a job, or that is the
+    daemon's own.
+    """
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(_DROPPED_PREFIXES) and name not in _DROPPED
+    }
+    folders = [
+        folder for folder in environment.get("PATH", "").split(":") if folder.startswith("/")
+    ]
     return kept | {"LC_ALL": "C", "PATH": ":".join(dict.fromkeys((*folders, *FOLDERS)))}
 
 
 def _why(error: OSError | ValueError | IndexError, name: str, search: str) -> str:
     """Why a program does not start."""
     if not name or not isinstance(error, OSError):
-        return f"{name!r} cannot be run: {error}" if name else "there is no program to run: its name is empty"
-    words = f"{os.strerror(error.errno or 0)} ({errno.errorcode.get(error.errno or 0, error.errno)})"
+        return (
+            f"{name!r} cannot be run: {error}"
+            if name
+            else "there is no program to run: its name is empty"
+        )
+    words = (
+        f"{os.strerror(error.errno or 0)} ({errno.errorcode.get(error.errno or 0, error.errno)})"
+    )
     found = shutil.which(name, os.F_OK, path=search)
     if error.errno == errno.ENOENT and found is not None:
         return f"{presentable(found)} cannot be run: its interpreter is missing: {words}"
     if error.errno == errno.ENOENT:
-        return f"{name} is not there: {words}" if "/" in name else f"there is no {name} on PATH: {words}"
-    return f"{presentable(found or name)} cannot be run: {_HINTS.get(error.errno or 0, 'the system refuses')}: {words}"
+        return (
+            f"{name} is not there: {words}"
+            if "/" in name
+            else f"there is no {name} on PATH: {words}"
+        )
+    return (
+        f"{presentable(found or name)} cannot be run:"
+        f" {_HINTS.get(error.errno or 0, 'the system refuses')}: {words}"
+    )

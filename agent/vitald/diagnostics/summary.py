@@ -1,10 +1,12 @@
 """
 A run as SageMaker HyperPod's agents write it, for those who search logs for that.
 
-Owns     the DCGM summary line, and the lines of the deep health check's log with the file that they go to.
+Owns     the DCGM summary line, and the lines of the deep health check's log with the file that they
+         go to.
 Refuses  anything of its own: what these lines cannot say is in the ledger and the metrics.
 
-A run without a verdict has no summary: the line knows only flags, and two flags that are false read as a pass.
+A run without a verdict has no summary: the line knows only flags, and two flags that are false read
+as a pass.
 """
 
 from __future__ import annotations
@@ -30,8 +32,13 @@ _UNKNOWN = "unknown"
 _MOST = 2000  # characters of a line
 _WORD = re.compile(r"[^0-9A-Za-z._:+-]")
 _GBIT, _MICROSECONDS = 8e-9, 1e6
-_LINKS = ("efa_loopback", "nccom", "nccl")  # what they measure is held against what the site expects
-# Name in the line -> (the measure, what it is multiplied by). Bandwidth in Gbit/s, latency in microseconds.
+_LINKS = (
+    "efa_loopback",
+    "nccom",
+    "nccl",
+)  # what they measure is held against what the site expects
+# Name in the line -> (the measure, what it is multiplied by). Bandwidth in Gbit/s, latency in
+# microseconds.
 _LOOPBACK = {
     "MaxBw": ("bandwidth_bytes_per_second", _GBIT),
     "AvgBw": ("bandwidth_average_bytes_per_second", _GBIT),
@@ -48,16 +55,19 @@ def line(run: Run) -> str:
         return ""
     devices = " ".join(map(_word, report.device_ids))
     return (
-        f"DCGM diagnostic health summary: dcgmCheckLevel: {run.ask.level} dcgmVersion: {_word(report.dcgm_version)} "
-        f"gpuDriverVersion: {_word(report.driver_version)}, gpuDeviceIds: [{devices}] "
-        f"replacementRequired: {_flag(report.replacement_required)} rebootRequired:{_flag(report.reboot_required)}"
+        f"DCGM diagnostic health summary: dcgmCheckLevel: {run.ask.level} dcgmVersion:"
+        f" {_word(report.dcgm_version)} gpuDriverVersion: {_word(report.driver_version)},"
+        f" gpuDeviceIds: [{devices}] replacementRequired: {_flag(report.replacement_required)}"
+        f" rebootRequired:{_flag(report.reboot_required)}"
     )
 
 
 def deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str, ...]:
-    """What a run adds to the deep health check's log, without newlines: the moment, the level and the text, with tabs between.
+    """What a run adds to the deep health check's log, without newlines: the moment, the level and
+    the text, with tabs between.
 
-    The record of a faulty instance alone is a JSON object with `level`, `ts` and `msg`, as AWS documents both.
+    The record of a faulty instance alone is a JSON object with `level`, `ts` and `msg`, as AWS
+    documents both.
     """
     lines = []
     if summary := line(run):
@@ -68,19 +78,29 @@ def deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str
     elif run.report.outcome is Outcome.FAIL:
         if _faulty(run):
             where = f"Region: {_word(region)}, InstanceType: {_word(instance_type)}."
-            lines.append(_failure(run, f"Encountered FaultyInstance. Replace the Instance. {where} ERROR:{_detail(run)}"))
+            lines.append(
+                _failure(
+                    run,
+                    f"Encountered FaultyInstance. Replace the Instance. {where}"
+                    f" ERROR:{_detail(run)}",
+                )
+            )
         else:
             waits = "" if _certain(run) else " (to be confirmed by a second run)"
             lines.append(_record(run, "error", f"{_title(run)} failed: {_detail(run)}{waits}"))
     elif run.report.outcome is Outcome.CONFIG:
-        lines.append(_record(run, "warn", f"{_title(run)} found settings that are wrong: {_why(run)}"))
+        lines.append(
+            _record(run, "warn", f"{_title(run)} found settings that are wrong: {_why(run)}")
+        )
     elif not lines:
         lines.append(_record(run, "info", f"{_title(run)} success"))
     return tuple(lines)
 
 
 class DeepLog:
-    """The file of the deep health check's log. Others rotate it, so it is opened anew for each run. Blocks: for a lane."""
+    """The file of the deep health check's log. Others rotate it, so it is opened anew for each run.
+    Blocks: for a lane.
+    """
 
     def __init__(self, path: Path, region: str = "", instance_type: str = "") -> None:
         self.path = path
@@ -92,20 +112,29 @@ class DeepLog:
         self.append(deep_lines(run, self.region, self.instance_type))
 
     def append(self, lines: Iterable[str]) -> None:
-        """Never raises: a log that cannot be written is told of once, and again only after it could be."""
+        """Never raises: a log that cannot be written is told of once, and again only after it could
+        be.
+        """
         try:
             self._write("".join(f"{one}\n" for one in lines).encode())
         except OSError as error:
             said = error.strerror or str(error)
             if said != self._failed:
-                log.error("deep_log_not_written", path=str(self.path), error=said, effect="the runs are in the ledger all the same")
+                log.error(
+                    "deep_log_not_written",
+                    path=str(self.path),
+                    error=said,
+                    effect="the runs are in the ledger all the same",
+                )
             self._failed = said
         else:
             self._failed = ""
 
     def _write(self, data: bytes) -> None:
         # Without waiting for the reader of a pipe that somebody put in its place.
-        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+        fd = os.open(
+            self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640
+        )
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(0, "not a regular file")
@@ -116,19 +145,31 @@ class DeepLog:
 
 
 def _loopback(run: Run) -> Iterable[tuple[str, str]]:
-    """An adapter each, by its name: with its figures, or where there are none with what was found."""
+    """An adapter each, by its name: with its figures, or where there are none with what was
+    found.
+    """
     if run.ask.check != "efa_loopback":
         return
     by_device: dict[str, dict[str, Measure]] = {}
     for measure in run.report.measures:
         by_device.setdefault(measure.device, {})[measure.name] = measure
-    failed = {test.name.rpartition(" ")[2] for test in run.report.tests if test.status.lower() == "fail"}
+    failed = {
+        test.name.rpartition(" ")[2] for test in run.report.tests if test.status.lower() == "fail"
+    }
     for device in sorted({*by_device, *failed}):
         measures = by_device.get(device, {})
         bad = device in failed or any(map(_missed, measures.values()))
-        figures = ", ".join(f"{name}: {_figure(measures, *place):.6f}" for name, place in _LOOPBACK.items())
+        figures = ", ".join(
+            f"{name}: {_figure(measures, *place):.6f}" for name, place in _LOOPBACK.items()
+        )
         found = f"Output summary is {figures}" if measures else _why(run)
-        yield "error" if bad else "info", f"EFA Loopback check {'failed' if bad else 'passed'} for device: {_word(device)} . {found}"
+        yield (
+            "error" if bad else "info",
+            (
+                f"EFA Loopback check {'failed' if bad else 'passed'} for device: {_word(device)} ."
+                f" {found}"
+            ),
+        )
 
 
 def _figure(measures: Mapping[str, Measure], name: str, factor: float) -> float:
@@ -138,7 +179,9 @@ def _figure(measures: Mapping[str, Measure], name: str, factor: float) -> float:
 
 
 def _faulty(run: Run) -> bool:
-    """What that log calls faulty: the node is to be replaced, or a link is slower than the site expects. What must be found twice was."""
+    """What that log calls faulty: the node is to be replaced, or a link is slower than the site
+    expects. What must be found twice was.
+    """
     report = run.report
     slow = run.ask.check in _LINKS and any(map(_missed, report.measures))
     return report.replacement_required or (slow and _certain(run))
@@ -162,8 +205,14 @@ def _detail(run: Run) -> str:
 def _miss(measure: Measure) -> str:
     where = f" of {_word(measure.device)}" if measure.device else ""
     if measure.least is not None and measure.value < measure.least:
-        return f"{measure.name}{where}: expected at least {_plain(measure.least)}, measured {_plain(measure.value)}"
-    return f"{measure.name}{where}: expected at most {_plain(measure.most or 0.0)}, measured {_plain(measure.value)}"
+        return (
+            f"{measure.name}{where}: expected at least {_plain(measure.least)}, measured"
+            f" {_plain(measure.value)}"
+        )
+    return (
+        f"{measure.name}{where}: expected at most {_plain(measure.most or 0.0)}, measured"
+        f" {_plain(measure.value)}"
+    )
 
 
 def _plain(value: float) -> str:
@@ -175,7 +224,11 @@ def _title(run: Run) -> str:
 
 
 def _why(run: Run) -> str:
-    return run.report.reason or next((fault.text for fault in run.report.faults), "") or run.report.outcome.value
+    return (
+        run.report.reason
+        or next((fault.text for fault in run.report.faults), "")
+        or run.report.outcome.value
+    )
 
 
 def _record(run: Run, level: str, text: str) -> str:
@@ -183,7 +236,9 @@ def _record(run: Run, level: str, text: str) -> str:
 
 
 def _failure(run: Run, text: str) -> str:
-    return json.dumps({"level": "error", "ts": _moment(run), "msg": _plain_text(text)}, separators=(",", ":"))
+    return json.dumps(
+        {"level": "error", "ts": _moment(run), "msg": _plain_text(text)}, separators=(",", ":")
+    )
 
 
 def _moment(run: Run) -> str:

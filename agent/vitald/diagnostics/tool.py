@@ -1,10 +1,13 @@
 """
-A tool that a check uses: where it is installed, how a run of it ended, and what it printed, as far as that is the same for all.
+A tool that a check uses: where it is installed, how a run of it ended, and what it printed, as far
+as that is the same for all.
 
-Owns     looking for programs, how an end without a verdict is told, figures, tables with a heading, a JSON document amid other text.
+Owns     looking for programs, how an end without a verdict is told, figures, tables with a heading,
+         a JSON document amid other text.
 Refuses  what a tool's words mean: each check knows its own.
 
-What a program prints is not trusted: a figure is read only where it is one, and text is made presentable before it is shown.
+What a program prints is not trusted: a figure is read only where it is one, and text is made
+presentable before it is shown.
 """
 
 from __future__ import annotations
@@ -19,28 +22,33 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.collectors.small_files import presentable, why
 from vitald.config import is_root
 from vitald.diagnostics.check import Ended, Output
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy, Report
-from vitald.sources.files import presentable, why
-from vitald.sources.pci import PciInventory
 
 GIGA, GIBI, MICRO = 1e9, float(1 << 30), 1e-6
 NO_GPU = "there is no NVIDIA GPU on PCI"
-_FIGURE = re.compile(r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
+_FIGURE = re.compile(
+    r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,4})?", re.ASCII
+)
 _LINES = 20_000  # more than any of the tools prints
 _WIDTH = 1000
 _BEGINNINGS = 64  # places at which a JSON document is looked for
-_USERS = 1000  # the first group of people; those below are the system's, such as Debian's staff, which may write to /usr/local
+# The first group of people; those below are the system's, such as Debian's staff, which may write
+# to /usr/local
+_USERS = 1000
 _LINKS = 40  # followed on one way, as the kernel does
 
 
 def find(program: str, folders: Sequence[str] = ()) -> str:
-    """Where a program is: a path stands for itself, a name is looked for on PATH, then in these folders. Empty where it is not installed.
+    """Where a program is: a path stands for itself, a name is looked for on PATH, then in these
+    folders. Empty where it is not installed.
 
-    Root runs nothing that an ordinary user could have put there, or can change: whoever starts the daemon by hand may have such a folder on
-    his PATH.
+    Root runs nothing that an ordinary user could have put there, or can change: whoever starts the
+    daemon by hand may have such a folder on his PATH.
     """
     return next((place for place in _places(program, folders) if not _tampered(place)), "")
 
@@ -56,22 +64,34 @@ def absent(program: str, folders: Sequence[str] = ()) -> str:
 
 
 def _places(program: str, folders: Sequence[str]) -> Iterator[str]:
-    """The executable files that are meant by it. Where somebody happens to stand (a dot or nothing in PATH) is no place."""
+    """The executable files that are meant by it. Where somebody happens to stand (a dot or nothing
+    in PATH) is no place.
+    """
     path = (os.environ.get("PATH") or os.defpath).split(os.pathsep)
-    for place in [program] if "/" in program else [os.path.join(folder, program) for folder in (*path, *folders) if folder.startswith("/")]:
+    for place in (
+        [program]
+        if "/" in program
+        else [
+            os.path.join(folder, program) for folder in (*path, *folders) if folder.startswith("/")
+        ]
+    ):
         if os.access(place, os.X_OK) and Path(place).is_file():
             yield place
 
 
 def _tampered(program: str) -> str:
-    """Who but root could have put something else there; empty where nobody could, and where it is not root who runs it."""
+    """Who but root could have put something else there; empty where nobody could, and where it is
+    not root who runs it.
+    """
     if not is_root():
         return ""
     try:
         for place, found in _on_the_way(str(Path(program).absolute())):
             if found.st_uid:
                 return f"{place} belongs to uid {found.st_uid}"
-            if found.st_mode & stat.S_IWOTH and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+            if found.st_mode & stat.S_IWOTH and not (
+                stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+            ):
                 return f"everybody may write to {place}"
             if found.st_mode & stat.S_IWGRP and found.st_gid >= _USERS:
                 return f"the group {found.st_gid} may write to {place}"
@@ -100,7 +120,9 @@ def _on_the_way(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def count_gpus(sysfs: Path) -> tuple[int, str]:
-    """How many NVIDIA GPUs are on PCI, and why not all of them may be known; empty where they are."""
+    """How many NVIDIA GPUs are on PCI, and why not all of them may be known; empty where
+    they are.
+    """
     inventory = PciInventory(sysfs)
     inventory.read()
     gpus = [one for one in inventory.devices.values() if one.kind is ComponentKind.GPU]
@@ -108,7 +130,9 @@ def count_gpus(sysfs: Path) -> tuple[int, str]:
 
 
 def not_run(what: str, output: Output) -> Report | None:
-    """The report on a program that nothing can be learned from, since it did not end by itself. None where it did, or ran too long."""
+    """The report on a program that nothing can be learned from, since it did not end by itself.
+    None where it did, or ran too long.
+    """
     if output.ended in (Ended.EXITED, Ended.DEADLINE):
         return None
     because = presentable(output.why) or _ending(output)
@@ -121,7 +145,11 @@ def not_run(what: str, output: Output) -> Report | None:
 
 
 def _ending(output: Output) -> str:
-    return f"signal {-output.exit_code}" if output.exit_code is not None and output.exit_code < 0 else "no reason given"
+    return (
+        f"signal {-output.exit_code}"
+        if output.exit_code is not None and output.exit_code < 0
+        else "no reason given"
+    )
 
 
 def lines(text: str) -> Iterator[str]:
@@ -159,7 +187,9 @@ def number(value: object) -> float | None:
 
 
 def document(text: str) -> Mapping[str, object] | None:
-    """The first JSON object in a text that begins a line, whatever stands around it. None where there is no whole one."""
+    """The first JSON object in a text that begins a line, whatever stands around it. None where
+    there is no whole one.
+    """
     decoder = json.JSONDecoder()
     for begin in _beginnings(text):
         try:

@@ -1,8 +1,9 @@
 """
 Findings that a person lives with until a moment: accepted, kept over a boot, ended.
 
-An acceptance is said of one fault of one component. It ends by its time, by the person, or at once when the finding asks
-for more than it did then; a boot ends the finding and keeps what was said, for the same fault found again.
+An acceptance is said of one fault of one component. It ends by its time, by the person, or at once
+when the finding asks for more than it did then; a boot ends the finding and keeps what was said,
+for the same fault found again.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from vitald.model import (
     Transition,
 )
 
-# So long after a boot a fault is the one from before it: a line of the kernel's, and a state, whose source may begin to
-# look later.
+# So long after a boot a fault is the one from before it: a line of the kernel's, and a state, whose
+# source may begin to look later.
 _LINE_AGAIN_S, _STATE_AGAIN_S = 3600.0, 86400.0
 
 
@@ -35,15 +36,21 @@ class Acceptances:
         self._state = state
 
     def accept(self, finding: Finding | None, event: Event) -> list[Transition]:
-        """A person lives with a finding until a moment; one that has passed ends what was accepted before."""
+        """A person lives with a finding until a moment; one that has passed ends what was accepted
+        before.
+        """
         until = event.fields.get("until")
         if finding is None or not isinstance(until, (int, float)):
             return []
         if until <= event.time:
-            return [self.end(finding, event.time, f"ended by {event.fields.get('by')}", event.identity)]
+            return [
+                self.end(finding, event.time, f"ended by {event.fields.get('by')}", event.identity)
+            ]
         by, reason = str(event.fields.get("by")), str(event.fields.get("reason"))
         asked = replace(finding.asked, unusable=finding.unusable)
-        accepted = Acceptance(by=by, reason=reason, since=event.time, until=float(until), asked=asked)
+        accepted = Acceptance(
+            by=by, reason=reason, since=event.time, until=float(until), asked=asked
+        )
         finding = replace(finding, accepted=accepted)
         self._state.findings.put(finding)
         cause = f"accepted by {by}: {reason}"
@@ -57,15 +64,22 @@ class Acceptances:
         cause = f"no longer accepted by {by}: {why}"
         return Transition(time=time, finding=counts, cause=cause, event=event)
 
-    def end_outgrown(self, changes: Iterable[Transition], time: float, event: str | None) -> list[Transition]:
+    def end_outgrown(
+        self, changes: Iterable[Transition], time: float, event: str | None
+    ) -> list[Transition]:
         """What was accepted and asks for more now counts at once."""
         touched = {one.finding.key for one in changes if one.finding.accepted is not None}
         found = (self._state.findings.get(key) for key in touched)
         worse = [one for one in found if one is not None and life.is_worse_than_accepted(one)]
-        return [self.end(finding, time, "it asks for more now", event) for finding in sorted(worse, key=lambda one: one.id)]
+        return [
+            self.end(finding, time, "it asks for more now", event)
+            for finding in sorted(worse, key=lambda one: one.id)
+        ]
 
     def keep_over_boot(self, finding: Finding, time: float) -> None:
-        """A boot ends the finding, and not what a person said: that holds where the same fault is found again."""
+        """A boot ends the finding, and not what a person said: that holds where the same fault is
+        found again.
+        """
         accepted = finding.accepted
         if accepted is None or accepted.until <= time or not is_lived_with(finding):
             return
@@ -76,7 +90,9 @@ class Acceptances:
         self._state.history.add(device, time, MarkKind.ACCEPTED, finding.code, noted)
 
     def restore(self, finding: Finding, now: float, *, state: bool) -> tuple[Finding, str]:
-        """A finding that was just opened, as a person accepted it before the boot; and what is to be said of that."""
+        """A finding that was just opened, as a person accepted it before the boot; and what is to
+        be said of that.
+        """
         mark = self.forget(finding.component, finding.code)
         again_s = _STATE_AGAIN_S if state else _LINE_AGAIN_S
         if mark is None or now - mark.time > again_s:
@@ -90,7 +106,9 @@ class Acceptances:
         return again, f"; still accepted by {accepted.by}: {accepted.reason}"
 
     def forget(self, component: Component, code: str) -> Mark | None:
-        """What a person said of this fault before the boot. It is said of one finding, and not of the next."""
+        """What a person said of this fault before the boot. It is said of one finding, and not of
+        the next.
+        """
         marks = self._state.history.of(self._state.devices.identity(component))
         kept = [one for one in marks if one.kind is MarkKind.ACCEPTED and one.fault == code]
         for mark in kept:
@@ -99,5 +117,7 @@ class Acceptances:
 
 
 def is_lived_with(finding: Finding) -> bool:
-    """Whether a person accepted it and has not begun its remedy: what is done meanwhile is done for another reason."""
+    """Whether a person accepted it and has not begun its remedy: what is done meanwhile is done for
+    another reason.
+    """
     return finding.accepted is not None and finding.state is FindingState.OPEN

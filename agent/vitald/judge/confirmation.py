@@ -1,7 +1,9 @@
 """
-A second witness: what rests on the text of a log is confirmed where another source tells of the same device.
+A second witness: what rests on the text of a log is confirmed where another source tells of the
+same device.
 
-Others repair a node for a confirmed finding only. Text can be forged; what vitald read itself cannot.
+Others repair a node for a confirmed finding only. Text can be forged; what vitald read itself
+cannot.
 """
 
 from __future__ import annotations
@@ -33,8 +35,12 @@ class Confirmation:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def confirm_findings(self, incident: Incident, event: Event, ruling: Ruling, *, opened: bool) -> list[Transition]:
-        """What the event, or a confirmed finding of the incident, bears out. `opened`: the event opened a finding."""
+    def confirm_findings(
+        self, incident: Incident, event: Event, ruling: Ruling, *, opened: bool
+    ) -> list[Transition]:
+        """What the event, or a confirmed finding of the incident, bears out. `opened`: the event
+        opened a finding.
+        """
         speaks = event.trust is Trust.DAEMON
         if not (speaks or opened):
             return []
@@ -60,11 +66,19 @@ class Confirmation:
         return [one for one in unconfirmed if self._is_witness(own, ruling.asked, one, incident)]
 
     def _find_unconfirmed(self, incident: Incident) -> list[Finding]:
-        """Its findings that a second source may confirm. What stands for many may stand for text, too."""
-        return [one for one in self._state.findings.of_incident(incident.id) if not (one.confirmed or one.hearsay or one.code == TOO_MANY)]
+        """Its findings that a second source may confirm. What stands for many may stand for text,
+        too.
+        """
+        return [
+            one
+            for one in self._state.findings.of_incident(incident.id)
+            if not (one.confirmed or one.hearsay or one.code == TOO_MANY)
+        ]
 
     def _find_witness(self, finding: Finding, incident: Incident) -> str:
-        """Who has confirmed another finding of the incident, which bears this one out. Empty for nobody."""
+        """Who has confirmed another finding of the incident, which bears this one out. Empty for
+        nobody.
+        """
         for other in self._state.findings.of_incident(incident.id):
             member = incident.member(other.component, other.code)
             if member is None or not other.confirmed or other.key == finding.key:
@@ -74,21 +88,29 @@ class Confirmation:
                 return by if by.endswith(")") else f"{by} ({other.code})"
         return ""
 
-    def _is_witness(self, member: Member, asked: Asked, finding: Finding, incident: Incident) -> bool:
-        """Whether what was seen bears the finding out: the same fault by another name, or damage that needs a remedy itself.
+    def _is_witness(
+        self, member: Member, asked: Asked, finding: Finding, incident: Incident
+    ) -> bool:
+        """Whether what was seen bears the finding out: the same fault by another name, or damage
+        that needs a remedy itself.
 
-        What applications do to themselves anybody can bring about, and what only asks to look has not seen the fault.
+        What applications do to themselves anybody can bring about, and what only asks to look has
+        not seen the fault.
         """
         rule = self._state.catalog.rule(member.code)
         same = rule.fault == self._state.catalog.rule(finding.code).fault
         if not (same and asked.action is not Action.NONE) and not (
-            rule.fault_class is not FaultClass.APPLICATION and asked.when is not When.MAINTENANCE and (asked.action.unfit or asked.unusable)
+            rule.fault_class is not FaultClass.APPLICATION
+            and asked.when is not When.MAINTENANCE
+            and (asked.action.unfit or asked.unusable)
         ):
             return False
         own = incident.member(finding.component, finding.code)
         places = own.places if own is not None else frozenset({finding.component.id})
         if False in (finding.fields.get("on_pci"), finding.fields.get("on_node")):
-            return finding.component.id in member.places  # else no more than a name that somebody wrote
+            return (
+                finding.component.id in member.places
+            )  # else no more than a name that somebody wrote
         if NODE in (finding.component, member.component):
             return True  # counts are the node's
         if finding.component.kind is ComponentKind.NVSWITCH:

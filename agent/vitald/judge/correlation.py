@@ -1,18 +1,21 @@
 """
-Which findings are told together: the incident of an event, and what a cause explains of its consequences.
+Which findings are told together: the incident of an event, and what a cause explains of its
+consequences.
 
     event -> the incident that it belongs to, grown by it
-          -> told under a cause: it needs no finding of its own, and the cause asks for no less than it would have
-          -> regrouped: a new member may explain findings that stand already, or change what they ask for
+          -> told under a cause: it needs no finding of its own, and the cause asks for no less than
+          it would have -> regrouped: a new member may explain findings that stand already, or
+          change what they ask for
 
-Which codes belong together is the catalogue's to say (`stories.toml`); `incidents` finds the incident.
+Which codes belong together is the catalogue's to say (`stories.toml`); `incidents` finds the
+incident.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from vitald.catalog.story import Reach, Story
+from vitald.catalog.correlation import Reach, Story
 from vitald.judge import findings as life
 from vitald.judge.state import State
 from vitald.model import (
@@ -36,15 +39,23 @@ class Correlation:
 
     # --- the incident of an event
 
-    def find_incident(self, member: Member, current: Finding | None, event: Event, *, asks: bool) -> Incident | None:
-        """The one that it is a part of, or a new one where it asks for something or may be a cause."""
+    def find_incident(
+        self, member: Member, current: Finding | None, event: Event, *, asks: bool
+    ) -> Incident | None:
+        """The one that it is a part of, or a new one where it asks for something or may be
+        a cause.
+        """
         incidents = self._state.incidents
         if current is not None and (known := incidents.get(current.incident)) is not None:
             return known
         found = None
         if not event.hearsay:
-            found = incidents.find(member, simulated=event.simulated) or self._find_same_fault(event)
-        if found is not None and not (found.closed_at is not None and asks and self._is_over(found)):
+            found = incidents.find(member, simulated=event.simulated) or self._find_same_fault(
+                event
+            )
+        if found is not None and not (
+            found.closed_at is not None and asks and self._is_over(found)
+        ):
             return found
         if asks or incidents.causes(member):
             return incidents.begin(member, simulated=event.simulated)
@@ -54,7 +65,9 @@ class Correlation:
         """The incident with the member in it."""
         grown = self._state.incidents.add(incident, member, counts=counts)
         if not self._state.findings.has_incident(grown.id):
-            self._state.incidents.close(grown.id, grown.last)  # until a finding of its own is opened
+            self._state.incidents.close(
+                grown.id, grown.last
+            )  # until a finding of its own is opened
         return grown
 
     def _find_same_fault(self, event: Event) -> Incident | None:
@@ -66,24 +79,35 @@ class Correlation:
         return self._state.incidents.get(finding.incident)
 
     def _is_over(self, incident: Incident) -> bool:
-        """Whether it had findings and they are all closed: what asks for something now is a new incident."""
+        """Whether it had findings and they are all closed: what asks for something now is a new
+        incident.
+        """
         return self._state.catalog.rule(incident.root.code).action is not Action.NONE
 
     # --- what a cause explains
 
     def is_told(self, incident: Incident, member: Member | None, asked: Asked) -> bool:
-        """Whether this is the echo of a cause that asks for as much: it needs no finding of its own."""
+        """Whether this is the echo of a cause that asks for as much: it needs no finding of its
+        own.
+        """
         if member is None:
             return False
         causes = self._state.incidents.causes_of(incident, member)
         return any(self._covers(cause, story, member, incident, asked) for cause, story in causes)
 
-    def tell_under(self, incident: Incident, code: str, member: Member | None, asked: Asked, event: Event) -> list[Transition]:
-        """A cause that covers a fault may not ask for less than that one did: not when its company or rule would let it wait."""
+    def tell_under(
+        self, incident: Incident, code: str, member: Member | None, asked: Asked, event: Event
+    ) -> list[Transition]:
+        """A cause that covers a fault may not ask for less than that one did: not when its company
+        or rule would let it wait.
+        """
         changes: list[Transition] = []
         if member is None or not asked.action.unfit:
             return changes
-        causes = {(cause.component, cause.code) for cause, _ in self._state.incidents.causes_of(incident, member)}
+        causes = {
+            (cause.component, cause.code)
+            for cause, _ in self._state.incidents.causes_of(incident, member)
+        }
         for finding in self._state.findings.of_incident(incident.id):
             if (finding.component, finding.code) not in causes or asked.stronger(finding.asked):
                 continue
@@ -95,7 +119,9 @@ class Correlation:
         return changes
 
     def regroup(self, incident: Incident, event: Event) -> list[Transition]:
-        """The incident has a member more: that may explain others of its findings, or change what they ask for."""
+        """The incident has a member more: that may explain others of its findings, or change what
+        they ask for.
+        """
         member = incident.member(event.component, event.code)
         if member is None or member.count > 1 or event.follows is not None:
             return []
@@ -108,7 +134,9 @@ class Correlation:
             if self._explains(member, own, incident, finding.asked):
                 cause = f"{life.TOLD} {incident.root.code} on {incident.root.component.name}"
                 changes += self.tell_under(incident, finding.code, own, finding.asked, event)
-                changes.append(self._state.findings.close(finding, event.time, cause, event.identity))
+                changes.append(
+                    self._state.findings.close(finding, event.time, cause, event.identity)
+                )
                 continue
             changed = self.apply_company(finding)
             if changed is not finding:
@@ -118,10 +146,16 @@ class Correlation:
 
     def _explains(self, cause: Member, member: Member, incident: Incident, asked: Asked) -> bool:
         causes = self._state.incidents.causes_of(incident, member)
-        return any(one is cause and self._covers(one, story, member, incident, asked) for one, story in causes)
+        return any(
+            one is cause and self._covers(one, story, member, incident, asked)
+            for one, story in causes
+        )
 
-    def _covers(self, cause: Member, story: Story, member: Member, incident: Incident, asked: Asked) -> bool:
-        """Whether the cause asks for as much. A remedy for one device is no remedy for another: that one keeps its finding.
+    def _covers(
+        self, cause: Member, story: Story, member: Member, incident: Incident, asked: Asked
+    ) -> bool:
+        """Whether the cause asks for as much. A remedy for one device is no remedy for another:
+        that one keeps its finding.
 
         That a process was killed explains its end, whatever the killing itself asks for.
         """
@@ -130,7 +164,8 @@ class Correlation:
         if asked.action.unfit and cause.places.isdisjoint(member.places):
             return False
         return any(
-            not asked.stronger(one) and (one.action.unfit or one.unusable or not asked.unusable) for one in self._asked_by(cause, incident)
+            not asked.stronger(one) and (one.action.unfit or one.unusable or not asked.unusable)
+            for one in self._asked_by(cause, incident)
         )
 
     def _asked_by(self, cause: Member, incident: Incident) -> list[Asked]:
@@ -152,15 +187,21 @@ class Correlation:
             for company in place.story.companies:
                 if company.code != finding.code:
                     continue
-                # It came with the fault. One that comes long after does not make light of what has stood since.
+                # It came with the fault. One that comes long after does not make light of what has
+                # stood since.
                 came = any(
                     member.code in company.beside
-                    and (member.component == finding.component or is_below(finding, member.component))
+                    and (
+                        member.component == finding.component or is_below(finding, member.component)
+                    )
                     and abs(member.first - finding.since) <= place.story.within_s
                     for member in incident.members
                 )
                 if came:
-                    action, when = company.action or finding.ruled.action, company.when or finding.ruled.when
+                    action, when = (
+                        company.action or finding.ruled.action,
+                        company.when or finding.ruled.when,
+                    )
                     asked = Asked(action, when, company.because)
                     return finding if asked == finding.context else replace(finding, context=asked)
         return finding

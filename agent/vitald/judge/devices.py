@@ -16,7 +16,9 @@ _NOBODY = Device(component=NODE)  # of whom nothing is known
 
 
 class Devices:
-    """The devices by slot. The node is kept like one: its `uuid` is the boot, its `serial` the boot before."""
+    """The devices by slot. The node is kept like one: its `uuid` is the boot, its `serial` the boot
+    before.
+    """
 
     def __init__(self, devices: Iterable[Device] = ()) -> None:
         self._in = {device.component: device for device in devices}
@@ -48,8 +50,14 @@ class Devices:
             self._in[device.component] = self._changed[device.component] = device
 
     def identity(self, component: Component) -> str:
-        """What survives a move to another slot: UUID or serial, else the slot's own name. The node stays itself over its boots."""
-        return component.name if component == NODE else self._known(component).identity or component.name
+        """What survives a move to another slot: UUID or serial, else the slot's own name. The node
+        stays itself over its boots.
+        """
+        return (
+            component.name
+            if component == NODE
+            else self._known(component).identity or component.name
+        )
 
     def reset(self, component: Component, time: float) -> None:
         """`component` without an id stands for every one of its kind."""
@@ -58,7 +66,10 @@ class Devices:
 
     def reset_at(self, component: Component) -> float | None:
         """When it was last reset, alone or with all of its kind. None if that was never seen."""
-        return max(self._known(component).reset_at, self._known(Component(component.kind)).reset_at) or None
+        return (
+            max(self._known(component).reset_at, self._known(Component(component.kind)).reset_at)
+            or None
+        )
 
     def placed_at(self, component: Component) -> float:
         """When it was put into its slot; 0 if that was never seen."""
@@ -72,7 +83,8 @@ class Devices:
         return [
             one
             for one in self._in.values()
-            if one.component not in (component, NODE) and ((uuid and one.uuid == uuid) or (not uuid and one.serial == serial))
+            if one.component not in (component, NODE)
+            and ((uuid and one.uuid == uuid) or (not uuid and one.serial == serial))
         ]
 
     def adopt(self, devices: Iterable[Device]) -> None:

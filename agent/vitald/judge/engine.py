@@ -1,16 +1,17 @@
 """
 The judge: one event in, what changes out. Pure: no I/O, no clocks; time comes in with the events.
 
-A *fault* is one code of one component, real or a drill's; at most one finding of it is open. A *finding* says what its
-fault asks for: an action, and when that is due. An *incident* is one physical story, made of members: codes of
-components, the cause first.
+A *fault* is one code of one component, real or a drill's; at most one finding of it is open. A
+*finding* says what its fault asks for: an action, and when that is due. An *incident* is one
+physical story, made of members: codes of components, the cause first.
 
 What one event goes through, in this order:
 
     expiry          what was due before it: quiet times, drills, acceptances, waits
-    evidence        what it proves beyond its own fault: a boot, a reset, another board in the slot, a passed diagnostic,
-                    a named person; findings end
-    correlation     the incident that it belongs to; a fault which its cause explains has no finding of its own
+    evidence        what it proves beyond its own fault: a boot, a reset, another board in the slot,
+                    a passed diagnostic, a named person; findings end
+    correlation     the incident that it belongs to; a fault which its cause explains has no finding
+                    of its own
     the finding     opened, seen again, or closed by a state that asks for nothing any more
     escalation      what the device's record adds: remedies that did not hold, process after process
     driver_word     what the driver itself says of the device stands in for the catalogue's table
@@ -19,11 +20,12 @@ What one event goes through, in this order:
 
 Three rules hold throughout:
 
-1. The same events in the same order give the same findings, whenever somebody looks: what time alone does has the time
-   at which it was due.
-2. The stronger stands: a weaker or later event never lowers what a finding asks for. What may (the driver's word, the
-   company in the incident, a person, evidence) says so in the finding.
-3. What was dealt with stays so: a line that was written before a fault was settled is history, and opens nothing.
+1. The same events in the same order give the same findings, whenever somebody looks: what time
+   alone does has the time at which it was due.
+2. The stronger stands: a weaker or later event never lowers what a finding asks for. What may (the
+   driver's word, the company in the incident, a person, evidence) says so in the finding.
+3. What was dealt with stays so: a line that was written before a fault was settled is history, and
+   opens nothing.
 
 What an event costs grows with the open findings of its device and incident, never with the history.
 """
@@ -38,10 +40,10 @@ from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.confirmation import Confirmation
 from vitald.judge.correlation import Correlation, is_below
-from vitald.judge.driver_word import DriverWord
+from vitald.judge.driver_recommendation import DriverWord
 from vitald.judge.escalation import Escalation
 from vitald.judge.evidence import Evidence
-from vitald.judge.expiry import Expiry
+from vitald.judge.lifecycle import Expiry
 from vitald.judge.state import State
 from vitald.model import (
     NODE,
@@ -62,7 +64,9 @@ _ABOUT_S = 60.0  # how far the time of a record found at the start may be off
 
 
 class Judge:
-    """What is wrong now, and all that judging must remember. Changed only by the methods that return transitions."""
+    """What is wrong now, and all that judging must remember. Changed only by the methods that
+    return transitions.
+    """
 
     def __init__(self, catalog: Catalog, memory: Memory | None = None) -> None:
         self._state = state = State.remembered(catalog, memory or Memory())
@@ -105,7 +109,9 @@ class Judge:
         return life.clears_of(finding, self._state.catalog)
 
     def identity(self, component: Component) -> str:
-        """What survives a move of the device to another slot: its UUID or serial, else the component's name."""
+        """What survives a move of the device to another slot: its UUID or serial, else the
+        component's name.
+        """
         return self._state.devices.identity(component)
 
     def suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
@@ -120,7 +126,9 @@ class Judge:
         return scored
 
     def accounts_for(self, event: Event) -> bool:
-        """Whether what is observed to hold is open, or told under its cause, or asks for nothing."""
+        """Whether what is observed to hold is open, or told under its cause, or asks for
+        nothing.
+        """
         rule = self._state.catalog.rule(event.code)
         key = (event.component, event.code, event.simulated, False)
         if key in self._state.findings or self._state.findings.full:
@@ -130,16 +138,22 @@ class Judge:
             return True
         if rule.word and self._driver_word.stands_for(event):
             return True
-        told = [one for one in self._incidents_with_findings(event) if self._is_told(one, event, ruling)]
+        told = [
+            one for one in self._incidents_with_findings(event) if self._is_told(one, event, ruling)
+        ]
         borne_out = (self._confirmation.find_borne_out(one, event, ruling) for one in told)
         return bool(told) and not any(borne_out)
 
-    def contradicted_by(self, source: str, calm: Collection[tuple[Component, str]]) -> list[Finding]:
+    def contradicted_by(
+        self, source: str, calm: Collection[tuple[Component, str]]
+    ) -> list[Finding]:
         """Open findings of a source which says that it does not observe them."""
         return [
             finding
             for finding in self._state.findings
-            if finding.source == source and not finding.shadow and (finding.component, finding.code) in calm
+            if finding.source == source
+            and not finding.shadow
+            and (finding.component, finding.code) in calm
         ]
 
     # --- what changes it
@@ -160,15 +174,20 @@ class Judge:
         if not rule.context or self._state.catalog.stories.places(event.code):
             changes += self._fold_fault(event, rule, shadow=False)
         changes += self._acceptances.end_outgrown(changes, event.time, event.identity)
+        changes += self._expiry.end_overdue(changes, event.time)
         self._expiry.note_changes(changes)
         return changes
 
     def expire(self, now: float) -> list[Transition]:
-        """Do what time alone does: end what has been quiet for long enough, drills, acceptances; raise what has waited too long."""
+        """Do what time alone does: end what has been quiet for long enough, drills, acceptances;
+        raise what has waited too long.
+        """
         return self._expiry.expire(now)
 
     def adopt(self, remembered: Memory) -> list[Transition]:
-        """Take up what was remembered elsewhere. Where the same fault is open already, the two go on as one, and the stronger stands."""
+        """Take up what was remembered elsewhere. Where the same fault is open already, the two go
+        on as one, and the stronger stands.
+        """
         changes = []
         for finding in remembered.findings:
             current = self._state.findings.get(finding.key)
@@ -188,7 +207,9 @@ class Judge:
         return changes
 
     def recatalogue(self, catalog: Catalog, now: float) -> list[Transition]:
-        """Judge the open findings by other rules: the catalogue was reloaded, or changed while the daemon was down."""
+        """Judge the open findings by other rules: the catalogue was reloaded, or changed while the
+        daemon was down.
+        """
         self._state.configure(catalog)
         changes = []
         for finding in self._state.findings:
@@ -265,7 +286,9 @@ class Judge:
             changes += self._correlation.regroup(grown, event)
         return changes
 
-    def _grow_incident(self, event: Event, current: Finding | None, *, asks: bool) -> Incident | None:
+    def _grow_incident(
+        self, event: Event, current: Finding | None, *, asks: bool
+    ) -> Incident | None:
         member = self._state.incidents.member(event)
         incident = self._correlation.find_incident(member, current, event, asks=asks)
         if incident is None:
@@ -285,8 +308,12 @@ class Judge:
         self._state.findings.put(counted)
         return [life.moved(current, counted, event)]
 
-    def _recover(self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None) -> list[Transition]:
-        """A state that asks for nothing any more ends its finding, and those of the codes that it speaks for."""
+    def _recover(
+        self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None
+    ) -> list[Transition]:
+        """A state that asks for nothing any more ends its finding, and those of the codes that it
+        speaks for.
+        """
         if event.hearsay:
             return []
         if not event.simulated:
@@ -300,7 +327,11 @@ class Judge:
         if event.component.kind is ComponentKind.PCI and rule.ends:
             ended += self._find_below(event, rule)
         cause = f"{event.code}: {ruling.title}"
-        return [findings.close(finding, event.time, cause, event.identity, settled=True) for finding in ended if finding.last <= event.time]
+        return [
+            findings.close(finding, event.time, cause, event.identity, settled=True)
+            for finding in ended
+            if finding.last <= event.time
+        ]
 
     def _find_below(self, port: Event, rule: Rule) -> list[Finding]:
         """A port speaks for what is below it."""
@@ -329,7 +360,9 @@ class Judge:
         # A line may be an older boot's, read late.
         of_this_boot = current.boot_id == self._state.devices.boot
         boot_id = current.boot_id if of_this_boot else event.boot_id
-        joined = replace(current, incident=incident) if incident and not current.incident else current
+        joined = (
+            replace(current, incident=incident) if incident and not current.incident else current
+        )
         finding = life.seen_again(joined, event, ruling, boot_id=boot_id, latest=rule.state)
         fresh = self._escalation.note_process(finding, rule, event)
         survived = self._escalation.survived(current, event)
@@ -342,7 +375,9 @@ class Judge:
             self._escalation.note_fault(finding, rule, event)
         return life.moved(current, finding, event)
 
-    def _open(self, key: FindingKey, event: Event, rule: Rule, ruling: Ruling, incident: int) -> Transition:
+    def _open(
+        self, key: FindingKey, event: Event, rule: Rule, ruling: Ruling, incident: int
+    ) -> Transition:
         if key[1] == TOO_MANY:
             ruling = replace(ruling, title=self._state.catalog.rule(TOO_MANY).title)
         finding = life.opened(self._state.findings.take_id(), key, event, ruling, incident)
@@ -357,17 +392,23 @@ class Judge:
             cause += still
         self._state.findings.put(finding)
         self._escalation.note_fault(finding, rule, event)
-        return Transition(time=event.time, finding=finding, cause=cause, event=event.identity, opened=True)
+        return Transition(
+            time=event.time, finding=finding, cause=cause, event=event.identity, opened=True
+        )
 
     def _finish(self, finding: Finding, key: FindingKey) -> Finding:
-        """What its incident changes; and of many in one, of which one may be no more than text, none is confirmed."""
+        """What its incident changes; and of many in one, of which one may be no more than text,
+        none is confirmed.
+        """
         finding = self._correlation.apply_company(finding)
         return replace(finding, confirmed_by="") if key[1] == TOO_MANY else finding
 
     # --- questions
 
     def _is_history(self, event: Event, ruling: Ruling) -> bool:
-        """Whether a line tells of something that was dealt with after it was written: it must neither reopen nor raise it."""
+        """Whether a line tells of something that was dealt with after it was written: it must
+        neither reopen nor raise it.
+        """
         devices = self._state.devices
         if ruling.clears.reboot and event.boot_id == devices.former_boot:
             return True

@@ -1,8 +1,9 @@
 """
 What a device's record changes about what is asked for, and what goes into that record.
 
-A fault that comes back after its remedy, survives a reset, or meets process after process asks for more than its entry
-does (`ladders.toml`). Marks of faults, remedies and dead jobs also make the lemon score. `history` keeps the marks.
+A fault that comes back after its remedy, survives a reset, or meets process after process asks for
+more than its entry does (`ladders.toml`). Marks of faults, remedies and dead jobs also make the
+lemon score. `history` keeps the marks.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 from vitald.catalog import Cure, FaultClass, Rule
 from vitald.judge.acceptance import is_lived_with
-from vitald.judge.history import ladder_places, process_of
+from vitald.judge.device_history import ladder_places, process_of
 from vitald.judge.state import State
 from vitald.model import NODE, Action, Event, Finding, Incident, MarkKind
 from vitald.model.codes import DIAGNOSTIC_FAILED, TOO_MANY
@@ -51,7 +52,9 @@ class Escalation:
         return replace(finding, escalated=asked)
 
     def survived(self, current: Finding, event: Event) -> bool:
-        """Whether a finding that stands is seen again after a reset of its device or a boot, which nobody made for another reason."""
+        """Whether a finding that stands is seen again after a reset of its device or a boot, which
+        nobody made for another reason.
+        """
         devices = self._state.devices
         reset_at = devices.reset_at(event.component)
         another_boot = current.boot_id != event.boot_id and event.boot_id == devices.boot
@@ -62,13 +65,17 @@ class Escalation:
     # --- what is noted
 
     def note_fault(self, finding: Finding, rule: Rule, event: Event) -> None:
-        """One incident is one fault in the device's record, and one more where a remedy did not hold."""
+        """One incident is one fault in the device's record, and one more where a remedy did not
+        hold.
+        """
         if finding.simulated or finding.shadow or finding.hearsay:
             return
         if rule.fault_class not in _OF_THE_DEVICE:
             return
         if "again" in event.fields:
-            return  # the same fault, which somebody had cleared while it stood: no second one in the device's record
+            # The same fault, which somebody had cleared while it stood: no second one in the
+            # device's record
+            return
         history = self._state.history
         device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
         steps = self._state.catalog.ladder(rule, finding.ruled.action).steps
@@ -97,20 +104,28 @@ class Escalation:
         places = ladder_places(self._state.catalog, rule.code)
         who = process_of(event.fields, event.boot_id, places)
         device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
-        return bool(who) and self._state.history.add(device, event.time, MarkKind.PROCESS, fault, who)
+        return bool(who) and self._state.history.add(
+            device, event.time, MarkKind.PROCESS, fault, who
+        )
 
     def note_dead_work(self, incident: Incident, event: Event) -> None:
-        """Work that died with a fault of a device counts in that device's record, once an incident."""
+        """Work that died with a fault of a device counts in that device's record, once an
+        incident.
+        """
         rule = self._state.catalog.rule(incident.root.code)
         if rule.fault_class not in _OF_THE_DEVICE or event.simulated:
             return
         if event.fields.get("pid") is not None:
-            device, fault = self._state.devices.identity(incident.root.component), rule.fault or rule.code
+            device, fault = (
+                self._state.devices.identity(incident.root.component),
+                rule.fault or rule.code,
+            )
             detail = f"incident {incident.id}"
             self._state.history.add(device, event.time, MarkKind.JOB_DIED, fault, detail)
 
     def note_remedy(self, finding: Finding, cure: Cure, time: float) -> None:
-        """Only what an open finding asked for: a reboot for another reason says nothing about a device.
+        """Only what an open finding asked for: a reboot for another reason says nothing about a
+        device.
 
         Nor does one while a fault is accepted.
         """
@@ -121,13 +136,16 @@ class Escalation:
         if cure is Cure.REBOOT and is_lived_with(finding):
             return
         rule = self._state.catalog.rule(finding.code)
-        # A reset is no reboot, though it may end what asked for one: only what was done can have failed to hold.
+        # A reset is no reboot, though it may end what asked for one: only what was done can have
+        # failed to hold.
         done = Action.RESET_DEVICE if cure is Cure.DEVICE_RESET else finding.action
         device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
         self._state.history.add(device, time, MarkKind.REMEDY, fault, done.value)
 
     def note_dead_job(self, event: Event) -> None:
-        """It counts in the record of what was faulty near its end: of a device seen so already, or within the next minutes."""
+        """It counts in the record of what was faulty near its end: of a device seen so already, or
+        within the next minutes.
+        """
         history, devices = self._state.history, self._state.devices
         lemon = self._state.catalog.lemon
         job = f"job {event.fields.get('job') or event.identity}"
@@ -140,9 +158,13 @@ class Escalation:
             for mark in tuple(history.of(device)):
                 near = -lemon.job_before_s <= event.time - mark.time <= lemon.job_after_s
                 if mark.kind is MarkKind.FAULT and near:
-                    history.add(device, event.time, MarkKind.JOB_DIED, mark.fault, f"{mark.detail} {job}")
+                    history.add(
+                        device, event.time, MarkKind.JOB_DIED, mark.fault, f"{mark.detail} {job}"
+                    )
 
     def note_failed_diagnostic(self, event: Event) -> None:
         if not event.simulated:
             device, test = self._state.devices.identity(event.component), event.fields.get("test")
-            self._state.history.add(device, event.time, MarkKind.DIAGNOSTIC_FAILED, event.code, str(test or ""))
+            self._state.history.add(
+                device, event.time, MarkKind.DIAGNOSTIC_FAILED, event.code, str(test or "")
+            )

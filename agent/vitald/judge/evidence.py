@@ -1,7 +1,9 @@
 """
-What an event proves beyond its own fault: boots, resets, replaced boards, passed diagnostics, a named person.
+What an event proves beyond its own fault: boots, resets, replaced boards, passed diagnostics, a
+named person.
 
-Evidence ends findings, and tells who is in which slot. One function an event code; the engine looks them up in `of_code`.
+Evidence ends findings, and tells who is in which slot. One function an event code; the engine looks
+them up in `of_code`.
 """
 
 from __future__ import annotations
@@ -47,7 +49,13 @@ _LOAD_S = 30.0  # a driver's load, from its first probe to its banner
 class Evidence:
     """Folds in what an event proves."""
 
-    def __init__(self, state: State, correlation: Correlation, escalation: Escalation, acceptances: Acceptances) -> None:
+    def __init__(
+        self,
+        state: State,
+        correlation: Correlation,
+        escalation: Escalation,
+        acceptances: Acceptances,
+    ) -> None:
         self._state = state
         self._correlation = correlation
         self._escalation = escalation
@@ -68,7 +76,9 @@ class Evidence:
     # --- what was done
 
     def cure(self, event: Event, cure: Cure, of: tuple[ComponentKind, ...]) -> list[Transition]:
-        """Something was done: it ends the findings that it cures, and is remembered as their remedy."""
+        """Something was done: it ends the findings that it cures, and is remembered as their
+        remedy.
+        """
         level = event.fields.get("level")
         if cure is Cure.DEVICE_RESET and not event.simulated:
             kinds = [Component(kind) for kind in of]
@@ -90,13 +100,16 @@ class Evidence:
                     event.time,
                     self._describe_cure(event, cure),
                     event.identity,
-                    # Lines of the former boot are known by its id; those of this one may be older than we are.
+                    # Lines of the former boot are known by its id; those of this one may be older
+                    # than we are.
                     settled=cure is not Cure.REBOOT,
                 )
             )
         return changes
 
-    def _touches(self, event: Event, cure: Cure, of: tuple[ComponentKind, ...], finding: Finding) -> bool:
+    def _touches(
+        self, event: Event, cure: Cure, of: tuple[ComponentKind, ...], finding: Finding
+    ) -> bool:
         if cure is Cure.REBOOT:
             return finding.boot_id != event.boot_id
         if finding.last > event.time:
@@ -106,7 +119,8 @@ class Evidence:
         if is_reset and rule.at_probe and on_node and just_now:
             return False  # the banner at the end of the load in which the probe failed
         if is_reset and finding.component == NODE and rule.component is event.component.kind:
-            return True  # its line named no device: the first one of the kind that is reset is taken for it
+            # Its line named no device: the first one of the kind that is reset is taken for it
+            return True
         return finding.component == event.component or (on_node and finding.component.kind in of)
 
     def _describe_cure(self, event: Event, cure: Cure) -> str:
@@ -121,13 +135,17 @@ class Evidence:
         others = (one.boot_id for one in self._state.findings if one.boot_id != event.boot_id)
         former = devices.boot or next(others, "")
         if event.boot_id != devices.boot:
-            devices.put(Device(component=NODE, uuid=event.boot_id, serial=former, reset_at=event.time))
+            devices.put(
+                Device(component=NODE, uuid=event.boot_id, serial=former, reset_at=event.time)
+            )
         return []
 
     # --- who is in a slot
 
     def _identify(self, event: Event) -> list[Transition]:
-        """Another one than before: the former was taken out, and what only a replacement ends goes with it."""
+        """Another one than before: the former was taken out, and what only a replacement ends goes
+        with it.
+        """
         uuid, serial = _read_text(event, "uuid"), _read_text(event, "serial")
         if event.simulated or not (uuid or serial):
             return []
@@ -142,7 +160,9 @@ class Evidence:
         elif known.identity != (uuid or known.identity):
             history.rename(known.identity, uuid)  # only its serial number was known
         for former in devices.elsewhere(event.component, uuid, serial):
-            changes += self._take_out(event, former)  # it was moved here; nobody has said who took its place
+            changes += self._take_out(
+                event, former
+            )  # it was moved here; nobody has said who took its place
             devices.put(Device(component=former.component, placed_at=event.time))
         met = replace(known, uuid=uuid or known.uuid, serial=serial or known.serial)
         if met != devices.get(event.component):
@@ -163,14 +183,18 @@ class Evidence:
                     device.component.name,
                 )
             cause = f"the device in {device.component.name} was replaced by another"
-            changes.append(self._state.findings.close(finding, event.time, cause, event.identity, settled=True))
+            changes.append(
+                self._state.findings.close(finding, event.time, cause, event.identity, settled=True)
+            )
         return changes
 
     def _bring_along(self, event: Event, identity: str) -> list[Transition]:
         """What was wrong with a board when it was taken out of its slot is wrong with it here."""
         changes = []
         removed = [
-            mark for mark in self._state.history.of(identity) if mark.kind is MarkKind.REMOVED and mark.detail != event.component.name
+            mark
+            for mark in self._state.history.of(identity)
+            if mark.kind is MarkKind.REMOVED and mark.detail != event.component.name
         ]
         for mark in removed:
             key = (event.component, mark.fault, False, False)
@@ -184,7 +208,8 @@ class Evidence:
             incident = self._correlation.grow(begun, member)
             opened = life.opened(self._state.findings.take_id(), key, event, carried, incident.id)
             cause = f"the board {identity} was moved here from {mark.detail} with this open"
-            # Not only as its rule's word: the table may ask for less, and what its record asked for must outlast a new catalogue.
+            # Not only as its rule's word: the table may ask for less, and what its record asked for
+            # must outlast a new catalogue.
             asked = Asked(Action.REPLACE_NODE, carried.when, cause)
             # Nobody saw it here yet.
             finding = replace(opened, confirmed_by="", quiet_s=None, escalated=asked)
@@ -201,7 +226,9 @@ class Evidence:
         return changes
 
     def _note_replacement(self, event: Event) -> list[Transition]:
-        """Another device is in the slot. Where nobody can say which, the slot's record is put away under the old one's name."""
+        """Another device is in the slot. Where nobody can say which, the slot's record is put away
+        under the old one's name.
+        """
         if event.simulated:
             return []
         name, devices = event.component.name, self._state.devices
@@ -226,7 +253,9 @@ class Evidence:
         if finding is None:
             return []
         cause = f"{life.BY_PERSON} {event.fields.get('by')}: {event.fields.get('reason')}"
-        return [self._state.findings.close(finding, event.time, cause, event.identity, settled=True)]
+        return [
+            self._state.findings.close(finding, event.time, cause, event.identity, settled=True)
+        ]
 
     def _begin_remedy(self, event: Event) -> list[Transition]:
         finding = self._find_meant(event)
@@ -246,7 +275,9 @@ class Evidence:
     # --- clocks, sources, work
 
     def _step_clock(self, event: Event) -> list[Transition]:
-        """What lies behind is told by the new clock, so that no quiet time and no window is cut short or stretched."""
+        """What lies behind is told by the new clock, so that no quiet time and no window is cut
+        short or stretched.
+        """
         seconds = event.fields.get("seconds")
         if not isinstance(seconds, (int, float)):
             return []
@@ -254,7 +285,9 @@ class Evidence:
         for finding in self._state.findings:
             shifted = life.shift_finding(finding, seconds)
             self._state.findings.put(shifted)
-            changes.append(Transition(time=event.time, finding=shifted, cause="", event=event.identity))
+            changes.append(
+                Transition(time=event.time, finding=shifted, cause="", event=event.identity)
+            )
         self._state.findings.shift_settled(seconds)
         self._state.devices.shift(seconds)
         self._state.incidents.shift(seconds)
@@ -262,7 +295,9 @@ class Evidence:
         return changes
 
     def _restart_quiet(self, event: Event) -> list[Transition]:
-        """While a source is deaf, silence proves nothing: what it would have seen again begins its quiet time anew."""
+        """While a source is deaf, silence proves nothing: what it would have seen again begins its
+        quiet time anew.
+        """
         if event.fields.get("recovered") is not True:
             return []
         changes = []
@@ -270,7 +305,9 @@ class Evidence:
             if finding.source == event.component.id:
                 heard = replace(finding, heard_since=event.time)
                 self._state.findings.put(heard)
-                changes.append(Transition(time=event.time, finding=heard, cause="", event=event.identity))
+                changes.append(
+                    Transition(time=event.time, finding=heard, cause="", event=event.identity)
+                )
         return changes
 
     def _note_dead_job(self, event: Event) -> list[Transition]:

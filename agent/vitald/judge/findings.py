@@ -1,10 +1,13 @@
 """
-The life of one finding, step by step: opened, seen again, asked for something else, closed. Pure functions.
+The life of one finding, step by step: opened, seen again, asked for something else, closed. Pure
+functions.
 
-    (none) --event--> open --stronger event--> open, raised --somebody begins--> in remedy --evidence--> cleared
+    (none) --event--> open --stronger event--> open, raised --somebody begins--> in remedy
+    --evidence--> cleared
 
-The stronger stands: a weaker or later event never lowers what a finding asks for. The driver's own word may, and so
-may the company of its incident, each with its reason in the finding. Nothing ends by growing old unless its rule says so.
+The stronger stands: a weaker or later event never lowers what a finding asks for. The driver's own
+word may, and so may the company of its incident, each with its reason in the finding. Nothing ends
+by growing old unless its rule says so.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from vitald.model import (
 
 NEVER = float("inf")
 BY_PERSON = "cleared by"  # how the cause of an end begins that a named person is
-TOLD = "told as a consequence of"  # how the cause begins of an end that is none: the fault is told with what explains it
+# How the cause begins of an end that is none: the fault is told with what explains it
+TOLD = "told as a consequence of"
 _WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
 _OF_HEARSAY = (VOUCHED, "facility")
 
@@ -63,23 +67,36 @@ def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: in
 
 
 def second_hand(fields: Fields) -> bool:
-    """Whether this is another witness's word for something that the kernel log tells itself, with its details."""
+    """Whether this is another witness's word for something that the kernel log tells itself, with
+    its details.
+    """
     return "witness" in fields
 
 
 def counts(event: Event, known: Finding | Member | None) -> bool:
-    """Whether it is one more. Not what continues a record, and not the second of two witnesses of one thing."""
+    """Whether it is one more. Not what continues a record, and not the second of two witnesses of
+    one thing.
+    """
     if event.follows is not None:
         return False
     if known is None or abs(event.time - known.last) > _WITNESS_S:
         return True
-    return not second_hand(event.fields) and not (isinstance(known, Finding) and second_hand(known.fields))
+    return not second_hand(event.fields) and not (
+        isinstance(known, Finding) and second_hand(known.fields)
+    )
 
 
-def seen_again(current: Finding, event: Event, ruling: Ruling, *, boot_id: str, latest: bool) -> Finding:
+def seen_again(
+    current: Finding, event: Event, ruling: Ruling, *, boot_id: str, latest: bool
+) -> Finding:
     """`boot_id`: in which it was seen last. `latest`: a state, whose last event decides alone."""
     if current.hearsay and not event.hearsay:
-        current = replace(current, fields={name: value for name, value in current.fields.items() if name not in _OF_HEARSAY})
+        current = replace(
+            current,
+            fields={
+                name: value for name, value in current.fields.items() if name not in _OF_HEARSAY
+            },
+        )
     seen = changed(
         current,
         last=max(current.last, event.time),
@@ -95,19 +112,32 @@ def seen_again(current: Finding, event: Event, ruling: Ruling, *, boot_id: str, 
     if told_itself:
         seen = replace(seen, source=event.source)
     if latest or told_itself or ruling.asked.stronger(current.ruled):
-        # A stronger event must not shorten the wait: it ends by quiet only if all that was seen may, after the longest of them.
+        # A stronger event must not shorten the wait: it ends by quiet only if all that was seen
+        # may, after the longest of them.
         quiet = ruling.clears.quiet_s
         if not latest:
-            quiet = None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
+            quiet = (
+                None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
+            )
         raw = event.raw if event.follows is None else current.raw
         fields = merged(event, current)
         unusable = ruling.unusable or (current.unusable and not latest)
         asked = replace(ruling.asked, unusable=unusable)
-        seen = replace(seen, ruled=asked, context=None, title=ruling.title, raw=raw, fields=fields, quiet_s=quiet)
+        seen = replace(
+            seen,
+            ruled=asked,
+            context=None,
+            title=ruling.title,
+            raw=raw,
+            fields=fields,
+            quiet_s=quiet,
+        )
     elif ruling.unusable and not current.unusable:
         seen = replace(seen, ruled=replace(current.ruled, unusable=True))
     if seen.driver is not None and seen.driver.action.rank < seen.table.action.rank:
-        seen = replace(seen, driver=None)  # the word was given before this; it no longer speaks for what stands now
+        seen = replace(
+            seen, driver=None
+        )  # the word was given before this; it no longer speaks for what stands now
     return seen
 
 
@@ -136,10 +166,14 @@ def shift_finding(finding: Finding, seconds: float) -> Finding:
 
 
 def noted(accepted: Acceptance, now: float) -> str:
-    """An acceptance as the detail of a mark that was made now. Moments are told from there, so that a stepped clock moves them along."""
+    """An acceptance as the detail of a mark that was made now. Moments are told from there, so that
+    a stepped clock moves them along.
+    """
     asked = accepted.asked
     said = [asked.action.value, asked.when.value, asked.unusable]
-    return json.dumps([accepted.since - now, accepted.until - now, said, accepted.by, accepted.reason])
+    return json.dumps(
+        [accepted.since - now, accepted.until - now, said, accepted.by, accepted.reason]
+    )
 
 
 def accepted_of(detail: str, time: float) -> Acceptance:
@@ -191,7 +225,10 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
         pass
     elif (before.action, before.when) != (after.action, after.when):
         asked = after.asked
-        cause = f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value} ({asked.when.value})"
+        cause = (
+            f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value}"
+            f" ({asked.when.value})"
+        )
         cause += f": {asked.because}" if asked.because else ""
     elif after.confirmed and not before.confirmed:
         cause = f"confirmed by {after.confirmed_by}"
@@ -204,9 +241,18 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
 
 def _is_only_counted(before: Finding, after: Finding) -> bool:
     """Whether nothing was decided, as with most lines."""
-    layers = before.ruled is after.ruled and before.context is after.context and before.told is after.told
+    layers = (
+        before.ruled is after.ruled
+        and before.context is after.context
+        and before.told is after.told
+    )
     others = before.driver is after.driver and before.escalated is after.escalated
-    return layers and others and before.state is after.state and before.confirmed_by == after.confirmed_by
+    return (
+        layers
+        and others
+        and before.state is after.state
+        and before.confirmed_by == after.confirmed_by
+    )
 
 
 def rule_of(finding: Finding, catalog: Catalog) -> Rule:
@@ -215,7 +261,8 @@ def rule_of(finding: Finding, catalog: Catalog) -> Rule:
 
 
 def clears_of(finding: Finding, catalog: Catalog) -> Clears:
-    """What closes it. It follows what is asked for, where that is not the table's; what the driver made light of still ends as before, too.
+    """What closes it. It follows what is asked for, where that is not the table's; what the driver
+    made light of still ends as before, too.
 
     What one level of a diagnostic found, a lower one cannot disprove.
     """
@@ -231,7 +278,13 @@ def clears_of(finding: Finding, catalog: Catalog) -> Clears:
 
 
 def due_of(finding: Finding) -> float:
-    """When it ends by itself: by quiet, counted while its source was listened to, or with its drill."""
-    quiet_s = finding.quiet_s if finding.action is finding.ruled.action else CLEARS_OF[finding.action].quiet_s
+    """When it ends by itself: by quiet, counted while its source was listened to, or with its
+    drill.
+    """
+    quiet_s = (
+        finding.quiet_s
+        if finding.action is finding.ruled.action
+        else CLEARS_OF[finding.action].quiet_s
+    )
     quiet = max(finding.last, finding.heard_since) + quiet_s if quiet_s is not None else NEVER
     return min(quiet, finding.simulated_until if finding.simulated_until is not None else NEVER)

@@ -1,9 +1,10 @@
 """
 Incidents: events of one physical story, with one root cause and its consequences.
 
-Which codes belong together, how far a cause reaches and for how long is the catalogue's to say (`stories.toml`). An
-event joins the youngest incident that tells a story with it, else begins one of its own. Windows are measured on the
-kernel's clock where both events have it: nobody can step that one. A boot ends every story.
+Which codes belong together, how far a cause reaches and for how long is the catalogue's to say
+(`stories.toml`). An event joins the youngest incident that tells a story with it, else begins one
+of its own. Windows are measured on the kernel's clock where both events have it: nobody can step
+that one. A boot ends every story.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 
 from vitald.catalog import Catalog
-from vitald.catalog.story import Reach, Role, Story
+from vitald.catalog.correlation import Reach, Role, Story
 from vitald.model import NODE, Component, ComponentKind, Event, Incident, Member, changed
 
 MOST = 4096
@@ -21,15 +22,23 @@ _MEMBERS = 64  # codes of components in one incident; what comes beyond is count
 _NAMES = 16  # processes remembered of one member
 _YOUNGEST = 8  # incidents looked at: of one device, and of the whole node
 _FABRIC = (ComponentKind.GPU, ComponentKind.NVSWITCH)
-_OUTSIDE = ""  # name of a member that no story tells of: what a process wrote explains nothing, and nothing explains it
+# Name of a member that no story tells of: what a process wrote explains nothing, and nothing
+# explains it
+_OUTSIDE = ""
 
 
 class Incidents:
     """The incidents that are open, and those too young to be out of reach of a late consequence."""
 
-    def __init__(self, catalog: Catalog, incidents: Iterable[Incident] = (), next_id: int = 1) -> None:
-        self._all = {incident.id: incident for incident in sorted(incidents, key=lambda one: one.last)}  # the youngest last
-        self._at: dict[str, dict[int, None]] = {}  # incidents by the addresses they speak of, the youngest last
+    def __init__(
+        self, catalog: Catalog, incidents: Iterable[Incident] = (), next_id: int = 1
+    ) -> None:
+        self._all = {
+            incident.id: incident for incident in sorted(incidents, key=lambda one: one.last)
+        }  # the youngest last
+        self._at: dict[
+            str, dict[int, None]
+        ] = {}  # incidents by the addresses they speak of, the youngest last
         for incident in self._all.values():
             self._index(incident)
         self.next_id = next_id
@@ -39,7 +48,9 @@ class Incidents:
 
     def configure(self, catalog: Catalog) -> None:
         self._stories = catalog.stories
-        self._longest = max((max(story.within_s, story.early_s) for story in self._stories.told), default=0.0)
+        self._longest = max(
+            (max(story.within_s, story.early_s) for story in self._stories.told), default=0.0
+        )
 
     @property
     def all(self) -> tuple[Incident, ...]:
@@ -76,7 +87,9 @@ class Incidents:
         return self._stories.causes(member.name)
 
     def find(self, fresh: Member, *, simulated: bool) -> Incident | None:
-        """The incident that it is a part of: the youngest about its own device, else the youngest that reaches it."""
+        """The incident that it is a part of: the youngest about its own device, else the youngest
+        that reaches it.
+        """
         if not self._stories.places(fresh.name):
             return None
         reached: Incident | None = None
@@ -93,12 +106,21 @@ class Incidents:
     def begin(self, fresh: Member, *, simulated: bool) -> Incident:
         """A new one. Not known until it is `add`ed to."""
         self.next_id += 1
-        return Incident(id=self.next_id - 1, members=(), since=fresh.first, last=fresh.last, simulated=simulated)
+        return Incident(
+            id=self.next_id - 1, members=(), since=fresh.first, last=fresh.last, simulated=simulated
+        )
 
     def add(self, incident: Incident, fresh: Member, *, counts: bool = True) -> Incident:
         """Count the event in, and sort the root to the front."""
         members = list(incident.members)
-        place = next((n for n, one in enumerate(members) if one.code == fresh.code and one.component == fresh.component), None)
+        place = next(
+            (
+                n
+                for n, one in enumerate(members)
+                if one.code == fresh.code and one.component == fresh.component
+            ),
+            None,
+        )
         if place is None and len(members) >= _MEMBERS:
             place = len(members) - 1
         if place is None:
@@ -106,19 +128,32 @@ class Incidents:
             members.sort(key=lambda one: (self._stories.order(one.name, incident.story), one.first))
         else:
             members[place] = _again(members[place], fresh, counts=counts)
-        grown = changed(incident, members=tuple(members), last=max(incident.last, fresh.last), boot_id=fresh.boot_id, usec=fresh.usec)
+        grown = changed(
+            incident,
+            members=tuple(members),
+            last=max(incident.last, fresh.last),
+            boot_id=fresh.boot_id,
+            usec=fresh.usec,
+        )
         self._all.pop(incident.id, None)
         self._all[incident.id] = self._touched[incident.id] = grown
         self._index(grown, fresh.places)
         while len(self._all) > MOST:
-            self._drop(next((one for one in self._all.values() if one.closed_at is not None), next(iter(self._all.values()))))
+            self._drop(
+                next(
+                    (one for one in self._all.values() if one.closed_at is not None),
+                    next(iter(self._all.values())),
+                )
+            )
         return grown
 
     def close(self, id_: int, time: float) -> None:
         """Its last finding has ended. It may still be joined by a late consequence."""
         incident = self._all.get(id_)
         if incident is not None and incident.closed_at is None:
-            self._all[id_] = self._touched[id_] = replace(incident, closed_at=time)  # in its place: it has not become younger
+            self._all[id_] = self._touched[id_] = replace(
+                incident, closed_at=time
+            )  # in its place: it has not become younger
 
     def reopen(self, id_: int) -> None:
         """It has an open finding now."""
@@ -137,18 +172,31 @@ class Incidents:
     def shift(self, seconds: float) -> None:
         """The clock was stepped: what lies behind is told by the new one."""
         for incident in self._all.values():
-            members = tuple(replace(one, first=one.first + seconds, last=one.last + seconds) for one in incident.members)
+            members = tuple(
+                replace(one, first=one.first + seconds, last=one.last + seconds)
+                for one in incident.members
+            )
             closed_at = incident.closed_at + seconds if incident.closed_at is not None else None
             self._all[incident.id] = self._touched[incident.id] = replace(
-                incident, members=members, since=incident.since + seconds, last=incident.last + seconds, closed_at=closed_at
+                incident,
+                members=members,
+                since=incident.since + seconds,
+                last=incident.last + seconds,
+                closed_at=closed_at,
             )
 
     def causes_of(self, incident: Incident, member: Member) -> list[tuple[Member, Story]]:
-        """The causes whose echo this member is, and in which story. Empty where it asks for something of its own."""
-        echoed = [place.story for place in self._stories.places(member.name) if place.role is Role.ECHO]
+        """The causes whose echo this member is, and in which story. Empty where it asks for
+        something of its own.
+        """
+        echoed = [
+            place.story for place in self._stories.places(member.name) if place.role is Role.ECHO
+        ]
         return [
             (other, story)
-            for other in incident.members[: incident.members.index(member)]  # they are sorted: a cause stands before its echo
+            for other in incident.members[
+                : incident.members.index(member)
+            ]  # they are sorted: a cause stands before its echo
             for story in echoed
             if Role.CAUSE in self._stories.roles(other.name).get(story.name, ())
             and _reaches(story.reach, other, member)
@@ -157,8 +205,14 @@ class Incidents:
 
     def _candidates(self, fresh: Member) -> Iterator[Incident]:
         """Those that speak of its addresses, the youngest first, then the youngest of all."""
-        own = {number for place in fresh.places for number in islice(reversed(self._at.get(place, {})), _YOUNGEST)}
-        for incident in sorted((self._all[number] for number in own), key=lambda one: one.last, reverse=True)[:_YOUNGEST]:
+        own = {
+            number
+            for place in fresh.places
+            for number in islice(reversed(self._at.get(place, {})), _YOUNGEST)
+        }
+        for incident in sorted(
+            (self._all[number] for number in own), key=lambda one: one.last, reverse=True
+        )[:_YOUNGEST]:
             if _apart(incident, fresh) <= self._longest:
                 yield incident
         for incident in islice(reversed(self._all.values()), _YOUNGEST):
@@ -168,7 +222,9 @@ class Incidents:
                 yield incident
 
     def _joins(self, incident: Incident, fresh: Member) -> Story | None:
-        """The story that they tell together; one about the device before one that only reaches it."""
+        """The story that they tell together; one about the device before one that only
+        reaches it.
+        """
         told: Story | None = None
         tried: Story | None = None
         for mine in self._stories.places(fresh.name):
@@ -176,7 +232,9 @@ class Incidents:
             if story is tried or (told is not None and story.reach.wide):
                 continue
             tried = story
-            if any(self._pairs(story, member, fresh) for member in incident.members) and self._is_told(story, incident, fresh):
+            if any(
+                self._pairs(story, member, fresh) for member in incident.members
+            ) and self._is_told(story, incident, fresh):
                 if not story.reach.wide:
                     return story
                 told = story
@@ -184,9 +242,15 @@ class Incidents:
 
     def _pairs(self, story: Story, member: Member, fresh: Member) -> bool:
         roles = self._stories.roles(member.name).get(story.name)
-        if roles is None or member.boot_id != fresh.boot_id or not _reaches(story.reach, member, fresh):
+        if (
+            roles is None
+            or member.boot_id != fresh.boot_id
+            or not _reaches(story.reach, member, fresh)
+        ):
             return False
-        is_cause, finds_cause = (Role.CAUSE in one for one in (self._stories.roles(fresh.name)[story.name], roles))
+        is_cause, finds_cause = (
+            Role.CAUSE in one for one in (self._stories.roles(fresh.name)[story.name], roles)
+        )
         if story.apart and is_cause and finds_cause:
             return False
         if is_cause and not finds_cause:
@@ -194,8 +258,13 @@ class Incidents:
         return -story.early_s <= _apart(member, fresh) <= story.within_s
 
     def _is_told(self, story: Story, incident: Incident, fresh: Member) -> bool:
-        """A story needs its cause; and a cause does not join another device's: two GPUs lost at once are two incidents."""
-        roles = [self._stories.roles(one.name).get(story.name, frozenset()) for one in (*incident.members, fresh)]
+        """A story needs its cause; and a cause does not join another device's: two GPUs lost at
+        once are two incidents.
+        """
+        roles = [
+            self._stories.roles(one.name).get(story.name, frozenset())
+            for one in (*incident.members, fresh)
+        ]
         if not any(Role.CAUSE in one for one in roles):
             return False
         if story.reach is Reach.DEVICE or not incident.root.places.isdisjoint(fresh.places):
@@ -203,7 +272,11 @@ class Incidents:
         return not all(Role.CAUSE in one and Role.ECHO not in one for one in (roles[0], roles[-1]))
 
     def _index(self, incident: Incident, places: Iterable[str] | None = None) -> None:
-        for place in places if places is not None else {place for member in incident.members for place in member.places}:
+        for place in (
+            places
+            if places is not None
+            else {place for member in incident.members for place in member.places}
+        ):
             numbers = self._at.setdefault(place, {})
             numbers.pop(incident.id, None)
             numbers[incident.id] = None
@@ -223,7 +296,9 @@ _NAMELESS: frozenset[str] = frozenset()
 
 def _reaches(reach: Reach, one: Member, other: Member) -> bool:
     if reach is Reach.FABRIC:
-        return all(member.component.kind in _FABRIC or member.component == NODE for member in (one, other))
+        return all(
+            member.component.kind in _FABRIC or member.component == NODE for member in (one, other)
+        )
     if reach is Reach.NODE:
         return NODE in (one.component, other.component)
     if reach is Reach.PROCESS:
@@ -246,8 +321,15 @@ def _apart(before: Member | Incident, fresh: Member) -> float:
 
 
 def _places_of(component: Component, event: Event) -> frozenset[str]:
-    """The addresses that an event speaks of: its component, the port above or that reported it, who is to blame."""
-    said = {component.id, event.fields.get("pci"), event.fields.get("port"), event.fields.get("blamed")}
+    """The addresses that an event speaks of: its component, the port above or that reported it, who
+    is to blame.
+    """
+    said = {
+        component.id,
+        event.fields.get("pci"),
+        event.fields.get("port"),
+        event.fields.get("blamed"),
+    }
     return frozenset(place for place in said if isinstance(place, str) and place)
 
 
@@ -260,7 +342,15 @@ def _again(member: Member, fresh: Member, *, counts: bool) -> Member:
         last=max(member.last, fresh.last),
         boot_id=fresh.boot_id,
         usec=fresh.usec,
-        places=member.places if fresh.places <= member.places or len(member.places) >= _NAMES else member.places | fresh.places,
+        places=(
+            member.places
+            if fresh.places <= member.places or len(member.places) >= _NAMES
+            else member.places | fresh.places
+        ),
         pids=member.pids if known or fresh.pids <= member.pids else member.pids | fresh.pids,
-        processes=member.processes if known or fresh.processes <= member.processes else member.processes | fresh.processes,
+        processes=(
+            member.processes
+            if known or fresh.processes <= member.processes
+            else member.processes | fresh.processes
+        ),
     )

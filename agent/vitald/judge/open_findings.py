@@ -1,8 +1,8 @@
 """
 The open findings, and what was dealt with: the judge's only store of findings, with its indexes.
 
-Owns     which finding is open, found by its key, its component, its incident and its fault; the numbers of new ones; the
-         time at which each fault of each component was last dealt with.
+Owns     which finding is open, found by its key, its component, its incident and its fault; the
+         numbers of new ones; the time at which each fault of each component was last dealt with.
 Refuses  deciding: what a finding says is made by those who put it here.
 """
 
@@ -17,16 +17,22 @@ from vitald.model import Component, Finding, FindingKey, Memory, Transition
 
 MOST = 4096  # open findings; hostile input may name devices and codes without end
 SETTLED = 4096  # faults that were dealt with, by component and code; the ledger keeps as many
-Fault = tuple[Component, str, bool]  # a component, one of its faults by the catalogue's name, and whether it is a drill's
+Fault = tuple[
+    Component, str, bool
+]  # a component, one of its faults by the catalogue's name, and whether it is a drill's
 
 
 class OpenFindings:
-    """Iterating gives the findings in the order in which they were opened. Closes and reopens their incidents."""
+    """Iterating gives the findings in the order in which they were opened. Closes and reopens their
+    incidents.
+    """
 
     def __init__(self, catalog: Catalog, incidents: Incidents, memory: Memory) -> None:
         self._catalog = catalog
         self._incidents = incidents
-        self._open: dict[FindingKey, Finding] = {finding.key: finding for finding in memory.findings}
+        self._open: dict[FindingKey, Finding] = {
+            finding.key: finding for finding in memory.findings
+        }
         self._next_id = memory.next_finding
         self._of_component: dict[Component, set[FindingKey]] = {}
         self._of_incident: dict[int, set[FindingKey]] = {}
@@ -41,7 +47,9 @@ class OpenFindings:
     def configure(self, catalog: Catalog) -> None:
         """Tell faults by other rules."""
         self._catalog = catalog
-        self._of_fault = {self._fault_of(finding): finding.key for finding in self if not finding.shadow}
+        self._of_fault = {
+            self._fault_of(finding): finding.key for finding in self if not finding.shadow
+        }
 
     # --- looking
 
@@ -68,7 +76,10 @@ class OpenFindings:
 
     def of_component(self, component: Component) -> list[Finding]:
         """The oldest first."""
-        return sorted((self._open[key] for key in self._of_component.get(component, ())), key=lambda one: one.id)
+        return sorted(
+            (self._open[key] for key in self._of_component.get(component, ())),
+            key=lambda one: one.id,
+        )
 
     def of_incident(self, incident: int) -> list[Finding]:
         """The oldest first."""
@@ -88,7 +99,9 @@ class OpenFindings:
         return incident in self._of_incident
 
     def of_fault(self, fault: Fault) -> Finding | None:
-        """The finding, not on trial, that tells of this fault by whatever code; the one opened last."""
+        """The finding, not on trial, that tells of this fault by whatever code; the one opened
+        last.
+        """
         key = self._of_fault.get(fault)
         return self._open.get(key) if key is not None else None
 
@@ -115,7 +128,15 @@ class OpenFindings:
                 self._incidents.reopen(finding.incident)
             keys.add(key)
 
-    def close(self, finding: Finding, time: float, cause: str, event: str | None = None, *, settled: bool = False) -> Transition:
+    def close(
+        self,
+        finding: Finding,
+        time: float,
+        cause: str,
+        event: str | None = None,
+        *,
+        settled: bool = False,
+    ) -> Transition:
         """`settled`: the end shows that what was written before it was dealt with."""
         del self._open[finding.key]
         if self._of_fault.get(fault := self._fault_of(finding)) == finding.key:
@@ -141,18 +162,25 @@ class OpenFindings:
         return tuple((component, code, time) for (component, code), time in self._settled.items())
 
     def settled_at(self, component: Component, code: str) -> float:
-        """When it was last dealt with: lines from before are history. Minus infinity where it never was."""
+        """When it was last dealt with: lines from before are history. Minus infinity where it never
+        was.
+        """
         return self._settled.get((component, code), -life.NEVER)
 
     def take_newly_settled(self) -> tuple[tuple[Component, str, float], ...]:
         """What was settled since this was last asked."""
-        taken = tuple((*key, self._settled[key]) for key in self._newly_settled if key in self._settled)
+        taken = tuple(
+            (*key, self._settled[key]) for key in self._newly_settled if key in self._settled
+        )
         self._newly_settled = {}
         return taken
 
     def adopt_settled(self, settled: Iterable[tuple[Component, str, float]]) -> None:
         """Take up what was remembered elsewhere, where nothing newer is known."""
-        self._settled = {**{(component, code): time for component, code, time in settled}, **self._settled}
+        self._settled = {
+            **{(component, code): time for component, code, time in settled},
+            **self._settled,
+        }
 
     def shift_settled(self, seconds: float) -> None:
         """The clock was stepped."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from vitald.catalog import Catalog
+from vitald.judge.device_history import History
 from vitald.judge.devices import Devices
-from vitald.judge.history import History
 from vitald.judge.incidents import Incidents
 from vitald.judge.open_findings import OpenFindings
 from vitald.model import Changes, Memory

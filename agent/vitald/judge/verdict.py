@@ -12,7 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from vitald.model import Action, Finding, FindingKey, Incident, SourceHealth, SourceState, Status, Verdict
+from vitald.model import (
+    Action,
+    Finding,
+    FindingKey,
+    Incident,
+    SourceHealth,
+    SourceState,
+    Status,
+    Verdict,
+)
 
 
 class Work(Enum):
@@ -46,7 +55,9 @@ def fold(
     replacing = [finding for finding in counting if finding.action is Action.REPLACE_NODE]
     return Verdict(
         status=status,
-        action=Action.strongest(Action.OBSERVE if finding.deferred else finding.action for finding in findings),
+        action=Action.strongest(
+            Action.OBSERVE if finding.deferred else finding.action for finding in findings
+        ),
         reboot_required=bool(rebooting),
         reboot_confirmed=any(finding.confirmed for finding in rebooting),
         replacement_required=bool(replacing),
@@ -71,13 +82,26 @@ def by_strength(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _order(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
-    """A remedy comes before a device that cannot be used and asks for none; of equal actions, such a device comes first."""
+    """A remedy comes before a device that cannot be used and asks for none; of equal actions, such
+    a device comes first.
+    """
     asked = finding.asked
-    return finding.deferred, -asked.action.rank, not finding.unusable, -asked.when.urgency, finding.since, finding.id
+    return (
+        finding.deferred,
+        -asked.action.rank,
+        not finding.unusable,
+        -asked.when.urgency,
+        finding.since,
+        finding.id,
+    )
 
 
-def told(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[tuple[Finding, list[Finding]]]:
-    """One line an incident, the strongest first: the finding that heads it (its root's, where that is open), and all of its findings."""
+def told(
+    findings: Sequence[Finding], incidents: Mapping[int, Incident]
+) -> list[tuple[Finding, list[Finding]]]:
+    """One line an incident, the strongest first: the finding that heads it (its root's, where that
+    is open), and all of its findings.
+    """
     together: dict[int | FindingKey, list[Finding]] = {}
     for finding in by_strength(findings):
         together.setdefault(finding.incident or finding.key, []).append(finding)
@@ -85,7 +109,14 @@ def told(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list
     for own in together.values():
         incident = incidents.get(own[0].incident)
         root = incident.root if incident is not None else None
-        head = next((one for one in own if root is not None and (one.component, one.code) == (root.component, root.code)), own[0])
+        head = next(
+            (
+                one
+                for one in own
+                if root is not None and (one.component, one.code) == (root.component, root.code)
+            ),
+            own[0],
+        )
         lines.append((head, own))
     return lines
 
@@ -99,7 +130,11 @@ def _reason(head: Finding, own: Sequence[Finding]) -> str:
     first = own[0]  # the strongest
     drill = "SIMULATED: " if head.simulated else ""
     asks = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
-    others = [one.code if one.component == head.component else f"{one.code} on {one.component.name}" for one in own if one is not head]
+    others = [
+        one.code if one.component == head.component else f"{one.code} on {one.component.name}"
+        for one in own
+        if one is not head
+    ]
     also = f"; with {', '.join(dict.fromkeys(others))}" if others else ""
     unusable = "it cannot be used: " if first.unusable and not first.action.unfit else ""
     accepted = "; accepted for now" if first.accepted is not None else ""
@@ -108,4 +143,7 @@ def _reason(head: Finding, own: Sequence[Finding]) -> str:
 
 
 def _silence(source: SourceHealth) -> str:
-    return f"source {source.name} is not being read: {source.detail or ('no look within its deadline' if source.state is SourceState.OK else source.state.value)}"
+    return (
+        f"source {source.name} is not being read:"
+        f" {source.detail or ('no look within its deadline' if source.state is SourceState.OK else source.state.value)}"
+    )

@@ -1,8 +1,9 @@
 """
 The store's files as they lie on the disk: what SQLite does not look at, or looks past.
 
-Owns     that each is a plain file and no link or pipe that somebody put there; whether they are still the ones that were opened; whether
-         their file system is mounted; whether the write-ahead log is damaged where SQLite would only take it for shorter; a count of the
+Owns     that each is a plain file and no link or pipe that somebody put there; whether they are
+         still the ones that were opened; whether their file system is mounted; whether the
+         write-ahead log is damaged where SQLite would only take it for shorter; a count of the
          commits beside them.
 Refuses  what is in them, and saying what follows from it.
 
@@ -28,7 +29,9 @@ Identity = tuple[int, int]  # device and inode
 
 
 def strange(path: Path) -> str:
-    """Which of the store's files is not a plain one, in words; empty where all are, or are not there."""
+    """Which of the store's files is not a plain one, in words; empty where all are, or are not
+    there.
+    """
     for suffix in _SUFFIXES:
         part = path.with_name(path.name + suffix)
         try:
@@ -62,27 +65,38 @@ def device_of(folder: Path) -> int | None:
 
 
 def unmounted(folder: Path, device: int) -> bool:
-    """Whether the file system that a folder was on is gone from there, so that one would write to what lies underneath."""
+    """Whether the file system that a folder was on is gone from there, so that one would write to
+    what lies underneath.
+    """
     return device_of(folder) != device and not os.path.ismount(folder)
 
 
 def lost_frames(log: Path) -> int:
-    """How many frames of a write-ahead log that nobody has open SQLite would pass over although they had been committed.
+    """How many frames of a write-ahead log that nobody has open SQLite would pass over although
+    they had been committed.
 
-    SQLite reads a log up to the first frame whose checksum is wrong, for a write that a power cut or a signal cut short ends so. But
-    such a write is the last one: where whole commits stand behind the wrong frame, it was damaged after it had been written.
-    Raises OSError.
+    SQLite reads a log up to the first frame whose checksum is wrong, for a write that a power cut
+    or a signal cut short ends so. But such a write is the last one: where whole commits stand
+    behind the wrong frame, it was damaged after it had been written. Raises OSError.
     """
     data = log.read_bytes()
     if len(data) < _HEADER.size or not any(data[: _HEADER.size + _FRAME.size]):
         return len(data) // 4096 if any(data) else 0  # begun, and never got so far; or zeroed
     magic, _, size, _, *salt, first, second = _HEADER.unpack_from(data)
     little = magic == _MAGIC
-    sound = magic & ~1 == _MAGIC and size >= 512 and _sum(data[:24], (0, 0), little=little) == (first, second)
+    sound = (
+        magic & ~1 == _MAGIC
+        and size >= 512
+        and _sum(data[:24], (0, 0), little=little) == (first, second)
+    )
     if not sound:
         return max(1, len(data) // 4096)
     places = range(_HEADER.size, len(data) - _FRAME.size - size + 1, _FRAME.size + size)
-    behind: list[tuple[int, bool]] = []  # of the frames behind the last commit that SQLite sees: page count where one ends a commit, sound
+    behind: list[
+        tuple[int, bool]
+        # Of the frames behind the last commit that SQLite sees: page count where one ends a commit,
+        # sound
+    ] = []
     chain, former = True, (first, second)
     for place in places:
         _, commit, salt_1, salt_2, *stored = _FRAME.unpack_from(data, place)
@@ -104,7 +118,8 @@ def lost_frames(log: Path) -> int:
 class Count:
     """How often a store was committed to, in a file of its own.
 
-    Written after the commit is on the disk, and not waited for: it may be behind the store, and is never ahead of it.
+    Written after the commit is on the disk, and not waited for: it may be behind the store, and is
+    never ahead of it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,7 +127,9 @@ class Count:
         self._fd: int | None = None
 
     def read(self) -> int:
-        """0 where nobody counted, or what was counted cannot be read: that says nothing of the store."""
+        """0 where nobody counted, or what was counted cannot be read: that says nothing of the
+        store.
+        """
         with suppress(OSError, ValueError):
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
@@ -126,7 +143,11 @@ class Count:
     def open(self) -> None:
         """Where that cannot be, nothing is counted."""
         with suppress(OSError):
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
+            self._fd = os.open(
+                self._path,
+                os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
+                0o640,
+            )
 
     def write(self, number: int) -> None:
         if self._fd is not None:

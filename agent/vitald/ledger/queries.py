@@ -1,9 +1,10 @@
 """
 Questions about the past, for the API and for a replay.
 
-Each opens a connection of its own that cannot write, so that reading never waits for or delays a commit; none needs the
-store to be open. They raise LedgerError, never sqlite3's own errors. A list leaves out rows that are not as they were written, and
-says how many; what is asked for by its name, and is damaged, is an error.
+Each opens a connection of its own that cannot write, so that reading never waits for or delays a
+commit; none needs the store to be open. They raise LedgerError, never sqlite3's own errors. A list
+leaves out rows that are not as they were written, and says how many; what is asked for by its name,
+and is damaged, is an error.
 """
 
 from __future__ import annotations
@@ -16,8 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from vitald.ledger.rows import UNREADABLE, PastTransition, event_of, finding_of, incident_of, run_of, transition_of
-from vitald.ledger.schema import EVENT, FINDING, INCIDENT, RUN, RUN_TOLD, TRANSITION, VERSION, migrate, read, version
+from vitald.ledger.rows import (
+    UNREADABLE,
+    PastTransition,
+    event_of,
+    finding_of,
+    incident_of,
+    run_of,
+    transition_of,
+)
+from vitald.ledger.schema import (
+    EVENT,
+    FINDING,
+    INCIDENT,
+    RUN,
+    RUN_TOLD,
+    TRANSITION,
+    VERSION,
+    migrate,
+    read,
+    version,
+)
 from vitald.ledger.store import LedgerError, refuse_newer
 from vitald.model import Event, Finding, Incident, Trust
 from vitald.model.diagnostic import Run
@@ -32,7 +52,14 @@ def _connected(path: Path, options: str = "") -> Iterator[sqlite3.Connection]:
     if path.exists() and not path.is_file():  # whoever opens a named pipe waits for its other end
         raise LedgerError(f"{path}: is no plain file")
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{options}", uri=True, timeout=1.0, isolation_level=None)) as db:
+        with closing(
+            sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro{options}",
+                uri=True,
+                timeout=1.0,
+                isolation_level=None,
+            )
+        ) as db:
             db.row_factory = sqlite3.Row
             yield db
     except (sqlite3.Error, *UNREADABLE) as error:
@@ -43,7 +70,9 @@ T = TypeVar("T")
 
 
 class Listed(list[T]):
-    """What was asked for. `damaged`: so many rows more are left out, for they are not as they were written; `last`: the last one's id."""
+    """What was asked for. `damaged`: so many rows more are left out, for they are not as they were
+    written; `last`: the last one's id.
+    """
 
     damaged = 0
     last = 0
@@ -67,7 +96,9 @@ def is_ledger(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Which events. `after` is the id of the last one already seen, `since` a time; `kind` or `code` narrow it."""
+    """Which events. `after` is the id of the last one already seen, `since` a time; `kind` or
+    `code` narrow it.
+    """
 
     after: int = 0
     since: float | None = None
@@ -90,20 +121,33 @@ class StoredEvent:
 def read_events(path: Path, query: Query) -> Listed[StoredEvent]:
     """Events in the ledger's order."""
     where, wanted = ["follows IS NULL", "id > ?"], list[object]([query.after])
-    for column, value in (("component", query.component), ("code", query.code), ("kind", query.kind)):
+    for column, value in (
+        ("component", query.component),
+        ("code", query.code),
+        ("kind", query.kind),
+    ):
         if value is not None:
             where.append(f"{column} = ?")
             wanted.append(value)
     if query.since is not None:
-        # By the index on time first; ids follow time but for records found at a start, hence the margin.
-        where.append("time >= ? AND id > coalesce((SELECT id FROM events WHERE time >= ? ORDER BY time LIMIT 1), 0) - 5000")
+        # By the index on time first; ids follow time but for records found at a start, hence the
+        # margin.
+        where.append(
+            "time >= ? AND id > coalesce((SELECT id FROM events WHERE time >= ? ORDER BY time LIMIT"
+            " 1), 0) - 5000"
+        )
         wanted += [query.since, query.since]
     order = "DESC" if query.newest else "ASC"
     with _connected(path) as db:
-        sql = f"SELECT id, {read(db, EVENT)} FROM events WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?"
+        sql = (
+            f"SELECT id, {read(db, EVENT)} FROM events WHERE {' AND '.join(where)} ORDER BY id"
+            f" {order} LIMIT ?"
+        )
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         end = time.monotonic() + _READ_S
-        db.set_progress_handler(lambda: time.monotonic() > end, 20_000)  # then it is interrupted, which is an error
+        db.set_progress_handler(
+            lambda: time.monotonic() > end, 20_000
+        )  # then it is interrupted, which is an error
         rows = db.execute(sql, (*wanted, query.limit)).fetchall()
         stored = Listed.of(rows, lambda row: _stored(db, row))
     if query.newest:
@@ -113,23 +157,34 @@ def read_events(path: Path, query: Query) -> Listed[StoredEvent]:
 
 
 def _stored(db: sqlite3.Connection, row: sqlite3.Row) -> StoredEvent:
-    followers = db.execute("SELECT raw FROM events WHERE follows = ? ORDER BY id LIMIT 8", (row["identity"],))
+    followers = db.execute(
+        "SELECT raw FROM events WHERE follows = ? ORDER BY id LIMIT 8", (row["identity"],)
+    )
     return StoredEvent(row["id"], event_of(row), tuple(one["raw"] for one in followers))
 
 
-def read_findings(path: Path, limit: int, component: str | None = None, code: str | None = None) -> Listed[Finding]:
+def read_findings(
+    path: Path, limit: int, component: str | None = None, code: str | None = None
+) -> Listed[Finding]:
     """The findings that were cleared last, newest first."""
     wanted = {"component": component, "code": code}
     narrow = "".join(f" AND {column} = ?" for column, value in wanted.items() if value is not None)
     values = [value for value in wanted.values() if value is not None]
-    which = f"FROM findings WHERE state = 'cleared' AND NOT shadow{narrow} ORDER BY cleared_at DESC LIMIT ?"
+    which = (
+        f"FROM findings WHERE state = 'cleared' AND NOT shadow{narrow} ORDER BY cleared_at DESC"
+        " LIMIT ?"
+    )
     with _connected(path) as db:
-        return Listed.of(db.execute(f"SELECT {read(db, FINDING)} {which}", (*values, limit)), finding_of)
+        return Listed.of(
+            db.execute(f"SELECT {read(db, FINDING)} {which}", (*values, limit)), finding_of
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """All that the ledger knows of one finding: how it changed and why, and the events that it was seen in (of many, the first and the last)."""
+    """All that the ledger knows of one finding: how it changed and why, and the events that it was
+    seen in (of many, the first and the last).
+    """
 
     finding: Finding
     transitions: tuple[PastTransition, ...]
@@ -140,19 +195,38 @@ class Past:
 def read_past(path: Path, finding_id: int) -> Past | None:
     """The story of one finding, open or cleared. None where there is no such finding."""
     with _connected(path) as db:
-        row = db.execute(f"SELECT {read(db, FINDING)} FROM findings WHERE id = ?", (finding_id,)).fetchone()
+        row = db.execute(
+            f"SELECT {read(db, FINDING)} FROM findings WHERE id = ?", (finding_id,)
+        ).fetchone()
         if row is None:
             return None
         finding = finding_of(row)
-        changed = db.execute(f"SELECT {read(db, TRANSITION)} FROM transitions WHERE finding = ? ORDER BY id", (finding_id,))
+        changed = db.execute(
+            f"SELECT {read(db, TRANSITION)} FROM transitions WHERE finding = ? ORDER BY id",
+            (finding_id,),
+        )
         transitions = tuple(map(transition_of, changed))
-        told = db.execute(f"SELECT {read(db, INCIDENT)} FROM incidents WHERE id = ?", (finding.incident,)).fetchone()
-        return Past(finding, transitions, _evidence(db, finding, transitions), incident_of(told) if told is not None else None)
+        told = db.execute(
+            f"SELECT {read(db, INCIDENT)} FROM incidents WHERE id = ?", (finding.incident,)
+        ).fetchone()
+        return Past(
+            finding,
+            transitions,
+            _evidence(db, finding, transitions),
+            incident_of(told) if told is not None else None,
+        )
 
 
-def _evidence(db: sqlite3.Connection, finding: Finding, transitions: Sequence[PastTransition]) -> tuple[StoredEvent, ...]:
-    first = db.execute("SELECT id FROM events WHERE identity = ?", (transitions[0].event if transitions else None,)).fetchone()
-    where = "component = ? AND code = ? AND follows IS NULL AND trust != ? AND (simulated_until IS NOT NULL) = ? AND id >= ? AND time <= ?"
+def _evidence(
+    db: sqlite3.Connection, finding: Finding, transitions: Sequence[PastTransition]
+) -> tuple[StoredEvent, ...]:
+    first = db.execute(
+        "SELECT id FROM events WHERE identity = ?", (transitions[0].event if transitions else None,)
+    ).fetchone()
+    where = (
+        "component = ? AND code = ? AND follows IS NULL AND trust != ? AND (simulated_until IS NOT"
+        " NULL) = ? AND id >= ? AND time <= ?"
+    )
     values = (
         finding.component.name,
         finding.code,
@@ -163,7 +237,10 @@ def _evidence(db: sqlite3.Connection, finding: Finding, transitions: Sequence[Pa
     )
     rows: dict[int, sqlite3.Row] = {}
     for order in ("ASC", "DESC"):
-        sql = f"SELECT id, {read(db, EVENT)} FROM events WHERE {where} ORDER BY id {order} LIMIT {_EVIDENCE}"
+        sql = (
+            f"SELECT id, {read(db, EVENT)} FROM events WHERE {where} ORDER BY id {order} LIMIT"
+            f" {_EVIDENCE}"
+        )
         rows.update({row["id"]: row for row in db.execute(sql, values)})
     return tuple(Listed.of((row for _, row in sorted(rows.items())), lambda row: _stored(db, row)))
 
@@ -173,17 +250,35 @@ def _without_raw(db: sqlite3.Connection) -> str:
 
 
 def read_runs(path: Path, limit: int, check: str | None = None) -> Listed[Run]:
-    """The last runs of diagnostics, the newest first, without what was printed. Raises LedgerError."""
+    """The last runs of diagnostics, the newest first, without what was printed. Raises
+    LedgerError.
+    """
     where, values = ("WHERE kind = ?", (check, limit)) if check is not None else ("", (limit,))
     with _connected(path) as db:
-        return Listed.of(db.execute(f"SELECT {_without_raw(db)} FROM runs {where} ORDER BY ended DESC LIMIT ?", values), run_of)
+        return Listed.of(
+            db.execute(
+                f"SELECT {_without_raw(db)} FROM runs {where} ORDER BY ended DESC LIMIT ?", values
+            ),
+            run_of,
+        )
 
 
 def read_last_runs(path: Path, each: int) -> Listed[Run]:
-    """The last runs of each check and level, the oldest first, without what was printed. Raises LedgerError."""
-    latest = "SELECT *, row_number() OVER (PARTITION BY kind, level ORDER BY ended DESC) AS place FROM runs"
+    """The last runs of each check and level, the oldest first, without what was printed. Raises
+    LedgerError.
+    """
+    latest = (
+        "SELECT *, row_number() OVER (PARTITION BY kind, level ORDER BY ended DESC) AS place FROM"
+        " runs"
+    )
     with _connected(path) as db:
-        return Listed.of(db.execute(f"SELECT {_without_raw(db)} FROM ({latest}) WHERE place <= ? ORDER BY ended", (each,)), run_of)
+        return Listed.of(
+            db.execute(
+                f"SELECT {_without_raw(db)} FROM ({latest}) WHERE place <= ? ORDER BY ended",
+                (each,),
+            ),
+            run_of,
+        )
 
 
 def read_run(path: Path, run_id: str) -> Run | None:
@@ -195,7 +290,9 @@ def read_run(path: Path, run_id: str) -> Run | None:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A ledger at one moment: its events in the order in which they were judged, and what it remembers of them."""
+    """A ledger at one moment: its events in the order in which they were judged, and what it
+    remembers of them.
+    """
 
     events: Iterator[Event]
     opened: tuple[Finding, ...]  # those of rules on trial excepted
@@ -208,15 +305,25 @@ def reading(path: Path) -> Iterator[Stored]:
     # A ledger that nobody writes is left as it is found: no write-ahead log is made beside it.
     quiet = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
     try:
-        with _connected(path, quiet) as db, closing(sqlite3.connect("", isolation_level=None)) as copy:
+        with (
+            _connected(path, quiet) as db,
+            closing(sqlite3.connect("", isolation_level=None)) as copy,
+        ):
             refuse_newer(path, version(db))
-            if 0 < version(db) < VERSION:  # it is taken over in a copy, on a disk, that is gone when it is closed
+            if (
+                0 < version(db) < VERSION
+            ):  # it is taken over in a copy, on a disk, that is gone when it is closed
                 db.backup(copy)
                 migrate(copy)
                 db, copy.row_factory = copy, sqlite3.Row
             db.execute("BEGIN")  # one snapshot for all that is read
-            opened = db.execute(f"SELECT {read(db, FINDING)} FROM findings WHERE state != 'cleared' AND NOT shadow").fetchall()
-            latest = "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time) FROM transitions), 0))"
+            opened = db.execute(
+                f"SELECT {read(db, FINDING)} FROM findings WHERE state != 'cleared' AND NOT shadow"
+            ).fetchall()
+            latest = (
+                "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time)"
+                " FROM transitions), 0))"
+            )
             until: float = db.execute(latest).fetchone()[0]
             rows = db.execute(f"SELECT {read(db, EVENT)} FROM events ORDER BY id")
             yield Stored(map(event_of, rows), tuple(map(finding_of, opened)), until)

@@ -1,9 +1,9 @@
 """
 Facts as rows, and rows as facts: for each noun both directions, side by side.
 
-Owns     which column holds what of a fact, the JSON inside a column, and whether a row is one that we wrote: its checksum is right, and
-         each value is of the kind that a fact has. A row that is written is a dict, a row that is read an `sqlite3.Row`; both go by the
-         columns' names.
+Owns     which column holds what of a fact, the JSON inside a column, and whether a row is one that
+         we wrote: its checksum is right, and each value is of the kind that a fact has. A row that
+         is written is a dict, a row that is read an `sqlite3.Row`; both go by the columns' names.
 Refuses  SQL and connections.
 """
 
@@ -47,7 +47,15 @@ T = TypeVar("T")
 _LAYERS = ("ruled", "context", "told", "driver", "escalated")
 _NO_DATE = 62_135_596_800.0  # seconds to the year 1, and fewer than to the year 9999
 # What a row that is none of ours raises when it is read.
-UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError, zlib.error)
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+    zlib.error,
+)
 
 
 class RowDamaged(ValueError):
@@ -202,7 +210,9 @@ def finding_row(finding: Finding) -> Row:
         "cleared_at": finding.cleared_at,
         "cleared_by": finding.cleared_by,
         "asked": json.dumps(asked),
-        "accepted": json.dumps(_acceptance_table(finding.accepted)) if finding.accepted is not None else None,
+        "accepted": json.dumps(_acceptance_table(finding.accepted))
+        if finding.accepted is not None
+        else None,
         "confirmed_by": finding.confirmed_by,
         "source": finding.source,
         "incident": finding.incident,
@@ -238,9 +248,13 @@ def finding_of(row: sqlite3.Row) -> Finding:
         incident=_number(row["incident"]),
         heard_since=_moment(row["heard_since"]),
         quiet_s=_or_none(_moment, row["quiet_s"]),
-        confirmed_by=_text(row["confirmed_by"]) if row["confirmed_by"] is not None else _seen_itself(row["source"]),
+        confirmed_by=_text(row["confirmed_by"])
+        if row["confirmed_by"] is not None
+        else _seen_itself(row["source"]),
         shadow=_flag(row["shadow"]),
-        accepted=_acceptance(**json.loads(_text(row["accepted"]))) if row["accepted"] is not None else None,
+        accepted=_acceptance(**json.loads(_text(row["accepted"])))
+        if row["accepted"] is not None
+        else None,
         remedy_at=_or_none(_moment, row["remedy_at"]),
         state=FindingState(row["state"]),
         simulated_until=_or_none(_moment, row["simulated_until"]),
@@ -265,7 +279,9 @@ def _asked_list(asked: Asked) -> list[object]:
     return [asked.action.value, asked.when.value, asked.because, asked.unusable, asked.unknown]
 
 
-def _asked(action: object, when: object, because: object, unusable: object = False, unknown: object = False) -> Asked:
+def _asked(
+    action: object, when: object, because: object, unusable: object = False, unknown: object = False
+) -> Asked:
     """From what `_asked_list` made of it; former versions wrote three values, and four."""
     return Asked(Action(action), When(when), _text(because), _flag(unusable), _flag(unknown))
 
@@ -274,8 +290,16 @@ def _acceptance_table(accepted: Acceptance) -> Row:
     return {**asdict(accepted), "asked": _asked_list(accepted.asked)}
 
 
-def _acceptance(*, asked: list[Any], by: object, reason: object, since: object, until: object) -> Acceptance:
-    return Acceptance(asked=_asked(*asked), by=_text(by), reason=_text(reason), since=_moment(since), until=_moment(until))
+def _acceptance(
+    *, asked: list[Any], by: object, reason: object, since: object, until: object
+) -> Acceptance:
+    return Acceptance(
+        asked=_asked(*asked),
+        by=_text(by),
+        reason=_text(reason),
+        since=_moment(since),
+        until=_moment(until),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,14 +371,25 @@ def incident_of(row: sqlite3.Row) -> Incident:
 
 def _listed(member: Member) -> list[object]:
     return [
-        *(member.component.name, member.code, member.name, member.count, member.first, member.last, member.boot_id, member.usec),
+        *(
+            member.component.name,
+            member.code,
+            member.name,
+            member.count,
+            member.first,
+            member.last,
+            member.boot_id,
+            member.usec,
+        ),
         *(sorted(member.places), sorted(member.pids), sorted(member.processes), member.raw),
     ]
 
 
 def _member(listed: object) -> Member:
     """From what `_listed` made of it."""
-    component, code, name, count, first, last, boot_id, usec, places, pids, processes, raw = _list(listed, _as_it_is)
+    component, code, name, count, first, last, boot_id, usec, places, pids, processes, raw = _list(
+        listed, _as_it_is
+    )
     return Member(
         component=_component(component),
         code=_name(code),
@@ -376,7 +411,15 @@ def _as_it_is(value: object) -> object:
 
 
 def mark_row(mark: Mark) -> Row:
-    return _MARKS.summed({"device": mark.device, "time": mark.time, "kind": mark.kind.value, "fault": mark.fault, "detail": mark.detail})
+    return _MARKS.summed(
+        {
+            "device": mark.device,
+            "time": mark.time,
+            "kind": mark.kind.value,
+            "fault": mark.fault,
+            "detail": mark.detail,
+        }
+    )
 
 
 def mark_of(row: sqlite3.Row) -> Mark:
@@ -462,7 +505,9 @@ def run_of(row: sqlite3.Row) -> Run:
                 "outcome": Outcome(report["outcome"]),
                 "remedy": Remedy(report["remedy"]),
                 "tests": tuple(Test(**one) for one in report["tests"]),
-                "faults": tuple(Fault(**{**one, "remedy": Remedy(one["remedy"])}) for one in report["faults"]),
+                "faults": tuple(
+                    Fault(**{**one, "remedy": Remedy(one["remedy"])}) for one in report["faults"]
+                ),
                 "measures": tuple(Measure(**one) for one in report["measures"]),
                 "culprits": tuple(report["culprits"]),
                 "device_ids": tuple(report["device_ids"]),
@@ -473,17 +518,23 @@ def run_of(row: sqlite3.Row) -> Run:
 
 
 def position_row(position: Position) -> Row:
-    return _POSITIONS.summed({"source": position.source, "boot_id": position.boot_id, "cursor": position.cursor})
+    return _POSITIONS.summed(
+        {"source": position.source, "boot_id": position.boot_id, "cursor": position.cursor}
+    )
 
 
 def position_of(row: sqlite3.Row) -> Position:
     _POSITIONS.check(row)
-    return Position(source=_name(row["source"]), boot_id=_text(row["boot_id"]), cursor=_text(row["cursor"]))
+    return Position(
+        source=_name(row["source"]), boot_id=_text(row["boot_id"]), cursor=_text(row["cursor"])
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What a ledger must hold: how often it was committed to, and a digest of its open findings' checksums."""
+    """What a ledger must hold: how often it was committed to, and a digest of its open findings'
+    checksums.
+    """
 
     commits: int = 0
     opened: int = 0

@@ -1,8 +1,8 @@
 """
 The store's tables: how they came to be, their columns, and how a row is put into each.
 
-Owns     the SQL of the schema, its version and the way from an older one. Values are bound by the columns' names, so their
-         order is of no account.
+Owns     the SQL of the schema, its version and the way from an older one. Values are bound by the
+         columns' names, so their order is of no account.
 Refuses  knowing what a row means: that is `rows`.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import vitald.ledger.sums as sums
 
-# One entry a version, applied in order; `user_version` says how many have been. A step that adds a column to a row with a checksum must
-# make that anew.
+# One entry a version, applied in order; `user_version` says how many have been. A step that adds a
+# column to a row with a checksum must make that anew.
 MIGRATIONS = (
     """
     CREATE TABLE events (
@@ -80,8 +80,8 @@ MIGRATIONS = (
     """
     ALTER TABLE findings ADD COLUMN accepted TEXT;
     """,
-    # Who confirmed a finding; and a checksum for each row. Of events, of which there may be a million, those from before have none; all that
-    # a verdict rests on has one.
+    # Who confirmed a finding; and a checksum for each row. Of events, of which there may be a
+    # million, those from before have none; all that a verdict rests on has one.
     """
     ALTER TABLE events ADD COLUMN sum INTEGER;
     ALTER TABLE transitions ADD COLUMN sum INTEGER;
@@ -116,15 +116,20 @@ def version(db: sqlite3.Connection) -> int:
 
 
 def found(path: Path, *, log: bool = True) -> int:
-    """The version of a store that nobody has open, by looking only: neither the file nor what lies beside it is touched.
+    """The version of a store that nobody has open, by looking only: neither the file nor what lies
+    beside it is touched.
 
-    To open a store whose writer was killed is to change it: the last connection that closes moves the write-ahead log into the file.
-    `log`: with what its write-ahead log says; SQLite would remove one that is too damaged to be read. Raises sqlite3.Error.
+    To open a store whose writer was killed is to change it: the last connection that closes moves
+    the write-ahead log into the file. `log`: with what its write-ahead log says; SQLite would
+    remove one that is too damaged to be read. Raises sqlite3.Error.
     """
     beside = path.with_name(path.name + "-wal")
-    # Without locks, and alone, SQLite keeps a log's index in memory; where there is no log it would begin one.
+    # Without locks, and alone, SQLite keeps a log's index in memory; where there is no log it would
+    # begin one.
     how = "vfs=unix-none" if log and beside.exists() and beside.stat().st_size else "immutable=1"
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&{how}", uri=True, isolation_level=None)) as db:
+    with closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&{how}", uri=True, isolation_level=None)
+    ) as db:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         return version(db)
 
@@ -132,9 +137,10 @@ def found(path: Path, *, log: bool = True) -> int:
 def migrate(db: sqlite3.Connection) -> None:
     """Bring an older store, or a new one, to this version.
 
-    Each step is one transaction, its number included: whatever ends it, a full disk, a signal or a power cut, the store is of the one
-    version or of the other. That is why no copy is made before. It would protect from nothing else, take the space of a second
-    ledger at the moment when a whole fleet is upgraded, and be no way back either: what was judged since would not be in it.
+    Each step is one transaction, its number included: whatever ends it, a full disk, a signal or a
+    power cut, the store is of the one version or of the other. That is why no copy is made before.
+    It would protect from nothing else, take the space of a second ledger at the moment when a whole
+    fleet is upgraded, and be no way back either: what was judged since would not be in it.
     """
     sums.prepare(db)
     behind = version(db)
@@ -165,10 +171,14 @@ def read(db: sqlite3.Connection, columns: str) -> str:
     return f"{columns}, {'sum' if is_summed(db) else sums.UNSUMMED} AS sum"
 
 
-EVENT = "identity, time, source, kind, code, component, boot_id, trust, follows, simulated_until, fields, raw"
+EVENT = (
+    "identity, time, source, kind, code, component, boot_id, trust, follows, simulated_until,"
+    " fields, raw"
+)
 FINDING = (
-    "id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state, simulated_until, cleared_at, cleared_by, "
-    "asked, source, incident, heard_since, quiet_s, shadow, remedy_at, accepted, confirmed_by"
+    "id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields,"
+    " state, simulated_until, cleared_at, cleared_by, asked, source, incident, heard_since,"
+    " quiet_s, shadow, remedy_at, accepted, confirmed_by"
 )
 TRANSITION = "time, finding, state, action, cause, event"
 INCIDENT = "id, since, last, closed_at, story, simulated, boot_id, usec, members"
@@ -192,6 +202,8 @@ PUT_POSITION = _put_summed("REPLACE", "positions", POSITION)
 PUT_RUN = _put_summed("REPLACE", "runs", RUN)
 PUT_SEAL = _put_summed("REPLACE", "seal", f"id, {SEAL}")
 ADD_AUDIT = _put("IGNORE", "audit", AUDIT)
-DROP_MARK = "DELETE FROM marks WHERE " + " AND ".join(f"{column} = :{column}" for column in MARK.split(", "))
+DROP_MARK = "DELETE FROM marks WHERE " + " AND ".join(
+    f"{column} = :{column}" for column in MARK.split(", ")
+)
 SUM_MARKS = _sum_anew("marks", MARK)
 SUM_SETTLED = _sum_anew("settled", SETTLED)

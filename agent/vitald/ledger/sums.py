@@ -1,8 +1,11 @@
 """
-A checksum for each row, so that a flipped bit in a code or a time is noticed: SQLite keeps none of its pages.
+A checksum for each row, so that a flipped bit in a code or a time is noticed: SQLite keeps none of
+its pages.
 
-Owns     how a row's values become one number, the same before they are stored and after they were read, and the functions of that in SQL.
-Refuses  knowing tables and columns; and protecting from anybody: who may write the file may also write a right checksum.
+Owns     how a row's values become one number, the same before they are stored and after they were
+         read, and the functions of that in SQL.
+Refuses  knowing tables and columns; and protecting from anybody: who may write the file may also
+         write a right checksum.
 """
 
 from __future__ import annotations
@@ -15,8 +18,12 @@ UNSUMMED = -1  # stands for the checksum in what is read of a ledger from before
 
 
 def checksum(*values: object) -> int:
-    """Of a row's values, in the order of its columns. SQLite gives a number back as what the column holds: 1 and 1.0 are the same here."""
-    return zlib.crc32("\x1f".join([value if type(value) is str else _told(value) for value in values]).encode())
+    """Of a row's values, in the order of its columns. SQLite gives a number back as what the column
+    holds: 1 and 1.0 are the same here.
+    """
+    return zlib.crc32(
+        "\x1f".join([value if type(value) is str else _told(value) for value in values]).encode()
+    )
 
 
 def _told(value: object) -> str:
@@ -26,7 +33,9 @@ def _told(value: object) -> str:
 
 
 def digest(sums: Iterable[int]) -> int:
-    """One number for a set of rows: whichever of them is missing, or is an older one, it is another."""
+    """One number for a set of rows: whichever of them is missing, or is an older one, it is
+    another.
+    """
     made = 0
     for one in sums:
         made ^= one

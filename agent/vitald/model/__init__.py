@@ -1,11 +1,12 @@
 """
 The nouns: what was seen, what is wrong, what must be done.
 
-Owns     the words that every other module speaks, and the order of actions. Those of diagnostics are in `model.diagnostic`.
+Owns     the words that every other module speaks, and the order of actions. Those of diagnostics
+         are in `model.diagnostic`.
 Refuses  I/O, clocks, and meaning: what a code stands for is in the catalogue.
 
-All times are seconds since the epoch (UTC), as floats. PCI addresses are written as the kernel's sysfs writes them:
-lower-case `dddd:bb:dd.f`, the domain at least four digits.
+All times are seconds since the epoch (UTC), as floats. PCI addresses are written as the kernel's
+sysfs writes them: lower-case `dddd:bb:dd.f`, the domain at least four digits.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from vitald.model.finding import Acceptance, Asked, Finding, FindingKey, Finding
 from vitald.model.incident import Incident, Member, alone
 from vitald.model.memory import Changes, Memory
 from vitald.model.reading import Readings, Sample
-from vitald.model.source import KERNEL_LOG, Batch, Position, Source, SourceFailed, SourceHealth, SourceState
+from vitald.model.source import (
+    KERNEL_LOG,
+    Batch,
+    Position,
+    Source,
+    SourceFailed,
+    SourceHealth,
+    SourceState,
+)
 from vitald.model.verdict import Status, Verdict
 
 __all__ = [

@@ -11,8 +11,9 @@ from enum import Enum
 class Action(Enum):
     """What must be done. The members' order is the order of strength.
 
-    `inspect` stands beside the ladder: a person or a deeper diagnostic must look. When one word has to be said for the
-    whole node it outranks what is the job's own affair, and is outranked by everything that asks for a remedy of the node.
+    `inspect` stands beside the ladder: a person or a deeper diagnostic must look. When one word has
+    to be said for the whole node it outranks what is the job's own affair, and is outranked by
+    everything that asks for a remedy of the node.
     """
 
     NONE = "none"
@@ -58,7 +59,8 @@ _WORDS = {
 class When(Enum):
     """When the action is due. The members' order is the order of urgency.
 
-    `maintenance` changes no fitness, no flag and no advice to jobs: it waits until the node is taken out of service anyway.
+    `maintenance` changes no fitness, no flag and no advice to jobs: it waits until the node is
+    taken out of service anyway.
     """
 
     MAINTENANCE = "maintenance"
@@ -76,4 +78,8 @@ class When(Enum):
 
 
 _URGENCY = {when: urgency for urgency, when in enumerate(When)}
-_WHEN_WORDS = {When.NOW: "", When.AFTER_JOB: " after the running job", When.MAINTENANCE: " at the next maintenance"}
+_WHEN_WORDS = {
+    When.NOW: "",
+    When.AFTER_JOB: " after the running job",
+    When.MAINTENANCE: " at the next maintenance",
+}

@@ -1,8 +1,9 @@
 """
 The codes of events that vitald judges by more than their entry in the catalogue.
 
-Facts about the node, its devices and its people, most of them vitald's own observations. What such an event means
-beside its entry is in `judge`; how it is shown, and what it asks for, is in the catalogue like everything else.
+Facts about the node, its devices and its people, most of them vitald's own observations. What such
+an event means beside its entry is in `judge`; how it is shown, and what it asks for, is in the
+catalogue like everything else.
 """
 
 from __future__ import annotations

@@ -22,13 +22,17 @@ class ComponentKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """The thing that is well or ill. `id` is its PCI address until something better (serial, UUID) is known."""
+    """The thing that is well or ill. `id` is its PCI address until something better (serial, UUID)
+    is known.
+    """
 
     kind: ComponentKind
     id: str = ""
 
     def __hash__(self) -> int:
-        """Of the id alone: it is looked up several times for each line of a storm, and an enum's hash is not remembered."""
+        """Of the id alone: it is looked up several times for each line of a storm, and an enum's
+        hash is not remembered.
+        """
         return hash(self.id)
 
     @property

@@ -18,14 +18,18 @@ class MarkKind(Enum):
     NOT_HELD = "not_held"  # the fault came back after its remedy
     PROCESS = "process"  # a process died of a fault that may be its own or the device's
     REMOVED = "removed"  # it left its slot with something open that only a replacement ends
-    ACCEPTED = "accepted"  # a boot ended what a person lives with until a moment: it may be found again
+    ACCEPTED = (
+        "accepted"  # a boot ended what a person lives with until a moment: it may be found again
+    )
     JOB_DIED = "job_died"
     DIAGNOSTIC_FAILED = "diagnostic_failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One entry in a device's record. `device` is what survives a move (UUID, serial), else the component's name."""
+    """One entry in a device's record. `device` is what survives a move (UUID, serial), else the
+    component's name.
+    """
 
     device: str
     time: float
@@ -36,7 +40,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What is remembered of the thing in a slot: who it is, and when it was last reset or put there."""
+    """What is remembered of the thing in a slot: who it is, and when it was last reset or put
+    there.
+    """
 
     component: Component
     uuid: str = ""

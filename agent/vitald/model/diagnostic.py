@@ -13,12 +13,16 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """Of a whole run. Only `pass` says that the hardware is well, and only `fail` that it is not."""
+    """Of a whole run. Only `pass` says that the hardware is well, and only `fail` that it
+    is not.
+    """
 
     PASS = "pass"  # noqa: S105 - every mandatory test of what was asked for passed
     FAIL = "fail"  # at least one finding of the hardware
     CONFIG = "config"  # only settings or the environment are wrong
-    INCONCLUSIVE = "inconclusive"  # nothing failed, but a mandatory test was skipped or has no result
+    INCONCLUSIVE = (  # nothing failed, but a mandatory test was skipped or has no result
+        "inconclusive"
+    )
     ERROR = "error"  # no usable verdict: it did not run, or not to its end
     NOT_APPLICABLE = "not_applicable"  # the node cannot be tested in its present mode
 
@@ -64,7 +68,9 @@ class Fault:
     confirm: bool = False  # believed only when it is found twice
     confirmed: bool = False  # and an earlier run had found it
     by_text: bool = False  # the GPU's number stands in its text only
-    implied: bool = False  # not printed, but concluded: from a status without a reason, or an exit code
+    implied: bool = (
+        False  # not printed, but concluded: from a status without a reason, or an exit code
+    )
 
     @property
     def certain(self) -> bool:
@@ -111,7 +117,9 @@ class Report:
     dcgm_version: str = ""
     driver_version: str = ""
     device_ids: tuple[str, ...] = ()  # PCI device ids, one for each GPU
-    serials: Mapping[int, str] = field(default_factory=dict)  # of GPUs, by index, where the document has them
+    serials: Mapping[int, str] = field(
+        default_factory=dict
+    )  # of GPUs, by index, where the document has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +148,9 @@ class Run:
     began: float
     ended: float
     report: Report
-    exit_code: int | None = None  # None where no program was started; below 0 the signal that ended it
+    exit_code: int | None = (
+        None  # None where no program was started; below 0 the signal that ended it
+    )
     command: str = ""
     preempted: str = ""  # the work that it made room for
     raw: str = ""  # what was printed, as far as it was kept

@@ -19,9 +19,12 @@ class Trust(Enum):
     """Who wrote the line an event was read from, and whether it is believed."""
 
     KERNEL = "kernel"  # facility 0, or a file that the operator named as the kernel's log
-    ACCEPTED = "accepted"  # written from user space, and judged: as hearsay, or where the configuration vouches for it like the kernel's
+    # Written from user space, and judged: as hearsay, or where the configuration vouches for it
+    # like the kernel's
+    ACCEPTED = "accepted"
     ANNOUNCED = "announced"  # written from user space by a drill that announced itself
-    UNTRUSTED = "untrusted"  # written from user space, or about a device that is not here: shown and counted, never judged
+    # Written from user space, or about a device that is not here: shown and counted, never judged
+    UNTRUSTED = "untrusted"
     DAEMON = "daemon"  # vitald's own observation
 
 
@@ -39,8 +42,12 @@ class Event:
     raw: str = ""
     trust: Trust = Trust.KERNEL
     fields: Fields = field(default_factory=dict)
-    follows: str | None = None  # identity of the event that this record continues (SXid severity and data records)
-    simulated_until: float | None = None  # set for a drill: the event is simulated, and its finding ends then
+    follows: str | None = (
+        None  # identity of the event that this record continues (SXid severity and data records)
+    )
+    simulated_until: float | None = (
+        None  # set for a drill: the event is simulated, and its finding ends then
+    )
 
     @property
     def simulated(self) -> bool:
@@ -52,18 +59,23 @@ class Event:
 
     @property
     def hearsay(self) -> bool:
-        """Whether a process wrote it, and nobody vouches for it: it may open a finding of its own, and change nothing else."""
+        """Whether a process wrote it, and nobody vouches for it: it may open a finding of its own,
+        and change nothing else.
+        """
         return is_hearsay(self.fields)
 
     @property
     def vouched_by(self) -> str:
-        """Who says that this is so, where that is enough to have the node repaired for it. Empty for the text of a log."""
+        """Who says that this is so, where that is enough to have the node repaired for it. Empty
+        for the text of a log.
+        """
         if self.trust is Trust.DAEMON:
             return self.source
         return "[kernel_log] userspace" if self.fields.get(VOUCHED) is True else ""
 
 
-VOUCHED = "vouched"  # field of a record that a process wrote: whether the configuration takes it for a confirmed fault
+# Field of a record that a process wrote: whether the configuration takes it for a confirmed fault
+VOUCHED = "vouched"
 
 
 def is_hearsay(fields: Fields) -> bool:

@@ -14,13 +14,15 @@ from vitald.model.event import Fields, is_hearsay
 
 class FindingState(Enum):
     OPEN = "open"
-    IN_REMEDY = "in_remedy"  # somebody has begun what it asks for; it stands until the evidence says that it held
+    # Somebody has begun what it asks for; it stands until the evidence says that it held
+    IN_REMEDY = "in_remedy"
     CLEARED = "cleared"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked for, by when, and why it differs from the catalogue's table. `because` is for people.
+    """What is asked for, by when, and why it differs from the catalogue's table. `because` is for
+    people.
 
     `unusable`: the device cannot be used, so the node is unfit for work whatever the action.
     `unknown`: what was known of the node is lost, so nobody can say whether it is fit.
@@ -38,7 +40,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """A person knows of a finding and lives with it until a moment, unless it gets worse than `asked`."""
+    """A person knows of a finding and lives with it until a moment, unless it gets worse than
+    `asked`.
+    """
 
     by: str
     reason: str
@@ -51,9 +55,9 @@ class Acceptance:
 class Finding:
     """One problem of one component. A new value replaces it at every transition; `id` stays.
 
-    What it asks for is made of layers: the table's ruling on the strongest event; the context of its incident instead,
-    where a rule says so, but no less than what is told under it; instead of those the driver's own word; and at least what
-    escalation asks for.
+    What it asks for is made of layers: the table's ruling on the strongest event; the context of
+    its incident instead, where a rule says so, but no less than what is told under it; instead of
+    those the driver's own word; and at least what escalation asks for.
     """
 
     id: int
@@ -70,13 +74,17 @@ class Finding:
     source: str  # which source would see it again
     ruled: Asked
     context: Asked | None = None
-    told: Asked | None = None  # the most that an echo of it asks for, which has no finding of its own
+    told: Asked | None = (
+        None  # the most that an echo of it asks for, which has no finding of its own
+    )
     driver: Asked | None = None
     escalated: Asked | None = None
     incident: int = 0
     heard_since: float = 0.0  # since when its source has been listened to without a pause
     quiet_s: float | None = None  # ends after so much quiet; None: not by quiet
-    confirmed_by: str = ""  # the source that saw it, or the second one that agrees with the log; empty while only text tells of it
+    # The source that saw it, or the second one that agrees with the log; empty while only text
+    # tells of it
+    confirmed_by: str = ""
     remedy_at: float | None = None  # when its remedy was begun
     shadow: bool = False  # of a rule on trial: shown, without effect
     state: FindingState = FindingState.OPEN
@@ -92,7 +100,9 @@ class Finding:
         if self.driver is not None and asked.action in _DRIVERS_TO_SAY:
             asked = self.driver
         if self.escalated is not None and self.escalated.action.rank > asked.action.rank:
-            due = asked.when if asked.action.unfit and asked.when is When.NOW else self.escalated.when
+            due = (
+                asked.when if asked.action.unfit and asked.when is When.NOW else self.escalated.when
+            )
             asked = Asked(self.escalated.action, due, self.escalated.because)
         elif self.escalated is not None and self.escalated.stronger(asked):
             asked = self.escalated
@@ -124,11 +134,15 @@ class Finding:
 
     @property
     def deferred(self) -> bool:
-        """Whether it is shown and counts for nothing else: somebody accepted it, or it waits for maintenance."""
+        """Whether it is shown and counts for nothing else: somebody accepted it, or it waits for
+        maintenance.
+        """
         return self.accepted is not None or (self.when is When.MAINTENANCE and not self.unusable)
 
     def makes_unfit(self, *, between_jobs: bool) -> bool:
-        """Whether the node is unfit for work while this is open. `between_jobs`: what waits for the running job is due."""
+        """Whether the node is unfit for work while this is open. `between_jobs`: what waits for the
+        running job is due.
+        """
         if self.deferred:
             return False
         due = self.when is When.NOW or between_jobs
@@ -136,7 +150,9 @@ class Finding:
 
     @property
     def confirmed(self) -> bool:
-        """Whether others may repair the node for it: it does not rest on the text of a log alone."""
+        """Whether others may repair the node for it: it does not rest on the text of a log
+        alone.
+        """
         return bool(self.confirmed_by)
 
     @property
@@ -159,13 +175,16 @@ class Finding:
 
 FindingKey = tuple[Component, str, bool, bool]
 
-# The driver knows whether a device needs a reset or the node a reboot. Of jobs and of spare parts it says nothing.
+# The driver knows whether a device needs a reset or the node a reboot. Of jobs and of spare parts
+# it says nothing.
 _DRIVERS_TO_SAY = (Action.RESET_DEVICE, Action.REBOOT_NODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A finding changed, and why. `finding` is its new value. An empty cause: only counted once more."""
+    """A finding changed, and why. `finding` is its new value. An empty cause: only counted once
+    more.
+    """
 
     time: float
     finding: Finding

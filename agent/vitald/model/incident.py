@@ -30,9 +30,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One physical story: a root cause and its consequences, told once. Lives as long as one of its findings is open.
+    """One physical story: a root cause and its consequences, told once. Lives as long as one of its
+    findings is open.
 
-    `members` are sorted, the root first. `story` names the entry of the catalogue that joined them, if one did.
+    `members` are sorted, the root first. `story` names the entry of the catalogue that joined them,
+    if one did.
     """
 
     id: int
@@ -54,7 +56,9 @@ class Incident:
         return sum(member.count for member in self.members)
 
     def member(self, component: Component, code: str) -> Member | None:
-        return next((one for one in self.members if one.code == code and one.component == component), None)
+        return next(
+            (one for one in self.members if one.code == code and one.component == component), None
+        )
 
 
 def alone(finding: Finding) -> Incident:
@@ -73,4 +77,10 @@ def alone(finding: Finding) -> Incident:
         processes=frozenset(),
         raw=finding.raw,
     )
-    return Incident(id=finding.incident, members=(member,), since=finding.since, last=finding.last, simulated=finding.simulated)
+    return Incident(
+        id=finding.incident,
+        members=(member,),
+        since=finding.since,
+        last=finding.last,
+        simulated=finding.simulated,
+    )

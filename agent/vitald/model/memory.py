@@ -21,8 +21,12 @@ class Changes:
     forgotten: tuple[Mark, ...] = ()  # marks that had to make room
     devices: tuple[Device, ...] = ()
     settled: tuple[tuple[Component, str, float], ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()  # a device's record goes on under another name: (former, new)
-    shifted: float = 0.0  # seconds by which all remembered times are told anew, before what else is here
+    renamed: tuple[
+        tuple[str, str], ...
+    ] = ()  # a device's record goes on under another name: (former, new)
+    shifted: float = (
+        0.0  # seconds by which all remembered times are told anew, before what else is here
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Memory:
     incidents: tuple[Incident, ...] = ()
     marks: tuple[Mark, ...] = ()
     devices: tuple[Device, ...] = ()
-    settled: tuple[tuple[Component, str, float], ...] = ()  # when a component's code was last dealt with: older lines are history
+    settled: tuple[
+        tuple[Component, str, float], ...
+    ] = ()  # when a component's code was last dealt with: older lines are history
     next_finding: int = 1
     next_incident: int = 1

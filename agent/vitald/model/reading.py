@@ -15,9 +15,11 @@ Sample = Union[float, str, "tuple[float, ...]"]  # a value, or one for each part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
-    """What was read of one component: values by the name of the reading, in base units; what cannot be observed, and why.
+    """What was read of one component: values by the name of the reading, in base units; what cannot
+    be observed, and why.
 
-    `identity` is what survives a move (UUID). `fresh` are the values that this look read; the others are from earlier ones.
+    `identity` is what survives a move (UUID). `fresh` are the values that this look read; the
+    others are from earlier ones.
     """
 
     component: Component
@@ -29,4 +31,6 @@ class Readings:
     missing: Mapping[str, str] = field(default_factory=dict)
     simulated: bool = False
     blind: str = ""  # looked at, but nothing can be said of its health, and why
-    who: Mapping[str, str] = field(default_factory=dict)  # what finds it: index, address, interface, mount
+    who: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what finds it: index, address, interface, mount

@@ -1,9 +1,10 @@
 """
 The shape that every source has.
 
-A source is an endless asynchronous iterator of batches. An empty batch says "looked, nothing new" and is what keeps
-the source fresh; one that has caught up must come at least once within `deadline_s`. A source that cannot go on raises SourceFailed; the
-daemon then shows it as failed, waits, and starts it again from the last stored position.
+A source is an endless asynchronous iterator of batches. An empty batch says "looked, nothing new"
+and is what keeps the source fresh; one that has caught up must come at least once within
+`deadline_s`. A source that cannot go on raises SourceFailed; the daemon then shows it as failed,
+waits, and starts it again from the last stored position.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class SourceState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceHealth:
-    """When a source last truly looked. Past its deadline, what it watches is unknown, not healthy."""
+    """When a source last truly looked. Past its deadline, what it watches is unknown, not
+    healthy.
+    """
 
     name: str
     state: SourceState
@@ -42,7 +45,10 @@ class SourceHealth:
     simulated: bool = False  # what it reads is not real
 
     def fresh(self, monotonic: float) -> bool:
-        return self.state in (SourceState.OK, SourceState.ABSENT) and monotonic - self.looked <= self.deadline
+        return (
+            self.state in (SourceState.OK, SourceState.ABSENT)
+            and monotonic - self.looked <= self.deadline
+        )
 
 
 class SourceFailed(Exception):
@@ -62,8 +68,8 @@ class Position:
 class Batch:
     """What one look gave. `caught_up`: nothing more was there to be read at that moment.
 
-    `state`: anything but OK where it could not look, or not at all of what it watches; `detail` then says why.
-    `again`: some of the events may have been handed in before, from another place.
+    `state`: anything but OK where it could not look, or not at all of what it watches; `detail`
+    then says why. `again`: some of the events may have been handed in before, from another place.
     """
 
     source: str
@@ -76,8 +82,12 @@ class Batch:
     readings: tuple[Readings, ...] = ()  # everything that is known now of the components it reads
     simulated: bool = False  # what it reads is not real
     runs: tuple[Run, ...] = ()  # of diagnostics, which the events come from
-    holding: tuple[Event, ...] = ()  # what was told before and is observed still: the judge must know of it
-    calm: frozenset[tuple[Component, str]] = frozenset()  # codes of states that are not observed: nothing of ours may say that they are
+    holding: tuple[
+        Event, ...
+    ] = ()  # what was told before and is observed still: the judge must know of it
+    calm: frozenset[tuple[Component, str]] = (
+        frozenset()
+    )  # codes of states that are not observed: nothing of ours may say that they are
 
 
 class Source(Protocol):

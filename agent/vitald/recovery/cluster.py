@@ -1,10 +1,14 @@
 """
-The node's scheduler: what runs here, keeping new work away, and telling it that the node must be replaced.
+The node's scheduler: what runs here, keeping new work away, and telling it that the node must be
+replaced.
 
     none         nothing is kept away; refused where a scheduler of the others is seen to run here
-    slurm        scontrol, by the rules of agent/vitald/slurm/drain.py: what somebody else holds is left alone
-    kubernetes   kubectl: the node is cordoned with an annotation of ours; pods of DaemonSets and of the kubelet itself are no work
-    a program    exit 0: kept away, and nothing runs any more; 75: something still does; anything else: it failed
+    slurm        scontrol, by the rules of agent/vitald/slurm/drain.py: what somebody else holds is
+                 left alone
+    kubernetes   kubectl: the node is cordoned with an annotation of ours; pods of DaemonSets and of
+                 the kubelet itself are no work
+    a program    exit 0: kept away, and nothing runs any more; 75: something still does; anything
+    else: it failed
 
 Owns     how each of them is asked, and what its answer means.
 Refuses  ending work. Nothing here evicts a pod or cancels a job.
@@ -35,7 +39,16 @@ Json = dict[str, object]
 _SCONTROL_S = 10.0
 _STILL_RUNS = 75  # EX_TEMPFAIL
 _FREE, _BUSY = {"IDLE", "DOWN"}, {"ALLOCATED", "MIXED", "COMPLETING"}
-_OTHERS = {"MAINT", "MAINTENANCE", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "POWERING_DOWN", "POWERED_DOWN", "POWER_DOWN"}
+_OTHERS = {
+    "MAINT",
+    "MAINTENANCE",
+    "REBOOT",
+    "REBOOT_ISSUED",
+    "REBOOT_REQUESTED",
+    "POWERING_DOWN",
+    "POWERED_DOWN",
+    "POWER_DOWN",
+}
 _SCHEDULERS = ("slurmd", "kubelet")
 _ANNOTATION = "vitald/drained"
 _PODS = 1024 * 1024
@@ -44,7 +57,9 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What is to be told to whoever drains or replaces: the daemon's verdict, and what is done for it."""
+    """What is to be told to whoever drains or replaces: the daemon's verdict, and what is done for
+    it.
+    """
 
     action: str
     request: str
@@ -59,7 +74,12 @@ class Wish:
 
     def told(self, node: str) -> Mapping[str, str]:
         """The same for a program, in its environment."""
-        return {"VITALD_ACTION": self.action, "VITALD_NODE": node, "VITALD_REASON": self.reason, "VITALD_REQUEST": self.request}
+        return {
+            "VITALD_ACTION": self.action,
+            "VITALD_NODE": node,
+            "VITALD_REASON": self.reason,
+            "VITALD_REQUEST": self.request,
+        }
 
 
 class Scheduler(Protocol):
@@ -86,14 +106,19 @@ def name_of(config: Config) -> str:
 
 
 def cut_off(*means: Means) -> str:
-    """Why a scheduler cannot be asked by these, as far as it is our unit's sandbox; empty where nothing is in the way."""
+    """Why a scheduler cannot be asked by these, as far as it is our unit's sandbox; empty where
+    nothing is in the way.
+    """
     if not any(one.word in ("slurm", "kubernetes") for one in means):
         return ""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM).close()
     except OSError as error:
         said = f"no scheduler can be asked without a network: {error.strerror}"
-        return f"{said}: vitald-recover.service needs a drop-in with RestrictAddressFamilies=AF_INET AF_INET6"
+        return (
+            f"{said}: vitald-recover.service needs a drop-in with RestrictAddressFamilies=AF_INET"
+            " AF_INET6"
+        )
     return ""
 
 
@@ -103,7 +128,9 @@ def steps(procfs: Path) -> tuple[str, ...]:
 
 
 def _named(procfs: Path, *names: str) -> list[str]:
-    """The processes that are called so, as they call themselves: enough to hold back, never enough to act."""
+    """The processes that are called so, as they call themselves: enough to hold back, never enough
+    to act.
+    """
     found = []
     for process in procfs.iterdir():
         if process.name.isdecimal():
@@ -120,7 +147,12 @@ class Nobody:
     def look(self, wish: Wish) -> Node:  # noqa: ARG002
         for name in _SCHEDULERS:
             if _named(self._procfs, name):
-                return Node(trouble=f'{name} runs here, and [recovery] drain is "none": it could start work at any moment')
+                return Node(
+                    trouble=(
+                        f'{name} runs here, and [recovery] drain is "none": it could start work at'
+                        " any moment"
+                    )
+                )
         return Node(drained=True)
 
     def drain(self, wish: Wish) -> Node:
@@ -134,7 +166,9 @@ class Slurm:
     def __init__(self, config: Config) -> None:
         self._node = config.recovery.node or socket.gethostname().partition(".")[0]
         self._hyperpod = config.slurm.hyperpod
-        reasons_file = REASONS_FILE if REASONS_FILE.parent.is_dir() else None  # systemd makes the folder
+        reasons_file = (
+            REASONS_FILE if REASONS_FILE.parent.is_dir() else None
+        )  # systemd makes the folder
         self._settings = Settings(reason=config.slurm.reason, reasons_file=reasons_file)
 
     def look(self, wish: Wish) -> Node:  # noqa: ARG002
@@ -149,7 +183,10 @@ class Slurm:
         if others:
             held = f"in Slurm the node is {state}: somebody is at work on it"
         elif known.held and not ours:
-            held = f"somebody else holds the node in Slurm: it is {state}, for: {known.reason or 'no reason given'}"
+            held = (
+                f"somebody else holds the node in Slurm: it is {state}, for:"
+                f" {known.reason or 'no reason given'}"
+            )
         free = bool(known.states & _FREE) and not known.states & _BUSY
         return Node(drained=ours, held=held, busy="" if free else f"in Slurm the node is {state}")
 
@@ -167,7 +204,14 @@ class Slurm:
             return known
         by_prefix = known.reason.startswith(self._settings.prefix)
         told = known.reason == REPLACE if self._hyperpod else by_prefix
-        return "" if known.held and told else f"the node is not marked: {'+'.join(sorted(known.states))}, {known.reason or 'no reason'}"
+        return (
+            ""
+            if known.held and told
+            else (
+                f"the node is not marked: {'+'.join(sorted(known.states))},"
+                f" {known.reason or 'no reason'}"
+            )
+        )
 
     def _withdraw(self, wish: Wish, *, hyperpod: bool) -> None:
         known = scontrol.read_node_state(self._node, _SCONTROL_S)
@@ -225,8 +269,13 @@ class Kubernetes:
         return replace(node, busy=f"pods run here: {join_first(busy, _NAMED)}" if busy else "")
 
     def drain(self, wish: Wish) -> Node:
-        patch = {"spec": {"unschedulable": True}, "metadata": {"annotations": {_ANNOTATION: wish.boot_id}}}
-        done = self._kubectl("patch", "node", self._node, "--type=merge", f"--patch={json.dumps(patch)}")
+        patch = {
+            "spec": {"unschedulable": True},
+            "metadata": {"annotations": {_ANNOTATION: wish.boot_id}},
+        }
+        done = self._kubectl(
+            "patch", "node", self._node, "--type=merge", f"--patch={json.dumps(patch)}"
+        )
         return Node(trouble=done.trouble) if done.trouble else self.look(wish)
 
     def mark(self, wish: Wish) -> str:  # noqa: ARG002
@@ -234,7 +283,13 @@ class Kubernetes:
 
     def _kubectl(self, *arguments: str) -> programs.Done:
         # It would keep a cache in root's home; there is no folder of this name.
-        argv = ("kubectl", f"--kubeconfig={self._config}", "--request-timeout=20s", "--cache-dir=/dev/null/none", *arguments)
+        argv = (
+            "kubectl",
+            f"--kubeconfig={self._config}",
+            "--request-timeout=20s",
+            "--cache-dir=/dev/null/none",
+            *arguments,
+        )
         return programs.run(argv, self._seconds, most=_PODS)
 
 
@@ -254,7 +309,9 @@ class Program:
         done = programs.run(self._argv, self._seconds, wish.told(self._node))
         if done.code == _STILL_RUNS:
             last = done.trouble.partition(": exit 75: ")[2]
-            return Node(drained=True, busy=f"{self._argv[0]} says: {last or 'something still runs here'}")
+            return Node(
+                drained=True, busy=f"{self._argv[0]} says: {last or 'something still runs here'}"
+            )
         return Node(trouble=done.trouble) if done.trouble else Node(drained=True)
 
     def mark(self, wish: Wish) -> str:

@@ -1,5 +1,6 @@
 """
-Whether a request is granted: facts in, a decision out, and every check that failed with its reason in words.
+Whether a request is granted: facts in, a decision out, and every check that failed with its reason
+in words.
 
     refused   a check failed: nothing is done
     drain     nothing stands against it: new work must be kept away first
@@ -7,7 +8,8 @@ Whether a request is granted: facts in, a decision out, and every check that fai
     act       reboot, or have it marked for replacement
 
 Owns     the checks, and their order.
-Refuses  reading anything: clocks, files, the daemon and the scheduler come in as facts. What is not known counts against it.
+Refuses  reading anything: clocks, files, the daemon and the scheduler come in as facts. What is not
+         known counts against it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald.model import Action, FindingState
-from vitald.recovery.book import Book, Clock
+from vitald.recovery.action_log import Book, Clock
 from vitald.recovery.request import Kind, Request, asks_for
 from vitald.text import join_first
 
@@ -42,12 +44,16 @@ class Told:
     state: str
     simulated: bool
     deferred: bool = False  # accepted by a person, or left to the next maintenance
-    confirmed: bool = False  # by a second source, or the one that saw it: not by the text of a log alone
+    confirmed: bool = (
+        False  # by a second source, or the one that saw it: not by the text of a log alone
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What the daemon says now. `simulated`: what it reads is not real. `released`: who has the devices, and why."""
+    """What the daemon says now. `simulated`: what it reads is not real. `released`: who has the
+    devices, and why.
+    """
 
     findings: Mapping[int, Told] = field(default_factory=dict)
     reboot_required: bool = False
@@ -62,7 +68,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What its scheduler says. `held`: somebody else has taken it out of service. `busy`: what still runs. `trouble`: why nothing is known."""
+    """What its scheduler says. `held`: somebody else has taken it out of service. `busy`: what
+    still runs. `trouble`: why nothing is known.
+    """
 
     drained: bool = False
     held: str = ""
@@ -151,14 +159,21 @@ def _age(facts: Facts) -> str:
     age = facts.now.uptime - request.uptime
     if age < 0:
         return "it was made after this moment"
-    return f"it is {age:.0f} s old, and more than {MOST_AGE_S:.0f} s is too old" if age > MOST_AGE_S else ""
+    return (
+        f"it is {age:.0f} s old, and more than {MOST_AGE_S:.0f} s is too old"
+        if age > MOST_AGE_S
+        else ""
+    )
 
 
 def _daemon(facts: Facts) -> str:
     """Its own answer, not the file, says what stands now."""
     standing, request = facts.standing, facts.request
     if standing is None:
-        return f"the daemon cannot be asked whether it still holds: {facts.standing_trouble or 'no answer'}"
+        return (
+            "the daemon cannot be asked whether it still holds:"
+            f" {facts.standing_trouble or 'no answer'}"
+        )
     if standing.boot_id != facts.now.boot_id:
         return "the daemon speaks of another boot"
     if standing.simulated:
@@ -170,7 +185,11 @@ def _daemon(facts: Facts) -> str:
     if not (standing.replacement_required if replace else standing.reboot_required):
         return f"the daemon does not say {word}Required any more"
     confirmed = standing.replacement_confirmed if replace else standing.reboot_confirmed
-    return "" if confirmed else f"the daemon does not say {word}Confirmed: only the text of a log asks for it"
+    return (
+        ""
+        if confirmed
+        else f"the daemon does not say {word}Confirmed: only the text of a log asks for it"
+    )
 
 
 def _findings(facts: Facts) -> str:
@@ -184,7 +203,10 @@ def _findings(facts: Facts) -> str:
         if told is None:
             wrong.append(f"finding {ground.words} is not open")
         elif (told.component, told.code) != ground.cause:
-            wrong.append(f"finding #{ground.id} is {told.code} of {told.component}, not {ground.code} of {ground.component}")
+            wrong.append(
+                f"finding #{ground.id} is {told.code} of {told.component}, not {ground.code} of"
+                f" {ground.component}"
+            )
         elif told.simulated:
             wrong.append(f"finding {ground.words} is a drill's")
         elif told.state != FindingState.OPEN.value:
@@ -199,18 +221,29 @@ def _findings(facts: Facts) -> str:
 
 
 def _released(facts: Facts) -> str:
-    return f"somebody has the devices: {facts.standing.released}" if facts.standing is not None and facts.standing.released else ""
+    return (
+        f"somebody has the devices: {facts.standing.released}"
+        if facts.standing is not None and facts.standing.released
+        else ""
+    )
 
 
 def _book(facts: Facts) -> str:
     if facts.book is None:
         return f"what was done before is not known: {facts.book_trouble or 'no book'}"
     ahead = facts.book.ahead(facts.now)
-    return f"the book has a {ahead.kind.value} that lies in the future: the clock was set back, or the book is wrong" if ahead else ""
+    return (
+        f"the book has a {ahead.kind.value} that lies in the future: the clock was set back, or the"
+        " book is wrong"
+        if ahead
+        else ""
+    )
 
 
 def _cause(facts: Facts) -> str:
-    """Once a day for one cause. What it did not help with it will not help with now, whatever else has come to it."""
+    """Once a day for one cause. What it did not help with it will not help with now, whatever else
+    has come to it.
+    """
     request, book = facts.request, facts.book
     if request is None or book is None:
         return ""
@@ -218,8 +251,13 @@ def _cause(facts: Facts) -> str:
         again = [cause for cause in request.causes if cause in entry.causes]
         if again:
             component, code = again[0]
-            done = "it was rebooted" if entry.kind is Kind.REBOOT else "it was marked for replacement"
-            return f"{done} for {code} of {component} {_hours(entry.ago(facts.now))} ago, and that is done once a day"
+            done = (
+                "it was rebooted" if entry.kind is Kind.REBOOT else "it was marked for replacement"
+            )
+            return (
+                f"{done} for {code} of {component} {_hours(entry.ago(facts.now))} ago, and that is"
+                " done once a day"
+            )
     return ""
 
 
@@ -231,14 +269,22 @@ def _budget(facts: Facts) -> str:
     most = facts.reboots_per_day if reboot else facts.replacements_per_day
     used = len(book.recent(request.kind, facts.now))
     what = "reboots" if reboot else "replacements"
-    return f"{used} {what} within a day, and [recovery] {what}_per_day is {most}" if used >= most else ""
+    return (
+        f"{used} {what} within a day, and [recovery] {what}_per_day is {most}"
+        if used >= most
+        else ""
+    )
 
 
 def _means(facts: Facts) -> str:
     if facts.request is None:
         return ""
     if facts.request.kind is Kind.REPLACE:
-        return "" if facts.replaceable else '[recovery] replace is "none": nobody is configured to be told'
+        return (
+            ""
+            if facts.replaceable
+            else '[recovery] replace is "none": nobody is configured to be told'
+        )
     return facts.elsewhere
 
 

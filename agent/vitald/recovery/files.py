@@ -1,7 +1,8 @@
 """
 Files that root reads and writes where others may have had a hand in them.
 
-Owns     what a file must be before a word of it counts, durable writing, and the question whether a file survives a reboot.
+Owns     what a file must be before a word of it counts, durable writing, and the question whether a
+         file survives a reboot.
 Refuses  meaning. Every function raises Untrusted, with the reason, rather than give half an answer.
 """
 
@@ -29,14 +30,18 @@ class Absent(Untrusted):
 
 
 def read(path: Path, owners: Collection[int], most: int) -> bytes:
-    """What an ordinary file has, that only its owner may write, and who owns it is one of `owners`."""
+    """What an ordinary file has, that only its owner may write, and who owns it is one of
+    `owners`.
+    """
     try:
         # Not blocking: a pipe would hold us up for ever.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise Absent(f"{path}: there is no such file") from None
     except OSError as error:
-        raise Untrusted(f"{path}: {'a symbolic link' if _is_link(path) else error.strerror}") from None
+        raise Untrusted(
+            f"{path}: {'a symbolic link' if _is_link(path) else error.strerror}"
+        ) from None
     try:
         _judge(path, os.fstat(fd), owners)
         data = b""
@@ -57,7 +62,9 @@ def _judge(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
     if found.st_uid not in owners:
         raise Untrusted(f"{path}: it belongs to uid {found.st_uid}")
     if found.st_mode & _OTHERS_WRITE:
-        raise Untrusted(f"{path}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})")
+        raise Untrusted(
+            f"{path}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})"
+        )
     if found.st_nlink != 1:
         raise Untrusted(f"{path}: it has another name elsewhere")
 
@@ -69,7 +76,9 @@ def _is_link(path: Path) -> bool:
 
 
 def judge_folders(folder: Path, owners: Collection[int]) -> None:
-    """No folder on the way may be a link, or writable by others than `owners`: they could put another file there."""
+    """No folder on the way may be a link, or writable by others than `owners`: they could put
+    another file there.
+    """
     for one in (folder, *folder.parents):
         try:
             found = one.lstat()
@@ -80,11 +89,16 @@ def judge_folders(folder: Path, owners: Collection[int]) -> None:
         if found.st_uid not in owners:
             raise Untrusted(f"{one}: it belongs to uid {found.st_uid}")
         if found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
-            raise Untrusted(f"{one}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})")
+            raise Untrusted(
+                f"{one}: others than its owner may write it (mode"
+                f" {stat.S_IMODE(found.st_mode):04o})"
+            )
 
 
 def read_roots(path: Path, most: int) -> bytes:
-    """A file that nobody but root can have written. A link to one is followed: what counts is where it leads."""
+    """A file that nobody but root can have written. A link to one is followed: what counts is where
+    it leads.
+    """
     try:
         real = path.resolve(strict=True)
     except FileNotFoundError:
@@ -106,20 +120,26 @@ def judge_program(path: Path) -> None:
     if found.st_uid != 0:
         raise Untrusted(f"{real}: it belongs to uid {found.st_uid}")
     if found.st_mode & _OTHERS_WRITE:
-        raise Untrusted(f"{real}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})")
+        raise Untrusted(
+            f"{real}: others than its owner may write it (mode {stat.S_IMODE(found.st_mode):04o})"
+        )
 
 
 def open_kernel_log(path: Path, *, device: bool) -> int:
-    """For one more line at its end: the kernel log's own device, or an ordinary file. Root writes only what is root's, and reached by
-    folders that nobody else can write; another user only what is his own. Looked at before it is opened, for to open another device may
-    be to act. Raises Untrusted, OSError."""
+    """For one more line at its end: the kernel log's own device, or an ordinary file. Root writes
+    only what is root's, and reached by folders that nobody else can write; another user only what
+    is his own. Looked at before it is opened, for to open another device may be to act. Raises
+    Untrusted, OSError.
+    """
     if not device and os.geteuid() == 0:
         judge_folders(path.parent, {0})
     named = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _judge_kernel_log(path, os.fstat(named), device=device)
         # The same file, by its descriptor: whatever is at the path meanwhile.
-        return os.open(f"/proc/self/fd/{named}", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.open(
+            f"/proc/self/fd/{named}", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+        )
     finally:
         os.close(named)
 
@@ -138,7 +158,9 @@ def _judge_kernel_log(path: Path, found: os.stat_result, *, device: bool) -> Non
 
 
 def stands(path: Path) -> str:
-    """Whether something of this name is there, in words; empty where there certainly is not. Who cannot tell must stop."""
+    """Whether something of this name is there, in words; empty where there certainly is not. Who
+    cannot tell must stop.
+    """
     try:
         path.lstat()
     except FileNotFoundError:
@@ -149,7 +171,9 @@ def stands(path: Path) -> str:
 
 
 def write_durably(path: Path, data: bytes, group: int) -> None:
-    """All of it or nothing, and on the disk when this returns. Readable by `group`. Raises OSError."""
+    """All of it or nothing, and on the disk when this returns. Readable by `group`. Raises
+    OSError.
+    """
     fresh = path.with_name(f".{path.name}.new")
     with suppress(FileNotFoundError):
         fresh.unlink()
@@ -173,7 +197,9 @@ def write_durably(path: Path, data: bytes, group: int) -> None:
 
 
 def prepare(folder: Path, group: int) -> None:
-    """The folder of what root remembers: made where it is missing, then judged. Raises Untrusted."""
+    """The folder of what root remembers: made where it is missing, then judged. Raises
+    Untrusted.
+    """
     try:
         folder.mkdir(mode=0o750, parents=True)
         os.chown(folder, -1, group)
@@ -200,7 +226,8 @@ def held(folder: Path) -> Iterator[None]:
 def forgets(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     """Why what is written here is gone after a reboot; empty where nothing says so.
 
-    A book that is forgotten would let a node be rebooted for the same fault for ever. Of an overlay it cannot be told.
+    A book that is forgotten would let a node be rebooted for the same fault for ever. Of an overlay
+    it cannot be told.
     """
     try:
         device = folder.stat().st_dev
@@ -208,7 +235,11 @@ def forgets(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
             fields, _, kind = line.partition(" - ")
             if fields.split()[2] == f"{os.major(device)}:{os.minor(device)}":
                 name = kind.split()[0]
-                return f"{folder} is on a {name}, which does not survive a reboot" if name in _FORGETFUL else ""
+                return (
+                    f"{folder} is on a {name}, which does not survive a reboot"
+                    if name in _FORGETFUL
+                    else ""
+                )
     except (OSError, IndexError) as error:
         return f"{folder}: whether it survives a reboot cannot be told: {error}"
     return ""  # such as btrfs, whose files are on another device than it says

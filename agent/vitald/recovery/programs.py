@@ -34,10 +34,17 @@ class Done:
 
 
 def clean_environment(given: Mapping[str, str]) -> dict[str, str]:
-    return {"PATH": RECOVERY_PATH, "LC_ALL": "C.UTF-8", "HOME": "/", **{name: given[name] for name in _KEPT if name in given}}
+    return {
+        "PATH": RECOVERY_PATH,
+        "LC_ALL": "C.UTF-8",
+        "HOME": "/",
+        **{name: given[name] for name in _KEPT if name in given},
+    }
 
 
-def run(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = None, most: int = 4096) -> Done:
+def run(
+    argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = None, most: int = 4096
+) -> Done:
     """Its exit code and what it printed. `more`: what it is told in its environment."""
     environment = clean_environment(os.environ)
     program = shutil.which(argv[0], path=environment["PATH"])
@@ -79,4 +86,6 @@ def run(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = No
     lines = told.decode("utf-8", "replace").strip().splitlines()
     how = f"signal {-code}" if code < 0 else f"exit {code}"
     last = replace_unprintable(lines[-1][:_SAID]) if lines else ""
-    return Done(code=code, out=told, trouble=f"{program} failed: {how}{f': {last}' if last else ''}")
+    return Done(
+        code=code, out=told, trouble=f"{program} failed: {how}{f': {last}' if last else ''}"
+    )

@@ -1,10 +1,12 @@
 """
 A request: the daemon asks root to have this node rebooted or replaced, and says for which findings.
 
-Owns     what may be asked for, which findings ask for it, and the file's form: written here, read back strictly.
+Owns     what may be asked for, which findings ask for it, and the file's form: written here, read
+         back strictly.
 Refuses  files, clocks, and whether it is granted.
 
-Source of trust: none. Whoever can write the file can ask; what is asked is held against the daemon's own answers and root's book.
+Source of trust: none. Whoever can write the file can ask; what is asked is held against the
+daemon's own answers and root's book.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class Ground:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`uptime` is when it was written, on the clock that counts from the boot and that nobody can set; `time` is for people."""
+    """`uptime` is when it was written, on the clock that counts from the boot and that nobody can
+    set; `time` is for people.
+    """
 
     id: str
     boot_id: str
@@ -96,15 +100,16 @@ def asks_for(action: Action, *, device_reset: bool) -> Kind | None:
 def wanted(
     findings: Sequence[Finding], settled: Callable[[Finding], bool], *, device_reset: bool
 ) -> tuple[Kind, tuple[Finding, ...]] | None:
-    """What real findings ask for that a second source confirmed, and which. Replacing outranks rebooting, and is waited for where it
-    is not settled yet.
+    """What real findings ask for that a second source confirmed, and which. Replacing outranks
+    rebooting, and is waited for where it is not settled yet.
 
     Nothing while somebody is at work on one of them.
     """
     asking = [
         (kind, one)
         for one in findings
-        if not (one.simulated or one.shadow or one.deferred) and (kind := asks_for(one.action, device_reset=device_reset))
+        if not (one.simulated or one.shadow or one.deferred)
+        and (kind := asks_for(one.action, device_reset=device_reset))
     ]
     if any(one.state is not FindingState.OPEN for _, one in asking):
         return None
@@ -167,7 +172,9 @@ def parse(data: bytes) -> Request:
     try:
         kind = Kind(told["action"])
     except ValueError:
-        raise RequestBroken(f"action: {str(told['action'])[:80]!r} is none of reboot, replace") from None
+        raise RequestBroken(
+            f"action: {str(told['action'])[:80]!r} is none of reboot, replace"
+        ) from None
     return Request(
         id=text(told, "id", 64, least=8),
         boot_id=text(told, "bootId", 64, least=1),
@@ -182,7 +189,21 @@ def parse(data: bytes) -> Request:
     )
 
 
-_REQUEST = frozenset({"version", "id", "bootId", "time", "uptime", "action", "host", "who", "status", "reasons", "findings"})
+_REQUEST = frozenset(
+    {
+        "version",
+        "id",
+        "bootId",
+        "time",
+        "uptime",
+        "action",
+        "host",
+        "who",
+        "status",
+        "reasons",
+        "findings",
+    }
+)
 _GROUND = frozenset({"id", "component", "code", "since", "action", "count", "raw"})
 
 

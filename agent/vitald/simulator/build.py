@@ -16,7 +16,16 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("nvml.c")
 SONAME = "libnvidia-ml.so.1"
-FLAGS = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", f"-Wl,-soname,{SONAME}", "-pthread")
+FLAGS = (
+    "-O2",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    f"-Wl,-soname,{SONAME}",
+    "-pthread",
+)
 _LONGEST_S = 120.0
 
 
@@ -26,11 +35,14 @@ class CannotBuild(Exception):
 
 def library(cache: Path | None = None) -> Path:
     """The simulated library, compiled unless the cache has it already. Raises CannotBuild."""
-    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    compiler = next(
+        (found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None
+    )
     if compiler is None:
         raise CannotBuild(
-            "the simulated NVML is compiled on first use, and no C compiler is installed (cc, gcc or clang):"
-            " apt-get install gcc libc6-dev (Debian, Ubuntu) or dnf install gcc (RHEL, Fedora, Amazon Linux)"
+            "the simulated NVML is compiled on first use, and no C compiler is installed (cc, gcc"
+            " or clang): apt-get install gcc libc6-dev (Debian, Ubuntu) or dnf install gcc (RHEL,"
+            " Fedora, Amazon Linux)"
         )
     try:
         source = SOURCE.read_bytes()
@@ -69,21 +81,34 @@ def _writable(folder: Path) -> bool:
 
 
 def _private(name: str) -> Path:
-    """A folder below the temporary one that nobody else can have prepared: what lies in it gets loaded."""
+    """A folder below the temporary one that nobody else can have prepared: what lies in it gets
+    loaded.
+    """
     root = Path(tempfile.gettempdir()) / f"vitald-{os.geteuid()}"
     try:
         root.mkdir(mode=0o700, exist_ok=True)
         found = root.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise CannotBuild(f"{root}: must be a folder that only this user can enter; remove it, or set XDG_CACHE_HOME")
+        if (
+            not stat.S_ISDIR(found.st_mode)
+            or found.st_uid != os.geteuid()
+            or stat.S_IMODE(found.st_mode) & 0o077
+        ):
+            raise CannotBuild(
+                f"{root}: must be a folder that only this user can enter; remove it, or set"
+                " XDG_CACHE_HOME"
+            )
         (root / name).mkdir(exist_ok=True)
     except OSError as error:
-        raise CannotBuild(f"{root}: cannot be written: {error.strerror}; set XDG_CACHE_HOME to a folder that can") from None
+        raise CannotBuild(
+            f"{root}: cannot be written: {error.strerror}; set XDG_CACHE_HOME to a folder that can"
+        ) from None
     return root / name
 
 
 def _compile(compiler: str, folder: Path) -> Path:
-    """Compile under another name first: whoever looks at the same time finds a whole library or none."""
+    """Compile under another name first: whoever looks at the same time finds a whole library or
+    none.
+    """
     target = folder / SONAME
     if target.is_file():
         return target
@@ -95,13 +120,17 @@ def _compile(compiler: str, folder: Path) -> Path:
     made = Path(name)
     try:
         command = [compiler, *FLAGS, "-o", str(made), str(SOURCE)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_LONGEST_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_LONGEST_S
+        )
         if done.returncode:
             raise CannotBuild(f"{compiler} could not compile {SOURCE}:\n{_errors(done.stderr)}")
         made.chmod(0o755)
         made.replace(target)
     except subprocess.TimeoutExpired:
-        raise CannotBuild(f"{compiler} did not compile {SOURCE} within {_LONGEST_S:.0f} s") from None
+        raise CannotBuild(
+            f"{compiler} did not compile {SOURCE} within {_LONGEST_S:.0f} s"
+        ) from None
     except OSError as error:
         raise CannotBuild(f"{compiler} could not compile {SOURCE}: {error.strerror}") from None
     finally:
@@ -112,4 +141,7 @@ def _compile(compiler: str, folder: Path) -> Path:
 def _errors(text: str, most: int = 5) -> str:
     """The compiler's first errors; where none is called that, its first lines."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(([line for line in lines if "error" in line] or lines)[:most]) or "it said nothing"
+    return (
+        "\n".join(([line for line in lines if "error" in line] or lines)[:most])
+        or "it said nothing"
+    )

@@ -1,14 +1,17 @@
 """
-A GPU node in a folder: the state file that the simulated NVML answers from, its events and calls, and a PCI bus in sysfs.
+A GPU node in a folder: the state file that the simulated NVML answers from, its events and calls,
+and a PCI bus in sysfs.
 
     node = SimulatedNode(folder, "h100")
     node.set(3, {"temp_c": 91, "throttle": "0x40"})
     node.emit(3, 0x8, 79)
     node.lose(3)
 
-A process sees it that has `node.environment` and loads `node.library` in place of the driver's libnvidia-ml.so.1.
+A process sees it that has `node.environment` and loads `node.library` in place of the driver's
+libnvidia-ml.so.1.
 
-Owns     the state file: it is written from here alone, a change at a time, each by replacing the whole file.
+Owns     the state file: it is written from here alone, a change at a time, each by replacing the
+         whole file.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from vitald import toml
+from vitald import tomlfile
 from vitald.simulator import build
 
 PROFILES = Path(__file__).with_name("profiles.toml")
@@ -52,10 +55,19 @@ _KEY = re.compile(
     r"|pcie\.(?:gen|gen_max|gen_gpu_max|width|width_max|replay)|fi\.\d+\.\d+|nvlink\.\d+\.(?:state|version|remote|err\.[0-3])"
     r"|fabric|platform|procs|events_mask|lost|absent|excluded|lookup_ret|epoch|(?:ret|after|hang|delay_us|crash)\.(?:nvml\w+|\*)"
 )
-# What a reset sets back to 0, as far as a model has it: volatile ECC counts, errors of links and PCIe, times of throttling, advice.
+# What a reset sets back to 0, as far as a model has it: volatile ECC counts, errors of links and
+# PCIe, times of throttling, advice.
 _CLEARED = re.compile(r"ecc\.\w+\.vol\.\w+|nvlink\.\d+\.err\.\d|pcie\.replay|pages\.pending")
 _CLEARED_FIELDS = frozenset(
-    {*range(32, 60), *range(74, 82), *range(94, 120), *range(161, 164), 169, *range(173, 184), *range(201, 223)}
+    {
+        *range(32, 60),
+        *range(74, 82),
+        *range(94, 120),
+        *range(161, 164),
+        169,
+        *range(173, 184),
+        *range(201, 223),
+    }
     | {226, 227, 230, *range(235, 251), *range(269, 272)}
 )
 _COUNT = re.compile(r"-?(?:0|[1-9]\d*)|0x[0-9a-fA-F]+")
@@ -63,7 +75,9 @@ _COUNT = re.compile(r"-?(?:0|[1-9]\d*)|0x[0-9a-fA-F]+")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call into the library, from the trace. `gpu` is the node's own index, whatever index NVML gave it meanwhile."""
+    """One call into the library, from the trace. `gpu` is the node's own index, whatever index NVML
+    gave it meanwhile.
+    """
 
     at_ns: int  # CLOCK_MONOTONIC, when it began
     pid: int
@@ -76,17 +90,25 @@ class Call:
 
 @cache
 def exported() -> frozenset[str]:
-    """Every call that the library's source names: an injection for another one would silently test nothing."""
+    """Every call that the library's source names: an injection for another one would silently test
+    nothing.
+    """
     return frozenset(re.findall(r"\bnvml[A-Z]\w+", build.SOURCE.read_text(encoding="utf-8")))
 
 
 def _checked(key: str, gpu: bool) -> str:
     bare = key.removeprefix("rate.") if gpu else key
     if not (_KEY if gpu else _GLOBAL).fullmatch(bare):
-        raise ValueError(f"{key!r} is not a key {'of a GPU' if gpu else 'without a GPU'}: see {PROFILES.with_name('README.md')}")
+        raise ValueError(
+            f"{key!r} is not a key {'of a GPU' if gpu else 'without a GPU'}: see"
+            f" {PROFILES.with_name('README.md')}"
+        )
     kind, _, function = bare.partition(".")
     if kind in _INJECTIONS and function != "*" and function not in exported():
-        raise ValueError(f"{key!r}: the simulated library has no {function}{toml.suggest(function, exported())}")
+        raise ValueError(
+            f"{key!r}: the simulated library has no"
+            f" {function}{tomlfile.suggest(function, exported())}"
+        )
     return key
 
 
@@ -112,18 +134,23 @@ class Profile:
 
 def profiles() -> list[str]:
     """The models there are."""
-    return [name for name in toml.read(PROFILES)[1] if not name.startswith("_")]
+    return [name for name in tomlfile.read(PROFILES)[1] if not name.startswith("_")]
 
 
 def named(name: str) -> Profile:
     """A model by its name. Raises ValueError."""
     if name not in profiles():
-        raise ValueError(f"there is no profile {name!r}{toml.suggest(name, profiles())}: {', '.join(profiles())}")
-    return _profile(_merged(toml.read(PROFILES)[1], name))
+        raise ValueError(
+            f"there is no profile {name!r}{tomlfile.suggest(name, profiles())}:"
+            f" {', '.join(profiles())}"
+        )
+    return _profile(_merged(tomlfile.read(PROFILES)[1], name))
 
 
-def _merged(tables: toml.Table, name: str) -> toml.Table:
-    """A table with what it takes over from the one that it is `like`; its keys flat, as the state file has them."""
+def _merged(tables: tomlfile.Table, name: str) -> tomlfile.Table:
+    """A table with what it takes over from the one that it is `like`; its keys flat, as the state
+    file has them.
+    """
     own = tables[name]
     assert isinstance(own, dict)
     below = _merged(tables, str(own["like"])) if "like" in own else {}
@@ -131,20 +158,31 @@ def _merged(tables: toml.Table, name: str) -> toml.Table:
     return {**below, **own, "gpu": keys}
 
 
-def _profile(table: toml.Table) -> Profile:
+def _profile(table: tomlfile.Table) -> Profile:
     def number(name: str) -> int:
         return int(str(table.get(name, 0)))
 
     keys = {f"fi.{at}.0": "0" for at in _ids(table.get("zeros"))}
-    keys |= {f"ecc.{kind}.{since}.{where}": "0" for kind in ("cor", "unc") for since in ("vol", "agg") for where in _list(table.get("ecc"))}
+    keys |= {
+        f"ecc.{kind}.{since}.{where}": "0"
+        for kind in ("cor", "unc")
+        for since in ("vol", "agg")
+        for where in _list(table.get("ecc"))
+    }
     for link in range(number("links")):
         keys |= {f"nvlink.{link}.state": "1", f"nvlink.{link}.version": str(number("link_version"))}
         keys |= {f"nvlink.{link}.remote": str(number("link_remote"))}
         keys |= {f"nvlink.{link}.err.{counter}": "0" for counter in _ids(table.get("link_errors"))}
         keys |= {f"fi.{at}.{link}": "0" for at in _ids(table.get("link_fields"))}
-        keys |= {f"fi.{at}.{link}": str(value) for at, value in _dict(table.get("link_values", {})).items()}
+        keys |= {
+            f"fi.{at}.{link}": str(value)
+            for at, value in _dict(table.get("link_values", {})).items()
+        }
     keys |= {key: _text(key, value) for key, value in _dict(table["gpu"]).items()}
-    keys |= {"fi.91.0": f"u32:{number('links')}", "pci_device_id": f"0x{number('device') << 16 | _NVIDIA:08x}"}
+    keys |= {
+        "fi.91.0": f"u32:{number('links')}",
+        "pci_device_id": f"0x{number('device') << 16 | _NVIDIA:08x}",
+    }
     return Profile(
         gpus=number("gpus"),
         switches=number("switches"),
@@ -154,15 +192,15 @@ def _profile(table: toml.Table) -> Profile:
     )
 
 
-def _flat(table: toml.Table, above: str = "") -> toml.Table:
+def _flat(table: tomlfile.Table, above: str = "") -> tomlfile.Table:
     """`pcie.gen = 5` is a table in a table to TOML, and one key here."""
-    found: toml.Table = {}
+    found: tomlfile.Table = {}
     for key, value in table.items():
         found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {above + key: value}
     return found
 
 
-def _dict(value: object) -> toml.Table:
+def _dict(value: object) -> tomlfile.Table:
     assert isinstance(value, dict)
     return value
 
@@ -179,28 +217,52 @@ def _ids(value: object) -> Iterable[int]:
 
 
 class SimulatedNode:
-    """The node. Everything about it may be changed while programs look at it; each change is one new state file."""
+    """The node. Everything about it may be changed while programs look at it; each change is one
+    new state file.
+    """
 
-    def __init__(self, folder: Path, profile: str = "h100", gpus: int | None = None, *, trace: bool = False) -> None:
+    def __init__(
+        self, folder: Path, profile: str = "h100", gpus: int | None = None, *, trace: bool = False
+    ) -> None:
         self.folder = folder.resolve()
         self.model = model = named(profile)
         self.gpus = model.gpus if gpus is None else gpus
         if not 0 <= self.gpus <= _MOST_GPUS:
             raise ValueError(f"{self.gpus} GPUs: the simulated library knows 0 to {_MOST_GPUS}")
-        self.state, self.events, self.trace = self.folder / "state", self.folder / "state.events", self.folder / "calls"
+        self.state, self.events, self.trace = (
+            self.folder / "state",
+            self.folder / "state.events",
+            self.folder / "calls",
+        )
         self.sysfs = self.folder / "sysfs"
-        self.addresses = [f"{gpu // len(_BUSES):04x}:{_BUSES[gpu % len(_BUSES)]:02x}:00.0" for gpu in range(self.gpus)]
+        self.addresses = [
+            f"{gpu // len(_BUSES):04x}:{_BUSES[gpu % len(_BUSES)]:02x}:00.0"
+            for gpu in range(self.gpus)
+        ]
         self.switches = [f"0000:{_SWITCH_BUS + at:02x}:00.0" for at in range(model.switches)]
         self.uuids = [f"GPU-51a10000-0000-4000-8000-{gpu:012x}" for gpu in range(self.gpus)]
         self.serials = [f"SIM{gpu:010d}" for gpu in range(self.gpus)]
-        self.environment = {"NVML_SIM_STATE": str(self.state)} | ({"NVML_SIM_TRACE": str(self.trace)} if trace else {})
+        self.environment = {"NVML_SIM_STATE": str(self.state)} | (
+            {"NVML_SIM_TRACE": str(self.trace)} if trace else {}
+        )
         self._lock = threading.RLock()
-        self._grown: dict[tuple[int, str], float] = {}  # what a rate has shown too early (below 0: it is rounded up), until it is due
+        self._grown: dict[
+            tuple[int, str], float
+        ] = {}  # what a rate has shown too early (below 0: it is rounded up), until it is due
         self._written_ns = 0
-        self._values = {"driver.version": DRIVER, "driver.nvml": f"13.{DRIVER}", "driver.cuda": "13000", "driver.epoch": "1"}
-        self._values |= {"count": str(self.gpus)} | {f"gpu.*.{key}": value for key, value in model.keys.items()}
+        self._values = {
+            "driver.version": DRIVER,
+            "driver.nvml": f"13.{DRIVER}",
+            "driver.cuda": "13000",
+            "driver.epoch": "1",
+        }
+        self._values |= {"count": str(self.gpus)} | {
+            f"gpu.*.{key}": value for key, value in model.keys.items()
+        }
         for gpu in range(self.gpus):
-            self._values |= {f"gpu.{gpu}.{key}": value for key, value in self._identity(gpu).items()}
+            self._values |= {
+                f"gpu.{gpu}.{key}": value for key, value in self._identity(gpu).items()
+            }
         self.folder.mkdir(parents=True, exist_ok=True)
         self.events.write_bytes(b"")
         self.trace.unlink(missing_ok=True)
@@ -215,20 +277,29 @@ class SimulatedNode:
     # --- what NVML answers
 
     def get(self, gpu: int | None, key: str) -> str | None:
-        """What the library would read: of a GPU, or (None) a key without one. What rates have added since the last change is not in it."""
+        """What the library would read: of a GPU, or (None) a key without one. What rates have added
+        since the last change is not in it.
+        """
         with self._lock:
             if gpu is None:
                 return self._values.get(key)
             return self._values.get(f"gpu.{gpu}.{key}", self._values.get(f"gpu.*.{key}"))
 
     def set(self, gpu: int | None, values: Mapping[str, object]) -> None:
-        """Change keys of a GPU, or (None) of every GPU; None takes a key away: its call is no longer supported."""
+        """Change keys of a GPU, or (None) of every GPU; None takes a key away: its call is no
+        longer supported.
+        """
         with self._changing():
             self._set(gpu, values)
 
     def set_global(self, values: Mapping[str, object]) -> None:
-        """Change keys that belong to no GPU, `driver.version` or `ret.nvmlInitWithFlags`; None takes one away."""
-        texts = {_checked(key, gpu=False): None if value is None else _text(key, value) for key, value in values.items()}
+        """Change keys that belong to no GPU, `driver.version` or `ret.nvmlInitWithFlags`; None
+        takes one away.
+        """
+        texts = {
+            _checked(key, gpu=False): None if value is None else _text(key, value)
+            for key, value in values.items()
+        }
         with self._changing():
             for key, value in texts.items():
                 self._put(key, value)
@@ -247,7 +318,9 @@ class SimulatedNode:
     # --- what happens to a node
 
     def lose(self, gpu: int) -> None:
-        """The GPU falls off the bus: calls on it answer 15, and so do waits for events. It stays in the count and on PCI."""
+        """The GPU falls off the bus: calls on it answer 15, and so do waits for events. It stays in
+        the count and on PCI.
+        """
         self.set(gpu, {"lost": 1})
 
     def restore(self, gpu: int) -> None:
@@ -255,7 +328,9 @@ class SimulatedNode:
         self.set(gpu, {"lost": None})
 
     def remove(self, gpu: int) -> None:
-        """The GPU is not there at all, as after a reboot with a dead board: lower count, shifted indices, nothing on PCI."""
+        """The GPU is not there at all, as after a reboot with a dead board: lower count, shifted
+        indices, nothing on PCI.
+        """
         self.set(gpu, {"absent": 1})
         self._unplug(self.addresses[gpu])
 
@@ -265,22 +340,28 @@ class SimulatedNode:
         self.set(gpu, {"absent": None})
 
     def reset(self, gpu: int) -> None:
-        """What a GPU reset does: counters since the last one start again, what was pending is done, handles are stale."""
+        """What a GPU reset does: counters since the last one start again, what was pending is done,
+        handles are stale.
+        """
         self._known(gpu)
         with self._changing():
             self._reset(gpu)
 
     def reload_driver(self) -> None:
-        """The kernel module was unloaded and loaded again: a reset of every GPU, and every handle is stale."""
+        """The kernel module was unloaded and loaded again: a reset of every GPU, and every handle
+        is stale.
+        """
         with self._changing():
             for gpu in range(self.gpus):
                 self._reset(gpu)
             self._put("driver.epoch", str(int(self._values.get("driver.epoch", "0"), 0) + 1))
 
     def hang(self, gpu: int | None, function: str, kind: str = "sleep") -> None:
-        """From now on the call does not come back: until `release`, or (fork, spin) the end of its process.
+        """From now on the call does not come back: until `release`, or (fork, spin) the end of its
+        process.
 
-        "sleep" waits, "fork" waits in state D of the kernel, "spin" runs. None: of every GPU, and where the call is of none.
+        "sleep" waits, "fork" waits in state D of the kernel, "spin" runs. None: of every GPU, and
+        where the call is of none.
         """
         if kind not in _HANGS:
             raise ValueError(f"{kind!r} is no way to hang: {', '.join(_HANGS)}")
@@ -298,14 +379,24 @@ class SimulatedNode:
                 self._put(key, None)
 
     def calls(self) -> list[Call]:
-        """What the library was asked so far, by whichever process; needs `trace`. A call is written down when it has returned."""
+        """What the library was asked so far, by whichever process; needs `trace`. A call is written
+        down when it has returned.
+        """
         try:
             text = self.trace.read_text(encoding="utf-8")
         except FileNotFoundError:
             return []
         lines = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
         return [
-            Call(int(at), int(pid), int(tid), function, None if gpu == "-1" else int(gpu), int(ret), int(us))
+            Call(
+                int(at),
+                int(pid),
+                int(tid),
+                function,
+                None if gpu == "-1" else int(gpu),
+                int(ret),
+                int(us),
+            )
             for at, pid, tid, function, gpu, ret, us in lines
         ]
 
@@ -326,7 +417,10 @@ class SimulatedNode:
             raise ValueError(f"there is no GPU {gpu}: {self.gpus} GPUs")
 
     def _set(self, gpu: int | None, values: Mapping[str, object]) -> None:
-        texts = {_checked(key, gpu=True): None if value is None else _text(key, value) for key, value in values.items()}
+        texts = {
+            _checked(key, gpu=True): None if value is None else _text(key, value)
+            for key, value in values.items()
+        }
         if gpu is not None:
             self._known(gpu)
         for key, value in texts.items():
@@ -350,15 +444,19 @@ class SimulatedNode:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         with self._lock:
-            now = max(time.time_ns(), self._written_ns + 1000)  # each file has a time of its own: that is how the library sees it
+            now = max(
+                time.time_ns(), self._written_ns + 1000
+            )  # each file has a time of its own: that is how the library sees it
             self._grow((now - self._written_ns) / 1e9)
             yield
             self._write(now)
 
     def _grow(self, elapsed: float) -> None:
-        """Rates count from the file's time: what they have added so far is put into the new file's numbers.
+        """Rates count from the file's time: what they have added so far is put into the new file's
+        numbers.
 
-        Rounded up, and what that gave too early is taken off the next time: a counter never falls because a file was written.
+        Rounded up, and what that gave too early is taken off the next time: a counter never falls
+        because a file was written.
         """
         names = {key.partition(".rate.")[2] for key in self._values if ".rate." in key}
         for name in names:
@@ -381,11 +479,18 @@ class SimulatedNode:
         self._written_ns = now
 
     def _reset(self, gpu: int) -> None:
-        mine = {key.removeprefix(start) for start in ("gpu.*.", f"gpu.{gpu}.") for key in self._values if key.startswith(start)}
+        mine = {
+            key.removeprefix(start)
+            for start in ("gpu.*.", f"gpu.{gpu}.")
+            for key in self._values
+            if key.startswith(start)
+        }
         for key in mine:
             value = self.get(gpu, key) or ""
             words = value.split()
-            if _CLEARED.fullmatch(key) or (key.startswith("fi.") and int(key.split(".")[1]) in _CLEARED_FIELDS):
+            if _CLEARED.fullmatch(key) or (
+                key.startswith("fi.") and int(key.split(".")[1]) in _CLEARED_FIELDS
+            ):
                 kind, colon, _ = value.rpartition(":")
                 after = value if kind == "ret" else f"{kind}{colon}0"
             elif key == "sram":

@@ -1,5 +1,6 @@
 """
-The checks, one module each. A new one is one file here with `build(config) -> Check`; nothing else has to know of it.
+The checks, one module each. A new one is one file here with `build(config) -> Check`; nothing else
+has to know of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from vitald.diagnostics.check import Check
 
 
 def built(config: Config) -> dict[str, Check]:
-    """All checks by their names, DCGM's diagnostic first, whether or not their programs are installed."""
-    modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    """All checks by their names, DCGM's diagnostic first, whether or not their programs are
+    installed.
+    """
+    modules = (
+        importlib.import_module(f"{__name__}.{module.name}")
+        for module in pkgutil.iter_modules(__path__)
+    )
     checks = [cast("Callable[[Config], Check]", module.build)(config) for module in modules]
     return {check.name: check for check in sorted(checks, key=lambda check: check.name)}

@@ -1,12 +1,13 @@
 """
 DCGM's diagnostic: `dcgmi diag -r LEVEL`.
 
-Each run first asks which version this is, for some options exist only in some, and whether the host engine answers: without one
-`dcgmi diag` silently starts an engine of its own, with the rights of vitald. As root such a run is judged as any other, and that the
-engine is down is a finding beside it; as an ordinary user it is not begun, for most tests need more.
+Each run first asks which version this is, for some options exist only in some, and whether the host
+engine answers: without one `dcgmi diag` silently starts an engine of its own, with the rights of
+vitald. As root such a run is judged as any other, and that the engine is down is a finding beside
+it; as an ordinary user it is not begun, for most tests need more.
 
-`dcgmi` itself does no work: the engine does. So SIGTERM is given a long grace, in which the engine ends what it has started, and
-dcgmi is told to give up by itself a little before the deadline.
+`dcgmi` itself does no work: the engine does. So SIGTERM is given a long grace, in which the engine
+ends what it has started, and dcgmi is told to give up by itself a little before the deadline.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from vitald import catalog as catalogs
 from vitald.catalog import Catalog
+from vitald.collectors.small_files import presentable
 from vitald.config import Config, is_root
 from vitald.diagnostics import tool
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
@@ -26,10 +28,11 @@ from vitald.diagnostics.dcgm import answers, reading
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
 from vitald.diagnostics.dcgm.tables import version_of
 from vitald.model.diagnostic import Ask, Fault, Outcome, Remedy, Report
-from vitald.sources.files import presentable
 
 NAME = "dcgm"
-GRACE_S = 60.0  # the engine tells its program to end every few seconds for so long before it kills it
+GRACE_S = (
+    60.0  # the engine tells its program to end every few seconds for so long before it kills it
+)
 _ANSWER_S = 15.0  # for the version, and for a sign of the engine
 _EXPECTED_S = {1: 10.0, 2: 180.0, 3: 1200.0, 4: 5400.0}
 _TIMEOUT_SINCE, _HEARTBEAT_SINCE = (3, 3, 9), (4, 4, 2)
@@ -75,21 +78,38 @@ class Dcgm:
 
     def deadline_s(self, level: int) -> float:
         settings = self._settings
-        return {1: settings.deadline_1_s, 2: settings.deadline_2_s, 3: settings.deadline_3_s}.get(level, settings.deadline_4_s)
+        return {1: settings.deadline_1_s, 2: settings.deadline_2_s, 3: settings.deadline_3_s}.get(
+            level, settings.deadline_4_s
+        )
 
     async def perform(self, ask: Ask, execute: Execute) -> Report:
-        program = await asyncio.to_thread(tool.find, self._settings.program) or self._settings.program
+        program = (
+            await asyncio.to_thread(tool.find, self._settings.program) or self._settings.program
+        )
         version, stopped = await self._version_of(program, execute)
         if stopped is None:
             faults, stopped = await self._engine(program, execute)
         if stopped is not None:
             return stopped
         if faults and not is_root():
-            said = f"{faults[0].text}; an engine of our own could not test much: it would have the rights of this service"
-            return Report(outcome=Outcome.ERROR, reason=said, remedy=Remedy.FIX_CONFIG, faults=faults, dcgm_version=presentable(version))
+            said = (
+                f"{faults[0].text}; an engine of our own could not test much: it would have the"
+                " rights of this service"
+            )
+            return Report(
+                outcome=Outcome.ERROR,
+                reason=said,
+                remedy=Remedy.FIX_CONFIG,
+                faults=faults,
+                dcgm_version=presentable(version),
+            )
         output = await execute(self._command(program, ask, version))
         report = await asyncio.to_thread(self._read, ask, output)
-        return replace(report, dcgm_version=report.dcgm_version or presentable(version), faults=(*report.faults, *faults))
+        return replace(
+            report,
+            dcgm_version=report.dcgm_version or presentable(version),
+            faults=(*report.faults, *faults),
+        )
 
     async def _version_of(self, program: str, execute: Execute) -> tuple[str, Report | None]:
         """As long as the program is the same, it is asked once."""
@@ -103,18 +123,30 @@ class Dcgm:
         self._version = (print_, version)
         return version, None
 
-    async def _engine(self, program: str, execute: Execute) -> tuple[tuple[Fault, ...], Report | None]:
+    async def _engine(
+        self, program: str, execute: Execute
+    ) -> tuple[tuple[Fault, ...], Report | None]:
         """Whether the host engine answers: diag itself would not say that it does not."""
         output = await execute(Command(argv=(program, "discovery", "-l"), deadline_s=_ANSWER_S))
         if output.ended in (Ended.NOT_STARTED, Ended.CANCELLED):
             return (), _not_run(output)
         if output.ended is Ended.DEADLINE:
             said = f"the host engine (nv-hostengine) has not answered within {_ANSWER_S:g} s"
-        elif output.exit_code == answers.NO_CONNECTION or (output.exit_code != 0 and answers.no_engine(output.stdout + output.stderr)):
+        elif output.exit_code == answers.NO_CONNECTION or (
+            output.exit_code != 0 and answers.no_engine(output.stdout + output.stderr)
+        ):
             said = "the host engine (nv-hostengine) is not running"
         else:
             return (), None
-        return (Fault(code=ENGINE_DOWN, test="engine", text=f"{said}: {_START}", remedy=Remedy.FIX_CONFIG, implied=True),), None
+        return (
+            Fault(
+                code=ENGINE_DOWN,
+                test="engine",
+                text=f"{said}: {_START}",
+                remedy=Remedy.FIX_CONFIG,
+                implied=True,
+            ),
+        ), None
 
     def _command(self, program: str, ask: Ask, version: str) -> Command:
         deadline_s = self.deadline_s(ask.level)
@@ -135,22 +167,46 @@ class Dcgm:
         if self._meanings is None:
             self._meanings = Meanings(self._catalog())
         report = reading.read(
-            output.stdout, self._meanings, exit_code=output.exit_code, level=ask.level, stderr=output.stderr, gpus=ask.gpus
+            output.stdout,
+            self._meanings,
+            exit_code=output.exit_code,
+            level=ask.level,
+            stderr=output.stderr,
+            gpus=ask.gpus,
         )
         if output.ended in (Ended.DEADLINE, Ended.CANCELLED) and report.outcome is not Outcome.FAIL:
             ended = _not_run(output)
-            report = replace(report, outcome=Outcome.ERROR, reason=ended.reason, remedy=Remedy.RETRY, culprits=())
+            report = replace(
+                report, outcome=Outcome.ERROR, reason=ended.reason, remedy=Remedy.RETRY, culprits=()
+            )
         if output.dropped and report.outcome is Outcome.ERROR:
-            report = replace(report, reason=f"{report.reason}; it printed too much, and {output.dropped} bytes of it were dropped")
+            report = replace(
+                report,
+                reason=(
+                    f"{report.reason}; it printed too much, and {output.dropped} bytes of it were"
+                    " dropped"
+                ),
+            )
         if output.left:
-            report = replace(report, reason=f"{report.reason}; still running: {presentable(', '.join(output.left))}".removeprefix("; "))
+            report = replace(
+                report,
+                reason=(
+                    f"{report.reason}; still running: {presentable(', '.join(output.left))}".removeprefix(
+                        "; "
+                    )
+                ),
+            )
         return report
 
 
 def _not_run(output: Output) -> Report:
     why = presentable(output.why) or output.ended.value
     if output.ended is Ended.NOT_STARTED:
-        return Report(outcome=Outcome.ERROR, reason=f"dcgmi could not be started: {why}", remedy=Remedy.FIX_CONFIG)
+        return Report(
+            outcome=Outcome.ERROR,
+            reason=f"dcgmi could not be started: {why}",
+            remedy=Remedy.FIX_CONFIG,
+        )
     said = "it took too long and was ended" if output.ended is Ended.DEADLINE else "it was ended"
     return Report(outcome=Outcome.ERROR, reason=f"{said}: {why}", remedy=Remedy.RETRY)
 

@@ -1,16 +1,18 @@
 """
 DCGM's background watches, asked with `dcgmi health`.
 
-The host engine watches the GPUs only once it was told to, and its answers mean something about a minute later: until then
-a run says that nothing is known yet. The watches stay with the engine until it ends, so they are set once, and again when it says
-that there are none.
+The host engine watches the GPUs only once it was told to, and its answers mean something about a
+minute later: until then a run says that nothing is known yet. The watches stay with the engine
+until it ends, so they are set once, and again when it says that there are none.
 
-A failing GPU can make the command stall for tens of seconds and then say that all is well, so a stall is told as a finding.
-Three complaints of DCGM's are known to be made of healthy nodes, and are set aside where they mean nothing: NVLink that is down on a
-board that has none, IMEX on a node that shares no NVLink with others, and readings of the power that failed. They are kept among the
+A failing GPU can make the command stall for tens of seconds and then say that all is well, so a
+stall is told as a finding. Three complaints of DCGM's are known to be made of healthy nodes, and
+are set aside where they mean nothing: NVLink that is down on a board that has none, IMEX on a node
+that shares no NVLink with others, and readings of the power that failed. They are kept among the
 tests and named in the reason.
 
-Source: DCGM 3.x and 4.x, dcgmi/Health.cpp and the health watches' texts; the forms of its output as seen in public projects.
+Source: DCGM 3.x and 4.x, dcgmi/Health.cpp and the health watches' texts; the forms of its output as
+seen in public projects.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from vitald.collectors.pci.inventory import NVIDIA, PciInventory
+from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics import tool
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Test
-from vitald.sources.files import presentable
-from vitald.sources.pci import NVIDIA, PciInventory
 
 NAME = "dcgm_health"
 ENGINE_DOWN, STALLED = "dcgm/engine_down", f"{NAME}/stalled"
@@ -51,13 +53,21 @@ _SYSTEMS = {
     "driver": "driver",
     "connectx system": "connectx",
 }
-# PCI device ids of boards that have no NVLink: T4, A2 and A16, A10, A10G, L4, L40, L40S, L20, RTX PRO 6000 Server (pci.ids).
+# PCI device ids of boards that have no NVLink: T4, A2 and A16, A10, A10G, L4, L40, L40S, L20, RTX
+# PRO 6000 Server (pci.ids).
 _NO_NVLINK = {0x1EB8, 0x25B6, 0x2236, 0x2237, 0x27B8, 0x26B5, 0x26B9, 0x26BA, 0x2BB5}
-_NO_ENGINE = re.compile(r"unable to (?:establish a connection|connect to host engine)|host engine connection invalid", re.IGNORECASE)
+_NO_ENGINE = re.compile(
+    r"unable to (?:establish a connection|connect to host engine)|host engine connection invalid",
+    re.IGNORECASE,
+)
 _NO_WATCHES = re.compile(r"health watches not enabled", re.IGNORECASE)
 _LINK_DOWN = re.compile(r"nvlink.{0,40}\bdown\b", re.IGNORECASE)
 _IMEX = re.compile(r"\bimex\b", re.IGNORECASE)
-_UNREAD = re.compile(r"cannot (?:reliably )?(?:read|retrieve)|unable to (?:read|retrieve)|could not (?:read|retrieve)", re.IGNORECASE)
+_UNREAD = re.compile(
+    r"cannot (?:reliably )?(?:read|retrieve)|unable to (?:read|retrieve)|could not"
+    r" (?:read|retrieve)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,11 @@ class Complaint:
 
     @property
     def gpu(self) -> int | None:
-        return int(self.entity) if self.group.upper() == "GPU" and re.fullmatch(r"[0-9]{1,4}", self.entity) else None
+        return (
+            int(self.entity)
+            if self.group.upper() == "GPU" and re.fullmatch(r"[0-9]{1,4}", self.entity)
+            else None
+        )
 
     @property
     def where(self) -> str:
@@ -80,13 +94,18 @@ class Complaint:
 
     @property
     def code(self) -> str:
-        name = _SYSTEMS.get(self.system.lower()) or re.sub(r"[^a-z0-9]+", "_", self.system.lower()).strip("_")[:40]
+        name = (
+            _SYSTEMS.get(self.system.lower())
+            or re.sub(r"[^a-z0-9]+", "_", self.system.lower()).strip("_")[:40]
+        )
         return f"{NAME}/{name or 'other'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`overall`: DCGM's word on all of it, empty where it has none. `unread`: parts in a form that nobody knows."""
+    """`overall`: DCGM's word on all of it, empty where it has none. `unread`: parts in a form that
+    nobody knows.
+    """
 
     overall: str
     complaints: tuple[Complaint, ...] = ()
@@ -108,7 +127,11 @@ def read(text: str) -> Answer | None:
         for entity, node in _children(entities).items():
             said = list(_complaints(presentable(group), presentable(entity), node))
             complaints += (one for one in said if one.value in ("Warning", "Failure"))
-            unread += (f"{one.where} {one.system}: {one.value or 'nothing'}" for one in said if one.value not in _VALUES)
+            unread += (
+                f"{one.where} {one.system}: {one.value or 'nothing'}"
+                for one in said
+                if one.value not in _VALUES
+            )
         if not _children(entities):
             unread.append(presentable(group))
         if len(complaints) > _MOST:
@@ -148,7 +171,9 @@ def _text(node: object) -> str:
     pieces = [pieces] if isinstance(pieces, str) else pieces
     if not isinstance(pieces, list):
         return ""
-    return presentable(" ".join(piece.strip() for piece in pieces[:64] if isinstance(piece, str)).strip())
+    return presentable(
+        " ".join(piece.strip() for piece in pieces[:64] if isinstance(piece, str)).strip()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +190,17 @@ def board(sysfs: Path, machine: str) -> Board:
     inventory.read()
     gpus = [device for device in inventory.devices.values() if device.kind is ComponentKind.GPU]
     switches = any(device.kind is ComponentKind.NVSWITCH for device in inventory.devices.values())
-    plain = bool(gpus) and all(device.vendor == NVIDIA and device.device in _NO_NVLINK for device in gpus)
+    plain = bool(gpus) and all(
+        device.vendor == NVIDIA and device.device in _NO_NVLINK for device in gpus
+    )
     return Board(linked=switches or not plain, shared=machine == "aarch64")
 
 
 def set_aside(complaint: Complaint, here: Board) -> str:
     """Why a complaint means nothing here; empty where it does."""
-    if not here.linked and (complaint.code == f"{NAME}/nvlink" or _LINK_DOWN.search(complaint.text)):
+    if not here.linked and (
+        complaint.code == f"{NAME}/nvlink" or _LINK_DOWN.search(complaint.text)
+    ):
         return "these boards have no NVLink"
     if not here.shared and _IMEX.search(complaint.text):
         return "this node shares no NVLink with others"
@@ -184,7 +213,10 @@ def judge(answer: Answer, here: Board) -> Report:
     """The report on an answer that counts."""
     aside = {one: why for one in answer.complaints if (why := set_aside(one, here))}
     standing = [one for one in answer.complaints if one not in aside]
-    notes = [f"set aside: {one.where} {one.system}: {one.text or one.value} ({why})" for one, why in aside.items()]
+    notes = [
+        f"set aside: {one.where} {one.system}: {one.text or one.value} ({why})"
+        for one, why in aside.items()
+    ]
     tests = _tests(answer)
     if standing:
         faults = tuple(_fault(one) for one in standing)
@@ -198,10 +230,19 @@ def judge(answer: Answer, here: Board) -> Report:
         )
     unread = any(why.startswith("a reading") for why in aside.values())
     if answer.unread or unread or (answer.overall != "Healthy" and not aside):
-        said = [f"DCGM's answer is not understood: {', '.join(answer.unread[:3])}"] if answer.unread else []
+        said = (
+            [f"DCGM's answer is not understood: {', '.join(answer.unread[:3])}"]
+            if answer.unread
+            else []
+        )
         if not answer.unread and not unread:
             said = [f"DCGM says {answer.overall or 'nothing'} of all the devices together"]
-        return Report(outcome=Outcome.INCONCLUSIVE, reason=presentable("; ".join([*said, *notes])), remedy=Remedy.RETRY, tests=tests)
+        return Report(
+            outcome=Outcome.INCONCLUSIVE,
+            reason=presentable("; ".join([*said, *notes])),
+            remedy=Remedy.RETRY,
+            tests=tests,
+        )
     return Report(outcome=Outcome.PASS, reason=presentable("; ".join(notes)), tests=tests)
 
 
@@ -211,7 +252,13 @@ def _fault(complaint: Complaint) -> Fault:
     return Fault(
         code=complaint.code,
         test=what,
-        text=presentable(": ".join(part for part in (f"{complaint.where} {what} {complaint.value}".strip(), complaint.text) if part)),
+        text=presentable(
+            ": ".join(
+                part
+                for part in (f"{complaint.where} {what} {complaint.value}".strip(), complaint.text)
+                if part
+            )
+        ),
         gpu=complaint.gpu,
         device="" if complaint.gpu is not None else _device(complaint),
         severity=_TRIAGE if failed else _MONITOR,
@@ -228,7 +275,9 @@ def _device(complaint: Complaint) -> str:
 def _tests(answer: Answer) -> tuple[Test, ...]:
     systems: dict[str, dict[str, str]] = {}
     for one in answer.complaints:
-        systems.setdefault(one.system or "health", {})[one.where if one.gpu is None else str(one.gpu)] = one.value
+        systems.setdefault(one.system or "health", {})[
+            one.where if one.gpu is None else str(one.gpu)
+        ] = one.value
     return (
         Test(name="health", category=NAME, status=answer.overall),
         *(
@@ -236,7 +285,11 @@ def _tests(answer: Answer) -> tuple[Test, ...]:
                 name=system,
                 category=NAME,
                 gpus={index: value for index, value in said.items() if index.isdecimal()},
-                cpus={index.split()[-1]: value for index, value in said.items() if index.upper().startswith("CPU ")},
+                cpus={
+                    index.split()[-1]: value
+                    for index, value in said.items()
+                    if index.upper().startswith("CPU ")
+                },
             )
             for system, said in systems.items()
         ),
@@ -250,7 +303,9 @@ class DcgmHealth:
     title = "DCGM's background watches"
     levels: tuple[int, ...] = (0,)
 
-    def __init__(self, config: Config, now: Callable[[], float] = time.monotonic, machine: str = "") -> None:
+    def __init__(
+        self, config: Config, now: Callable[[], float] = time.monotonic, machine: str = ""
+    ) -> None:
         self._settings = config.dcgm_health
         self._program = config.dcgm.program
         self._sysfs = config.paths.sysfs
@@ -285,30 +340,55 @@ class DcgmHealth:
         if (report := self._no_answer(output)) is not None:
             return report
         if output.exit_code == _UNSPECIFIED or _NO_WATCHES.search(output.stdout):
-            return await self._set(execute, "the host engine had no watches, as after a restart: they were set again")
+            return await self._set(
+                execute, "the host engine had no watches, as after a restart: they were set again"
+            )
         answer = read(output.stdout) if not output.dropped else None
         if answer is None:
             said = tool.last_line(output.stdout, output.stderr) or "it printed nothing"
-            what = "its answer is incomplete" if output.dropped or "{" in output.stdout else f"dcgmi health ended with {output.exit_code}"
+            what = (
+                "its answer is incomplete"
+                if output.dropped or "{" in output.stdout
+                else f"dcgmi health ended with {output.exit_code}"
+            )
             outcome = Outcome.INCONCLUSIVE if output.exit_code == 0 else Outcome.ERROR
             return Report(outcome=outcome, reason=f"{what}: {said}", remedy=Remedy.RETRY)
         since = self._now() - self._set_at
         if since < _SETTLE_S:
-            said = f"DCGM says {answer.overall or 'nothing'}, but its watches were set {since:.0f} s ago: answers count after {_SETTLE_S:.0f} s"
-            return Report(outcome=Outcome.INCONCLUSIVE, reason=said, remedy=Remedy.RETRY, tests=_tests(answer))
-        here = await asyncio.to_thread(partial(board, self._sysfs, self._machine)) if answer.complaints else Board()
+            said = (
+                f"DCGM says {answer.overall or 'nothing'}, but its watches were set {since:.0f} s"
+                f" ago: answers count after {_SETTLE_S:.0f} s"
+            )
+            return Report(
+                outcome=Outcome.INCONCLUSIVE, reason=said, remedy=Remedy.RETRY, tests=_tests(answer)
+            )
+        here = (
+            await asyncio.to_thread(partial(board, self._sysfs, self._machine))
+            if answer.complaints
+            else Board()
+        )
         return self._limited(judge(answer, here), ask, output)
 
     def _limited(self, report: Report, ask: Ask, output: Output) -> Report:
-        """Only the GPUs that were asked for; and no pass where the command itself says that something is wrong."""
-        measures = (Measure(name="answer_seconds", value=output.seconds, most=self._settings.deadline_s),)
+        """Only the GPUs that were asked for; and no pass where the command itself says that
+        something is wrong.
+        """
+        measures = (
+            Measure(name="answer_seconds", value=output.seconds, most=self._settings.deadline_s),
+        )
         outcome, reason, faults = report.outcome, report.reason, report.faults
         if ask.gpus:
             faults = tuple(fault for fault in faults if fault.gpu is None or fault.gpu in ask.gpus)
             if outcome is Outcome.FAIL and not faults:
-                outcome, reason = Outcome.PASS, f"of others than GPU {', '.join(map(str, ask.gpus))}: {reason}"
+                outcome, reason = (
+                    Outcome.PASS,
+                    f"of others than GPU {', '.join(map(str, ask.gpus))}: {reason}",
+                )
         if outcome is Outcome.PASS and output.exit_code != 0:
-            outcome, reason = Outcome.INCONCLUSIVE, f"DCGM says that all is well, but ended with {output.exit_code}"
+            outcome, reason = (
+                Outcome.INCONCLUSIVE,
+                f"DCGM says that all is well, but ended with {output.exit_code}",
+            )
         return Report(
             outcome=outcome,
             reason=presentable(reason),
@@ -327,30 +407,50 @@ class DcgmHealth:
         if output.exit_code != 0:
             said = tool.last_line(output.stdout, output.stderr)
             return Report(
-                outcome=Outcome.ERROR, reason=f"DCGM's watches could not be set (exit {output.exit_code}): {said}", remedy=Remedy.FIX_CONFIG
+                outcome=Outcome.ERROR,
+                reason=f"DCGM's watches could not be set (exit {output.exit_code}): {said}",
+                remedy=Remedy.FIX_CONFIG,
             )
         self._set_at = self._now()
-        return Report(outcome=Outcome.INCONCLUSIVE, reason=f"{why}; their answers count after {_SETTLE_S:.0f} s", remedy=Remedy.RETRY)
+        return Report(
+            outcome=Outcome.INCONCLUSIVE,
+            reason=f"{why}; their answers count after {_SETTLE_S:.0f} s",
+            remedy=Remedy.RETRY,
+        )
 
     def _no_answer(self, output: Output) -> Report | None:
         """It did not come to an end by itself, or there is no engine."""
         if (report := tool.not_run("dcgmi health", output)) is not None:
             return report
         if output.ended is Ended.DEADLINE:
-            left = f"; {', '.join(map(presentable, output.left[:3]))} could not be ended" if output.left else ""
+            left = (
+                f"; {', '.join(map(presentable, output.left[:3]))} could not be ended"
+                if output.left
+                else ""
+            )
             said = f"dcgmi health did not answer within {self._settings.deadline_s:g} s{left}"
-            fault = Fault(code=STALLED, test="health", text=f"{said}: DCGM, the driver or a GPU may hang")
-            return Report(outcome=Outcome.ERROR, reason=said, remedy=Remedy.INVESTIGATE, faults=(fault,))
-        if output.exit_code == _NO_CONNECTION or (output.exit_code != 0 and _NO_ENGINE.search(f"{output.stdout}\n{output.stderr}")):
+            fault = Fault(
+                code=STALLED, test="health", text=f"{said}: DCGM, the driver or a GPU may hang"
+            )
+            return Report(
+                outcome=Outcome.ERROR, reason=said, remedy=Remedy.INVESTIGATE, faults=(fault,)
+            )
+        if output.exit_code == _NO_CONNECTION or (
+            output.exit_code != 0 and _NO_ENGINE.search(f"{output.stdout}\n{output.stderr}")
+        ):
             self._set_at = None  # the watches end with the engine
             said = "the host engine (nv-hostengine) does not answer: systemctl start nvidia-dcgm"
             fault = Fault(code=ENGINE_DOWN, test="health", text=said, remedy=Remedy.FIX_CONFIG)
-            return Report(outcome=Outcome.ERROR, reason=said, remedy=Remedy.FIX_CONFIG, faults=(fault,))
+            return Report(
+                outcome=Outcome.ERROR, reason=said, remedy=Remedy.FIX_CONFIG, faults=(fault,)
+            )
         return None
 
     def _command(self, *words: str) -> Command:
         program = tool.find(self._program) or self._program
-        return Command(argv=(program, "health", "-g", "0", *words), deadline_s=self._settings.deadline_s)
+        return Command(
+            argv=(program, "health", "-g", "0", *words), deadline_s=self._settings.deadline_s
+        )
 
 
 def build(config: Config) -> Check:

@@ -1,16 +1,19 @@
 """
 Each EFA adapter sends to itself: a server and a client of fi_pingpong on one node.
 
-The way of AWS's own test (efa_test.sh of the EFA installer): provider `efa`, endpoint `rdm`, and no shared memory, which libfabric
-would else use between two processes of one node and so test nothing. The adapter is named as libfabric's domain, which is the RDMA
-device's name with `-rdm`. The two find each other over TCP on this node; a few lines of shell start the client once the server
-listens, and end the server, so that both are one program for whoever runs it: one deadline, and nothing left behind.
+The way of AWS's own test (efa_test.sh of the EFA installer): provider `efa`, endpoint `rdm`, and no
+shared memory, which libfabric would else use between two processes of one node and so test nothing.
+The adapter is named as libfabric's domain, which is the RDMA device's name with `-rdm`. The two
+find each other over TCP on this node; a few lines of shell start the client once the server
+listens, and end the server, so that both are one program for whoever runs it: one deadline, and
+nothing left behind.
 
-A pingpong has one message under way at a time, so its bandwidth is far below the line's: what to expect of it comes from other nodes
-of the same type, not from the data sheet. The first messages also pay for the set-up, so a latency is the median of the small sizes.
+A pingpong has one message under way at a time, so its bandwidth is far below the line's: what to
+expect of it comes from other nodes of the same type, not from the data sheet. The first messages
+also pay for the set-up, so a latency is the median of the small sizes.
 
-Source: libfabric fi_pingpong(1), util/pingpong.c and fi_efa(7); awslabs/awsome-distributed-ai (pull request 1088: the name of the domain,
-no shared memory).
+Source: libfabric fi_pingpong(1), util/pingpong.c and fi_efa(7); awslabs/awsome-distributed-ai (pull
+request 1088: the name of the domain, no shared memory).
 """
 
 from __future__ import annotations
@@ -21,19 +24,20 @@ import socket
 import statistics
 from dataclasses import dataclass, replace
 
+from vitald.collectors import small_files
+from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics import tool
 from vitald.diagnostics.bandwidth import BandwidthCheck
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Test
-from vitald.sources import files
-from vitald.sources.files import presentable
 
 NAME = "efa_loopback"
 FAILED, SLOW = f"{NAME}/failed", f"{NAME}/slow"
 PROGRAM = "fi_pingpong"
 FOLDERS = ("/opt/amazon/efa/bin",)
-_ROUNDS = 1000  # for each size; the default of newer versions is 10, too few to tell the set-up from the rest
+# For each size; the default of newer versions is 10, too few to tell the set-up from the rest
+_ROUNDS = 1000
 _SMALL = 4096  # bytes up to which the time of a message is latency
 _LARGE = 1 << 20  # the largest size that is sent unless asked otherwise
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -41,9 +45,10 @@ _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)([kmg]?)", re.ASCII)
 _TABLE = re.compile(r"\s*(?:bytes|[0-9.]+[kmg]?)\s+(?:#sent|iters|[0-9.]+[kmb]?)\s", re.ASCII)
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _DEVICE = re.compile(r"\w[\w.\-]{0,63}", re.ASCII)
-# Arguments: the port in hexadecimal, the port, the program and its options. What the client prints is standard output, what the server
-# complains of is standard error. The server has 20 s to listen (0A is TCP_LISTEN; to connect would be to take the client's place), and 5 s
-# to end after its client.
+# Arguments: the port in hexadecimal, the port, the program and its options. What the client prints
+# is standard output, what the server complains of is standard error. The server has 20 s to listen
+# (0A is TCP_LISTEN; to connect would be to take the client's place), and 5 s to end after its
+# client.
 _SCRIPT = """
 hex=$1 port=$2
 shift 2
@@ -69,9 +74,11 @@ done
 exit "$code"
 """
 
-# What is no fault of an adapter: libfabric knows no such provider or domain, no rights, no locked memory, the shared library.
+# What is no fault of an adapter: libfabric knows no such provider or domain, no rights, no locked
+# memory, the shared library.
 _SETTINGS = re.compile(
-    r"No data available|ret=-61\b|Permission denied|Operation not permitted|Cannot allocate memory|Function not implemented"
+    r"No data available|ret=-61\b|Permission denied|Operation not permitted|Cannot allocate"
+    r" memory|Function not implemented"
     r"|error while loading shared libraries|invalid option|memlock",
     re.IGNORECASE,
 )
@@ -128,7 +135,10 @@ def _row(cells: dict[str, str]) -> Row | None:
         return None
     acknowledged = cells.get("#ack", "=")
     return Row(
-        int(float(size[1]) * _UNITS[size[2]]), megabytes / tool.MICRO, microseconds * tool.MICRO, lost=not acknowledged.startswith("=")
+        int(float(size[1]) * _UNITS[size[2]]),
+        megabytes / tool.MICRO,
+        microseconds * tool.MICRO,
+        lost=not acknowledged.startswith("="),
     )
 
 
@@ -166,9 +176,13 @@ class EfaLoopback(BandwidthCheck):
         if not tool.find(PROGRAM, FOLDERS):
             return tool.absent(PROGRAM, FOLDERS)
         try:
-            return "" if self._adapters() else f"there is no EFA adapter here: {self._classes} has none of the driver efa"
+            return (
+                ""
+                if self._adapters()
+                else f"there is no EFA adapter here: {self._classes} has none of the driver efa"
+            )
         except OSError as error:
-            return f"{self._classes}: {files.why(error)}"
+            return f"{self._classes}: {small_files.why(error)}"
 
     def expected_s(self, level: int) -> float:
         del level
@@ -182,7 +196,11 @@ class EfaLoopback(BandwidthCheck):
         try:
             adapters = await asyncio.to_thread(self._adapters)
         except OSError as error:
-            return Report(outcome=Outcome.ERROR, reason=f"{self._classes}: {files.why(error)}", remedy=Remedy.RETRY)
+            return Report(
+                outcome=Outcome.ERROR,
+                reason=f"{self._classes}: {small_files.why(error)}",
+                remedy=Remedy.RETRY,
+            )
         results: list[Result] = []
         for adapter in adapters:
             results.append(await self._test(adapter, execute))
@@ -193,10 +211,12 @@ class EfaLoopback(BandwidthCheck):
     def _adapters(self) -> list[Adapter]:
         """By their driver: their names may be anything."""
         found = []
-        for name in files.names(self._classes):
+        for name in small_files.names(self._classes):
             function = (self._classes / name / "device").resolve()
             if _DEVICE.fullmatch(name) and (function / "driver").resolve().name == "efa":
-                found.append(Adapter(name, function.name if _ADDRESS.fullmatch(function.name) else ""))
+                found.append(
+                    Adapter(name, function.name if _ADDRESS.fullmatch(function.name) else "")
+                )
         return found
 
     async def _test(self, adapter: Adapter, execute: Execute) -> Result:
@@ -216,13 +236,24 @@ class EfaLoopback(BandwidthCheck):
         table = read(output.stdout)
         said = ""
         if output.dropped or table.broken:
-            said = f"a line of the table is not whole: {table.broken}" if table.broken else "its output is incomplete"
+            said = (
+                f"a line of the table is not whole: {table.broken}"
+                if table.broken
+                else "its output is incomplete"
+            )
         elif not table.rows:
-            said = f"{PROGRAM} printed no table: {tool.last_line(output.stdout, output.stderr) or 'nothing at all'}"
-        elif max(row.size for row in table.rows) < _LARGE or not any(row.size <= _SMALL for row in table.rows):
+            said = (
+                f"{PROGRAM} printed no table:"
+                f" {tool.last_line(output.stdout, output.stderr) or 'nothing at all'}"
+            )
+        elif max(row.size for row in table.rows) < _LARGE or not any(
+            row.size <= _SMALL for row in table.rows
+        ):
             said = "the table ends before its largest size"
         if said:
-            return Result(adapter, Outcome.INCONCLUSIVE, f"EFA {adapter.name}: {said}", Remedy.RETRY)
+            return Result(
+                adapter, Outcome.INCONCLUSIVE, f"EFA {adapter.name}: {said}", Remedy.RETRY
+            )
         return self._measured(adapter, table)
 
     def _measured(self, adapter: Adapter, table: Table) -> Result:
@@ -231,25 +262,47 @@ class EfaLoopback(BandwidthCheck):
         best, latency = max(bandwidths), statistics.median(small)
         least = self._settings.least_gbps * tool.GIGA / 8 or None
         most = self._settings.most_latency_us * tool.MICRO or None
-        # The five figures of HyperPod's message: MaxBw, AvgBw, MaxTypicalLat, MinTypicalLat, AvgLat.
+        # The five figures of HyperPod's message: MaxBw, AvgBw, MaxTypicalLat, MinTypicalLat,
+        # AvgLat.
         measures = (
-            Measure(name="bandwidth_bytes_per_second", value=best, device=adapter.name, least=least),
-            Measure(name="bandwidth_average_bytes_per_second", value=statistics.fmean(bandwidths), device=adapter.name),
+            Measure(
+                name="bandwidth_bytes_per_second", value=best, device=adapter.name, least=least
+            ),
+            Measure(
+                name="bandwidth_average_bytes_per_second",
+                value=statistics.fmean(bandwidths),
+                device=adapter.name,
+            ),
             Measure(name="latency_seconds", value=latency, device=adapter.name, most=most),
             Measure(name="latency_max_typical_seconds", value=max(small), device=adapter.name),
             Measure(name="latency_min_typical_seconds", value=min(small), device=adapter.name),
-            Measure(name="latency_average_seconds", value=statistics.fmean(small), device=adapter.name),
+            Measure(
+                name="latency_average_seconds", value=statistics.fmean(small), device=adapter.name
+            ),
         )
         wrong = []
         if least is not None and best < least:
-            wrong.append(f"{best * 8 / tool.GIGA:.3g} Gbit/s, below the {self._settings.least_gbps:g} Gbit/s that are expected")
+            wrong.append(
+                f"{best * 8 / tool.GIGA:.3g} Gbit/s, below the {self._settings.least_gbps:g} Gbit/s"
+                " that are expected"
+            )
         if most is not None and latency > most:
-            wrong.append(f"{latency / tool.MICRO:.3g} us, above the {self._settings.most_latency_us:g} us that are expected")
+            wrong.append(
+                f"{latency / tool.MICRO:.3g} us, above the {self._settings.most_latency_us:g} us"
+                " that are expected"
+            )
         if any(row.lost for row in table.rows):
             said = f"EFA {adapter.name}: messages were lost on the way to itself"
             return Result(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED, measures)
         if wrong:
-            return Result(adapter, Outcome.FAIL, f"EFA {adapter.name}: {'; '.join(wrong)}", Remedy.INVESTIGATE, SLOW, measures)
+            return Result(
+                adapter,
+                Outcome.FAIL,
+                f"EFA {adapter.name}: {'; '.join(wrong)}",
+                Remedy.INVESTIGATE,
+                SLOW,
+                measures,
+            )
         return Result(adapter, Outcome.PASS, measures=measures)
 
     def _failed(self, adapter: Adapter, output: Output) -> Result:
@@ -279,12 +332,22 @@ _STATUS = {Outcome.PASS: "Pass", Outcome.FAIL: "Fail"}
 
 def _compared(results: list[Result]) -> list[Result]:
     """What works for one adapter is no matter of settings where it fails for another."""
-    if not any(result.outcome in (Outcome.PASS, Outcome.FAIL) and result.measures for result in results):
+    if not any(
+        result.outcome in (Outcome.PASS, Outcome.FAIL) and result.measures for result in results
+    ):
         return results
     return [
-        replace(result, outcome=Outcome.FAIL, code=FAILED, remedy=Remedy.INVESTIGATE, text=f"{result.text} (others here are well)")
-        if result.outcome is Outcome.CONFIG
-        else result
+        (
+            replace(
+                result,
+                outcome=Outcome.FAIL,
+                code=FAILED,
+                remedy=Remedy.INVESTIGATE,
+                text=f"{result.text} (others here are well)",
+            )
+            if result.outcome is Outcome.CONFIG
+            else result
+        )
         for result in results
     ]
 
@@ -298,7 +361,12 @@ def _report(results: list[Result]) -> Report:
         reason=presentable("; ".join(result.text for result in results if result.text)),
         remedy=max((result.remedy for result in results), key=lambda remedy: remedy.rank),
         tests=tuple(
-            Test(name=f"loopback {result.adapter.name}", category=NAME, status=_STATUS.get(result.outcome, "")) for result in results
+            Test(
+                name=f"loopback {result.adapter.name}",
+                category=NAME,
+                status=_STATUS.get(result.outcome, ""),
+            )
+            for result in results
         ),
         faults=tuple(_fault(result) for result in results if result.code),
         measures=tuple(measure for result in results for measure in result.measures),
@@ -309,7 +377,14 @@ def _fault(result: Result) -> Fault:
     """Believed only when it is found twice: one bad loopback may be somebody's leftover process."""
     adapter = result.adapter
     device = f"nic/{adapter.address}" if adapter.address else adapter.name
-    return Fault(code=result.code, test="loopback", text=result.text, device=device, remedy=result.remedy, confirm=True)
+    return Fault(
+        code=result.code,
+        test="loopback",
+        text=result.text,
+        device=device,
+        remedy=result.remedy,
+        confirm=True,
+    )
 
 
 def build(config: Config) -> Check:

@@ -1,16 +1,18 @@
 """
-An all-reduce over the GPUs of this node, with all_reduce_perf of nccl-tests: every GPU computes, NVLink or PCIe between them carries,
-and the results are compared with what they must be.
+An all-reduce over the GPUs of this node, with all_reduce_perf of nccl-tests: every GPU computes,
+NVLink or PCIe between them carries, and the results are compared with what they must be.
 
-Results that are wrong are the gravest sign that there is, for a job would not have noticed. Where the run fails, NCCL's own lines say on
-which GPU, and CUDA's words whose fault it is. What counts as the bandwidth is the best of all sizes, as for HyperPod's and Azure's checks,
-which hold the largest messages against what is expected; the average over all sizes is reported with it.
+Results that are wrong are the gravest sign that there is, for a job would not have noticed. Where
+the run fails, NCCL's own lines say on which GPU, and CUDA's words whose fault it is. What counts as
+the bandwidth is the best of all sizes, as for HyperPod's and Azure's checks, which hold the largest
+messages against what is expected; the average over all sizes is reported with it.
 
-What peers expect of 8 GPUs, in GB/s: A100 228, H100 460, H200 431 (azurehpc-health-checks, one message of 16 GB). These are of one type of
-machine each, so none is our default.
+What peers expect of 8 GPUs, in GB/s: A100 228, H100 460, H200 431 (azurehpc-health-checks, one
+message of 16 GB). These are of one type of machine each, so none is our default.
 
-Source: nccl-tests src/common.cu and util.cu up to 2.17 (table, footer, JSON), src/common.h (failures); NCCL's debug lines;
-CUDA's error texts (driver_types.h); SageMaker HyperPod's documentation of deep health checks.
+Source: nccl-tests src/common.cu and util.cu up to 2.17 (table, footer, JSON), src/common.h
+(failures); NCCL's debug lines; CUDA's error texts (driver_types.h); SageMaker HyperPod's
+documentation of deep health checks.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics import tool
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
-from vitald.sources.files import presentable
 
 NAME = "nccl"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
@@ -33,30 +35,51 @@ FOLDERS = ("/opt/nccl-tests/build", "/usr/local/nccl-tests/build")
 _LEAST, _MOST = "8", "8G"
 _LINES = 40  # complaints that are kept
 
-_OUT_OF_BOUNDS = re.compile(r"^#\s*Out of bounds values\s*:\s*(\S{1,20})\s*(OK|FAILED)?", re.IGNORECASE)
+_OUT_OF_BOUNDS = re.compile(
+    r"^#\s*Out of bounds values\s*:\s*(\S{1,20})\s*(OK|FAILED)?", re.IGNORECASE
+)
 _AVERAGE = re.compile(r"^#\s*Avg bus bandwidth\s*:\s*(\S{1,40})\s*(OK|FAILED)?", re.IGNORECASE)
 _RANK = re.compile(
-    r"^#\s+Rank\s+[0-9]{1,4}\s.*\bdevice\s+(?P<device>[0-9]{1,3})\s+\[(?:0x)?(?P<bus>[0-9a-f]{2,4}(?::[0-9a-f]{2}){0,2})\]", re.IGNORECASE
+    r"^#\s+Rank\s+[0-9]{1,4}\s.*\bdevice\s+(?P<device>[0-9]{1,3})\s+\[(?:0x)?(?P<bus>[0-9a-f]{2,4}(?::[0-9a-f]{2}){0,2})\]",
+    re.IGNORECASE,
 )
-_FAILURE = re.compile(r"Test (?:NCCL|CUDA) failure|Test failure|Test timeout|Invalid number of GPUs", re.IGNORECASE)
+_FAILURE = re.compile(
+    r"Test (?:NCCL|CUDA) failure|Test failure|Test timeout|Invalid number of GPUs", re.IGNORECASE
+)
 _WARN = re.compile(r"\bNCCL WARN\b")
-_SAID_BY = re.compile(r"(?:^|\s)\S{1,200}:[0-9]{1,10}:[0-9]{1,10} \[(?P<device>[0-9]{1,3})\]")  # host:pid:thread [GPU]
-_NAMED = re.compile(r"\b(?:GPU|(?:cuda|nvml)?Dev(?:ice)?)\s*[:#]?\s*(?P<device>[0-9]{1,3})\b", re.IGNORECASE)
-_AT_BUS = re.compile(r"\bbus ?id:? ?(?:0x)?(?P<bus>[0-9a-f]{4,16}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9a-f])?)\b", re.IGNORECASE)
+_SAID_BY = re.compile(
+    r"(?:^|\s)\S{1,200}:[0-9]{1,10}:[0-9]{1,10} \[(?P<device>[0-9]{1,3})\]"
+)  # host:pid:thread [GPU]
+_NAMED = re.compile(
+    r"\b(?:GPU|(?:cuda|nvml)?Dev(?:ice)?)\s*[:#]?\s*(?P<device>[0-9]{1,3})\b", re.IGNORECASE
+)
+_AT_BUS = re.compile(
+    r"\bbus ?id:?"
+    r" ?(?:0x)?(?P<bus>[0-9a-f]{4,16}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9a-f])?)\b",
+    re.IGNORECASE,
+)
 
-# What a complaint points to. The hardware: these come from the device itself, and a settings mistake does not print them.
+# What a complaint points to. The hardware: these come from the device itself, and a settings
+# mistake does not print them.
 _HARDWARE = re.compile(
-    r"\bXid\b|uncorrectable ECC|hardware stack error|nvlink error|uncorrectable NVLink|unspecified launch failure|illegal instruction"
-    r"|misaligned address|illegal memory access|GPU is lost|device is lost|fallen off the bus|contained error|launch timed out"
+    r"\bXid\b|uncorrectable ECC|hardware stack error|nvlink error|uncorrectable NVLink|unspecified"
+    r" launch failure|illegal instruction"
+    r"|misaligned address|illegal memory access|GPU is lost|device is lost|fallen off the"
+    r" bus|contained error|launch timed out"
     r"|unknown error",
     re.IGNORECASE,
 )
-# Settings, or somebody else on the GPUs: memory in use, no driver that fits, no fabric manager, too small a /dev/shm, MIG, containers.
+# Settings, or somebody else on the GPUs: memory in use, no driver that fits, no fabric manager, too
+# small a /dev/shm, MIG, containers.
 _SETTINGS = re.compile(
-    r"out of memory|invalid device ordinal|Invalid number of GPUs|driver version is insufficient|no CUDA-capable device"
-    r"|system not yet initialized|initialization error|devices? (?:is|are)(?: busy)? or unavailable|operation not (?:supported|permitted)"
-    r"|peer access is not supported|invalid usage|invalid argument|no kernel image|unsupported toolchain|error while loading shared libraries"
-    r"|No space left on device|Permission denied|invalid option|nvmlDeviceGetHandleByPciBusId\(\) failed",
+    r"out of memory|invalid device ordinal|Invalid number of GPUs|driver version is insufficient|no"
+    r" CUDA-capable device"
+    r"|system not yet initialized|initialization error|devices? (?:is|are)(?: busy)? or"
+    r" unavailable|operation not (?:supported|permitted)"
+    r"|peer access is not supported|invalid usage|invalid argument|no kernel image|unsupported"
+    r" toolchain|error while loading shared libraries"
+    r"|No space left on device|Permission denied|invalid option|nvmlDeviceGetHandleByPciBusId\(\)"
+    r" failed",
     re.IGNORECASE,
 )
 # Of NCCL itself or of the host: neither speaks of a GPU.
@@ -72,7 +95,9 @@ class Printed(Figures):
     out_of_bounds: bool | None = None  # the footer's word; None where it has not come to that
     slow: bool = False  # by the program's own measure (NCCL_TESTS_MIN_BW)
     complaints: tuple[str, ...] = ()
-    devices: Mapping[str, int] = field(default_factory=dict)  # CUDA's number by the bus, as far as the program says them
+    devices: Mapping[str, int] = field(
+        default_factory=dict
+    )  # CUDA's number by the bus, as far as the program says them
 
 
 def read(text: str) -> Printed:
@@ -97,20 +122,32 @@ def _of_text(text: str) -> Printed:
             verdict = (match[2] or "").upper() == "FAILED" or bool(count)
             made = replace(made, out_of_bounds=verdict if count is not None else None)
         elif (match := _AVERAGE.match(line)) is not None:
-            made = replace(made, average=tool.figure(match[1]), slow=(match[2] or "").upper() == "FAILED")
+            made = replace(
+                made, average=tool.figure(match[1]), slow=(match[2] or "").upper() == "FAILED"
+            )
         elif (match := _RANK.match(line)) is not None:
             devices[match["bus"].lower()] = int(match["device"])
         elif line.startswith("#") and {"size", "busbw", "algbw"} <= set(words):
             heading = words
-        elif heading and line.strip() and words and words[0].isdecimal() and not line.startswith("#"):
-            # A word short, and every figure after it is another's: nothing of the line can be used. A time stamp is two words.
+        elif (
+            heading and line.strip() and words and words[0].isdecimal() and not line.startswith("#")
+        ):
+            # A word short, and every figure after it is another's: nothing of the line can be used.
+            # A time stamp is two words.
             if len(words) == len(heading) + (heading[-1] == "timestamp"):
                 rows.append(list(zip(heading, words)))
             else:
                 broken = broken or presentable(line.strip())
-        elif _WARN.search(line) or _FAILURE.search(line) or _SETTINGS.search(line) or re.match(r"#\s*error:", line):
+        elif (
+            _WARN.search(line)
+            or _FAILURE.search(line)
+            or _SETTINGS.search(line)
+            or re.match(r"#\s*error:", line)
+        ):
             complaints.append(presentable(line.strip()))
-    return replace(_made(rows, made, broken), complaints=tuple(complaints[:_LINES]), devices=devices)
+    return replace(
+        _made(rows, made, broken), complaints=tuple(complaints[:_LINES]), devices=devices
+    )
 
 
 def _of_json(found: Mapping[str, object], results: Iterable[object]) -> Printed:
@@ -125,7 +162,10 @@ def _of_json(found: Mapping[str, object], results: Iterable[object]) -> Printed:
             half = result.get(place)
             if isinstance(half, dict):
                 wrong = half.get("nwrong")
-                cells += [("algbw", str(half.get("alg_bw", ""))), ("busbw", str(half.get("bus_bw", "")))]
+                cells += [
+                    ("algbw", str(half.get("alg_bw", ""))),
+                    ("busbw", str(half.get("bus_bw", ""))),
+                ]
                 cells.append(("#wrong", "N/A" if wrong is None else str(wrong)))
         if len(cells) == 1:
             broken = "a result without figures"
@@ -135,7 +175,11 @@ def _of_json(found: Mapping[str, object], results: Iterable[object]) -> Printed:
     if isinstance(bounds, dict) and (count := tool.number(bounds.get("count"))) is not None:
         made = replace(made, out_of_bounds=bool(count) or bounds.get("okay") in (False, "false"))
     if isinstance(average, dict):
-        made = replace(made, average=tool.number(average.get("bandwidth")), slow=average.get("okay") in (False, "false"))
+        made = replace(
+            made,
+            average=tool.number(average.get("bandwidth")),
+            slow=average.get("okay") in (False, "false"),
+        )
     return _made(rows, made, broken)
 
 
@@ -144,7 +188,10 @@ def _made(rows: Sequence[Sequence[tuple[str, str]]], made: Printed, broken: str)
     sizes, buses, algorithms, wrong, checked = [], [], [], 0.0, False
     for row in rows:
         size = tool.figure(dict(row).get("size", ""))
-        halves = [[tool.figure(value) for name, value in row if name == wanted] for wanted in ("busbw", "algbw")]
+        halves = [
+            [tool.figure(value) for name, value in row if name == wanted]
+            for wanted in ("busbw", "algbw")
+        ]
         counts = [value for name, value in row if name == "#wrong"]
         counted = [tool.figure(count) for count in counts if count != "N/A"]
         figures = [one for half in halves for one in half]
@@ -157,7 +204,9 @@ def _made(rows: Sequence[Sequence[tuple[str, str]]], made: Printed, broken: str)
         wrong += sum(count for count in counted if count is not None)
         checked = checked or bool(counted)
     # Older versions have a column `error` instead, and the footer alone says whether it matters.
-    checked = checked or (made.out_of_bounds is not None and any(name == "error" for row in rows for name, _ in row))
+    checked = checked or (
+        made.out_of_bounds is not None and any(name == "error" for row in rows for name, _ in row)
+    )
     return replace(
         made,
         sizes=tuple(sizes),
@@ -170,7 +219,9 @@ def _made(rows: Sequence[Sequence[tuple[str, str]]], made: Printed, broken: str)
 
 
 def blamed(complaint: str, printed: Printed, asked: Sequence[int]) -> int | None:
-    """The GPU that a line names, as NVML numbers it; where it names none, the one whose thread says it."""
+    """The GPU that a line names, as NVML numbers it; where it names none, the one whose thread says
+    it.
+    """
     if (match := _AT_BUS.search(complaint)) is not None:
         device = _by_bus(match["bus"].lower(), printed.devices)
     else:
@@ -185,7 +236,14 @@ def blamed(complaint: str, printed: Printed, asked: Sequence[int]) -> int | None
 def _by_bus(bus: str, devices: Mapping[str, int]) -> int | None:
     """`1b000` is NCCL's way to write 0000:1b:00.0."""
     number = bus.split(":")[-2] if ":" in bus else f"{int(bus, 16) >> 12:02x}"[-2:]
-    return next((device for name, device in devices.items() if (name.split(":")[-2] if ":" in name else name)[-2:] == number), None)
+    return next(
+        (
+            device
+            for name, device in devices.items()
+            if (name.split(":")[-2] if ":" in name else name)[-2:] == number
+        ),
+        None,
+    )
 
 
 class Nccl(BandwidthCheck):
@@ -242,7 +300,12 @@ class Nccl(BandwidthCheck):
         failed = any(_FAILURE.search(line) for line in printed.complaints)
         incomplete = self._reports.incomplete(printed, output) or _unfinished(printed)
         if printed.slow and not failed and not incomplete:
-            return self._fail(SLOW, f"{max(printed.buses):.4g} GB/s of bus bandwidth, below what NCCL_TESTS_MIN_BW says", printed)
+            return self._fail(
+                SLOW,
+                f"{max(printed.buses):.4g} GB/s of bus bandwidth, below what NCCL_TESTS_MIN_BW"
+                " says",
+                printed,
+            )
         if output.exit_code != 0 or failed:
             return self._failure(output, printed, gpus)
         if incomplete:
@@ -253,28 +316,62 @@ class Nccl(BandwidthCheck):
 
     def _hang(self, printed: Printed, gpus: Sequence[int]) -> Report:
         """A collective waits for its slowest member for ever."""
-        last = f": {printed.complaints[0]}" if printed.complaints else f", after {len(printed.sizes)} sizes"
-        gpu = next((gpu for line in printed.complaints if (gpu := blamed(line, printed, gpus)) is not None), None)
-        return self._fail(FAILED, f"it did not end within {self._settings.deadline_s:g} s{last}", printed, [gpu])
+        last = (
+            f": {printed.complaints[0]}"
+            if printed.complaints
+            else f", after {len(printed.sizes)} sizes"
+        )
+        gpu = next(
+            (
+                gpu
+                for line in printed.complaints
+                if (gpu := blamed(line, printed, gpus)) is not None
+            ),
+            None,
+        )
+        return self._fail(
+            FAILED, f"it did not end within {self._settings.deadline_s:g} s{last}", printed, [gpu]
+        )
 
     def _failure(self, output: Output, printed: Printed, gpus: Sequence[int]) -> Report:
         hard = [line for line in printed.complaints if _HARDWARE.search(line)]
         if hard:
             # All that complain so: which of them began it is not said.
             named = dict.fromkeys(blamed(line, printed, gpus) for line in hard)
-            return self._fail(FAILED, hard[0], printed, [gpu for gpu in named if gpu is not None] or [None])
-        last = next(iter(printed.complaints), "") or tool.last_line(output.stderr, output.stdout) or "it printed nothing"
+            return self._fail(
+                FAILED, hard[0], printed, [gpu for gpu in named if gpu is not None] or [None]
+            )
+        last = (
+            next(iter(printed.complaints), "")
+            or tool.last_line(output.stderr, output.stdout)
+            or "it printed nothing"
+        )
         ended = f"all_reduce_perf ended with {output.exit_code}: "
         soft = next((line for line in printed.complaints if _SETTINGS.search(line)), "")
         if soft or output.exit_code in (126, 127):
-            return Report(outcome=Outcome.CONFIG, reason=presentable(ended + (soft or last)), remedy=Remedy.FIX_CONFIG)
+            return Report(
+                outcome=Outcome.CONFIG,
+                reason=presentable(ended + (soft or last)),
+                remedy=Remedy.FIX_CONFIG,
+            )
         ours = any(_OURS.search(line) for line in printed.complaints)
         if ours or not any(_FAILURE.search(line) for line in printed.complaints):
-            return Report(outcome=Outcome.ERROR, reason=presentable(ended + last), remedy=Remedy.RETRY)
-        gpu = next((gpu for line in printed.complaints if _WARN.search(line) and (gpu := blamed(line, printed, gpus)) is not None), None)
+            return Report(
+                outcome=Outcome.ERROR, reason=presentable(ended + last), remedy=Remedy.RETRY
+            )
+        gpu = next(
+            (
+                gpu
+                for line in printed.complaints
+                if _WARN.search(line) and (gpu := blamed(line, printed, gpus)) is not None
+            ),
+            None,
+        )
         return self._fail(FAILED, last, printed, [gpu])
 
-    def _fail(self, code: str, said: str, printed: Printed, gpus: Iterable[int | None] = (None,)) -> Report:
+    def _fail(
+        self, code: str, said: str, printed: Printed, gpus: Iterable[int | None] = (None,)
+    ) -> Report:
         return self._reports.failed(code, said, printed, gpus, confirm=code != WRONG)
 
 

@@ -1,14 +1,16 @@
 """
-An all-reduce over all Neuron cores of this node, with nccom-test: every core computes, every link between the devices carries, and
-the result is compared with what it must be.
+An all-reduce over all Neuron cores of this node, with nccom-test: every core computes, every link
+between the devices carries, and the result is compared with what it must be.
 
-nccom-test wants to be told how many workers (ranks) there are: one for each logical core. sysfs shows physical cores; on Trn2 and Trn3
-two of them make a logical one unless somebody set it otherwise, so we set it ourselves. Its bandwidths are in GiB/s, as AWS writes, though
-the heading says GB/s. What counts is the table and the words below it, not the exit status alone.
+nccom-test wants to be told how many workers (ranks) there are: one for each logical core. sysfs
+shows physical cores; on Trn2 and Trn3 two of them make a logical one unless somebody set it
+otherwise, so we set it ourselves. Its bandwidths are in GiB/s, as AWS writes, though the heading
+says GB/s. What counts is the table and the words below it, not the exit status alone.
 
 AWS publishes no bandwidths to expect: they come from other nodes of the same type.
 
-Source: AWS Neuron documentation, NCCOM-TEST user guide (SDK 2.29); HyperPod's deep health checks run it too (NCCOM local test).
+Source: AWS Neuron documentation, NCCOM-TEST user guide (SDK 2.29); HyperPod's deep health checks
+run it too (NCCOM local test).
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vitald.collectors import small_files
+from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics import tool
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
-from vitald.sources import files
-from vitald.sources.files import presentable
 
 NAME = "nccom"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
@@ -34,19 +36,26 @@ _LEAST, _MOST = "1MB", "1GB"
 _MOST_BYTES = 1 << 30
 _LINES = 20  # complaints that are kept
 _OF_TWO = ("Trn2", "Trn3")  # two physical cores make a logical one
-_DEVICE, _CORE = re.compile(r"neuron[0-9]{1,3}", re.ASCII), re.compile(r"neuron_core[0-9]{1,3}", re.ASCII)
+_DEVICE, _CORE = (
+    re.compile(r"neuron[0-9]{1,3}", re.ASCII),
+    re.compile(r"neuron_core[0-9]{1,3}", re.ASCII),
+)
 _SIZE, _BUS, _ALGORITHM = "size(B)", "busbw(GB/s)", "algbw(GB/s)"
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S{1,40}?)\s*(?:GB/s)?\s*$", re.IGNORECASE)
 _ERRORS = re.compile(r"\b([1-9][0-9]{0,8}) errors? found", re.IGNORECASE)
 _FAILURE = re.compile(r"Failure running neuron-bench|test failed", re.IGNORECASE)
 _WRONG = re.compile(
-    r"(?:data|result|output|golden|correctness|integrity)\w*[\s\w]{0,40}(?:mismatch|incorrect|corrupt|differ|fail)|mismatch(?:ed)? (?:with|against|between)",
+    r"(?:data|result|output|golden|correctness|integrity)\w*[\s\w]{0,40}(?:mismatch|incorrect|corrupt|differ|fail)|mismatch(?:ed)?"
+    r" (?:with|against|between)",
     re.IGNORECASE,
 )
-# What is no fault of a device: no driver, somebody else has the cores, no such number of workers, no room, a broken installation.
+# What is no fault of a device: no driver, somebody else has the cores, no such number of workers,
+# no room, a broken installation.
 _SETTINGS = re.compile(
-    r"Driver is not running|NERR_RESOURCE_NC|NRT_RESOURCE|in use by|(?:cores?|devices?) (?:is|are) busy|insufficient (?:number of )?(?:neuron)?\s?cores"
-    r"|Permission denied|No space left|Cannot allocate memory|ModuleNotFoundError|No such file or directory|unrecognized arguments"
+    r"Driver is not running|NERR_RESOURCE_NC|NRT_RESOURCE|in use by|(?:cores?|devices?) (?:is|are)"
+    r" busy|insufficient (?:number of )?(?:neuron)?\s?cores"
+    r"|Permission denied|No space left|Cannot allocate memory|ModuleNotFoundError|No such file or"
+    r" directory|unrecognized arguments"
     r"|invalid choice|usage: nccom-test|error while loading shared libraries",
     re.IGNORECASE,
 )
@@ -89,11 +98,17 @@ def _of_text(text: str) -> Table:
                 rows.append(dict(zip(heading, words)))
             else:
                 broken = broken or presentable(line.strip())
-    return replace(_made(rows, average, broken), errors=tuple(errors[:_LINES]), wrong=tuple(wrong[:_LINES]))
+    return replace(
+        _made(rows, average, broken), errors=tuple(errors[:_LINES]), wrong=tuple(wrong[:_LINES])
+    )
 
 
 def _of_json(results: Sequence[object]) -> Table:
-    rows = [{str(key): str(value) for key, value in row.items()} for row in results if isinstance(row, dict)]
+    rows = [
+        {str(key): str(value) for key, value in row.items()}
+        for row in results
+        if isinstance(row, dict)
+    ]
     table = _made(rows, None, "" if len(rows) == len(results) else "a result that is no object")
     average = sum(table.buses) / len(table.buses) if table.buses and not table.broken else None
     return replace(table, average=average)
@@ -102,7 +117,9 @@ def _of_json(results: Sequence[object]) -> Table:
 def _made(rows: Sequence[Mapping[str, str]], average: float | None, broken: str) -> Table:
     sizes, buses, algorithms = [], [], []
     for row in rows:
-        size, bus, algorithm = (tool.figure(row.get(name, "")) for name in (_SIZE, _BUS, _ALGORITHM))
+        size, bus, algorithm = (
+            tool.figure(row.get(name, "")) for name in (_SIZE, _BUS, _ALGORITHM)
+        )
         if size is None or bus is None or algorithm is None:
             broken = broken or presentable(" ".join(row.values()))
             continue
@@ -129,10 +146,19 @@ class Cores:
 def cores(sysfs: Path) -> Cores:
     """As the driver shows them. Raises OSError where it shows devices that cannot be looked at."""
     root = sysfs / "class" / "neuron_device"
-    devices = [name for name in files.names(root) if _DEVICE.fullmatch(name)]
-    physical = sum(1 for device in devices for name in files.names(root / device) if _CORE.fullmatch(name))
+    devices = [name for name in small_files.names(root) if _DEVICE.fullmatch(name)]
+    physical = sum(
+        1
+        for device in devices
+        for name in small_files.names(root / device)
+        if _CORE.fullmatch(name)
+    )
     try:
-        family = files.attribute(root / devices[0] / "info/architecture/instance_type") if devices else ""
+        family = (
+            small_files.attribute(root / devices[0] / "info/architecture/instance_type")
+            if devices
+            else ""
+        )
     except OSError:
         family = ""
     return Cores(len(devices), physical, 2 if family in _OF_TWO else 1, family)
@@ -162,21 +188,32 @@ class Nccom(BandwidthCheck):
         try:
             here = cores(self._sysfs)
         except OSError as error:
-            return f"{error.filename}: {files.why(error)}"
+            return f"{error.filename}: {small_files.why(error)}"
         if not here.devices:
             return "the Neuron driver shows no device"
         if here.family == "Inf1":
             return f"{PROGRAM} does not run on Inferentia (Inf1)"
-        return "" if here.workers > 1 else f"{PROGRAM} needs two cores, the driver shows {here.physical}"
+        return (
+            ""
+            if here.workers > 1
+            else f"{PROGRAM} needs two cores, the driver shows {here.physical}"
+        )
 
     async def perform(self, ask: Ask, execute: Execute) -> Report:
         del ask
         try:
             here = cores(self._sysfs)
         except OSError as error:
-            return Report(outcome=Outcome.ERROR, reason=f"{error.filename}: {files.why(error)}", remedy=Remedy.RETRY)
+            return Report(
+                outcome=Outcome.ERROR,
+                reason=f"{error.filename}: {small_files.why(error)}",
+                remedy=Remedy.RETRY,
+            )
         if here.workers < 2:
-            return Report(outcome=Outcome.NOT_APPLICABLE, reason=f"the driver shows {here.devices} devices with {here.physical} cores")
+            return Report(
+                outcome=Outcome.NOT_APPLICABLE,
+                reason=f"the driver shows {here.devices} devices with {here.physical} cores",
+            )
         output = await execute(self._command(here))
         return self._judge(output, here)
 
@@ -193,20 +230,40 @@ class Nccom(BandwidthCheck):
             return report
         printed = f"{output.stdout}\n{output.stderr}"
         table = read(printed)
-        last = (table.errors[0] if table.errors else "") or tool.last_line(output.stderr, output.stdout) or "it printed nothing"
+        last = (
+            (table.errors[0] if table.errors else "")
+            or tool.last_line(output.stderr, output.stdout)
+            or "it printed nothing"
+        )
         failed = bool(table.errors) or output.exit_code != 0
         if failed and table.wrong:
             return self._fail(WRONG, f"wrong results: {table.wrong[0]}", table)
         if output.ended is Ended.DEADLINE:
-            return self._fail(FAILED, f"it did not end within {self._settings.deadline_s:g} s: {last}", table)
+            return self._fail(
+                FAILED, f"it did not end within {self._settings.deadline_s:g} s: {last}", table
+            )
         if failed or not table.sizes:
-            said = next((line.strip() for line in tool.lines(printed) if _SETTINGS.search(line)), "")
+            said = next(
+                (line.strip() for line in tool.lines(printed) if _SETTINGS.search(line)), ""
+            )
             if said or output.exit_code in (126, 127):
-                return Report(outcome=Outcome.CONFIG, reason=presentable(f"{PROGRAM}: {said or last}"), remedy=Remedy.FIX_CONFIG)
+                return Report(
+                    outcome=Outcome.CONFIG,
+                    reason=presentable(f"{PROGRAM}: {said or last}"),
+                    remedy=Remedy.FIX_CONFIG,
+                )
         if "Traceback (most recent call last)" in printed and not table.errors:
-            return Report(outcome=Outcome.ERROR, reason=presentable(f"{PROGRAM} crashed: {last}"), remedy=Remedy.RETRY)
+            return Report(
+                outcome=Outcome.ERROR,
+                reason=presentable(f"{PROGRAM} crashed: {last}"),
+                remedy=Remedy.RETRY,
+            )
         if failed:
-            return self._fail(FAILED, f"it failed over {here.workers} cores (exit {output.exit_code}): {last}", table)
+            return self._fail(
+                FAILED,
+                f"it failed over {here.workers} cores (exit {output.exit_code}): {last}",
+                table,
+            )
         if why := self._reports.incomplete(table, output) or _unfinished(table):
             return self._reports.inconclusive(why)
         if slow := self._reports.slow(table):
@@ -223,7 +280,9 @@ def _unfinished(table: Table) -> str:
         return f"it speaks of wrong results, and of no error: {table.wrong[0]}"
     if table.average is None:
         return "the table ends before its average"
-    if max(table.sizes) < _MOST_BYTES // 4 or not max(table.buses):  # 1 MB times 4 four times is 256 MB, then 1 GB
+    if max(table.sizes) < _MOST_BYTES // 4 or not max(
+        table.buses
+    ):  # 1 MB times 4 four times is 256 MB, then 1 GB
         return "the table ends before its largest size"
     return ""
 

@@ -1,7 +1,9 @@
 """
-The short answers of dcgmi: which GPUs its engine has, which version it is, and that there is no engine.
+The short answers of dcgmi: which GPUs its engine has, which version it is, and that there is no
+engine.
 
-Owns     `discovery -l`, `--version` and `-v`, and the lines that stand in the place of an answer. None of these is JSON.
+Owns     `discovery -l`, `--version` and `-v`, and the lines that stand in the place of an answer.
+         None of these is JSON.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ import re
 _GPUS = re.compile(r"^\s*(\d{1,4}) GPUs? found", re.MULTILINE)
 _SHORT = re.compile(r"^\s*dcgmi\s+version:\s*([0-9][0-9A-Za-z.+~-]{0,40})\s*$", re.MULTILINE)
 _LONG = re.compile(r"^\s*Version\s*:\s*([0-9][0-9A-Za-z.+~-]{0,40})\s*$", re.MULTILINE)
-_NO_ENGINE = ("unable to establish a connection to the specified host", "unable to connect to host engine")
+_NO_ENGINE = (
+    "unable to establish a connection to the specified host",
+    "unable to connect to host engine",
+)
 _NO_WATCHES = "health watches not enabled"
 NO_CONNECTION = 235
 

@@ -1,11 +1,13 @@
 """
 From what `dcgmi diag -j` printed to one normal form.
 
-Owns     finding the documents in the noise, and the shapes of all versions: 2.x, 3.0 to 3.3, 4.x, error objects, iterations.
+Owns     finding the documents in the noise, and the shapes of all versions: 2.x, 3.0 to 3.3, 4.x,
+         error objects, iterations.
 Refuses  meaning: statuses and texts stay as they were printed.
 
-A document is an object that begins a line and has a key that begins with `DCGM `, or `iterations`. Nothing inside another
-object is ever taken for one: a document that was cut off is full of whole objects that look well.
+A document is an object that begins a line and has a key that begins with `DCGM `, or `iterations`.
+Nothing inside another object is ever taken for one: a document that was cut off is full of whole
+objects that look well.
 """
 
 from __future__ import annotations
@@ -29,8 +31,12 @@ _NOT_SUPPORTED = "<<<NOT_SUPPORTED>>>"
 _FIRST_COLUMN = re.compile(r'^\{(?=\s*["}])', re.MULTILINE)
 _ANY_COLUMN = re.compile(r'^[ \t]+\{(?=\s*["}])', re.MULTILINE)
 # Of a document whose beginning was lost.
-_LEFT_OVER = re.compile(r'"(?:test_categories|test_summary|entity_group_id|error_severity|runtime_error)"\s*:|"results"\s*:\s*\[')
-_LOOKS_LIKE_ONE = re.compile(r'\{\s*"(?:DCGM |iterations"|Overall Result"|entity_groups"|metadata"|test_categories")')
+_LEFT_OVER = re.compile(
+    r'"(?:test_categories|test_summary|entity_group_id|error_severity|runtime_error)"\s*:|"results"\s*:\s*\['
+)
+_LOOKS_LIKE_ONE = re.compile(
+    r'\{\s*"(?:DCGM |iterations"|Overall Result"|entity_groups"|metadata"|test_categories")'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One device's result of a test. `group` is `gpu`, `cpu`, another group's name, or empty where none is named."""
+    """One device's result of a test. `group` is `gpu`, `cpu`, another group's name, or empty where
+    none is named.
+    """
 
     group: str = ""
     index: int | None = None
@@ -109,7 +117,9 @@ def read(printed: bytes | str) -> Printed:
             whole = value["iterations"]
             rounds = whole if isinstance(whole, list) else [None]
             announced += len(rounds)
-            failed = failed or ("Overall Result" in value and _word(value["Overall Result"]).lower() != "pass")
+            failed = failed or (
+                "Overall Result" in value and _word(value["Overall Result"]).lower() != "pass"
+            )
             for one in rounds[:_MOST_RESULTS]:
                 if isinstance(one, dict) and _has_root(one):
                     documents.append(_document(one))
@@ -118,11 +128,20 @@ def read(printed: bytes | str) -> Printed:
             not_run += max(not rounds, len(rounds) - _MOST_RESULTS)
         if _has_root(value):
             documents.append(_document(value))
-    return Printed(documents=tuple(documents), iterations=announced, not_run=not_run, failed=failed, broken=found.broken, outside=outside)
+    return Printed(
+        documents=tuple(documents),
+        iterations=announced,
+        not_run=not_run,
+        failed=failed,
+        broken=found.broken,
+        outside=outside,
+    )
 
 
 class _Text(str):
-    """json counts the lines before each mistake, to tell where it is. With a million mistakes that takes minutes, and nobody reads it."""
+    """json counts the lines before each mistake, to tell where it is. With a million mistakes that
+    takes minutes, and nobody reads it.
+    """
 
     __slots__ = ()
 
@@ -146,9 +165,14 @@ class _Finder:
         self._twice = ""  # a key that the object that was decoded last has twice
         self._spans: list[tuple[int, int]] = []
         self._decoder = json.JSONDecoder(
-            object_pairs_hook=self._object, parse_int=_whole, parse_float=_fraction, parse_constant=_nothing, strict=False
+            object_pairs_hook=self._object,
+            parse_int=_whole,
+            parse_float=_fraction,
+            parse_constant=_nothing,
+            strict=False,
         )
-        # Each attempt may read far before it fails; all of them together read the text only a few times.
+        # Each attempt may read far before it fails; all of them together read the text only a few
+        # times.
         self._patience = 4 * len(text) + 100_000
 
     def look(self, beginnings: re.Pattern[str]) -> None:
@@ -164,14 +188,19 @@ class _Finder:
             try:
                 value, end = self._decoder.raw_decode(self.text, start)
             except RecursionError:
-                self.broken = "nested too deeply"  # as nothing is that dcgmi prints; every line of it would fail in the same way
+                # As nothing is that dcgmi prints; every line of it would fail in the same way
+                self.broken = "nested too deeply"
                 return
             except ValueError as error:
                 reached = getattr(error, "pos", start)
                 self._patience -= reached - start + 64
                 cut_off = self._cut_off(error, reached)
                 if cut_off or _LOOKS_LIKE_ONE.match(self.text, start):
-                    self.broken = "cut off before its end" if cut_off else f"not JSON from character {reached - start} on"
+                    self.broken = (
+                        "cut off before its end"
+                        if cut_off
+                        else f"not JSON from character {reached - start} on"
+                    )
                 if cut_off:
                     return  # whatever follows lies inside it
                 continue
@@ -182,7 +211,9 @@ class _Finder:
     def _take(self, value: object, start: int, end: int) -> None:
         if not isinstance(value, dict) or not ("iterations" in value or _has_root(value)):
             return
-        if self.text[end : end + 1024].lstrip()[:1] in tuple(",]}") or self.text[max(0, start - 1024) : start].rstrip()[-1:] in tuple(",["):
+        if self.text[end : end + 1024].lstrip()[:1] in tuple(",]}") or self.text[
+            max(0, start - 1024) : start
+        ].rstrip()[-1:] in tuple(",["):
             self.broken = "only a part of something larger"
             return
         if len(self.objects) >= _MOST_DOCUMENTS:
@@ -194,7 +225,9 @@ class _Finder:
         self._spans.append((start, end))
 
     def _object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        """No version prints a key twice. One of the two would be lost, and that may be the failure."""
+        """No version prints a key twice. One of the two would be lost, and that may be the
+        failure.
+        """
         value = dict(pairs)
         if len(value) < len(pairs):
             seen: set[str] = set()
@@ -204,7 +237,9 @@ class _Finder:
 
     def _cut_off(self, error: ValueError, reached: int) -> bool:
         rest = self.text[reached : reached + 64].strip()
-        return str(error).startswith("Unterminated string") or (len(rest) < 6 and reached + 64 >= len(self.text))
+        return str(error).startswith("Unterminated string") or (
+            len(rest) < 6 and reached + 64 >= len(self.text)
+        )
 
     def outside(self) -> str:
         pieces, at = [], 0
@@ -257,7 +292,9 @@ class _Reader:
         self.messages = 0
         roots = [(key, root) for key, root in value.items() if key.startswith("DCGM ")]
         self.roots = roots
-        self.entities = "entity_groups" in value or any(key.startswith("DCGM Diagnostic") for key, _ in roots)
+        self.entities = "entity_groups" in value or any(
+            key.startswith("DCGM Diagnostic") for key, _ in roots
+        )
 
     def complain(self, what: str) -> None:
         if len(self.wrong) < _MOST_COMPLAINTS:
@@ -287,16 +324,28 @@ class _Reader:
                 self.complain("it holds no tests")
         metadata = self.value.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
-        drivers = (self.value.get("Driver Version Detected"), metadata.get("Driver Version Detected"))
+        drivers = (
+            self.value.get("Driver Version Detected"),
+            metadata.get("Driver Version Detected"),
+        )
         listed = list(self.listed())
         return Document(
             tests=tuple(_merged(tests)),
             error=error,
-            version=next((word for one in (*versions, metadata.get("version")) if (word := _word(one))), ""),
+            version=next(
+                (word for one in (*versions, metadata.get("version")) if (word := _word(one))), ""
+            ),
             driver=next((word for one in drivers if (word := _word(one))), ""),
-            device_ids=tuple(word for one in (*self.old_ids(), *(entity[1] for entity in listed)) if (word := _word(one))),
+            device_ids=tuple(
+                word
+                for one in (*self.old_ids(), *(entity[1] for entity in listed))
+                if (word := _word(one))
+            ),
             gpus=tuple(sorted({index for index, _, _ in listed})),
-            serials={**self.old_serials(), **{index: word for index, _, serial in listed if (word := _serial(serial))}},
+            serials={
+                **self.old_serials(),
+                **{index: word for index, _, serial in listed if (word := _serial(serial))},
+            },
             entities=self.entities,
             wrong=tuple(self.wrong),
             rejected=self.rejected,
@@ -308,8 +357,14 @@ class _Reader:
 
     def old_serials(self) -> dict[int, str]:
         serials = self.value.get("GPU Device Serials")
-        pairs = [(_number(key), _serial(one)) for key, one in serials.items()] if isinstance(serials, dict) else []
-        return {index: serial for index, serial in pairs[:_MOST_GPUS] if index is not None and serial}
+        pairs = (
+            [(_number(key), _serial(one)) for key, one in serials.items()]
+            if isinstance(serials, dict)
+            else []
+        )
+        return {
+            index: serial for index, serial in pairs[:_MOST_GPUS] if index is not None and serial
+        }
 
     def listed(self) -> Iterator[tuple[int, object, object]]:
         """Index, device id and serial number of the GPUs that the document lists."""
@@ -319,7 +374,10 @@ class _Reader:
                 continue
             entities = group.get("entities")
             for entity in entities[:_MOST_GPUS] if isinstance(entities, list) else []:
-                if isinstance(entity, dict) and (index := _index(entity.get("entity_id"))) is not None:
+                if (
+                    isinstance(entity, dict)
+                    and (index := _index(entity.get("entity_id"))) is not None
+                ):
                     yield index, entity.get("device_id"), entity.get("serial_num")
 
     def categories(self, value: object) -> Iterator[Tested]:
@@ -360,7 +418,8 @@ class _Reader:
         results = results if isinstance(results, list) else []
         if len(results) > _MOST_RESULTS:
             self.complain(f"{name}: too many results")
-        # Up to 3.x the checks of the software name no GPU: the number that stands there is always 0.
+        # Up to 3.x the checks of the software name no GPU: the number that stands there is always
+        # 0.
         nameless = category.lower() == "deployment" and not self.entities
         by_device: list[Result] = []
         statuses = [self.status(summary.get("status"), name)]
@@ -372,10 +431,19 @@ class _Reader:
             if not isinstance(result, dict):
                 self.complain(f"{name}: a result is no object")
                 continue
-            status, said, told = self.status(result.get("status"), name), tuple(self.warnings(result)), tuple(_infos(result))
-            devices = [] if nameless and "entity_id" not in result else list(self.devices(result, name))
+            status, said, told = (
+                self.status(result.get("status"), name),
+                tuple(self.warnings(result)),
+                tuple(_infos(result)),
+            )
+            devices = (
+                [] if nameless and "entity_id" not in result else list(self.devices(result, name))
+            )
             if devices:
-                by_device += [Result(group=group, index=index, status=status, messages=said, info=told) for group, index in devices]
+                by_device += [
+                    Result(group=group, index=index, status=status, messages=said, info=told)
+                    for group, index in devices
+                ]
             else:
                 statuses.append(status)
                 messages += said
@@ -417,7 +485,9 @@ class _Reader:
         return _word(value)
 
     def warnings(self, holder: dict[str, object]) -> Iterator[Message]:
-        """One text or a list of them, of objects whose text is called `warning` or `warnings`; numbers in these, or beside."""
+        """One text or a list of them, of objects whose text is called `warning` or `warnings`;
+        numbers in these, or beside.
+        """
         beside = _numbers(holder)
         value = holder.get("warnings", holder.get("warning"))
         values = value if isinstance(value, list) else [value]
@@ -432,7 +502,11 @@ class _Reader:
             told = True
             if isinstance(one, dict):
                 texts = one.get("warning", one.get("warnings"))
-                text = " ".join(text_of(part) for part in texts) if isinstance(texts, list) else text_of(texts)
+                text = (
+                    " ".join(text_of(part) for part in texts)
+                    if isinstance(texts, list)
+                    else text_of(texts)
+                )
                 yield Message(text, *_numbers(one))
             else:
                 yield Message(text_of(one), *beside)
@@ -441,7 +515,11 @@ class _Reader:
 
 
 def _numbers(holder: dict[str, object]) -> tuple[int | None, int | None, int | None]:
-    return _number(holder.get("error_id")), _number(holder.get("error_category")), _number(holder.get("error_severity"))
+    return (
+        _number(holder.get("error_id")),
+        _number(holder.get("error_category")),
+        _number(holder.get("error_severity")),
+    )
 
 
 def _infos(holder: dict[str, object]) -> Iterable[str]:

@@ -1,7 +1,8 @@
 """
 What a warning of the diagnostic means, by the catalogue.
 
-Owns     the order: the error's number, else the severity that is printed, else the words that it begins with; and fails closed.
+Owns     the order: the error's number, else the severity that is printed, else the words that it
+         begins with; and fails closed.
 Refuses  what the meanings come to for a whole run.
 """
 
@@ -18,7 +19,12 @@ from vitald.model import Action
 from vitald.model.diagnostic import Remedy
 
 KIND = "dcgm"
-LOST, UNCLEAR, RESET_NEEDED, ENGINE_DOWN = f"{KIND}/gpu_lost", f"{KIND}/unclear", f"{KIND}/reset_needed", f"{KIND}/engine_down"
+LOST, UNCLEAR, RESET_NEEDED, ENGINE_DOWN = (
+    f"{KIND}/gpu_lost",
+    f"{KIND}/unclear",
+    f"{KIND}/reset_needed",
+    f"{KIND}/engine_down",
+)
 
 # `GPU 3 `, often twice, before the texts of tests up to 3.x.
 _PREFIX = re.compile(r"(?:gpu \d{1,4} )+")
@@ -45,29 +51,59 @@ class Meanings:
     """The catalogue's entries of the kind `dcgm`, as a reader of outputs wants them."""
 
     def __init__(self, catalog: Catalog) -> None:
-        self._rules = {code: rule for code, rule in catalog.rules.items() if rule.kind == KIND and rule.diagnostic is not None}
-        self._xids = {code: rule for code, rule in catalog.rules.items() if rule.kind == "xid" and rule.action.unfit}
+        self._rules = {
+            code: rule
+            for code, rule in catalog.rules.items()
+            if rule.kind == KIND and rule.diagnostic is not None
+        }
+        self._xids = {
+            code: rule
+            for code, rule in catalog.rules.items()
+            if rule.kind == "xid" and rule.action.unfit
+        }
         self._default = catalog.rule(f"{KIND}/default")
-        phrases = [(words.split("*"), code) for code, rule in self._rules.items() for words in _diagnosis(rule).words]
+        phrases = [
+            (words.split("*"), code)
+            for code, rule in self._rules.items()
+            for words in _diagnosis(rule).words
+        ]
         # Of several that fit, the one that leads the furthest.
         self._phrases = sorted(phrases, key=lambda one: (-len(one[0][0]), -sum(map(len, one[0]))))
 
     def entry(self, code: str) -> Meaning:
         rule = self._rules.get(code)
-        return _meaning(code, rule) if rule is not None else Meaning(code, code, Remedy.INVESTIGATE, True, True)
+        return (
+            _meaning(code, rule)
+            if rule is not None
+            else Meaning(code, code, Remedy.INVESTIGATE, True, True)
+        )
 
     def of(self, message: Message) -> Meaning:
-        """Of one warning. An error that nobody knows is a failure, and its remedy a cautious one."""
+        """Of one warning. An error that nobody knows is a failure, and its remedy a
+        cautious one.
+        """
         number = message.error_id
         code = f"{KIND}/{number}" if number is not None else ""
         if code in self._rules:
             return self._instead(code, message.text)
         if message.severity is None and number is None:
             worded = self.worded(message.text)
-            return worded if worded is not None else replace(self.entry(UNCLEAR), title=_untold(message.text))
+            return (
+                worded
+                if worded is not None
+                else replace(self.entry(UNCLEAR), title=_untold(message.text))
+            )
         default = _diagnosis(self._default)
-        remedy = default.severity.get(message.severity if message.severity is not None else -1, default.remedy)
-        return Meaning(code or UNCLEAR, _untold(message.text), remedy, default.confirm, remedy is not Remedy.FIX_CONFIG)
+        remedy = default.severity.get(
+            message.severity if message.severity is not None else -1, default.remedy
+        )
+        return Meaning(
+            code or UNCLEAR,
+            _untold(message.text),
+            remedy,
+            default.confirm,
+            remedy is not Remedy.FIX_CONFIG,
+        )
 
     def worded(self, text: str) -> Meaning | None:
         """By the words that it begins with; None where they are not known."""
@@ -77,13 +113,20 @@ class Meanings:
         if without is not None:
             rest = _NUMBER.sub("#", lower[without.end() :])
             texts += [rest, f"gpu # {rest}"]
-        code = next((code for parts, code in self._phrases if any(_begins(one, parts) for one in texts)), None)
+        code = next(
+            (code for parts, code in self._phrases if any(_begins(one, parts) for one in texts)),
+            None,
+        )
         return self._instead(code, text) if code is not None else None
 
     def _instead(self, code: str, text: str) -> Meaning:
         rule = self._rules[code]
         lower = text.lower()
-        if _diagnosis(rule).xid and (named := _XID.search(lower)) is not None and (xid := self._xids.get(f"xid/{named[1]}")) is not None:
+        if (
+            _diagnosis(rule).xid
+            and (named := _XID.search(lower)) is not None
+            and (xid := self._xids.get(f"xid/{named[1]}")) is not None
+        ):
             return Meaning(xid.code, xid.title, _REMEDIES[xid.action], False, True)
         for other in _diagnosis(rule).instead:
             if other.code in self._rules and any(words in lower for words in other.contains):

@@ -1,12 +1,15 @@
 """
-What a run of `dcgmi diag` came to: its documents, its exit code and the level that was asked for, as one report.
+What a run of `dcgmi diag` came to: its documents, its exit code and the level that was asked for,
+as one report.
 
 Owns     the outcome, whom the findings blame, what was not verified, and one line that says it all.
-Refuses  I/O and shapes; what an error means is in the catalogue, what an exit code says is in outputs.toml.
+Refuses  I/O and shapes; what an error means is in the catalogue, what an exit code says is in
+         outputs.toml.
 
-The document is read first: exit code and document disagree in both directions, and 226 alone means three things. A run that
-could not run is never a pass, and a test that was skipped is neither passed nor failed. GPUs are blamed by findings and their
-texts: from 4.0 on several tests stamp one status on all GPUs.
+The document is read first: exit code and document disagree in both directions, and 226 alone means
+three things. A run that could not run is never a pass, and a test that was skipped is neither
+passed nor failed. GPUs are blamed by findings and their texts: from 4.0 on several tests stamp one
+status on all GPUs.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ _RETURN = re.compile(r"Return: \((-\d{1,3})\)")
 _PREAMBLE = re.compile(r"^Unable to complete diagnostic for .{1,80}?\. Return: \(-?\d+\)[ :]*")
 # `GPU 3`, `GPU 3's`, `GPU ID 3`; no PCI address and no UUID. `GPUs 0, 1 and 2` names them all.
 _NAMED = re.compile(r"\bGPU(?: ID)?[ :#]+(\d{1,3})(?![\dA-Za-z]|:[\dA-Fa-f]{2}:|\.\d)")
-_NAMED_ALL = re.compile(r"\bGPUs[ :]+(\d{1,3}(?:(?:, ?(?:and )?| and | ?& ?)\d{1,3})*)(?![\dA-Za-z]|:[\dA-Fa-f]{2}:|\.\d)")
+_NAMED_ALL = re.compile(
+    r"\bGPUs[ :]+(\d{1,3}(?:(?:, ?(?:and )?| and | ?&"
+    r" ?)\d{1,3})*)(?![\dA-Za-z]|:[\dA-Fa-f]{2}:|\.\d)"
+)
 _SHOWN = 3  # groups of findings in the reason
 
 
@@ -70,7 +76,9 @@ def read(
     stderr: bytes | str = "",
     gpus: Sequence[int] = (),
 ) -> Report:
-    """The report. `level`: what was asked for, None where nobody knows; `gpus`: the GPUs asked for, none for all. Never raises."""
+    """The report. `level`: what was asked for, None where nobody knows; `gpus`: the GPUs asked for,
+    none for all. Never raises.
+    """
     printed = document.read(stdout)
     errors = stderr.decode("utf-8", "replace") if isinstance(stderr, bytes) else stderr
     return _Reading(printed, meanings, exit_code, level, errors[:65536], gpus).report()
@@ -83,17 +91,34 @@ def level_of(tests: Iterable[str]) -> int:
 
 
 def whole_level(tests: Collection[str], version: str) -> bool:
-    """Whether all tests of that level are there: if not, some were asked for by name, or did not run."""
+    """Whether all tests of that level are there: if not, some were asked for by name, or did not
+    run.
+    """
     there, level, number = {name.casefold() for name in tests}, level_of(tests), version_of(version)
-    due = [row for row in tables().tests if not row.optional and row.gpus == 1 and row.due(level, number or (3,))]
+    due = [
+        row
+        for row in tables().tests
+        if not row.optional and row.gpus == 1 and row.due(level, number or (3,))
+    ]
     return all(any(name.casefold() in there for name in row.names) for row in due)
 
 
 class _Reading:
     def __init__(
-        self, printed: Printed, meanings: Meanings, exit_code: int | None, level: int | None, stderr: str, gpus: Sequence[int]
+        self,
+        printed: Printed,
+        meanings: Meanings,
+        exit_code: int | None,
+        level: int | None,
+        stderr: str,
+        gpus: Sequence[int],
     ) -> None:
-        self.printed, self.meanings, self.exit_code, self.stderr = printed, meanings, exit_code, stderr
+        self.printed, self.meanings, self.exit_code, self.stderr = (
+            printed,
+            meanings,
+            exit_code,
+            stderr,
+        )
         self.tables: Tables = tables()
         self.asked = frozenset(gpus)
         self.documents = [one for one in printed.documents if one.tests]
@@ -101,10 +126,14 @@ class _Reading:
         self.entities = any(one.entities for one in self.documents)
         self.named = level is None  # it may have been asked for by the names of its tests
         self.level = level if level is not None else level_of(self.tests)
-        self.version: Version = version_of(self._last(lambda one: one.version)) or ((4,) if self.entities else (3,))
+        self.version: Version = version_of(self._last(lambda one: one.version)) or (
+            (4,) if self.entities else (3,)
+        )
         self.rejected = any(one.rejected for one in printed.documents)
         self.wrong = tuple(dict.fromkeys(what for one in printed.documents for what in one.wrong))
-        self.device_ids: tuple[str, ...] = next((one.device_ids for one in reversed(printed.documents) if one.device_ids), ())
+        self.device_ids: tuple[str, ...] = next(
+            (one.device_ids for one in reversed(printed.documents) if one.device_ids), ()
+        )
 
     def report(self) -> Report:
         found = self.findings()
@@ -118,8 +147,10 @@ class _Reading:
             outcome=said.outcome,
             reason=said.reason,
             remedy=said.remedy,
-            reboot_required=said.outcome is Outcome.FAIL and any(f.remedy in (Remedy.RESET_GPU, Remedy.REBOOT) for f in faults),
-            replacement_required=said.outcome is Outcome.FAIL and any(f.remedy is Remedy.REPLACE for f in faults),
+            reboot_required=said.outcome is Outcome.FAIL
+            and any(f.remedy in (Remedy.RESET_GPU, Remedy.REBOOT) for f in faults),
+            replacement_required=said.outcome is Outcome.FAIL
+            and any(f.remedy is Remedy.REPLACE for f in faults),
             tests=tuple(map(_shown, self.tests.values())),
             faults=faults,
             culprits=self.culprits(said.outcome, found),
@@ -136,10 +167,18 @@ class _Reading:
         found: list[_Found] = []
         for test in self.tests.values():
             seen: set[tuple[str, int | None, str, int | None]] = set()
-            said = {(message.text, message.error_id) for result in test.results for message in result.messages}
+            said = {
+                (message.text, message.error_id)
+                for result in test.results
+                for message in result.messages
+            }
             devices = [(result, message) for result in test.results for message in result.messages]
             nobody = Result(status=test.status)
-            alone = [(nobody, message) for message in test.messages if (message.text, message.error_id) not in said]
+            alone = [
+                (nobody, message)
+                for message in test.messages
+                if (message.text, message.error_id) not in said
+            ]
             for result, message in [*devices, *alone]:
                 key = (result.group, result.index, message.text, message.error_id)
                 if key not in seen and not self._only_why_skipped(result, message):
@@ -150,11 +189,20 @@ class _Reading:
     def _found(self, test: Tested, result: Result, message: Message) -> Iterable[_Found]:
         meaning = self.meanings.of(message)
         row = self.tables.test(test.name)
-        if meaning.code == UNCLEAR and message.severity is None and row is not None and row.stands_for is not None:
+        if (
+            meaning.code == UNCLEAR
+            and message.severity is None
+            and row is not None
+            and row.stands_for is not None
+        ):
             meaning = self.meanings.entry(f"{KIND}/{row.stands_for}")
         if self.rejected:
             # What stands in a document of no known shape is worth a look, and no more.
-            meaning = replace(meaning, code=UNCLEAR, remedy=min(meaning.remedy, Remedy.INVESTIGATE, key=lambda one: one.rank))
+            meaning = replace(
+                meaning,
+                code=UNCLEAR,
+                remedy=min(meaning.remedy, Remedy.INVESTIGATE, key=lambda one: one.rank),
+            )
         fault = Fault(
             code=meaning.code,
             test=test.name,
@@ -180,7 +228,9 @@ class _Reading:
         return meaning is None or not meaning.of_hardware
 
     def implied(self, found: list[_Found]) -> list[_Found]:
-        """Failures without a finding: old versions print none, and of more than 32 the later ones are lost."""
+        """Failures without a finding: old versions print none, and of more than 32 the later ones
+        are lost.
+        """
         faults = [one.fault for one in found]
         printed = len({(fault.test, fault.gpu, fault.text) for fault in faults})
         implied: list[_Found] = []
@@ -193,28 +243,52 @@ class _Reading:
                 implied += self._bare(test, failing)
                 continue
             named = {one.fault.gpu for one in own}
-            silent = [result for result in failing if result.group == GPU and result.index not in named]
+            silent = [
+                result for result in failing if result.group == GPU and result.index not in named
+            ]
             row = self.tables.test(test.name)
-            if self.entities and printed >= _ERRORS_MOST and not (row is not None and row.one_status):
-                meaning = own[0].meaning if len({one.meaning.code for one in own}) == 1 else self.meanings.entry(UNCLEAR)
+            if (
+                self.entities
+                and printed >= _ERRORS_MOST
+                and not (row is not None and row.one_status)
+            ):
+                meaning = (
+                    own[0].meaning
+                    if len({one.meaning.code for one in own}) == 1
+                    else self.meanings.entry(UNCLEAR)
+                )
                 said = f"{test.name}: {{status}}; the list of errors was full"
                 implied += [self._silent(test, result, meaning, said) for result in silent]
             elif not self.entities:
                 meaning = self.meanings.entry(UNCLEAR)
-                implied += [self._silent(test, result, meaning, f"{test.name}: {{status}}, without a reason") for result in silent]
+                implied += [
+                    self._silent(
+                        test, result, meaning, f"{test.name}: {{status}}, without a reason"
+                    )
+                    for result in silent
+                ]
         return implied
 
     def _bare(self, test: Tested, failing: list[Result]) -> list[_Found]:
-        """A test that failed and says nothing. Where all GPUs carry one status, it may be that of the last one."""
+        """A test that failed and says nothing. Where all GPUs carry one status, it may be that of
+        the last one.
+        """
         row = self.tables.test(test.name)
-        code = f"{KIND}/{row.stands_for}" if row is not None and row.stands_for is not None else UNCLEAR
+        code = (
+            f"{KIND}/{row.stands_for}"
+            if row is not None and row.stands_for is not None
+            else UNCLEAR
+        )
         meaning = self.meanings.entry(UNCLEAR if self.rejected else code)
         said = f"{test.name}: {{status}}, without a reason"
         gpus = {result.index for result in test.results if result.group == GPU}
         bad = {result.index for result in failing if result.group == GPU}
         stamped = self.entities and bad == gpus and len(gpus) > 1
         devices = [result for result in failing if result.group != GPU or not stamped]
-        return [self._silent(test, result, meaning, said) for result in devices or [Result(status=test.status or "Fail")]]
+        return [
+            self._silent(test, result, meaning, said)
+            for result in devices or [Result(status=test.status or "Fail")]
+        ]
 
     def _silent(self, test: Tested, result: Result, meaning: Meaning, said: str) -> _Found:
         fault = Fault(
@@ -231,40 +305,68 @@ class _Reading:
 
     def _by_exit(self, said: _Said) -> _Found:
         meaning = self.meanings.entry(said.code)
-        fault = Fault(code=said.code, test="", text=said.reason, remedy=said.remedy, confirm=meaning.confirm, implied=True)
+        fault = Fault(
+            code=said.code,
+            test="",
+            text=said.reason,
+            remedy=said.remedy,
+            confirm=meaning.confirm,
+            implied=True,
+        )
         return _Found(fault, meaning)
 
     # --- what was not verified
 
     def gaps(self, found: list[_Found]) -> list[_Gap]:
         """Of each document by itself: what one iteration verified, the next one may not have."""
-        lost = frozenset(one.fault.gpu for one in found if one.fault.code == LOST and one.fault.gpu is not None)
+        lost = frozenset(
+            one.fault.gpu for one in found if one.fault.code == LOST and one.fault.gpu is not None
+        )
         return list(dict.fromkeys(gap for one in self.documents for gap in self._gaps(one, lost)))
 
     def _gaps(self, one: Document, lost: frozenset[int]) -> Iterable[_Gap]:
-        due = [row for row in self.tables.tests if not row.optional and row.due(self.level, self.version)]
+        due = [
+            row
+            for row in self.tables.tests
+            if not row.optional and row.due(self.level, self.version)
+        ]
         there = {test.name.casefold(): test for test in one.tests}
         expected = (self.asked or frozenset(one.gpus) or _seen(one.tests)) - lost
         skipped: list[tuple[TestRow, Tested, list[Result]]] = []
-        # From 3.3.7 to 3.3.9 a run of tests that were named leaves the software out; all others begin with it.
-        software = any(name.casefold() in there for row in self.tables.tests if row.level == 1 for name in row.names)
+        # From 3.3.7 to 3.3.9 a run of tests that were named leaves the software out; all others
+        # begin with it.
+        software = any(
+            name.casefold() in there
+            for row in self.tables.tests
+            if row.level == 1
+            for name in row.names
+        )
         without_software = not software and _SOFTWARE_LEFT_OUT <= self.version < (4,)
         for row in due:
             if (row.gpus > 1 and len(expected) < row.gpus) or self._not_offered(row):
                 continue
-            test = next((there[name.casefold()] for name in row.names if name.casefold() in there), None)
+            test = next(
+                (there[name.casefold()] for name in row.names if name.casefold() in there), None
+            )
             if test is None:
                 if self.named and (row.level > 1 or without_software):
                     continue
                 yield _Gap(f"{row.name} is missing", Remedy.RETRY)
                 continue
             yield from self._missing(row, test, expected)
-            skips = [result for result in test.results if result.group == GPU and result.status.lower() in _SKIPPED]
+            skips = [
+                result
+                for result in test.results
+                if result.group == GPU and result.status.lower() in _SKIPPED
+            ]
             if skips or test.status.lower() in _SKIPPED:
                 skipped.append((row, test, skips))
         loading = [row for row in due if row.level > 1]
-        # Where nothing that loads the GPUs ran at all, DCGM has no entry for the model; where only some of it did not, they are in use.
-        none_ran = len(loading) > 1 and len([row for row, test, skips in skipped if row.level > 1 and _all(test, skips)]) == len(loading)
+        # Where nothing that loads the GPUs ran at all, DCGM has no entry for the model; where only
+        # some of it did not, they are in use.
+        none_ran = len(loading) > 1 and len(
+            [row for row, test, skips in skipped if row.level > 1 and _all(test, skips)]
+        ) == len(loading)
         for row, test, skips in skipped:
             yield self._skip(row, test, skips, none_ran=none_ran)
 
@@ -284,8 +386,14 @@ class _Reading:
             yield _Gap(f"{test.name} names no GPU", Remedy.RETRY)
 
     def _skip(self, row: TestRow, test: Tested, skips: list[Result], *, none_ran: bool) -> _Gap:
-        where = f" on {_gpus(sorted(one.index for one in skips if one.index is not None))}" if skips else ""
-        messages = [message.text for one in skips for message in one.messages] + [message.text for message in test.messages]
+        where = (
+            f" on {_gpus(sorted(one.index for one in skips if one.index is not None))}"
+            if skips
+            else ""
+        )
+        messages = [message.text for one in skips for message in one.messages] + [
+            message.text for message in test.messages
+        ]
         texts = [*messages, *(text for one in skips for text in one.info), *test.info]
         known = [meaning for text in texts if (meaning := self.meanings.worded(text)) is not None]
         numbered = [message for one in skips for message in one.messages] + list(test.messages)
@@ -293,16 +401,30 @@ class _Reading:
         if known:
             strongest = max(known, key=lambda meaning: meaning.remedy.rank)
             return _Gap(f"{test.name} was skipped{where}: {strongest.title}", strongest.remedy)
-        why = next((text for text in texts if "skip" in text.lower()), "") or next(iter(messages), "")
+        why = next((text for text in texts if "skip" in text.lower()), "") or next(
+            iter(messages), ""
+        )
         if why:
             return _Gap(f"{test.name} was skipped{where}: {why[:160]}", Remedy.INVESTIGATE)
         if row.level == 1:
             return _Gap(f"{test.name} was skipped{where}", Remedy.INVESTIGATE)
         if none_ran:
-            return _Gap(f"{test.name} was skipped{where}: DCGM does not test this model, or its packages are missing", Remedy.FIX_CONFIG)
+            return _Gap(
+                f"{test.name} was skipped{where}: DCGM does not test this model, or its packages"
+                " are missing",
+                Remedy.FIX_CONFIG,
+            )
         if row.busy_from and self.version >= row.busy_from[: len(self.version)]:
-            return _Gap(f"{test.name} was skipped{where}: no reason is given; most likely the memory is in use", Remedy.EXCLUSIVE_RERUN)
-        return _Gap(f"{test.name} was skipped{where}: no reason is given; most likely it is not offered for the model", Remedy.FIX_CONFIG)
+            return _Gap(
+                f"{test.name} was skipped{where}: no reason is given; most likely the memory is"
+                " in use",
+                Remedy.EXCLUSIVE_RERUN,
+            )
+        return _Gap(
+            f"{test.name} was skipped{where}: no reason is given; most likely it is not offered for"
+            " the model",
+            Remedy.FIX_CONFIG,
+        )
 
     def _not_offered(self, row: TestRow) -> bool:
         models = {one.lower() for one in self.device_ids}
@@ -314,7 +436,9 @@ class _Reading:
         """From the documents, and what of it the exit code leaves standing."""
         hard = [one for one in found if one.meaning.of_hardware and not self.rejected]
         if hard:
-            return _Said(Outcome.FAIL, _strongest(one.fault.remedy for one in found), _reason(found, hard))
+            return _Said(
+                Outcome.FAIL, _strongest(one.fault.remedy for one in found), _reason(found, hard)
+            )
         unusable = self._unusable()
         if unusable is not None:
             return unusable
@@ -326,13 +450,26 @@ class _Reading:
         refused = [one.error for one in self.printed.documents if one.error is not None]
         if refused:
             # Where one of them asks for more than the others, that is what is told.
-            return max((self._refused(error) for error in refused), key=lambda said: (said.outcome is Outcome.FAIL, said.remedy.rank))
+            return max(
+                (self._refused(error) for error in refused),
+                key=lambda said: (said.outcome is Outcome.FAIL, said.remedy.rank),
+            )
         if self.printed.broken:
-            return self._without("what was printed is no whole document: " + self.printed.broken, Remedy.RETRY)
+            return self._without(
+                "what was printed is no whole document: " + self.printed.broken, Remedy.RETRY
+            )
         if self.wrong:
-            return _Said(Outcome.ERROR, Remedy.INVESTIGATE, f"the document is not of any known shape: {self.wrong[0]}")
+            return _Said(
+                Outcome.ERROR,
+                Remedy.INVESTIGATE,
+                f"the document is not of any known shape: {self.wrong[0]}",
+            )
         if self.printed.not_run:
-            return self._without(f"{self.printed.not_run} of {max(1, self.printed.iterations)} iterations did not run", Remedy.RETRY)
+            return self._without(
+                f"{self.printed.not_run} of {max(1, self.printed.iterations)} iterations did"
+                " not run",
+                Remedy.RETRY,
+            )
         if not self.documents and self.printed.documents:
             return self._without("the document holds no tests", Remedy.RETRY)
         if not self.documents:
@@ -355,14 +492,35 @@ class _Reading:
         row = self.tables.text(text)
         if row is None and self.exit_code:
             row = self.tables.exit(self.exit_code)
-        line = next((one for one in reversed(text.splitlines()) if any(map(str.isalnum, one))), "") if row is None else _line(text)
+        line = (
+            next((one for one in reversed(text.splitlines()) if any(map(str.isalnum, one))), "")
+            if row is None
+            else _line(text)
+        )
         if row is not None:
-            return _Said(row.outcome, row.remedy, f"{row.means}{self._code()}" + (f": {_told(line)}" if line else ""), row.code)
+            return _Said(
+                row.outcome,
+                row.remedy,
+                f"{row.means}{self._code()}" + (f": {_told(line)}" if line else ""),
+                row.code,
+            )
         if line and text[0] in "{[":
-            return _Said(Outcome.ERROR, Remedy.INVESTIGATE, f"what was printed is no answer of dcgmi diag{self._code()}")
+            return _Said(
+                Outcome.ERROR,
+                Remedy.INVESTIGATE,
+                f"what was printed is no answer of dcgmi diag{self._code()}",
+            )
         if text:
-            return _Said(Outcome.ERROR, Remedy.INVESTIGATE, f"no document was printed{self._code()}: {_told(line or text)}")
-        return _Said(Outcome.ERROR, Remedy.RETRY if not self.exit_code else Remedy.INVESTIGATE, f"nothing was printed{self._code()}")
+            return _Said(
+                Outcome.ERROR,
+                Remedy.INVESTIGATE,
+                f"no document was printed{self._code()}: {_told(line or text)}",
+            )
+        return _Said(
+            Outcome.ERROR,
+            Remedy.RETRY if not self.exit_code else Remedy.INVESTIGATE,
+            f"nothing was printed{self._code()}",
+        )
 
     def _without(self, why: str, remedy: Remedy) -> _Said:
         row = self.tables.exit(self.exit_code) if self.exit_code else None
@@ -375,12 +533,29 @@ class _Reading:
         if Remedy.RETRY in by_remedy:
             stopped = [one for one in found if one.fault.remedy is Remedy.RETRY]
             return _Said(Outcome.ERROR, Remedy.RETRY, _reason(stopped, stopped))
-        unknown = next((f"{test.name}: status {status!r}" for test in self.tests.values() for status in _unknown(test)), "")
+        unknown = next(
+            (
+                f"{test.name}: status {status!r}"
+                for test in self.tests.values()
+                for status in _unknown(test)
+            ),
+            "",
+        )
         if unknown:
-            return _Said(Outcome.ERROR, Remedy.INVESTIGATE, f"nobody knows what this means: {unknown}")
+            return _Said(
+                Outcome.ERROR, Remedy.INVESTIGATE, f"nobody knows what this means: {unknown}"
+            )
         told = [gap.words for gap in gaps]
-        unverified = [one for one in found if one.fault.remedy is Remedy.NONE and not self._optional(one.fault.test)]
-        unverified = [one for one in unverified if not any(words.startswith(f"{one.fault.test} was skipped") for words in told)]
+        unverified = [
+            one
+            for one in found
+            if one.fault.remedy is Remedy.NONE and not self._optional(one.fault.test)
+        ]
+        unverified = [
+            one
+            for one in unverified
+            if not any(words.startswith(f"{one.fault.test} was skipped") for words in told)
+        ]
         if gaps or unverified:
             words = told + [_group_words([one]) for one in unverified]
             remedies = [*(gap.remedy for gap in gaps), *by_remedy]
@@ -390,7 +565,11 @@ class _Reading:
         if settings:
             return _Said(Outcome.CONFIG, _strongest(by_remedy), _reason(settings, settings))
         if self.printed.failed:
-            return _Said(Outcome.ERROR, Remedy.INVESTIGATE, "the overall result is a failure, but no iteration shows one")
+            return _Said(
+                Outcome.ERROR,
+                Remedy.INVESTIGATE,
+                "the overall result is a failure, but no iteration shows one",
+            )
         return _Said(Outcome.PASS, Remedy.NONE, "")
 
     def _held_against_exit(self, said: _Said, found: list[_Found]) -> _Said:
@@ -400,12 +579,25 @@ class _Reading:
             return said
         if code not in _FAILED:
             row = self.tables.exit(code) or Row(means="dcgmi failed in a way that is not known")
-            return _Said(row.outcome, row.remedy, f"{row.means}{self._code()}, though the document does not show it", row.code)
+            return _Said(
+                row.outcome,
+                row.remedy,
+                f"{row.means}{self._code()}, though the document does not show it",
+                row.code,
+            )
         severities = [one.fault.severity for one in found if not one.fault.implied]
-        hidden = code == _FAILED[0] and None not in severities and _ISOLATE not in severities and self.version >= (3, 3)
+        hidden = (
+            code == _FAILED[0]
+            and None not in severities
+            and _ISOLATE not in severities
+            and self.version >= (3, 3)
+        )
         if not found or hidden or said.outcome is Outcome.PASS:
             means = "an error that takes a GPU out of use" if code == _FAILED[0] else "a failure"
-            why = f"document and exit code disagree: code {code} stands for {means}, and the document shows none"
+            why = (
+                f"document and exit code disagree: code {code} stands for {means}, and the document"
+                " shows none"
+            )
             return _Said(Outcome.ERROR, Remedy.INVESTIGATE, why)
         return said
 
@@ -414,16 +606,26 @@ class _Reading:
         return row is not None and (row.optional or row.level > self.level)
 
     def _code(self) -> str:
-        return f" (exit code {self.exit_code})" if self.exit_code is not None and self.exit_code >= 0 else ""
+        return (
+            f" (exit code {self.exit_code})"
+            if self.exit_code is not None and self.exit_code >= 0
+            else ""
+        )
 
     # --- whom and what
 
     def culprits(self, outcome: Outcome, found: list[_Found]) -> tuple[int, ...]:
-        """The GPUs of findings that made the outcome. A setting is a GPU's own only where the document says so."""
+        """The GPUs of findings that made the outcome. A setting is a GPU's own only where the
+        document says so.
+        """
         if outcome is Outcome.FAIL:
             blamed = [one.fault for one in found if one.meaning.of_hardware]
         elif outcome in (Outcome.CONFIG, Outcome.INCONCLUSIVE):
-            blamed = [one.fault for one in found if not one.fault.by_text and one.fault.remedy is not Remedy.NONE]
+            blamed = [
+                one.fault
+                for one in found
+                if not one.fault.by_text and one.fault.remedy is not Remedy.NONE
+            ]
         else:
             blamed = []
         return tuple(sorted({fault.gpu for fault in blamed if fault.gpu is not None}))
@@ -434,12 +636,17 @@ class _Reading:
         for one in self.printed.documents:
             places = sorted(self.asked or _seen(self.tests.values()))
             by_place = not one.entities and len(places) == len(one.serials)
-            found |= {places[place] if by_place and place < len(places) else place: serial for place, serial in one.serials.items()}
+            found |= {
+                places[place] if by_place and place < len(places) else place: serial
+                for place, serial in one.serials.items()
+            }
         return found
 
     def _last(self, of: object) -> str:
         assert callable(of)
-        return next((str(word) for one in reversed(self.printed.documents) if (word := of(one))), "")
+        return next(
+            (str(word) for one in reversed(self.printed.documents) if (word := of(one))), ""
+        )
 
 
 def _merged(documents: Iterable[Document]) -> dict[str, Tested]:
@@ -447,7 +654,9 @@ def _merged(documents: Iterable[Document]) -> dict[str, Tested]:
     tests: dict[str, Tested] = {}
     for one in documents:
         for test in one.tests:
-            tests[test.name] = document.merge(tests[test.name], test) if test.name in tests else test
+            tests[test.name] = (
+                document.merge(tests[test.name], test) if test.name in tests else test
+            )
     return tests
 
 
@@ -476,7 +685,11 @@ def _statuses(test: Tested, group: str) -> dict[str, str]:
 
 def _unknown(test: Tested) -> Iterable[str]:
     known = ("", "pass", *_FAILING, *_SKIPPED)
-    return (status for status in (test.status, *(one.status for one in test.results)) if status.lower() not in known)
+    return (
+        status
+        for status in (test.status, *(one.status for one in test.results))
+        if status.lower() not in known
+    )
 
 
 def _all(test: Tested, skips: list[Result]) -> bool:
@@ -485,7 +698,11 @@ def _all(test: Tested, skips: list[Result]) -> bool:
 
 def _device(result: Result) -> str:
     """The name of a device that is no GPU."""
-    return f"{result.group}/{result.index}" if result.group not in ("", GPU) and result.index is not None else ""
+    return (
+        f"{result.group}/{result.index}"
+        if result.group not in ("", GPU) and result.index is not None
+        else ""
+    )
 
 
 def _device_words(device: str) -> str:

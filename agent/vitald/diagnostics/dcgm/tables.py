@@ -1,7 +1,8 @@
 """
 The tables of outputs.toml: the tests of each level, exit codes, known texts.
 
-Owns reading them once, when they are first needed. They are part of the program: a mistake in them is a defect, found by a test.
+Owns reading them once, when they are first needed. They are part of the program: a mistake in them
+is a defect, found by a test.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-from vitald import toml
+from vitald import tomlfile
 from vitald.model.diagnostic import Outcome, Remedy
 
 FILE = Path(__file__).with_name("outputs.toml")
@@ -46,7 +47,11 @@ class TestRow:
 
     def due(self, level: int, version: Version) -> bool:
         """Whether a run at this level by this version has to have it."""
-        return self.level <= level and version >= self.since and (not self.before or version < self.before)
+        return (
+            self.level <= level
+            and version >= self.since
+            and (not self.before or version < self.before)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,9 @@ class Text:
     words: re.Pattern[str] | None = None
 
     def fits(self, text: str) -> bool:
-        return any(one in text for one in self.contains) or (self.words is not None and self.words.search(text) is not None)
+        return any(one in text for one in self.contains) or (
+            self.words is not None and self.words.search(text) is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,9 @@ class Tables:
 
     def test(self, name: str) -> TestRow | None:
         folded = name.casefold()
-        return next((row for row in self.tests if folded in (one.casefold() for one in row.names)), None)
+        return next(
+            (row for row in self.tests if folded in (one.casefold() for one in row.names)), None
+        )
 
     def exit(self, code: int) -> Row | None:
         """Of a code other than 0; None where it is not known. Below 0: a signal."""
@@ -99,16 +108,19 @@ def version_of(text: str) -> Version:
 
 @cache
 def tables() -> Tables:
-    _, value = toml.read(FILE)
-    exits = {int(code): _row(row) for code, row in cast("dict[str, toml.Table]", value["exit"]).items()}
+    _, value = tomlfile.read(FILE)
+    exits = {
+        int(code): _row(row)
+        for code, row in cast("dict[str, tomlfile.Table]", value["exit"]).items()
+    }
     return Tables(
-        tests=tuple(map(_test, cast("list[toml.Table]", value["test"]))),
+        tests=tuple(map(_test, cast("list[tomlfile.Table]", value["test"]))),
         exits=exits,
-        texts=tuple(_text(text, exits) for text in cast("list[toml.Table]", value["text"])),
+        texts=tuple(_text(text, exits) for text in cast("list[tomlfile.Table]", value["text"])),
     )
 
 
-def _test(row: toml.Table) -> TestRow:
+def _test(row: tomlfile.Table) -> TestRow:
     return TestRow(
         name=str(row["name"]),
         level=int(str(row["level"])),
@@ -124,7 +136,7 @@ def _test(row: toml.Table) -> TestRow:
     )
 
 
-def _row(row: toml.Table) -> Row:
+def _row(row: tomlfile.Table) -> Row:
     return Row(
         means=str(row["means"]),
         outcome=Outcome(row.get("outcome", "error")),
@@ -133,7 +145,7 @@ def _row(row: toml.Table) -> Row:
     )
 
 
-def _text(text: toml.Table, exits: Mapping[int, Row]) -> Text:
+def _text(text: tomlfile.Table, exits: Mapping[int, Row]) -> Text:
     words = _texts(text, "words")
     return Text(
         row=exits[int(str(text["exit"]))] if "exit" in text else _row(text),
@@ -142,5 +154,5 @@ def _text(text: toml.Table, exits: Mapping[int, Row]) -> Text:
     )
 
 
-def _texts(row: toml.Table, key: str) -> tuple[str, ...]:
+def _texts(row: tomlfile.Table, key: str) -> tuple[str, ...]:
     return tuple(map(str, cast("list[object]", row.get(key, []))))

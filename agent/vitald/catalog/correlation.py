@@ -1,0 +1,210 @@
+"""
+Stories: which codes belong together, which of them is the cause, and what their company changes.
+
+    causes        in order: of two that are there, the earlier one is the root
+    consequences  belong to the incident and keep what they ask for themselves
+    echoes        ask for nothing of their own beside a cause that asks for as much
+    words         the driver's own word on what happened: never the root
+
+A code may stand in several stories, and as an echo in the one where it is a cause in the other.
+Where the line decides which of the two it is, an alias gives such lines a name of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from vitald.model import Action, Fields, When
+
+
+class Role(Enum):
+    """The members' order is the order in which a root is chosen."""
+
+    CAUSE = "cause"
+    CONSEQUENCE = "consequence"
+    ECHO = "echo"
+    WORD = "word"
+
+    @property
+    def rank(self) -> int:
+        return _RANK[self]
+
+
+_RANK = {role: rank for rank, role in enumerate(Role)}
+
+
+class Reach(Enum):
+    """How far a cause reaches."""
+
+    DEVICE = "device"  # its own component, the port above it, what is behind it
+    FABRIC = "fabric"  # every GPU and NVSwitch of the node
+    PROCESS = "process"  # whatever names the same process
+    NODE = "node"  # what is said of the node as a whole, because of any part of it
+
+    @property
+    def wide(self) -> bool:
+        """Whether it goes beyond the device: then a story about the device alone is the
+        better one.
+        """
+        return self in (Reach.FABRIC, Reach.NODE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Company:
+    """What other members of the incident change for a finding. `beside` names them; one that is
+    there is enough.
+    """
+
+    code: str
+    beside: tuple[str, ...]
+    action: Action | None = None
+    when: When | None = None
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """One entry of `stories.toml`."""
+
+    name: str
+    title: str
+    reach: Reach
+    within_s: float  # from one member to the next
+    early_s: float  # a consequence may be printed so much before its cause
+    source: str
+    causes: tuple[str, ...]
+    consequences: tuple[str, ...] = ()
+    echoes: tuple[str, ...] = ()
+    apart: bool = False  # it joins consequences to their cause, and no two causes
+    companies: tuple[Company, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a code stands in a story."""
+
+    story: Story
+    role: Role
+    order: tuple[int, int, int]  # role, story, place in the list
+    exact: bool = True  # named itself, not by its kind
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A name for those lines of a code in which every field of `where` holds one of its values (as
+    in a `Case`).
+    """
+
+    name: str
+    code: str
+    holds: Collection[tuple[str, tuple[object, ...]]]
+
+    def fits(self, fields: Fields) -> bool:
+        for name, wanted in self.holds:
+            value = fields.get(name)
+            if not any(one in wanted for one in (value if isinstance(value, list) else [value])):
+                return False
+        return True
+
+
+@dataclass(slots=True)
+class Stories:
+    """All stories, by the codes that stand in them. `kind/*` stands for every code of a kind."""
+
+    told: tuple[Story, ...] = ()
+    _places: dict[str, tuple[Place, ...]] = field(default_factory=dict)
+    _kinds: dict[str, tuple[Place, ...]] = field(default_factory=dict)
+    _aliases: dict[str, tuple[Alias, ...]] = field(default_factory=dict)
+    _roles: dict[str, Mapping[str, frozenset[Role]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, told: Iterable[Story], aliases: Iterable[Alias] = (), words: Collection[str] = ()
+    ) -> Stories:
+        stories = cls(tuple(told))
+        for alias in aliases:
+            stories._aliases[alias.code] = (*stories._aliases.get(alias.code, ()), alias)
+        listed: dict[str, list[Place]] = {}
+        for number, story in enumerate(stories.told):
+            for role, names in (
+                (Role.CAUSE, story.causes),
+                (Role.CONSEQUENCE, story.consequences),
+                (Role.ECHO, story.echoes),
+            ):
+                for position, name in enumerate(names):
+                    own = Role.WORD if name in words and role is Role.CONSEQUENCE else role
+                    listed.setdefault(name, []).append(
+                        Place(story, own, (own.rank, number, position), not name.endswith("/*"))
+                    )
+        for name, places in listed.items():
+            kind, _, code = name.partition("/")
+            (stories._kinds if code == "*" else stories._places)[kind if code == "*" else name] = (
+                tuple(places)
+            )
+        for name, own_places in tuple(stories._places.items()):
+            seen = {place.story.name for place in own_places}
+            of_kind = (
+                place
+                for place in stories._kinds.get(name.partition("/")[0], ())
+                if place.story.name not in seen
+            )
+            stories._places[name] = (*own_places, *of_kind)
+        return stories
+
+    def name(self, code: str, fields: Fields) -> str:
+        """What an event is called in the stories: its code, or the alias that fits it."""
+        return next(
+            (alias.name for alias in self._aliases.get(code, ()) if alias.fits(fields)), code
+        )
+
+    def places(self, name: str) -> tuple[Place, ...]:
+        places = self._places.get(name)
+        return places if places is not None else self._kinds.get(name.partition("/")[0], ())
+
+    def roles(self, name: str) -> Mapping[str, frozenset[Role]]:
+        """The stories that a code stands in, by name, with its roles there."""
+        key = name if name in self._places else f"{name.partition('/')[0]}/*"
+        known = self._roles.get(key)
+        if known is None:
+            found: dict[str, set[Role]] = {}
+            for place in self.places(name):
+                found.setdefault(place.story.name, set()).add(place.role)
+            known = self._roles[key] = {story: frozenset(roles) for story, roles in found.items()}
+        return known
+
+    def causes(self, name: str) -> bool:
+        """Whether some story names it as a cause: it is worth telling even if it asks for
+        nothing.
+        """
+        return any(place.role is Role.CAUSE and place.exact for place in self.places(name))
+
+    def order(self, name: str, story: str) -> tuple[int, int, int, int]:
+        """The least comes first as root: by its place in the incident's own story, else behind
+        those that stand in it.
+        """
+        own = [place.order for place in self.places(name) if place.story.name == story]
+        if own:
+            return (0, *min(own))
+        return (1, *min((place.order for place in self.places(name)), default=(len(Role), 0, 0)))
+
+    def index(self, story: str) -> int:
+        return next(
+            (number for number, one in enumerate(self.told) if one.name == story), len(self.told)
+        )
+
+
+def aliases_of(tables: Mapping[str, Mapping[str, object]]) -> list[Alias]:
+    """From `[alias."NAME"]` tables. Raises ValueError, KeyError."""
+    made = []
+    for name, table in tables.items():
+        where = table["when"]
+        if not isinstance(where, dict) or not where:
+            raise ValueError(f"{name}: when: expected {{ field = value }}")
+        holds = tuple(
+            (key, tuple(value) if isinstance(value, list) else (value,))
+            for key, value in where.items()
+        )
+        made.append(Alias(name, str(table["code"]), holds))
+    return made

@@ -1,0 +1,183 @@
+"""
+When a reading means something: the thresholds of the catalogue, as data.
+
+A watch looks at one reading of one component. It takes the value as it is, or, with `over`, how
+fast a counter grew in the last so many seconds; and holds it against a number, another reading of
+the same component, or its siblings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Union
+
+from vitald import tomlfile
+from vitald.model import ComponentKind
+
+Limit = Union[float, str]  # a number, or the name of another reading
+Plain = Union[int, float, str]
+
+
+class Test(Enum):
+    """What a value is held against."""
+
+    ABOVE = "above"  # more than the limit
+    BELOW = "below"  # less than it
+    IS = "is"  # one of these values
+    HAS = "has"  # one of these bits set
+    LISTS = "lists"  # a text that lists words, parted by commas: one of these is among them
+    LISTS_OTHER = "lists_other"  # the same: one that is none of these
+    PEERS_ABOVE = "peers_above"  # so many deviations above the median of its siblings
+    PEERS_BELOW = "peers_below"
+    # A counter is at least so much higher than when this was last said: an event each time
+    RISES = "rises"
+    CHANGES = "changes"  # another value than was last said: an event each time
+    DIFFERS = "differs"  # a text that is none of those in the reading `limit`, which a comma parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """One threshold. `limit` is the number, the values or the reading that `test` needs."""
+
+    of: str
+    test: Test
+    limit: Limit = 0.0
+    values: tuple[Plain, ...] = ()
+    over_s: float = 0.0  # look at the growth of a counter in this window
+    per_s: float = 60.0  # the unit of that growth
+    times: str = ""  # multiply the limit by this reading
+    least: float = 0.0  # among siblings: at least so far from their median
+    lifetime: bool = False  # a counter that no reset begins anew
+    # What a counter stands at when it is first seen is nothing: only what comes after it counts
+    baseline: bool = False
+    # A counter that may read less for a while, and then what it was: only what is more than ever
+    # counts
+    returns: bool = False
+    for_s: float = 0.0  # it must hold for so long
+    clear_for_s: float | None = (
+        None  # it must then not hold for so long; None: as long as it had to hold
+    )
+    only: Mapping[str, tuple[Plain, ...]] = field(
+        default_factory=dict
+    )  # only while these readings have these values
+    carry: tuple[str, ...] = ()  # other readings that its event carries, for the entry's cases
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is a state that begins and ends, and not something that happens."""
+        return self.test not in (Test.RISES, Test.CHANGES)
+
+    @property
+    def clears_after_s(self) -> float:
+        """How long it must not hold to be over. Growth in a window is over once the window has
+        passed.
+        """
+        return max(self.for_s, self.over_s) if self.clear_for_s is None else self.clear_for_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """The watches of one entry: it holds while one of them does."""
+
+    code: str
+    component: ComponentKind
+    watches: tuple[Watch, ...]
+    state: bool = (
+        False  # what it says stands until something else is said, so after a boot it is said again
+    )
+
+    @property
+    def lasting(self) -> bool:
+        return self.watches[0].lasting
+
+
+_TESTS = {test.value: test for test in Test}
+_KEYS = (
+    "of",
+    "over",
+    "per",
+    "times",
+    "least",
+    "lifetime",
+    "baseline",
+    "returns",
+    "for",
+    "clear_for",
+    "only",
+    "carry",
+    *_TESTS,
+)
+
+
+def read(table: Mapping[str, Any]) -> Watch:
+    """From `{ of = "temperature_celsius", above = 90, for = "1m" }`. Raises ValueError, naming the
+    key.
+    """
+    for key in table:
+        if key not in _KEYS:
+            raise ValueError(f"{key}: unknown key{tomlfile.suggest(key, _KEYS)}")
+    tests = [key for key in table if key in _TESTS]
+    if len(tests) != 1:
+        raise ValueError(f"needs exactly one of {', '.join(_TESTS)}")
+    if not isinstance(table.get("of"), str):
+        raise ValueError("of: expected the name of a reading")
+    test, given = _TESTS[tests[0]], table[tests[0]]
+    if test in (Test.IS, Test.HAS, Test.LISTS, Test.LISTS_OTHER):
+        values = _plain(tests[0], given)
+        limit: Limit = 0.0
+    elif test is Test.DIFFERS:
+        if not isinstance(given, str):
+            raise ValueError(f"{tests[0]}: expected the name of a reading, found {given!r}")
+        values, limit = (), given
+    else:
+        values = ()
+        if isinstance(given, bool) and test is not Test.CHANGES:
+            raise ValueError(
+                f"{tests[0]}: expected a number or the name of a reading, found {given!r}"
+            )
+        if not isinstance(given, (int, float)) and (
+            not isinstance(given, str) or test not in (Test.ABOVE, Test.BELOW)
+        ):
+            raise ValueError(f"{tests[0]}: expected a number, found {given!r}")
+        limit = given
+    over_s = tomlfile.duration(table["over"]) if "over" in table else 0.0
+    if "per" in table and not over_s:
+        raise ValueError("per: needs `over`, the window in which it grows")
+    if test in (Test.RISES, Test.CHANGES) and ("for" in table or "clear_for" in table or over_s):
+        raise ValueError(f"{tests[0]}: what only happens has neither `for`, `clear_for` nor `over`")
+    for key in ("baseline", "returns"):
+        if key in table and test is not Test.RISES:
+            raise ValueError(f"{key}: belongs to `rises`")
+    only = table.get("only", {})
+    if not isinstance(only, dict):
+        raise ValueError("only: expected { reading = value }")
+    carry = table.get("carry", [])
+    if not isinstance(carry, list) or not all(isinstance(name, str) for name in carry):
+        raise ValueError("carry: expected a list of names of readings")
+    return Watch(
+        of=table["of"],
+        test=test,
+        limit=limit,
+        values=values,
+        over_s=over_s,
+        per_s=tomlfile.duration(table.get("per", "1m")),
+        times=str(table.get("times", "")),
+        least=float(table.get("least", 0.0)),
+        lifetime=table.get("lifetime") is True,
+        baseline=table.get("baseline") is True,
+        returns=table.get("returns") is True,
+        for_s=tomlfile.duration(table["for"]) if "for" in table else 0.0,
+        clear_for_s=tomlfile.duration(table["clear_for"]) if "clear_for" in table else None,
+        only={name: _plain(f"only.{name}", value) for name, value in only.items()},
+        carry=tuple(carry),
+    )
+
+
+def _plain(key: str, value: object) -> tuple[Plain, ...]:
+    values = value if isinstance(value, list) else [value]
+    plain = tuple(item for item in values if isinstance(item, (int, float, str)))
+    if not plain or len(plain) != len(values):
+        raise ValueError(f"{key}: expected a number, a text, or a list of them, found {value!r}")
+    return plain

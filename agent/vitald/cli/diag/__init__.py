@@ -1,0 +1,1 @@
+"""`vitald diag`: diagnostics from the command line."""

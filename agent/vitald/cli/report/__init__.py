@@ -1,0 +1,1 @@
+"""`vitald report`: one archive for a support case."""

@@ -1,0 +1,163 @@
+"""
+`vitald report`: one archive for a support case, readable without vitald.
+
+It is written whatever state the node is in. Where the daemon does not answer, its ledger is read;
+each part that cannot be got is named in `errors.txt` with the reason, and the rest is there.
+
+    0 written, if need be without some parts   69 not written
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO
+
+from vitald import tomlfile
+from vitald.cli import EX_UNAVAILABLE, WrongUse, render, words
+from vitald.cli.report.archive import Archive, CannotWrite, new_file
+from vitald.cli.report.parts import CONFIG, Report, Wanted
+from vitald.timestamps import format_compact
+
+_HINT = (
+    "look through it before you send it: it has host and user names, serial numbers and lines of"
+    " the kernel log"
+)
+_LEAST = 2 * 1024 * 1024
+_LONGEST_S = 3650 * words.DAY_S
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output",
+        "-o",
+        type=Path,
+        default=Path(),
+        metavar="FILE|DIR|-",
+        help="where to (default: here, named for host and time)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace a file that is there already")
+    parser.add_argument(
+        "--since",
+        type=words.duration(1, _LONGEST_S, "1s to 3650d"),
+        default=30 * words.DAY_S,
+        metavar="TIME",
+        help="how far back (default: 30d)",
+    )
+    parser.add_argument(
+        "--max-size",
+        type=_size,
+        default=50 * 1024 * 1024,
+        metavar="SIZE",
+        help="of the archive (default: 50MiB)",
+    )
+    parser.add_argument(
+        "--no-logs", action="store_true", help="without the kernel's messages and vitald's own log"
+    )
+    parser.add_argument(
+        "--ledger",
+        action="store_true",
+        help="with the ledger itself, as it is: nothing is redacted in it",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=CONFIG,
+        metavar="FILE",
+        help=f"the daemon's configuration (default: {CONFIG})",
+    )
+    parser.add_argument(
+        "--socket",
+        type=Path,
+        default=None,
+        metavar="PATH",
+        help="the daemon's socket (default: as configured)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=words.seconds(600),
+        default=10.0,
+        metavar="SECONDS",
+        help="for each answer (default: 10)",
+    )
+    parser.add_argument("--json", action="store_true", help="say as JSON what was written")
+
+
+def _size(text: str) -> int:
+    try:
+        size = tomlfile.size(text)
+    except ValueError:
+        size = 0
+    if size < _LEAST:
+        raise words.Wrong("a size such as 50MiB or 1GiB, at least 2MiB", text)
+    return size
+
+
+def run(arguments: argparse.Namespace) -> int:
+    now = time.time()
+    host = re.sub(r"[^A-Za-z0-9.-]+", "-", socket.gethostname())[:63].strip("-.") or "node"
+    name = f"vitald-report-{host}-{format_compact(now)}"
+    path: Path = arguments.output
+    if str(path) == "-" and sys.stdout.isatty():
+        raise WrongUse("an archive is nothing for a terminal: vitald report --output - > FILE")
+    if path.is_dir():
+        path = path / f"{name}.tar.gz"
+    try:
+        if str(path) == "-":
+            with tempfile.TemporaryFile() as file:
+                size, missing = _write(arguments, file, name, now)
+                file.seek(0)
+                shutil.copyfileobj(file, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+        else:
+            with new_file(path, force=arguments.force) as (file, publish):
+                size, missing = _write(arguments, file, name, now)
+                publish()
+    except CannotWrite as error:
+        print(f"vitald: {render.safe(path)}: {error}", file=sys.stderr)
+        return EX_UNAVAILABLE
+    said = sys.stderr if str(path) == "-" else sys.stdout
+    if arguments.json:
+        print(
+            json.dumps(
+                {
+                    "file": str(path),
+                    "bytes": size,
+                    "missing": [{"part": part, "why": text} for part, text in missing],
+                }
+            ),
+            file=said,
+        )
+        return 0
+    print(f"{render.safe(path)}  {size / 1024:.0f} KiB", file=said)
+    for part, text in missing:
+        print(f"  without {part}: {render.safe(text)}", file=said)
+    print(_HINT, file=said)
+    return 0
+
+
+def _write(
+    arguments: argparse.Namespace, file: IO[bytes], name: str, now: float
+) -> tuple[int, list[tuple[str, str]]]:
+    os.environ["TZ"] = "UTC"  # whoever reads it is elsewhere
+    time.tzset()
+    archive = Archive(file, name, now, arguments.max_size)
+    wanted = Wanted(
+        since=now - arguments.since,
+        config=arguments.config,
+        socket=arguments.socket,
+        timeout=arguments.timeout,
+        logs=not arguments.no_logs,
+        ledger=arguments.ledger,
+        most=arguments.max_size,
+    )
+    report = Report(archive, wanted, now)
+    return report.write(), report.missing

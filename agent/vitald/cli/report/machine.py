@@ -1,0 +1,275 @@
+"""
+What `vitald report` takes from the machine itself: versions, the service, its log, the kernel's
+messages, a scrape of the metrics.
+
+Owns     that nothing of it can hang or grow: each has a deadline and a bound, and of what is too
+         long the newest is kept.
+Refuses  programs from the caller's PATH, and files behind links.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import platform
+import selectors
+import shutil
+import stat
+import subprocess
+import time
+from collections import deque
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from vitald import __version__
+from vitald.cli.render import Json
+from vitald.collectors.kernel_log.record import KernelRecord, TornRecord
+from vitald.config import Listen
+
+UNITS = ("vitald.service", "vitald.socket", "vitald-recover.service", "vitald-recover.path")
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_PROGRAM_S = 10.0
+_LINES = 4000
+_TEXT = 2 * 1024 * 1024
+_METRICS = 8 * 1024 * 1024
+_RECORD = 16 * 1024
+_SHOWN = (
+    *(
+        "Id",
+        "LoadState",
+        "UnitFileState",
+        "ActiveState",
+        "SubState",
+        "Result",
+        "NRestarts",
+        "ExecMainStatus",
+        "ExecMainCode",
+        "MainPID",
+    ),
+    *(
+        "ExecMainStartTimestamp",
+        "ExecMainExitTimestamp",
+        "ActiveEnterTimestamp",
+        "MemoryCurrent",
+        "MemoryPeak",
+        "CPUUsageNSec",
+        "TasksCurrent",
+    ),
+    *("FragmentPath", "DropInPaths", "User", "WatchdogUSec", "StatusText"),
+)
+_LIBRARIES = (
+    "aiohttp",
+    "anyio",
+    "nvidia-ml-py",
+    "prometheus-client",
+    "pyudev",
+    "structlog",
+    "systemd-python",
+    "tomli",
+)
+_MODULES = ("nvidia", "nvidia_peermem", "neuron", "efa", "ib_core", "mlx5_core", "amdgpu")
+
+
+class NotHere(Exception):
+    """There is no such thing on this machine, or not for whoever asks; the text says why."""
+
+
+def versions(procfs: Path, sysfs: Path) -> Json:
+    """Of everything that a finding may hang on. What is not installed is null."""
+    try:
+        distribution = platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        distribution = None
+    try:
+        systemd = output_of("systemctl", "--version").partition("\n")[0]
+    except NotHere:
+        systemd = None
+    return {
+        "vitald": __version__,
+        "python": platform.python_version(),
+        "sqlite": _sqlite(),
+        "kernel": " ".join(
+            (platform.system(), platform.release(), platform.version(), platform.machine())
+        ),
+        "distribution": distribution,
+        "systemd": systemd,
+        "modules": {name: _first_line(sysfs / "module" / name / "version") for name in _MODULES},
+        "nvidia": _first_line(procfs / "driver/nvidia/version"),
+        "libraries": {name: _installed(name) for name in _LIBRARIES},
+    }
+
+
+def _sqlite() -> str:
+    import sqlite3
+
+    return sqlite3.sqlite_version
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _first_line(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return file.readline(4096).decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+
+
+def service() -> str:
+    """How systemd sees us."""
+    return output_of("systemctl", "show", f"--property={','.join(_SHOWN)}", *UNITS)
+
+
+def own_log() -> str:
+    """The newest lines that vitald's units logged, the oldest first."""
+    text = output_of(
+        "journalctl",
+        *(f"--unit={unit}" for unit in UNITS),
+        "--no-pager",
+        "--quiet",
+        "--reverse",
+        "--utc",
+        f"--lines={_LINES}",
+    )
+    if not text.strip():
+        raise NotHere("the journal has nothing of vitald that you may read")
+    return "\n".join(reversed(text.splitlines())) + "\n"
+
+
+def kernel_messages(path: Path) -> str:
+    """The newest of the kernel's messages, escaped as /dev/kmsg gives them; of a log file
+    its end.
+    """
+    if not stat.S_ISCHR(path.stat().st_mode):
+        return tail_of(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError as error:
+        raise NotHere(f"{path}: {error.strerror}: it takes root or CAP_SYSLOG") from error
+    lines: deque[str] = deque(maxlen=_LINES)
+    end = time.monotonic() + _PROGRAM_S
+    try:
+        while time.monotonic() < end:
+            try:
+                record = KernelRecord.parse(os.read(fd, _RECORD))
+            except (BrokenPipeError, TornRecord):
+                continue  # it was overwritten before we came to it
+            except BlockingIOError:
+                break
+            who = "kernel" if record.from_kernel else "USER SPACE"
+            lines.append(
+                f"[{record.usec / 1e6:12.6f}] {who} <{record.level}>"
+                f" {record.text.decode('ascii', 'replace')}\n"
+            )
+    finally:
+        os.close(fd)
+    return "".join(lines)
+
+
+def tail_of(path: Path) -> str:
+    """The last lines of a file. Raises OSError; also for a link, and NotHere for what is no
+    file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
+            raise NotHere(f"{path} is no ordinary file")
+        cut = about.st_size > _TEXT
+        file.seek(max(0, about.st_size - _TEXT))
+        data = file.read(_TEXT)
+    return (
+        data.partition(b"\n")[2].decode("utf-8", "replace")
+        if cut
+        else data.decode("utf-8", "replace")
+    )
+
+
+def decisions(path: Path) -> list[Json]:
+    """What the recovery decided and why: JSON, one a line."""
+    found: list[Json] = []
+    for line in tail_of(path).splitlines():
+        with suppress(ValueError, RecursionError):  # the line that was being written
+            value = json.loads(line)
+            if isinstance(value, dict):
+                found.append(value)
+    return found
+
+
+def scrape(listen: Listen | None, seconds: float) -> str:
+    """The metrics, as Prometheus would get them."""
+    if listen is None or listen.port == 0:
+        raise NotHere("no address is configured")
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host)
+    connection = http.client.HTTPConnection(host, listen.port, timeout=seconds)
+    end = time.monotonic() + 2 * seconds
+    data = b""
+    try:
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise NotHere(f"{listen} answers {answer.status}")
+        while part := answer.read1(65536):
+            data += part
+            if len(data) > _METRICS or time.monotonic() > end:
+                raise NotHere(f"{listen} does not come to an end")
+    except (OSError, http.client.HTTPException) as error:
+        raise NotHere(f"{listen}: {error}") from error
+    finally:
+        connection.close()
+    return data.decode("utf-8", "replace")
+
+
+def output_of(program: str, *arguments: str) -> str:
+    """What a program of the system prints, as far as it is bounded. Raises NotHere."""
+    path = shutil.which(program, path=_PATH)
+    if path is None:
+        raise NotHere(f"no {program} here")
+    environment = {
+        "PATH": _PATH,
+        "LC_ALL": "C.UTF-8",
+        "SYSTEMD_COLORS": "0",
+        "SYSTEMD_PAGER": "",
+        "TZ": "UTC",
+    }
+    end, data, refused = time.monotonic() + _PROGRAM_S, bytearray(), bytearray()
+    process = subprocess.Popen(
+        [path, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        cwd="/",
+    )
+    assert process.stdout is not None and process.stderr is not None
+    with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, data)
+        selector.register(process.stderr, selectors.EVENT_READ, refused)
+        while selector.get_map() and time.monotonic() < end and len(data) < _TEXT:
+            for key, _ in selector.select(max(0.0, end - time.monotonic())):
+                part = os.read(key.fd, 65536)
+                key.data.extend(part[: max(0, _TEXT - len(key.data))])
+                if not part:
+                    selector.unregister(key.fileobj)
+    try:
+        code = process.wait(max(0.0, min(1.0, end - time.monotonic())))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        code = 0 if data else -1
+    if code and not data:
+        words = (
+            refused.decode("utf-8", "replace").strip()
+            if code > 0
+            else f"it did not answer in {_PROGRAM_S:g} s"
+        )
+        raise NotHere(f"{program}: {words[:300] or 'it failed'}")
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,484 @@
+"""
+What is in an archive of `vitald report`, and in which order: the small and telling first, so that a
+limit takes the bulk.
+
+Owns     the parts, their names, what is told to whoever reads them, and that one which cannot be
+         got does not stop the others.
+Refuses  names from outside, characters that could drive a terminal in its texts, and whatever may
+         be a secret.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, TypeVar
+
+from vitald import __version__, tomlfile
+from vitald import config as configs
+from vitald.cli import Failed, client, render, status, why
+from vitald.cli.render import Json
+from vitald.cli.report import machine
+from vitald.cli.report.archive import Archive, CannotWrite, Full
+from vitald.cli.report.history import (
+    PAGE,
+    FromDaemon,
+    FromLedger,
+    History,
+    Pages,
+    raw_ledger,
+)
+from vitald.cli.report.redact import Redactor, configuration
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.text import escape_unprintable
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+T = TypeVar("T")
+CONFIG = Path("/etc/vitald/config.toml")
+_CONFIG_BYTES = 1024 * 1024
+_EVENTS_S = 120.0
+_WHYS, _RUNS, _TOLD = 100, 100, 50
+_CHUNK = 1024 * 1024
+_PLACES = ("paths", "kernel_log", "socket", "metrics", "recovery")
+
+README = """\
+What is in this archive, written by `vitald report` on one node. Nothing here needs vitald: texts and JSON only. All times are UTC.
+
+Begin with summary.txt, and with errors.txt, which names what could not be got and why.
+
+  summary.txt       what is wrong and what to do, what was wrong, and how each open finding came to be
+  status.json       the verdict, the sources with when they last looked, open findings and incidents
+  findings.json     open ones and cleared ones in full: the raw line, what it means, what to do, what ends it
+  why.json          of each open finding: its events with their raw lines, its rule, who asked for what, its history
+  incidents.json    which findings and events belong together, the root first; jobs that ran near them
+  events.jsonl      what has happened, one JSON object a line, the oldest first; `raw` is the line as it was seen
+  inventory/        components.json, gpus.json (serial numbers, VBIOS, driver), expected.json (what should be here), pci.json (from
+                    sysfs, by vendor and device number); devices.json, where only the ledger could be asked: who was in which slot
+  diagnostics/      runs.json, the newest first, with tests, faults and figures; run-NNN.txt, what its program printed; checks.json
+  recovery/         what the recovery unit decided and why, one JSON object a line
+  metrics.txt       one scrape in the Prometheus text format
+  config.toml       the configuration, without comments and without what may be a secret
+  versions.json     vitald, its libraries, kernel, drivers, distribution
+  service.txt       how systemd sees the service
+  vitald.log        its own log; kernel.log: the newest messages of the kernel, of all programs that caused one
+  ledger/           only if asked for: the ledger as it is (SQLite)
+
+An event marked `simulated` belongs to a drill. `untrusted`, or USER SPACE in kernel.log: a process wrote the line, perhaps a forged one.
+
+What is private in it: host names, names of users and jobs, process names, paths, serial numbers and UUIDs of devices, addresses on the
+network. Of the configuration, whatever is named like a secret or looks like one was taken out, and was looked for in all other parts
+but ledger/. Evidence is left as it is: a secret that a program printed to a log, and that is not in the configuration, may be here.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What was asked for."""
+
+    since: float
+    config: Path
+    socket: Path | None
+    timeout: float
+    logs: bool
+    ledger: bool
+    most: int  # bytes of the archive
+
+
+class _Part:
+    """What goes wrong with one part is said, and the others are written: hence the one
+    catch-all.
+    """
+
+    def __init__(self, miss: Callable[[str], None]) -> None:
+        self._miss = miss
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, CannotWrite):
+            return False
+        self._miss(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        return True
+
+
+class Report:
+    """Writes the parts into an archive. `missing`: what could not be got, and why."""
+
+    def __init__(self, archive: Archive, wanted: Wanted, now: float) -> None:
+        self.missing: list[tuple[str, str]] = []
+        self._archive = archive
+        self._wanted = wanted
+        self._now = now
+        self._redactor = Redactor()
+        self._config = configs.Config()
+        self._summary = io.StringIO()
+
+    def write(self) -> int:
+        """All of it, to the end of the archive. Returns its size in bytes."""
+        shown = self._read_config()
+        self._text("README.txt", README)
+        with self._part("config.toml"):
+            self._text("config.toml", shown)
+        history = self._history()
+        try:
+            self._told(history)
+            with self._part("summary.txt"):
+                self._text("summary.txt", self._summary.getvalue())
+            runs = self._listed(history)
+            self._from_machine(runs)
+            if history is not None:
+                self._runs(history, runs)
+                self._events(history)
+        finally:
+            if isinstance(history, FromLedger):
+                history.close()
+        if self._wanted.ledger:
+            self._ledger()
+        said = "".join(f"{part}: {text}\n" for part, text in self.missing) or "nothing is missing\n"
+        return self._archive.close(
+            "errors.txt", self._redactor.scrub(_presentable(said).encode(errors="replace"))
+        )
+
+    # --- how a part is written
+
+    def _part(self, name: str) -> _Part:
+        return _Part(partial(self._miss, name))
+
+    def _miss(self, name: str, why_: str) -> None:
+        self.missing.append((name, self._redactor.text(" ".join(why_.split()))[:500]))
+
+    def _text(self, name: str, text: str) -> None:
+        self._archive.add(name, self._redactor.scrub(_presentable(text).encode(errors="replace")))
+
+    def _json(self, name: str, value: object) -> None:
+        self._archive.add(name, self._redactor.scrub(json.dumps(value, indent=1).encode() + b"\n"))
+
+    def _line(self, value: object) -> bytes:
+        return self._redactor.scrub(json.dumps(value).encode() + b"\n")
+
+    def _say(self, title: str, lines: Iterable[str]) -> None:
+        """A section of the summary. It is built as the lines come, so what goes wrong half way
+        leaves the first half.
+        """
+        self._summary.write(f"\n=== {title}\n\n")
+        for line in lines:
+            self._summary.write(f"{line}\n")
+
+    # --- configuration, and where things are
+
+    def _read_config(self) -> str:
+        """The configuration as it may be shown. As far as it can be understood it says where things
+        are.
+        """
+        path = self._wanted.config
+        if path == CONFIG and not path.exists():
+            return f"# there is no {path}: the defaults are in force\n"
+        try:
+            with path.open("rb") as file:
+                text = file.read(_CONFIG_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            self._miss("config.toml", f"{path}: {error.strerror}")
+            return f"# {path}: {error.strerror}\n"
+        shown, wrong = configuration(text, self._redactor)
+        errors = [wrong] if wrong else []
+        try:
+            tables = tomlfile.parse(text, str(path))
+            self._config = _understood(tables)
+            self._config = configs.parse(text, tables, str(path))
+        except configs.ConfigError as error:
+            errors += error.errors
+        except ValueError as error:
+            errors.append(str(error))
+        said = [f"{path}, written anew: without comments, and without what may be a secret"]
+        said += [f"redacted: {one}" for one in self._redactor.said]
+        said += [f"wrong: {self._redactor.text(one)}" for one in errors]
+        return "".join(f"# {' '.join(one.split())}\n" for one in said) + f"\n{shown}"
+
+    def _history(self) -> History | None:
+        """The daemon; where it does not answer, its ledger; or nobody. With `status.json` and the
+        head of the summary.
+        """
+        configured = self._config.socket_path
+        place = self._wanted.socket or (
+            configured if configured.exists() else client.default_socket()
+        )
+        daemon = FromDaemon(
+            partial(client.ask, argparse.Namespace(socket=place, timeout=self._wanted.timeout))
+        )
+        ledger: FromLedger | None = None
+        try:
+            told = daemon.status()
+        except Failed as error:
+            silent = str(error)
+            self._miss("all that only the daemon knows", silent)
+        else:
+            with self._part("status.json"):
+                self._head(
+                    f"vitald {told['version']}, pid {told['pid']}, answers; profile"
+                    f" {told['profile']}, boot {told['bootId']}"
+                )
+                self._json("status.json", told)
+                with redirect_stdout(io.StringIO()) as printed:
+                    status.show(told)
+                self._say("vitald status", printed.getvalue().splitlines())
+            return daemon
+        with self._part("the ledger instead"):
+            ledger = FromLedger(self._config)
+            remembered = ledger.status()
+            self._head(
+                f"vitald DOES NOT ANSWER ({silent}); this is what {ledger.origin} remembers, until"
+                f" {remembered['until']}"
+            )
+            flags = [flag for flag in ("rebootRequired", "replacementRequired") if remembered[flag]]
+            self._say("as it was then", [", ".join([str(remembered["remembered"]), *flags])])
+            self._json("status.json", {**remembered, "error": silent})
+        if ledger is None:
+            self._head(
+                f"vitald DOES NOT ANSWER ({silent}), and its ledger cannot be read: errors.txt"
+                " says why"
+            )
+            self._json("status.json", {"status": "unknown", "error": silent})
+        return ledger
+
+    def _head(self, state: str) -> None:
+        made = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._now))
+        name, since = (
+            os.uname().nodename,
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._wanted.since)),
+        )
+        for line in (
+            (
+                f"vitald report of {name}, made {made} UTC by uid {os.geteuid()} with vitald"
+                f" {__version__}"
+            ),
+            "all times are UTC; a time without a date is of that day, an age is counted from then",
+            f"what has ended is told back to {since}",
+            state,
+        ):
+            self._summary.write(f"{line}\n")
+
+    # --- what is told of the node
+
+    def _told(self, history: History | None) -> None:
+        if history is None:
+            return
+        opened, cleared = self._findings(history)
+        with self._part("incidents.json"):
+            self._json("incidents.json", history.incidents())
+        chains: list[schema.Why] = []
+        with self._part("why.json"):
+            for one in opened[:_WHYS]:
+                chains.append(history.why(one["id"]))
+            if len(opened) > _WHYS:
+                self._miss(
+                    "why.json", f"of {len(opened)} open findings the first {_WHYS} are explained"
+                )
+        with self._part("why.json"):
+            self._json("why.json", chains)
+        with self._part("summary.txt"):
+            self._say(
+                f"open findings: {len(opened) or 'none'}",
+                _spaced(partial(render.finding_lines, full=True), opened[:_TOLD]),
+            )
+            self._say(
+                f"findings that ended: {len(cleared) or 'none'}",
+                _spaced(render.finding_lines, cleared[:_TOLD]),
+            )
+            if chains:
+                self._say("how the open findings came to be", _spaced(why.lines, chains[:_TOLD]))
+        self._inventory(history)
+
+    def _findings(self, history: History) -> tuple[list[schema.Finding], list[schema.Finding]]:
+        opened: list[schema.Finding] = []
+        cleared: list[schema.Finding] = []
+        with self._part("findings.json"):
+            opened = history.opened()
+            ended = history.cleared()
+            cleared = [one for one in ended if _ended(one) >= self._wanted.since]
+            if len(cleared) == PAGE:
+                self._miss("findings.json", f"of those that ended the newest {PAGE} are told")
+            if len(opened) == PAGE:
+                self._miss("findings.json", f"of those that are open {PAGE} are told")
+        with self._part("findings.json"):
+            self._json("findings.json", {"open": opened, "cleared": cleared})
+        return opened, cleared
+
+    def _inventory(self, history: History) -> None:
+        if isinstance(history, FromDaemon):
+            for name, path in (
+                ("inventory/components.json", "/v1/components"),
+                ("inventory/gpus.json", "/v1/gpus"),
+                ("inventory/expected.json", "/v1/expect"),
+                ("diagnostics/checks.json", "/v1/diagnostics"),
+            ):
+                with self._part(name):
+                    self._json(name, history.ask(path))
+        if isinstance(history, FromLedger):
+            with self._part("inventory/devices.json"):
+                self._json("inventory/devices.json", history.devices())
+
+    def _listed(self, history: History | None) -> list[schema.DiagnosticRun]:
+        """The runs of the time that was asked for, the newest first."""
+        with self._part("diagnostics/runs.json"):
+            return (
+                [one for one in history.runs() if _moment(one["ended"]) >= self._wanted.since]
+                if history is not None
+                else []
+            )
+        return []
+
+    def _runs(self, history: History, listed: list[schema.DiagnosticRun]) -> None:
+        """All of them, and what the newest printed, and those that did not pass."""
+        told: list[dict[str, object]] = []
+        kept = 0
+        for number, one in enumerate(listed, start=1):
+            name = f"diagnostics/run-{number:03}.txt"
+            shown: dict[str, object] = {**one}
+            if kept < _RUNS // 2 or (kept < _RUNS and one["outcome"] != "pass"):
+                kept += 1
+                with self._part(name):
+                    shown = {**history.run(one["id"])}
+                    raw = str(shown.pop("raw"))
+                    if raw:
+                        self._text(name, raw if raw.endswith("\n") else f"{raw}\n")
+                        shown["printed"] = name
+            told.append(shown)
+        with self._part("diagnostics/runs.json"):
+            self._json("diagnostics/runs.json", told)
+
+    def _events(self, history: History) -> None:
+        name = "events.jsonl"
+        with self._part(name):
+            pages = Pages(
+                history,
+                self._wanted.since,
+                self._line,
+                most=self._wanted.most,
+                until=time.monotonic() + _EVENTS_S,
+            )
+            while True:
+                try:
+                    self._archive.stream(name, pages.size, pages)
+                    break
+                except Full:
+                    if not pages.halve():
+                        raise
+            if pages.cut:
+                self._miss(name, pages.cut)
+
+    # --- what the machine itself tells
+
+    def _from_machine(self, runs: list[schema.DiagnosticRun]) -> None:
+        config = self._config
+        with self._part("inventory/pci.json"):
+            self._json("inventory/pci.json", _pci(config.paths.sysfs))
+        with self._part("versions.json"):
+            dcgm = next((one["dcgmVersion"] for one in runs if one["dcgmVersion"]), None)
+            self._json(
+                "versions.json",
+                {**machine.versions(config.paths.procfs, config.paths.sysfs), "dcgm": dcgm},
+            )
+        with self._part("service.txt"):
+            self._text("service.txt", machine.service())
+        with self._part("recovery/decisions.jsonl"):
+            decisions = config.recovery.state / "decisions.jsonl"
+            if decisions.exists():  # most nodes recover nothing by themselves
+                lines = [self._line(one) for one in machine.decisions(decisions)]
+                self._archive.add("recovery/decisions.jsonl", b"".join(lines))
+        with self._part("metrics.txt"):
+            self._text("metrics.txt", machine.scrape(config.metrics.listen, self._wanted.timeout))
+        if not self._wanted.logs:
+            self._miss("vitald.log and kernel.log", "left out, as was asked for")
+            return
+        logs: tuple[tuple[str, Callable[[], str]], ...] = (
+            ("vitald.log", machine.own_log),
+            ("kernel.log", lambda: machine.kernel_messages(config.kernel_log.path)),
+        )
+        for name, read in logs:
+            with self._part(name):
+                self._text(name, self._redactor.log(read()))
+
+    def _ledger(self) -> None:
+        with self._part("ledger/"), raw_ledger(self._config.paths.state) as files:
+            for name, size, file in files:
+                with self._part(f"ledger/{name}"):
+                    self._archive.stream(
+                        f"ledger/{name}",
+                        size,
+                        _read_chunks(file, size),
+                    )
+
+
+def _read_chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """The first `size` bytes of the file; fewer where it is shorter."""
+    return iter(lambda: file.read(min(_CHUNK, size - file.tell())), b"")
+
+
+def _understood(tables: tomlfile.Table) -> configs.Config:
+    """Where things are, as far as a file that may be wrong elsewhere says."""
+    right: tomlfile.Table = {}
+    for section in _PLACES:
+        try:
+            if section in tables:
+                configs.parse("", {**right, section: tables[section]}, "")
+                right[section] = tables[section]
+        except configs.ConfigError:
+            continue  # it is said of the whole file
+    return configs.parse("", right, "")
+
+
+def _pci(sysfs: Path) -> list[Json]:
+    inventory = PciInventory(sysfs)
+    inventory.read()
+    if inventory.error:
+        raise OSError(inventory.error)
+    return [
+        {
+            "pci": one.address,
+            "kind": one.kind.value,
+            "vendor": f"{one.vendor:04x}",
+            "device": f"{one.device:04x}",
+            "class": f"{one.pci_class:06x}",
+            "driver": one.driver,
+            "port": one.port,
+            "slot": inventory.slots.get(one.address.rpartition(".")[0]),
+        }
+        for one in inventory.devices.values()
+    ]
+
+
+def _spaced(lines: Callable[[T], Iterable[str]], told: Iterable[T]) -> Iterator[str]:
+    for one in told:
+        yield from lines(one)
+        yield ""
+
+
+def _ended(finding: schema.Finding) -> float:
+    return _moment(finding["clearedAt"])
+
+
+def _moment(text: object) -> float:
+    when = render.parse(text)
+    return when.timestamp() if when is not None else 0.0
+
+
+def _presentable(text: str) -> str:
+    """Lines, without anything that a terminal would obey."""
+    return escape_unprintable(text.replace("\r\n", "\n"), keep="\t\n")

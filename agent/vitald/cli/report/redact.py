@@ -1,0 +1,220 @@
+"""
+What `vitald report` leaves out of a configuration and of texts: whatever may be a secret, by its
+name and by its shape.
+
+The configuration has no key for a secret. But the sites' own programs have arguments, a file may
+have keys that are not ours, and an address may have a password in it. Too much is taken out rather
+than too little; comments are left out, since they can hold anything.
+
+Owns     what looks like a secret, and the configuration as it is shown: what vitald reads of the
+         file, written anew.
+Refuses  taking a secret on trust: what was found once is looked for in every other part of the
+         report too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time
+
+from vitald import tomlfile
+
+GONE = "[redacted]"
+_LEAST, _LEAST_MIXED = (
+    8,
+    6,
+)  # shorter ones are words of every text: they are only taken out where they stand
+_LONGEST = 16 * 1024  # of a log's line
+_WORDS = (
+    r"pass(?:word|wd|phrase|code)|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential|auth(?!or)|cookie|bearer|webhook"
+    r"|signature|license[_-]?key"
+)
+# An environment may hold anything, so nothing of one is shown.
+_NAME = re.compile(
+    rf"{_WORDS}|(?:^|[_.-])(?:pass|pwd|pw|key|dsn|sig|pin|env|environment)(?:$|[_.-])",
+    re.IGNORECASE,
+)
+# Repetitions have bounds: what is looked through may be somebody's idea of a long line.
+_SHAPES = tuple(
+    re.compile(shape, re.DOTALL)
+    for shape in (
+        r"://(?P<secret>[^\s/?#]+)@",  # who asks, in an address
+        # And where a password has a slash
+        r"://[^\s/?#:@]{1,256}:(?!\d{1,5}/)(?P<secret>[^\s@]{1,256})@",
+        (
+            rf"(?i)(?:{_WORDS}|\bpwd|\bsig|[?&]key)[a-z0-9_-]{{0,40}}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?(?P<secret>(?!bearer"
+            r" |basic )[^\s\"'&;,]+)"
+        ),
+        rf"(?i)(?:^|\s)--?[a-z-]{{0,40}}(?:{_WORDS})[a-z-]{{0,40}}\s{{1,8}}(?P<secret>[^\s-]\S*)",
+        r"(?i)\b(?:bearer|basic)\s+(?P<secret>[A-Za-z0-9+/=._~-]{6,})",
+        r"\b(?P<secret>(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk-|AKIA|ASIA|AIza|hf_|eyJ)[A-Za-z0-9_.=/+-]{10,})",
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>.*?)(?:-----END|\Z)",
+        # A hook's address is its password
+        r"https?://[^\s\"']{1,256}?/(?P<secret>(?=[A-Za-z_-]{0,64}\d)(?=[\d_-]{0,64}[A-Za-z])[A-Za-z0-9_-]{20,})",
+    )
+)
+_OPAQUE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+=_-][A-Za-z0-9+/=_-]{31,}")
+_UUID = re.compile(r"(?:[A-Z]+-)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_OPTION = re.compile(rf"--?[a-z-]*(?:{_WORDS})[a-z-]*", re.IGNORECASE)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN = re.compile(
+    r"(\s*[A-Za-z0-9_.\"-]+\s*)=\s*(true|false|[0-9.]+|\"[^\"\\#]*\"|'[^'#]*')\s*(?:#.*)?"
+)
+_QUOTES = "\"'"
+_HEADER = re.compile(r"\s*(\[\[?[A-Za-z0-9_.\"/ -]+\]\]?)\s*(?:#.*)?")
+
+
+def _secret(name: str) -> bool:
+    return _NAME.search(name) is not None
+
+
+def _taken(found: re.Match[str]) -> str:
+    begin, end = found.start("secret") - found.start(), found.end("secret") - found.start()
+    return found[0][:begin] + GONE + found[0][end:]
+
+
+@dataclass(slots=True)
+class Redactor:
+    """Remembers what it took out: `said` where and why, `secrets` the texts themselves."""
+
+    said: list[str] = field(default_factory=list)
+    secrets: set[str] = field(default_factory=set)
+
+    def tables(self, tables: Mapping[str, object]) -> dict[str, object]:
+        return {
+            self.text(name): self._value(name, value, _secret(name))
+            for name, value in tables.items()
+        }
+
+    def text(self, text: str) -> str:
+        """Without what has a secret's shape. It is not remembered: else a line of a log could take
+        evidence out of the other parts.
+        """
+        for shape in _SHAPES:
+            text = shape.sub(_taken, text)
+        return text
+
+    def log(self, text: str) -> str:
+        return "".join(
+            self.text(line[:_LONGEST]) + ("...\n" if len(line) > _LONGEST else "")
+            for line in text.splitlines(keepends=True)
+        )
+
+    def _value(self, place: str, value: object, secret: bool) -> object:
+        if isinstance(value, dict):
+            return {
+                self.text(name): self._value(f"{place}.{name}", one, secret or _secret(name))
+                for name, one in value.items()
+            }
+        if isinstance(value, list):
+            after = [
+                False,
+                *(isinstance(one, str) and _OPTION.fullmatch(one) is not None for one in value),
+            ]
+            return [
+                self._value(place, one, secret or follows) for one, follows in zip(value, after)
+            ]
+        if isinstance(value, bool) or value in ("", 0):
+            return value
+        if secret:
+            return self._gone(place, str(value), "by its name")
+        if not isinstance(value, str):
+            return value
+        if _OPAQUE.fullmatch(value) and not _UUID.fullmatch(value):
+            return self._gone(place, value, "by its shape")
+        for shape in _SHAPES:
+            self.secrets.update(found["secret"] for found in shape.finditer(value))
+        shown = self.text(value)
+        if shown != value:
+            self._say(place, "by its shape")
+        return shown
+
+    def _gone(self, place: str, value: str, why: str) -> str:
+        self.secrets.add(value)
+        self._say(place, why)
+        return GONE
+
+    def _say(self, place: str, why: str) -> None:
+        said = f"{self.text(place)}: {why}"
+        if said not in self.said:
+            self.said.append(said)
+
+    def scrub(self, data: bytes) -> bytes:
+        """Without the secrets that were found, as they are or as JSON writes them."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            if len(secret) >= _LEAST or (
+                len(secret) >= _LEAST_MIXED and any(map(str.isdigit, secret))
+            ):
+                for form in {
+                    secret,
+                    json.dumps(secret)[1:-1],
+                    json.dumps(secret, ensure_ascii=False)[1:-1],
+                }:
+                    data = data.replace(form.encode(errors="replace"), GONE.encode())
+        return data
+
+
+def configuration(text: str, redactor: Redactor) -> tuple[str, str]:
+    """A configuration file as it may be shown, and what is wrong with it as TOML."""
+    try:
+        tables = tomlfile.parse(text, "config.toml")
+    except ValueError:
+        return (
+            "\n".join(_lines(text, redactor)) + "\n",
+            "it is not valid TOML: only what is plain in it is shown",
+        )
+    return "\n".join(_written(redactor.tables(tables))).lstrip("\n") + "\n", ""
+
+
+def _lines(text: str, redactor: Redactor) -> Iterator[str]:
+    """Of a file that cannot be parsed: headers, and keys with plain values. What the rest belongs
+    to, nobody can tell.
+    """
+    table = ""
+    for line in text.splitlines():
+        header, found = _HEADER.fullmatch(line), _PLAIN.fullmatch(line)
+        if header is not None:
+            table = header[1].strip("[] ")
+            yield redactor.text(header[1])
+        elif found is not None:
+            name, value = found[1].strip(), found[2]
+            (shown,) = redactor.tables(
+                {f"{table}.{name}" if table else name: value.strip("\"'")}
+            ).values()
+            yield (
+                f"{redactor.text(name)} ="
+                f" {shown if value[0] not in _QUOTES and shown != GONE else json.dumps(shown)}"
+            )
+        elif line.strip() and not line.lstrip().startswith("#"):
+            yield "# [a line that is not shown]"
+
+
+def _written(tables: Mapping[str, object], place: str = "") -> Iterator[str]:
+    """As TOML: the keys of a table first, then the tables in it."""
+    for name, value in tables.items():
+        if not isinstance(value, dict):
+            yield f"{_key(name)} = {_toml(value)}"
+    for name, value in tables.items():
+        if isinstance(value, dict):
+            inner = f"{place}.{_key(name)}" if place else _key(name)
+            yield f"\n[{inner}]"
+            yield from _written(value, inner)
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _toml(name)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(name)} = {_toml(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,1 @@
+"""`vitald slurm`: what Slurm's programs call."""

@@ -1,0 +1,204 @@
+"""
+`vitald slurm prolog|epilog|health`: what the scripts of packaging/slurm call, as root, on the node.
+
+    prolog   0 the job may begin, 20 it may not: the node has been drained with our reason (or
+             somebody else had done so)
+    epilog   always 0: the job's end is noted, and a diagnostic asked for where the job failed
+    health   always 0: drains a node that is unfit, and resumes one that we drained and that is fit
+             again
+
+A refusal is 20 and never 1: a traceback exits 1, and a broken installation must not drain a whole
+cluster. The script turns 20 into what Slurm wants. Everything has a deadline, scontrol too; where
+vitald does not know, the configuration decides.
+
+Owns     what is done at each edge of a job, and in which order.
+Refuses  judging, and waiting for Slurm. How a node is drained is in agent/vitald/slurm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from vitald.cli import client
+from vitald.cli.client import Json
+from vitald.cli.slurm.daemon import FOR_SCONTROL, SCONTROL_S, DaemonClient, run_level_1
+from vitald.slurm import slurmd
+from vitald.slurm.report import report
+from vitald.slurm.settings import REASONS_FILE, Settings, read_settings
+
+_CONFIG = Path("/etc/vitald/config.toml")
+_REASONS_VARIABLE = "VITALD_SLURM_RECORD"  # names another place for REASONS_FILE
+_ALLOWED, _REFUSED = 0, 20
+_EXIT_STATE_S = 1.0  # the next job may wait for the epilog
+_ANSWER_S = 5.0  # where no job waits
+_STARTING_S = 0.1  # what the interpreter and the script have taken of the budget already
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "edge",
+        choices=[*_EDGES],
+        metavar="prolog|epilog|health",
+        help="which of Slurm's programs this is",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=_CONFIG,
+        metavar="FILE",
+        help=f"the daemon's configuration (default: {_CONFIG})",
+    )
+    parser.add_argument(
+        "--socket",
+        type=Path,
+        default=None,
+        metavar="PATH",
+        help="the daemon's socket (default: as configured)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    begun = time.monotonic()
+    settings = Settings()
+    edge = arguments.edge
+    try:
+        settings = read_settings(arguments.config)
+        reasons_file = Path(os.environ.get(_REASONS_VARIABLE) or REASONS_FILE)
+        settings = settings._replace(reasons_file=reasons_file)
+        allowed_s = settings.budget_s - _STARTING_S if edge == "prolog" else _ANSWER_S
+        daemon = DaemonClient(arguments.socket or settings.socket, begun + allowed_s)
+        return _EDGES[edge](settings, daemon)
+    except Exception as error:
+        # Our own failure must neither block the cluster nor count as healthy.
+        problem = f"{type(error).__name__}: {error}"
+    if edge == "prolog":
+        return _decide_unknown(settings, problem)
+    report(f"{edge}: not done: {problem}")
+    return 0
+
+
+# What is done at each edge.
+
+
+def run_prolog(settings: Settings, daemon: DaemonClient) -> int:
+    """The cached verdict first: a job that may not begin need not pre-empt anything."""
+    try:
+        verdict = daemon.read_verdict(1 - FOR_SCONTROL)
+    except (client.NoAnswer, client.Refused) as error:
+        return _decide_unknown(settings, str(error), daemon.seconds_left)
+    code = _decide(settings, verdict, daemon)
+    if code:
+        return code
+    job = slurmd.read_job()
+    if not job:
+        report("no SLURM_JOB_ID: not called by slurmd? The job was not noted")
+        return _ALLOWED
+    name = str(job["job"])
+    try:
+        daemon.ask("/v1/jobs", {"event": "begin", **job})
+    except (client.NoAnswer, client.Refused) as error:
+        trouble = "vitald did not say that the devices are free"
+        report(f"job {name} may begin, but {trouble}: {error}")
+        return _ALLOWED
+    if settings.level_1_age_s and run_level_1(settings, daemon, name):
+        try:
+            code = _decide(settings, daemon.read_verdict(1 - FOR_SCONTROL), daemon)
+        except (client.NoAnswer, client.Refused) as error:
+            report(f"going by the verdict before the diagnostic: {error}")
+            return _ALLOWED
+        if code:
+            with suppress(client.NoAnswer, client.Refused):  # the epilog tells it, too
+                reason = "refused by the prolog"
+                daemon.ask("/v1/jobs", {"event": "end", **job, "reason": reason})
+    return code
+
+
+def run_epilog(settings: Settings, daemon: DaemonClient) -> int:
+    """Report how a job ended; ask for a diagnostic after one that failed. Waits for nothing."""
+    job = slurmd.read_job()
+    if not job:
+        report("no SLURM_JOB_ID: not called by slurmd?")
+        return 0
+    name = str(job["job"])
+    body = {"event": "end", **job, **_read_exit_state(name)}
+    try:
+        answer = daemon.ask("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
+    except (client.NoAnswer, client.Refused) as error:
+        report(f"the end of job {name} was not noted: {error}")
+        return 0
+    run = answer.get("diagnostic")
+    if isinstance(run, dict):
+        asked = "asked for a level 2 diagnostic" if run.get("asked") else "no level 2 diagnostic"
+        report(f"{asked}: {run.get('why')}")
+    return 0
+
+
+def _read_exit_state(job: str) -> Json:
+    """From slurmd, and only where it does not say it from scontrol."""
+    known = slurmd.read_exit_state()
+    if known:
+        return known
+    from vitald.slurm import scontrol
+
+    return scontrol.read_exit_state(job, _EXIT_STATE_S)
+
+
+def run_health_check(settings: Settings, daemon: DaemonClient) -> int:
+    from vitald.cli.slurm import health  # no part of a prolog
+
+    health.check_node(settings, daemon)
+    return 0
+
+
+_EDGES: dict[str, Callable[[Settings, DaemonClient], int]] = {
+    "prolog": run_prolog,
+    "epilog": run_epilog,
+    "health": run_health_check,
+}
+
+
+# What a verdict means for a job.
+
+
+def _decide(settings: Settings, verdict: Mapping[str, object], daemon: DaemonClient) -> int:
+    if verdict["status"] not in ("unknown", "unhealthy"):
+        return _ALLOWED
+    from vitald.slurm.reasons import first_reason  # few jobs are refused
+
+    if verdict["status"] == "unknown":
+        return _decide_unknown(settings, first_reason(verdict), daemon.seconds_left)
+    report(f"refused: {first_reason(verdict)}")
+    _drain(settings, verdict, daemon.seconds_left)
+    return _REFUSED
+
+
+def _decide_unknown(settings: Settings, why: str, seconds: float = SCONTROL_S) -> int:
+    """Nothing is known of the node: the configured choice."""
+    if settings.unknown == "allow":
+        report(f"unknown, and jobs are let through then ([slurm] unknown): {why}")
+        return _ALLOWED
+    report(f"refused: unknown ([slurm] unknown): {why}")
+    _drain(settings, {"status": "unknown", "reasons": [f"unknown: {why}"]}, seconds)
+    return _REFUSED
+
+
+def _drain(settings: Settings, verdict: Mapping[str, object], seconds: float) -> None:
+    """Drain this node with our reason, before Slurm drains it for the refusal with one that names
+    no cause. Where that fails, or no time is left, Slurm's has to do.
+    """
+    try:
+        from vitald.slurm import drain, scontrol  # few jobs are refused
+
+        name, end = slurmd.read_node_name(), time.monotonic() + seconds
+        node = scontrol.read_node_state(name, seconds)
+        if isinstance(node, str):
+            report(f"not drained with a reason: {node}")
+        else:
+            drain.drain_node(settings, verdict, name, node, end - time.monotonic())
+    except Exception as error:  # the job is refused all the same
+        report(f"not drained with a reason: {type(error).__name__}: {error}")

@@ -1,0 +1,93 @@
+"""
+The health check of `vitald slurm`: brings Slurm's node and vitald's jobs up to date.
+
+Owns     when a node that we drained is resumed, and which jobs have ended unreported.
+Refuses  doing anything without a verdict.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitald.cli import client
+from vitald.cli.slurm.daemon import SCONTROL_S, DaemonClient
+from vitald.slurm import drain, scontrol, slurmd
+from vitald.slurm.reasons import first_reason, forget_reasons, is_our_reason
+from vitald.slurm.report import report
+from vitald.slurm.settings import Settings
+from vitald.slurm.steps import find_jobs_with_steps
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+_PROCFS = Path("/proc")
+_MAX_UNREPORTED = 16  # jobs that Slurm is asked about in one health check
+
+
+def check_node(settings: Settings, daemon: DaemonClient) -> None:
+    """Drain an unfit node, resume one that we drained, report the job ends that no epilog did."""
+    try:
+        _drain_or_resume(settings, daemon)
+    except (client.NoAnswer, client.Refused) as error:
+        report(f"unknown, nothing done: {error}")
+    else:
+        report_ended_jobs(settings, daemon)
+
+
+def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
+    """Without a verdict nothing is done: an unknown node is neither fit nor unfit."""
+    verdict = daemon.read_verdict()
+    if verdict["status"] == "unknown":
+        report(f"unknown, nothing done: {first_reason(verdict)}")
+        return
+    name = slurmd.read_node_name()
+    node = scontrol.read_node_state(name, SCONTROL_S)
+    if isinstance(node, str):
+        report(f"nothing done: {node}")
+        return
+    if verdict["status"] == "unhealthy":
+        drain.drain_node(settings, verdict, name, node, SCONTROL_S)
+        return
+    if not node.held:
+        forget_reasons(settings)
+    elif is_our_reason(settings, node):
+        # Once more: a prolog may have drained it since we asked.
+        status = daemon.read_verdict()["status"]
+        if status not in ("healthy", "degraded"):
+            report(f"{name}: not resumed: {status}")
+            return
+        drain.resume_node(settings, name, node.reason, str(status), SCONTROL_S)
+    elif node.reason.startswith(settings.prefix):
+        theirs = "somebody changed our reason, so the node is theirs"
+        report(f"{name}: not resumed: {theirs}: {node.reason}")
+    drain.remove_comment(settings, name, node, SCONTROL_S)
+
+
+def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
+    """Report to vitald the ends of jobs whose epilog could not: a job that seems to run keeps the
+    node from being idle.
+
+    A job with a process here runs. Slurm is asked about the others: a job may hold a node without
+    a step.
+    """
+    try:
+        jobs: list[schema.Job] = daemon.ask("/v1/jobs")["running"]
+    except (client.NoAnswer, client.Refused):
+        return
+    names = [str(job["job"]) for job in jobs]
+    here = find_jobs_with_steps(_PROCFS) if names else []
+    # What is no number was reported by another scheduler.
+    asked = [name for name in names if name.isascii() and name.isdigit() and name not in here]
+    for name in asked[:_MAX_UNREPORTED]:
+        end = scontrol.read_job_end(name, daemon.seconds_left)
+        if end is None:
+            continue
+        body = {"event": "end", "job": name, **end.exit_state}
+        try:
+            daemon.ask("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
+        except (client.NoAnswer, client.Refused) as error:
+            report(f"the end of job {name} was not noted: {error}")
+        else:
+            state = end.state or "Slurm does not know it any more"
+            report(f"job {name} is over ({state}), and nobody had told: noted")

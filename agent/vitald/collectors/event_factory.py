@@ -1,0 +1,71 @@
+"""
+What a source says of what it saw itself: events of its own, and readings that it worked out.
+
+The kernel log's events are made where its lines are read; these have no line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from vitald.model import Component, Event, Fields, Readings, Sample, Trust
+
+
+class Facts:
+    """Makes the events of one source in one boot. No two have one identity."""
+
+    def __init__(self, source: str, boot_id: str) -> None:
+        self._source = source
+        self._boot_id = boot_id
+        self._serial = 0
+
+    def event(
+        self,
+        code: str,
+        component: Component,
+        fields: Fields,
+        raw: str,
+        *,
+        moment: float | None = None,
+        simulated_until: float | None = None,
+    ) -> Event:
+        """One fact. `moment` is when it happened, in seconds since the epoch; now, if not said."""
+        now = time.time()
+        self._serial += 1
+        return Event(
+            identity=(
+                f"{self._source}:{self._boot_id}:{component.name}:{code}:{now:.6f}:{self._serial}"
+            ),
+            time=now if moment is None else moment,
+            source=self._source,
+            kind=code.partition("/")[0],
+            code=code,
+            component=component,
+            boot_id=self._boot_id,
+            raw=raw,
+            trust=Trust.DAEMON,
+            fields=fields,
+            simulated_until=simulated_until,
+        )
+
+
+def plain(
+    component: Component,
+    values: Mapping[str, Sample],
+    identity: str = "",
+    missing: Mapping[str, str] | None = None,
+    *,
+    simulated: bool = False,
+) -> Readings:
+    """Readings that were worked out and not read. `identity`: the component's name, if not said."""
+    return Readings(
+        component=component,
+        identity=identity or component.name,
+        time=time.time(),
+        looked=time.monotonic(),
+        values=values,
+        fresh=frozenset(values),
+        missing=missing or {},
+        simulated=simulated,
+    )

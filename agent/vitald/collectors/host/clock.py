@@ -1,0 +1,130 @@
+"""
+Whether the clock is kept by somebody: what the kernel's own clock discipline says.
+
+adjtimex(2) with no modes set only reads, and anybody may. systemd-timesyncd, ntpd and chronyd (with
+`rtcsync`, as distributions ship it) tell the kernel when they are in step; what nobody keeps counts
+as unsynchronised once its possible error is 16 s. Where the call itself is forbidden
+(ProtectClock=yes in the service's unit) systemd-timedated makes it for us. It says whether the
+possible error has come to those 16 s, and nothing more: how far off the clock is stays unknown
+there. Source: adjtimex(2); Linux include/uapi/linux/timex.h, kernel/time/ntp.c;
+org.freedesktop.timedate1(5), systemd src/basic/time-util.c ntp_synced.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+from vitald.collectors.polling import Device
+from vitald.collectors.small_files import Look, why
+from vitald.model import Component, ComponentKind
+
+_UNSYNC, _NANO = 0x0040, 0x2000
+_LONG = ctypes.c_long
+_MOST_S = 16.0  # the kernel counts the possible error no further
+_ASK = ("timedatectl", "show", "--property=NTPSynchronized", "--value")
+_ANSWER_S = 5.0
+# Each question starts systemd-timedated, which says so in the journal; to come to 16 s takes the
+# error nine hours.
+_AGAIN_S = {True: 1800.0, False: 300.0}
+
+
+class Timex(ctypes.Structure):
+    """struct timex. `maxerror` is in microseconds, `offset` too, or in nanoseconds where `status`
+    says so.
+    """
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", _LONG),
+        ("freq", _LONG),
+        ("maxerror", _LONG),
+        ("esterror", _LONG),
+        ("status", ctypes.c_int),
+        ("constant", _LONG),
+        ("precision", _LONG),
+        ("tolerance", _LONG),
+        ("rest", ctypes.c_char * 256),  # the kernel writes behind what we read
+    )
+
+    offset: int
+    maxerror: int
+    status: int
+
+
+def adjtimex() -> Timex:
+    """What the kernel says of its clock. Raises OSError."""
+    timex = Timex()
+    try:
+        call = ctypes.CDLL(None, use_errno=True).adjtimex
+    except AttributeError:
+        raise OSError(38, os.strerror(38)) from None
+    if call(ctypes.byref(timex)) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return timex
+
+
+def timedated() -> bool:
+    """Whether systemd-timedated calls the clock synchronised. Raises OSError."""
+    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            _ASK,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_S,
+            check=True,
+            text=True,
+        )
+        return {"yes": True, "no": False}[done.stdout.strip()]
+    except FileNotFoundError:
+        raise OSError("there is no timedatectl here") from None
+    except (subprocess.SubprocessError, KeyError, ValueError):
+        raise OSError("timedatectl did not say") from None
+
+
+class Clock:
+    """The system clock."""
+
+    def __init__(self) -> None:
+        self.adjtimex: Callable[[], Timex] = adjtimex
+        self.timedated: Callable[[], bool] = timedated
+        self._kept = False
+        self._ask_at = float("-inf")
+
+    def devices(self) -> Iterator[Device]:
+        yield Device(Component(ComponentKind.NODE, "clock"), self._look)
+
+    def _look(self) -> Look:
+        look = Look()
+        try:
+            timex = self.adjtimex()
+        except OSError as error:
+            refused = f"adjtimex: {why(error)}"
+            look.missing["clock_offset_seconds"] = refused
+            self._ask(look, refused)
+            return look
+        look.values["unsynchronised"] = float(bool(timex.status & _UNSYNC))
+        look.values["clock_error_seconds"] = timex.maxerror / 1e6
+        look.values["clock_offset_seconds"] = abs(timex.offset) / (
+            1e9 if timex.status & _NANO else 1e6
+        )
+        return look
+
+    def _ask(self, look: Look, refused: str) -> None:
+        """The same of timedated, as far as it answers."""
+        if time.monotonic() >= self._ask_at:
+            try:
+                self._kept = self.timedated()
+            except OSError as error:
+                look.missing["unsynchronised"] = f"{refused}; {error}"
+                return
+            self._ask_at = time.monotonic() + _AGAIN_S[self._kept]
+        look.values["unsynchronised"] = float(not self._kept)
+        if not self._kept:
+            look.values["clock_error_seconds"] = _MOST_S

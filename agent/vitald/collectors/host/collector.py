@@ -1,0 +1,103 @@
+"""
+The host as the kernel's small files show it.
+
+Owns     which parts are looked at.
+Refuses  meaning, and all reading: each part knows its own files. What a machine does not have is
+         `missing` with a reason, never a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from vitald import config
+from vitald.collectors.host.clock import Clock
+from vitald.collectors.host.filesystems import FileSystems
+from vitald.collectors.host.fstab import Fstab
+from vitald.collectors.host.memory import Memory
+from vitald.collectors.host.nvme import Drives
+from vitald.collectors.host.processes import Processes
+from vitald.collectors.host.processors import Processors
+from vitald.collectors.host.units import Units
+from vitald.collectors.polling import Device, Found
+from vitald.collectors.small_files import Files, why
+from vitald.model import Component, Readings
+
+
+class Part(Protocol):
+    """A part of the host. Called at each round; may raise OSError where nothing can be said of what
+    there is.
+    """
+
+    def devices(self) -> Iterator[Device]: ...
+
+
+class Host:
+    """The subject of the host source. `state` is the folder that vitald writes its ledger to,
+    `also` is done at each look for devices.
+    """
+
+    name = "host"
+
+    def __init__(
+        self,
+        sysfs: Path,
+        procfs: Path,
+        state: Path,
+        settings: config.Host,
+        fstab: Fstab,
+        also: Callable[[], None] | None = None,
+    ) -> None:
+        self.memory: dict[str, Any] = {}
+        files = Files()
+        self.filesystems = FileSystems(sysfs, procfs, (str(state), *settings.mounts), fstab)
+        self.drives = Drives(sysfs, files, self.filesystems.drives)
+        self._fstab = fstab
+        self._also = also
+        self.processes = Processes(procfs, files)
+        self.clock = Clock()
+        self.units = Units(settings.units, settings.units_if_enabled)
+        memory, processors = Memory(sysfs, procfs, files), Processors(sysfs, files)
+        self._recalled = False
+        self._parts: tuple[Part, ...] = (
+            memory,
+            processors,
+            self.filesystems,
+            self.drives,
+            self.processes,
+            self.clock,
+            self.units,
+        )
+
+    def find(self) -> Found:
+        """All parts; one that cannot be listed leaves the others alone."""
+        self._fstab.read()
+        if self._also is not None:
+            self._also()
+        if not self._recalled:
+            stored = self.memory.get("units")
+            self.units.remember(
+                [unit for unit in stored if isinstance(unit, str)]
+                if isinstance(stored, list)
+                else []
+            )
+            self._recalled = True
+        devices: dict[Component, Device] = {}
+        trouble: list[str] = []
+        for part in self._parts:
+            try:
+                devices.update({one.component: one for one in part.devices()})
+            except OSError as error:
+                trouble.append(f"{error.filename or type(part).__name__}: {why(error)}")
+        self.memory["units"] = self.units.watched
+        return Found(tuple(devices.values()), trouble="; ".join(trouble))
+
+    def together(
+        self,
+        read: Mapping[Component, Readings],  # noqa: ARG002
+        found: Found,  # noqa: ARG002
+    ) -> Iterable[Readings]:
+        """Its parts have nothing to say of each other."""
+        return ()

@@ -1,0 +1,280 @@
+"""
+The file systems that the node cannot do without: what space and inodes are left, and whether the
+kernel made one read-only.
+
+A file system is a disk here, under the name that the kernel's lines use (`vda1`, `dm-0`, `md127`).
+One that was mounted writable and is read-only now gave up after an error: its mount still says
+`rw`, its superblock says `ro`. Since Linux 6.15 ext4 says `emergency_ro`, or `shutdown`, instead.
+
+Which they are: those of the paths that the configuration names, and the local disks of fstab, which
+somebody else may fill.
+
+Mounts are those of process 1: a service has its own view, in which `ProtectSystem=strict` makes all
+of them read-only. Source: proc_pid_mountinfo(5); Linux fs/proc_namespace.c, fs/ext4/super.c.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from vitald.collectors.host.fstab import Fstab, plain
+from vitald.collectors.polling import Device
+from vitald.collectors.small_files import Look, attribute, names, read, why
+from vitald.model import Component, ComponentKind
+
+_GAVE_UP = frozenset({"emergency_ro", "shutdown"})
+_SPACE = ("free_ratio", "free_inodes_ratio", "free_bytes")
+_OTHERS = "[host] mounts does not name it: those who use it may fill it"
+# An image, a disk over the network, memory, a disc: what storage.toml (fs/not_of_the_node) says of
+# them holds here too.
+_NOT_OF_THE_NODE = re.compile(r"(?:loop|rbd|nbd|drbd|zram|ram|sr|fd)\d{1,5}(?:p\d{1,3})?")
+_UNKNOWN_MOUNT = "no mount is known that holds it"
+_UNTRACEABLE = frozenset(
+    {"zfs", "bcachefs", "overlay"}
+)  # what they lie on is not to be read from the mount
+_NAMESPACE = re.compile(r"(nvme\d{1,4})(?:c\d{1,4})?n\d{1,4}(?:p\d{1,4})?")
+_DEEP = 8  # a partition on a volume on an array on a partition
+_KNOWN_S = 5.0  # for so long the disks of the mounts are taken to be the same
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo. `number` is the device as `major:minor`."""
+
+    point: str
+    number: str
+    type: str
+    source: str
+    options: frozenset[str]  # of this mount
+    superblock: frozenset[str]  # of the file system, whoever mounts it
+
+    @property
+    def read_only(self) -> bool:
+        """Nobody writes to it, on purpose."""
+        return "ro" in self.options and "ro" in self.superblock
+
+    @property
+    def gave_up(self) -> bool:
+        return ("rw" in self.options and "ro" in self.superblock) or not self.superblock.isdisjoint(
+            _GAVE_UP
+        )
+
+    def holds(self, path: str) -> bool:
+        return path == self.point or path.startswith(self.point.rstrip("/") + "/")
+
+
+class FileSystems:
+    """Those that hold some paths, and the local disks that fstab mounts.
+
+    Paths are taken as they are written: to follow links could block on a dead file server.
+    """
+
+    def __init__(self, sysfs: Path, procfs: Path, paths: Sequence[str], fstab: Fstab) -> None:
+        self._sysfs, self._procfs, self._fstab = sysfs, procfs, fstab
+        self._paths = tuple(dict.fromkeys(str(Path(path).absolute()) for path in paths))
+        self.statvfs: Callable[[str], os.statvfs_result] = os.statvfs
+        self._disks, self._disks_at = frozenset[str](), -_KNOWN_S
+        self._drives: frozenset[str] | None = None
+        self._drives_at = -_KNOWN_S
+        self._beneath: dict[
+            str, frozenset[str]
+        ] = {}  # of each disk, when something was last seen there
+
+    def devices(self) -> Iterator[Device]:
+        mounts = self._mounts()
+        held: dict[Component, tuple[Mount | None, list[str]]] = {}
+        for path in self._paths:
+            mount = max(
+                (one for one in mounts if one.holds(path)),
+                key=lambda one: len(one.point),
+                default=None,
+            )
+            held.setdefault(Component(ComponentKind.DISK, self._name(mount, path)), (mount, []))[
+                1
+            ].append(path)
+        for component, (mount, paths) in held.items():
+            yield Device(component, partial(self._look, mount, paths))
+        points = self._fstab.points
+        for mount in mounts:
+            component = Component(ComponentKind.DISK, self._name(mount, mount.point))
+            if (
+                mount.point in points
+                and component not in held
+                and self._of_the_node(mount, component.id)
+            ):
+                held[component] = (mount, [])
+                yield Device(component, partial(self._look, mount, []))
+
+    def disks(self) -> frozenset[str]:
+        """The names of the disks that hold them, as the kernel's lines call them. Read anew after
+        some seconds: such lines come in storms.
+
+        Raises OSError where the mounts cannot be read.
+        """
+        if time.monotonic() - self._disks_at >= _KNOWN_S:
+            self._disks = frozenset(device.component.id for device in self.devices())
+            self._disks_at = time.monotonic()
+        return self._disks
+
+    def mounted(self) -> frozenset[str]:
+        """The disks that anything is mounted from, by what the mounts call them: a disk that has
+        gone still stands there. Raises OSError.
+        """
+        return frozenset(
+            Path(mount.source).name for mount in self._mounts() if mount.source.startswith("/dev/")
+        )
+
+    def drives(self) -> frozenset[str] | None:
+        """The NVMe controllers beneath them (`nvme0`); None where that cannot be told. Read anew as
+        `disks` is, and raises OSError as it does.
+        """
+        if time.monotonic() - self._drives_at >= _KNOWN_S:
+            self._drives, self._drives_at = self._traced(), time.monotonic()
+        return self._drives
+
+    def _traced(self) -> frozenset[str] | None:
+        mounts = self._mounts()
+        held = [
+            max(
+                (one for one in mounts if one.holds(path)),
+                key=lambda one: len(one.point),
+                default=None,
+            )
+            for path in self._paths
+        ]
+        if any(mount is None or mount.type in _UNTRACEABLE for mount in held):
+            return None
+        disks = {self._name(mount, mount.point): mount for mount in held if mount is not None}
+        return frozenset(
+            drive for disk, mount in disks.items() for drive in self._carriers(disk, mount)
+        )
+
+    def _carriers(self, disk: str, mount: Mount) -> frozenset[str]:
+        """What was beneath it stays known when the kernel has taken it away."""
+        disks = {disk, *(self._members(disk) if mount.type == "btrfs" else ())}
+        found = frozenset(drive for one in disks for drive in self._below(one, _DEEP))
+        self._beneath[disk] = found or self._beneath.get(disk, found)
+        return self._beneath[disk]
+
+    def _members(self, disk: str) -> list[str]:
+        """The disks of a btrfs file system that lies on several."""
+        groups = [
+            names(self._sysfs / "fs/btrfs" / uuid / "devices")
+            for uuid in names(self._sysfs / "fs/btrfs")
+        ]
+        return next((group for group in groups if disk in group), [])
+
+    def _below(self, disk: str, depth: int) -> Iterator[str]:
+        namespace = _NAMESPACE.fullmatch(disk)
+        if namespace is not None:
+            yield namespace[1]
+        folder = self._sysfs / "class/block" / disk
+        whole = folder.resolve().parent.name if (folder / "partition").exists() else disk
+        for slave in names(folder / "slaves") + names(
+            self._sysfs / "class/block" / whole / "slaves"
+        ):
+            if depth:
+                yield from self._below(slave, depth - 1)
+
+    def _mounts(self) -> list[Mount]:
+        """The youngest of those on one mount point hides the others."""
+        lines: list[str] = []
+        for process in ("1", "self"):
+            with suppress(FileNotFoundError, PermissionError):
+                lines = read(self._procfs / process / "mountinfo").splitlines()
+                break
+        return list(
+            {one.point: one for line in lines if (one := _mount(line)) is not None}.values()
+        )
+
+    def _name(self, mount: Mount | None, path: str) -> str:
+        """As the kernel calls the device; what sits on none is called by its type and place."""
+        if mount is None:
+            return path
+        try:
+            return (self._sysfs / "dev/block" / mount.number).readlink().name
+        except OSError:
+            return (
+                Path(mount.source).name
+                if mount.source.startswith("/dev/")
+                else f"{mount.type}:{mount.point}"
+            )
+
+    def _of_the_node(self, mount: Mount, name: str) -> bool:
+        """A disk that is built into the machine is mounted there."""
+        if not mount.source.startswith("/dev/") or _NOT_OF_THE_NODE.fullmatch(name):
+            return False
+        block = self._sysfs / "dev/block" / mount.number
+        for disk in (
+            block,
+            Path(os.path.realpath(block)).parent,
+        ):  # only the whole disk says it, not its partitions
+            with suppress(OSError):
+                return attribute(disk / "removable") != "1"
+        return True
+
+    def _look(self, mount: Mount | None, paths: Sequence[str]) -> Look:
+        """Without paths it is one of fstab's."""
+        where = mount.point if mount is not None else paths[0]
+        look = Look(
+            words=f"{where} ({mount.source}, {mount.type})" if mount is not None else where,
+            fields={"mount": where},
+        )
+        if mount is None:
+            look.missing["read_only"] = _UNKNOWN_MOUNT
+        else:
+            look.values["read_only"] = float(mount.gave_up)
+        if mount is not None and mount.read_only:
+            look.missing |= dict.fromkeys(_SPACE, "mounted read-only on purpose: it cannot fill up")
+            return look
+        if not paths:
+            look.missing |= dict.fromkeys(_SPACE, _OTHERS)
+            return look
+        try:
+            found = self.statvfs(where)
+        except FileNotFoundError:
+            look.missing["free_bytes"] = "there is no such folder"
+            return look
+        except OSError as error:
+            look.missing["free_bytes"] = why(error)
+            return look
+        usable = (
+            found.f_blocks - found.f_bfree + found.f_bavail
+        )  # without what is kept for root, as df counts
+        if usable > 0:
+            look.values["free_bytes"] = float(found.f_bavail * found.f_frsize)
+            look.values["free_ratio"] = round(found.f_bavail / usable, 4)
+        else:
+            look.missing["free_bytes"] = "it has no size"
+        if found.f_files > 0:
+            look.values["free_inodes_ratio"] = round(found.f_favail / found.f_files, 4)
+        else:
+            look.missing["free_inodes_ratio"] = (
+                f"{mount.type if mount is not None else 'it'} makes inodes as it needs them"
+            )
+        return look
+
+
+def _mount(line: str) -> Mount | None:
+    """`36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; None for
+    what is none.
+    """
+    mine, _, superblock = line.partition(" - ")
+    words, own = mine.split(), superblock.split(" ")
+    if len(words) < 6 or len(own) < 3:
+        return None
+    return Mount(
+        point=plain(words[4]),
+        number=words[2],
+        type=own[0],
+        source=plain(own[1]),
+        options=frozenset(words[5].split(",")),
+        superblock=frozenset(own[2].split(",")),
+    )

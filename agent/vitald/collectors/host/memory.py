@@ -1,0 +1,103 @@
+"""
+The host's memory: ECC counters of each DIMM or memory controller (EDAC), pages lost for good, and
+how much is left.
+
+Where the driver counts by DIMM, its controller is left with the errors that it could not tell the
+place of, so that none is counted twice. Kernel lines speak of the controller (`EDAC MC0: ...`): a
+DIMM names it as the port above itself. Source: Linux Documentation/ABI/testing/sysfs-devices-edac,
+drivers/edac/edac_mc_sysfs.c; fs/proc/meminfo.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from vitald.collectors.polling import Device
+from vitald.collectors.small_files import Files, Look, names, read
+from vitald.model import Component, ComponentKind
+
+_CONTROLLER = re.compile(r"mc\d{1,3}")
+_DIMM = re.compile(r"(?:dimm|rank)\d{1,4}")
+_NO_EDAC = "no memory controller driver (EDAC) shows counters here: usual in virtual machines"
+_MEMINFO = {"MemAvailable": "memory_available_bytes", "HardwareCorrupted": "memory_corrupted_bytes"}
+_KIB = 1024.0
+
+
+class Memory:
+    """DIMMs, controllers, and memory as a whole."""
+
+    def __init__(self, sysfs: Path, procfs: Path, files: Files) -> None:
+        self._controllers = sysfs / "devices/system/edac/mc"
+        self._procfs = procfs
+        self._files = files
+
+    def devices(self) -> Iterator[Device]:
+        yield Device(Component(ComponentKind.NODE, "memory"), self._whole)
+        controllers = [name for name in names(self._controllers) if _CONTROLLER.fullmatch(name)]
+        if not controllers:
+            yield Device(
+                Component(ComponentKind.DIMM),
+                lambda: Look(
+                    missing={"corrected_errors": _NO_EDAC, "uncorrected_errors": _NO_EDAC}
+                ),
+            )
+        for name in controllers:
+            folder = self._controllers / name
+            above = name.upper()
+            dimms = [
+                dimm
+                for dimm in names(folder)
+                if _DIMM.fullmatch(dimm) and (folder / dimm / "dimm_ce_count").exists()
+            ]
+            yield Device(
+                Component(ComponentKind.DIMM, above), partial(self._controller, folder, bool(dimms))
+            )
+            for dimm in dimms:
+                yield Device(
+                    Component(ComponentKind.DIMM, f"{above}.{dimm}"),
+                    partial(self._dimm, folder / dimm, above),
+                )
+
+    def _controller(self, folder: Path, by_dimm: bool) -> Look:
+        look = Look(fields={"port": folder.name.upper()})
+        part = "_noinfo" if by_dimm else ""
+        self._files.number(look, "corrected_errors", folder / f"ce{part}_count")
+        self._files.number(look, "uncorrected_errors", folder / f"ue{part}_count")
+        look.needs("uncorrected_errors")
+        look.words = (
+            f"memory controller {folder.name.upper()}{', no DIMM named' if by_dimm else ''}"
+        )
+        return look
+
+    def _dimm(self, folder: Path, above: str) -> Look:
+        look = Look(fields={"port": above})
+        self._files.number(look, "corrected_errors", folder / "dimm_ce_count")
+        self._files.number(look, "uncorrected_errors", folder / "dimm_ue_count")
+        look.needs("uncorrected_errors")
+        for name, file in (("label", "dimm_label"), ("location", "dimm_location")):
+            try:
+                look.fields[name] = read(folder / file)
+            except OSError as error:
+                look.fields[name] = ""
+                look.missing[name] = str(error.strerror)
+        look.words = look.fields["label"] or look.fields["location"] or f"{above} {folder.name}"
+        return look
+
+    def _whole(self) -> Look:
+        look = Look()
+        text = self._files.value(
+            look, "memory_available_bytes", self._procfs / "meminfo", lambda text: [text]
+        )
+        lines = (
+            dict(line.split(":", 1) for line in text[0].splitlines() if ":" in line) if text else {}
+        )
+        for line, name in _MEMINFO.items() if text else ():
+            words = lines.get(line, "").split()
+            if words and words[0].isdigit():
+                look.values[name] = float(words[0]) * _KIB
+            else:
+                look.missing[name] = f"this kernel's meminfo has no {line}"
+        return look

@@ -1,0 +1,187 @@
+"""
+Processes stuck in the kernel: in uninterruptible sleep, without having run for a moment since.
+
+A process that waits for a disk is often found so and is well. One is stuck if the kernel has not
+let it run in between: its count of context switches stands still, which is how the kernel's own
+hung task check tells. Where it is stuck, its stack says to root and its wait channel to those who
+may trace it; to others nothing does.
+
+Only the first thread of a process is looked at: `hung_task` lines of the kernel's log speak of any.
+Kernel threads do not count: a driver's worker may wait like this for its next task. Source:
+proc_pid_stat(5), proc_loadavg(5); Linux kernel/hung_task.c.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from vitald.collectors.polling import Device
+from vitald.collectors.small_files import Files, Look, read
+from vitald.model import Component, ComponentKind
+from vitald.text import join_first, replace_unprintable
+
+# Functions and modules, as they stand in a stack: `[<0>] nvidia_ioctl+0x1f/0x30 [nvidia]`.
+_DRIVERS = {
+    "nvidia": re.compile(r"\b(?:nvidia|nv_|uvm_|_nv\d{6})"),
+    "neuron": re.compile(r"\b(?:neuron|ncdev_|ndma_)"),
+    "efa": re.compile(r"\befa(?:_|\])"),
+    "mlx5": re.compile(r"\bmlx5_"),
+    "nvme": re.compile(r"\bnvme(?:_|\])"),
+    "nfs": re.compile(r"\b(?:nfs\d?_|rpc_wait)|\[(?:nfsv?\d*|sunrpc)\]"),
+    "lustre": re.compile(r"\b(?:ptlrpc|ldlm)_|\[(?:lustre|ptlrpc)\]"),
+}
+OTHER = "other"
+_CALM = 0.5  # a task that has waited for 42 s adds this much to the load of a minute
+_MOST = 128  # processes read in one look, beside those found waiting before
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD
+_WAITING = "D"
+_LIMITS = (("threads", "sys/kernel/threads-max"), ("pids", "sys/kernel/pid_max"))
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A process in uninterruptible sleep. `since` is on the monotonic clock."""
+
+    pid: int
+    began: str  # its start time: a number is given out again
+    switches: str
+    name: str
+    since: float
+    where: str
+    driver: str
+
+
+class Processes:
+    """What waits. Most processes are found to be kernel threads once and are left alone
+    after that.
+    """
+
+    def __init__(self, procfs: Path, files: Files) -> None:
+        self._procfs = procfs
+        self._files = files
+        self._inodes: dict[int, int] = {}  # of all that were there when the turn began
+        self._threads: dict[
+            int, int
+        ] = {}  # kernel threads: number and inode, which is another's for another task
+        self._turn: list[int] = []  # processes still to be read before the turn begins anew
+        self._waiting: dict[int, Waiting] = {}
+
+    def devices(self) -> Iterator[Device]:
+        yield Device(Component(ComponentKind.NODE, "processes"), self._look)
+
+    def _look(self) -> Look:
+        look, began = Look(), time.monotonic()
+        load = self._files.value(look, "load", self._procfs / "loadavg", _load)
+        if load is None:
+            return look
+        look.values["load"], look.values["tasks"] = load
+        most = [
+            self._files.number(look, f"{name}_most", self._procfs / file) for name, file in _LIMITS
+        ]
+        if limits := [limit for limit in most if limit]:
+            look.values["tasks_used_ratio"] = round(load[1] / min(limits), 4)
+        if not os.access(self._procfs / "1/stat", os.R_OK):
+            look.missing["stuck"] = "other users' processes are hidden (hidepid)"
+            return look
+        if load[0] < _CALM:
+            self._waiting, self._turn = {}, []
+        else:
+            self._scan()
+        self._tell(look, began)
+        return look
+
+    def _tell(self, look: Look, now: float) -> None:
+        """What is first seen now is most likely well, and is not named."""
+        longest = dict.fromkeys((*_DRIVERS, OTHER), 0.0)
+        for one in self._waiting.values():
+            longest[one.driver] = max(longest[one.driver], now - one.since)
+        look.values |= {
+            f"stuck_in_{driver}_seconds": round(seconds, 1) for driver, seconds in longest.items()
+        }
+        oldest = sorted(
+            (one for one in self._waiting.values() if one.since < now), key=lambda one: one.since
+        )
+        named = [f"{one.name} ({one.pid}) in {one.where}" for one in oldest]
+        look.words = join_first(named, _SHOWN)
+        if oldest:
+            look.fields = {"process": oldest[0].name, "where": oldest[0].where}
+
+    def _scan(self) -> None:
+        """Those that waited before, and the next ones in turn; the youngest first, for kernel
+        threads are old.
+        """
+        if not self._turn:
+            self._turn = self._listed()
+        before = dict(islice(self._waiting.items(), _MOST))  # the oldest; so many say enough
+        next_ = [self._turn.pop() for _ in range(min(_MOST, len(self._turn)))]
+        found = (self._waits(pid, before.get(pid)) for pid in dict.fromkeys((*before, *next_)))
+        self._waiting = {one.pid: one for one in found if one is not None}
+
+    def _listed(self) -> list[int]:
+        with os.scandir(self._procfs) as entries:
+            here = {int(entry.name): entry.inode() for entry in entries if entry.name.isdecimal()}
+        self._threads = {
+            pid: inode for pid, inode in self._threads.items() if here.get(pid) == inode
+        }
+        self._inodes = here
+        return sorted(here.keys() - self._threads.keys())
+
+    def _waits(self, pid: int, before: Waiting | None) -> Waiting | None:
+        folder = f"{self._procfs}/{pid}"
+        try:
+            head, _, tail = read(f"{folder}/stat").rpartition(")")
+            words = tail.split()
+            if int(words[6]) & _KERNEL_THREAD:
+                self._threads[pid] = self._inodes.get(pid, 0)
+                return None
+            if words[0] != _WAITING:
+                return None
+            switches = "".join(
+                line for line in read(f"{folder}/status").splitlines() if "ctxt_switches" in line
+            )
+        except (OSError, ValueError, IndexError):
+            return None  # it has ended meanwhile
+        if before is not None and (before.began, before.switches) == (words[19], switches):
+            return before
+        where = _where(folder)
+        name = replace_unprintable(head.partition("(")[2])  # a process may call itself anything
+        driver = next((name for name, pattern in _DRIVERS.items() if pattern.search(where)), OTHER)
+        return Waiting(pid, words[19], switches, name, time.monotonic(), _short(where), driver)
+
+
+def _load(text: str) -> list[float]:
+    """Load of the last minute, and how many tasks there are, threads included: `0.20 0.18 0.12 1/80
+    11206`.
+    """
+    words = text.split()
+    return [float(words[0]), float(words[3].partition("/")[2])]
+
+
+def _where(folder: str) -> str:
+    """Its stack, else the one function that it waits in; empty where neither may be read."""
+    for file in ("stack", "wchan"):
+        with suppress(OSError):
+            text = read(f"{folder}/{file}")
+            if text and text != "0":
+                return text
+    return ""
+
+
+def _short(where: str) -> str:
+    """The innermost function that is a driver's, else the innermost: `nvidia_ioctl`."""
+    frames = [
+        line.split()[1] if line.startswith("[<") else line
+        for line in where.splitlines()
+        if line.strip()
+    ]
+    names = [frame.partition("+")[0] for frame in frames]
+    own = (name for name in names if any(pattern.search(name) for pattern in _DRIVERS.values()))
+    return next(own, names[0] if names else "a place that only root may see")

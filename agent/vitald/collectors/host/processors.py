@@ -1,0 +1,74 @@
+"""
+Processors that were slowed down by their own heat.
+
+The kernel counts it on Intel processors, for each core and for the package, which is as hot as its
+hottest core: the packages say enough. All CPUs of a package show its counters, which are plain
+memory. Source: Linux drivers/thermal/intel/therm_throt.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from vitald.collectors.polling import Device
+from vitald.collectors.small_files import Files, Look, names, read
+from vitald.model import Component, ComponentKind
+
+_CPU = re.compile(r"cpu\d{1,5}")
+_NOT_COUNTED = "the kernel counts no throttling here: not an Intel processor, or a virtual machine"
+
+
+class Processors:
+    """The packages, each seen from one of its CPUs. Which they are is read again when CPUs come or
+    go.
+    """
+
+    def __init__(self, sysfs: Path, files: Files) -> None:
+        self._root = sysfs / "devices/system/cpu"
+        self._files = files
+        self._online = ""
+        self._packages: dict[str, Path] = {}
+
+    def devices(self) -> Iterator[Device]:
+        try:
+            online = read(self._root / "online")
+        except FileNotFoundError:
+            online = ""
+        if online != self._online or not online:
+            self._online, self._packages = online, self._topology()
+        for package, folder in self._packages.items():
+            yield Device(
+                Component(ComponentKind.CPU, f"package{package}"), partial(self._look, folder)
+            )
+        if not self._packages:
+            yield Device(
+                Component(ComponentKind.CPU),
+                lambda: Look(missing={"package_throttles": _NOT_COUNTED}),
+            )
+
+    def _topology(self) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        for name in names(self._root):
+            cpu = self._root / name
+            if _CPU.fullmatch(name) and (cpu / "thermal_throttle").is_dir():
+                try:
+                    found.setdefault(
+                        read(cpu / "topology/physical_package_id"), cpu / "thermal_throttle"
+                    )
+                except FileNotFoundError:
+                    continue  # it went offline meanwhile
+        return found
+
+    def _look(self, folder: Path) -> Look:
+        look = Look()
+        self._files.number(look, "package_throttles", folder / "package_throttle_count")
+        self._files.value(
+            look,
+            "package_throttled_seconds",
+            folder / "package_throttle_total_time_ms",
+            lambda text: int(text) / 1000,
+        )
+        return look

@@ -1,0 +1,186 @@
+"""
+The services that this site says must be running, as systemd shows them; and some that must where
+they are enabled.
+
+One call of systemctl serves all of them. Where systemd is not the one in charge (a container), or
+does not answer in time, nothing is observed. A unit that must run no longer (it was disabled, or
+taken off the configuration) is looked at for a while still, with `required` at 0, so that what was
+said of it ends. Source: systemctl(1), org.freedesktop.systemd1(5).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from vitald.collectors.polling import Device
+from vitald.collectors.small_files import Look
+from vitald.model import Component, ComponentKind
+
+_PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "NRestarts", "Result")
+_ANSWER_S = 5.0
+_SERVES_S = 2.0  # an answer serves the looks of one round
+# So long a unit is looked at that need not run any more: longer than any state of it takes to be
+# over
+_LOOKED_AT_S = 3600.0
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
+
+
+class Unanswered(Exception):
+    """systemd cannot be asked. The text says why, for people."""
+
+
+def show(units: Sequence[str]) -> str:
+    """What `systemctl show` says of these units, a paragraph each, in their order. Raises
+    Unanswered.
+    """
+    command = [
+        "systemctl",
+        "show",
+        "--no-pager",
+        f"--property={','.join(_PROPERTIES)}",
+        "--",
+        *units,
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            env=_ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_S,
+            check=False,
+            text=True,
+            errors="replace",
+        )
+    except FileNotFoundError:
+        raise Unanswered("there is no systemctl here") from None
+    except subprocess.TimeoutExpired:
+        raise Unanswered(f"systemctl did not answer within {_ANSWER_S:g} s") from None
+    except OSError as error:
+        raise Unanswered(f"systemctl: {error.strerror}") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise Unanswered(f"systemctl: {said[0] if said else f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+class Units:
+    """The units that were configured, and those that had to run until lately."""
+
+    def __init__(self, units: Sequence[str], if_enabled: Sequence[str] = ()) -> None:
+        """`if_enabled`: those that are looked at only where somebody enabled them."""
+        required = tuple(
+            dict.fromkeys(unit if "." in unit else f"{unit}.service" for unit in units)
+        )
+        optional = tuple(
+            dict.fromkeys(unit if "." in unit else f"{unit}.service" for unit in if_enabled)
+        )
+        self._configured = self._units = tuple(dict.fromkeys((*required, *optional)))
+        self._required = frozenset(required)
+        self.show: Callable[[Sequence[str]], str] = show
+        self._lock = threading.Lock()
+        self._answer: list[dict[str, str]] | Unanswered = []
+        self._asked = -_SERVES_S
+        self._released: dict[str, float] = {}  # since when those that had to run need not any more
+        self._enabled: set[str] = (
+            set()
+        )  # the optional ones that had to run when systemd last answered
+        self._heard = False  # it answered since the daemon's start
+
+    @property
+    def watched(self) -> list[str]:
+        """Those to be looked at after a restart of the daemon, though it may be that they need not
+        run any more.
+        """
+        return sorted({*self._required, *self._enabled, *self._released})
+
+    def remember(self, watched: Sequence[str]) -> None:
+        """Of an earlier start."""
+        now = time.monotonic()
+        self._released = {unit: now for unit in watched if unit not in self._required}
+        self._units = tuple(dict.fromkeys((*self._configured, *watched)))
+
+    def devices(self) -> Iterator[Device]:
+        if not self._units:
+            return  # systemctl would tell of itself
+        answer = self._ask()
+        if not isinstance(answer, Unanswered):
+            enabled = {
+                unit
+                for unit, said in zip(self._units, answer)
+                if said.get("UnitFileState") in ("enabled", "enabled-runtime")
+            }
+            self._heard = True
+            self._note_enabled(enabled.intersection(self._configured) - self._required)
+        for number, unit in enumerate(self._units):
+            must_run = unit in self._required or unit in self._enabled
+            if must_run or unit in self._released or not self._heard:
+                yield Device(
+                    Component(ComponentKind.NODE, unit),
+                    partial(self._look, number, unit, must_run=must_run),
+                )
+
+    def _note_enabled(self, enabled: set[str]) -> None:
+        now = time.monotonic()
+        released = dict.fromkeys(self._enabled - enabled, now)
+        kept = {
+            unit: since
+            for unit, since in self._released.items()
+            if unit not in enabled and now - since < _LOOKED_AT_S
+        }
+        self._released, self._enabled = {**released, **kept}, enabled
+
+    def _look(self, number: int, unit: str, *, must_run: bool) -> Look:
+        look = Look(words=unit, fields={"unit": unit})
+        answer = self._ask()
+        if isinstance(answer, Unanswered):
+            look.missing |= dict.fromkeys(("load_state", "active_state", "restarts"), str(answer))
+            if must_run:  # else it may well be that it need not run here
+                look.needs("active_state")
+            return look
+        said = answer[number]
+        look.values["required"] = float(must_run)
+        for name, key in (
+            ("load_state", "LoadState"),
+            ("active_state", "ActiveState"),
+            ("sub_state", "SubState"),
+            ("result", "Result"),
+        ):
+            if said.get(key):
+                look.values[name] = said[key]
+            else:
+                look.missing[name] = f"systemd does not say {key} of it"
+        if must_run:
+            look.needs("active_state")
+        restarts = said.get("NRestarts", "")
+        if restarts.isdigit():
+            look.values["restarts"] = float(restarts)
+        else:
+            look.missing["restarts"] = "only services are restarted"
+        return look
+
+    def _ask(self) -> list[dict[str, str]] | Unanswered:
+        with self._lock:
+            if time.monotonic() - self._asked >= _SERVES_S:
+                try:
+                    self._answer = self._parse(self.show(self._units))
+                except Unanswered as error:
+                    self._answer = error
+                self._asked = time.monotonic()
+            return self._answer
+
+    def _parse(self, text: str) -> list[dict[str, str]]:
+        """A name may be an alias of another unit: they are told apart by their order. Raises
+        Unanswered.
+        """
+        said = [
+            dict(line.split("=", 1) for line in part.splitlines() if "=" in line)
+            for part in text.strip().split("\n\n")
+        ]
+        if len(said) != len(self._units):
+            raise Unanswered(f"systemctl spoke of {len(said)} units, asked of {len(self._units)}")
+        return said

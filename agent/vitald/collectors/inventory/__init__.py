@@ -1,0 +1,1 @@
+"""What this node should have, compared with what it has."""

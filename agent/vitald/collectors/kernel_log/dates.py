@@ -1,0 +1,93 @@
+"""
+The wall clock in the prefix of a saved line: dmesg -T, journalctl, syslog, RFC 3339.
+
+Owns     reading a date, and the year that a syslog stamp leaves out.
+
+A stamp without a zone is in this machine's. Names of months are English ones, or the line is
+undated.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+
+_ISO = re.compile(
+    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T"
+    r" ](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
+    r"(?P<zone>Z| UTC\b| ?[+\-]\d\d:?\d\d)?"
+)
+_NAMED = re.compile(
+    r"\b(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) *(?P<day>\d{1,2}) "
+    r"(?P<clock>\d\d:\d\d(?::\d\d)?)(?:\.(?P<part>\d{1,9}))?(?: (?P<year>\d{4})\b)?"
+)
+_UNIX = re.compile(r"(?P<seconds>\d{9,11}\.\d{6}) ")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+# Linux drivers/rtc/class.c, rtc_hctosys: the wall clock at a moment of the kernel's own.
+_ANCHOR = re.compile(
+    rb": setting system clock to \d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d UTC \((\d{9,11})\)"
+)
+_DAY = timedelta(days=1)
+_LEAP_YEARS = 8  # the 29th of February may be as many years ago
+
+
+def date_in(prefix: bytes, latest: float) -> float | None:
+    """Seconds since the epoch, or None where the prefix has no date.
+
+    `latest`: when the log was last written. A stamp without a year is of the last year that is not
+    after it.
+    """
+    text = prefix.decode("utf-8", "replace")
+    try:
+        if (unix := _UNIX.match(text)) is not None:
+            return float(unix["seconds"])
+        if (iso := _ISO.search(text)) is not None:
+            return _moment(iso, int(iso["year"]), int(iso["month"]), _zone(iso["zone"])).timestamp()
+        if (named := _NAMED.search(text)) is not None:
+            return _named(named, latest)
+    except (
+        ValueError,
+        OverflowError,
+        OSError,
+    ):  # the 31st of February, or a year that no clock has
+        return None
+    return None
+
+
+def anchor_in(message: bytes) -> float | None:
+    """What the wall clock was set to at the start, by the kernel's own line."""
+    found = _ANCHOR.search(message)
+    return float(found[1]) if found is not None else None
+
+
+def _named(found: re.Match[str], latest: float) -> float | None:
+    month = _MONTHS.index(found["month"]) + 1
+    if found["year"]:
+        return _moment(found, int(found["year"]), month, None).timestamp()
+    last = datetime.fromtimestamp(latest) + _DAY  # local time, as the stamp
+    for year in range(last.year, last.year - _LEAP_YEARS - 1, -1):
+        try:
+            moment = _moment(found, year, month, None)
+        except ValueError:
+            continue
+        if moment.replace(tzinfo=None) <= last:
+            return moment.timestamp()
+    return None
+
+
+def _moment(found: re.Match[str], year: int, month: int, zone: timezone | None) -> datetime:
+    hour, minute, *second = (int(part) for part in found["clock"].split(":"))
+    usec = int((found["part"] or "0")[:6].ljust(6, "0"))
+    return datetime(
+        year, month, int(found["day"]), hour, minute, second[0] if second else 0, usec, zone
+    )
+
+
+def _zone(text: str | None) -> timezone | None:
+    if text is None:
+        return None
+    if text in ("Z", " UTC"):
+        return timezone.utc
+    sign, digits = text.strip()[0], text.strip()[1:].replace(":", "")
+    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return timezone(-offset if sign == "-" else offset)

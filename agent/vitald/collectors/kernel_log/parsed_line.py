@@ -1,0 +1,43 @@
+"""What a recogniser found in one record: the line's own statements, before anything is known of the
+node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vitald.model import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """`number` is the Xid or SXid number; `link` the NVLink printed; `fatal` only what the line
+    itself says.
+    """
+
+    kind: str
+    code: str
+    number: int | None = None
+    pci: str | None = None
+    pid: int | None = None
+    process: str | None = None
+    link: int | None = None
+    fatal: bool | None = None
+    continues: bool = False  # a follow-up record of the event before it
+    context: bool = False  # no fault: it explains others
+    fields: Mapping[str, Value] = field(default_factory=dict)
+
+
+def pci_address(domain: str | None, bus: str, device: str, function: str | None = None) -> str:
+    """`dddd:bb:dd.f` as sysfs writes it. A missing domain or function is 0: an Xid names no
+    function.
+    """
+    return f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{function or '0'}".lower()
+
+
+def normal_pci(text: str) -> str:
+    """A printed address in any of the drivers' spellings, as sysfs writes it."""
+    head, _, function = text.partition(".")
+    domain, bus, device = (["0", *head.split(":")])[-3:]
+    return pci_address(domain, bus, device, function or "0")

@@ -1,0 +1,192 @@
+"""
+From a record's text to what it reports: the two grammars that are code (Xid, SXid) and the shapes
+that are data.
+
+An ordinary line must cost next to nothing: its first letters, or a text that must be in it, rule
+out all shapes but a few before any regular expression is tried.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from vitald.catalog.rules import Rule
+from vitald.catalog.shape import HEAD, begins_with_driver, first_letters
+from vitald.collectors.kernel_log import sxid, xid
+from vitald.collectors.kernel_log.parsed_line import Sighting, normal_pci
+from vitald.collectors.kernel_log.record import unescape
+from vitald.model import Value
+
+_NUMBERS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
+_PROBED = re.compile(
+    r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?: \(PCI"
+    r" ID: [0-9a-f:]{9}\))?\s*\Z"
+)
+_DEVICE_LINE = re.compile(
+    rb"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31} [0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+)
+# Records that begin with a process's name, which its user chose: "XFS (a): [29118]: segfault at 0
+# ip ... in Shutting down filesystem[...]" is a forgery, and the file's name at its end is the
+# user's too. No fault line has these shapes. A name has 15 bytes, each of which may be escaped as
+# \xNN, or by rsyslog as #NNN; a rendered log may hold a backslash as it is. A network device's name
+# is free, too, to whoever has a namespace of his own, but for blanks and colons: it has room for
+# one letter of a Neuron error's. Such a list is never complete: shapes that ask for something do
+# not rely on it (docs/catalogue.md); it keeps the milder ones clean. Source: tests/named.py,
+# message by message.
+_NAMED = re.compile(
+    rb"(?:\\x[0-9a-f]{2}|#[0-7]{3}|\\(?!x[0-9a-f]{2})|#(?![0-7]{3})|[^\\#]){0,15}(?:"
+    rb"\[\d{1,10}\](?:: | bad frame in | vsyscall | control protection ip:)| \(\d{1,10}\)(?:: |"
+    rb" used greatest stack depth: | uses deprecated )"
+    rb"|\(\d{1,10}\): Attempt to set a LOCK_MAND |/\d{1,10}: reached RLIMIT_SIGPENDING"
+    rb"|: (?:page allocation (?:failure|stalls)|vmalloc error|potentially unexpected fatal"
+    rb" signal|attempt to access beyond end of device)\b"
+    rb"|: (?:\d{1,10} output lines suppressed due to ratelimiting|sending ioctl |calling"
+    rb" unsupported SCSI_IOCTL)"
+    rb"| (?:invoked oom-killer: |uses obsolete \(PF_INET,SOCK_PACKET\)|calls setitimer\(\) with"
+    rb" |wrote to \S+ when file position )"
+    rb"| using unsupported default IPA limit)"
+    rb"|NEURON_HW_ERR=\w(?!\w)"
+)
+# Records that begin with a longer text of a user's: a packet that a rule of the firewall logs (its
+# prefix has 127 bytes, and a namespace has rules of its own), and a fatal signal, which begins with
+# the file's name. Both are longer than a name in a driver's line could be. Source: Linux
+# net/netfilter/nf_log_syslog.c, kernel/signal.c.
+_PREFIXED = re.compile(
+    rb"IN=[^ ]{0,15} OUT=[^ ]{0,15} (?:[A-Z]{3,8}=[^ ]{0,64} ){0,8}?"
+    rb"(?:SRC=[0-9a-f.:]{2,39} DST=[0-9a-f.:]{2,39} |ARP HTYPE=\d{1,5}"
+    rb" PTYPE=0x|MACSRC=[0-9a-f:]{17} )"
+    rb"|: potentially unexpected fatal signal \d{1,3}\.\s*\Z"
+)
+_BY_NAME = {"oom/invoked", "crash/segfault"}  # the shapes that are meant to begin so
+_PROBE_WINDOW = 2  # records between the probe's address and its complaint
+_OF_A_PROBE = {"gpu_lost/not_responding", "gpu_init_failed/unsupported"}
+
+
+def begins_with_name(text: bytes) -> bool:
+    """Whether a process's name stands at the beginning, so that a user chose what the record begins
+    with.
+    """
+    return _NAMED.match(text) is not None
+
+
+class _Shape:
+    """One regular expression of one rule."""
+
+    __slots__ = ("pattern", "rule")
+
+    def __init__(self, rule: Rule, pattern: str) -> None:
+        self.rule = rule
+        self.pattern = re.compile(pattern, re.S)
+
+    def sighting(self, text: str) -> Sighting | None:
+        found = self.pattern.match(text)
+        if found is None:
+            return None
+        fields: dict[str, Value] = {}
+        for name, value in found.groupdict().items():
+            if value is not None:
+                fields[name] = int(value) if name in _NUMBERS else value
+        pci = fields.pop("pci", None)
+        pid, process = fields.pop("pid", None), fields.pop("process", None)
+        if isinstance(blamed := fields.get("blamed"), str):
+            fields["blamed"] = normal_pci(blamed)
+        return Sighting(
+            kind=self.rule.kind,
+            code=self.rule.code,
+            pci=normal_pci(pci) if isinstance(pci, str) else None,
+            pid=pid if isinstance(pid, int) else None,
+            process=process if isinstance(process, str) else None,
+            fatal=self.rule.fatal,
+            context=self.rule.context,
+            fields=fields,
+        )
+
+
+Groups = dict[
+    bytes, list[_Shape]
+]  # a text that must be in the line -> shapes; under b"" those that ask for none
+
+
+class Recogniser:
+    """Knows every line shape. Keeps one thing between records: an address that the next record
+    refers to.
+    """
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._by_head: dict[bytes, Groups] = {}
+        self._device: Groups = {}  # lines that begin with any driver's name and a PCI address
+        self._anywhere: Groups = {}
+        for rule in rules:
+            for pattern in rule.match:
+                heads = first_letters(rule.starts, pattern)
+                if begins_with_driver(pattern):
+                    groups = [self._device]
+                elif heads:
+                    groups = [self._by_head.setdefault(head, {}) for head in heads]
+                else:
+                    groups = [self._anywhere]
+                for group in groups:
+                    for contained in rule.contains or ("",):
+                        group.setdefault(contained.encode(), []).append(_Shape(rule, pattern))
+        self._probed: tuple[str, int] | None = None
+
+    def recognise(self, text: bytes) -> Sighting | None:
+        """What the record reports, or None. `text` is one whole record, still escaped as /dev/kmsg
+        gives it.
+        """
+        sighting = self._match(text)
+        if sighting is None or _PREFIXED.search(text) is not None:
+            return None
+        if sighting.code in _BY_NAME or not _NAMED.match(text):
+            return sighting
+        return _first(self._anywhere, text, only=_BY_NAME)
+
+    def _match(self, text: bytes) -> Sighting | None:
+        head = text[:HEAD]
+        if head == b"NVR" or head == b"nvi":
+            return self._nvidia(text)
+        groups = self._by_head.get(head)
+        if groups is not None and (sighting := _first(groups, text)) is not None:
+            return sighting
+        if _DEVICE_LINE.match(text) and (sighting := _first(self._device, text)) is not None:
+            return sighting
+        for contained in self._anywhere:  # not by _first: this is what every ordinary line comes to
+            if contained in text:
+                return _first(self._anywhere, text)
+        return None
+
+    def _nvidia(self, text: bytes) -> Sighting | None:
+        whole = unescape(text)
+        sighting = (xid.recognise(whole) or sxid.recognise(whole)) if b"Xid (" in text else None
+        sighting = (
+            sighting
+            or _first(self._by_head.get(text[:HEAD], {}), text)
+            or _first(self._device, text)
+        )
+        if sighting is None:
+            if (probed := _PROBED.match(whole)) is not None:
+                self._probed = normal_pci(probed["pci"]), _PROBE_WINDOW
+            elif self._probed is not None:
+                pci, left = self._probed
+                self._probed = (pci, left - 1) if left > 1 else None
+        elif sighting.code in _OF_A_PROBE and sighting.pci is None and self._probed is not None:
+            sighting = _at(sighting, self._probed[0])
+            self._probed = None
+        return sighting
+
+
+def _first(groups: Groups, text: bytes, only: Collection[str] = ()) -> Sighting | None:
+    for contained, shapes in groups.items():
+        if contained in text:
+            whole = unescape(text)
+            for shape in shapes:
+                if (not only or shape.rule.code in only) and (
+                    sighting := shape.sighting(whole)
+                ) is not None:
+                    return sighting
+    return None
+
+
+def _at(sighting: Sighting, pci: str) -> Sighting:
+    return Sighting(kind=sighting.kind, code=sighting.code, pci=pci, fields=sighting.fields)

@@ -1,0 +1,69 @@
+"""
+The grammar of a `/dev/kmsg` record.
+
+    <prio>,<seq>,<usec>,<flags>[,<more fields>...];<text>\\n
+    [ KEY=value\\n ...]
+
+Source: Linux Documentation/ABI/testing/dev-kmsg and kernel/printk/printk.c (info_print_ext_header,
+msg_add_ext_text). Every byte below 0x20, from 0x7f up, and the backslash arrive as `\\xNN`, so a
+raw newline always ends the text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
+_ESCAPED = re.compile(rb"[^ -\[\]-~]")
+
+# prio, seq, usec, text; unknown further fields are skipped, the dictionary lines are left out.
+split = re.compile(rb"(\d{1,4}),(\d{1,20}),(\d{1,20}),[^;\n]{1,512};([^\n]*)").match
+
+
+class TornRecord(ValueError):
+    """Bytes that are not a record of this grammar."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One record, its text still escaped. `seq` with the boot id is its identity."""
+
+    facility: int
+    level: int
+    seq: int
+    usec: int  # the kernel's local clock; it stands still in suspend
+    text: bytes
+
+    @property
+    def from_kernel(self) -> bool:
+        """Facility 0 cannot be asked for by a writer of /dev/kmsg: the kernel turns it into 1."""
+        return self.facility == 0
+
+    @staticmethod
+    def parse(data: bytes) -> KernelRecord:
+        """Raises TornRecord."""
+        found = split(data)
+        if found is None:
+            raise TornRecord(f"not a kmsg record: {data[:80]!r}")
+        prio, seq, usec, text = found.groups()
+        return KernelRecord(int(prio) >> 3, int(prio) & 7, int(seq), int(usec), text)
+
+
+def unescape(text: bytes) -> str:
+    """The text as the kernel printed it; what is not UTF-8 becomes U+FFFD."""
+    if b"\\x" in text:
+        text = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), text)
+    return text.decode("utf-8", "replace")
+
+
+def escape(text: bytes) -> bytes:
+    """The text as /dev/kmsg gives it: bytes below 0x20 and from 0x7f up, and the backslash, become
+    `\\xNN`.
+    """
+    return _ESCAPED.sub(hexed, text)
+
+
+def hexed(found: re.Match[bytes]) -> bytes:
+    """One byte as `\\xNN`."""
+    return b"\\x%02x" % found[0][0]

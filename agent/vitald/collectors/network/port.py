@@ -1,0 +1,179 @@
+"""
+One port of an RDMA device: whether its link is up, how fast it runs, what it counts.
+
+Owns     the words for a link, the counters that are read, and when a counter's value says nothing
+         any more.
+Refuses  judgement. Which ports should be up, and what rate of errors is too much, is decided
+         elsewhere.
+
+Only counters that mean something are read: each file of an mlx5 port is a question to its firmware.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from vitald.collectors import small_files
+from vitald.collectors.small_files import Files, Look
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec(?: \((\d+)X)?")
+
+# Counters of the InfiniBand standard that go no further than this: at the top they stand still,
+# whatever happens.
+_TOPS = {
+    "link_downed": 255,
+    "link_error_recovery": 255,
+    "symbol_error": 65535,
+    "port_rcv_errors": 65535,
+    "port_xmit_discards": 65535,
+    "local_link_integrity_errors": 15,
+    "excessive_buffer_overrun_errors": 15,
+}
+_STANDARD = tuple(_TOPS)
+# mlx5: infiniband/hw/mlx5/counters.c; the last one is bnxt_re's
+# (infiniband/hw/bnxt_re/hw_counters.c).
+_OF_DRIVER = (
+    "local_ack_timeout_err",
+    "roce_slow_restart",
+    "packet_seq_err",
+    "rx_icrc_encapsulated",
+    "unrecoverable_err",
+)
+EFA = (
+    *("rx_drops", "rdma_read_wr_err", "rdma_write_wr_err", "retrans_pkts", "retrans_bytes"),
+    *("retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"),
+)
+# No counter, none that we may read, or none of this device: its driver is well.
+_NOT_OFFERED = (errno.ENOENT, errno.EINVAL, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP)
+
+
+class Link(Enum):
+    """What a port's state and its physical state say together."""
+
+    UP = "up"
+    RETRAINING = "retraining"
+    # The cable is fine, and nobody has set the port up: a matter of the fabric's manager
+    WAITING = "waiting"
+    DOWN = "down"
+    DISABLED = "disabled"  # by somebody's command
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """As it was last seen. `rate` in bits per second, `lanes` side by side; both only of a link
+    that is up.
+    """
+
+    link: Link = Link.UNKNOWN
+    rate: float = 0.0
+    lanes: float = 0.0
+
+
+class Carrier(Enum):
+    """What the kernel says of a network interface."""
+
+    UP = "up"
+    LOST = "lost"  # it is turned on, and has no link
+    OFF = "off"  # turned off by somebody's command
+    UNKNOWN = "unknown"
+
+
+def link(state: int | None, physical: int | None, *, ethernet: bool, carrier: Carrier) -> Link:
+    """From the numbers in `state` and `phys_state`; `carrier` is that of the port's interface,
+    where it has one.
+
+    Drivers for Ethernet (mlx5, bnxt) call every port without a link `Disabled`, so there only the
+    interface knows whether somebody turned it off.
+    """
+    if physical == 6:
+        return Link.RETRAINING
+    if state in (4, 5):
+        return (
+            Link.UP if physical == 5 else Link.DOWN if physical in (1, 2, 3, 4, 7) else Link.UNKNOWN
+        )
+    if state in (2, 3):
+        return Link.WAITING
+    if state != 1:
+        return Link.UNKNOWN
+    if ethernet and carrier in (Carrier.OFF, Carrier.LOST):
+        return Link.DISABLED if carrier is Carrier.OFF else Link.DOWN
+    return Link.DISABLED if physical == 3 else Link.DOWN
+
+
+def number(text: str | None) -> int | None:
+    """The number before the colon: 4 of `4: ACTIVE`. None where there is none."""
+    head = (text or "").partition(":")[0].strip()
+    return int(head) if head.isascii() and head.isdigit() else None
+
+
+def rate(text: str | None) -> tuple[float, float]:
+    """Bits per second and lanes, of `400 Gb/sec (4X NDR)`; 0 where it does not say."""
+    found = _RATE.match(text or "")
+    return (float(found[1]) * 1e9, float(found[2] or 0)) if found else (0.0, 0.0)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Reads the counters of one adapter, back to back: EFA asks its device once for all that is
+    read within 10 ms.
+
+    `failed`: how many could be read before and now fail, in this look. That is a sign of a device
+    that no longer answers.
+    """
+
+    files: Files
+    failed: int = 0
+    answered: bool = False  # in this look
+    _answered: set[str] = field(default_factory=set)  # files that could ever be read
+    _at_top: set[str] = field(default_factory=set)
+
+    def begin(self) -> None:
+        self.failed, self.answered = 0, False
+
+    def port(self, look: Look, folder: str) -> None:
+        """What the driver of an InfiniBand or RoCE port counts, as far as it offers it."""
+        self.read(look, f"{folder}/counters", _STANDARD)
+        self.read(look, f"{folder}/hw_counters", _OF_DRIVER)
+
+    def read(self, look: Look, folder: str, wanted: Iterable[str], *, before: bool = False) -> None:
+        """`before`: they could be read at an earlier time, if not by this process."""
+        offered = set(small_files.names(folder))
+        for name in wanted:
+            if name in offered:
+                self._one(look, name, f"{folder}/{name}", before)
+
+    def _one(self, look: Look, name: str, path: str, before: bool) -> None:
+        if path in self.files.refused:
+            look.missing[name] = small_files.why(OSError(errno.EINVAL, ""))
+            return
+        try:
+            text = small_files.attribute(path)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                self.files.refused.add(path)
+            if error.errno not in _NOT_OFFERED and (before or path in self._answered):
+                self.failed += 1
+            look.missing[name] = small_files.why(error)
+            return
+        try:
+            value = small_files.whole(text)
+        except (ValueError, OverflowError):
+            look.missing[name] = (
+                f"reads {text[:40]!r}, which is no number"  # such as `N/A (no PMA)`
+            )
+            return
+        self.answered = True
+        self._answered.add(path)
+        if value != _TOPS.get(name):
+            self._at_top.discard(path)
+        elif path in self._at_top:
+            look.missing[name] = f"stands at {value:g}, the most that it can count"
+            return
+        else:
+            self._at_top.add(path)  # that it came to this is still known
+        look.values[name] = value

@@ -1,0 +1,360 @@
+"""
+One Neuron device, looked at: its files as readings.
+
+The driver's traps decide the order. A card off the bus reads all ones, so whether PCI answers is
+asked first. While a card is being reset its error counters read 0, or wait up to 75 s for it, so
+they are read only between two signs that it is not. The serial number is asked of the card itself,
+so once. Nothing is ever written, and `/dev/neuron*` never opened.
+
+Source: aws-neuron-driver 2.24 and 2.30.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vitald.collectors import small_files
+from vitald.collectors.neuron import layout
+from vitald.collectors.neuron.layout import Attribute
+from vitald.collectors.small_files import Files, Look
+from vitald.model import Sample
+
+ALL_ONES = 0xFFFF  # what the 16-bit counters of a card read that is off the bus
+UNREACHABLE = "device_unreachable"
+_READY, _RESETTING = 1, 0
+_BUSY = "busy"
+_AGAIN_S = 0.1
+_HEADER = 4  # vendor and device: the first bytes of a function's configuration
+_NO_PARTS = {"", "none", "ok"}  # no fault, in whatever words a newer driver says it
+_TOLD_APART = (
+    2,
+    28,
+)  # earlier drivers mix repairable with unrepairable errors when the firmware is newer
+_MIXED = 4096  # then what they read is a multiple of this
+_RESETTING_SAID = "the device is being reset"
+# What the card itself says, and not the driver's memory.
+_OF_THE_CARD = (
+    *(
+        attribute.reading
+        for attribute in (*layout.ECC, layout.UNHEALTHY, layout.HEARTBEAT, layout.ERROR_EVENTS)
+    ),
+    *("hbm_ecc_unclear", "unreachable", "unhealthy_parts"),
+)
+
+
+@dataclass(slots=True)
+class Known:
+    """What a device said once and is not asked again, until the driver is loaded anew."""
+
+    serial: str = ""
+    family: str = ""
+    name: str = ""
+    cores: tuple[str, ...] = ()
+    read: bool = False  # its health has been read at least once
+    repairable: float = 0.0  # errors that it counted
+
+
+@dataclass(slots=True)
+class NeuronDevice:
+    """`neuronN` below the driver's folder, and its PCI function where that is known."""
+
+    index: int
+    folder: str
+    function: Path | None
+    files: Files
+    version: tuple[int, ...]
+    known: Known = field(default_factory=Known)
+
+    def look(self) -> Look:
+        """May wait for the card. Raises OSError where the folder itself cannot be read."""
+        look = Look(fields={"index": str(self.index)})
+        if self.function is not None:
+            look.fields["pci"] = self.function.name
+        self._who(look)
+        if self._off_the_bus():
+            return self._lost(look)
+        resetting = self._resetting(look)
+        if not resetting:
+            self._ask_serial(look)
+            self._errors(look)
+            self._firmware_health(look)
+            resetting = self._resetting(
+                look
+            )  # it may have begun meanwhile: then what was read is worth nothing
+        if resetting:
+            for reading in _OF_THE_CARD:
+                look.values.pop(reading, None)
+                look.missing.setdefault(reading, _RESETTING_SAID)
+        look.values["resetting"] = float(resetting)
+        if look.values.get("sram_ecc_uncorrected") == ALL_ONES:
+            return self._lost(look)
+        look.values["lost"] = 0.0
+        self._cores(look)
+        self._power(look)
+        self._host_memory(look)
+        look.missing.setdefault("temperature_celsius", "the driver shows none")
+        if not resetting:
+            self._judge_sight(look)
+        elif not self.known.read:
+            look.blind = f"{_RESETTING_SAID}, and has not been read before"
+        self._words(look)
+        return look
+
+    # --- is it there
+
+    def _off_the_bus(self) -> bool:
+        """The kernel remembers vendor and class of a function; only its configuration is asked of
+        the card.
+        """
+        if not self._reads_ones():
+            return False
+        time.sleep(_AGAIN_S)  # while a link is trained anew, its card does not answer either
+        return self._reads_ones()
+
+    def _reads_ones(self) -> bool:
+        if self.function is None:
+            return False
+        try:
+            with (self.function / "config").open("rb", buffering=0) as config:
+                return config.read(_HEADER) == b"\xff" * _HEADER
+        except OSError:
+            return False
+
+    def _lost(self, look: Look) -> Look:
+        """Whatever it reads now is not its own."""
+        look.values = {"lost": 1.0}
+        look.missing = {}
+        self._words(look)
+        return look
+
+    def _resetting(self, look: Look) -> bool:
+        """Whether it is being reset at this moment. `reset` says it best, but only to root."""
+        state = self.files.number(look, "reset_state", f"{self.folder}/{layout.RESET}")
+        if state is not None:
+            return state == _RESETTING
+        if not self._there(layout.FIRMWARE):
+            return False
+        return (
+            self.files.value(
+                look, "firmware_version", f"{self.folder}/{layout.FIRMWARE}", _firmware
+            )
+            == _BUSY
+        )
+
+    def _there(self, path: str) -> bool:
+        return Path(self.folder, path).exists()
+
+    # --- who it is
+
+    def _who(self, look: Look) -> None:
+        for name, path in (("family", layout.FAMILY), ("name", layout.NAME)):
+            if not getattr(self.known, name):
+                setattr(
+                    self.known, name, self.files.text(look, name, f"{self.folder}/{path}") or ""
+                )
+                look.values.pop(name, None)
+        if not self.known.cores:
+            found = [
+                entry
+                for entry in small_files.names(self.folder)
+                if entry.removeprefix(layout.CORE).isdigit()
+            ]
+            self.known.cores = tuple(
+                sorted(found, key=lambda entry: int(entry.removeprefix(layout.CORE)))
+            )
+        look.values["cores"] = float(len(self.known.cores))
+
+    def _ask_serial(self, look: Look) -> None:
+        if self.known.serial:
+            return
+        serial = self.files.text(look, "serial", f"{self.folder}/{layout.SERIAL}")
+        look.values.pop("serial", None)
+        if serial and set(serial) not in ({"f"}, {"0"}):
+            self.known.serial = serial
+        elif "serial" not in look.missing:
+            look.missing["serial"] = "the device does not say"
+
+    def _words(self, look: Look) -> None:
+        look.serial = self.known.serial
+        parts = [
+            f"{self.known.name or 'Neuron'} neuron{self.index}",
+            f"serial {self.known.serial}" if self.known.serial else "",
+        ]
+        parts.append(f"PCI {self.function.name}" if self.function is not None else "")
+        look.words = ", ".join(filter(None, parts))
+        if self.known.name:
+            look.values["name"] = self.known.name
+
+    # --- how it is
+
+    def _number(self, look: Look, attribute: Attribute) -> float | None:
+        if not attribute.there(self.version, self.known.family):
+            look.missing[attribute.reading] = "this driver or device has no such file"
+            return None
+        return self.files.number(look, attribute.reading, f"{self.folder}/{attribute.path}")
+
+    def _errors(self, look: Look) -> None:
+        for attribute in layout.ECC:
+            self._number(look, attribute)
+        repairable = look.values.get("hbm_ecc_repairable")
+        if isinstance(repairable, float) and repairable < self.known.repairable:
+            # Of a reset, not everybody is told.
+            del look.values["hbm_ecc_repairable"]
+            look.missing["hbm_ecc_repairable"] = (
+                "fewer than before, and only a driver that is loaded repairs any: it did not answer"
+            )
+        elif isinstance(repairable, float):
+            self.known.repairable = repairable
+        unclear = look.values.get("hbm_ecc_uncorrected")
+        if (
+            isinstance(unclear, float)
+            and unclear
+            and self.version
+            and self.version < _TOLD_APART
+            and unclear % _MIXED == 0
+        ):
+            del look.values["hbm_ecc_uncorrected"]
+            look.values["hbm_ecc_unclear"] = unclear / _MIXED
+            look.missing["hbm_ecc_uncorrected"] = (
+                "this driver cannot tell it from repairable errors, as the firmware is newer"
+            )
+        elif "hbm_ecc_uncorrected" in look.values:
+            look.values["hbm_ecc_unclear"] = 0.0
+
+    def _judge_sight(self, look: Look) -> None:
+        """Files that are not where they are known to be mean that nobody knows: not that all is
+        well.
+
+        A driver that is known to have moved files makes this a limit of what can be observed, which
+        has a finding of its own: every other check goes on, and a node that is unknown for ever
+        would help nobody.
+        """
+        due = [one for one in layout.ESSENTIAL if one.there(self.version, self.known.family)]
+        gone = [
+            one for one in due if one.reading in look.missing and one.reading not in look.values
+        ]
+        if "hbm_ecc_unclear" in look.values:
+            gone = [one for one in gone if one.reading != "hbm_ecc_uncorrected"]
+        moved = (
+            self.version >= layout.REORGANISED
+            and bool(gone)
+            and not any(self._there(one.path) for one in gone)
+        )
+        if due:
+            look.values["ecc_observable"] = float(not gone)
+        if not gone or moved:
+            self.known.read = True
+        # A device that counts no memory errors: what the runtime counted is all that tells a sick
+        # one
+        if not due:
+            look.needs("hw_error")
+        if not gone:
+            return
+        why = look.missing[gone[0].reading]
+        at = layout.elsewhere(self.folder, gone[0].path.rpartition("/")[2])
+        known = (
+            f"; a file of that name is at {at}, a layout that is not known here"
+            if at and at != gone[0].path
+            else ""
+        )
+        if not moved:
+            look.blind = f"{gone[0].path}: {why}{known}"
+            return
+        for attribute in gone:
+            look.missing[attribute.reading] = (
+                f"driver 2.31 moved files, and where this one is now is not known here{known}"
+            )
+
+    def _firmware_health(self, look: Look) -> None:
+        """What the card's firmware says of its parts: a list, empty when all are well."""
+        for attribute in (layout.UNHEALTHY, layout.HEARTBEAT, layout.ERROR_EVENTS):
+            if not attribute.there(self.version, self.known.family):
+                look.missing[attribute.reading] = "this driver or device has no such file"
+        if layout.UNHEALTHY.reading not in look.missing:
+            said = self.files.value(
+                look, layout.UNHEALTHY.reading, f"{self.folder}/{layout.UNHEALTHY.path}", str
+            )
+            if said is not None:
+                parts = {part.strip().lower() for part in said.split(",")} - _NO_PARTS
+                look.values["unreachable"] = float(UNREACHABLE in parts)
+                look.values.pop(layout.UNHEALTHY.reading, None)
+                if UNREACHABLE not in parts:
+                    look.values[layout.UNHEALTHY.reading] = ",".join(sorted(parts))
+                    look.values["unhealthy_parts"] = float(len(parts))
+        if look.values.get("unreachable") == 1.0:
+            look.missing[layout.HEARTBEAT.reading] = UNREACHABLE
+        elif layout.HEARTBEAT.reading not in look.missing:
+            self._number(look, layout.HEARTBEAT)
+        if layout.ERROR_EVENTS.reading not in look.missing:
+            self._number(look, layout.ERROR_EVENTS)
+
+    def _cores(self, look: Look) -> None:
+        """A counter is told for all cores at once, or not at all."""
+        for attribute in layout.CORE_COUNTERS:
+            if not attribute.there(self.version, self.known.family):
+                look.missing[attribute.reading] = "this driver or device has no such file"
+                continue
+            found = self._of_each_core(look, attribute.reading, attribute.path)
+            if found is not None:
+                look.values[attribute.reading] = found
+        aborts = look.values.get("hw_dma_abort_error")
+        if isinstance(aborts, tuple):
+            look.values["dma_aborts"] = max(aborts)  # one abort may be counted by several cores
+        memory = self._of_each_core(look, "memory_used_bytes", layout.CORE_MEMORY)
+        if memory is not None:
+            look.values["memory_used_bytes"] = sum(memory)
+
+    def _of_each_core(self, look: Look, reading: str, path: str) -> tuple[float, ...] | None:
+        if not self.known.cores:
+            look.missing[reading] = "the driver shows no cores"
+            return None
+        found: list[float] = []
+        for core in self.known.cores:
+            value = self.files.number(look, reading, f"{self.folder}/{core}/{path}")
+            if value is None:
+                look.missing[reading] = f"{core}/{path}: {look.missing[reading]}"
+                return None
+            found.append(value)
+        look.values.pop(reading, None)
+        return tuple(found)
+
+    def _power(self, look: Look) -> None:
+        if not layout.POWER.there(self.version, self.known.family):
+            look.missing[layout.POWER.reading] = "this driver or device has no such file"
+            return
+        self.files.value(look, layout.POWER.reading, f"{self.folder}/{layout.POWER.path}", _power)
+
+    def _host_memory(self, look: Look) -> None:
+        folder = f"{self.folder}/{layout.HOST_MEMORY}"
+        scratch, used = Look(), 0.0
+        try:
+            categories = small_files.names(folder)
+        except OSError as error:
+            look.missing["host_memory_used_bytes"] = small_files.why(error)
+            return
+        for category in categories:
+            used += self.files.number(scratch, category, f"{folder}/{category}/present") or 0.0
+        if scratch.values and not scratch.missing:
+            look.values["host_memory_used_bytes"] = used
+        else:
+            look.missing["host_memory_used_bytes"] = next(
+                iter(scratch.missing.values()), "there is no such file"
+            )
+
+
+def _firmware(text: str) -> str:
+    if text != _BUSY and not text.isdigit():
+        raise ValueError(text)
+    return text
+
+
+def _power(text: str) -> Sample:
+    """`POWER_STATUS_VALID,1763635200,5.12,60.00,32.56`: status, epoch, least, most, mean of the
+    last minute in per cent.
+    """
+    status, _, _, _, mean = text.split(",")
+    if status != "POWER_STATUS_VALID":
+        raise ValueError(text)
+    return float(mean) / 100

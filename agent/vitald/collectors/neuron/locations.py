@@ -1,0 +1,98 @@
+"""
+Which Neuron device sits where: sysfs joins no index to a PCI address, and indexes do not follow the
+addresses.
+
+Owns     what the driver's log line at load said (`** BDF: a0:1b.0 => nd[15]`), the tables of
+         machines where it is known, and what follows when only one is left.
+Refuses  guessing: an index that cannot be placed keeps its number for a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from vitald.model import Component, ComponentKind, Fields
+
+PLACED = "device/placed"  # the catalogue's entry for the driver's line
+
+# By instance type, in the order of the indexes; from published listings (AWS Neuron documentation,
+# neuron-ls). They may differ on other hosts, so a table only counts where every function that is
+# there is in it.
+_TRN1 = (
+    "10:1c 10:1d a0:1c a0:1d 20:1b 20:1c 90:1b 90:1c 20:1d 20:1e 90:1d 90:1e 10:1e 10:1b a0:1e"
+    " a0:1b"
+)
+_TRN2 = (
+    "cc:00 b5:00 b6:00 cb:00 6f:00 58:00 59:00 6e:00 9b:00 84:00 85:00 9a:00 f8:00 e1:00 e2:00"
+    " f7:00"
+)
+_TABLES = {
+    machine: tuple(f"0000:{slot}.0" for slot in slots.split())
+    for machine, slots in (
+        ("trn1.32xlarge", _TRN1),
+        ("trn1n.32xlarge", _TRN1),
+        ("trn2.48xlarge", _TRN2),
+        ("trn2u.48xlarge", _TRN2),
+    )
+}
+
+
+class Places:
+    """The PCI address of each index, as far as it is known."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, str] = {}  # by the driver
+        self._at: dict[int, str] = {}
+
+    @property
+    def memory(self) -> dict[str, str]:
+        return {str(index): address for index, address in sorted(self._told.items())}
+
+    def recall(self, memory: Mapping[str, str]) -> None:
+        """What was told before. What has been told since counts more."""
+        self._told = {**{int(index): address for index, address in memory.items()}, **self._told}
+        self._at = {**self._told, **self._at}
+
+    def told(self, index: int, address: str) -> None:
+        """The driver said so. Whoever was said to be there before is not."""
+        self._told = {other: at for other, at in self._told.items() if at != address}
+        self._told[index] = self._at[index] = address
+
+    def said(self, fields: Fields) -> None:
+        """The same, by the fields of an event."""
+        self.told(int(str(fields["device"])), f"0000:{fields['slot']}")
+
+    def settle(self, indexes: Collection[int], addresses: Collection[str], machine: str) -> None:
+        """Place these devices among these functions."""
+        at = {index: address for index, address in self._told.items() if address in addresses}
+        table = _TABLES.get(machine, ())
+        if not self._told and addresses and set(addresses) <= set(table):
+            at = {index: address for index, address in enumerate(table) if address in addresses}
+        loose = [index for index in indexes if index not in at]
+        free = [address for address in addresses if address not in at.values()]
+        if len(loose) == len(free) == 1:
+            at[loose[0]] = free[0]
+        self._at = at
+
+    def address(self, index: int) -> str | None:
+        return self._at.get(index)
+
+    def index(self, address: str) -> int | None:
+        return next((index for index, at in self._at.items() if at == address), None)
+
+    def component(self, index: int) -> Component:
+        """By its address where that is known, like every other device; else by its number."""
+        return Component(ComponentKind.NEURON, self._at.get(index, str(index)))
+
+    def absent(self, addresses: Collection[str], machine: str) -> dict[int, str]:
+        """Where a machine of this type has devices and this one has no function: only where all
+        others are as the table says.
+        """
+        table = _TABLES.get(machine, ())
+        if (
+            not addresses
+            or not set(addresses) <= set(table)
+            or any(self._told.get(i, at) != at for i, at in enumerate(table))
+        ):
+            return {}
+        return {index: address for index, address in enumerate(table) if address not in addresses}

@@ -1,0 +1,254 @@
+"""
+The daemon's hand on the worker process: start it, ask it, see where it hangs, end it.
+
+Nothing here calls the driver, and nothing waits for a process that does not die: one that sits in
+the kernel is remembered by its process id and start time, and left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mmap
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitald.collectors.nvml.marker import MARKER
+
+_LINE_BYTES = 4 * 1024 * 1024
+_TERM_S, _KILL_S = 0.5, 1.0
+_START = (
+    "import sys; sys.path[:] = sys.argv[1].split('\\n'); from vitald.collectors.nvml.worker import"
+    " main; main()"
+)
+
+
+class WorkerGone(Exception):
+    """The process ended by itself. The text says how."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """The call that a worker is in: its C name, the GPU it asks about ("" for none), and for how
+    long.
+    """
+
+    call: str
+    gpu: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.call} on gpu/{self.gpu}" if self.gpu else self.call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """A process that has not ended though it was killed. `started` tells it from a later one with
+    its number.
+    """
+
+    pid: int
+    started: str
+    where: InFlight
+    state: str  # from /proc: the states of its threads and what the kernel says they wait for
+
+    @property
+    def gone(self) -> bool:
+        return start_time(self.pid) != self.started
+
+
+class Worker:
+    """One worker process. Every command is answered once, in order; `tell` gets what it says
+    unasked.
+    """
+
+    def __init__(self, library: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
+        """Raises OSError where no process can be started."""
+        self._tell = tell
+        self._shared = os.memfd_create("vitald-nvml", os.MFD_CLOEXEC)
+        os.ftruncate(self._shared, MARKER.size)
+        self._marker = mmap.mmap(self._shared, MARKER.size)
+        try:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-I",
+                    "-c",
+                    _START,
+                    "\n".join(sys.path),
+                    library,
+                    str(self._shared),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[self._shared],
+                cwd="/",
+            )
+        except OSError:
+            self._marker.close()
+            os.close(self._shared)
+            raise
+        self.ended = False  # or left, where it could not be
+        self.pid = self._process.pid
+        self.started = start_time(self.pid)
+        self._answer: asyncio.Future[Mapping[str, Any]] | None = None
+        self._reading = asyncio.create_task(self._read(), name="nvml worker")
+
+    def ask(self, command: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
+        """The answer, some time. One at a time. It raises WorkerGone where the process has
+        ended.
+        """
+        assert self._answer is None or self._answer.done()
+        assert self._process.stdin is not None
+        self._answer = asyncio.get_running_loop().create_future()
+        try:
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            self._over()
+        return self._answer
+
+    @property
+    def in_flight(self) -> InFlight | None:
+        """Where it is now; None where it is in no call."""
+        began, call, gpu = MARKER.unpack_from(self._marker, 0)
+        if not began:
+            return None
+        return InFlight(
+            call=_text(call), gpu=_text(gpu), seconds=max(0.0, time.monotonic() - began)
+        )
+
+    async def end(self) -> Stuck | None:
+        """Ask it to end, then kill it. What is still there after that is returned, and left."""
+        where = self.in_flight or InFlight(call="nothing known", gpu="", seconds=0.0)
+        self._reading.cancel()
+        self.ended = True
+        for signal, seconds in ((self._process.terminate, _TERM_S), (self._process.kill, _KILL_S)):
+            signal()
+            if await _ended(self._process, seconds):
+                self._close()
+                return None
+        state = states(self.pid)
+        self._close()
+        return Stuck(pid=self.pid, started=self.started, where=where, state=state)
+
+    def kill(self) -> None:
+        """At once, without waiting: the daemon stops."""
+        self._reading.cancel()
+        self._process.kill()
+        self._process.poll()
+        self._close()
+
+    def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        with suppress(BufferError, OSError):
+            self._marker.close()
+            os.close(self._shared)
+        if self._answer is not None:
+            self._answer.cancel()
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        reader = asyncio.StreamReader(limit=_LINE_BYTES)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), self._process.stdout
+        )
+        try:
+            while line := await reader.readline():
+                told = json.loads(line)
+                if "answer" not in told:
+                    self._tell(told)
+                elif self._answer is not None and not self._answer.done():
+                    self._answer.set_result(told["answer"])
+        except ValueError as error:
+            self._over(f"it said something that is no JSON line: {error}")
+        finally:
+            transport.close()
+        await _ended(self._process, _KILL_S)
+        self._over()
+
+    def _over(self, why: str = "") -> None:
+        if self._answer is not None and not self._answer.done():
+            code = self._process.poll()
+            said = f"exit status {code}" if code is None or code >= 0 else f"signal {-code}"
+            where = self.in_flight
+            self._answer.set_exception(
+                WorkerGone(
+                    why or f"the NVML worker ended ({said})" + (f" in {where}" if where else "")
+                )
+            )
+
+
+async def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while process.poll() is None:
+        if time.monotonic() > until:
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
+def start_time(pid: int) -> str:
+    """In clock ticks since boot; empty where there is no such process, or only its remains."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def states(pid: int) -> str:
+    """The state of each thread and where it waits in the kernel. Other files of a stuck process may
+    block whoever reads them.
+    """
+    said = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        try:
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            where = (task / "wchan").read_text().strip("\0\n ")
+        except OSError:
+            continue
+        said.append(f"{state} in {where}" if where not in ("", "0") else state)
+    return ", ".join(dict.fromkeys(said))
+
+
+def holders(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int]:
+    """Who has the driver's device files open: process id and name; and how many processes could not
+    be looked at.
+
+    `minors`: of which GPUs; empty for any file of the driver.
+    """
+    wanted = {f"/dev/nvidia{minor}" for minor in minors}
+    found, hidden = [], 0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            names = {str(link.readlink()) for link in (entry / "fd").iterdir()}
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+        except OSError:
+            hidden += 1
+            continue
+        if names & wanted or (not wanted and any(name.startswith("/dev/nvidia") for name in names)):
+            try:
+                comm = (entry / "comm").read_text().strip()
+            except OSError:
+                comm = "?"
+            found.append((int(entry.name), comm))
+    return sorted(found), hidden
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,1 @@
+"""PCI functions: which there are, and how their links and error counters are."""

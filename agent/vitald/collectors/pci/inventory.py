@@ -1,0 +1,213 @@
+"""
+What is on PCI: the accelerators, switches and adapters that this node has, from sysfs.
+
+A snapshot, taken again whenever somebody looks. What has left the bus is remembered: the kernel's
+lines about it, and about the port above it, come after it is gone. Reading these attributes does
+not touch the device.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitald.collectors.small_files import attribute
+from vitald.model import Component, ComponentKind
+
+NVIDIA, AMAZON = 0x10DE, 0x1D0F
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+# Inferentia, Trainium 1, Inferentia2, Trainium 2 and 3 (aws-neuron-driver PCI table). Their class
+# differs: the ids alone tell.
+_NEURON_DEVICES = {0x7064, 0x7065, 0x7066, 0x7067, 0x7164, 0x7264, 0x7364, 0x7564, 0x7565}
+_NAME = re.compile(r"\w[\w.\-]{0,31}")
+# Departed devices remembered: whoever makes and removes virtual functions all day does not fill our
+# memory
+_MOST = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciDevice:
+    """`pci_class` is the 24-bit class code, e.g. 0x030200 for a 3D controller."""
+
+    address: str
+    vendor: int
+    device: int
+    pci_class: int
+    driver: str | None
+    port: str | None = None  # the bridge right above it
+    virtual: bool = False  # a virtual function of a device that this node has too
+
+    @property
+    def kind(self) -> ComponentKind:
+        base = self.pci_class >> 16
+        if self.vendor == NVIDIA and base == 0x03:
+            return ComponentKind.GPU
+        if self.vendor == NVIDIA and self.pci_class >> 8 == 0x0680:
+            return ComponentKind.NVSWITCH
+        if self.vendor == AMAZON and self.device in _NEURON_DEVICES:
+            return ComponentKind.NEURON
+        if base == 0x02:
+            return ComponentKind.NIC
+        return ComponentKind.PCI
+
+
+class PciInventory:
+    """The devices by address. A name that is no PCI address is never looked up: it comes from a log
+    line.
+    """
+
+    def __init__(self, sysfs: Path) -> None:
+        self._root = sysfs / "bus" / "pci" / "devices"
+        self._slots = sysfs / "bus" / "pci" / "slots"
+        self._classes = [sysfs / "class" / name for name in ("infiniband", "net")]
+        self.devices: dict[str, PciDevice] = {}
+        self.departed: dict[str, PciDevice] = {}  # as they were when they were last here
+        # Why the bus could not be read when that was last tried; what was seen before stands
+        self.error = ""
+        self.slots: dict[
+            str, str
+        ] = {}  # physical slots by address without function, where the firmware names them
+
+    def read(self) -> None:
+        """Walk sysfs. A node without a PCI bus has no devices; that is no error. A bus that cannot
+        be read is one, and shows nothing.
+        """
+        try:
+            found = [
+                _device(entry.path, entry.name)
+                for entry in sorted(os.scandir(self._root), key=lambda entry: entry.name)
+            ]
+        except FileNotFoundError:
+            found = []
+        except OSError as error:
+            self.error = f"{error.filename or self._root}: {error.strerror}"
+            return
+        self.error = ""
+        devices = {device.address: device for device in found if device is not None}
+        departed = {
+            address: device
+            for address, device in (self.departed | self.devices).items()
+            if address not in devices
+        }
+        self.departed = dict(list(departed.items())[-_MOST:])
+        self.devices = devices
+        self.slots = dict(_slots(self._slots))
+
+    def present(self, address: str) -> bool:
+        """Whether the device is on the bus at this moment. `address` is normalised, so it cannot
+        leave the folder.
+        """
+        return os.path.exists(f"{self._root}/{address}")  # noqa: PTH110
+
+    def folder(self, address: str) -> Path:
+        """Where sysfs shows a function."""
+        return self._root / address
+
+    def port(self, address: str) -> str | None:
+        """The port that a device sits behind, or sat behind when it was last here: errors of its
+        link are reported there.
+        """
+        device = self.known(address)
+        return device.port if device is not None else None
+
+    def known(self, address: str) -> PciDevice | None:
+        """The device at an address, or the one that was there last."""
+        return self.devices.get(address) or self.departed.get(address)
+
+    def address(self, name: str) -> str | None:
+        """Where the adapter of an RDMA device or interface sits. The name may come from a
+        log line.
+        """
+        if not _NAME.fullmatch(name):
+            return None
+        for folder in self._classes:
+            place = os.path.realpath(folder / name / "device").rpartition("/")[2]
+            if place in self.devices:
+                return place
+        return None
+
+    def had(self, address: str) -> bool | None:
+        """Whether the node has the device, or had it when somebody looked; None where nobody has
+        looked yet, or could.
+        """
+        if self.known(address) is not None or self.present(address):
+            return True
+        return False if (self.devices or self.departed) and not self.error else None
+
+    def component(self, address: str, kind: ComponentKind) -> Component:
+        """The component at an address: what PCI says it is, else what the line's grammar
+        implies.
+        """
+        device = self.known(address)
+        if kind is ComponentKind.PCI and device is not None:
+            kind = device.kind
+        return Component(kind, address)
+
+    def watched(self) -> list[PciDevice]:
+        """Accelerators, switches and adapters: what a verdict is about."""
+        return [device for device in self.devices.values() if device.kind is not ComponentKind.PCI]
+
+
+def machine_type(sysfs: Path) -> str:
+    """What the firmware calls this machine: in a cloud often the instance type. Empty where it says
+    nothing.
+    """
+    try:
+        return (sysfs / "class/dmi/id/product_name").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _slots(root: Path) -> Iterator[tuple[str, str]]:
+    try:
+        for slot in root.iterdir():
+            yield (slot / "address").read_text().strip(), slot.name
+    except OSError:
+        return  # no firmware names, or a slot that has just gone
+
+
+def _device(path: str, address: str) -> PciDevice | None:
+    """As text paths and few system calls: this goes through hundreds of functions at every look."""
+    try:
+        vendor, device, pci_class = (
+            _hex(f"{path}/{name}") for name in ("vendor", "device", "class")
+        )
+        driver, place = _link(f"{path}/driver"), _link(path)
+    except (FileNotFoundError, ValueError):
+        return None  # went away between the listing and the look
+    except OSError as error:
+        if error.errno in (errno.ENODEV, errno.ENXIO):
+            return None  # the same, a moment later
+        raise
+    above = place.split("/")[-2:][0]  # of ../../../devices/pci0000:80/0000:80:01.0/0000:81:00.0
+    return PciDevice(
+        address=address,
+        vendor=vendor,
+        device=device,
+        pci_class=pci_class,
+        driver=driver.rpartition("/")[2] or None,
+        port=above if _ADDRESS.fullmatch(above) else None,
+        virtual=bool(_link(f"{path}/physfn")),
+    )
+
+
+def _hex(path: str) -> int:
+    try:
+        return int(attribute(path), 16)
+    except OSError as error:
+        error.filename = path
+        raise
+
+
+def _link(path: str) -> str:
+    """Where a link of sysfs points to; empty where there is none."""
+    try:
+        return os.readlink(path)  # noqa: PTH115  # a Path for each costs as much as the rest
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EINVAL):
+            return ""
+        raise

@@ -1,0 +1,661 @@
+"""
+From readings to signs: which of the catalogue's watches hold, and since when.
+
+Owns     what was said last of each component, so that a thing is said once: counters' baselines,
+         and what lasts; and what the last look found to hold still, so that the judge can be held
+         against it.
+Refuses  reading (a source does), and judging: a sign becomes an event, and what that means is the
+         catalogue's.
+
+A value that cannot be observed neither begins nor ends anything. What is remembered goes by the
+component's identity, and survives a restart as the source's position; a boot, and a reset of the
+device, begin it anew.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Union
+
+from vitald.catalog.threshold import Test, Watch, Watched
+from vitald.model import Component, ComponentKind, Readings, Sample, Value
+from vitald.text import join_first
+
+_SIGMA = 1.4826  # median absolute deviations to a standard deviation
+_SIBLINGS = 3  # fewer have no median worth the name
+_SHOWN = 6
+_PARTS = {
+    ComponentKind.GPU: "link",
+    ComponentKind.NEURON: "core",
+}  # what a reading with several values has one of for each
+# Components remembered of which there is nothing to remember: drives and functions may come and go
+# for ever
+_MOST = 16_384
+# Of a counter in a window of more than an hour: a day's is then told to within some minutes
+_SAMPLES = 256
+# Counters with windows as long as this are remembered across a restart of the daemon, not of the
+# node
+_KEPT_S = 3600.0
+# When they were last read is remembered to within this, so that it is not stored with every round
+_READ_STEP_S = 600.0
+
+# What a watch says of a component: fields and text where it holds, empty where it does not, None
+# where that cannot be told.
+_Held = Union["tuple[dict[str, Value], str]", "tuple[()]", None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """Something that a watch says about a component. `text` is for people."""
+
+    component: Component
+    identity: str
+    code: str
+    fields: Mapping[str, Value]
+    text: str
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of one component."""
+
+    on: dict[str, str] = field(
+        default_factory=dict
+    )  # codes of states that were said to hold, and the reading that says so
+    stood: dict[str, str] = field(
+        default_factory=dict
+    )  # the same, of before a boot or a reset: to be said again, or to be over
+    said: dict[str, Sample] = field(
+        default_factory=dict
+    )  # code:reading -> the value that was said last
+    turning: dict[str, float] = field(
+        default_factory=dict
+    )  # code -> since when a state is about to begin or to end
+    grown: dict[str, deque[tuple[float, tuple[float, ...]]]] = field(
+        default_factory=dict
+    )  # counters with a window, where they changed
+    # When counters with a window were last read; after a restart, within _READ_STEP_S of it
+    read_at: float = 0.0
+    resumed: set[str] = field(
+        default_factory=set
+    )  # counters with a window that were not read since a restart of the daemon
+    booted: set[str] = field(
+        default_factory=set
+    )  # code:reading of counters that were not read since a boot or a reset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """The watches of a catalogue's entries, arranged for looking."""
+
+    by_kind: Mapping[
+        ComponentKind, tuple[tuple[Watched, frozenset[str]], ...]
+    ]  # entries, and the readings they look at
+    windows: Mapping[str, float]  # seconds of the longest window over each counter that has one
+    window_sizes: Mapping[str, frozenset[float]]
+    words: frozenset[str]  # code:reading of states that a reading tells of by changing
+    counters: frozenset[str]  # code:reading of counters that begin anew with a boot or a reset
+
+    @staticmethod
+    def of(entries: Iterable[Watched]) -> Thresholds:
+        entries = tuple(entries)
+        every = [(one, watch, f"{one.code}:{watch.of}") for one in entries for watch in one.watches]
+        sizes: dict[str, set[float]] = {}
+        for _, watch, _ in every:
+            if watch.over_s:
+                sizes.setdefault(watch.of, set()).add(watch.over_s)
+        looked_at = [(one, frozenset(watch.of for watch in one.watches)) for one in entries]
+        # What is said of a PCI device is said of any.
+        by_kind = {
+            kind: tuple(
+                (one, of) for one, of in looked_at if one.component in (kind, ComponentKind.PCI)
+            )
+            for kind in ComponentKind
+        }
+        return Thresholds(
+            by_kind=by_kind,
+            windows={of: max(found) for of, found in sizes.items()},
+            window_sizes={of: frozenset(found) for of, found in sizes.items()},
+            words=frozenset(
+                key for one, watch, key in every if watch.test is Test.CHANGES and one.state
+            ),
+            counters=frozenset(
+                key for _, watch, key in every if watch.test is Test.RISES and not watch.lifetime
+            ),
+        )
+
+
+class Watcher:
+    """The watches of one source over all its components."""
+
+    def __init__(self, watched: Iterable[Watched], memory: Mapping[str, Any] | None = None) -> None:
+        self._thresholds = Thresholds.of(watched)
+        self.holding: list[Sign] = []  # what was said before, and held at the last look
+        self.calm: set[tuple[Component, str]] = (
+            set()
+        )  # codes of states that did not hold at the last look, and that nobody said
+        self._known: dict[str, _Known] = {}
+        for identity, stored in (memory or {}).items():
+            said = {
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in stored.get("said", {}).items()
+            }
+            grown = {
+                of: deque((float(at), tuple(map(float, values))) for at, values in samples)
+                for of, samples in stored.get("grown", {}).items()
+                if of in self._thresholds.windows
+            }
+            self._known[identity] = _Known(
+                on=dict(stored.get("on", {})),
+                stood=dict(stored.get("stood", {})),
+                said=said,
+                grown=grown,
+                read_at=float(stored.get("read_at", 0.0)),
+                resumed=set(grown),
+            )
+
+    def configure(self, watched: Iterable[Watched]) -> None:
+        """Other watches, the same memory: the catalogue was reloaded."""
+        self._thresholds = Thresholds.of(watched)
+        self.holding, self.calm = [], set()
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What is to be remembered, for JSON."""
+        kept = {}
+        for name, one in self._known.items():
+            grown = {
+                of: list(samples)
+                for of, samples in one.grown.items()
+                if self._thresholds.windows.get(of, 0.0) >= _KEPT_S and samples
+            }
+            if one.on or one.stood or one.said or grown:
+                read_at = one.read_at // _READ_STEP_S * _READ_STEP_S
+                more = {
+                    **({"stood": one.stood} if one.stood else {}),
+                    **({"grown": grown, "read_at": read_at} if grown else {}),
+                }
+                kept[name] = {"on": one.on, "said": one.said, **more}
+        return kept
+
+    def forget(self, identity: str, *, counters: bool = False) -> None:
+        """Something was done that ends findings: what still holds is to be said again. `counters`:
+        and they begin at zero.
+        """
+        known = self._known.get(identity)
+        if known is not None:
+            gone = (
+                self._thresholds.words | self._thresholds.counters
+                if counters
+                else self._thresholds.words
+            )
+            said = {key: value for key, value in known.said.items() if key not in gone}
+            self._known[identity] = _Known(
+                stood={**known.stood, **known.on}, said=said, booted=set(said)
+            )
+
+    def say_again(self, codes: Collection[str]) -> None:
+        """What holds of these is to be said again: their entries ask for something now."""
+        for known in self._known.values():
+            for code in known.on.keys() & codes:
+                known.stood[code] = known.on.pop(code)
+
+    def rename(self, former: str, identity: str) -> None:
+        """A component that went by another name says who it is."""
+        known = self._known.pop(former, None)
+        if known is not None and identity not in self._known:
+            self._known[identity] = known
+
+    def forget_all(self) -> None:
+        """The node was booted. Counters that began anew will show it."""
+        for identity in self._known:
+            self.forget(identity)
+
+    def look(
+        self, readings: Sequence[Readings], now: float, siblings: Sequence[Readings] = ()
+    ) -> list[Sign]:
+        """What the fresh ones of these readings say that was not said before. `now` is on the
+        monotonic clock.
+
+        `siblings`: all components that one of them may be compared with, as they were last read.
+        """
+        self.holding, self.calm = [], set()
+        for one in readings:
+            self._note(one, now)
+        signs: list[Sign] = []
+        for one in readings:
+            for watched, of in self._thresholds.by_kind[one.component.kind]:
+                if not of.isdisjoint(one.fresh):
+                    signs += (
+                        self._lasting(watched, one, siblings, now)
+                        if watched.lasting
+                        else self._happening(watched, one)
+                    )
+        if len(self._known) > _MOST:
+            self._make_room({one.identity for one in readings})
+        return signs
+
+    def _make_room(self, needed: Collection[str]) -> None:
+        idle = [
+            name
+            for name, one in self._known.items()
+            if name not in needed and not (one.on or one.stood or one.said)
+        ]
+        for name in idle[: len(self._known) - _MOST]:
+            del self._known[name]
+
+    # --- what lasts
+
+    def _lasting(
+        self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float
+    ) -> list[Sign]:
+        known = self._known[one.identity]
+        held, seen, unseen = None, False, False
+        for watch in watched.watches:
+            found = self._holds(watch, one, all_, now) if watch.of in one.fresh else None
+            seen, unseen = seen or found is not None, unseen or found is None
+            if found:
+                held = watch, found
+                break
+        was = watched.code in known.on
+        said_of = known.on.get(watched.code) or known.stood.get(watched.code)
+        if held is None and said_of is not None:
+            if said_of not in one.fresh:
+                return []  # what it was said of has not been read again
+            if (other := self._holds_still(watched, one, all_, now)) is not None:
+                (known.on if was else known.stood)[watched.code] = other.of
+                known.turning.pop(watched.code, None)
+                return []
+        if not seen or (was if held is not None else said_of is None):
+            known.turning.pop(watched.code, None)
+            if held is not None and self._is_present(held[0], known, now):
+                self.holding.append(_sign(one, watched.code, *held[1]))
+            elif held is None and not unseen:
+                self.calm.add((one.component, watched.code))
+            return []
+        if held is not None:
+            wait = held[0].for_s
+        else:  # what was seen in a window is over when that has passed; else what is near its limit would come and go
+            wait = max(
+                (watch.clears_after_s for watch in watched.watches if watch.of == said_of),
+                default=0.0,
+            )
+        if now - known.turning.setdefault(watched.code, now) < wait:
+            return []
+        del known.turning[watched.code]
+        if held is None:
+            of = known.on.pop(watched.code, "") or known.stood.pop(watched.code)
+            value = one.values.get(of)
+            fields: dict[str, Value] = {"recovered": True}
+            return [
+                _sign(
+                    one,
+                    watched.code,
+                    {**fields, of: _plain(value)},
+                    f"{of} is {_said(value)} again",
+                )
+            ]
+        watch, (fields, text) = held
+        known.stood.pop(watched.code, None)
+        known.on[watched.code] = watch.of
+        return [
+            _sign(
+                one, watched.code, fields, text + (f" for {watch.for_s:g} s" if watch.for_s else "")
+            )
+        ]
+
+    def _holds_still(
+        self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float
+    ) -> Watch | None:
+        """Another watch of the entry whose reading was not read in this look, is current, and
+        holds.
+        """
+        others = (
+            watch for watch in watched.watches if watch.of not in one.fresh and not watch.over_s
+        )
+        return next((watch for watch in others if self._holds(watch, one, all_, now)), None)
+
+    def _is_present(self, watch: Watch, known: _Known, now: float) -> bool:
+        """Whether what holds is so now. What grew in a window may have been dealt with since; it
+        grows still where it grew in this look.
+        """
+        samples = known.grown.get(watch.of) if watch.over_s else None
+        return not watch.over_s or bool(samples and len(samples) > 1 and samples[-1][0] == now)
+
+    def _holds(
+        self, watch: Watch, one: Readings, all_: Sequence[Readings], now: float
+    ) -> tuple[dict[str, Value], str] | tuple[()] | None:
+        """The event's fields and text where it holds, empty where it does not, None where that
+        cannot be told.
+        """
+        for name, wanted in watch.only.items():
+            if name not in one.values:
+                return None
+            if one.values[name] not in wanted:
+                return ()
+        values = self._values(watch, one, now)
+        if values is None:
+            return None
+        if watch.test in (Test.PEERS_ABOVE, Test.PEERS_BELOW):
+            return self._among(watch, one, all_, now)
+        limit = one.values.get(watch.limit) if isinstance(watch.limit, str) else watch.limit
+        if watch.test is Test.DIFFERS:
+            if not isinstance(limit, str):
+                return None
+            if values[0] in [wanted.strip() for wanted in limit.split(",")]:
+                return ()
+            return {
+                watch.of: _plain(values[0]),
+                "expected": limit,
+            }, f"{watch.of} is {_said(values[0])}, expected {limit}"
+        times = one.values.get(watch.times, None) if watch.times else 1.0
+        if not isinstance(limit, (int, float)) or not isinstance(times, (int, float)):
+            return None
+        limit *= times
+        hit = [place for place, value in enumerate(values) if _against(watch, value, limit)]
+        if not hit:
+            return ()
+        fields: dict[str, Value] = {
+            name: _plain(one.values[name]) for name in (watch.of, *watch.only)
+        } | _carried(watch, one)
+        if watch.test in (Test.ABOVE, Test.BELOW):
+            fields["limit"] = round(limit, 6)
+        where = ""
+        if isinstance(one.values[watch.of], tuple):
+            fields[watch.of] = [int(_number(values[place])) for place in hit]
+            part = _PARTS.get(one.component.kind, "port")
+            fields[f"{part}s"] = list(hit)
+            where = f" on {part} {join_first([str(place) for place in hit], _SHOWN)}"
+        value = values[hit[0]]
+        if watch.over_s:
+            fields["rate"] = round(float(value), 6) if not isinstance(value, str) else None
+            said = f"{watch.of} grows by {_said(value)} per {watch.per_s:g} s{where}"
+        else:
+            said = f"{watch.of} is {_said(value)}{where}"
+        if watch.test in (Test.ABOVE, Test.BELOW):
+            name = f"{watch.limit} " if isinstance(watch.limit, str) else ""
+            said += f", {watch.test.value} {name}{limit:g}"
+        return fields, said
+
+    def _among(
+        self, watch: Watch, one: Readings, all_: Sequence[Readings], now: float
+    ) -> tuple[dict[str, Value], str] | tuple[()] | None:
+        """Held against the same reading of its siblings: those of the same model, under the same
+        conditions.
+        """
+        own = self._values(watch, one, now)
+        others = [
+            float(values[0])
+            for other in all_
+            if other.identity != one.identity
+            and other.values.get("name") == one.values.get("name")
+            and all(other.values.get(name) in wanted for name, wanted in watch.only.items())
+            and (values := self._values(watch, other, now)) is not None
+            and not isinstance(values[0], str)
+        ]
+        if (
+            own is None
+            or isinstance(own[0], str)
+            or len(others) < _SIBLINGS
+            or not isinstance(watch.limit, (int, float))
+        ):
+            return None
+        median = statistics.median(others)
+        spread = statistics.median(abs(other - median) for other in others) * _SIGMA
+        off = own[0] - median if watch.test is Test.PEERS_ABOVE else median - own[0]
+        if off <= max(watch.limit * spread, watch.least):
+            return ()
+        fields: dict[str, Value] = {
+            watch.of: round(own[0], 6),
+            "median": round(median, 6),
+            "deviation": round(spread, 6),
+        }
+        return fields, f"{watch.of} is {own[0]:g}, its {len(others)} siblings have {median:g}"
+
+    # --- what happens
+
+    def _happening(self, watched: Watched, one: Readings) -> list[Sign]:
+        known = self._known[one.identity]
+        signs = []
+        for watch in watched.watches:
+            value = one.values.get(watch.of)
+            if value is None or watch.of not in one.fresh:
+                continue
+            key = f"{watched.code}:{watch.of}"
+            before = known.said.get(key)
+            if watched.state and value == before:
+                fields = {watch.of: _plain(value), **_carried(watch, one)}
+                self.holding.append(
+                    _sign(one, watched.code, fields, f"{watch.of} is {_said(value)}")
+                )
+            if (
+                before == (value if watch.test is Test.CHANGES else _numbers(value))
+                and key not in known.booted
+            ):
+                continue  # as it was: nearly always
+            if any(one.values.get(name) not in wanted for name, wanted in watch.only.items()):
+                continue
+            if watch.test is Test.CHANGES:
+                # What was never said is taken to be calm: 0, or whatever is there first of a text.
+                if value != (
+                    before if before is not None else value if isinstance(value, str) else 0
+                ):
+                    changed = {
+                        watch.of: _plain(value),
+                        "was": _plain(before),
+                        **_carried(watch, one),
+                    }
+                    signs.append(_sign(one, watched.code, changed, f"{watch.of} is {_said(value)}"))
+                if value != before:
+                    known.said[key] = value
+                continue
+            now_at, base = _numbers(value), _numbers(before)
+            if len(base) != len(now_at):
+                base = (0.0,) * len(now_at)
+            now_at = _known_parts(now_at, base)
+            if before is None and watch.baseline:
+                base = now_at
+            if key in known.booted:  # it began anew, unless it is one that nothing begins anew
+                base = tuple(was if was <= at else 0.0 for was, at in zip(base, now_at))
+            elif (
+                not watch.returns
+            ):  # it fell for no reason that is known: what it fell to is nothing new
+                base = tuple(map(min, base, now_at))
+            risen = [
+                place
+                for place, (was, at) in enumerate(zip(base, now_at))
+                if at - was >= max(_number(watch.limit), 1e-9)
+            ]
+            if risen:
+                by = sum(now_at[place] - base[place] for place in risen)
+                rise: dict[str, Value] = {watch.of: _whole(sum(now_at)), "rise": _whole(by)}
+                if isinstance(value, tuple):
+                    rise[f"{_PARTS.get(one.component.kind, 'port')}s"] = list(risen)
+                since = "" if before is not None else ", at the first look"
+                signs.append(
+                    _sign(
+                        one,
+                        watched.code,
+                        rise,
+                        f"{watch.of} rose by {by:g} to {sum(now_at):g}{since}",
+                    )
+                )
+            known.said[key] = tuple(
+                at if place in risen else was for place, (was, at) in enumerate(zip(base, now_at))
+            )
+            known.booted.discard(key)
+        return signs
+
+    # --- values
+
+    def _note(self, one: Readings, now: float) -> None:
+        known = self._known.setdefault(one.identity, _Known())
+        stopped_s = now - known.read_at
+        for of, window in self._thresholds.windows.items():
+            value = one.values.get(of)
+            if value is None or isinstance(value, str) or of not in one.fresh:
+                continue
+            samples, numbers = known.grown.setdefault(of, deque()), _numbers(value)
+            if samples and len(samples[-1][1]) != len(numbers):
+                samples.clear()
+            if samples:
+                numbers = _known_parts(numbers, samples[-1][1])
+            if of in known.resumed:
+                known.resumed.discard(of)
+                self._spread_growth(of, samples, numbers, stopped_s=stopped_s, now=now)
+            known.read_at = now
+            if samples and samples[-1][1] == numbers:
+                continue  # only what changed tells of growth, and a day's window would be long
+            samples.append((now, numbers))
+            while len(samples) > 1 and samples[1][0] <= now - window:
+                samples.popleft()
+            if len(samples) > _SAMPLES and window > _KEPT_S:
+                known.grown[of] = _thinned(samples)
+
+    def _spread_growth(
+        self,
+        of: str,
+        samples: deque[tuple[float, tuple[float, ...]]],
+        numbers: tuple[float, ...],
+        *,
+        stopped_s: float,
+        now: float,
+    ) -> None:
+        """Distribute what a counter grew by while the daemon was stopped evenly over that time.
+
+        Else the growth of days would count as that of the last minute. A stop that fits into a
+        window needs no samples in between.
+        """
+        if (
+            not samples
+            or samples[-1][1] == numbers
+            or any(was > at for was, at in zip(samples[-1][1], numbers))
+        ):
+            return
+        last = samples[-1][1]
+        for window in sorted(self._thresholds.window_sizes[of], reverse=True):
+            if window < stopped_s and now - window > samples[-1][0]:
+                share = 1.0 - window / stopped_s
+                samples.append(
+                    (
+                        now - window,
+                        tuple(was + (at - was) * share for was, at in zip(last, numbers)),
+                    )
+                )
+
+    def _values(self, watch: Watch, one: Readings, now: float) -> tuple[float | str, ...] | None:
+        """The value, or one for each part; with a window, how much it grew per unit of time. None:
+        not observed.
+        """
+        value = one.values.get(watch.of)
+        if value is None:
+            return None
+        if not watch.over_s:
+            return value if isinstance(value, tuple) else (value,)
+        known = self._known.get(one.identity)
+        samples = known.grown.get(watch.of) if known is not None else None
+        if samples is None or isinstance(value, str):
+            return None
+        if len(samples) == 1:  # it has not changed since it was first seen
+            return (0.0,) * len(samples[0][1])
+        inside = [sample for sample in samples if sample[0] > now - watch.over_s]
+        before = [sample for sample in samples if sample[0] <= now - watch.over_s]
+        inside = before[-1:] + inside
+        grown = [0.0] * len(inside[-1][1])
+        for (_, earlier), (_, later) in pairwise(inside):
+            for place, (was, at) in enumerate(zip(earlier, later)):
+                grown[place] += max(0.0, at - was)  # it fell: that is where it counts from
+        return tuple(total / watch.over_s * watch.per_s for total in grown)
+
+
+def _thinned(
+    samples: Iterable[tuple[float, tuple[float, ...]]],
+) -> deque[tuple[float, tuple[float, ...]]]:
+    """Every second sample, and each that no other may stand for: what lies before or after
+    a fall.
+    """
+    told = list(samples)
+    kept = deque(told[:1])
+    for place in range(1, len(told) - 1):
+        before, here, after = kept[-1][1], told[place][1], told[place + 1][1]
+        if place % 2 == 0 or any(
+            not was <= at <= will for was, at, will in zip(before, here, after)
+        ):
+            kept.append(told[place])
+    kept.append(told[-1])
+    while len(kept) > 4 * _SAMPLES:  # one that goes up and down all day counts nothing
+        kept.popleft()
+    return kept
+
+
+def _against(watch: Watch, value: float | str, limit: float) -> bool:
+    if watch.test is Test.IS:
+        return value in watch.values
+    if watch.test in (Test.LISTS, Test.LISTS_OTHER):
+        words = {word.strip() for word in str(value).split(",")} - {""}
+        return bool(
+            words & set(watch.values) if watch.test is Test.LISTS else words - set(watch.values)
+        )
+    if isinstance(value, str):
+        return False
+    if watch.test is Test.HAS:
+        return any(int(value) & int(bits) for bits in watch.values if not isinstance(bits, str))
+    return value > limit if watch.test is Test.ABOVE else value < limit
+
+
+def _sign(one: Readings, code: str, fields: Mapping[str, Value], text: str) -> Sign:
+    return Sign(component=one.component, identity=one.identity, code=code, fields=fields, text=text)
+
+
+def _carried(watch: Watch, one: Readings) -> dict[str, Value]:
+    return {name: _plain(one.values[name]) for name in watch.carry if name in one.values}
+
+
+def _numbers(value: Sample | None) -> tuple[float, ...]:
+    if value is None or isinstance(value, str):
+        return ()
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _known_parts(values: tuple[float, ...], before: tuple[float, ...]) -> tuple[float, ...]:
+    """A part that could not be read (NaN) stands where it stood."""
+    return tuple(was if math.isnan(value) else value for value, was in zip(values, before))
+
+
+def _number(value: float | str) -> float:
+    return 0.0 if isinstance(value, str) else value
+
+
+def _whole(value: float | str) -> float | int | str:
+    return (
+        value
+        if isinstance(value, str)
+        else int(value)
+        if float(value).is_integer()
+        else round(value, 6)
+    )
+
+
+def _plain(value: Sample | None) -> Value:
+    if isinstance(value, tuple):
+        return [int(part) for part in value if not math.isnan(part)]
+    return None if value is None else _whole(value)
+
+
+def _said(value: Sample | None) -> str:
+    return (
+        (value or "empty")
+        if isinstance(value, str)
+        else (
+            "not known"
+            if value is None
+            else f"{value:g}"
+            if not isinstance(value, tuple)
+            else str(value)
+        )
+    )

@@ -1,0 +1,218 @@
+"""
+The work on this node: which jobs run, which ran, and how they ended.
+
+Owns     what is remembered of jobs, and which of them were near an incident.
+Refuses  I/O, and meaning: that a job which failed counts in a device's record is the judge's
+         affair, who gets the same events.
+
+It is fed with events that are stored already, and after a start with those that the ledger has:
+what it says is never truth of its own. A job whose end nobody told, since its node went down with
+it, ended with that boot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from vitald.model import Event, Fields, Incident
+from vitald.model.codes import BOOT, CLOCK_STEPPED, JOB_DIED
+
+BEGAN, ENDED, DIED = "job/began", "job/ended", JOB_DIED
+TELLING = (
+    BEGAN,
+    ENDED,
+    DIED,
+    BOOT,
+    CLOCK_STEPPED,
+)  # the codes of the events that change what is remembered
+
+AROUND_S = 600.0  # a job that ended so long before or after an incident is told with it
+_KEEP_S = 86400.0
+_RUNNING, _RECENT, _SHOWN = 256, 512, 8
+_INCIDENTS = 256  # open ones whose jobs are kept for longer
+_BOOTED = "the node was booted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job on this node. Times in seconds since the epoch; None is what nobody told."""
+
+    id: str
+    user: str = ""
+    uid: int | None = None
+    began: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""  # in the scheduler's words
+    boot_id: str = ""
+    lost: bool = False  # nobody told its end: `ended` is when it cannot have run any more
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.exit_code or self.signal)
+
+    @property
+    def name(self) -> str:
+        """`job 1234 of alice`, for people."""
+        return f"job {self.id} of {self.user}" if self.user else f"job {self.id}"
+
+    @property
+    def end(self) -> str:
+        """`exit 1`, `signal 9`; empty where it ended well, or nobody told."""
+        if self.signal:
+            return f"signal {self.signal}"
+        return f"exit {self.exit_code}" if self.exit_code else ""
+
+
+class Jobs:
+    """Those that run, and those that ended within a day; for longer, those near an incident that is
+    open.
+    """
+
+    def __init__(self) -> None:
+        self.running: dict[str, Job] = {}
+        self.recent: deque[Job] = deque(maxlen=_RECENT)  # as they ended
+
+    def note(self, event: Event, incidents: Iterable[Incident] = ()) -> None:
+        """Take in an event of `TELLING`; any other changes nothing. `incidents` are those that may
+        be open.
+        """
+        self._take_in(event)
+        if event.code in (ENDED, DIED):
+            self._forget(event.time, incidents)
+
+    def recall(
+        self,
+        events: Iterable[Event],
+        boot_id: str,
+        booted_at: float,
+        incidents: Iterable[Incident] = (),
+    ) -> None:
+        """What the ledger remembers, oldest first. What ran in an earlier boot had ended when this
+        one began, at `booted_at`.
+        """
+        self.running, self.recent = {}, deque(maxlen=_RECENT)
+        last = booted_at
+        for event in events:
+            self._take_in(event)
+            last = max(last, event.time)
+        for job in [job for job in self.running.values() if job.boot_id != boot_id]:
+            self._put_away(replace(job, ended=booted_at, reason=_BOOTED, lost=True))
+        self._forget(last, incidents)
+
+    def ended_lately(self, id_: str, now: float) -> bool:
+        """Whether its end has been told already."""
+        return any(job.id == id_ and now - (job.ended or 0.0) <= AROUND_S for job in self.recent)
+
+    def near(self, incident: Incident) -> list[Job]:
+        """The jobs that ran at an incident's time, or ended shortly before or after: those that
+        failed first, then the nearest in time.
+
+        What vitald says of itself has nothing to do with them.
+        """
+        if incident.root.code.startswith("vitald/"):
+            return []
+        found = [job for job in (*self.recent, *self.running.values()) if _is_near(job, incident)]
+        return sorted(found, key=lambda job: (not job.failed, _away(job, incident)))[:_SHOWN]
+
+    def _take_in(self, event: Event) -> None:
+        if event.simulated:
+            return
+        if event.code == CLOCK_STEPPED:
+            self._shift(event.fields.get("seconds"))
+        elif event.code == BOOT:
+            self._booted(event)
+        elif event.code == BEGAN:
+            self._began(event)
+        elif event.code in (ENDED, DIED):
+            self._ended(event)
+
+    def _began(self, event: Event) -> None:
+        job = _job(event.fields)
+        former = self.running.pop(job.id, None)
+        if former is not None:  # its end was never told
+            self._put_away(replace(former, ended=event.time, lost=True))
+        elif len(self.running) >= _RUNNING:
+            self._put_away(replace(next(iter(self.running.values())), ended=event.time, lost=True))
+        self.running[job.id] = replace(
+            job, began=event.time, exit_code=None, signal=None, boot_id=event.boot_id
+        )
+
+    def _ended(self, event: Event) -> None:
+        job = _job(event.fields)
+        former = self.running.get(job.id)
+        self._put_away(
+            replace(
+                job,
+                began=former.began if former is not None else None,
+                ended=event.time,
+                boot_id=event.boot_id,
+            )
+        )
+
+    def _booted(self, event: Event) -> None:
+        for job in [job for job in self.running.values() if job.boot_id != event.boot_id]:
+            self._put_away(replace(job, ended=event.time, reason=_BOOTED, lost=True))
+
+    def _put_away(self, job: Job) -> None:
+        self.running.pop(job.id, None)
+        self.recent.append(job)
+
+    def _shift(self, seconds: object) -> None:
+        """The clock was set: what lies behind is told by the new one, as incidents are."""
+        if not isinstance(seconds, (int, float)):
+            return
+        self.running = {id_: _shifted(job, seconds) for id_, job in self.running.items()}
+        self.recent = deque((_shifted(job, seconds) for job in self.recent), maxlen=_RECENT)
+
+    def _forget(self, now: float, incidents: Iterable[Incident]) -> None:
+        opened = list(islice((one for one in incidents if one.closed_at is None), _INCIDENTS))
+        kept = (
+            job
+            for job in self.recent
+            if now - (job.ended or 0.0) <= _KEEP_S or any(_is_near(job, one) for one in opened)
+        )
+        self.recent = deque(kept, maxlen=_RECENT)
+
+
+def _job(fields: Fields) -> Job:
+    return Job(
+        id=str(fields.get("job") or ""),
+        user=str(fields.get("user") or ""),
+        uid=_whole(fields, "uid"),
+        exit_code=_whole(fields, "exitCode"),
+        signal=_whole(fields, "signal"),
+        reason=str(fields.get("reason") or ""),
+    )
+
+
+def _whole(fields: Fields, name: str) -> int | None:
+    value = fields.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _shifted(job: Job, seconds: float) -> Job:
+    return replace(
+        job,
+        began=job.began + seconds if job.began is not None else None,
+        ended=job.ended + seconds if job.ended is not None else None,
+    )
+
+
+def _is_near(job: Job, incident: Incident) -> bool:
+    began = job.began if job.began is not None else job.ended
+    if began is None:
+        return False
+    if began <= incident.last and (job.ended is None or job.ended >= incident.since):
+        return True
+    return (
+        job.ended is not None and incident.since - AROUND_S <= job.ended <= incident.last + AROUND_S
+    )
+
+
+def _away(job: Job, incident: Incident) -> float:
+    return abs((job.ended if job.ended is not None else incident.last) - incident.since)

@@ -1,0 +1,313 @@
+"""
+The board: what is shown. Outputs read nothing else.
+
+Owns     the published findings, the sources' health, the counters, and who is watching for changes.
+Refuses  judging: findings are put up here after they were committed (or, when the ledger fails,
+         kept in memory).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from vitald.catalog import Clears
+from vitald.core.jobs import TELLING, Jobs
+from vitald.judge.engine import Judge
+from vitald.judge.verdict import Work, fold
+from vitald.ledger import StoredEvent
+from vitald.model import (
+    Component,
+    Event,
+    Finding,
+    Incident,
+    Readings,
+    SourceHealth,
+    SourceState,
+    Transition,
+    Verdict,
+)
+
+_RECENT = 1000
+_QUEUE = 1000
+_SERIES = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerHealth:
+    """`unsaved` events are held in memory only; `dropped` were too many to hold."""
+
+    ok: bool = True
+    error: str = ""
+    unsaved: int = 0
+    dropped: int = 0
+    size_bytes: int = 0
+    commits: int = 0
+    commit_seconds: float = 0.0
+    last_commit_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One component as one source sees it. `readings` are its last ones, None where it never
+    looked.
+
+    `unseen`: why they do not say how the component is now; empty where they do.
+    """
+
+    source: str
+    readings: Readings | None
+    unseen: str
+
+
+class Subscription:
+    """One watcher's queue; None says that the verdict may have changed. When it cannot keep up, it
+    is told so and ends: what it missed is in the ledger.
+    """
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[Event | Transition | Incident | None] = asyncio.Queue(_QUEUE)
+        self.lagged = False
+
+    def offer(self, change: Event | Transition | Incident | None) -> None:
+        try:
+            self.queue.put_nowait(change)
+        except asyncio.QueueFull:
+            self.lagged = True
+
+
+class Board:
+    """One node's present state."""
+
+    def __init__(self, boot_id: str, started_at: float, *, device_reset: bool) -> None:
+        self.boot_id = boot_id
+        self.started_at = started_at
+        self.device_reset = device_reset
+        self.findings: tuple[Finding, ...] = ()
+        self.trials: tuple[Finding, ...] = ()  # what rules on trial would have asked for
+        self.incidents: dict[int, Incident] = {}
+        self.sources: dict[str, SourceHealth] = {}
+        self.readings: dict[
+            str, tuple[Readings, ...]
+        ] = {}  # by source: what it hands in now, one for each component
+        self._answers_for: dict[
+            str, dict[Component, Readings]
+        ] = {}  # by source: what it hands in, and what it did before it failed
+        self.ledger = LedgerHealth()
+        self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
+        self.recent: deque[StoredEvent] = deque(
+            maxlen=_RECENT
+        )  # for when the ledger cannot be read
+        self._serial = 0
+        self.jobs = Jobs()
+        self.transitions = 0
+        self.first_look = asyncio.Event()  # each source has looked, or could not
+        self.answerable = (
+            asyncio.Event()
+        )  # that, or it will take a while: who asks is told what is known so far
+        self._subscriptions: set[Subscription] = set()
+        self._judge: Judge | None = None  # asked only for what is derived anew each time
+
+    def verdict(self, work: Work = Work.RUNNING) -> Verdict:
+        """As of this moment: a source may have gone stale since anything changed."""
+        sources = list(self.sources.values())
+        judged = fold(
+            self.findings,
+            sources,
+            time.monotonic(),
+            self.incidents,
+            device_reset=self.device_reset,
+            work=work,
+        )
+        return replace(judged, simulated=judged.simulated or self.simulated)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether something that is read is not real: what is well is then no more real than what
+        is not.
+        """
+        return any(source.simulated for source in self.sources.values())
+
+    def publish(
+        self,
+        judge: Judge,
+        events: Iterable[Event] = (),
+        transitions: Sequence[Transition] = (),
+        incidents: Iterable[Incident] = (),
+    ) -> None:
+        self.findings = tuple(finding for finding in judge.opened if not finding.shadow)
+        self.trials = tuple(finding for finding in judge.opened if finding.shadow)
+        self._judge = judge
+        for event in events:
+            if event.code in TELLING:
+                self.jobs.note(event, judge.incidents)
+            if event.follows is None:
+                self._serial += 1
+                self.recent.append(StoredEvent(self._serial, event))
+                self._count(event)
+            self._offer(event)
+        self.transitions += sum(1 for transition in transitions if transition.cause)
+        for transition in transitions:
+            if transition.cause and not transition.finding.shadow:
+                self._offer(transition)
+        told = self.incidents
+        self.incidents = {incident.id: incident for incident in judge.incidents}
+        for incident in {incident.id: incident for incident in incidents}.values():
+            former = told.get(incident.id)
+            if (
+                former is None
+                or former.root.code != incident.root.code
+                or (former.closed_at is None) != (incident.closed_at is None)
+            ):
+                self._offer(
+                    incident
+                )  # once when it begins, again when its root or its state changes: not for every line
+
+    def suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
+        """The lemon scores of the devices that have any."""
+        return self._judge.suspects(now) if self._judge is not None else {}
+
+    def clears(self, finding: Finding) -> Clears:
+        """What closes a finding, besides a named person."""
+        return self._judge.clears(finding) if self._judge is not None else Clears()
+
+    def identity(self, component: Component) -> str:
+        """What a device's record goes by."""
+        return self._judge.identity(component) if self._judge is not None else component.name
+
+    def source_stands(
+        self,
+        name: str,
+        state: SourceState,
+        detail: str = "",
+        *,
+        caught_up: bool = True,
+        simulated: bool = False,
+    ) -> None:
+        """How a source fares. It counts as read once it has caught up, not while it goes through
+        history.
+        """
+        source = self.sources.get(name)
+        if source is None or (
+            state is SourceState.OK and not caught_up and source.state is not SourceState.OK
+        ):
+            return
+        looked = state in (SourceState.OK, SourceState.ABSENT)
+        self.sources[name] = replace(
+            source,
+            state=state,
+            detail=detail,
+            simulated=simulated,
+            last_seen=time.time() if looked else source.last_seen,
+            looked=time.monotonic() if looked else source.looked,
+        )
+        # What a source that could look does not hand in is not there; what a failing one leaves out
+        # is not known.
+        before = {} if looked else self._answers_for.get(name, {})
+        self._answers_for[name] = {
+            **before,
+            **{one.component: one for one in self.readings.get(name, ())},
+        }
+        if all(one.state is not SourceState.STARTING for one in self.sources.values()):
+            self.first_look.set()
+            self.answerable.set()
+        if (source.state, source.detail) != (state, detail):
+            self._offer(None)
+
+    def fall_behind(self) -> None:
+        """So much happened before the start that nobody should wait until it is judged."""
+        self.answerable.set()
+
+    def show(self, source: str, readings: Sequence[Readings]) -> None:
+        """What a source reads of its components now, instead of what it read before."""
+        together: dict[Component, Readings] = {}
+        for one in readings:
+            together[one.component] = (
+                _both(together[one.component], one) if one.component in together else one
+            )
+        self.readings[source] = tuple(together.values())
+
+    def sights(self, must: Mapping[str, Iterable[Component]]) -> dict[Component, list[Sight]]:
+        """Each component that a source looks at, or did until it failed. `must`: what sources have
+        to look at, whether they did or not.
+        """
+        now = time.monotonic()
+        found: dict[Component, list[Sight]] = {}
+        for name, health in self.sources.items():
+            known = self._answers_for.get(name, {})
+            handed_in = {one.component for one in self.readings.get(name, ())}
+            asked = () if health.state is SourceState.ABSENT else must.get(name, ())
+            for component in dict.fromkeys([*known, *asked]):
+                readings = known.get(component)
+                unseen = _silence(health)
+                if (
+                    readings is not None
+                    and component in handed_in
+                    and now - readings.looked <= health.deadline
+                ):
+                    unseen = readings.blind
+                found.setdefault(component, []).append(Sight(name, readings, unseen))
+        return found
+
+    def present(self, source: str) -> list[Readings]:
+        """What a source reads of the components that it looks at, now."""
+        health = self.sources.get(source)
+        if health is None:
+            return []
+        now = time.monotonic()
+        return [one for one in self.readings.get(source, ()) if now - one.looked <= health.deadline]
+
+    def set_policy(self, *, device_reset: bool) -> None:
+        self.device_reset = device_reset
+        self._offer(None)
+
+    def ledger_size(self, size_bytes: int) -> None:
+        self.ledger = replace(self.ledger, size_bytes=size_bytes)
+
+    def subscribe(self) -> Subscription:
+        subscription = Subscription()
+        self._subscriptions.add(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        self._subscriptions.discard(subscription)
+
+    @property
+    def watchers(self) -> int:
+        return len(self._subscriptions)
+
+    def _offer(self, change: Event | Transition | Incident | None) -> None:
+        for subscription in self._subscriptions:
+            subscription.offer(change)
+
+    def _count(self, event: Event) -> None:
+        """Codes come from log text, so their number is bounded: beyond it they count as `other`."""
+        series = (event.kind, event.code.partition("/")[2], event.trust.value, event.simulated)
+        if series not in self.events and len(self.events) >= _SERIES:
+            series = (event.kind, "other", event.trust.value, event.simulated)
+        self.events[series] += 1
+
+
+def _both(one: Readings, other: Readings) -> Readings:
+    """Two readings of one component by one source: as old as the older."""
+    return replace(
+        one,
+        time=min(one.time, other.time),
+        looked=min(one.looked, other.looked),
+        values={**one.values, **other.values},
+        fresh=one.fresh | other.fresh,
+        missing={**one.missing, **other.missing},
+        simulated=one.simulated or other.simulated,
+        blind=one.blind or other.blind,
+        who={**one.who, **other.who},
+    )
+
+
+def _silence(source: SourceHealth) -> str:
+    """Why a source says nothing of a component that it should look at."""
+    if source.state in (SourceState.OK, SourceState.ABSENT):
+        return "no look within the deadline"
+    return f"{source.state.value}: {source.detail}" if source.detail else source.state.value

@@ -1,0 +1,297 @@
+"""
+Who has the accelerators' device files open, and which processes are steps of Slurm jobs.
+
+Owns     one table of a node's processes, cheap enough to be brought up to date several times a
+         second.
+Refuses  whose work counts: that is the idle detector's.
+
+Kernel threads are recognised once. Tables of open files, which cost the most, are read at each look
+for young processes and else every two seconds, and the longer one takes the more seldom. Nothing is
+asked of a process that needs its memory (its command line, its environment) unless it holds a
+device or a step: one that is stuck in the driver may block whoever asks. Source: proc(5),
+pid_namespaces(7).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+
+from vitald.collectors.small_files import names, presentable, read
+from vitald.diagnostics.harmless import Running
+from vitald.text import join_first
+
+# Device files that only those who use a device have open. /dev/nvidiactl and the two capabilities
+# of MIG's management are everybody's.
+_DEVICE = r"(nvidia(?:[0-9]+|-uvm|-caps/nvidia-cap(?:[3-9]|[0-9]{2,}))|neuron[0-9]+)"
+
+_OUR_MARK = b"VITALD_RUN="  # in the environment of what a run of ours starts
+
+_STEPD = "slurmstepd"
+_STEP = re.compile(r"slurmstepd: \[([0-9]+)")
+# `slurmstepd infinity` holds the cgroup of all steps for as long as slurmd runs: no job
+_KEEPER = "infinity"
+
+_INIT = 1
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD
+_HOST_PIDS = "pid:[4026531836]"  # the first namespace of processes always has this number
+_YOUNG_S = 60.0  # a job opens its devices some time after it began
+_FRESH_S = 2.0
+_TURNS = 16
+_SHARE = 50  # a table that takes 10 ms to read is read twice a second at the most
+_FILES_MOST = 65536
+_PARENTS_MOST = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A process that has devices open."""
+
+    pid: int
+    name: str
+    devices: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return f"{self.name} (pid {self.pid}) has {join_first(self.devices, 1)} open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stat:
+    """Of /proc/PID/stat, which can be read of any process, and of a stuck one."""
+
+    name: str
+    state: str
+    parent: int
+    threads: int
+    kernel: bool
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of one process."""
+
+    inode: int  # of its folder: a number is given out again, and then this is another
+    first: float
+    again: float = 0.0  # when its open files are to be read next
+    devices: tuple[str, ...] = ()
+    name: str = ""
+    step: str | None = None  # it is a slurmstepd, of this job where that is known
+    hidden: bool = False
+
+
+def is_device(path: str) -> bool:
+    """Whether it leads to a character device: a file of the same name is nothing."""
+    try:
+        return Path(path).is_char_device()
+    except OSError:
+        return False
+
+
+class Table:
+    """The processes of a node: which have devices open, and which are steps of Slurm jobs."""
+
+    def __init__(self, procfs: Path, dev: Path, proven: Callable[[str], bool] = is_device) -> None:
+        self._procfs = str(procfs)
+        self._proven = proven
+        # `/srv/image/dev/nvidia0`: of one that only changed its root. ` (deleted)`: the file was
+        # made anew meanwhile.
+        self._device = re.compile(
+            rf"(?:{re.escape(str(dev))}|.*/dev)/{_DEVICE}(?: \(deleted\))?", re.DOTALL
+        )
+        self._seen: dict[int, _Seen] = {}
+        self._begun = False
+        # Processes of other containers may use the devices, and their numbers mean others here
+        self.outside = False
+        self.veiled = False  # those of other users are not even listed
+
+    def scan(self, now: float) -> None:
+        """Bring it up to date. Raises OSError where procfs itself cannot be read."""
+        here: dict[int, _Seen] = {}
+        first = now if self._begun else float("-inf")  # what was there before us is not young
+        with os.scandir(self._procfs) as entries:
+            for entry in entries:
+                if entry.name.isdecimal():
+                    pid, inode = int(entry.name), entry.inode()
+                    seen = self._seen.get(pid)
+                    here[pid] = (
+                        seen if seen is not None and seen.inode == inode else _Seen(inode, first)
+                    )
+        self._seen, self._begun = here, True
+        self._look_around()
+        for pid, seen in list(here.items()):
+            if seen.again <= now:
+                self._look_at(pid, seen, now)
+
+    @property
+    def holders(self) -> list[Holder]:
+        return [
+            Holder(pid=pid, name=seen.name, devices=seen.devices)
+            for pid, seen in sorted(self._seen.items())
+            if seen.devices
+        ]
+
+    @property
+    def steps(self) -> dict[int, str]:
+        """Processes of Slurm that each hold a step, and the jobs, where those are known."""
+        return {pid: seen.step for pid, seen in sorted(self._seen.items()) if seen.step is not None}
+
+    @property
+    def hidden(self) -> int:
+        """How many processes could not be looked at. The node's first one uses no device, and may
+        be closed to root itself.
+        """
+        return sum(seen.hidden for pid, seen in self._seen.items() if pid != _INIT)
+
+    def idle(self, pid: int) -> bool:
+        """Whether it has ended, or was looked at and has no device open."""
+        seen = self._seen.get(pid)
+        return not self.veiled if seen is None else not (seen.hidden or seen.devices)
+
+    def stat(self, pid: int) -> Stat | None:
+        """None where there is no such process any more."""
+        with suppress(OSError, ValueError, IndexError):
+            head, _, tail = read(f"{self._procfs}/{pid}/stat").rpartition(")")
+            words = tail.split()
+            return Stat(
+                name=presentable(head.partition("(")[2]),
+                state=words[0],
+                parent=int(words[1]),
+                threads=int(words[17]),
+                kernel=bool(int(words[6]) & _KERNEL_THREAD),
+            )
+        return None
+
+    def running(self, pid: int, name: str) -> Running:
+        """What program a process runs, and for whom."""
+        owner, path, file_owner = None, "", None
+        with suppress(OSError):
+            owner = os.stat(f"{self._procfs}/{pid}").st_uid  # noqa: PTH116
+        with suppress(OSError):
+            path = os.readlink(f"{self._procfs}/{pid}/exe").removesuffix(" (deleted)")  # noqa: PTH115
+            file_owner = os.stat(f"{self._procfs}/{pid}/exe").st_uid  # noqa: PTH116
+        return Running(name, owner, path, file_owner)
+
+    def lineage(self, pid: int) -> Iterator[tuple[int, str]]:
+        """A process, its parent, and so on, each with its name, which is empty where it has
+        ended.
+        """
+        for _ in range(_PARENTS_MOST):
+            found = self.stat(pid)
+            yield pid, found.name if found is not None else ""
+            if found is None or found.parent <= 0:
+                return
+            pid = found.parent
+
+    def cgroups(self, pid: int) -> str:
+        """In which it is, for each hierarchy a line; empty where that cannot be told."""
+        with suppress(OSError):
+            return read(f"{self._procfs}/{pid}/cgroup")
+        return ""
+
+    def marked(self, pid: int) -> bool:
+        """Whether a run of ours started it, or something that started it."""
+        with suppress(OSError), open(f"{self._procfs}/{pid}/environ", "rb") as file:
+            return any(one.startswith(_OUR_MARK) for one in file.read(_FILES_MOST).split(b"\0"))
+        return False
+
+    @property
+    def blind(self) -> str:
+        """Why there may be processes that are not seen here; empty where all are."""
+        if self.outside:
+            return "processes outside this container cannot be seen"
+        if self.veiled:
+            return "other users' processes are hidden (hidepid)"
+        return f"{self.hidden} processes could not be looked at" if self.hidden else ""
+
+    def _look_around(self) -> None:
+        own = f"{self._procfs}/self"
+        self.veiled = Path(own).exists() and not os.access(f"{self._procfs}/1/stat", os.R_OK)
+        try:
+            # It names no file.
+            self.outside = os.readlink(f"{own}/ns/pid") != _HOST_PIDS  # noqa: PTH115
+        except OSError:
+            self.outside = False  # a tree that was laid out
+
+    def _look_at(self, pid: int, seen: _Seen, now: float) -> None:
+        young = now - seen.first < _YOUNG_S
+        began = perf_counter()
+        files = self._open_files(pid)
+        if young or not seen.name or seen.step is not None or files != (False, seen.devices):
+            found = self.stat(pid)
+            if found is None:
+                files = (False, ())
+            elif found.kernel:
+                seen.again, seen.hidden = float("inf"), False
+                return
+            else:
+                seen.name = found.name
+                seen.step = (
+                    self._step(pid, seen)
+                    if found.name == _STEPD and found.state not in "ZX"
+                    else None
+                )
+                if (
+                    found.state == "Z"
+                    # Its first thread has ended; others may go on, such as one that is stuck in the
+                    # driver
+                ):
+                    files = self._open_files_of_threads(pid) if found.threads > 1 else (False, ())
+        seen.hidden, seen.devices = files
+        wait = (
+            _FRESH_S * (pid % _TURNS + 1) / _TURNS if now - seen.again > _FRESH_S else _FRESH_S
+        )  # not all at once after a pause
+        seen.again = now + max(0.0 if young else wait, _SHARE * (perf_counter() - began))
+
+    def _open_files(self, process: int | str) -> tuple[bool, tuple[str, ...]]:
+        """Whether they are hidden from us, and which devices are among them."""
+        folder = f"{self._procfs}/{process}/fd/"
+        found: set[str] = set()
+        try:
+            with os.scandir(folder) as entries:
+                for count, entry in enumerate(islice(entries, _FILES_MOST + 1)):
+                    if count == _FILES_MOST:
+                        return True, tuple(sorted(found))
+                    try:
+                        # A Path for each costs as much as the rest.
+                        path = os.readlink(folder + entry.name)  # noqa: PTH115
+                    except (FileNotFoundError, ProcessLookupError):
+                        continue  # closed meanwhile
+                    if "/nvidia" in path or "/neuron" in path:
+                        match = self._device.fullmatch(path)
+                        if match is not None and self._proven(folder + entry.name):
+                            found.add(match[1])
+        except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+            return False, ()  # it has ended meanwhile
+        except OSError:
+            return True, tuple(sorted(found))
+        return False, tuple(sorted(found))
+
+    def _open_files_of_threads(self, pid: int) -> tuple[bool, tuple[str, ...]]:
+        """One thread answers for all of them, unless it has ended too."""
+        try:
+            threads = names(f"{self._procfs}/{pid}/task")
+        except OSError:
+            return True, ()
+        for thread in threads:
+            hidden, devices = self._open_files(f"{pid}/task/{thread}")
+            if hidden or devices:
+                return hidden, devices
+        return False, ()
+
+    def _step(self, pid: int, seen: _Seen) -> str | None:
+        """The job of a slurmstepd: `slurmstepd: [123.0]`. None for one that is nobody's."""
+        if seen.step:
+            return seen.step
+        try:
+            line = read(f"{self._procfs}/{pid}/cmdline")
+        except OSError:
+            return ""
+        match = _STEP.match(line)
+        return match[1] if match else None if _KEEPER in line.split("\0") else ""

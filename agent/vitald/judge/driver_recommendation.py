@@ -1,0 +1,71 @@
+"""
+The driver's own word on a device ("recovery action: reset GPU") stands in for what the catalogue's
+table asks for.
+
+In both directions, and the difference is said. Of jobs, of spare parts, of peers and other nodes
+the driver knows nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vitald.catalog import Ruling
+from vitald.judge import findings as life
+from vitald.judge.state import State
+from vitald.model import Action, Asked, Event, Finding, Transition
+
+_REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
+
+
+class DriverWord:
+    """Applies it to the findings of its device."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def stands_for(self, event: Event) -> bool:
+        """Whether the driver's word on the event's device stands: it holds one value, whoever told
+        it.
+        """
+        return any(
+            one.simulated is event.simulated and life.rule_of(one, self._state.catalog).word
+            for one in self._state.findings.of_component(event.component)
+        )
+
+    def apply(self, event: Event, ruling: Ruling) -> list[Transition]:
+        """What the word in the event changes about the findings of its device."""
+        changes = []
+        for finding in self._state.findings.of_component(event.component):
+            if finding.simulated != event.simulated or finding.shadow or finding.last > event.time:
+                continue
+            if not life.rule_of(finding, self._state.catalog).word:
+                said = self._find_difference(finding, event, ruling)
+                if said != finding.driver:
+                    changed = replace(finding, driver=said)
+                    self._state.findings.put(changed)
+                    changes.append(life.moved(finding, changed, event))
+            elif (
+                finding.code != event.code
+            ):  # the driver holds one value: whoever told the former one
+                cause = f"{event.code}: {ruling.title}"
+                changes.append(
+                    self._state.findings.close(
+                        finding, event.time, cause, event.identity, settled=True
+                    )
+                )
+        return changes
+
+    def _find_difference(self, finding: Finding, event: Event, ruling: Ruling) -> Asked | None:
+        """What the driver asks for, where it speaks of what this device needs and differs from the
+        table.
+        """
+        table = finding.table
+        action = ruling.action if ruling.action is not Action.NONE else Action.OBSERVE
+        if ruling.action not in (Action.NONE, *_REMEDIES) or table.action not in _REMEDIES:
+            return None
+        if (table.action, table.when) == (action, ruling.when):
+            return None
+        word = f"the driver's own word ({event.code}: {ruling.title})"
+        because = f"{word}; the catalogue says {table.action.value} ({table.when.value})"
+        return Asked(action, ruling.when, because)

@@ -1,0 +1,106 @@
+"""
+What time alone does to a finding: its quiet time ends, its drill is over, its acceptance runs out,
+it has waited too long.
+
+A change that is noticed late has the time at which it was due, so that a replay gives the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vitald.catalog.escalation import Step
+from vitald.judge import findings as life
+from vitald.judge.acceptance import Acceptances
+from vitald.judge.device_history import span
+from vitald.judge.state import State
+from vitald.model import Asked, Component, ComponentKind, Finding, Transition, When
+from vitald.model.codes import SOURCE_FAILED
+
+_QUIET = "quiet for as long as its rule asks"
+
+
+class Expiry:
+    """Knows when something is due next, and does what is due."""
+
+    def __init__(self, state: State, acceptances: Acceptances) -> None:
+        self._state = state
+        self._acceptances = acceptances
+        self.due = self.find_earliest()  # when `expire` will next have something to do
+
+    def expire(self, now: float) -> list[Transition]:
+        """Do all that is due by now."""
+        if now < self.due:
+            return []
+        changes = []
+        for finding in sorted(self._state.findings, key=self.moves_at):
+            changes += self._move_by_time(finding, now)
+        self.due = self.find_earliest()
+        return changes
+
+    def end_overdue(self, changes: list[Transition], now: float) -> list[Transition]:
+        """Close findings whose quiet time a change made at `now` ends earlier than `now`.
+
+        They close at `now`: a time before that change would be wrong.
+        """
+        changed = {change.finding.id: change.finding for change in changes if change.time == now}
+        overdue = [finding for finding in changed.values() if self._ends_at(finding) <= now]
+        return [self._state.findings.close(finding, now, _QUIET) for finding in overdue]
+
+    def note_changes(self, changes: list[Transition]) -> None:
+        """Look earlier where a change asks for that.
+
+        A finding that closed or was put off leaves too early a time, which costs one look; all are
+        gone through then.
+        """
+        self.due = min([self.due, *(self.moves_at(change.finding) for change in changes)])
+
+    def find_earliest(self) -> float:
+        return min(map(self.moves_at, self._state.findings), default=life.NEVER)
+
+    def moves_at(self, finding: Finding) -> float:
+        """When time alone will next change it; seconds since the epoch."""
+        if not finding.open:
+            return life.NEVER
+        accepted_until = finding.accepted.until if finding.accepted is not None else life.NEVER
+        return min(self._ends_at(finding), accepted_until, self._find_step(finding)[0])
+
+    def _move_by_time(self, finding: Finding, now: float) -> list[Transition]:
+        changes = []
+        ends_at = self._ends_at(finding)
+        if finding.accepted is not None and finding.accepted.until <= min(now, ends_at):
+            changes.append(
+                self._acceptances.end(finding, finding.accepted.until, "its time is over", None)
+            )
+        current = changes[-1].finding if changes else finding
+        waited_at, step = self._find_step(current)
+        if step is not None and waited_at <= min(now, ends_at):
+            waited = f"it has waited {span(step.waited_s)} for maintenance"
+            current = replace(current, escalated=Asked(step.action, step.when, waited))
+            self._state.findings.put(current)
+            changes.append(Transition(time=waited_at, finding=current, cause=waited))
+        if ends_at <= now:
+            over = finding.simulated_until is not None and ends_at == finding.simulated_until
+            cause = "the drill is over" if over else _QUIET
+            changes.append(self._state.findings.close(current, ends_at, cause))
+        return changes
+
+    def _find_step(self, finding: Finding) -> tuple[float, Step | None]:
+        """When what is left to maintenance has waited too long, and what it asks for then."""
+        if finding.when is not When.MAINTENANCE or finding.simulated or finding.shadow:
+            return life.NEVER, None
+        catalog = self._state.catalog
+        steps = catalog.ladder(catalog.rule(finding.code), finding.table.action).steps
+        waits = [(finding.since + step.waited_s, step) for step in steps if step.waited_s]
+        return min(waits, key=lambda one: one[0], default=(life.NEVER, None))
+
+    def _ends_at(self, finding: Finding) -> float:
+        """Quiet proves nothing while its source is deaf; a drill ends all the same."""
+        if not finding.open:
+            return life.NEVER
+        source = Component(ComponentKind.NODE, finding.source)
+        deaf = (source, SOURCE_FAILED, False, False) in self._state.findings
+        ends_at = life.due_of(finding)
+        if deaf and (finding.simulated_until is None or ends_at != finding.simulated_until):
+            return finding.simulated_until if finding.simulated_until is not None else life.NEVER
+        return ends_at

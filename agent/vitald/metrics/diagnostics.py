@@ -1,0 +1,162 @@
+"""
+Diagnostics as metrics: the last run of each check and level, what runs now, and how many have
+ended.
+
+What programs print becomes labels here, so every family has a bound, and what is wrong comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from vitald.collectors.small_files import presentable
+from vitald.model.diagnostic import Measure, Outcome, Run, Stage
+from vitald.server.routes.diagnostics import Shown
+
+PREEMPTED = "preempted"  # it made room for work: no result, and nobody's fault
+_OUTCOMES = (*(outcome.value for outcome in Outcome), PREEMPTED)
+_TESTS, _MEASURES, _NAME = 600, 300, 60
+# As DCGM prints them, in small letters. Anything else is `other`.
+_STATUSES = {
+    "pass": "pass",
+    "fail": "fail",
+    "warn": "warn",
+    "skip": "skip",
+    "not run": "not_run",
+    "notrun": "not_run",
+    "": "none",
+}
+_FINE = ("pass", "skip", "not_run", "none")
+
+
+class Tally:
+    """How many runs have ended, since the daemon started. `count` is called with each."""
+
+    def __init__(self) -> None:
+        self.ended: Counter[tuple[str, int, str]] = Counter()
+
+    def count(self, run: Run) -> None:
+        self.ended[run.ask.check, run.ask.level, outcome_of(run)] += 1
+
+
+def outcome_of(run: Run) -> str:
+    return PREEMPTED if run.preempted else run.report.outcome.value
+
+
+def metrics(shown: Shown, tally: Tally) -> Iterator[Metric]:
+    last = sorted(shown.last.items())
+    outcome = GaugeMetricFamily(
+        "vitald_diagnostic_last_outcome",
+        "How the last run of a diagnostic ended: 1 for the outcome that it had.",
+        labels=["check", "level", "outcome"],
+    )
+    ended = _gauge("last_end_timestamp_seconds", "When the last run of a diagnostic ended.")
+    took = _gauge("last_duration_seconds", "How long the last run of a diagnostic took.")
+    for (check, level), run in last:
+        for one in _OUTCOMES:
+            outcome.add_metric([check, str(level), one], one == outcome_of(run))
+        ended.add_metric([check, str(level)], run.ended)
+        took.add_metric([check, str(level)], max(0.0, run.ended - run.began))
+    yield outcome
+    yield ended
+    yield took
+    yield from _now(shown)
+    counted = CounterMetricFamily(
+        "vitald_diagnostic_runs",
+        "Runs of diagnostics that have ended since the daemon started.",
+        labels=["check", "level", "outcome"],
+    )
+    for (check, level, how), count in sorted(tally.ended.items()):
+        counted.add_metric([check, str(level), how], count)
+    yield counted
+    yield _tests(run for _, run in last)
+    yield from _measures(run for _, run in last)
+
+
+def _now(shown: Shown) -> Iterator[Metric]:
+    running = _gauge("running", "1 while a diagnostic runs.")
+    waiting = _gauge(
+        "waiting", "1 while a diagnostic was asked for and waits for its turn, or for idle devices."
+    )
+    stages = {(one.ask.check, one.ask.level): one.stage for one in reversed(shown.going)}
+    for name, check in shown.checks.items():
+        for level in check.levels:
+            stage = stages.get((name, level))
+            running.add_metric([name, str(level)], stage in (Stage.RUNNING, Stage.ENDING))
+            waiting.add_metric([name, str(level)], stage is Stage.WAITING)
+    yield running
+    yield waiting
+    due = _gauge(
+        "next_timestamp_seconds", "When the schedule runs a diagnostic next. Past: it waits."
+    )
+    for one in shown.due:
+        due.add_metric([one.check, str(one.level)], one.at)
+    yield due
+
+
+def _tests(runs: Iterable[Run]) -> Metric:
+    family = GaugeMetricFamily(
+        "vitald_diagnostic_test_status",
+        "What the last run said of a test on a GPU: 1 for the status that it had.",
+        labels=["check", "level", "test", "gpu", "status"],
+    )
+    told: dict[tuple[str, str, str, str], str] = {}
+    for run in runs:
+        for test in run.report.tests:
+            for gpu, status in (
+                ((str(gpu), status) for gpu, status in test.gpus.items())
+                if test.gpus
+                else [("", test.status)]
+            ):
+                key = (run.ask.check, str(run.ask.level), _name(test.name), gpu)
+                known = _STATUSES.get(status.strip().lower(), "other")
+                told[key] = (
+                    told.get(key, known) if known in _FINE else known
+                )  # of two with one name, the one that is wrong
+    for (check, level, name, gpu), status in islice(
+        sorted(told.items(), key=lambda one: one[1] in _FINE), _TESTS
+    ):
+        family.add_metric([check, level, name, gpu, status], 1)
+    return family
+
+
+def _measures(runs: Iterable[Run]) -> Iterator[Metric]:
+    value = GaugeMetricFamily(
+        "vitald_diagnostic_measure",
+        "What a diagnostic measured last, in base units.",
+        labels=["check", "name", "device"],
+    )
+    ratio = GaugeMetricFamily(
+        "vitald_diagnostic_measure_ratio",
+        "The same as a share of the least that it should be, or the most that it should be as a"
+        " share of it: below 1 is bad.",
+        labels=["check", "name", "device"],
+    )
+    told: dict[tuple[str, str, str], Measure] = {}
+    for run in sorted(runs, key=lambda one: one.ended):
+        told |= {
+            (run.ask.check, _name(one.name), _name(one.device)): one
+            for one in run.report.measures
+            if math.isfinite(one.value)
+        }
+    for labels, measure in islice(told.items(), _MEASURES):
+        value.add_metric(labels, measure.value)
+        if measure.least:
+            ratio.add_metric(labels, measure.value / measure.least)
+        elif measure.most is not None and measure.value > 0.0:
+            ratio.add_metric(labels, measure.most / measure.value)
+    yield value
+    yield ratio
+
+
+def _name(text: str) -> str:
+    return presentable(text)[:_NAME]
+
+
+def _gauge(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"vitald_diagnostic_{name}", text, labels=["check", "level"])

@@ -1,1 +1,0 @@
-"""Who is told: the socket API, the Prometheus endpoint, systemd. Outputs read the board; they never judge."""

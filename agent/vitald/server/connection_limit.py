@@ -1,0 +1,206 @@
+"""
+The gate before the HTTP server: how many clients at once, and how long one may take.
+
+aiohttp bounds what a request may hold, not how slowly it may come. The gate wraps the server's
+protocol: a client over the limit is told so and closed; one that has not sent a whole request in
+time, or does not take its answer, is closed.
+
+Whoever may read must not be able to keep out the scheduler that asks whether the node takes work:
+on a Unix socket some places are for root and the daemon's own user, and no other user has more than
+his share. Where nobody can say who asks, on a port, the client that was served longest ago makes
+room for the newest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+
+from vitald.server.peer import peer_of
+
+_FIRST_S = 5.0  # from connecting to a complete request
+_EACH_S = 30.0  # from a request to the next one, answer and idling included
+
+
+def _refusal(status: int, reason: str, error: str, hint: str) -> bytes:
+    body = json.dumps({"error": error, "hint": hint}).encode() + b"\n"
+    head = (
+        f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nConnection:"
+        f" close\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class Gate:
+    """Counts the clients of one listener. `gate(factory)` makes the protocols that it watches.
+
+    Of the `most` clients, `reserved` places are kept for those who may change something, and any
+    other user has `each` at most. `newest_first`: a new client is never refused, but takes the
+    place of another one.
+    """
+
+    def __init__(
+        self, most: int, *, reserved: int = 0, each: int | None = None, newest_first: bool = False
+    ) -> None:
+        self.most = most
+        self.reserved = reserved
+        self.each = most if each is None else each
+        self.newest_first = newest_first
+        self.refused = 0
+        self.timed_out = 0
+        self._open: dict[
+            asyncio.BaseTransport, _Watched
+        ] = {}  # whoever was served longest ago comes first
+        self.quiet = asyncio.Event()  # all who are here have said what they want
+        self.quiet.set()
+
+    @property
+    def clients(self) -> int:
+        return len(self._open)
+
+    def wrap(self, factory: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
+        return lambda: _Watched(self, factory())
+
+    def full(self, uid: int | None) -> str:
+        """Why there is no room for a client of this user, None for one who may change something;
+        empty where there is.
+        """
+        if self.newest_first:
+            while self.clients >= self.most:
+                self.refused += 1
+                oldest, _ = next(iter(self._open.items()))
+                self.forget(oldest)
+                if isinstance(oldest, asyncio.Transport):
+                    oldest.abort()
+        others = [watched.uid for watched in self._open.values() if watched.uid is not None]
+        if self.clients >= self.most or (
+            uid is not None and len(others) >= self.most - self.reserved
+        ):
+            return (
+                f"{self.most} at once, {self.reserved} of them kept for root"
+                if self.reserved
+                else f"{self.most} at once"
+            )
+        if uid is not None and others.count(uid) >= self.each:
+            return f"{self.each} at once for one user"
+        return ""
+
+    def admit(self, transport: asyncio.BaseTransport, watched: _Watched) -> None:
+        self._open[transport] = watched
+        self.quiet.clear()
+
+    def forget(self, transport: asyncio.BaseTransport) -> None:
+        self._open.pop(transport, None)
+        self._hush()
+
+    def serving(self, transport: asyncio.BaseTransport | None, *, streaming: bool = False) -> None:
+        """A whole request has come: its time starts anew. A stream has no end; its writer watches
+        over itself.
+        """
+        if transport is not None and (watched := self._open.pop(transport, None)) is not None:
+            self._open[transport] = watched
+            watched.served(None if streaming else _EACH_S)
+            self._hush()
+
+    def _hush(self) -> None:
+        if all(watched.heard for watched in self._open.values()):
+            self.quiet.set()
+
+
+class _Watched(asyncio.Protocol):
+    def __init__(self, gate: Gate, inner: asyncio.Protocol) -> None:
+        self.uid: int | None = None  # of another user than root and the daemon's own
+        self._gate = gate
+        self._inner = inner
+        self._transport: asyncio.Transport | None = None  # once admitted
+        self._timer: asyncio.TimerHandle | None = None
+        self._served = False
+        self._expired = False
+
+    @property
+    def heard(self) -> bool:
+        """A whole request of it has come."""
+        return self._served
+
+    def served(self, seconds: float | None) -> None:
+        self._served = True
+        self.give(seconds)
+
+    def give(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = (
+            asyncio.get_running_loop().call_later(seconds, self._expire)
+            if seconds is not None
+            else None
+        )
+
+    def _expire(self) -> None:
+        self._gate.timed_out += 1
+        if self._transport is None or self._expired:
+            return
+        if self._served:
+            self._transport.abort()  # it does not take its answer, or idles
+        else:
+            self._expired = True
+            self._transport.write(
+                _refusal(
+                    408,
+                    "Request Timeout",
+                    "the request did not come in time",
+                    f"it must be whole within {_FIRST_S:g} s",
+                )
+            )
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.uid = _uid_of(transport)
+        if full := self._gate.full(self.uid):
+            self._gate.refused += 1
+            transport.write(
+                _refusal(503, "Service Unavailable", "too many clients", f"{full}; try again later")
+            )
+            transport.close()
+            return
+        self._transport = transport
+        self._gate.admit(transport, self)
+        self.give(_FIRST_S)
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._transport is not None else None
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._transport is not None:
+            self.give(None)
+            self._gate.forget(self._transport)
+            self._inner.connection_lost(error)
+
+
+def _uid_of(transport: asyncio.Transport) -> int | None:
+    """Who connected, where the kernel says so; None for those who may change something, and on a
+    port, where nobody knows.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family != socket.AF_UNIX:
+        return None
+    try:
+        peer = peer_of(sock)
+    except OSError:
+        return -1  # gone again
+    return None if peer.may_change else peer.uid

@@ -1,0 +1,234 @@
+"""
+Asking root for a reboot or a replacement, with a file: `<runtime>/recovery/request.json`, where
+`[recovery] mode` is "automatic".
+
+The file is written whole and renamed into place, which is what vitald-recover.path waits for;
+written anew every few minutes while it still holds; and taken away when it holds no more. What root
+makes of it is root's affair (docs/recovery.md).
+
+Owns     when something is asked for: of real findings that are in the ledger, stand for `[recovery]
+         after`, and nobody works on.
+Refuses  acting. This process may reboot nothing, and is not asked to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import structlog
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from vitald.collectors.small_files import presentable
+from vitald.config import Recovery
+from vitald.core.node_state import Board
+from vitald.model import Finding, SourceState
+from vitald.recovery.request import FILE, Kind, Request, ground_of, render, wanted
+from vitald.server import serialize
+from vitald.worker_thread import Lane, LaneStuck
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("recovery")
+
+_TICK_S = 1.0
+_REPEAT_S = 180.0  # younger than root takes for too old, at any moment
+_LEAST_S = 10.0  # between two that ask for different things: each starts a process as root
+_WRITE_S = 5.0
+_REASONS = 8
+
+
+class Asking:
+    """What is asked for now. `settings` gives those in force; `ready` is set once the past has been
+    told.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        runtime: Path,
+        lane: Lane,
+        settings: Callable[[], Recovery],
+        ready: asyncio.Event,
+    ) -> None:
+        self.request: Request | None = None
+        self.asked_at: float | None = None  # since when for the same
+        self._board = board
+        self._path = runtime / FILE
+        self._lane = lane
+        self._settings = settings
+        self._ready = ready
+        self._stands: dict[
+            tuple[int, str], float
+        ] = {}  # finding and what it asks for: since when, on the monotonic clock
+        self._written = float("-inf")
+        self._trouble = ""
+
+    @property
+    def mode(self) -> str:
+        return self._settings().mode
+
+    def shown(self) -> schema.Recovery:
+        """For /v1/status."""
+        asked = self.request
+        if asked is None:
+            return {"mode": self.mode, "request": None}
+        findings = [one.id for one in asked.grounds]
+        told: schema.RecoveryRequest = {
+            "id": asked.id,
+            "action": asked.kind.value,
+            "since": serialize.moment(self.asked_at or asked.time),
+            "findings": findings,
+        }
+        return {"mode": self.mode, "request": told}
+
+    def metrics(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "vitald_recovery_requested",
+            "1 while root is asked to do this to the node.",
+            labels=["action"],
+        )
+        for kind in Kind:
+            family.add_metric([kind.value], self.request is not None and self.request.kind is kind)
+        yield family
+
+    async def run(self) -> None:
+        """Until cancelled. The request goes with us: nobody could say then whether it still
+        holds.
+        """
+        await self._ready.wait()
+        with suppress(OSError):
+            self._remove()  # of a daemon before this one
+        try:
+            while True:
+                await self._turn_safely(time.monotonic())
+                await anyio.sleep(_TICK_S)
+        finally:
+            with suppress(OSError):
+                self._remove()
+
+    async def _turn_safely(self, now: float) -> None:
+        try:
+            await self.turn(now)
+        except (OSError, LaneStuck) as error:
+            trouble = str(error)
+            if trouble != self._trouble:
+                log.error("recovery_not_requested", error=trouble, path=str(self._path))
+            self._trouble = trouble
+        except Exception:  # whatever is wrong with asking must not end the watching
+            log.exception("recovery_failed")
+        else:
+            self._trouble = ""
+
+    async def turn(self, now: float) -> None:
+        """Have the file say what holds at this moment. Raises OSError, LaneStuck."""
+        asked = self._wanted(now)
+        if asked is None:
+            if self.request is not None:
+                await self._lane.call(self._remove, _WRITE_S)
+                log.info(
+                    "recovery_withdrawn", request=self.request.id, action=self.request.kind.value
+                )
+                self.request = self.asked_at = None
+            return
+        kind, findings = asked
+        ids = tuple(one.id for one in findings)
+        former = self.request
+        same = former is not None and (former.kind, tuple(one.id for one in former.grounds)) == (
+            kind,
+            ids,
+        )
+        if now - self._written < (_REPEAT_S if same else _LEAST_S):
+            return
+        fresh = self._request(kind, findings)
+        if same and former is not None:
+            fresh = replace(fresh, id=former.id)
+        self.request = (
+            fresh  # before it is written: whatever becomes of that, it is taken away again
+        )
+        self.asked_at = self.asked_at if same else fresh.time
+        await self._lane.call(lambda: self._write(render(fresh)), _WRITE_S)
+        self._written = now
+        if not same:
+            log.warning(
+                "recovery_requested",
+                request=fresh.id,
+                action=kind.value,
+                findings=[one.words for one in fresh.grounds],
+            )
+
+    def _wanted(self, now: float) -> tuple[Kind, tuple[Finding, ...]] | None:
+        settings, board = self._settings(), self._board
+        held = any(source.state is SourceState.RELEASED for source in board.sources.values())
+        if (
+            settings.mode != "automatic"
+            or held
+            or board.simulated
+            or not board.ledger.ok
+            or board.ledger.unsaved
+        ):
+            self._stands = {}
+            return None
+        keys = [(one.id, one.action.value) for one in board.findings]
+        self._stands = {key: self._stands.get(key, now) for key in keys}
+        return wanted(
+            board.findings,
+            lambda one: now - self._stands[one.id, one.action.value] >= settings.after_s,
+            device_reset=board.device_reset,
+        )
+
+    def _request(self, kind: Kind, findings: tuple[Finding, ...]) -> Request:
+        verdict = self._board.verdict()
+        return Request(
+            id=uuid.uuid4().hex,
+            boot_id=self._board.boot_id,
+            time=time.time(),
+            uptime=time.clock_gettime(time.CLOCK_BOOTTIME),
+            kind=kind,
+            host=presentable(socket.gethostname()),
+            who=f"vitald {os.getpid()}",
+            status=verdict.status.value,
+            reasons=tuple(presentable(reason) for reason in verdict.reasons[:_REASONS]),
+            grounds=tuple(ground_of(one, presentable) for one in findings),
+        )
+
+    # --- the file; in the lane
+
+    def _write(self, data: bytes) -> None:
+        """Whole or not at all, and through no link: the folder is opened first, and everything is
+        done inside it.
+        """
+        folder = self._path.parent
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o750)
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(at, 0o750)  # whatever the umask is
+            fresh = f".{self._path.name}.new"
+            with suppress(FileNotFoundError):
+                os.unlink(fresh, dir_fd=at)
+            fd = os.open(
+                fresh,
+                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
+                dir_fd=at,
+            )
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                os.fchmod(fd, 0o640)
+            os.rename(fresh, self._path.name, src_dir_fd=at, dst_dir_fd=at)
+        finally:
+            os.close(at)
+
+    def _remove(self) -> None:
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,154 @@
+"""
+What a request may say, and what a bad one is told: parameters, bodies, who may change something,
+and the refusal that the outermost handler turns into JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable
+from datetime import timezone
+from typing import TypeVar
+
+import structlog
+from aiohttp import web
+
+from vitald import tomlfile
+from vitald.checking import Unexpected, read_line, read_number
+from vitald.server.peer import Peer
+from vitald.timestamps import parse_rfc3339
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
+
+T = TypeVar("T")
+
+PAGE, PAGE_MOST = 100, 1000
+_BODY_S = 5.0
+_SECONDS = (1.0, 86400.0)
+_REASON = 500
+
+
+class Refused(Exception):
+    """A request that is answered with an error. `hint` says what to do instead."""
+
+    def __init__(self, status: int, error: str, hint: str = "") -> None:
+        super().__init__(error)
+        self.status, self.error, self.hint = status, error, hint
+
+
+def read_query(request: web.Request, *known: str) -> dict[str, str]:
+    """The query's parameters, each at most once and all of them known."""
+    for name in request.query:
+        if name not in known:
+            raise Refused(
+                400,
+                f"unknown parameter {name[:80]!r}{tomlfile.suggest(name, known)}",
+                "see /v1/openapi.json",
+            )
+        if len(request.query.getall(name)) > 1:
+            raise Refused(400, f"{name}: given more than once")
+    return dict(request.query)
+
+
+def limit_of(query: dict[str, str]) -> int:
+    text = query.get("limit", str(PAGE))
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= PAGE_MOST:
+        raise Refused(400, f"limit: expected a number from 1 to {PAGE_MOST}, found {text[:80]!r}")
+    return int(text)
+
+
+def flag_of(query: dict[str, str], name: str) -> bool:
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise Refused(400, f"{name}: expected true or false, found {text[:80]!r}")
+    return text == "true"
+
+
+def since_of(text: str | None) -> tuple[int, float | None]:
+    """An event's id (what `next` gives), an RFC 3339 time, or a duration back from now."""
+    if text is None:
+        return 0, None
+    if re.fullmatch(r"[0-9]{1,15}", text):
+        return int(text), None
+    try:
+        return 0, time.time() - tomlfile.duration(text)
+    except ValueError:
+        pass
+    try:
+        moment = parse_rfc3339(text)
+        return 0, (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        raise Refused(
+            400, f"since: {text[:80]!r} is no event id, RFC 3339 time or duration such as 30m"
+        ) from None
+
+
+async def read_body(request: web.Request, *known: str) -> dict[str, object]:
+    try:
+        body = await asyncio.wait_for(request.read(), _BODY_S)
+    except asyncio.TimeoutError:
+        raise Refused(408, f"the body did not come within {_BODY_S:g} s") from None
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is not JSON") from None
+    if not isinstance(values, dict):
+        raise Refused(400, "the body is not a JSON object")
+    for name in values:
+        if name not in known:
+            raise Refused(400, f"unknown key {name[:80]!r}{tomlfile.suggest(name, known)}")
+    return values
+
+
+def value_of(
+    body: dict[str, object],
+    name: str,
+    read: Callable[[object], T],
+    default: object = None,
+    hint: str = "",
+) -> T:
+    """What `read` makes of a value; `default` stands for a key left out. Raises Refused."""
+    try:
+        return read(body.get(name, default))
+    except Unexpected as error:
+        raise Refused(400, f"{name}: expected {error.expected}", hint) from None
+
+
+def seconds_of(
+    body: dict[str, object],
+    name: str,
+    default: float | None,
+    *,
+    least: float = _SECONDS[0],
+    most: float = _SECONDS[1],
+) -> float:
+    """`default`: where the body does not say; None: it must."""
+    expected = f"a number from {least:.0f} to {most:.0f}"
+    return value_of(body, name, lambda value: read_number(value, least, most, expected), default)
+
+
+def reason_of(body: dict[str, object]) -> str:
+    """Why something is changed. A change without a reason is refused."""
+
+    def read(value: object) -> str:
+        return read_line(value.strip() if isinstance(value, str) else value, 1, _REASON)
+
+    hint = 'send {"reason": "replaced the riser, ticket 4711"}'
+    return value_of(body, "reason", read, hint=hint)
+
+
+def who_changes(request: web.Request) -> Peer:
+    """Who asks for a change, and may: root, or the daemon's own user. No change has a query."""
+    read_query(request)
+    peer: Peer = request["peer"]
+    if not peer.may_change:
+        log.warning("change_refused", path=request.path, uid=peer.uid, pid=peer.pid)
+        raise Refused(
+            403,
+            f"uid {peer.uid} may not change anything",
+            "only root and the daemon's own user may",
+        )
+    return peer

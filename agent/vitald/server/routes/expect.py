@@ -1,0 +1,116 @@
+"""
+What this node should have, over the socket: `GET /v1/expect`, and `POST /v1/expect/confirm` for a
+person who says that it is right.
+
+Owns     the form of the answer, and that a confirmation is in the history: who, why, and what was
+         confirmed.
+Refuses  counting and learning, which the source does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import structlog
+from aiohttp import web
+
+from vitald.collectors.inventory.collector import KINDS, VERSIONS, Expected, Unsettled
+from vitald.collectors.polling import Polled
+from vitald.model import Batch
+from vitald.server.request import Refused, read_body, read_query, reason_of, who_changes
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
+
+CONFIRMED = "vitald/confirmed"
+_BY_NVML = "source nvml knows each of them by its UUID"
+
+
+class ExpectRoutes:
+    """The handlers. `source` is the one that has `expected` as its subject; `store` returns once a
+    batch is in the ledger.
+    """
+
+    def __init__(
+        self, expected: Expected, source: Polled, store: Callable[[Batch], Awaitable[None]]
+    ) -> None:
+        self._expected = expected
+        self._source = source
+        self._store = store
+
+    def add(self, app: web.Application) -> None:
+        app.router.add_get("/v1/expect", self.expect)
+        app.router.add_post("/v1/expect/confirm", self.confirm)
+
+    async def expect(self, request: web.Request) -> web.Response:
+        read_query(request)
+        return web.json_response(answer(self._expected))
+
+    async def confirm(self, request: web.Request) -> web.Response:
+        """What is here now is right."""
+        peer = who_changes(request)
+        reason = reason_of(await read_body(request, "reason"))
+        try:
+            confirmed = self._expected.confirm(peer.name, reason)
+        except Unsettled as error:
+            raise Refused(
+                409, str(error), "try again in a few minutes; vitald expect shows what is counted"
+            ) from None
+        if not confirmed:
+            raise Refused(
+                409,
+                "nothing to confirm: the configuration says how many there should be",
+                "change [expect] there",
+            )
+        said = (
+            ", ".join(f"{count} {KINDS[kind]}" for kind, count in confirmed.items() if count)
+            or "that there are none"
+        )
+        text = f"{peer.name} confirmed {said}: {reason}"
+        await self._store(
+            self._source.told(CONFIRMED, {**confirmed, "by": peer.name, "reason": reason}, text)
+        )
+        self._source.look_now()
+        log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=reason)
+        told: schema.Confirmed = {"confirmed": confirmed, **answer(self._expected)}
+        return web.json_response(told)
+
+
+def answer(expected: Expected) -> schema.Expected:
+    """What is expected, why, and what is here. Null is what nobody knows."""
+    counts: list[schema.ExpectedCount] = []
+    for kind, title in KINDS.items():
+        wanted, here = expected.wanted(kind), expected.here.get(kind)
+        counts.append(
+            {
+                "kind": kind,
+                "title": title,
+                "here": here,
+                "notObservable": expected.unseen.get(kind, "") if here is None else "",
+                "expected": wanted.count if wanted is not None else None,
+                "confirmed": wanted is not None and wanted.confirmed,
+                "because": wanted.because
+                if wanted is not None
+                else ""
+                if kind in expected.judged
+                else _BY_NVML,
+            }
+        )
+    versions: list[schema.ExpectedVersion] = [
+        {
+            "name": name,
+            "here": expected.versions.get(name),
+            "expected": list(expected.may_run(name)),
+        }
+        for name in VERSIONS
+    ]
+    return {
+        "instanceType": expected.machine,
+        "counts": counts,
+        "versions": versions,
+        "healthyBoots": expected.enough,
+        "thisBootCounted": expected.counted_boot,
+    }

@@ -1,0 +1,249 @@
+"""
+The work on this node, over the socket: `POST /v1/jobs` from a scheduler's prolog and epilog, and
+`GET /v1/jobs`.
+
+Owns     what a scheduler may tell, that it becomes an event, that a job finds the devices free, and
+         who asks for a diagnostic after it.
+Refuses  remembering jobs, which `vitald.core.jobs` does with the events once they are stored, and
+         running anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+from aiohttp import web
+
+from vitald.checking import read_flag, read_line, read_match, read_whole
+from vitald.collectors.event_factory import Facts
+from vitald.core.jobs import BEGAN, DIED, ENDED, TELLING, Job
+from vitald.core.node_state import Board
+from vitald.ledger import Query, read_events
+from vitald.model import NODE, Action, Batch, Event, Finding, Value
+from vitald.model.diagnostic import Ask, Going, Refusal
+from vitald.server import serialize
+from vitald.server.request import Refused, limit_of, read_body, read_query, value_of, who_changes
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
+
+SOURCE = "scheduler"
+_READ = 2000  # events of jobs that are read at a start
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+\[\]/-]{0,63}")
+_USER, _REASON = 64, 200
+_MOST = {"uid": 2**32 - 1, "exitCode": 255, "signal": 127}
+_LEVEL = 2
+_NAMED = 6
+
+
+class Diagnostics(Protocol):
+    """What jobs and diagnostics have to do with each other. `ask` raises Refusal."""
+
+    async def job_begins(self, job: str) -> None: ...
+    def job_ends(self, job: str) -> None: ...
+    def ask(self, ask: Ask) -> Going: ...
+
+
+class JobRoutes:
+    """The handlers. `store` returns once a batch is in the ledger and on the board; `diagnostics`
+    is None where there are none.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        store: Callable[[Batch], Awaitable[None]],
+        diagnostics: Diagnostics | None,
+    ) -> None:
+        self._board = board
+        self._store = store
+        self._diagnostics = diagnostics
+        self._facts = Facts(SOURCE, board.boot_id)
+        self._clearing: set[asyncio.Task[None]] = set()  # of the devices, for jobs that begin
+        self._beginning: dict[
+            str, asyncio.Task[None]
+        ] = {}  # whose begin is on its way to the ledger
+
+    def add(self, app: web.Application) -> None:
+        app.router.add_get("/v1/jobs", self.jobs)
+        app.router.add_post("/v1/jobs", self.tell)
+
+    async def jobs(self, request: web.Request) -> web.Response:
+        """Those that run, the latest first, and those that ended, too."""
+        most, jobs = limit_of(read_query(request, "limit")), self._board.jobs
+        running, recent = [*jobs.running.values()][::-1], [*jobs.recent][::-1]
+        answer: schema.Jobs = {
+            "running": [serialize.job(job) for job in running[:most]],
+            "recent": [serialize.job(job) for job in recent[:most]],
+        }
+        return web.json_response(answer)
+
+    async def tell(self, request: web.Request) -> web.Response:
+        """A job begins, or has ended."""
+        peer = who_changes(request)
+        body = await read_body(
+            request, "event", "job", "user", "uid", "exitCode", "signal", "reason", "diagnose"
+        )
+        event = body.get("event")
+        if event not in ("begin", "end"):
+            raise Refused(400, f"event: {str(event)[:80]!r} is none of begin, end")
+        diagnose = value_of(body, "diagnose", read_flag, False)
+        job = _job_of(body)
+        if event == "begin":
+            await self._begin(job)
+            answer = _answer(self._board.jobs.running.get(job.id, job))
+        else:
+            answer = await self._end(job, diagnose=diagnose)
+        log.info(
+            "job_told",
+            told=event,
+            job=job.id,
+            user=job.user,
+            end=job.end if event == "end" else "",
+            uid=peer.uid,
+            pid=peer.pid,
+        )
+        return web.json_response(answer)
+
+    async def _begin(self, job: Job) -> None:
+        """Answers once it is known, and no diagnostic of ours holds the devices any more (or cannot
+        be ended).
+        """
+        clearing = None
+        if self._diagnostics is not None:
+            # It goes on where the prolog does not wait for it: the job may begin all the same.
+            clearing = asyncio.ensure_future(self._diagnostics.job_begins(job.id))
+            self._clearing.add(clearing)
+            clearing.add_done_callback(self._clearing.discard)
+        saying = asyncio.ensure_future(self._say(BEGAN, job, f"{job.name} began"))
+        self._beginning[job.id] = saying
+        saying.add_done_callback(
+            lambda done: (
+                self._beginning.pop(job.id) if self._beginning.get(job.id) is done else None
+            )
+        )
+        await asyncio.shield(saying)
+        if clearing is not None:
+            await asyncio.shield(clearing)
+
+    async def _end(self, job: Job, *, diagnose: bool) -> schema.JobTold:
+        if self._diagnostics is not None:
+            self._diagnostics.job_ends(job.id)
+        if (saying := self._beginning.get(job.id)) is not None:
+            await asyncio.shield(
+                saying
+            )  # an end that overtook its begin would leave the job running for ever
+        jobs = self._board.jobs
+        former = jobs.running.get(job.id)
+        # Slurm runs the epilog of a job that the prolog refused, too, which never ran here; and a
+        # script may be run twice.
+        if former is None and (not job.failed or jobs.ended_lately(job.id, time.time())):
+            return _answer(None)
+        began = former.began if former is not None else None
+        left = [
+            found
+            for found in self._board.findings
+            if began is not None and found.since >= began and _counts(found)
+        ]
+        await self._say(
+            DIED if job.failed else ENDED,
+            job,
+            f"{job.name} ended" + (f" with {job.end}" if job.end else ""),
+        )
+        told = next((one for one in reversed(jobs.recent) if one.id == job.id), job)
+        wanted = diagnose and (job.failed or bool(left))
+        return _answer(told, left, self._ask(job, left) if wanted else None)
+
+    def _ask(self, job: Job, left: list[Finding]) -> schema.AskedDiagnostic:
+        numbers = ", ".join(f"#{found.id}" for found in left[:_NAMED])
+        why = " and ".join(
+            filter(
+                None,
+                [f"ended with {job.end}" if job.end else "", f"left {numbers}" if numbers else ""],
+            )
+        )
+        try:
+            if self._diagnostics is None:
+                raise Refusal("diagnostics are not run on this node")
+            going = self._diagnostics.ask(
+                Ask(check="dcgm", level=_LEVEL, by=f"job {job.id}", reason=f"{job.name} {why}")
+            )
+        except Refusal as refusal:
+            return {"asked": False, "id": None, "why": str(refusal)}
+        return {"asked": True, "id": going.id, "why": going.ask.reason}
+
+    async def _say(self, code: str, job: Job, text: str) -> None:
+        fields: dict[str, Value] = {"job": job.id, "user": job.user, "uid": job.uid}
+        if code != BEGAN:
+            fields |= {"exitCode": job.exit_code, "signal": job.signal, "reason": job.reason}
+        await self._store(Batch(SOURCE, (self._facts.event(code, NODE, fields, text),)))
+
+
+def read_jobs(path: Path) -> list[Event]:
+    """The events that tell of jobs, for `Jobs.recall`, in the ledger's order. Raises
+    LedgerError.
+    """
+    asked = [
+        Query(kind="job", newest=True, limit=_READ),
+        *(Query(code=code, newest=True) for code in TELLING if not code.startswith("job/")),
+    ]
+    stored = [one for query in asked for one in read_events(path, query)]
+    return [one.event for one in sorted(stored, key=lambda one: one.id)]
+
+
+def _answer(
+    job: Job | None, left: Sequence[Finding] = (), diagnostic: schema.AskedDiagnostic | None = None
+) -> schema.JobTold:
+    return {
+        "ok": True,
+        "job": serialize.job(job) if job is not None else None,
+        "left": [one.id for one in left],
+        "diagnostic": diagnostic,
+    }
+
+
+def _counts(found: Finding) -> bool:
+    """Whether a finding may be the work's doing, or have been its end: what vitald says of itself
+    is not.
+    """
+    return not found.simulated and found.kind != "vitald" and found.action is not Action.NONE
+
+
+def _job_of(body: serialize.Json) -> Job:
+    """What a client says of a job, held to what a job can be."""
+    return Job(
+        id=value_of(body, "job", _read_id, hint='send {"event": "begin", "job": "1234"}'),
+        user=_text(body, "user", _USER),
+        uid=_number(body, "uid"),
+        exit_code=_number(body, "exitCode"),
+        signal=_number(body, "signal"),
+        reason=_text(body, "reason", _REASON),
+    )
+
+
+def _read_id(value: object) -> str:
+    return read_match(value, _ID, "its id: 1 to 64 letters, digits, or _ . : + [ ] / -")
+
+
+def _text(body: serialize.Json, name: str, most: int) -> str:
+    expected = f"at most {most} printable characters of ASCII"
+    read = partial(read_line, least=0, most=most, expected=expected, ascii_only=True)
+    return value_of(body, name, read, "").strip()
+
+
+def _number(body: serialize.Json, name: str) -> int | None:
+    """None where it is left out, or null."""
+    if body.get(name) is None:
+        return None
+    most = _MOST[name]
+    expected = f"a number from 0 to {most}"
+    return value_of(body, name, lambda value: read_whole(value, 0, most, expected, from_json=True))

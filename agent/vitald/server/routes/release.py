@@ -1,0 +1,137 @@
+"""
+Letting go of the GPUs for a while, over the socket: `POST /v1/release`, and `POST /v1/release/end`
+to take them back.
+
+Owns     what a release may ask for, and how what came of it is told.
+Refuses  letting go itself, which the source does, with the event that says who asked and why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+from aiohttp import web
+
+from vitald.checking import read_texts
+from vitald.collectors.nvml.release import Releases
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.model import ComponentKind
+from vitald.server import serialize
+from vitald.server.request import Refused, read_body, reason_of, seconds_of, value_of, who_changes
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
+
+_SECONDS = 600.0
+_LET_GO_S = 10.0
+_SHOWN_S = 1.0  # where the disk hangs, the answer does not
+
+
+class ReleaseRoutes:
+    """The handlers. `releases` is None where NVML is not asked at all; `let_go` has a diagnostic
+    end that has the devices.
+
+    `stored` returns once all that the sources said before is shown.
+    """
+
+    def __init__(
+        self,
+        inventory: PciInventory,
+        releases: Releases | None,
+        let_go: Callable[[], Awaitable[None]],
+        stored: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._inventory = inventory
+        self._releases = releases
+        self._let_go = let_go
+        self._stored = stored
+
+    def add(self, app: web.Application) -> None:
+        app.router.add_post("/v1/release", self.release)
+        app.router.add_post("/v1/release/end", self.end)
+
+    async def release(self, request: web.Request) -> web.Response:
+        """Let go of the GPUs for a while. Answers once nothing of ours holds them, and the status
+        says so.
+        """
+        peer = who_changes(request)
+        body = await read_body(request, "reason", "seconds", "gpus")
+        reason, seconds, releases = (
+            reason_of(body),
+            seconds_of(body, "seconds", _SECONDS),
+            self._releasing(),
+        )
+        wanted = self._gpus_of(body)
+        try:
+            await self._let_go()
+            begun = releases.begin(seconds, wanted, f"{peer.name}, pid {peer.pid}", reason)
+            report = await asyncio.wait_for(begun, _LET_GO_S)
+        except asyncio.TimeoutError:
+            raise Refused(
+                503, "the GPUs could not be let go of in time", "see vitald status: NVML may hang"
+            ) from None
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._stored(), _SHOWN_S)
+        log.warning(
+            "released",
+            gpus=wanted or "all",
+            seconds=seconds,
+            uid=peer.uid,
+            pid=peer.pid,
+            reason=reason,
+        )
+        answer: schema.Released = {
+            "gpus": [f"gpu/{gpu}" for gpu in wanted],
+            "seconds": seconds,
+            "until": serialize.moment(time.time() + seconds),
+            "holders": [{"pid": pid, "process": name} for pid, name in report.holders],
+            "notLookedAt": report.hidden,
+            "stuck": list(report.stuck),
+            "free": not (report.holders or report.stuck),
+        }
+        return web.json_response(answer)
+
+    async def end(self, request: web.Request) -> web.Response:
+        """Take everything back now."""
+        peer = who_changes(request)
+        await read_body(request)
+        ended = self._releasing().end(f"{peer.name}, pid {peer.pid}")
+        log.info("release_ended", uid=peer.uid, pid=peer.pid, ended=ended)
+        answer: schema.ReleaseEnded = {"ended": ended}
+        return web.json_response(answer)
+
+    def _gpus_of(self, body: serialize.Json) -> list[str]:
+        """The PCI addresses of those that are meant; none for all of them."""
+        known = {
+            device.address
+            for device in self._inventory.watched()
+            if device.kind is ComponentKind.GPU
+        }
+        if not known:
+            raise Refused(
+                409,
+                "this node has no GPU on PCI: nothing is released",
+                "vitald components shows what it has",
+            )
+        read = partial(read_texts, expected="a list of PCI addresses")
+        wanted = value_of(body, "gpus", read, [], "leave it out for all of them")
+        if unknown := [gpu for gpu in wanted if gpu not in known]:
+            raise Refused(404, f"no GPU {unknown[0][:80]!r} on PCI", "vitald gpus shows them")
+        return wanted
+
+    def _releasing(self) -> Releases:
+        if self._releases is None:
+            raise Refused(
+                409,
+                "NVML is not asked on this node",
+                "[nvml] enabled = false: nothing of ours holds a GPU",
+            )
+        return self._releases

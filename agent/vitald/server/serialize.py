@@ -1,0 +1,387 @@
+"""What the nouns look like as JSON: one place, so that the API, the command line and `scan` say the
+same.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, cast, overload
+
+from vitald.catalog import Catalog, Rule
+from vitald.core.jobs import Job
+from vitald.judge.findings import clears_of, rule_of
+from vitald.judge.verdict import by_strength, reasons
+from vitald.ledger import Listed, Past, StoredEvent
+from vitald.model import (
+    Acceptance,
+    Action,
+    Event,
+    Finding,
+    Incident,
+    Member,
+    Sample,
+    SourceHealth,
+    SourceState,
+    Transition,
+    Verdict,
+)
+from vitald.timestamps import format_rfc3339
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+Json = dict[str, object]
+
+
+@overload
+def moment(time: float) -> str: ...
+@overload
+def moment(time: None) -> None: ...
+@overload
+def moment(time: float | None) -> str | None: ...
+def moment(time: float | None) -> str | None:
+    """RFC 3339, UTC, milliseconds."""
+    return None if time is None else format_rfc3339(time)
+
+
+def damaged_in(listed: Sequence[object]) -> int:
+    """How many rows of the ledger are left out of a list, for they are not as they were written."""
+    return listed.damaged if isinstance(listed, Listed) else 0
+
+
+def event(stored: StoredEvent) -> schema.Event:
+    seen = stored.event
+    return {
+        "id": stored.id,
+        "time": moment(seen.time),
+        "source": seen.source,
+        "kind": seen.kind,
+        "code": seen.code,
+        "component": seen.component.name,
+        "trust": seen.trust.value,
+        "simulated": seen.simulated,
+        "raw": seen.raw,
+        "followedBy": list(stored.followed_by),
+        "fields": dict(seen.fields),
+        "bootId": seen.boot_id,
+        "identity": seen.identity,
+    }
+
+
+def finding(found: Finding, catalog: Catalog) -> schema.Finding:
+    entry = rule_of(found, catalog)
+    ruling = entry.rule_on(found.fields)
+    asked = found.asked
+    return {
+        "id": found.id,
+        "incident": found.incident,
+        "state": found.state.value,
+        "component": found.component.name,
+        "kind": found.kind,
+        "code": found.code,
+        "title": found.title,
+        "action": asked.action.value,
+        "when": asked.when.value,
+        "unusable": found.unusable,
+        "todo": asked.action.words,
+        "because": asked.because,
+        "class": entry.fault_class.value,
+        "meaning": entry.meaning,
+        "advice": ruling.advice,
+        "since": moment(found.since),
+        "last": moment(found.last),
+        "count": found.count,
+        "raw": found.raw,
+        "fields": dict(found.fields),
+        "accepted": acceptance(found.accepted),
+        "clears": [*clears_of(found, catalog).words(), "a named person, with a reason"],
+        "confirmed": found.confirmed,
+        "confirmedBy": found.confirmed_by or None,
+        "witnesses": (
+            [] if found.confirmed else list(catalog.witnesses(found.code, found.component.kind))
+        ),
+        "writtenByProcess": found.hearsay,
+        "simulated": found.simulated,
+        "simulatedUntil": moment(found.simulated_until),
+        "bootId": found.boot_id,
+        "clearedAt": moment(found.cleared_at),
+        "clearedBy": found.cleared_by,
+        "source": entry.source,
+    }
+
+
+def acceptance(accepted: Acceptance | None) -> schema.Acceptance | None:
+    """Who lives with a finding until when; null where nobody does."""
+    if accepted is None:
+        return None
+    return {
+        "by": accepted.by,
+        "reason": accepted.reason,
+        "since": moment(accepted.since),
+        "until": moment(accepted.until),
+    }
+
+
+def flags(judged: Verdict) -> schema.Flags:
+    """What is asked for, and whether it rests on more than the text of a log."""
+    return {
+        "rebootRequired": judged.reboot_required,
+        "rebootConfirmed": judged.reboot_confirmed,
+        "replacementRequired": judged.replacement_required,
+        "replacementConfirmed": judged.replacement_confirmed,
+    }
+
+
+def verdict(judged: Verdict) -> schema.Verdict:
+    return {
+        "status": judged.status.value,
+        **flags(judged),
+        "action": judged.action.value,
+        "simulated": judged.simulated,
+        "reasons": list(judged.reasons),
+    }
+
+
+def transition(changed: Transition, catalog: Catalog) -> schema.WatchFinding:
+    return {
+        "type": "finding",
+        "cause": changed.cause,
+        "event": changed.event,
+        "finding": finding(changed.finding, catalog),
+    }
+
+
+def source(health: SourceHealth) -> schema.Source:
+    """`deadline` is the moment by which it must have looked again."""
+    fresh = health.fresh(time.monotonic())
+    return {
+        "name": health.name,
+        "state": "stale" if health.state is SourceState.OK and not fresh else health.state.value,
+        "lastSeen": moment(health.last_seen),
+        "deadline": (
+            moment(health.last_seen + health.deadline) if health.last_seen is not None else None
+        ),
+        "detail": health.detail,
+    }
+
+
+def plain(value: Sample) -> schema.Reading:
+    """A reading: whole numbers are written as such; a part that could not be read is null."""
+    if isinstance(value, tuple):
+        return [_plain_part(part) for part in value]
+    return cast("schema.Reading", _plain_part(value))  # what stands alone was read
+
+
+def _plain_part(value: float | str) -> float | str | None:
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def job(seen: Job) -> schema.Job:
+    """`state`: `lost` where nobody told its end; `ended` is then when it cannot have run
+    any more.
+    """
+    state: Literal["running", "ended", "died", "lost"]
+    state = (
+        "running"
+        if seen.ended is None
+        else "lost"
+        if seen.lost
+        else "died"
+        if seen.failed
+        else "ended"
+    )
+    return {
+        "job": seen.id,
+        "user": seen.user,
+        "uid": seen.uid,
+        "state": state,
+        "began": moment(seen.began),
+        "ended": moment(seen.ended),
+        "exitCode": seen.exit_code,
+        "signal": seen.signal,
+        "reason": seen.reason,
+    }
+
+
+def incident(
+    told: Incident, findings: Iterable[Finding], catalog: Catalog, jobs: Iterable[Job] = ()
+) -> schema.Incident:
+    """One story: its root, what it asks for, and its members, the root first. `findings` are its
+    open ones, `jobs` the work near it.
+    """
+    own = by_strength(list(findings))
+    root = catalog.rule(told.root.code)
+    story = next((one for one in catalog.stories.told if one.name == told.story), None)
+    strongest = own[0] if own else None
+    return {
+        "id": told.id,
+        "state": "open" if told.closed_at is None else "over",
+        "component": told.root.component.name,
+        "code": told.root.code,
+        "title": (
+            root.rule_on({}).title
+            if not own
+            else next((one.title for one in own if one.code == told.root.code), root.title)
+        ),
+        "action": (strongest.action if strongest else Action.NONE).value,
+        "when": strongest.when.value if strongest else None,
+        "todo": (strongest.action if strongest else Action.NONE).words,
+        "line": next(
+            iter(reasons(own, {told.id: told})),
+            f"{told.root.component.name}: {root.title} ({told.root.code}): {Action.NONE.words}",
+        ),
+        "findings": [one.id for one in own],
+        "story": story.title if story is not None else "",
+        "since": moment(told.since),
+        "last": moment(told.last),
+        "count": told.count,
+        "closedAt": moment(told.closed_at),
+        "simulated": told.simulated,
+        "members": [
+            _member(member, number == 0, catalog) for number, member in enumerate(told.members)
+        ],
+        "jobs": [job(one) for one in jobs],
+    }
+
+
+def _member(member: Member, is_root: bool, catalog: Catalog) -> schema.Member:
+    return {
+        "component": member.component.name,
+        "code": member.code,
+        "title": catalog.rule(member.code).title,
+        "role": "root" if is_root else "consequence",
+        "count": member.count,
+        "first": moment(member.first),
+        "last": moment(member.last),
+        "raw": member.raw,
+    }
+
+
+def why(
+    past: Past,
+    told: Incident | None,
+    own: Iterable[Finding],
+    catalog: Catalog,
+    flags: schema.Flags,
+    jobs: Iterable[Job] = (),
+) -> schema.Why:
+    """The chain of one finding: lines, events, incident, rule, layers of what is asked for, flags,
+    and every transition.
+    """
+    found = past.finding
+    entry = rule_of(found, catalog)
+    layers = (
+        (
+            "table",
+            found.ruled,
+            f"{entry.source} (profile {catalog.profile}, {entry.origin or 'not listed'})",
+        ),
+        ("company", found.table if found.table is not found.ruled else None, ""),
+        ("driver", found.driver, ""),
+        ("escalation", found.escalated, ""),
+    )
+    return {
+        "finding": finding(found, catalog),
+        "events": [event(one) for one in past.events],
+        "incident": incident(told, own, catalog, jobs) if told is not None else None,
+        "rule": rule(entry),
+        "asked": [
+            {
+                "layer": name,
+                "action": one.action.value,
+                "when": one.when.value,
+                "because": one.because or source,
+                "decides": one == found.asked,
+            }
+            for name, one, source in layers
+            if one is not None
+        ],
+        "flags": flags,
+        "transitions": [
+            {
+                "time": moment(one.time),
+                "state": one.state,
+                "action": one.action,
+                "cause": one.cause,
+                "event": one.event,
+            }
+            for one in past.transitions
+        ],
+    }
+
+
+def suspects(
+    scored: Mapping[str, tuple[float, list[tuple[str, int, float]]]],
+    catalog: Catalog,
+    names: Mapping[str, str],
+) -> list[schema.Suspect]:
+    """Lemon scores, the highest first. `names` says in which slot a device is."""
+    return [
+        {
+            "device": device,
+            "component": names.get(device, device),
+            "score": score,
+            "suspect": score >= catalog.lemon.suspect,
+            "parts": [
+                {"kind": kind, "count": count, "points": points} for kind, count, points in parts
+            ],
+        }
+        for device, (score, parts) in sorted(scored.items(), key=lambda one: -one[1][0])
+    ]
+
+
+def scan_event(number: int, raw: str, seen: Event, time: float | None = None) -> Json:
+    """A line that `vitald scan` recognised: the line's own statements. `untrusted` where a process
+    wrote it: no event, not judged.
+    """
+    fields = seen.fields
+    return {
+        "type": "event" if seen.judged else "untrusted",
+        "line": number,
+        "time": moment(time),
+        "simulated": seen.simulated,
+        "kind": seen.kind,
+        "code": fields.get("number"),
+        "pci": fields.get("pci"),
+        "pid": fields.get("pid"),
+        "process": fields.get("process"),
+        "link": fields.get("link"),
+        "fatal": fields.get("fatal"),
+        "facility": fields.get("facility"),
+        "raw": raw,
+    }
+
+
+def rule(entry: Rule) -> schema.Rule:
+    """A catalogue entry, as `vitald explain` and the API show it."""
+    return {
+        "code": entry.code,
+        "title": entry.title,
+        "mnemonic": entry.mnemonic,
+        "meaning": entry.meaning,
+        "advice": entry.advice,
+        "class": entry.fault_class.value,
+        "action": entry.action.value,
+        "when": entry.when.value,
+        "todo": entry.action.words,
+        "clears": entry.clears.words(),
+        "escalation": entry.escalation,
+        "shadow": rule(entry.shadow) if entry.shadow is not None else None,
+        "cases": [
+            {
+                "when": {field: list(values) for field, values in case.where.items()},
+                "action": case.action.value if case.action else None,
+                "atLeast": case.at_least.value if case.at_least else None,
+                "title": case.title,
+                "advice": case.advice,
+            }
+            for case in entry.cases
+        ],
+        "known": entry.known,
+        "source": entry.source,
+        "origin": entry.origin,
+    }

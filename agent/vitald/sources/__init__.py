@@ -1,1 +1,0 @@
-"""Where facts come from: one module a source. A source reads, recognises and dates; it does not judge."""

@@ -1,0 +1,92 @@
+"""
+Reading TOML so that a mistake can be found: every error names its place, a misspelt key gets a
+suggestion.
+
+Owns     what the configuration and the catalogue share: parsing, durations and sizes, suggestions,
+         line numbers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import tomli  # also where Python has tomllib: compiled, it reads the catalogue three times as fast
+
+Table = dict[str, object]
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+
+
+def parse(text: str, name: str) -> Table:
+    """The tables of a TOML document. Raises ValueError that says `name`, line and column."""
+    try:
+        return tomli.loads(text)
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # TOMLDecodeError is a ValueError; so is a number of 5,000 digits
+        raise ValueError(f"{name}: not valid TOML: {error}") from None
+
+
+def read(path: Path) -> tuple[str, Table]:
+    """A file's text and its tables. Raises ValueError naming the file for whatever is wrong with
+    it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text at byte {error.start}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    return text, parse(text, str(path))
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`, did you mean X?`, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+def duration(value: object) -> float:
+    """Seconds: `"90s"`, `"10m"`, `"24h"`, `"7d"`. Raises ValueError."""
+    found = (
+        re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h|d)", value)
+        if isinstance(value, str)
+        else None
+    )
+    if not found:
+        raise ValueError(f'{value!r} is not a duration such as "90s", "10m", "24h", "7d"')
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def size(value: object) -> int:
+    """Bytes: `"256MiB"`, `"1GiB"`, or a plain number. Raises ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    found = re.fullmatch(r"(\d{1,9})\s*(KiB|MiB|GiB)", value) if isinstance(value, str) else None
+    if not found:
+        raise ValueError(f'{value!r} is not a size such as "64MiB", "1GiB"')
+    return int(found[1]) * _SIZES[found[2]]
+
+
+def line_of(text: str, table: str, key: str = "") -> int | None:
+    """The 1-based line of `[table]`, or of `key` in it: the parser keeps no positions, so this
+    looks for them.
+
+    Finds the usual layout, one key a line below its header; None for anything more unusual.
+    """
+    header = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?")
+    wanted = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*[.=]""")
+    current, found = "", None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if (match := header.fullmatch(line)) is not None:
+            current = match[1]
+            if current == table and found is None:
+                found = number
+        elif key and current == table and wanted.match(line):
+            return number
+    return found

@@ -1,0 +1,87 @@
+"""
+A lane: one thread for work that can block, so that the loop never does.
+
+Calls run in order. A call may be given up after a deadline; its thread cannot be, so the lane is
+`stuck` until the call returns, and refuses more meanwhile. The thread is a daemon thread: one that
+hangs in the kernel does not hold up the process's end. (A ThreadPoolExecutor is joined at exit.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_GRACE_S = 0.2
+
+
+class LaneStuck(Exception):
+    """The call before this one has not come back from the kernel."""
+
+
+class NoThread(Exception):
+    """This process may have no more threads; the text says whose limit that may be."""
+
+
+def start(thread: threading.Thread) -> None:
+    """Raises NoThread."""
+    try:
+        thread.start()
+    except RuntimeError as error:  # Python has no exception of its own for it
+        limits = (
+            "the limit of processes is reached (ulimit -u, TasksMax= of the unit, or pids.max of"
+            " the container)"
+        )
+        raise NoThread(f"no thread for {thread.name}: {error}: {limits}") from None
+
+
+class Lane:
+    """One named thread and its queue. Raises NoThread where there is none to be had."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._stuck = False
+        start(threading.Thread(target=self._run, name=name, daemon=True))
+
+    async def call(self, work: Callable[[], T], deadline_s: float = 5.0) -> T:
+        """The result of `work`, run in the lane. Raises LaneStuck, or whatever `work` raises."""
+        if self._stuck:
+            raise LaneStuck(f"{self.name}: still waiting for an earlier call")
+        future: Future[T] = Future()
+
+        def job() -> None:
+            try:
+                result = work()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            self._stuck = False
+
+        self._calls.put(job)
+        waiting = asyncio.wrap_future(future)
+        # A process that was stopped and goes on finds the deadline passed before its thread has
+        # run: hence a second, short wait.
+        for seconds in (deadline_s, _GRACE_S):
+            await asyncio.wait([waiting], timeout=seconds)
+            if waiting.done():
+                return waiting.result()
+        self._stuck = not future.done()
+        raise LaneStuck(f"{self.name}: no answer within {deadline_s:g} s")
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Run `work` when its turn comes; nobody waits for it. It must not raise."""
+        self._calls.put(work)
+
+    def close(self) -> None:
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (job := self._calls.get()) is not None:
+            job()
