@@ -12,17 +12,20 @@ import ast
 import inspect
 import itertools
 import json
+import pkgutil
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from enum import Enum
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from vitald.server import operations, schema
 from vitald.server.operations import OPERATIONS, Operation, Parameter, Problem
+from vitald.server.schema import values
 
 Json = dict[str, object]
 
@@ -186,9 +189,13 @@ def _words(values: tuple[object, ...]) -> Json:
 
 @cache
 def _names() -> dict[str, object]:
-    """What the module of types names, besides its tables."""
-    written = {name: value for name, value in vars(schema).items() if not name.startswith("__")}
-    return {name: value for name, value in written.items() if typing.get_origin(value) is not None}
+    """Type aliases of the schema, by name."""
+    written = {name: value for module in _modules() for name, value in vars(module).items()}
+    return {
+        name: value
+        for name, value in written.items()
+        if not name.startswith("__") and typing.get_origin(value) is not None
+    }
 
 
 def _name_of(kind: object) -> str:
@@ -203,18 +210,29 @@ def _described_class(kind: object) -> Json:
 
 
 @cache
-def _tree() -> ast.Module:
-    return ast.parse(inspect.getsource(schema))
+def _modules() -> tuple[types.ModuleType, ...]:
+    """Modules of the schema's package, with the one of plain values first."""
+    names = (found.name for found in pkgutil.iter_modules(schema.__path__))
+    return (values, *(import_module(f"{schema.__name__}.{name}") for name in names))
+
+
+@cache
+def _statements() -> list[ast.stmt]:
+    return [
+        statement
+        for module in _modules()
+        for statement in ast.parse(inspect.getsource(module)).body
+    ]
 
 
 @cache
 def _descriptions_of_names() -> dict[str, str]:
-    return dict(_followed_by_text(_tree().body))
+    return dict(_followed_by_text(_statements()))
 
 
 def _descriptions_of_keys(kind: type) -> dict[str, str]:
     """Those of the tables that it extends, too."""
-    classes = {one.name: one for one in _tree().body if isinstance(one, ast.ClassDef)}
+    classes = {one.name: one for one in _statements() if isinstance(one, ast.ClassDef)}
     found: dict[str, str] = {}
     pending = [kind.__name__]
     while pending:

@@ -73,18 +73,16 @@ _HOUSEKEEPING_S = 60.0
 _TRIM_EVERY = 60  # rounds of housekeeping
 _SHUTDOWN_S = 0.5
 _KEPT_ALIVE_S = 30.0
-_HANDED_OVER = (
-    10  # turns of the loop, which has taken connections that its protocol does not know yet
-)
+# Turns of the loop, which has taken connections that its protocol does not know yet
+_HANDED_OVER = 10
 _UNHEARD_S = 0.3  # for who has just connected to say what it wants: it would wait in vain
 _BACKLOG = 256
 _UNTOLD_S = 0.1  # for handing in what ended last
 # Lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded
 # again
 _PLACED = 256
-_SWITCH_S = (
-    0.0005  # a lane that prepares a large commit must not hold up the loop for 5 ms at a time
-)
+# A lane that prepares a large commit must not hold up the loop for 5 ms at a time
+_SWITCH_S = 0.0005
 
 
 class CannotStart(Exception):
@@ -429,9 +427,8 @@ class Daemon:
                     f"{error.filename or runtime}: {error.strerror}: vitald needs a runtime folder"
                     " it can write ([paths] runtime)"
                 ) from error
-            with suppress(
-                OSError
-            ):  # a state folder that cannot be written is the ledger's trouble, and told there
+            # A state folder that cannot be written is the ledger's trouble, and told there
+            with suppress(OSError):
                 state.mkdir(mode=0o750, parents=True, exist_ok=True)
                 _lock(state, held)
             yield
@@ -501,9 +498,8 @@ async def _http(
             yield
         finally:
             for sock in (sock for server in servers for sock in server.sockets):
-                loop.remove_reader(
-                    sock.fileno()
-                )  # who comes now waits for the next daemon where systemd holds the socket
+                # Who comes now waits for the next daemon where systemd holds the socket
+                loop.remove_reader(sock.fileno())
             if patient:
                 for _ in range(_HANDED_OVER):
                     await asyncio.sleep(0)
@@ -529,9 +525,8 @@ def _unix_socket(path: Path, group: int) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        path.unlink(
-            missing_ok=True
-        )  # left by a daemon that was killed; a living one holds the lock
+        # Left by a daemon that was killed; a living one holds the lock
+        path.unlink(missing_ok=True)
         before = os.umask(0o117)
         try:
             made.bind(str(path))

@@ -21,13 +21,14 @@ from vitald.model import Event, Fields, Incident
 from vitald.model.codes import BOOT, CLOCK_STEPPED, JOB_DIED
 
 BEGAN, ENDED, DIED = "job/began", "job/ended", JOB_DIED
+# The codes of the events that change what is remembered
 TELLING = (
     BEGAN,
     ENDED,
     DIED,
     BOOT,
     CLOCK_STEPPED,
-)  # the codes of the events that change what is remembered
+)
 
 AROUND_S = 600.0  # a job that ended so long before or after an incident is told with it
 _KEEP_S = 86400.0

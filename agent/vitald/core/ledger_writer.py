@@ -71,9 +71,8 @@ class Keeper:
         self._held: list[Entry] = []
         self._retry_at = 0.0
         self._failures = 0  # of the ledger, in succession
-        self._to_note: dict[
-            str, Position
-        ] = {}  # positions that the lane will note when its turn comes
+        # Positions that the lane will note when its turn comes
+        self._to_note: dict[str, Position] = {}
         self._note_timer: asyncio.TimerHandle | None = None
         self._blind = False  # what is remembered could not be read at the start
 
@@ -152,9 +151,8 @@ class Keeper:
         self._held += entries
         for entry in entries:
             if entry.position is not None:
-                self._to_note.pop(
-                    entry.position.source, None
-                )  # it is older than this one, and must not come after it
+                # It is older than this one, and must not come after it
+                self._to_note.pop(entry.position.source, None)
         if self.tries_in() > 0.0:
             self._bound()
             return

@@ -90,24 +90,20 @@ class Board:
         self.trials: tuple[Finding, ...] = ()  # what rules on trial would have asked for
         self.incidents: dict[int, Incident] = {}
         self.sources: dict[str, SourceHealth] = {}
-        self.readings: dict[
-            str, tuple[Readings, ...]
-        ] = {}  # by source: what it hands in now, one for each component
-        self._answers_for: dict[
-            str, dict[Component, Readings]
-        ] = {}  # by source: what it hands in, and what it did before it failed
+        # By source: what it hands in now, one for each component
+        self.readings: dict[str, tuple[Readings, ...]] = {}
+        # By source: what it hands in, and what it did before it failed
+        self._answers_for: dict[str, dict[Component, Readings]] = {}
         self.ledger = LedgerHealth()
         self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
-        self.recent: deque[StoredEvent] = deque(
-            maxlen=_RECENT
-        )  # for when the ledger cannot be read
+        # For when the ledger cannot be read
+        self.recent: deque[StoredEvent] = deque(maxlen=_RECENT)
         self._serial = 0
         self.jobs = Jobs()
         self.transitions = 0
         self.first_look = asyncio.Event()  # each source has looked, or could not
-        self.answerable = (
-            asyncio.Event()
-        )  # that, or it will take a while: who asks is told what is known so far
+        # That, or it will take a while: who asks is told what is known so far
+        self.answerable = asyncio.Event()
         self._subscriptions: set[Subscription] = set()
         self._judge: Judge | None = None  # asked only for what is derived anew each time
 
@@ -162,9 +158,8 @@ class Board:
                 or former.root.code != incident.root.code
                 or (former.closed_at is None) != (incident.closed_at is None)
             ):
-                self._offer(
-                    incident
-                )  # once when it begins, again when its root or its state changes: not for every line
+                # Once when it begins, again when its root or its state changes: not for every line
+                self._offer(incident)
 
     def suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
         """The lemon scores of the devices that have any."""

@@ -123,12 +123,10 @@ class Pipeline:
         self._former_boots: set[str] = set()
         self._shown = asyncio.Event()  # what is committed is on the board too
         self._shown.set()
-        self._ended: dict[
-            tuple[Component, str, bool], str
-        ] = {}  # how the last finding of each fault ended
-        self._not_opened: set[tuple[Component, str, bool]] = (
-            set()
-        )  # faults that are observed, and of which no finding could be opened
+        # How the last finding of each fault ended
+        self._ended: dict[tuple[Component, str, bool], str] = {}
+        # Faults that are observed, and of which no finding could be opened
+        self._not_opened: set[tuple[Component, str, bool]] = set()
 
     async def open(self, catalog: Catalog) -> None:
         """Read what is remembered and fold in that the node may have booted since. Raises only
@@ -255,10 +253,11 @@ class Pipeline:
         await answer
 
     def _enqueue(self, item: Batch | _Act | _Recatalogue | _Mark) -> None:
+        # What was queued before a step of the clock is told by the old one
         for one in (
             *self._stepped(),
             item,
-        ):  # what was queued before a step of the clock is told by the old one
+        ):
             self._queue.append(one)
             self._queued += len(one.events) if isinstance(one, Batch) else 0
         if self._queued > _BEHIND:
@@ -350,9 +349,8 @@ class Pipeline:
     def _observed_still(self, event: Event) -> Event:
         """The same fact, told again because the finding of it was closed."""
         again = self._ended.get((event.component, event.code, event.simulated), "")
-        if not again or again.startswith(
-            TOLD
-        ):  # it was told under another fault of its device, which somebody cleared
+        # It was told under another fault of its device, which somebody cleared
+        if not again or again.startswith(TOLD):
             ends = (
                 f"{code} {cause}"
                 for (where, code, drill), cause in reversed(self._ended.items())
@@ -368,9 +366,8 @@ class Pipeline:
 
     def _looked(self, batch: Batch) -> None:
         """Show what a source saw, now that all before it has been judged."""
-        if (
-            batch.source == KERNEL_LOG
-        ):  # the one source that goes through the past before the present
+        # The one source that goes through the past before the present
+        if batch.source == KERNEL_LOG:
             self._caught_up = (
                 self._caught_up or batch.caught_up or batch.state is not SourceState.OK
             )
@@ -404,9 +401,8 @@ class Pipeline:
             self._progress = time.monotonic()
             answers: list[Callable[[], None]] = []
             looked: list[Batch] = []
-            with anyio.CancelScope(
-                shield=True
-            ):  # what is taken is judged whole: half a batch would be lost
+            # What is taken is judged whole: half a batch would be lost
+            with anyio.CancelScope(shield=True):
                 entries, taken = await self._take(answers, looked)
             self._queued -= taken
             if self._queued < _QUEUED:
@@ -490,18 +486,16 @@ class Pipeline:
         for event in events:
             try:
                 transitions += self.judge.apply(event)
-            except (
-                Exception
-            ) as error:  # a fault of ours must not end the judging of everything else
+            except Exception as error:
+                # A fault of ours must not end the judging of everything else
                 log.exception(
                     "event_not_judged", identity=event.identity, code=event.code, raw=event.raw
                 )
                 told = f"{type(error).__name__} while judging {event.identity}: {event.raw}"
                 failed = self._own_event("vitald/not_judged", {}, NODE, told)
                 events = (*events, failed)
-                with suppress(
-                    Exception
-                ):  # if even that cannot be judged, it is at least stored and in the log
+                # If even that cannot be judged, it is at least stored and in the log
+                with suppress(Exception):
                     transitions += self.judge.apply(failed)
         return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions))
 

@@ -166,9 +166,8 @@ class Slurm:
     def __init__(self, config: Config) -> None:
         self._node = config.recovery.node or socket.gethostname().partition(".")[0]
         self._hyperpod = config.slurm.hyperpod
-        reasons_file = (
-            REASONS_FILE if REASONS_FILE.parent.is_dir() else None
-        )  # systemd makes the folder
+        # Systemd makes the folder
+        reasons_file = REASONS_FILE if REASONS_FILE.parent.is_dir() else None
         self._settings = Settings(reason=config.slurm.reason, reasons_file=reasons_file)
 
     def look(self, wish: Wish) -> Node:  # noqa: ARG002

@@ -44,9 +44,8 @@ class Told:
     state: str
     simulated: bool
     deferred: bool = False  # accepted by a person, or left to the next maintenance
-    confirmed: bool = (
-        False  # by a second source, or the one that saw it: not by the text of a log alone
-    )
+    # By a second source, or the one that saw it: not by the text of a log alone
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

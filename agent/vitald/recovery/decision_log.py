@@ -22,6 +22,7 @@ Json = dict[str, object]
 FILE = "decisions.jsonl"
 BEGUN = "begun"
 _MOST, _MOST_BYTES, _TOLD = 500, 4 * 1024 * 1024, 8
+# Not `why`: it tells how long ago
 _SAME = (
     "request",
     "bootId",
@@ -30,7 +31,7 @@ _SAME = (
     "checks",
     "outcome",
     "findings",
-)  # not `why`: it tells how long ago
+)
 
 
 def told(

@@ -75,10 +75,11 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 _CLIENTS, _WATCHERS = 128, 32
+# Clients: places for root and the daemon's own user, and the share of any other
 _RESERVED, _EACH = (
     32,
     24,
-)  # clients: places for root and the daemon's own user, and the share of any other
+)
 _WATCHERS_RESERVED = 8
 _BODY_BYTES = 16 * 1024
 _HEARTBEAT_S, _WRITE_S = 15.0, 5.0
@@ -167,9 +168,8 @@ class Api:
             raise Refused(
                 400, f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in Work)}"
             )
-        with anyio.move_on_after(
-            _FIRST_LOOK_S
-        ):  # who asks while we start anew shall not take it for a fault
+        # Who asks while we start anew shall not take it for a fault
+        with anyio.move_on_after(_FIRST_LOOK_S):
             await self.board.answerable.wait()
         now = time.time()
         board, counters = self.board, self.interpreter.counters
@@ -281,9 +281,8 @@ class Api:
             if current is None:
                 raise
             past = None
-        if (
-            past is None and current is not None
-        ):  # held in memory, for a ledger that cannot be written
+        # Held in memory, for a ledger that cannot be written
+        if past is None and current is not None:
             seen = [
                 one
                 for one in self.board.recent

@@ -50,9 +50,8 @@ class Gate:
         self.newest_first = newest_first
         self.refused = 0
         self.timed_out = 0
-        self._open: dict[
-            asyncio.BaseTransport, _Watched
-        ] = {}  # whoever was served longest ago comes first
+        # Whoever was served longest ago comes first
+        self._open: dict[asyncio.BaseTransport, _Watched] = {}
         self.quiet = asyncio.Event()  # all who are here have said what they want
         self.quiet.set()
 

@@ -45,9 +45,8 @@ def peer_of(sock: socket.socket) -> Peer:
     """Raises OSError when the client is gone."""
     pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     try:
-        raw = sock.getsockopt(
-            socket.SOL_SOCKET, _PEERGROUPS, 1024
-        )  # the most that Python takes: 256 groups
+        # The most that Python takes: 256 groups
+        raw = sock.getsockopt(socket.SOL_SOCKET, _PEERGROUPS, 1024)
     except OSError:
         raw = b""
     groups = struct.unpack(f"{len(raw) // 4}I", raw[: len(raw) // 4 * 4])

@@ -68,9 +68,8 @@ class Asking:
         self._lane = lane
         self._settings = settings
         self._ready = ready
-        self._stands: dict[
-            tuple[int, str], float
-        ] = {}  # finding and what it asks for: since when, on the monotonic clock
+        # Finding and what it asks for: since when, on the monotonic clock
+        self._stands: dict[tuple[int, str], float] = {}
         self._written = float("-inf")
         self._trouble = ""
 
@@ -153,9 +152,8 @@ class Asking:
         fresh = self._request(kind, findings)
         if same and former is not None:
             fresh = replace(fresh, id=former.id)
-        self.request = (
-            fresh  # before it is written: whatever becomes of that, it is taken away again
-        )
+        # Before it is written: whatever becomes of that, it is taken away again
+        self.request = fresh
         self.asked_at = self.asked_at if same else fresh.time
         await self._lane.call(lambda: self._write(render(fresh)), _WRITE_S)
         self._written = now

@@ -246,9 +246,8 @@ class SimulatedNode:
             {"NVML_SIM_TRACE": str(self.trace)} if trace else {}
         )
         self._lock = threading.RLock()
-        self._grown: dict[
-            tuple[int, str], float
-        ] = {}  # what a rate has shown too early (below 0: it is rounded up), until it is due
+        # What a rate has shown too early (below 0: it is rounded up), until it is due
+        self._grown: dict[tuple[int, str], float] = {}
         self._written_ns = 0
         self._values = {
             "driver.version": DRIVER,
@@ -444,9 +443,8 @@ class SimulatedNode:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         with self._lock:
-            now = max(
-                time.time_ns(), self._written_ns + 1000
-            )  # each file has a time of its own: that is how the library sees it
+            # Each file has a time of its own: that is how the library sees it
+            now = max(time.time_ns(), self._written_ns + 1000)
             self._grow((now - self._written_ns) / 1e9)
             yield
             self._write(now)

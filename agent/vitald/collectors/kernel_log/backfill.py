@@ -93,10 +93,11 @@ class _Part:
             ):
                 break
             if self.place.at(record.usec, record.text):
+                # It, or one that nothing tells from it; that one is counted as lost
                 waiting, younger = (
                     False,
                     [],
-                )  # it, or one that nothing tells from it; that one is counted as lost
+                )
                 self.old_news = journal.missed
             elif not waiting:
                 yield record
@@ -129,9 +130,8 @@ class Earlier:
         self.boot_id = boot_id
         self.lane = lane
         self.journal = journal
-        self.journal_lane = Lane(
-            "journal"
-        )  # of its own: a journal that hangs must not hide what the ring has lost
+        # Of its own: a journal that hangs must not hide what the ring has lost
+        self.journal_lane = Lane("journal")
         self.folders = folders
         self._trouble = ""  # why the journal could not be read
 
@@ -199,9 +199,8 @@ class Earlier:
             yield batch
         missing = ring.oldest.seq - 1 - part.place.seq
         lost: tuple[Event, ...] = ()
-        if (
-            missing > 0 and after is not None
-        ):  # on the very first start what came before is not ours to miss
+        # On the very first start what came before is not ours to miss
+        if missing > 0 and after is not None:
             lost = (self._gap(place, part, ring.oldest, missing),)
         reached = (
             replace(part.place, seq=ring.oldest.seq - 1)
@@ -346,9 +345,8 @@ class Earlier:
         told: frozenset[tuple[int | None, bytes]],
     ) -> Iterator[Event]:
         sequel = Sequel()
-        parted = not known.isdisjoint(
-            crash.chunks
-        )  # then the lines' numbers may be others than they were
+        # Then the lines' numbers may be others than they were
+        parted = not known.isdisjoint(crash.chunks)
         for number, (text, chunk) in enumerate(zip(crash.lines, crash.chunks)):
             usec, line = _stamp_of(text), strip(text)
             if usec is None or line is None:
@@ -465,9 +463,8 @@ def look(path: str, place: Place) -> Ring | None:
         while torn <= _TORN:
             try:
                 data = os.read(fd, _BUFFER)
-                if (
-                    not data
-                ):  # the ring has no end: it is some other file, of which the source will say so
+                # The ring has no end: it is some other file, of which the source will say so
+                if not data:
                     break
                 record = KernelRecord.parse(data)
             except BlockingIOError:

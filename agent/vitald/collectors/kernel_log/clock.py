@@ -22,14 +22,14 @@ from typing import Protocol, TypeVar
 from vitald.collectors.kernel_log.lines import Line
 
 BANNER = b"Linux version "  # the first line of every boot
-_NEXT_BOOT = re.compile(
-    rb"-- (?:Boot [0-9a-f]{32}|Reboot) --\s*\Z"
-)  # journalctl, between two of them
+# Journalctl, between two of them
+_NEXT_BOOT = re.compile(rb"-- (?:Boot [0-9a-f]{32}|Reboot) --\s*\Z")
 _JITTER_USEC = 2_000_000  # stamps of two processors differ by less
+# Of the kernel's clock from the wall clock, and by how much it grows
 _DRIFT_S, _DRIFT_RATE = (
     60.0,
     2e-4,
-)  # of the kernel's clock from the wall clock, and by how much it grows
+)
 _STEPPED_S = 3600.0  # the wall clock is seldom set by more within a boot, but for its beginning:
 _EARLY_S, _ZONES_S = 1800.0, 15 * 3600.0  # firmware may keep local time,
 _NO_CLOCK = 1_262_304_000.0  # or no time at all, and then says something before 2010
@@ -52,12 +52,10 @@ class Clock:
     """The lines of one host, told in the order in which they are read."""
 
     def __init__(self, host: str = "") -> None:
-        self.begun: list[
-            Boot
-        ] = []  # boots that are certain and that nobody has taken from here yet
-        self._name = (
-            f"{host}-log" if host else "log"
-        )  # one word: it stands in the names of processes
+        # Boots that are certain and that nobody has taken from here yet
+        self.begun: list[Boot] = []
+        # One word: it stands in the names of processes
+        self._name = f"{host}-log" if host else "log"
         self._count = 1
         self._boot = Boot(f"{self._name}-1", 0.0)
         self._by_id: dict[str, Boot] = {}

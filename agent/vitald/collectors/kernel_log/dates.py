@@ -49,7 +49,8 @@ def date_in(prefix: bytes, latest: float) -> float | None:
         ValueError,
         OverflowError,
         OSError,
-    ):  # the 31st of February, or a year that no clock has
+    ):
+        # The 31st of February, or a year that no clock has
         return None
     return None
 

@@ -24,12 +24,13 @@ from vitald.timestamps import format_rfc3339
 NAME = KERNEL_LOG
 _FOLLOW_S = 5.0  # an SXid's follow-up records come within milliseconds of it
 _SWITCHES = 64
+# What jobs run on
 _ACCELERATION = (
     ComponentKind.GPU,
     ComponentKind.NVSWITCH,
     ComponentKind.NEURON,
     ComponentKind.NIC,
-)  # what jobs run on
+)
 
 
 @dataclass(slots=True)
@@ -201,9 +202,8 @@ class Interpreter:
             return Trust.ANNOUNCED, drill.simulated_until
         if not facility:
             return Trust.KERNEL, None
-        if self.userspace == "ignore" or is_signed(
-            unescape(text)
-        ):  # of a drill that nobody announces any more
+        # Of a drill that nobody announces any more
+        if self.userspace == "ignore" or is_signed(unescape(text)):
             return Trust.UNTRUSTED, None
         return Trust.ACCEPTED, None
 

@@ -65,9 +65,8 @@ class Kmsg:
         ready = asyncio.Event()
 
         def readable() -> None:
-            loop.remove_reader(
-                fd
-            )  # once: while the pipeline makes us wait, a readable file would spin the loop
+            # Once: while the pipeline makes us wait, a readable file would spin the loop
+            loop.remove_reader(fd)
             ready.set()
 
         try:
@@ -99,9 +98,8 @@ class Kmsg:
         """At the oldest record of the ring. Raises OSError."""
         if self.opened is None:
             return os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        os.lseek(
-            self.opened, 0, os.SEEK_SET
-        )  # where it stands is shared with whoever read it before us
+        # Where it stands is shared with whoever read it before us
+        os.lseek(self.opened, 0, os.SEEK_SET)
         return os.dup(self.opened)
 
     def _drain(self, fd: int, cursor: _Cursor, *, live: bool) -> tuple[list[Event], bool]:
@@ -129,9 +127,8 @@ class Kmsg:
                     counters.overruns += 1
                     continue
                 except OSError as error:
-                    if (
-                        error.errno == 22
-                    ):  # EINVAL: the record did not fit and is gone; the next seq tells
+                    # EINVAL: the record did not fit and is gone; the next seq tells
+                    if error.errno == 22:
                         continue
                     raise SourceFailed(f"{self.path}: {error.strerror}") from error
                 done += 1

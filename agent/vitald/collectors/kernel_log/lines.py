@@ -88,12 +88,10 @@ class Line:
 
     message: bytes  # still escaped, where the form escapes
     facility: int | None = None
-    usec: int | None = field(
-        default=None, compare=False
-    )  # on the kernel's own clock, where the form has that
-    shaped: bool = field(
-        default=False, compare=False
-    )  # the form alone says that it is a line of a kernel log
+    # On the kernel's own clock, where the form has that
+    usec: int | None = field(default=None, compare=False)
+    # The form alone says that it is a line of a kernel log
+    shaped: bool = field(default=False, compare=False)
     host: str = field(default="", compare=False)  # that the form names
     whole: bool = field(default=False, compare=False)  # the form writes a record as one line
 
@@ -130,9 +128,8 @@ class Sequel:
         """Why the line may not be what it seems; empty where nothing speaks against it. To be asked
         of every line, in order.
         """
-        if (
-            line.whole or not line.usec or line.usec != self._usec
-        ):  # the clock stands at 0 early in a boot
+        # The clock stands at 0 early in a boot
+        if line.whole or not line.usec or line.usec != self._usec:
             self._usec = line.usec
             self._believed = line.message.startswith(_OF_HARDWARE) and not begins_with_name(
                 line.message
@@ -175,9 +172,8 @@ def strip(raw: bytes) -> Line | None:
         text = text[stamp.end() :]
     if (tagged := _KERNEL.match(text)) is not None:
         text, shaped = text[tagged.end() :], shaped or tagged.end() > len("kernel: ")
-    if (
-        stamp := _STAMP.match(text)
-    ) is not None:  # syslog keeps the kernel's own bracket where printk.time is on
+    # Syslog keeps the kernel's own bracket where printk.time is on
+    if (stamp := _STAMP.match(text)) is not None:
         shaped = shaped or _KERNELS.match(text, 0, stamp.end()) is not None
         text, usec = text[stamp.end() :], _usec(stamp) if usec is None else usec
     return Line(text.encode("utf-8", "surrogateescape"), facility, usec, shaped, host)

@@ -28,9 +28,8 @@ _NAME = re.compile(r"dmesg-(?P<backend>.+?)-(?P<id>\d{1,20})")
 _PACKED = ".enc.z"
 _HEADER = re.compile(rb"^([A-Z][a-z]{2,15})#(\d{1,9}) Part(\d{1,9})\n", re.M)
 _RENDERED = re.compile(rb"<\d{1,3}>")
-_NOTICE = re.compile(
-    rb"No errors detected|dmesg-\S+:|"
-)  # of ramoops with ECC; of an older systemd's dmesg.txt
+# Of ramoops with ECC; of an older systemd's dmesg.txt
+_NOTICE = re.compile(rb"No errors detected|dmesg-\S+:|")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +41,15 @@ class CrashLog:
     time: float
     reason: str  # the kernel's word: Panic, Oops, Emergency, Shutdown, ...
     lines: tuple[bytes, ...]  # oldest first, rendered, escaped as /dev/kmsg does
-    chunks: tuple[
-        str, ...
-    ]  # in which each line begins, as a digest: whatever its file is called and how it is dated
+    # In which each line begins, as a digest: whatever its file is called and how it is dated
+    chunks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     file: str
-    order: tuple[
-        str, int, float
-    ]  # backend, record id, time: later chunks of a dump have higher ids
+    # Backend, record id, time: later chunks of a dump have higher ids
+    order: tuple[str, int, float]
     reason: str
     number: int
     part: int

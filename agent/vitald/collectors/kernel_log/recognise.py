@@ -103,9 +103,8 @@ class _Shape:
         )
 
 
-Groups = dict[
-    bytes, list[_Shape]
-]  # a text that must be in the line -> shapes; under b"" those that ask for none
+# A text that must be in the line -> shapes; under b"" those that ask for none
+Groups = dict[bytes, list[_Shape]]
 
 
 class Recogniser:

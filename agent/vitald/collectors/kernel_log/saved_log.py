@@ -47,12 +47,13 @@ _SAMPLE = 1 << 16
 _BUFFER = 1 << 18
 _MOST_LINES = 4 / 5
 _SHOWN, _HOSTS = 5, 64
+# What a host is called before it knows its name
 _NAMELESS = (
     "localhost",
     "localhost.localdomain",
     "(none)",
     "-",
-)  # what a host is called before it knows its name
+)
 _DATED_EVERY = 256  # of ordinary lines without the kernel's stamp; so many are read for their date
 _MARKER = 12  # characters: a shorter text is in too many lines
 
@@ -74,16 +75,14 @@ _BETWEEN = re.compile(r"(?:[\s,\[\]}\x1e]|data: (?=\{)|\{\s*\"dmesg\"\s*:\s*(?=\
 _EXPORT = re.compile(
     rb"\s*[A-Z_][A-Z0-9_]{1,63}=[^\n]*\n(?:.*\n)?__(?:REALTIME|MONOTONIC)_TIMESTAMP=", re.S
 )
-_MORE_RECORDS = re.compile(
-    r"\n<\d{1,3}>\["
-)  # dmesg --file --json of util-linux 2.38 puts all that follows into each message
+# Dmesg --file --json of util-linux 2.38 puts all that follows into each message
+_MORE_RECORDS = re.compile(r"\n<\d{1,3}>\[")
 _FIELD_NAME = re.compile(rb"[A-Z_][A-Z0-9_]{0,63}")
 _DRILL_S = 86400.0
 
 
-@dataclass(
-    slots=True
-)  # not frozen: there is one for every line, and freezing costs half of its making
+# Not frozen: there is one for every line, and freezing costs half of its making
+@dataclass(slots=True)
 class Record:
     """One record of the log. `line` is None where another program wrote it."""
 
@@ -93,9 +92,8 @@ class Record:
     time: float | None = None  # that the form keeps beside the line
     host: str = ""  # that stands before the line, or beside it
     boot_id: str = ""  # that the form keeps beside the line
-    more: tuple[
-        bytes, ...
-    ] = ()  # indented lines that follow: of the same record, if it is the kernel's
+    # Indented lines that follow: of the same record, if it is the kernel's
+    more: tuple[bytes, ...] = ()
     doubt: str = ""  # why it may be no record of its own
 
 
@@ -196,14 +194,12 @@ class SavedLog:
         self.coverage = Coverage()
         self._stream, self._unpacked, latest = opened
         self._readers = readers
-        self._latest = (
-            time.time() if latest is None else latest
-        )  # stamps that leave the year out are before it
+        # Stamps that leave the year out are before it
+        self._latest = time.time() if latest is None else latest
         self._clocks: dict[str, Clock] = {}
         self._clock = Clock()  # of the line before
-        self._booted: tuple[str, float] | None = (
-            None  # which boot, and what the wall clock was at the kernel's zero
-        )
+        # Which boot, and what the wall clock was at the kernel's zero
+        self._booted: tuple[str, float] | None = None
         self._top: tuple[float, Record | None] = (-math.inf, None)
         rules = [
             rule
@@ -605,17 +601,15 @@ def _of_journal(entry: dict[str, bytes | None], shown: bytes, number: int) -> Re
         (entry.get(one) or b"").decode("utf-8", "replace") for one in ("_HOSTNAME", "_BOOT_ID")
     )
     if transport is None and name is None:
-        return Record(
-            number, shown, strip(message), seconds, host, boot_id
-        )  # only some fields were asked for
+        # Only some fields were asked for
+        return Record(number, shown, strip(message), seconds, host, boot_id)
     if transport not in (None, b"kernel") or (transport is None and name != b"kernel"):
         return Record(number, shown, None, seconds)
     facility = _count(entry.get("SYSLOG_FACILITY"))
     if facility is None:
         facility = 0 if name in (None, b"kernel") else 1
-    if (
-        facility and name is not None
-    ):  # journald took it off a line that a process wrote to /dev/kmsg
+    # Journald took it off a line that a process wrote to /dev/kmsg
+    if facility and name is not None:
         pid = entry.get("SYSLOG_PID")
         message = name + (b"[" + pid + b"]" if pid else b"") + b": " + message
     usec = _count(entry.get("_SOURCE_MONOTONIC_TIMESTAMP"))

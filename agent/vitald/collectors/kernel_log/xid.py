@@ -185,9 +185,8 @@ def _decode(code: int, message: str, fields: dict[str, Value]) -> tuple[int | No
             _registers(
                 [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", found["regs"])], fields
             )
-    said = (
-        _FATAL.search(message) if "fatal" in message.lower() else None
-    )  # at a tenth of the pattern's price
+    # At a tenth of the pattern's price
+    said = _FATAL.search(message) if "fatal" in message.lower() else None
     fatal = None if said is None else said["milder"] is None
     return link, fatal
 

@@ -69,9 +69,8 @@ class JobRoutes:
         self._diagnostics = diagnostics
         self._facts = Facts(SOURCE, board.boot_id)
         self._clearing: set[asyncio.Task[None]] = set()  # of the devices, for jobs that begin
-        self._beginning: dict[
-            str, asyncio.Task[None]
-        ] = {}  # whose begin is on its way to the ledger
+        # Whose begin is on its way to the ledger
+        self._beginning: dict[str, asyncio.Task[None]] = {}
 
     def add(self, app: web.Application) -> None:
         app.router.add_get("/v1/jobs", self.jobs)
@@ -139,9 +138,8 @@ class JobRoutes:
         if self._diagnostics is not None:
             self._diagnostics.job_ends(job.id)
         if (saying := self._beginning.get(job.id)) is not None:
-            await asyncio.shield(
-                saying
-            )  # an end that overtook its begin would leave the job running for ever
+            # An end that overtook its begin would leave the job running for ever
+            await asyncio.shield(saying)
         jobs = self._board.jobs
         former = jobs.running.get(job.id)
         # Slurm runs the epilog of a job that the prolog refused, too, which never ran here; and a

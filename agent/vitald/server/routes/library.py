@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger("http")
 
 _SAY_S = 60.0
+# Those for which asyncio tries again a second later
 _NO_ROOM = {
     errno.EMFILE,
     errno.ENFILE,
     errno.ENOBUFS,
     errno.ENOMEM,
-}  # those for which asyncio tries again a second later
+}
 
 
 def sign(response: web.StreamResponse) -> None:
@@ -76,9 +77,8 @@ class Protocol(web.RequestHandler):
     ) -> web.StreamResponse:
         """What is no HTTP, or a fault of ours outside of the handlers."""
         if status >= 500 or request.writer.output_size > 0:
-            super().handle_error(
-                request, status, exc, message
-            )  # logs it; raises where an answer has begun
+            # Logs it; raises where an answer has begun
+            super().handle_error(request, status, exc, message)
         said = "vitald failed to answer" if status >= 500 else "this is no request of HTTP 1.1"
         response = error(
             status, "a line of the request is too long" if isinstance(exc, LineTooLong) else said

@@ -1,0 +1,67 @@
+"""Examples of the routes of events and drills."""
+
+from __future__ import annotations
+
+from vitald.server import schema
+from vitald.server.examples.facts import EVENT, FINDING, IDENTITY, INCIDENT, LINE, ROOT, SEEN
+
+EVENTS: schema.Events = {"events": [EVENT], "damaged": 0, "next": None}
+
+WATCH: tuple[schema.WatchLine, ...] = (
+    {
+        "type": "verdict",
+        "status": "healthy",
+        "rebootRequired": False,
+        "rebootConfirmed": False,
+        "replacementRequired": False,
+        "replacementConfirmed": False,
+        "action": "none",
+        "simulated": False,
+        "reasons": [],
+    },
+    {"type": "event", "event": {**EVENT, "id": 0}},
+    {
+        "type": "finding",
+        "cause": "xid/79 seen",
+        "event": IDENTITY,
+        "finding": {
+            **FINDING,
+            "confirmed": False,
+            "confirmedBy": None,
+            "witnesses": ["expect", "nvml", "pci"],
+        },
+    },
+    {"type": "incident", "incident": {**INCIDENT, "last": SEEN, "count": 1, "members": [ROOT]}},
+    {
+        "type": "verdict",
+        "status": "unhealthy",
+        "rebootRequired": True,
+        "rebootConfirmed": True,
+        "replacementRequired": False,
+        "replacementConfirmed": False,
+        "action": "reboot_node",
+        "simulated": False,
+        "reasons": ["gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"],
+    },
+    {"type": "heartbeat", "time": "2026-11-20T13:48:24.001Z"},
+)
+
+ANNOUNCE_REQUEST: schema.AnnounceRequest = {"line": LINE, "holdSeconds": 600}
+
+ANNOUNCE: schema.AnnouncedDrill = {
+    "id": "e7670eded13c",
+    "line": LINE,
+    "state": "announced",
+    "finding": None,
+    "simulatedUntil": "2026-11-20T13:58:08.562Z",
+    "writeTo": "/dev/kmsg",
+    "windowSeconds": 10.0,
+}
+
+DRILL: schema.Drill = {
+    "id": "e7670eded13c",
+    "line": LINE,
+    "state": "seen",
+    "finding": 8,
+    "simulatedUntil": "2026-11-20T13:58:08.562Z",
+}

@@ -1,0 +1,39 @@
+"""Operations on jobs."""
+
+from __future__ import annotations
+
+from vitald.server import examples, schema
+from vitald.server.operations.operation import Answer, Body, Operation
+from vitald.server.operations.parameters import LIMIT
+
+OPERATIONS = (
+    Operation(
+        "jobs",
+        "get",
+        "/v1/jobs",
+        "jobs",
+        "The work on this node",
+        description=(
+            "What runs, and what ended within a day; what was near an incident that is open is "
+            "kept for longer."
+        ),
+        parameters=(LIMIT,),
+        answer=Answer(schema.Jobs, "The latest first.", examples.JOBS),
+    ),
+    Operation(
+        "tellJob",
+        "post",
+        "/v1/jobs",
+        "jobs",
+        "A job begins, or has ended",
+        description=(
+            "For root and the daemon's own user: a scheduler's prolog and epilog. `begin` is "
+            "answered once no diagnostic holds the devices any more, after about 2 s at most. "
+            "Each is an event (`job/began`, `job/ended`, `job/died`). The end of a job that "
+            "nobody said began here is noted only where it failed: Slurm calls the epilog of a "
+            "job that the prolog refused, too."
+        ),
+        body=Body(schema.TellJobRequest, "Which job, and how it ended.", examples.TELL_JOB_REQUEST),
+        answer=Answer(schema.JobTold, "It is known, and stored.", examples.TELL_JOB),
+    ),
+)

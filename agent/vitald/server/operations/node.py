@@ -1,0 +1,65 @@
+"""Operations on the node."""
+
+from __future__ import annotations
+
+from vitald.server import examples, schema
+from vitald.server.operations.operation import Answer, Body, Operation
+from vitald.server.operations.parameters import WORK
+from vitald.server.operations.problems import NOT_SETTLED
+
+OPERATIONS = (
+    Operation(
+        "healthz",
+        "get",
+        "/healthz",
+        "node",
+        "Does the daemon itself work?",
+        description="About the daemon only; the node's health is `/v1/status`.",
+        answer=Answer(schema.Health, "It works.", examples.HEALTHZ),
+    ),
+    Operation(
+        "status",
+        "get",
+        "/v1/status",
+        "node",
+        "Can this node be trusted with work, and if not, what must be done?",
+        parameters=(WORK,),
+        answer=Answer(schema.NodeStatus, "The verdict, and all that it rests on.", examples.STATUS),
+    ),
+    Operation(
+        "components",
+        "get",
+        "/v1/components",
+        "node",
+        ("What is watched, each with its own verdict, and what cannot be observed here"),
+        answer=Answer(schema.Components, "The components.", examples.COMPONENTS),
+    ),
+    Operation(
+        "expect",
+        "get",
+        "/v1/expect",
+        "node",
+        "What this node should have, who says so, and what is here",
+        answer=Answer(
+            schema.Expected,
+            "Of each kind of device how many, and the versions that may run.",
+            examples.EXPECT,
+        ),
+    ),
+    Operation(
+        "confirm",
+        "post",
+        "/v1/expect/confirm",
+        "node",
+        "Say that what is here now is right",
+        description=(
+            "For root and the daemon's own user. What is here now is expected from now on, but "
+            "for what the configuration says and for GPUs where NVML is asked. Who said it, when "
+            "and why is an event, `vitald/confirmed`. What was told of a count that differed ends "
+            "at the next look."
+        ),
+        body=Body(schema.ConfirmRequest, "Why it is right.", examples.CONFIRM_REQUEST),
+        answer=Answer(schema.Confirmed, "Expected from now on.", examples.CONFIRM),
+        problems=(NOT_SETTLED,),
+    ),
+)

@@ -1,0 +1,55 @@
+"""Rules of the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypedDict
+
+from vitald.server.schema.values import Action, Code, When, _FaultClassed
+
+
+class Case(TypedDict):
+    """What in the line changes the action."""
+
+    when: Mapping[str, list[str | int | bool]]
+    """Every field must hold one of its values; `NAME_not`: a value that is none of them."""
+    action: Action | None
+    """Replaces the rule's action."""
+    atLeast: Action | None
+    """Only raises it."""
+    title: str | None
+    """Title in this case."""
+    advice: str | None
+    """Advice in this case."""
+
+
+class Rule(_FaultClassed):
+    """What the catalogue says about a code."""
+
+    code: Code
+    title: str
+    """What it is."""
+    mnemonic: str
+    """The driver's own name for it; may be empty."""
+    meaning: str
+    """What it means."""
+    advice: str
+    """What else helps; may be empty."""
+    action: Action
+    when: When
+    todo: str
+    """The action in words."""
+    clears: list[str]
+    """What closes a finding, besides a named person."""
+    escalation: str
+    """Name of its ladder of escalation."""
+    shadow: Rule | None
+    """The rule on trial beside it: what that asks for is shown, without effect."""
+    cases: list[Case]
+    """Context that changes the action."""
+    known: bool
+    """The catalogue has the code; otherwise this is its kind's default."""
+    source: str
+    """Where this is from."""
+    origin: str
+    """File of the catalogue that holds it; empty where none does."""

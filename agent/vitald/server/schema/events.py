@@ -1,0 +1,107 @@
+"""Events, the stream of `/v1/watch`, and drills."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias, TypedDict, Union
+
+from vitald.server.schema.answers import Verdict
+from vitald.server.schema.findings import Event, Finding, Incident
+from vitald.server.schema.values import Keywords, Moment, _Count
+
+
+class Events(TypedDict):
+    """A page of events, oldest first."""
+
+    events: Annotated[list[Event], Keywords(max_items=1000)]
+    """The events."""
+    damaged: _Count
+    """So many more are left out: the ledger no longer has them as they were written."""
+    next: Annotated[int | None, Keywords(minimum=0)]
+    """Give it as `since` for the next page; null where there is none."""
+
+
+class Drill(TypedDict):
+    """A drill under way."""
+
+    id: Annotated[str, Keywords(pattern="^[0-9a-f]{12}$")]
+    """The drill's own number."""
+    line: str
+    """The announced line."""
+    state: Literal["announced", "seen", "expired"]
+    """`announced`: waiting for the line. `seen`: it came. `expired`: it did not come in time."""
+    finding: Annotated[int | None, Keywords(minimum=1)]
+    """The open finding of this drill, if there is one."""
+    simulatedUntil: Moment
+    """When the drill ends by itself."""
+
+
+class AnnouncedDrill(Drill):
+    """A drill that has just been announced."""
+
+    writeTo: str
+    """Where to write the line, with a newline."""
+    windowSeconds: Annotated[float, Keywords(exclusive_minimum=0)]
+    """The line must come within so many seconds."""
+
+
+class WatchVerdict(Verdict):
+    """The verdict: as the first line, and whenever it has changed."""
+
+    type: Literal["verdict"]
+
+
+class WatchEvent(TypedDict):
+    """Something happened."""
+
+    type: Literal["event"]
+    event: Event
+
+
+class WatchFinding(TypedDict):
+    """A finding was opened, changed or cleared."""
+
+    type: Literal["finding"]
+    cause: str
+    """Why."""
+    event: str | None
+    """Identity of the event that caused it."""
+    finding: Finding
+
+
+class WatchIncident(TypedDict):
+    """An incident began, has another cause than it seemed to have, or is over. Not told for each of
+    its lines."""
+
+    type: Literal["incident"]
+    incident: Incident
+
+
+class WatchHeartbeat(TypedDict):
+    """Nothing happened for 15 s."""
+
+    type: Literal["heartbeat"]
+    time: Moment
+
+
+class WatchLagged(TypedDict):
+    """The last line to a client that read too slowly."""
+
+    type: Literal["lagged"]
+    hint: str
+    """What to do."""
+
+
+class _OptionalAnnounceRequest(TypedDict, total=False):
+    holdSeconds: Annotated[float, Keywords(minimum=1, maximum=86400, default=600)]
+    """When the drill ends by itself."""
+
+
+class AnnounceRequest(_OptionalAnnounceRequest):
+    line: Annotated[str, Keywords(min_length=1, max_length=900, pattern="^[ -~]+$")]
+    """The kernel line, printable ASCII, as some rule recognises it."""
+
+
+WatchLine: TypeAlias = Union[
+    WatchVerdict, WatchEvent, WatchFinding, WatchIncident, WatchHeartbeat, WatchLagged
+]
+"""One line of the stream."""

@@ -1,0 +1,318 @@
+"""Findings, incidents, and how a finding came about."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from vitald import model
+from vitald.server.schema.answers import Flags
+from vitald.server.schema.catalogue import Rule
+from vitald.server.schema.jobs import Job
+from vitald.server.schema.values import (
+    Action,
+    Code,
+    ComponentName,
+    Fields,
+    Keywords,
+    Moment,
+    When,
+    _Count,
+    _FaultClassed,
+    _Positive,
+    _Reason,
+)
+
+
+class Acceptance(TypedDict):
+    """A person knows of a finding and lives with it, until a moment or until it gets worse."""
+
+    by: str
+    """Who accepted it."""
+    reason: str
+    """Why."""
+    since: Moment
+    """When it was accepted."""
+    until: Moment
+    """When that ends by itself."""
+
+
+class Finding(_FaultClassed):
+    """One problem of one component."""
+
+    id: _Positive
+    """Its number; `POST /v1/findings/{id}/clear` takes it."""
+    incident: _Count
+    """The incident that it belongs to; 0 where a rule on trial asks for it."""
+    state: Annotated[str, model.FindingState]
+    """`in_remedy`: somebody has begun what it asks for; it stands until the evidence says that it
+    held."""
+    component: ComponentName
+    kind: Annotated[str, Keywords(examples=("xid",))]
+    """Kind of the fault."""
+    code: Code
+    title: str
+    """What it is, in a few words."""
+    action: Action
+    when: When
+    unusable: bool
+    """The device cannot be used: the node is unfit for work whatever the action."""
+    todo: str
+    """The action in words."""
+    accepted: Acceptance | None
+    """Who lives with it until when: meanwhile it changes no fitness and no flag. Null where nobody
+    does."""
+    because: str
+    """Why it asks for something else than the catalogue's table; empty where it does not."""
+    meaning: str
+    """What the code means."""
+    advice: str
+    """What else helps; may be empty."""
+    since: Moment
+    """First seen."""
+    last: Moment
+    """Last seen."""
+    count: _Positive
+    """How often it was seen."""
+    raw: str
+    """The line that decided the action."""
+    fields: Fields
+    clears: list[str]
+    """What will close it."""
+    confirmed: bool
+    """It rests on more than the text of the kernel log: another source saw it, or agrees. What
+    repairs a node by itself goes by this."""
+    confirmedBy: Annotated[str | None, Keywords(examples=("nvml", "nvml (nvml/gpu_lost)"))]
+    """The source that saw it itself, or the second one with what it saw. Null while it is
+    unconfirmed."""
+    witnesses: list[str]
+    """Kinds of codes of which one would confirm it. Empty where it is confirmed, and where no other
+    source can see it."""
+    writtenByProcess: bool
+    """A process wrote it to the kernel log (`[kernel_log] userspace`), and nothing else tells of
+    it."""
+    simulated: bool
+    """It is a drill's, or was read from a simulated library."""
+    simulatedUntil: Moment | None
+    """When it ends by itself; null where it is real."""
+    bootId: str
+    """Boot in which it was last seen."""
+    clearedAt: Moment | None
+    """When it was closed."""
+    clearedBy: str | None
+    """Who or what closed it, and why."""
+    source: str
+    """Where the catalogue has this from."""
+
+
+class Event(TypedDict):
+    """One fact, once."""
+
+    id: _Count
+    """Its place in the ledger; `since` takes it. 0 in the stream, and where the ledger cannot be
+    read."""
+    time: Moment
+    """When it was seen."""
+    source: Annotated[str, Keywords(examples=("kernel_log", "nvml", "vitald"))]
+    """What saw it."""
+    kind: Annotated[str, Keywords(examples=("xid",))]
+    """Its kind."""
+    code: Code
+    component: ComponentName
+    trust: Annotated[str, model.Trust]
+    """`kernel`: the kernel's own. `accepted`: written by a process, and judged; its field `vouched`
+    tells whether the configuration takes it for confirmed, `facility` is the syslog facility.
+    `announced`: a drill. `untrusted`: from user space, not judged. `daemon`: vitald's own
+    observation."""
+    simulated: bool
+    """It is a drill's, or was read from a simulated library."""
+    raw: str
+    """The line, printable ASCII."""
+    followedBy: Annotated[list[str], Keywords(max_items=8)]
+    """Lines that continue it (SXid)."""
+    fields: Fields
+    bootId: str
+    """Boot in which it was seen."""
+    identity: str
+    """Where it came from. The same record read twice has the same identity."""
+
+
+class Member(TypedDict):
+    """One code of one component in an incident, however often it was printed."""
+
+    component: ComponentName
+    code: Code
+    title: str
+    """What it is, in a few words."""
+    role: Literal["root", "consequence"]
+    """The cause of the incident, or what came of it."""
+    count: _Positive
+    """How often it was printed."""
+    first: Moment
+    """First seen."""
+    last: Moment
+    """Last seen."""
+    raw: str
+    """The first line of it."""
+
+
+class Incident(TypedDict):
+    """One physical story: a cause and its consequences, told once."""
+
+    id: _Positive
+    """Its number; findings name it."""
+    state: Literal["open", "over"]
+    """`open`: at least one of its findings is. `over`: none is, or it never had one."""
+    component: ComponentName
+    """Of the cause."""
+    code: Code
+    """Of the cause."""
+    title: str
+    """What the cause is."""
+    action: Action
+    """The strongest that its open findings ask for."""
+    when: When | None
+    """When that is due; null where nothing is asked for."""
+    todo: str
+    """The action in words."""
+    line: str
+    """All of it in one sentence, as in `reasons`."""
+    findings: list[_Positive]
+    """Its open findings."""
+    story: str
+    """What joins its members, from the catalogue; empty where it has only one."""
+    since: Moment
+    """When it began."""
+    last: Moment
+    """When its last event was seen."""
+    count: _Positive
+    """How many events it has."""
+    closedAt: Moment | None
+    """When its last finding was closed."""
+    simulated: bool
+    """It is a drill's, or was read from a simulated library."""
+    members: Annotated[list[Member], Keywords(min_items=1, max_items=64)]
+    """The cause first."""
+    jobs: Annotated[list[Job], Keywords(max_items=8)]
+    """The work that ran at its time, or ended within 10 minutes of it: what failed first, then what
+    is nearest in time."""
+
+
+class Incidents(TypedDict):
+    """A list of incidents."""
+
+    incidents: Annotated[list[Incident], Keywords(max_items=1000)]
+    """The incidents."""
+
+
+class Suspect(TypedDict):
+    """A device with a record of faults in the last weeks."""
+
+    device: Annotated[
+        str, Keywords(examples=("GPU-5f0c1d2e-3a4b-4c5d-8e6f-708192a3b4c5", "gpu/0000:65:00.0"))
+    ]
+    """What its record goes by: UUID or serial number where it is known, else the slot."""
+    component: str
+    """The slot that it is in; the same as `device` where that is not known."""
+    score: Annotated[float, Keywords(exclusive_minimum=0)]
+    """The lemon score: points for each entry of its record, fading with age."""
+    suspect: bool
+    """The score is high enough to call it suspect."""
+    parts: Annotated[list[SuspectPart], Keywords(min_items=1)]
+    """What the score is made of, the heaviest first."""
+
+
+class SuspectPart(TypedDict):
+    """What one kind of entry contributes to a score."""
+
+    kind: Annotated[
+        str,
+        Keywords(enum=("fault", "remedy", "not_held", "process", "job_died", "diagnostic_failed")),
+    ]
+    """`fault`: of the device itself, the cause of an incident. `not_held`: it came back after its
+    remedy."""
+    count: _Positive
+    """How many entries."""
+    points: Annotated[float, Keywords(minimum=0)]
+    """Their points."""
+
+
+class Layer(TypedDict):
+    """One layer of what a finding asks for. The last that speaks decides, but escalation only
+    raises."""
+
+    layer: Annotated[str, Keywords(enum=("table", "company", "driver", "escalation"))]
+    """`table`: the catalogue. `company`: other members of its incident. `driver`: the driver's own
+    word. `escalation`: it came back."""
+    action: Action
+    when: When
+    because: str
+    """Why, or who says so."""
+    decides: bool
+    """This is what the finding asks for."""
+
+
+class PastTransition(TypedDict):
+    """A change of a finding."""
+
+    time: Moment
+    """When."""
+    state: Annotated[str, model.FindingState]
+    """Its state from then on."""
+    action: Action
+    """What it asked for from then on."""
+    cause: str
+    """Why."""
+    event: str | None
+    """Identity of the event that caused it."""
+
+
+class Why(TypedDict):
+    """The chain of one finding, from the lines to the flags."""
+
+    finding: Finding
+    events: Annotated[list[Event], Keywords(max_items=8)]
+    """The events that it was seen in; of many, the first four and the last four."""
+    incident: Incident | None
+    """Its incident; null where a rule on trial asks for it."""
+    rule: Rule
+    """The catalogue's entry, as the daemon applies it."""
+    asked: Annotated[list[Layer], Keywords(min_items=1, max_items=4)]
+    """What it asks for, layer by layer."""
+    flags: Flags
+    """The flags that it raises."""
+    transitions: list[PastTransition]
+    """How it changed, oldest first."""
+
+
+class Findings(TypedDict):
+    """A list of findings."""
+
+    damaged: _Count
+    """So many more are left out: the ledger no longer has them as they were written."""
+    findings: Annotated[list[Finding], Keywords(max_items=1000)]
+    """The findings."""
+
+
+class OneFinding(TypedDict):
+    """The finding, as it stands now."""
+
+    finding: Finding
+
+
+class _OptionalClearRequest(TypedDict, total=False):
+    replaced: Annotated[bool, Keywords(default=False)]
+    """Because its device was replaced: the record of the device in that slot begins afresh."""
+
+
+class ClearRequest(_OptionalClearRequest):
+    reason: _Reason
+
+
+class AcceptRequest(TypedDict):
+    reason: _Reason
+    seconds: Annotated[float, Keywords(minimum=0, maximum=7776000)]
+    """For how long, at most 90 days; 0 ends what was accepted before."""
+
+
+class RemedyRequest(TypedDict):
+    reason: _Reason

@@ -1,0 +1,82 @@
+"""Jobs, and the scheduler's reports about them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from vitald.server.schema.values import Keywords, Moment, _Positive
+
+
+class AskedDiagnostic(TypedDict):
+    asked: bool
+    """Whether it will be run."""
+    id: str | None
+    """Its run."""
+    why: str
+    """What for; or why not."""
+
+
+class Job(TypedDict):
+    """A job on this node, as its scheduler told of it."""
+
+    job: str
+    """Its id."""
+    user: str
+    """Whose it is; empty where nobody said."""
+    uid: int | None
+    """Whose it is."""
+    state: Literal["running", "ended", "died", "lost"]
+    """`died`: it ended with an exit code or by a signal. `lost`: nobody told its end, such as where
+    its node went down; `ended` is then when it cannot have run any more."""
+    began: Moment | None
+    """Null where nobody said."""
+    ended: Moment | None
+    """Null while it runs."""
+    exitCode: int | None
+    """Null where nobody said."""
+    signal: int | None
+    """That ended it; 0 for none, null where nobody said."""
+    reason: str
+    """Why it ended, where somebody said."""
+
+
+class Jobs(TypedDict):
+    running: list[Job]
+    """What runs."""
+    recent: list[Job]
+    """What ended."""
+
+
+class JobTold(TypedDict):
+    ok: bool
+    """True."""
+    job: Job | None
+    """As it is known now; null where there was nothing to note."""
+    left: list[_Positive]
+    """Open findings that began while it ran; empty at its begin."""
+    diagnostic: AskedDiagnostic | None
+    """What came of asking for one; null where none was wanted."""
+
+
+class _OptionalTellJobRequest(TypedDict, total=False):
+    user: Annotated[str, Keywords(max_length=64, pattern="^[ -~]*$")]
+    """Whose it is."""
+    uid: Annotated[int | None, Keywords(minimum=0, maximum=4294967295)]
+    """Whose it is."""
+    exitCode: Annotated[int | None, Keywords(minimum=0, maximum=255)]
+    """Of its end."""
+    signal: Annotated[int | None, Keywords(minimum=0, maximum=127)]
+    """That ended it; 0 for none."""
+    reason: Annotated[str, Keywords(max_length=200, pattern="^[ -~]*$")]
+    """In the scheduler's words."""
+    diagnose: Annotated[bool, Keywords(default=False)]
+    """At its end: ask for DCGM's level 2 diagnostic where it failed or left findings."""
+
+
+class TellJobRequest(_OptionalTellJobRequest):
+    event: Literal["begin", "end"]
+    """What is told."""
+    job: Annotated[
+        str, Keywords(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+\[\]/-]{0,63}$")
+    ]
+    """Its id, as its scheduler writes it."""

@@ -1,0 +1,109 @@
+"""The node's status: `/healthz` and `/v1/status`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from vitald.server.schema.answers import Source, Verdict
+from vitald.server.schema.components import Component
+from vitald.server.schema.diagnostics import DiagnosticOutline
+from vitald.server.schema.findings import Finding, Incident, Suspect
+from vitald.server.schema.values import Keywords, Moment, _Count, _Positive
+
+
+class Health(TypedDict):
+    """The daemon itself works."""
+
+    ok: Literal[True]
+    version: str
+    """Version of vitald."""
+
+
+class Ledger(TypedDict):
+    """Whether what happens is stored."""
+
+    ok: bool
+    """It can be written."""
+    error: str
+    """Why not; empty while it can."""
+    unsavedEvents: _Count
+    """Events held in memory until it can be written."""
+    droppedEvents: _Count
+    """Events that were too many to hold."""
+    sizeBytes: _Count
+    """On disk; measured once a minute."""
+
+
+class KernelLog(TypedDict):
+    """Records of the kernel log, since the daemon started."""
+
+    recordsRead: _Count
+    """Read."""
+    recordsLost: _Count
+    """Overwritten before they were read, by sequence number."""
+    untrusted: _Count
+    """Faults reported by processes and not judged (`[kernel_log] userspace = "ignore"`)."""
+
+
+class Recovery(TypedDict):
+    """Whether root is asked to reboot the node or to have it replaced. `vitald recovery` says what
+    it made of that."""
+
+    mode: Annotated[str, Keywords(enum=("none", "automatic"))]
+    """`[recovery] mode` of the configuration."""
+    request: RecoveryRequest | None
+    """What is asked for now."""
+
+
+class RecoveryRequest(TypedDict):
+    """Repeated every few minutes while it holds."""
+
+    id: str
+    """Of this request; the same while the same is asked for."""
+    action: Literal["reboot", "replace"]
+    """`replace` outranks `reboot`."""
+    since: Moment
+    """When it was first asked for."""
+    findings: list[_Positive]
+    """The findings that it is asked for."""
+
+
+class _OptionalNodeStatus(TypedDict, total=False):
+    diagnostics: DiagnosticOutline
+    recovery: Recovery | None
+    """What root is asked to do about it."""
+
+
+class NodeStatus(Verdict, _OptionalNodeStatus):
+    """The verdict, and all that it rests on."""
+
+    components: list[Component]
+    """What is watched, and whatever else has an open finding."""
+    sources: list[Source]
+    """What is read."""
+    findings: Annotated[list[Finding], Keywords(max_items=100)]
+    """The strongest open ones, 100 at most."""
+    openFindings: _Count
+    """How many are open altogether."""
+    incidents: Annotated[list[Incident], Keywords(max_items=100)]
+    """The open incidents in the order of `reasons`, 100 at most."""
+    trials: Annotated[list[Finding], Keywords(max_items=100)]
+    """What rules on trial would have asked for, 100 at most. Without effect."""
+    suspects: Annotated[list[Suspect], Keywords(max_items=100)]
+    """Devices with a record of faults, the highest score first, 100 at most. Advice to people."""
+    ledger: Ledger
+    kernelLog: KernelLog
+    profile: Annotated[str, Keywords(examples=("nvidia", "hyperpod"))]
+    """Profile of the catalogue."""
+    host: str
+    """Host name."""
+    bootId: str
+    """This boot."""
+    version: str
+    """Version of vitald."""
+    pid: _Positive
+    """Of the daemon."""
+    startedAt: Moment
+    """When the daemon started."""
+    time: Moment
+    """When this was said."""

@@ -1,0 +1,110 @@
+"""Values of the API that have a format or a fixed set of words, and their JSON Schema keywords."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias, TypedDict, Union
+
+from vitald import model
+from vitald.catalog import rules
+from vitald.model import diagnostic
+
+
+@dataclass(frozen=True, slots=True)
+class Keywords:
+    """What JSON Schema says of a value beyond its type; the names are its own, in snake case."""
+
+    minimum: float | None = None
+    maximum: float | None = None
+    exclusive_minimum: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    min_items: int | None = None
+    max_items: int | None = None
+    min_properties: int | None = None
+    unique_items: bool | None = None
+    title: str | None = None
+    pattern: str | None = None
+    format: str | None = None
+    enum: tuple[str, ...] | None = None
+    default: str | float | bool | tuple[()] | None = None
+    examples: tuple[str, ...] | None = None
+
+
+_Count: TypeAlias = Annotated[int, Keywords(minimum=0)]
+_Positive: TypeAlias = Annotated[int, Keywords(minimum=1)]
+_Value: TypeAlias = Union[str, float, bool, list[int], None]
+
+Reading: TypeAlias = Union[float, str, list[Union[float, str, None]]]
+
+_Level: TypeAlias = Annotated[str, Keywords(pattern="^[0-9]+$")]
+_CheckName: TypeAlias = Annotated[
+    str, Keywords(examples=("dcgm", "dcgm_health", "efa_loopback", "nccom", "nccl"))
+]
+_RunId: TypeAlias = Annotated[
+    str,
+    Keywords(pattern="^[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}$", examples=("20261120T134808-3-dcgm-2",)),
+]
+_RunIdAsked: TypeAlias = Annotated[str, Keywords(pattern="^[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}$")]
+_PciId: TypeAlias = Annotated[str, Keywords(pattern="^[0-9a-f]{4}$")]
+
+_Reason: TypeAlias = Annotated[str, Keywords(pattern=r"\S", min_length=1, max_length=500)]
+"""One to 500 characters, not only blanks."""
+
+_FaultClassed = TypedDict("_FaultClassed", {"class": "FaultClass"})  # a word of Python's
+
+Moment: TypeAlias = Annotated[
+    str,
+    Keywords(
+        format="date-time",
+        pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$",
+    ),
+]
+"""RFC 3339, UTC, milliseconds."""
+
+Status: TypeAlias = Annotated[str, model.Status]
+"""`unhealthy`: something asks for a reset or more, now. `unknown`: something that must be watched
+is not being read, or was let go of. `degraded`: anything else is open."""
+
+Action: TypeAlias = Annotated[str, model.Action]
+"""What must be done, in order of strength. `inspect`: a person or a deeper diagnostic must look."""
+
+When: TypeAlias = Annotated[str, model.When]
+"""Whether it is due at once, once the running work has ended, or at the next maintenance: that
+changes no fitness and no flag."""
+
+FaultClass: TypeAlias = Annotated[str, rules.FaultClass]
+"""Whose fault it is."""
+
+ComponentKind: TypeAlias = Annotated[str, model.ComponentKind]
+"""What kind of thing."""
+
+ComponentName: TypeAlias = Annotated[
+    str,
+    Keywords(
+        pattern="^(node|gpu|nvswitch|neuron|nic|pci|cpu|dimm|disk)(/.+)?$",
+        examples=("node", "gpu/0000:65:00.0"),
+    ),
+]
+"""The kind, and behind a slash what tells it from others: a PCI address, a device name."""
+
+Code: TypeAlias = Annotated[
+    str, Keywords(pattern="^[^/]+/.+$", examples=("xid/79", "sxid/20034", "fs/shutdown"))
+]
+"""Kind and code of a fault, as in `vitald explain`."""
+
+Fields: TypeAlias = Mapping[str, _Value]
+"""What the line itself says, by name; which names depends on the kind."""
+
+DeviceKind: TypeAlias = Annotated[str, Keywords(enum=("gpus", "neuron", "efa", "nics", "nvme"))]
+"""A kind of device that is counted."""
+
+Outcome: TypeAlias = Annotated[str, diagnostic.Outcome]
+"""Of a whole run. Only `pass` says that the hardware is well, and only `fail` that it is not.
+`config`: settings or the environment are wrong. `inconclusive`: nothing failed, and not all was
+tested. `error`: it did not run, or not to its end. `not_applicable`: the node cannot be tested in
+its present mode."""
+
+Remedy: TypeAlias = Annotated[str, diagnostic.Remedy]
+"""What a result asks for, from the weakest to the strongest."""
