@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from vitald.cli import VERBS, client, demo, main, parser, render, words
-from vitald.cli.recover import Recover
+from vitald.cli.recover import start_attempt
 from vitald.config import load
 from vitald.simulator.node import profiles
 
@@ -268,6 +268,6 @@ def test_a_dry_recovery_speaks_to_a_person(
     config = tmp_path / "config.toml"
     config.write_text(f'[paths]\nruntime = "{tmp_path}/run"\nstate = "{tmp_path}/state"\n')
     (tmp_path / "run").mkdir()
-    assert Recover(load(config), dry=True).run() == 0
+    assert start_attempt(load(config), dry_run=True).run() == 0
     said = capsys.readouterr()
     assert (said.out, said.err) == ("would do nothing: there is no request\n", "")

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.checking import is_line
-from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, WrongUse, client, recover, render, words
+from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, WrongUse, client, render, words
 from vitald.config import DEFAULT_PATH, ConfigError, KernelLog, load
-from vitald.recovery import files
+from vitald.recovery import files, inputs
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -161,7 +161,7 @@ def _kernel_log(path: Path) -> KernelLog:
     Raises Untrusted, ConfigError.
     """
     if os.geteuid() == 0:
-        return recover.read_config(path).kernel_log
+        return inputs.read_config(path).kernel_log
     return load(path if path != DEFAULT_PATH or path.exists() else None).kernel_log
 
 

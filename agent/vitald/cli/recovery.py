@@ -9,11 +9,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitald.cli import EX_CONFIG, client, recover, render
+from vitald.cli import EX_CONFIG, client, render
 from vitald.config import DEFAULT_PATH, Config, ConfigError
 from vitald.model import Action
-from vitald.recovery import decision_log, files
+from vitald.recovery import decision_log, files, inputs
 from vitald.recovery.action_log import Book, Clock
+from vitald.recovery.report import format_decision
 from vitald.recovery.request import Kind, asks_for
 from vitald.timestamps import format_rfc3339
 
@@ -98,7 +99,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0, or 78 where the configuration is none by which root would act."""
     try:
-        config = recover.read_config(arguments.config)
+        config = inputs.read_config(arguments.config)
     except (files.Untrusted, ConfigError) as error:
         said = f"root would refuse to act: {error}"
         render.emit_json({"error": said}) if arguments.json else print(f"recovery  {said}")
@@ -113,17 +114,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def gathered(config: Config) -> Recovery:
     settings = config.recovery
-    request, request_trouble = recover.request_of(config)
-    book, book_trouble = recover.book_of(settings.state)
-    book_trouble = book_trouble or files.forgets(recover.nearest(settings.state))
-    now = recover.clock(config)
+    request, request_trouble = inputs.read_request(config, client.owners())
+    book, book_trouble = inputs.read_action_log(settings.state)
+    book_trouble = book_trouble or files.forgets(inputs.find_existing_folder(settings.state))
+    now = inputs.read_clock(config)
     unconfirmed, silent = _unconfirmed(config) if settings.mode == "automatic" else ([], "")
     return {
         "mode": settings.mode,
         "drain": str(settings.drain),
         "replace": str(settings.replace),
-        "killSwitch": recover.stops(settings.kill_switch, "thrown"),
-        "maintenance": recover.stops(settings.maintenance, "under maintenance"),
+        "killSwitch": inputs.describe_stop(settings.kill_switch, "thrown"),
+        "maintenance": inputs.describe_stop(settings.maintenance, "under maintenance"),
         "request": (
             None
             if request is None
@@ -249,7 +250,7 @@ def show(told: Recovery) -> None:
     for number, decision in enumerate(decisions):
         _line(
             "decided" if number == 0 else "",
-            f"{render.clock(decision.get('last'))}  {recover.in_words(decision)}",
+            f"{render.clock(decision.get('last'))}  {format_decision(decision)}",
         )
     if not decisions:
         _line("decided", "nothing yet")

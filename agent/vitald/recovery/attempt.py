@@ -1,0 +1,249 @@
+"""
+One attempt of `vitald recover`: gather the facts, decide, record, act, report.
+
+Every check is in agent/vitald/recovery/decision.py. If something still runs on the node, the daemon
+asks again in a few minutes. An action is recorded durably before it is carried out: an action that
+left no record could be repeated without limit.
+
+Owns     the order: facts, decision, record, action.
+Refuses  commands from the environment or from anything but root's own configuration.
+"""
+
+from __future__ import annotations
+
+import pwd
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from vitald.config import Config
+from vitald.recovery import action_log, cluster, decision_log, files, inputs, programs
+from vitald.recovery.action_log import Book, BookBroken, Clock, Entry
+from vitald.recovery.cluster import Scheduler, Wish
+from vitald.recovery.decision import Decision, Facts, Node, Standing, Step, decide
+from vitald.recovery.report import emit_log_line, format_decision
+from vitald.recovery.request import Kind, Request
+
+DONE, FAILED = 0, 69  # EX_UNAVAILABLE of sysexits.h
+_MAX_LOGGED_FINDINGS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonReport:
+    """What the daemon reports. `standing`: None if it cannot be used, and `trouble` says why."""
+
+    standing: Standing | None
+    trouble: str
+    status: Mapping[str, object]  # the answer of GET /v1/status
+
+
+def find_reader_group(user: str) -> int:
+    """The group that may read the decision log: the daemon's; root's if there is no such user."""
+    try:
+        return pwd.getpwnam(user).pw_gid
+    except KeyError:
+        return 0
+
+
+class RecoveryAttempt:
+    """Decides on the daemon's request once, and acts on it."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        dry_run: bool,
+        owners: Collection[int],
+        reader_group: int,
+        query_daemon: Callable[[Config], DaemonReport],
+    ) -> None:
+        """`owners`: user ids that may make a request. `reader_group`: group id for what is
+        recorded. `dry_run`: report what would be done, change nothing.
+        """
+        self._config = config
+        self._settings = config.recovery
+        self._dry_run = dry_run
+        self._owners = owners
+        self._reader_group = reader_group
+        self._query_daemon = query_daemon
+        self._scheduler: Scheduler = cluster.of(config.recovery.drain, config)
+
+    def run(self) -> int:
+        """Returns the exit code: DONE, also for a refusal, or FAILED."""
+        request, trouble = inputs.read_request(self._config, self._owners)
+        if request is None and not trouble:
+            self._report_idle()
+            return DONE
+        with ExitStack() as stack:
+            if not self._dry_run:
+                try:
+                    files.prepare(self._settings.state, self._reader_group)
+                    stack.enter_context(files.held(self._settings.state))
+                except files.Untrusted as error:
+                    why = f"the folder of the book cannot be used: {error}"
+                    emit_log_line("error", "recovery_refused", why=why)
+                    return FAILED
+            return self._decide_and_act(request, trouble)
+
+    def _report_idle(self) -> None:
+        if self._dry_run:
+            print("would do nothing: there is no request")
+        else:
+            emit_log_line("info", "recovery_idle", why="there is no request")
+
+    def _decide_and_act(self, request: Request | None, trouble: str) -> int:
+        facts, wish = self._gather_facts(request, trouble)
+        decision = decide(facts)
+        if decision.step is Step.DRAIN and not self._dry_run:
+            drain = str(self._settings.drain)
+            emit_log_line("warning", "recovery_draining", **_describe_request(request), by=drain)
+            # Draining may take long: the facts are gathered again, and the kill switch with them.
+            drained = self._scheduler.drain(wish)
+            facts, wish = self._gather_facts(request, trouble, drained=drained)
+            decision = decide(facts)
+        acts = decision.step is Step.ACT and not self._dry_run
+        if not acts or request is None or facts.book is None:
+            self._report(decision, request, facts.now)
+            return DONE
+        return self._act(decision, request, facts.book, facts.now, wish)
+
+    # --- facts
+
+    def _gather_facts(
+        self, request: Request | None, trouble: str, drained: Node | None = None
+    ) -> tuple[Facts, Wish]:
+        settings = self._settings
+        now, clock_trouble = self._read_clock()
+        answer = self._query_daemon(self._config)
+        wish = Wish(
+            action=request.kind.value if request is not None else "",
+            request=request.id if request is not None else "",
+            verdict=answer.status,
+            boot_id=now.boot_id,
+        )
+        book, book_trouble = self._read_action_log()
+        automatic = settings.mode == "automatic"
+        node = drained or Node()
+        if drained is None and automatic and request is not None:  # else nothing will be done
+            node = self._read_node(wish)
+        kill_switch = inputs.describe_stop(settings.kill_switch, "the kill switch is thrown")
+        elsewhere = ""
+        if self._config.slurm.hyperpod:
+            elsewhere = "[slurm] hyperpod = true: HyperPod reboots this node"
+        facts = Facts(
+            now=now,
+            automatic=automatic,
+            kill_switch=clock_trouble or kill_switch,
+            maintenance=inputs.describe_stop(settings.maintenance, "the node is under maintenance"),
+            request=request,
+            request_trouble=trouble,
+            book=book,
+            book_trouble=book_trouble,
+            standing=self._add_steps(answer.standing),
+            standing_trouble=answer.trouble,
+            node=node,
+            reboots_per_day=settings.reboots_per_day,
+            replacements_per_day=settings.replacements_per_day,
+            device_reset=self._config.policy.device_reset,
+            replaceable=settings.replace.word != "none",
+            elsewhere=elsewhere,
+        )
+        return facts, wish
+
+    def _read_action_log(self) -> tuple[Book | None, str]:
+        book, trouble = inputs.read_action_log(self._settings.state)
+        if book is not None:
+            volatile = files.forgets(inputs.find_existing_folder(self._settings.state))
+            if volatile:
+                return None, volatile
+        return book, trouble
+
+    def _add_steps(self, standing: Standing | None) -> Standing | None:
+        """With the job steps that run here, which the daemon may not have been notified of."""
+        if standing is None:
+            return None
+        steps = cluster.steps(self._config.paths.procfs)
+        return replace(standing, jobs=tuple(dict.fromkeys((*standing.jobs, *steps))))
+
+    def _read_node(self, wish: Wish) -> Node:
+        trouble = cluster.cut_off(self._settings.drain, self._settings.replace)
+        return Node(trouble=trouble) if trouble else self._scheduler.look(wish)
+
+    def _read_clock(self) -> tuple[Clock, str]:
+        try:
+            return inputs.read_clock(self._config), ""
+        except OSError as error:
+            unknown = Clock(wall=time.time(), uptime=0.0, boot_id="")
+            return unknown, f"which boot this is cannot be told: {error.strerror}"
+
+    # --- record and action
+
+    def _act(self, decision: Decision, request: Request, book: Book, now: Clock, wish: Wish) -> int:
+        trouble = self._record_action(request, book, now)
+        if trouble:
+            because = (("book", f"it cannot be written down: {trouble}"),)
+            refused = replace(decision, step=Step.REFUSED, because=because)
+            self._report(refused, request, now)
+            return FAILED
+        self._report(decision, request, now, decision_log.BEGUN)
+        if request.kind is Kind.REPLACE:
+            trouble = cluster.of(self._settings.replace, self._config).mark(wish)
+        else:
+            environment = wish.told(cluster.name_of(self._config))
+            reboot = self._settings.reboot.argv
+            trouble = programs.run(reboot, self._settings.deadline_s, environment).trouble
+        self._report(decision, request, now, f"failed: {trouble}" if trouble else "done")
+        return FAILED if trouble else DONE
+
+    def _record_action(self, request: Request, book: Book, now: Clock) -> str:
+        """Writes the action log with this action, durably. Why that failed; empty if it did not."""
+        entry = Entry(
+            id=request.id,
+            kind=request.kind,
+            causes=request.causes,
+            time=now.wall,
+            uptime=now.uptime,
+            boot_id=now.boot_id,
+        )
+        path = self._settings.state / action_log.FILE
+        try:
+            data = action_log.render(book.with_entry(entry, now))
+            files.write_durably(path, data, self._reader_group)
+        except OSError as error:
+            return str(error.strerror)
+        except BookBroken as error:
+            return str(error)
+        return ""
+
+    def _report(
+        self, decision: Decision, request: Request | None, now: Clock, outcome: str = ""
+    ) -> None:
+        """To the journal, and to the decision log that `vitald recovery` reads; a dry run prints
+        it instead.
+        """
+        record = decision_log.told(decision, request, now.boot_id, now.wall, outcome)
+        if self._dry_run:
+            print(format_decision(record, dry_run=True))
+            return
+        level = _choose_log_level(decision, outcome)
+        keys = ("action", "step", "why", "outcome", "checks", "request")
+        pairs = {**{key: record[key] for key in keys}, **_describe_request(request)}
+        emit_log_line(level, "recovery_decided", **pairs)
+        try:
+            decision_log.add(self._settings.state, record, self._reader_group)
+        except OSError as error:
+            emit_log_line("error", "recovery_not_recorded", why=error.strerror)
+
+
+def _choose_log_level(decision: Decision, outcome: str) -> str:
+    if outcome.startswith("failed"):
+        return "error"
+    return "info" if decision.step is Step.REFUSED else "warning"
+
+
+def _describe_request(request: Request | None) -> dict[str, object]:
+    if request is None:
+        return {}
+    findings = [ground.words for ground in request.grounds[:_MAX_LOGGED_FINDINGS]]
+    return {"findings": findings, "asked_by": request.who}

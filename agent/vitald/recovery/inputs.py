@@ -1,0 +1,85 @@
+"""What a decision of `vitald recover` is made from, as it lies on this machine: configuration,
+request, action log, clock and the files that stop recovery.
+
+Refuses  files that others than their owner could have written (agent/vitald/recovery/files.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from vitald import tomlfile
+from vitald.config import Config, ConfigError
+from vitald.config import parse as parse_config
+from vitald.recovery import action_log, files
+from vitald.recovery.action_log import Book, BookBroken, Clock
+from vitald.recovery.request import FILE, MOST_BYTES, Request, RequestBroken
+from vitald.recovery.request import parse as parse_request
+
+_MAX_CONFIG_BYTES = 1024 * 1024
+
+
+def read_config(path: Path) -> Config:
+    """The configuration, from a file that only root can write. Without a file: the defaults, which
+    take no action. Raises Untrusted, ConfigError.
+    """
+    try:
+        data = files.read_roots(path, _MAX_CONFIG_BYTES)
+    except files.Absent:
+        return Config()
+    try:
+        text = data.decode("utf-8")
+        tables = tomlfile.parse(text, str(path))
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    return parse_config(text, tables, str(path))
+
+
+def read_clock(config: Config) -> Clock:
+    """Wall clock, uptime and boot id, now. Raises OSError."""
+    boot_id = (config.paths.procfs / "sys/kernel/random/boot_id").read_text().strip()
+    return Clock(wall=time.time(), uptime=time.clock_gettime(time.CLOCK_BOOTTIME), boot_id=boot_id)
+
+
+def read_request(config: Config, owners: Collection[int]) -> tuple[Request | None, str]:
+    """The daemon's request, and why it is rejected. Without a request both are empty.
+
+    `owners`: the user ids that may have written it.
+    """
+    path = config.paths.runtime / FILE
+    try:
+        data = files.read(path, owners, MOST_BYTES)
+        files.judge_folders(path.parent.parent.resolve(strict=True) / path.parent.name, owners)
+        return parse_request(data), ""
+    except files.Absent:
+        return None, ""
+    except (files.Untrusted, OSError) as error:
+        return None, f"the request does not count: {error}"
+    except RequestBroken as error:
+        return None, f"the request is broken: {error}"
+
+
+def read_action_log(folder: Path) -> tuple[Book | None, str]:
+    """The action log; or None and why it cannot be read. Without a file: an empty one."""
+    try:
+        data = files.read(folder / action_log.FILE, {0}, action_log.MOST_BYTES)
+        return action_log.parse(data), ""
+    except files.Absent:
+        return Book(), ""
+    except files.Untrusted as error:
+        return None, str(error)
+    except BookBroken as error:
+        return None, f"{folder / action_log.FILE}: {error}"
+
+
+def describe_stop(path: Path, why: str) -> str:
+    """`why`, with what is known of the file, if the file at `path` stops recovery; else empty."""
+    found = files.stands(path)
+    return f"{why}: {found}" if found else ""
+
+
+def find_existing_folder(folder: Path) -> Path:
+    """The folder, or its nearest parent that exists."""
+    return next(path for path in (folder, *folder.parents) if path.is_dir())
