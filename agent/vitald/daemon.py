@@ -36,10 +36,11 @@ from vitald.config import Config, ConfigError
 from vitald.core.node_state import Board
 from vitald.core.pipeline import Pipeline
 from vitald.core.supervisor import Supervisor
-from vitald.diagnostics import checks, idle
+from vitald.diagnostics import checks
+from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.node import Node
-from vitald.diagnostics.process import Programs
+from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
 from vitald.ledger import (
@@ -205,7 +206,7 @@ class Daemon:
                 lambda: releases.words if releases is not None else "",
                 sources.nvml.work if sources.nvml is not None else None,
             ),
-            detector=idle.IdleDetector(
+            detector=IdleDetector(
                 config.paths.procfs,
                 config.paths.sysfs / "fs/cgroup",
                 own=(os.getpid(),),

@@ -22,7 +22,7 @@ from vitald.core.jobs import BEGAN, ENDED, Job
 from vitald.core.node_state import Board
 from vitald.diagnostics import device_access, events, planner, runner, source
 from vitald.diagnostics.check import Command, Ended, Execute, Output
-from vitald.diagnostics.idle import IdleContext, Kind, Use
+from vitald.diagnostics.idle.detector import IdleContext, Kind, Use
 from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Schedule
 from vitald.model import Action, Batch, Component, Event, Finding

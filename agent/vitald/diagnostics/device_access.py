@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from vitald.diagnostics.idle import IdleContext, IdleDetector, Use
+from vitald.diagnostics.idle.detector import IdleContext, IdleDetector, Use
 from vitald.diagnostics.node import Node
 from vitald.diagnostics.problem_log import ProblemLog
-from vitald.diagnostics.process import leftovers
+from vitald.diagnostics.run.process import leftovers
 from vitald.worker_thread import Lane, LaneStuck
 
 _DRIVER_TIMEOUT_S = 2.0

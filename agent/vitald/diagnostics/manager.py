@@ -21,14 +21,14 @@ from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.device_access import DeviceAccess
 from vitald.diagnostics.dispatcher import RunDispatcher
 from vitald.diagnostics.history import RunHistory
-from vitald.diagnostics.idle import IdleDetector
+from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.interpreter import RunInterpreter
 from vitald.diagnostics.node import Node
 from vitald.diagnostics.planner import RunPlanner
 from vitald.diagnostics.problem_log import ProblemLog
-from vitald.diagnostics.process import Programs
 from vitald.diagnostics.queue import MAX_QUEUED, RunQueue, is_automatic
 from vitald.diagnostics.results import ResultRecorder
+from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.runner import Runner
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.source import NAME, DiagnosticSource

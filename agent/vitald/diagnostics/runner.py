@@ -14,8 +14,8 @@ import structlog
 from vitald.diagnostics.check import Check, Command, Ended, Output
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.device_access import DeviceAccess
-from vitald.diagnostics.process import Programs
 from vitald.diagnostics.results import ResultRecorder
+from vitald.diagnostics.run.process import Programs
 from vitald.model.diagnostic import Going, Outcome, Remedy, Report, Run, Stage
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
