@@ -36,10 +36,11 @@ from vitald.config import Config, ConfigError
 from vitald.core.node_state import Board
 from vitald.core.pipeline import Pipeline
 from vitald.core.supervisor import Supervisor
-from vitald.diagnostics import checks, idle
-from vitald.diagnostics.diagnostics import Diagnostics
+from vitald.diagnostics import checks
+from vitald.diagnostics.idle.detector import IdleDetector
+from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.node import Node
-from vitald.diagnostics.process import Programs
+from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
 from vitald.ledger import (
@@ -167,14 +168,14 @@ class Daemon:
                     self.recovery.run,
                 ):
                     tasks.start_soon(work)
-                for source in (*self.sources.present, self.diagnostics):
+                for source in (*self.sources.present, self.diagnostics.source):
                     tasks.start_soon(self._read_present, source)
                 tasks.start_soon(self._say_ready)
                 await self.stopping.wait()
                 self.notifier.stopping()
                 log.info("stopping")
                 tasks.cancel_scope.cancel()
-            for batch in self.diagnostics.untold():
+            for batch in self.diagnostics.source.take_pending_batches():
                 with anyio.move_on_after(_UNTOLD_S):
                     await self.pipeline.put(batch)
             await self.pipeline.close()
@@ -183,7 +184,7 @@ class Daemon:
             lane.close()
         log.info("stopped")
 
-    def _build_diagnostics(self) -> Diagnostics:
+    def _build_diagnostics(self) -> DiagnosticsManager:
         config, sources = self.config, self.sources
         deep_log = None
         if config.diagnostics.deep_log is not None:
@@ -191,7 +192,7 @@ class Daemon:
                 config.diagnostics.deep_log, instance_type=machine_type(config.paths.sysfs)
             )
         releases = sources.nvml.releases if sources.nvml is not None else None
-        return Diagnostics(
+        return DiagnosticsManager(
             config,
             checks.built(config),
             catalog=self.catalog,
@@ -203,7 +204,7 @@ class Daemon:
                 lambda: releases.words if releases is not None else "",
                 sources.nvml.work if sources.nvml is not None else None,
             ),
-            detector=idle.IdleDetector(
+            detector=IdleDetector(
                 config.paths.procfs,
                 config.paths.sysfs / "fs/cgroup",
                 own=(os.getpid(),),
@@ -255,7 +256,7 @@ class Daemon:
         except LaneStuck as error:
             log.error("inventory_not_read", error=str(error))
         await self._recall()
-        for source in (*self.sources.all, self.diagnostics):
+        for source in (*self.sources.all, self.diagnostics.source):
             self.board.sources[source.name] = SourceHealth(
                 name=source.name, state=SourceState.STARTING, deadline=source.deadline_s
             )

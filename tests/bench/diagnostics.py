@@ -41,8 +41,8 @@ from tests.dcgmi import Answer, Dcgmi, diag, document
 from vitald import catalog
 from vitald.diagnostics.dcgm import reading
 from vitald.diagnostics.dcgm.meanings import Meanings
-from vitald.diagnostics.idle import IdleContext, IdleDetector
-from vitald.diagnostics.process import leftovers
+from vitald.diagnostics.idle.detector import IdleContext, IdleDetector
+from vitald.diagnostics.run.process import leftovers
 from vitald.simulator.node import SimulatedNode
 
 PROLOGS, LOOKS, READS, STARTS, JOBS, RUNS = 100, 40, 100, 10, 10, 20

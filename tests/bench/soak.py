@@ -181,7 +181,7 @@ class Work:
         from vitald import worker_thread
         from vitald.collectors.nvml import client
         from vitald.collectors.reader_threads import Readers
-        from vitald.diagnostics import process
+        from vitald.diagnostics.run import process
 
         work = self
 

@@ -48,7 +48,7 @@ from tests.pace import patient
 from tests.system import forging
 from tests.system.disk import open_codes, stored
 from tests.system.lines import Ring, about, fresh_pci, fresh_pid, wait_for_pid, xid
-from vitald.diagnostics import tool
+from vitald.diagnostics.run import tool
 from vitald.simulator.node import SimulatedNode
 
 NOBODY, GROUP = 65534, 1

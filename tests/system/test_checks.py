@@ -18,7 +18,7 @@ from tests.trees import NVIDIA, Tree
 from vitald.config import Config, DcgmHealth, EfaLoopback, Nccl, Nccom, Paths
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.checks import dcgm_health, efa_loopback, nccl, nccom
-from vitald.diagnostics.process import Programs
+from vitald.diagnostics.run.process import Programs
 from vitald.model.diagnostic import Ask, Outcome, Report
 
 # A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not

@@ -27,10 +27,10 @@ from tests.conftest import require
 from tests.dcgmi import Answer, Dcgmi, diag, document, refusal
 from tests.pace import patient
 from tests.unit.builders import ROOT
-from vitald.diagnostics import descendants, process
 from vitald.diagnostics.check import Command, Ended, Output
-from vitald.diagnostics.process import Programs, leftovers
-from vitald.diagnostics.start import Started, start
+from vitald.diagnostics.run import descendants, process
+from vitald.diagnostics.run.process import Programs, leftovers
+from vitald.diagnostics.run.start import Started, start
 
 TOKEN = f"TOKEN={secrets.token_hex(8)}"  # in the environment of all that these tests start
 SOON_S = patient(8.0)  # far more than anything here takes, on a busy machine
@@ -817,8 +817,8 @@ def test_what_cannot_be_ended_is_named_and_left(
 
     with monkeypatch.context() as patch:
         patch.setattr(process, "_LAST_S", 0.3)
-        patch.setattr("vitald.diagnostics.descendants.os.kill", refuse)
-        patch.setattr("vitald.diagnostics.descendants.os.killpg", refuse)
+        patch.setattr("vitald.diagnostics.run.descendants.os.kill", refuse)
+        patch.setattr("vitald.diagnostics.run.descendants.os.killpg", refuse)
         began = Timed()
         output = run(command(dcgmi, deadline_s=0.4))
         assert began.seconds < patient(3.0)
@@ -832,7 +832,7 @@ def test_what_cannot_be_ended_is_named_and_left(
     dcgmi.end()
     with monkeypatch.context() as patch:
         patch.setattr(process, "_LAST_S", 0.3)
-        patch.setattr("vitald.diagnostics.descendants.os.killpg", refuse)
+        patch.setattr("vitald.diagnostics.run.descendants.os.killpg", refuse)
         output = run(
             command(dcgmi, deadline_s=0.4), lambda: Programs(procfs=dcgmi.folder)
         )  # where nothing can be looked for
@@ -919,7 +919,7 @@ def test_another_containers_processes_are_left_alone(
     fake = tmp_path / "proc"
     bystander = subprocess.Popen(["sleep", "300"])
     (fake / str(bystander.pid)).mkdir(parents=True)
-    monkeypatch.setattr("vitald.diagnostics.start.secrets.token_hex", lambda _: "guessed")
+    monkeypatch.setattr("vitald.diagnostics.run.start.secrets.token_hex", lambda _: "guessed")
     (fake / str(bystander.pid) / "environ").write_text("VITALD_RUN=guessed")
     (fake / str(bystander.pid) / "stat").write_text(
         f"{bystander.pid} (nvvs) S 1 {bystander.pid} 1 0 -1 {'0 ' * 14}99999999999 0"
@@ -941,7 +941,7 @@ def test_a_kernel_without_pidfd(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -
     def absent(pid: int, flags: int = 0) -> int:
         raise OSError(errno.ENOSYS, "no such call")
 
-    monkeypatch.setattr("vitald.diagnostics.process.os.pidfd_open", absent)
+    monkeypatch.setattr("vitald.diagnostics.run.process.os.pidfd_open", absent)
     began = Timed()
     assert run(command(dcgmi, deadline_s=60.0)).ended is Ended.EXITED
     assert began.seconds < SOON_S
@@ -961,7 +961,7 @@ def script(text: str, *argv: str) -> str:
 _SCRIPT = """
 import asyncio, ctypes, os, signal, sys
 from vitald.diagnostics.check import Command
-from vitald.diagnostics.process import Programs
+from vitald.diagnostics.run.process import Programs
 {first}
 async def main():
     output = await Programs().execute(Command(argv=("/bin/sh", "-c", sys.argv[1]), deadline_s=8.0, grace_s=0.2))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
-from vitald.diagnostics import tool
 from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Outcome
 
 

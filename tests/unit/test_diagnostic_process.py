@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.dcgmi import Fault, document, exit_code, health, refusal
 from tests.dcgmi_program import printed
 from tests.unit.builders import reference
-from vitald.diagnostics.descendants import processes
-from vitald.diagnostics.process import _Kept
-from vitald.diagnostics.start import clean
+from vitald.diagnostics.run.descendants import processes
+from vitald.diagnostics.run.process import _Kept
+from vitald.diagnostics.run.start import clean
 
 
 @given(

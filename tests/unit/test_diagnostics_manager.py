@@ -20,10 +20,10 @@ from vitald.config import Config
 from vitald.config import Diagnostics as Settings
 from vitald.core.jobs import BEGAN, ENDED, Job
 from vitald.core.node_state import Board
-from vitald.diagnostics import diagnostics, events
+from vitald.diagnostics import device_access, events, planner, runner, source
 from vitald.diagnostics.check import Command, Ended, Execute, Output
-from vitald.diagnostics.diagnostics import Diagnostics
-from vitald.diagnostics.idle import IdleContext, Kind, Use
+from vitald.diagnostics.idle.detector import IdleContext, Kind, Use
+from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Schedule
 from vitald.model import Action, Batch, Component, Event, Finding
 from vitald.model.diagnostic import Ask, Going, Outcome, Refusal, Remedy, Report, Run, Stage
@@ -38,9 +38,13 @@ BUSY = (Use(kind=Kind.PROCESS, words="python3 (pid 7) has nvidia0 open", pid=7),
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for the next look."""
-    for name in ("_TICK_S", "_WAITING_S", "_WATCH_S"):
-        monkeypatch.setattr(diagnostics, name, 0.01)
-    monkeypatch.setattr(diagnostics, "leftovers", lambda _: ())
+    for module, name in (
+        (source, "_PERIOD_S"),
+        (source, "_QUEUED_PERIOD_S"),
+        (runner, "_WATCH_PERIOD_S"),
+    ):
+        monkeypatch.setattr(module, name, 0.01)
+    monkeypatch.setattr(device_access, "leftovers", lambda _: ())
 
 
 async def _ran_one(ask: Ask, execute: Execute) -> Report:
@@ -190,7 +194,7 @@ class House:
         self.ledger_open = asyncio.Event()
         self.ledger_open.set()
         self.lane = Lane("test")
-        self.manager = Diagnostics(
+        self.manager = DiagnosticsManager(
             Config(diagnostics=Settings(enabled=enabled, idle_s=300.0)),
             {check.name: check for check in checks or (Tested(),)},
             catalog=catalogue(),
@@ -209,7 +213,7 @@ class House:
 
     async def read(self) -> None:
         """As the daemon reads a source."""
-        async for batch in self.manager.batches(None):
+        async for batch in self.manager.source.batches(None):
             self.batches.append(batch)
 
     @asynccontextmanager
@@ -417,7 +421,7 @@ def test_what_is_asked_for_during_the_look_is_not_begun_without_one(
                     )
                 return ()
 
-            monkeypatch.setattr(diagnostics, "leftovers", look)
+            monkeypatch.setattr(device_access, "leftovers", look)
             await house.ended(house.manager.ask(ask(1)))
             await house.until(
                 lambda: "python3" in house.manager.going[0].waits_for, "what it waits for"
@@ -541,7 +545,7 @@ def _settled_after_boot(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """The daemon has run for an hour, and the node for longer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            diagnostics,
+            planner,
             "Moment",
             lambda now, up_s, running_s: Moment(now=now, up_s=1e6, running_s=3600.0 + running_s),
         )
@@ -676,12 +680,12 @@ def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(
 def test_what_could_not_be_handed_in_is_handed_in_again_as_the_same() -> None:
     async def work() -> None:
         house = House()
-        source = house.manager.batches(None)
+        source = house.manager.source.batches(None)
         await source.__anext__()
         going = house.manager.ask(ask(1))
         first = await _with_run(source)
         await cast("Any", source).aclose()  # the daemon could not take it
-        again = await _with_run(house.manager.batches(None))
+        again = await _with_run(house.manager.source.batches(None))
         assert again.events == first.events and again.runs == first.runs and again.again
         assert not first.again and going.id == first.runs[0].id
         house.manager.close()
@@ -700,7 +704,7 @@ def test_a_fault_of_ours_does_not_end_what_runs() -> None:
     async def work() -> None:
         house = House()
         house.programs.ends = False
-        source = house.manager.batches(None)
+        source = house.manager.source.batches(None)
         await source.__anext__()
         going = house.manager.ask(ask(2))
 
@@ -714,7 +718,7 @@ def test_a_fault_of_ours_does_not_end_what_runs() -> None:
         assert house.manager.going[0].stage is Stage.RUNNING
         house.node.on_findings = lambda: None
         house.programs.end()
-        batch = await _with_run(house.manager.batches(None))
+        batch = await _with_run(house.manager.source.batches(None))
         assert batch.runs[0].id == going.id and batch.runs[0].report == PASSED
         house.manager.close()
 
@@ -724,7 +728,7 @@ def test_a_fault_of_ours_does_not_end_what_runs() -> None:
 def test_a_look_that_hangs_keeps_only_those_waiting_who_need_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(diagnostics, "_LOOK_S", 0.02)
+    monkeypatch.setattr(device_access, "_DETECTOR_TIMEOUT_S", 0.02)
     stuck = threading.Event()
 
     async def work() -> None:
@@ -758,12 +762,12 @@ def test_processes_that_cannot_be_listed_and_checks_that_break_are_said(
             assert "a fault of ours" in house.manager.missing["other"]
             with pytest.raises(Refusal, match="a fault of ours"):
                 house.manager.ask(Ask(check="other"))
-            monkeypatch.setattr(diagnostics, "leftovers", fails)
+            monkeypatch.setattr(device_access, "leftovers", fails)
             going = house.manager.ask(ask(1))
             await house.until(
                 lambda: "no procfs" in house.manager.going[0].waits_for, "why it waits"
             )
-            monkeypatch.setattr(diagnostics, "leftovers", lambda _: ())
+            monkeypatch.setattr(device_access, "leftovers", lambda _: ())
             await house.ended(going)
 
     told(work)
@@ -781,15 +785,19 @@ def test_what_the_daemons_end_cut_short_is_told() -> None:
             await house.until(lambda: house.programs.runs, "its program")
             house.manager.ask(ask(3))
             await house.until(lambda: len(house.manager.going) >= 2, "who waits")
-        told_now = [run for batch in house.manager.untold() for run in batch.runs]
+        told_now = [
+            run for batch in house.manager.source.take_pending_batches() for run in batch.runs
+        ]
         assert [(run.ask.level, run.report.outcome) for run in told_now] == [
             (2, Outcome.INCONCLUSIVE),
             (3, Outcome.INCONCLUSIVE),
         ]
         assert all("stopped" in run.report.reason for run in told_now)
-        assert [event.code for batch in house.manager.untold() for event in batch.events] == [
-            "diagnostic/ran"
-        ] * 2
+        assert [
+            event.code
+            for batch in house.manager.source.take_pending_batches()
+            for event in batch.events
+        ] == ["diagnostic/ran"] * 2
 
     told(work)
 
@@ -840,8 +848,9 @@ def test_nothing_is_kept_of_what_has_ended() -> None:
         async with House().open() as house:
             for _ in range(30):
                 await house.ended(house.manager.ask(ask(1)))
-            assert house.manager._waited == {} and len(house.manager._untold) == 0
-            assert len(house.manager._past["dcgm", 1]) <= 10
+            assert house.manager._queue._waiters == {}
+            assert len(house.manager._results.pending) == 0
+            assert len(house.manager._history.past["dcgm", 1]) <= 10
             assert [run.id for run in house.counted] == [run.id for run in house.runs]
 
     told(work)

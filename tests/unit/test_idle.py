@@ -26,10 +26,18 @@ from hypothesis import strategies as st
 from tests.conftest import require
 from tests.pace import patient
 from tests.unit.builders import FUZZ
-from vitald.diagnostics import device_users
-from vitald.diagnostics.device_users import Holder, Table
-from vitald.diagnostics.harmless import PROGRAMS, Programs, Running
-from vitald.diagnostics.idle import IdleContext, IdleDetector, Kind, Use, pod, slurm_job, slurm_jobs
+from vitald.diagnostics.idle import device_users
+from vitald.diagnostics.idle.detector import (
+    IdleContext,
+    IdleDetector,
+    Kind,
+    Use,
+    pod,
+    slurm_job,
+    slurm_jobs,
+)
+from vitald.diagnostics.idle.device_users import Holder, Table
+from vitald.diagnostics.idle.harmless import PROGRAMS, Programs, Running
 
 POD = "0b4a3c1e-55aa-4c0f-9d2e-1f2a3b4c5d6e"
 KERNEL_THREAD = 0x00200000

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vitald.collectors.small_files import presentable
-from vitald.diagnostics import tool
 from vitald.diagnostics.check import Output
+from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Test
 
 _TEST = "all-reduce"

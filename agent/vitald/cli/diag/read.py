@@ -132,8 +132,8 @@ def _content(file: str) -> bytes:
 
 def _kind(printed: bytes, arguments: argparse.Namespace) -> str:
     """What it is an answer to."""
-    from vitald.diagnostics import tool
     from vitald.diagnostics.dcgm import answers, document
+    from vitald.diagnostics.run import tool
 
     found = document.read(printed)
     if found.documents or found.broken or arguments.level is not None:

@@ -29,8 +29,8 @@ from pathlib import Path
 from vitald.collectors.pci.inventory import NVIDIA, PciInventory
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
-from vitald.diagnostics import tool
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.run import tool
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Test
 

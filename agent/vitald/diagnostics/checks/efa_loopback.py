@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 from vitald.collectors import small_files
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
-from vitald.diagnostics import tool
 from vitald.diagnostics.bandwidth import BandwidthCheck
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Test
 
 NAME = "efa_loopback"

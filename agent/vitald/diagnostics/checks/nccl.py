@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
-from vitald.diagnostics import tool
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
 
 NAME = "nccl"

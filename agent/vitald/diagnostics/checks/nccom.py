@@ -23,9 +23,9 @@ from pathlib import Path
 from vitald.collectors import small_files
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
-from vitald.diagnostics import tool
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
 
 NAME = "nccom"

@@ -24,7 +24,7 @@ from pathlib import Path
 from time import perf_counter
 
 from vitald.collectors.small_files import names, presentable, read
-from vitald.diagnostics.harmless import Running
+from vitald.diagnostics.idle.harmless import Running
 from vitald.text import join_first
 
 # Device files that only those who use a device have open. /dev/nvidiactl and the two capabilities

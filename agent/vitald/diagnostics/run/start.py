@@ -20,7 +20,7 @@ from pathlib import Path
 
 from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Command
-from vitald.diagnostics.descendants import MARKER, Descendants
+from vitald.diagnostics.run.descendants import MARKER, Descendants
 from vitald.programs import FOLDERS
 
 _OOM_SCORE = "500"  # the daemon's is below 0, and a diagnostic is what the node can best do without

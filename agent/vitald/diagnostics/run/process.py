@@ -26,8 +26,8 @@ import anyio
 
 from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Command, Ended, Output
-from vitald.diagnostics.descendants import Process, leftovers
-from vitald.diagnostics.start import NotStarted, Started, start
+from vitald.diagnostics.run.descendants import Process, leftovers
+from vitald.diagnostics.run.start import NotStarted, Started, start
 from vitald.text import join_first
 from vitald.worker_thread import Lane, LaneStuck
 

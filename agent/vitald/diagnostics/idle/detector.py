@@ -28,8 +28,8 @@ from itertools import islice
 from pathlib import Path
 
 from vitald.collectors.small_files import names, presentable, read
-from vitald.diagnostics.device_users import Table, is_device
-from vitald.diagnostics.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, TESTS, Programs
+from vitald.diagnostics.idle.device_users import Table, is_device
+from vitald.diagnostics.idle.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, TESTS, Programs
 
 _GPU = re.compile(r"nvidia[0-9]+")
 _NEURON = re.compile(r"neuron[0-9]+")

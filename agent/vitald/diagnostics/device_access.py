@@ -1,0 +1,149 @@
+"""
+Whether a run may have the devices: jobs, a release, other processes, leftovers of an earlier run.
+
+A state that cannot be determined counts as use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from vitald.diagnostics.idle.detector import IdleContext, IdleDetector, Use
+from vitald.diagnostics.node import Node
+from vitald.diagnostics.problem_log import ProblemLog
+from vitald.diagnostics.run.process import leftovers
+from vitald.worker_thread import Lane, LaneStuck
+
+_DRIVER_TIMEOUT_S = 2.0
+_DRIVER_PERIOD_S = 1.0  # between queries while a run has the devices
+_DETECTOR_TIMEOUT_S = 5.0
+_EXPECTED_JOB_S = 60.0  # by then a job that began is in the node's state
+_RELEASE_S = 12.0  # by then an announced release has begun, or has failed
+_PROBLEM = "idle_not_known"
+
+
+class ComputeUsers:
+    """Processes that compute on each GPU, as the driver lists them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._read_at = -_DRIVER_PERIOD_S
+        self._last: Mapping[str, Sequence[float]] = {}
+
+    async def read_users(self, *, testing: bool) -> Mapping[str, Sequence[float]]:
+        """Queries the driver before each run, and at most once a second beside an active run.
+
+        Raises asyncio.TimeoutError before a run. A driver that answers late under the load of an
+        active run is no sign of other work: then the last answer stays valid.
+        """
+        if not testing:
+            return await self._node.compute_now(_DRIVER_TIMEOUT_S)
+        if time.monotonic() - self._read_at < _DRIVER_PERIOD_S:
+            return self._last
+        self._read_at = time.monotonic()
+        try:
+            self._last = await self._node.compute_now(_DRIVER_PERIOD_S)
+        except asyncio.TimeoutError:
+            self._last = self._node.compute()
+        return self._last
+
+
+class DeviceAccess:
+    """Who uses the devices, or is about to."""
+
+    def __init__(
+        self,
+        node: Node,
+        detector: IdleDetector,
+        lane: Lane,
+        problems: ProblemLog,
+        procfs: Path,
+    ) -> None:
+        self._node = node
+        self._detector = detector
+        self._lane = lane
+        self._problems = problems
+        self._procfs = procfs
+        self._compute_users = ComputeUsers(node)
+        # A thread of its own: a read that hangs on a stuck process must not block the others.
+        self._detector_lane = Lane("diagnostics-idle")
+        # Jobs that began and may not be in the node's state yet, with the time of their begin.
+        self._expected_jobs: dict[str, float] = {}
+        self._release_announced_at = -_RELEASE_S
+
+    def close(self) -> None:
+        self._detector_lane.close()
+
+    def expect_job(self, job: str) -> None:
+        """A job begins: it uses the devices from now on."""
+        self._expected_jobs[job] = time.monotonic()
+
+    def forget_job(self, job: str) -> None:
+        self._expected_jobs.pop(job, None)
+
+    def announce_release(self) -> None:
+        """The devices are about to be released: nothing may start until the release has begun."""
+        self._release_announced_at = time.monotonic()
+
+    def list_jobs(self) -> list[str]:
+        """Jobs that run, as their scheduler reported, including those that have just begun."""
+        now, running = time.monotonic(), self._node.jobs()
+        self._expected_jobs = {
+            job: began
+            for job, began in self._expected_jobs.items()
+            if now - began < _EXPECTED_JOB_S and job not in running
+        }
+        return [*running, *self._expected_jobs]
+
+    def describe_release(self) -> str:
+        """Who released the devices, or "now" if a release is announced; "" if there is none."""
+        if released := self._node.released():
+            self._release_announced_at = -_RELEASE_S
+            return released
+        return "now" if time.monotonic() - self._release_announced_at < _RELEASE_S else ""
+
+    def release_obstacle(self) -> str:
+        """The release that a run must wait for; "" if there is none."""
+        released = self.describe_release()
+        return f"the end of the release: {released}" if released else ""
+
+    async def find_leftovers(self) -> str:
+        """Processes of an earlier run that prevent any start; "" if there are none."""
+        try:
+            left = await self._lane.call(partial(leftovers, self._procfs))
+        except (LaneStuck, OSError) as error:
+            return f"a look at the processes: {error}"
+        return f"the end of an earlier diagnostic: {', '.join(left[:3])}" if left else ""
+
+    async def find_users(self, *, testing: bool) -> tuple[Use, ...]:
+        """Who uses the devices; `testing`: beside our own run, which has them."""
+        detector = self._detector
+        try:
+            compute = await self._compute_users.read_users(testing=testing)
+        except asyncio.TimeoutError:
+            return (detector.unknown("the driver does not say in time who uses the GPUs"),)
+        context = IdleContext(
+            announced=self.list_jobs(),
+            released=self.describe_release(),
+            compute=compute,
+            memory=self._node.memory(),
+            testing=testing,
+        )
+        try:
+            uses = await self._detector_lane.call(
+                lambda: detector.look(context), _DETECTOR_TIMEOUT_S
+            )
+        except Exception as error:  # also a fault of ours: an unknown state counts as use
+            self._problems.report_problem(_PROBLEM, error, "what needs idle devices waits")
+            return (detector.unknown(str(error)),)
+        self._problems.clear_problem(_PROBLEM)
+        return uses
+
+    async def measure_idle(self) -> tuple[float, tuple[Use, ...]]:
+        """For how many seconds the devices have been idle, and who uses them."""
+        uses = await self.find_users(testing=False)
+        return self._detector.idle_for(time.monotonic()), uses

@@ -1,0 +1,93 @@
+"""Runs that have ended, as far as they are kept in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from vitald.diagnostics.node import PAST, Node
+from vitald.diagnostics.problem_log import ProblemLog
+from vitald.diagnostics.schedule import SCHEDULE
+from vitald.model.diagnostic import Ask, Outcome, Run
+from vitald.worker_thread import Lane
+
+_MAX_RECENT = 4
+_COMPLETE = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
+
+
+class RunHistory:
+    """The last runs of each check and level, and the latest runs with what they printed."""
+
+    def __init__(self, node: Node, lane: Lane, problems: ProblemLog) -> None:
+        self._node = node
+        self._lane = lane
+        self._problems = problems
+        self._recalled = False
+        self._recent: deque[Run] = deque(maxlen=_MAX_RECENT)
+        self._past: dict[tuple[str, int], deque[Run]] = {}  # without what was printed
+
+    @property
+    def past(self) -> Mapping[tuple[str, int], Sequence[Run]]:
+        """The last runs of each check and level, the oldest first."""
+        return self._past
+
+    @property
+    def last_runs(self) -> dict[tuple[str, int], Run]:
+        """The last run of each check and level. A run that was dequeued before it started counts
+        only if there is no other.
+        """
+        return {
+            key: next((run for run in reversed(runs) if not is_unstarted(run)), runs[-1])
+            for key, runs in self._past.items()
+        }
+
+    def list_runs(self) -> list[Run]:
+        """All runs that are kept."""
+        return [run for runs in self._past.values() for run in runs]
+
+    def find_recent(self, run_id: str) -> Run | None:
+        """One of the latest runs, with its output: the ledger may not have it yet, or be
+        unreadable.
+        """
+        return next((run for run in self._recent if run.id == run_id), None)
+
+    def add_run(self, run: Run) -> None:
+        self._recent.append(run)
+        # A run of the schedule that was dequeued counts: it must not be queued again at once.
+        if not is_unstarted(run) or run.ask.by == SCHEDULE:
+            self._append(replace(run, raw=""))
+
+    def estimate_s(self, ask: Ask, default_s: float) -> float:
+        """Duration of the last run that was completed, in seconds; else `default_s`."""
+        last = self.last_runs.get((ask.check, ask.level))
+        if last is not None and last.report.outcome in _COMPLETE:
+            return last.ended - last.began
+        return default_s
+
+    async def recall_runs(self) -> None:
+        """Adds the runs of the ledger, once. Tried again at the next call if it cannot be read."""
+        if self._recalled:
+            return
+        try:
+            stored = await self._lane.call(self._node.runs)
+        except Exception as error:  # diagnostics go on without the former runs
+            self._problems.report_problem(
+                "runs_not_read", error, "the schedule goes by the runs since the start"
+            )
+            return
+        self._recalled = True
+        known = self.list_runs()
+        known_ids = {run.id for run in known}
+        former = [run for run in stored if run.id not in known_ids]
+        self._past = {}
+        for run in sorted([*former, *known], key=lambda run: run.ended):
+            self._append(run)
+
+    def _append(self, run: Run) -> None:
+        self._past.setdefault((run.ask.check, run.ask.level), deque(maxlen=PAST)).append(run)
+
+
+def is_unstarted(run: Run) -> bool:
+    """True if the run was dequeued before it started."""
+    return not run.command and run.began == run.ended

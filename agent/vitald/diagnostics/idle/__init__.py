@@ -1,0 +1,1 @@
+"""Whether the accelerators are idle, and who uses them."""

@@ -1,0 +1,81 @@
+"""What runs mean as events, and the memory that this needs from one run to the next."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import structlog
+
+from vitald.catalog import Catalog
+from vitald.collectors.event_factory import Facts
+from vitald.diagnostics import events
+from vitald.diagnostics.node import Node
+from vitald.model import NODE, Event, Position
+from vitald.model.diagnostic import Run
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
+
+
+class RunInterpreter:
+    """Turns runs into events. A fault of ours is reported as an event: it must not hold up the
+    runs after it.
+    """
+
+    def __init__(self, source: str, boot_id: str, node: Node, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._source = source
+        self._facts = Facts(source, boot_id)
+        self._node = node
+        self._seen = events.Seen()
+
+    @property
+    def memory(self) -> str:
+        """What must be kept across restarts, as JSON."""
+        return json.dumps(self._seen.memory, sort_keys=True)
+
+    def recall_memory(self, position: Position) -> None:
+        """Restores `memory` from the source's last position."""
+        try:
+            self._seen = events.Seen.recall(json.loads(position.cursor))
+        except (TypeError, ValueError, AttributeError) as error:
+            log.error(
+                "memory_not_read",
+                source=self._source,
+                error=str(error),
+                effect="what must be found twice begins anew",
+            )
+
+    def confirm_faults(self, run: Run) -> Run:
+        """The run with its faults marked that an earlier run had found."""
+        try:
+            return events.confirmed(run, self._node, self._seen)
+        except Exception:  # without confirmation no reboot or replacement is required
+            log.exception("diagnostic_not_confirmed", id=run.id)
+            report = replace(run.report, reboot_required=False, replacement_required=False)
+            return replace(run, report=report)
+
+    def make_events(self, run: Run, *, cut: bool) -> list[Event]:
+        """The events of a run. `cut`: it was stopped."""
+        before = self._seen.memory
+        try:
+            return events.events_of(
+                run,
+                self._facts,
+                self.catalog,
+                self._node,
+                self._seen,
+                self._node.findings(),
+                cut=cut,
+            )
+        except Exception as error:
+            log.exception("diagnostic_not_judged", id=run.id)
+            self._seen = events.Seen.recall(before)
+            text = (
+                f"{type(error).__name__} while telling what {run.id} found: vitald diag show"
+                f" {run.id}"
+            )
+            return [
+                events.ran(run, self._facts),
+                self._facts.event("vitald/not_judged", NODE, {}, text),
+            ]

@@ -1,0 +1,221 @@
+"""
+Diagnostics: which checks run when; one run at a time on a node.
+
+    schedule, findings ──► planner ─┐
+    people, jobs ──► manager ───────┴► queue ──► dispatcher ──► runner ──► results ──► source
+
+This module builds the parts and is what the API, the metrics and the daemon call. To the pipeline
+diagnostics are a source: its batches carry the runs and their events, its position the faults that
+must be found twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from vitald.catalog import Catalog
+from vitald.config import Config
+from vitald.diagnostics.check import Check
+from vitald.diagnostics.check_set import CheckSet
+from vitald.diagnostics.device_access import DeviceAccess
+from vitald.diagnostics.dispatcher import RunDispatcher
+from vitald.diagnostics.history import RunHistory
+from vitald.diagnostics.idle.detector import IdleDetector
+from vitald.diagnostics.interpreter import RunInterpreter
+from vitald.diagnostics.node import Node
+from vitald.diagnostics.planner import RunPlanner
+from vitald.diagnostics.problem_log import ProblemLog
+from vitald.diagnostics.queue import MAX_QUEUED, RunQueue, is_automatic
+from vitald.diagnostics.results import ResultRecorder
+from vitald.diagnostics.run.process import Programs
+from vitald.diagnostics.runner import Runner
+from vitald.diagnostics.schedule import Schedule
+from vitald.diagnostics.source import NAME, DiagnosticSource
+from vitald.diagnostics.summary import DeepLog
+from vitald.model.diagnostic import Ask, Due, Going, Refusal, Run, Stage
+from vitald.worker_thread import Lane
+
+
+class DiagnosticsManager:
+    """The diagnostics of a node. Everything but the checks' programs runs on the event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        checks: Mapping[str, Check],
+        *,
+        catalog: Catalog,
+        boot_id: str,
+        node: Node,
+        detector: IdleDetector,
+        schedule: Schedule,
+        programs: Programs,
+        lane: Lane,
+        deep_log: DeepLog | None = None,
+        count: Callable[[Run], None],
+        stored: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`count` is called with each run that has ended; `stored` returns once all batches that
+        were handed in are in the ledger and shown.
+        """
+        problems = ProblemLog()
+        self._changed = asyncio.Event()
+        wake = self._changed.set
+        self._checks = CheckSet(checks, lane, problems)
+        self._access = DeviceAccess(node, detector, lane, problems, config.paths.procfs)
+        self._history = RunHistory(node, lane, problems)
+        self._results = ResultRecorder(self._history, count=count, wake=wake, deep_log=deep_log)
+        self._queue = RunQueue(self._checks, self._history, self._results, wake)
+        self._interpreter = RunInterpreter(NAME, boot_id, node, catalog)
+        self._runner = Runner(
+            self._checks, programs, self._access, self._results, self._interpreter.confirm_faults
+        )
+        self._dispatcher = RunDispatcher(
+            self._checks, self._access, self._queue, self._runner, config.diagnostics.idle_s
+        )
+        self._planner = RunPlanner(
+            config, self._checks, schedule, node, self._history, self._queue, self._dispatcher
+        )
+        self.source = DiagnosticSource(
+            boot_id,
+            self._checks,
+            self._planner,
+            self._dispatcher,
+            self._results,
+            self._interpreter,
+            changed=self._changed,
+            stored=stored,
+        )
+        self.configure(catalog)
+
+    def configure(self, catalog: Catalog) -> None:
+        """Takes the catalogue: at the start, and after it was reloaded."""
+        self._interpreter.catalog = catalog
+        self._checks.configure(catalog)
+
+    # --- state for the API and the metrics
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        return self._checks.by_name
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """Why a check cannot run here, "" if it can. Checks not examined yet are left out."""
+        return self._checks.unavailable
+
+    @property
+    def going(self) -> tuple[Going, ...]:
+        """Runs that have not ended: the active one first, then the queue."""
+        return self._dispatcher.active
+
+    @property
+    def last(self) -> dict[tuple[str, int], Run]:
+        """The last run of each check and level."""
+        return self._history.last_runs
+
+    @property
+    def due(self) -> tuple[Due, ...]:
+        """When the schedule runs each check and level next."""
+        return self._planner.scheduled
+
+    @property
+    def blocked(self) -> str:
+        """Why no run that needs idle devices may start now, as far as is known; "" if it may."""
+        return self._dispatcher.blocked
+
+    def lately(self, run_id: str) -> Run | None:
+        """One of the latest runs, with its output: the ledger may not have it yet, or be
+        unreadable.
+        """
+        return self._history.find_recent(run_id)
+
+    # --- requests, on the event loop
+
+    def ask(self, ask: Ask) -> Going:
+        """Queues a run as the next one. Raises Refusal."""
+        self._check_request(ask)
+        same = next(
+            (
+                active
+                for active in self.going
+                if (active.ask.check, active.ask.level) == (ask.check, ask.level)
+            ),
+            None,
+        )
+        if same is not None and (same.stage is not Stage.WAITING or not is_automatic(same.ask)):
+            raise Refusal(
+                f"{ask.words} is {same.stage.value} already, asked by {same.ask.by}",
+                f"its id is {same.id}: vitald diag list",
+            )
+        if same is not None:
+            return self._queue.take_over(same, ask)
+        if len(self._queue.queued) >= MAX_QUEUED:
+            raise Refusal("too many runs wait already", "vitald diag list shows them")
+        return self._queue.enqueue(ask, first=True)
+
+    def cancel(self, run_id: str | None, by: str, reason: str) -> Going | None:
+        """Stops or dequeues a run; the active one if `run_id` is None. None if there is no such
+        run.
+        """
+        reason = f"cancelled by {by}: {reason}"
+        active = self._runner.cancel_run(run_id, reason)
+        if active is not None:
+            return active
+        for queued in self._queue.queued:
+            if queued.id == run_id:
+                self._queue.dequeue(queued, reason)
+                return queued
+        return None
+
+    async def ended(self, run_id: str) -> Run:
+        """Returns a run once it has ended and is stored. Raises KeyError for one that is neither
+        queued nor active nor one of the latest.
+        """
+        waiter = self._queue.get_waiter(run_id)
+        if waiter is not None:
+            return await asyncio.shield(waiter)
+        if (run := self._history.find_recent(run_id)) is not None:
+            return run
+        raise KeyError(run_id)
+
+    async def job_begins(self, job: str) -> None:
+        """A job begins: a run that needs idle devices is stopped. Returns when the devices are
+        free, or after a time limit.
+        """
+        self._access.expect_job(job)
+        await self._runner.free_devices(f"job {job}")
+
+    def job_ends(self, job: str) -> None:
+        self._access.forget_job(job)
+        self._changed.set()
+
+    async def let_go(self) -> None:
+        """Stops any run, and lets none start until the release of the devices has begun."""
+        self._access.announce_release()
+        await self._runner.stop_for_release()
+
+    def close(self) -> None:
+        """Ends the threads, at the daemon's stop."""
+        self._access.close()
+        self._results.close()
+
+    def _check_request(self, ask: Ask) -> None:
+        """Raises Refusal if the run is impossible on this node, or now."""
+        check = self.checks.get(ask.check)
+        if check is None:
+            raise Refusal(f"there is no check {ask.check!r}", f"there are {', '.join(self.checks)}")
+        if ask.level not in check.levels:
+            raise Refusal(
+                f"{ask.check} has no level {ask.level}",
+                f"levels: {', '.join(map(str, check.levels))}",
+            )
+        if missing := self.missing.get(ask.check, ""):
+            raise Refusal(
+                f"{ask.check} cannot run here: {missing}", "vitald diag list shows what can"
+            )
+        if released := self._access.describe_release():
+            raise Refusal(
+                f"the devices are released: {released}", "vitald release --end takes them back"
+            )

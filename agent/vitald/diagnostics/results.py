@@ -1,0 +1,77 @@
+"""Runs that have just ended: what is reported, counted, logged and kept of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from vitald.diagnostics import summary
+from vitald.diagnostics.history import RunHistory
+from vitald.diagnostics.summary import DeepLog
+from vitald.model import Batch
+from vitald.model.diagnostic import Outcome, Run
+from vitald.worker_thread import Lane
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
+
+
+@dataclass(slots=True)
+class PendingResult:
+    """A run that is not in the ledger yet. `batch` is set at the first attempt to hand it in: later
+    attempts carry the same events. `cut`: the run was stopped.
+    """
+
+    run: Run
+    cut: bool
+    batch: Batch | None = None
+
+
+class ResultRecorder:
+    """Receives every run that has ended. `pending` is emptied by the source."""
+
+    def __init__(
+        self,
+        history: RunHistory,
+        *,
+        count: Callable[[Run], None],
+        wake: Callable[[], None],
+        deep_log: DeepLog | None,
+    ) -> None:
+        self.pending: deque[PendingResult] = deque()
+        self._history = history
+        self._count = count
+        self._wake = wake
+        self._deep_log = deep_log
+        # A thread of its own: the file system of the deep log may hang.
+        self._log_writer = Lane("diagnostics-log")
+
+    def record_run(self, run: Run, *, cut: bool) -> None:
+        self.pending.append(PendingResult(run, cut))
+        self._wake()
+        self._count(run)
+        self._history.add_run(run)
+        _log_run(run)
+        if self._deep_log is not None and run.command:
+            self._log_writer.post(partial(self._deep_log.add, run))
+
+    def close(self) -> None:
+        self._log_writer.close()
+
+
+def _log_run(run: Run) -> None:
+    write = log.info if run.report.outcome is Outcome.PASS else log.warning
+    write(
+        "diagnostic_ended",
+        id=run.id,
+        outcome=run.report.outcome.value,
+        action=run.report.remedy.value,
+        reason=run.report.reason,
+        seconds=round(run.ended - run.began, 1),
+        **({"preempted": run.preempted} if run.preempted else {}),
+    )
+    if line := summary.line(run):
+        log.info(line)

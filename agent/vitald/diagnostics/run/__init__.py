@@ -1,0 +1,1 @@
+"""Running the programs of checks: start, supervision, end, and everything they started."""

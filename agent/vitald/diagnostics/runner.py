@@ -1,0 +1,225 @@
+"""The active run: its check, its programs, and how it is stopped when work needs the devices."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import anyio
+import structlog
+
+from vitald.diagnostics.check import Check, Command, Ended, Output
+from vitald.diagnostics.check_set import CheckSet
+from vitald.diagnostics.device_access import DeviceAccess
+from vitald.diagnostics.results import ResultRecorder
+from vitald.diagnostics.run.process import Programs
+from vitald.model.diagnostic import Going, Outcome, Remedy, Report, Run, Stage
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
+
+DAEMON_STOPPED = "vitald was stopped"
+_WATCH_PERIOD_S = 0.5  # between checks for other work while a run has the devices
+_PREEMPT_GRACE_S = 1.0  # a program that must make room has so long to end by itself
+_MAX_PREEMPT_WAIT_S = 1.8  # how long a job that begins waits for the devices
+_SHUTDOWN_S = 1.5  # for the active run, when the daemon stops
+_MAX_RAW_LENGTH = 2 * 1024 * 1024  # characters of output that are kept
+
+
+@dataclass(slots=True)
+class _Execution:
+    """The active run and its state."""
+
+    going: Going
+    check: Check
+    stop_reason: str = ""
+    room_for: str = ""  # the work that it makes room for
+    cut: bool = False  # its program was stopped, or not started
+    printed: str = ""
+    command: str = ""
+    exit_code: int | None = None
+    task: asyncio.Task[None] | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)  # no process of it is left
+
+
+class Runner:
+    """Performs one run at a time. `confirm` marks the faults that an earlier run had found."""
+
+    def __init__(
+        self,
+        checks: CheckSet,
+        programs: Programs,
+        access: DeviceAccess,
+        results: ResultRecorder,
+        confirm: Callable[[Run], Run],
+    ) -> None:
+        self._checks = checks
+        self._programs = programs
+        self._access = access
+        self._results = results
+        self._confirm = confirm
+        self._execution: _Execution | None = None
+
+    @property
+    def active(self) -> Going | None:
+        """The active run, until it is stored and `forget_run` was called."""
+        return self._execution.going if self._execution is not None else None
+
+    def start_run(self, queued: Going) -> None:
+        going = replace(queued, stage=Stage.RUNNING, began=time.time(), waits_for="")
+        execution = self._execution = _Execution(going, self._checks.by_name[going.ask.check])
+        execution.task = asyncio.create_task(
+            self._perform(execution), name=f"diagnostic {going.id}"
+        )
+        log.info(
+            "diagnostic_began",
+            id=going.id,
+            check=going.ask.check,
+            run_level=going.ask.level,
+            by=going.ask.by,
+        )
+
+    def cancel_run(self, run_id: str | None, reason: str) -> Going | None:
+        """Stops the active run if it is `run_id`, or if that is None. None if there is no such
+        run.
+        """
+        execution = self._get_stoppable()
+        if execution is None or run_id not in (None, execution.going.id):
+            return None
+        self._stop(execution, reason)
+        return execution.going
+
+    async def free_devices(self, work: str) -> None:
+        """Stops a run that needs idle devices, and waits for its end, but not longer than work can
+        wait.
+        """
+        self._make_room(work)
+        if self._execution is not None and self._execution.room_for:
+            await _wait_until_over(self._execution)
+
+    async def stop_for_release(self) -> None:
+        """Stops any run, and waits for its end: the devices are about to be released."""
+        execution = self._get_stoppable()
+        if execution is not None:
+            self._stop(execution, "the devices were released", room_for="a release of the devices")
+            await _wait_until_over(execution)
+
+    async def shut_down(self) -> None:
+        """Cancels the active run. It is recorded as stopped."""
+        execution = self._get_stoppable()
+        if execution is not None and execution.task is not None:
+            execution.stop_reason = execution.stop_reason or DAEMON_STOPPED
+            execution.task.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([execution.task], timeout=_SHUTDOWN_S)
+
+    def forget_run(self, run: Run) -> None:
+        """The run is stored: the next one may start."""
+        if self._execution is not None and self._execution.going.id == run.id:
+            self._execution = None
+
+    def _get_stoppable(self) -> _Execution | None:
+        execution = self._execution
+        return execution if execution is not None and not execution.over.is_set() else None
+
+    async def _perform(self, execution: _Execution) -> None:
+        going, began = execution.going, time.time()
+        report = await self._produce_report(execution)
+        if execution.cut:
+            # What a stopped program prints is no statement about the hardware. A person who
+            # cancels a run does not want it to be repeated at once.
+            repeat = execution.room_for or execution.stop_reason == DAEMON_STOPPED
+            report = Report(
+                outcome=Outcome.INCONCLUSIVE,
+                reason=execution.stop_reason,
+                remedy=Remedy.RETRY if repeat else Remedy.NONE,
+            )
+        run = Run(
+            id=going.id,
+            ask=going.ask,
+            began=began,
+            ended=time.time(),
+            report=report,
+            exit_code=execution.exit_code,
+            command=execution.command,
+            preempted=execution.room_for if execution.cut else "",
+            raw=execution.printed,
+        )
+        run = self._confirm(run)
+        execution.over.set()
+        # Shown as ending until it is stored.
+        execution.going = replace(execution.going, stage=Stage.ENDING)
+        self._results.record_run(run, cut=execution.cut)
+
+    async def _produce_report(self, execution: _Execution) -> Report:
+        """What the check reports; sets `cut` if the task was cancelled."""
+        ask = execution.going.ask
+        requires_idle = self._checks.requires_idle(ask)
+        watch = asyncio.create_task(self._watch_for_work()) if requires_idle else None
+        try:
+            return await execution.check.perform(ask, partial(self._execute, execution))
+        except asyncio.CancelledError:  # by `shut_down` only
+            execution.cut = True
+            execution.stop_reason = execution.stop_reason or DAEMON_STOPPED
+            return Report(outcome=Outcome.INCONCLUSIVE)
+        except Exception as error:  # a fault of ours must not end diagnostics; the output is kept
+            log.exception("diagnostic_not_read", id=execution.going.id)
+            return Report(
+                outcome=Outcome.ERROR,
+                reason=f"{type(error).__name__}: {error}",
+                remedy=Remedy.INVESTIGATE,
+            )
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+    async def _execute(self, execution: _Execution, command: Command) -> Output:
+        """Runs a program of the active check, and keeps its output."""
+        if execution.stop_reason:
+            execution.cut = True
+            return Output(ended=Ended.CANCELLED, why=execution.stop_reason)
+        output = await self._programs.execute(command)
+        stopped = output.ended is Ended.CANCELLED and bool(execution.stop_reason)
+        execution.cut = execution.cut or stopped
+        execution.command = " ".join(command.argv)
+        execution.exit_code = output.exit_code
+        transcript = execution.printed + _format_transcript(execution.command, output)
+        execution.printed = transcript[:_MAX_RAW_LENGTH]
+        return output
+
+    async def _watch_for_work(self) -> None:
+        """Stops the run as soon as anything else uses the devices."""
+        while True:
+            await asyncio.sleep(_WATCH_PERIOD_S)
+            uses = await self._access.find_users(testing=True)
+            if uses:
+                self._make_room(uses[0].words)
+                return
+
+    def _make_room(self, work: str) -> None:
+        execution = self._get_stoppable()
+        if execution is not None and self._checks.requires_idle(execution.going.ask):
+            self._stop(execution, f"it made room for {work}", room_for=work)
+
+    def _stop(self, execution: _Execution, reason: str, *, room_for: str = "") -> None:
+        """With `room_for` the programs get a short grace period, else the one that they need."""
+        if not execution.stop_reason or (room_for and not execution.room_for):
+            execution.stop_reason, execution.room_for = reason, room_for
+            execution.going = replace(execution.going, stage=Stage.ENDING)
+            log.info("diagnostic_ending", id=execution.going.id, reason=reason)
+        self._programs.cancel(reason, _PREEMPT_GRACE_S if room_for else None)
+
+
+async def _wait_until_over(execution: _Execution) -> None:
+    with anyio.move_on_after(_MAX_PREEMPT_WAIT_S):
+        await execution.over.wait()
+
+
+def _format_transcript(command: str, output: Output) -> str:
+    ending = f"exit {output.exit_code}"
+    if output.why:
+        ending = f"{output.ended.value}: {output.why}"
+    errors = f"\n[stderr]\n{output.stderr}" if output.stderr else ""
+    return f"$ {command}\n{output.stdout}{errors}\n[{ending}]\n"

@@ -1,0 +1,125 @@
+"""Diagnostics as an event source: hands each run and its events to the pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+
+import anyio
+
+from vitald.collectors.event_factory import plain
+from vitald.diagnostics.check_set import CheckSet
+from vitald.diagnostics.dispatcher import RunDispatcher
+from vitald.diagnostics.interpreter import RunInterpreter
+from vitald.diagnostics.planner import RunPlanner
+from vitald.diagnostics.results import PendingResult, ResultRecorder
+from vitald.model import NODE, Batch, Event, Position, SourceState
+from vitald.model.diagnostic import Run
+
+NAME = "diagnostics"
+_PERIOD_S = 10.0  # between checks for what is due and what findings require
+_QUEUED_PERIOD_S = 5.0  # the same while a run waits for idle devices
+
+
+class DiagnosticSource:
+    """The main loop of diagnostics. `stored` returns once all batches that were handed in are in
+    the ledger and shown.
+    """
+
+    name = NAME
+    deadline_s = 9 * _PERIOD_S
+
+    def __init__(
+        self,
+        boot_id: str,
+        checks: CheckSet,
+        planner: RunPlanner,
+        dispatcher: RunDispatcher,
+        results: ResultRecorder,
+        interpreter: RunInterpreter,
+        *,
+        changed: asyncio.Event,
+        stored: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`changed` is set when there is something to do before the next period."""
+        self._boot_id = boot_id
+        self._checks = checks
+        self._planner = planner
+        self._dispatcher = dispatcher
+        self._results = results
+        self._interpreter = interpreter
+        self._changed = changed
+        self._stored = stored
+        self._recalled = False
+        self._last_memory = ""
+
+    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+        """Until cancelled. May be called again after a fault: the active run goes on meanwhile."""
+        if not self._recalled:
+            self._recalled = True
+            if after is not None:
+                self._interpreter.recall_memory(after)
+        try:
+            while True:
+                self._changed.clear()
+                while self._results.pending:
+                    result = self._results.pending[0]
+                    batch = result.batch or self._make_result_batch(result)
+                    result.batch = replace(batch, again=True)
+                    yield batch
+                    await self._stored()
+                    self._results.pending.popleft()
+                    self._dispatcher.complete_run(result.run)
+                    self._changed.set()
+                await self._planner.plan_runs()
+                await self._dispatcher.start_next_run()
+                yield self._make_batch()
+                # asyncio.wait_for may lose the cancellation at the daemon's stop.
+                with anyio.move_on_after(self._get_period_s()):
+                    await self._changed.wait()
+        except (asyncio.CancelledError, GeneratorExit):
+            await self._dispatcher.shut_down()
+            raise
+
+    def take_pending_batches(self) -> list[Batch]:
+        """Runs that ended and were not handed in yet: for the daemon's stop, when the source is not
+        read any more.
+        """
+        return [
+            self._make_result_batch(result)
+            for result in self._results.pending
+            if result.batch is None
+        ]
+
+    def _get_period_s(self) -> float:
+        return _QUEUED_PERIOD_S if self._dispatcher.has_queued_runs else _PERIOD_S
+
+    def _make_result_batch(self, result: PendingResult) -> Batch:
+        events = self._interpreter.make_events(result.run, cut=result.cut)
+        return self._make_batch(events, (result.run,))
+
+    def _make_batch(self, events: Sequence[Event] = (), runs: tuple[Run, ...] = ()) -> Batch:
+        memory = self._interpreter.memory
+        position = None
+        if events or memory != self._last_memory:
+            position = Position(NAME, self._boot_id, memory)
+        self._last_memory = memory
+        unavailable = {
+            check: f"{self._checks.by_name[check].title}: {reason}"
+            for check, reason in self._checks.unavailable.items()
+            if reason
+        }
+        absent = len(unavailable) == len(self._checks.by_name)
+        detail = "no program for it" if absent else self._planner.describe_manual_runs()
+        available = {check: 1.0 for check in self._checks.by_name if check not in unavailable}
+        return Batch(
+            NAME,
+            tuple(events),
+            position,
+            caught_up=True,
+            state=SourceState.ABSENT if absent else SourceState.OK,
+            detail=detail,
+            readings=(plain(NODE, available, missing=unavailable),),
+            runs=runs,
+        )
