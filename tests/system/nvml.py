@@ -24,7 +24,7 @@ from tests.pace import patient
 from vitald import tomlfile
 from vitald.catalog import Catalog, load
 from vitald.catalog.loader import FOLDER
-from vitald.collectors.nvml import collector as nvml_source
+from vitald.collectors.nvml import attachment
 from vitald.collectors.nvml.client import Worker
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.node import GpuNode
@@ -118,7 +118,7 @@ class _Worker(Worker):
         _started.setdefault(library, []).append(self.pid)
 
 
-nvml_source.Worker = _Worker
+attachment.Worker = _Worker
 
 
 def own(node: SimulatedNode) -> Path:

@@ -30,7 +30,8 @@ from tests.system.nvml import (
 )
 from vitald.backoff import Backoff
 from vitald.catalog import Catalog
-from vitald.collectors.nvml import collector as nvml_source
+from vitald.collectors.nvml import collector as nvml_collector
+from vitald.collectors.nvml import inbox
 from vitald.model import ComponentKind, SourceState
 from vitald.simulator import build
 from vitald.simulator.node import SimulatedNode, profiles
@@ -586,7 +587,7 @@ async def test_a_driver_that_cannot_be_asked(
     if code != 12:
         node.set_global({"ret.nvmlInitWithFlags": code})
         as_real(node, library)
-    with mock.patch.object(nvml_source, "_RETRY", Backoff(0.02, 0.05)):
+    with mock.patch.object(nvml_collector, "_RETRY", Backoff(0.02, 0.05)):
         async with Looking(node, hasty(), library=library) as looking:
             await looking.until(lambda: looking.asks(None, "nvml/unavailable", asks))
             assert looking.state is SourceState.FAILED
@@ -1107,7 +1108,7 @@ async def test_a_driver_reload_is_a_reset_of_every_gpu(
         assert {code for _, code, _ in looking.found()} == ({"nvml/gpu_lost"} if lost else set())
         assert not looking.of("nvml/failing")
         node.emit(0, XID, 13)  # an event of the new load is heard
-        with mock.patch.object(nvml_source, "_CORROBORATED_S", 0.1):
+        with mock.patch.object(inbox, "CORROBORATION_S", 0.1):
             await looking.until(lambda: looking.of("xid/13"), 4)
 
 
@@ -1290,7 +1291,7 @@ async def test_an_event_is_about_the_gpu_that_it_names(tmp_path: Path) -> None:
     """Also where it comes through every GPU's event set, as from NVIDIA's mock."""
     node = SimulatedNode(tmp_path, "h100", 3)
     node.set_global({"abi.any_set": 1})
-    with mock.patch.object(nvml_source, "_CORROBORATED_S", 0.1):
+    with mock.patch.object(inbox, "CORROBORATION_S", 0.1):
         async with Looking(node, hasty()) as looking:
             await looking.until(lambda: looking.batches)
             node.emit(1, XID, 79)

@@ -23,8 +23,8 @@ from tests.harness import Node
 from tests.pace import patient
 from tests.system.nvml import Looking, Outcomes, beside, hasty, outcome, story
 from vitald.backoff import Backoff
-from vitald.collectors.nvml import client
-from vitald.collectors.nvml import collector as nvml_source
+from vitald.collectors.nvml import client, exclusions
+from vitald.collectors.nvml import collector as nvml_collector
 from vitald.model import NODE, Component, ComponentKind, Event, SourceState
 from vitald.simulator import build
 from vitald.simulator.node import SimulatedNode
@@ -91,8 +91,8 @@ def quickly() -> Iterator[None]:
     """What is tried again after seconds is so at once, and a GPU that was left out is asked again
     soon.
     """
-    retry = mock.patch.object(nvml_source, "_RETRY", Backoff(0.05, 0.1))
-    with retry, mock.patch.object(nvml_source, "_LEFT_OUT", Backoff(0.8, 0.8)):
+    retry = mock.patch.object(nvml_collector, "_RETRY", Backoff(0.05, 0.1))
+    with retry, mock.patch.object(exclusions, "BACKOFF", Backoff(0.8, 0.8)):
         yield
 
 
