@@ -169,8 +169,8 @@ def test_trim_by_age_keeps_what_is_young_and_every_open_finding(ledger: Ledger) 
             Entry(events=events(10, at=5000.0, code="xid/31")),
         ]
     )
-    assert ledger.trim(now=6000.0, keep_s=2000.0, most_bytes=1 << 40) == 10
-    assert ledger.trim(now=6000.0, keep_s=2000.0, most_bytes=1 << 40) == 0
+    assert ledger.trim(now=6000.0, keep_s=2000.0, max_bytes=1 << 40) == 10
+    assert ledger.trim(now=6000.0, keep_s=2000.0, max_bytes=1 << 40) == 0
     assert {one.event.code for one in read_events(ledger.path, Query())} == {"xid/31"}
     assert [found.code for found in ledger.remembered().memory.findings] == ["xid/79"]
 
@@ -179,7 +179,7 @@ def test_trim_by_size_drops_the_oldest_and_gives_the_space_back(ledger: Ledger) 
     most = 2 << 20
     ledger.commit([Entry(events=events(20_000))])
     assert ledger.path.stat().st_size + ledger.path.with_name(FILE + "-wal").stat().st_size > most
-    while ledger.trim(now=30_000.0, keep_s=1e9, most_bytes=most):
+    while ledger.trim(now=30_000.0, keep_s=1e9, max_bytes=most):
         pass
     ledger.close()  # the write-ahead log goes into the file
     assert ledger.path.stat().st_size <= most

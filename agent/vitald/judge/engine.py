@@ -1,33 +1,81 @@
 """
-The judge: one event in, what changes out. Pure: no I/O, no clocks; time comes in with the events.
+The judge: evaluates one event at a time, and returns what changed.
 
-A *fault* is one code of one component, real or a drill's; at most one finding of it is open. A
-*finding* says what its fault asks for: an action, and when that is due. An *incident* is one
-physical story, made of members: codes of components, the cause first.
+Terms
+-----
 
-What one event goes through, in this order:
+fault       One code of one component, either real or of a drill. Different codes may be names of
+            the same fault (`fault =` in the catalogue): they share a device's history.
+finding     A fault that is open. It states a requirement: an action, and when it is due. At most
+            one finding is open for each fault (a second one, on trial, may be open beside it). It
+            is opened by an event, updated by later events, and closed by evidence, by a quiet
+            period, or by a person.
+incident    Events with one physical root cause. Its members are codes of components, ordered so
+            that the root cause comes first. A correlation rule of the catalogue joins an event to
+            an incident; an event that no rule joins begins an incident of its own.
+cause, consequence, echo
+            The roles of a code in a correlation rule. A cause may be the root. A consequence keeps
+            its own requirement. An echo is suppressed, so has no finding, while a cause requires
+            at least as much.
+evidence    What an event proves beyond its own fault: a boot, a reset, a replaced device, a passed
+            diagnostic. Evidence closes the findings whose rule names it in `clears`.
+escalation  A stronger requirement, because the same fault came back on the same device after its
+            remedy, survived a reset, or occurred in many processes. It follows a policy of the
+            catalogue and the device's history, which moves with the device to another slot.
+resolved    A fault whose finding was closed by evidence or by a person. Lines written before that
+            time are history: they open nothing.
 
-    expiry          what was due before it: quiet times, drills, acceptances, waits
-    evidence        what it proves beyond its own fault: a boot, a reset, another board in the slot,
-                    a passed diagnostic, a named person; findings end
-    correlation     the incident that it belongs to; a fault which its cause explains has no finding
-                    of its own
-    the finding     opened, seen again, or closed by a state that asks for nothing any more
-    escalation      what the device's record adds: remedies that did not hold, process after process
-    driver_word     what the driver itself says of the device stands in for the catalogue's table
-    confirmation    a second witness for what rests on text alone
-    acceptance      what a person lives with counts again when it gets worse
+The requirement of a finding
+----------------------------
 
-Three rules hold throughout:
+It is composed of layers, each kept in the finding with its reason:
 
-1. The same events in the same order give the same findings, whenever somebody looks: what time
-   alone does has the time at which it was due.
-2. The stronger stands: a weaker or later event never lowers what a finding asks for. What may (the
-   driver's word, the company in the incident, a person, evidence) says so in the finding.
-3. What was dealt with stays so: a line that was written before a fault was settled is history, and
-   opens nothing.
+    base        the catalogue's entry, applied to the strongest event so far
+    context     replaces the base, where the catalogue says what other members of the incident
+                change about it (co-occurrence)
+    implied     the strongest requirement of a suppressed consequence: raises, never lowers
+    driver      the driver's own recommended action replaces the catalogue's, in both directions,
+                if both are a reset or a reboot
+    escalation  raises, never lowers
 
-What an event costs grows with the open findings of its device and incident, never with the history.
+Stages of one event
+-------------------
+
+    expiry          everything that was due before it: quiet periods, drills, acceptances, waits
+    evidence        what it proves beyond its own fault closes findings
+    correlation     finds the incident, and adds the event to it; an echo ends here
+    finding         opened, updated, or closed by a state that no longer requires anything
+    escalation      the device's history
+    driver          the driver's recommendation, for the findings of its device
+    confirmation    a second source agrees with a finding that rests on the text of a log only
+    regrouping      the new member may explain findings that are open already, or change what they
+                    require
+    acceptance      a finding that a person accepted counts again if it requires more now
+
+Rules of suppression: a cause suppresses an echo if the correlation rule reaches from one to the
+other (same device, same process, the fabric, the node), the echo lies in the rule's time window,
+and the cause requires at least as much and, for a remedy, of the same device. What was suppressed
+still raises its cause (`implied`), so suppression never lowers the sum of what is required.
+
+Rules of merging: an event joins the youngest incident about its own device, else the youngest that
+a rule reaches from another. Two causes on different devices stay two incidents: two GPUs that are
+lost at once are two problems. A boot separates incidents. A drill is never merged with what is
+real.
+
+Invariants
+----------
+
+1. Pure: no I/O, no clock, no random numbers. Time comes in with the events.
+2. Deterministic: the same events in the same order and the same catalogue give the same findings,
+   whenever `expire` is called. A change that time alone makes is dated by its rule, not by the call
+   that noticed it. A replay of the ledger therefore gives the same result.
+3. The stronger requirement stands: a weaker or later event never lowers it. What may lower it (the
+   driver, co-occurrence, a person, evidence) says so in the finding.
+4. A line that was written before its fault was resolved neither reopens nor raises anything.
+5. Hearsay, which a user process wrote, may open a finding of its own and changes nothing else. A
+   rule on trial has findings without any effect.
+6. The cost of an event depends on the open findings of its device and incident, never on the
+   history.
 """
 
 from __future__ import annotations
@@ -35,14 +83,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from vitald.catalog import Catalog, Clears, Rule, Ruling
+from vitald.catalog import Catalog, Clears, Rule
 from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.confirmation import Confirmation
-from vitald.judge.correlation import Correlation, is_below
+from vitald.judge.correlation import Correlation
 from vitald.judge.driver_recommendation import DriverWord
 from vitald.judge.escalation import Escalation
 from vitald.judge.evidence import Evidence
+from vitald.judge.fault_evaluation import FaultEvaluation
 from vitald.judge.lifecycle import Expiry
 from vitald.judge.state import State
 from vitald.model import (
@@ -50,17 +99,13 @@ from vitald.model import (
     Action,
     Changes,
     Component,
-    ComponentKind,
     Event,
     Finding,
-    FindingKey,
     Incident,
     Memory,
     Transition,
 )
 from vitald.model.codes import CLOCK_STEPPED, TOO_MANY
-
-_ABOUT_S = 60.0  # how far the time of a record found at the start may be off
 
 
 class Judge:
@@ -77,6 +122,14 @@ class Judge:
         self._driver_word = DriverWord(state)
         self._evidence = Evidence(state, self._correlation, self._escalation, self._acceptances)
         self._expiry = Expiry(state, self._acceptances)
+        self._faults = FaultEvaluation(
+            state,
+            self._acceptances,
+            self._confirmation,
+            self._correlation,
+            self._driver_word,
+            self._escalation,
+        )
 
     # --- what is known
 
@@ -126,23 +179,10 @@ class Judge:
         return scored
 
     def accounts_for(self, event: Event) -> bool:
-        """Whether what is observed to hold is open, or told under its cause, or asks for
-        nothing.
+        """Whether a state that is observed needs no event: its finding is open, or suppressed, or
+        it requires nothing.
         """
-        rule = self._state.catalog.rule(event.code)
-        key = (event.component, event.code, event.simulated, False)
-        if key in self._state.findings or self._state.findings.full:
-            return True
-        ruling = rule.rule_on(event.fields)
-        if ruling.action is Action.NONE or self._is_history(event, ruling):
-            return True
-        if rule.word and self._driver_word.stands_for(event):
-            return True
-        told = [
-            one for one in self._incidents_with_findings(event) if self._is_told(one, event, ruling)
-        ]
-        borne_out = (self._confirmation.find_borne_out(one, event, ruling) for one in told)
-        return bool(told) and not any(borne_out)
+        return self._faults.accounts_for(event)
 
     def contradicted_by(
         self, source: str, calm: Collection[tuple[Component, str]]
@@ -170,9 +210,9 @@ class Judge:
         if not event.hearsay:
             changes += self._fold_evidence(event, rule)
         if rule.shadow is not None:
-            changes += self._fold_fault(event, rule.shadow, shadow=True)
+            changes += self._faults.evaluate(event, rule.shadow, shadow=True)
         if not rule.context or self._state.catalog.stories.places(event.code):
-            changes += self._fold_fault(event, rule, shadow=False)
+            changes += self._faults.evaluate(event, rule, shadow=False)
         changes += self._acceptances.end_outgrown(changes, event.time, event.identity)
         changes += self._expiry.end_overdue(changes, event.time)
         self._expiry.note_changes(changes)
@@ -251,184 +291,3 @@ class Judge:
         if rule.cures is not None:
             changes += self._evidence.cure(event, rule.cures, rule.of)
         return changes
-
-    def _fold_fault(self, event: Event, rule: Rule, *, shadow: bool) -> list[Transition]:
-        """What the event changes about the finding of its fault, and about those beside it."""
-        key = (event.component, event.code, event.simulated, shadow)
-        current = self._state.findings.get(key)
-        ruling = rule.rule_on(life.merged(event, current))
-        asks = ruling.action is not Action.NONE
-        if self._is_history(event, ruling):
-            return []
-        if event.hearsay and current is not None and not current.hearsay:
-            return []  # it adds nothing to what others have seen
-        if rule.state and current is not None and event.time < current.last:
-            return self._count_late(event, ruling, current)
-        if current is None and asks and self._state.findings.full:
-            key = (NODE, TOO_MANY, event.simulated, shadow)
-            current = self._state.findings.get(key)
-        changes: list[Transition] = []
-        grown = None if shadow else self._grow_incident(event, current, asks=asks)
-        if rule.word and not (shadow or event.hearsay):
-            changes += self._driver_word.apply(event, ruling)
-        if not asks:
-            changes += self._recover(event, rule, ruling, current)
-        elif grown is not None and current is None and self._is_told(grown, event, ruling):
-            member = grown.member(event.component, event.code)
-            self._escalation.note_dead_work(grown, event)
-            changes += self._correlation.tell_under(grown, event.code, member, ruling.asked, event)
-        else:
-            incident = grown.id if grown is not None else 0
-            changes.append(self._see(key, current, event, rule, ruling, incident))
-        if grown is not None:
-            opened = any(change.opened for change in changes)
-            changes += self._confirmation.confirm_findings(grown, event, ruling, opened=opened)
-            changes += self._correlation.regroup(grown, event)
-        return changes
-
-    def _grow_incident(
-        self, event: Event, current: Finding | None, *, asks: bool
-    ) -> Incident | None:
-        member = self._state.incidents.member(event)
-        incident = self._correlation.find_incident(member, current, event, asks=asks)
-        if incident is None:
-            return None
-        known = current or incident.member(event.component, event.code)
-        return self._correlation.grow(incident, member, counts=life.counts(event, known))
-
-    def _count_late(self, event: Event, ruling: Ruling, current: Finding) -> list[Transition]:
-        """A state that was read after a newer one: it counts, and decides nothing."""
-        if ruling.action is Action.NONE:
-            return []
-        incident = self._state.incidents.get(current.incident)
-        if incident is not None and not current.shadow:
-            member = self._state.incidents.member(event)
-            self._correlation.grow(incident, member, counts=event.follows is None)
-        counted = replace(current, count=current.count + (event.follows is None))
-        self._state.findings.put(counted)
-        return [life.moved(current, counted, event)]
-
-    def _recover(
-        self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None
-    ) -> list[Transition]:
-        """A state that asks for nothing any more ends its finding, and those of the codes that it
-        speaks for.
-        """
-        if event.hearsay:
-            return []
-        if not event.simulated:
-            for code in (event.code, *rule.ends):
-                self._acceptances.forget(event.component, code)
-        findings, ended = self._state.findings, list[Finding]()
-        if current is not None and rule.state and current.component == event.component:
-            ended.append(current)
-        keys = ((event.component, code, event.simulated, False) for code in rule.ends)
-        ended += [found for key in keys if (found := findings.get(key)) is not None]
-        if event.component.kind is ComponentKind.PCI and rule.ends:
-            ended += self._find_below(event, rule)
-        cause = f"{event.code}: {ruling.title}"
-        return [
-            findings.close(finding, event.time, cause, event.identity, settled=True)
-            for finding in ended
-            if finding.last <= event.time
-        ]
-
-    def _find_below(self, port: Event, rule: Rule) -> list[Finding]:
-        """A port speaks for what is below it."""
-        return [
-            found
-            for found in self._state.findings
-            if found.code in rule.ends
-            and found.component != port.component
-            and found.simulated == port.simulated
-            and not found.shadow
-            and is_below(found, port.component)
-        ]
-
-    def _see(
-        self,
-        key: FindingKey,
-        current: Finding | None,
-        event: Event,
-        rule: Rule,
-        ruling: Ruling,
-        incident: int,
-    ) -> Transition:
-        """Open the finding, or count the event in."""
-        if current is None:
-            return self._open(key, event, rule, ruling, incident)
-        # A line may be an older boot's, read late.
-        of_this_boot = current.boot_id == self._state.devices.boot
-        boot_id = current.boot_id if of_this_boot else event.boot_id
-        joined = (
-            replace(current, incident=incident) if incident and not current.incident else current
-        )
-        finding = life.seen_again(joined, event, ruling, boot_id=boot_id, latest=rule.state)
-        fresh = self._escalation.note_process(finding, rule, event)
-        survived = self._escalation.survived(current, event)
-        more = finding.count > current.count or finding.ruled != current.ruled
-        if fresh or more or survived:
-            finding = self._escalation.escalate(finding, rule, event, survived=survived)
-        finding = self._finish(finding, key)
-        self._state.findings.put(finding)
-        if current.hearsay and not finding.hearsay:
-            self._escalation.note_fault(finding, rule, event)
-        return life.moved(current, finding, event)
-
-    def _open(
-        self, key: FindingKey, event: Event, rule: Rule, ruling: Ruling, incident: int
-    ) -> Transition:
-        if key[1] == TOO_MANY:
-            ruling = replace(ruling, title=self._state.catalog.rule(TOO_MANY).title)
-        finding = life.opened(self._state.findings.take_id(), key, event, ruling, incident)
-        self._escalation.note_process(finding, rule, event)
-        finding = self._escalation.escalate(finding, rule, event, survived=False)
-        finding = self._finish(finding, key)
-        again, because = event.fields.get("again"), finding.asked.because
-        cause = f"{again}; still observed" if isinstance(again, str) else f"{event.code} seen"
-        cause += f"; {because}" if because else ""
-        if not (finding.simulated or finding.shadow):
-            finding, still = self._acceptances.restore(finding, event.time, state=rule.state)
-            cause += still
-        self._state.findings.put(finding)
-        self._escalation.note_fault(finding, rule, event)
-        return Transition(
-            time=event.time, finding=finding, cause=cause, event=event.identity, opened=True
-        )
-
-    def _finish(self, finding: Finding, key: FindingKey) -> Finding:
-        """What its incident changes; and of many in one, of which one may be no more than text,
-        none is confirmed.
-        """
-        finding = self._correlation.apply_company(finding)
-        return replace(finding, confirmed_by="") if key[1] == TOO_MANY else finding
-
-    # --- questions
-
-    def _is_history(self, event: Event, ruling: Ruling) -> bool:
-        """Whether a line tells of something that was dealt with after it was written: it must
-        neither reopen nor raise it.
-        """
-        devices = self._state.devices
-        if ruling.clears.reboot and event.boot_id == devices.former_boot:
-            return True
-        # Rather told again than not at all.
-        written = event.time + (_ABOUT_S if event.fields.get("approximate") else 0.0)
-        settled_at = self._state.findings.settled_at(event.component, event.code)
-        if written < settled_at and not event.simulated:
-            return True
-        placed_at = devices.placed_at(event.component)
-        if placed_at and written < placed_at:
-            return True
-        reset_at = devices.reset_at(event.component) if ruling.clears.device_reset else None
-        return reset_at is not None and written < reset_at
-
-    def _is_told(self, incident: Incident, event: Event, ruling: Ruling) -> bool:
-        """Whether a cause in the incident explains the event and asks for as much."""
-        member = incident.member(event.component, event.code)
-        return self._correlation.is_told(incident, member, ruling.asked)
-
-    def _incidents_with_findings(self, event: Event) -> list[Incident]:
-        """Those of the event's kind, real or a drill's, that have an open finding."""
-        incidents = map(self._state.incidents.get, self._state.findings.incidents)
-        return [one for one in incidents if one is not None and one.simulated is event.simulated]

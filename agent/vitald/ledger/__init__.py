@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vitald.ledger.errors import LedgerDamaged, LedgerError, LedgerNewer
 from vitald.ledger.queries import (
     Listed,
     Past,
@@ -17,18 +18,9 @@ from vitald.ledger.queries import (
     read_runs,
     reading,
 )
+from vitald.ledger.restore import Remembered
 from vitald.ledger.schema import MIGRATIONS
-from vitald.ledger.store import (
-    FILE,
-    Audit,
-    Entry,
-    Ledger,
-    LedgerDamaged,
-    LedgerError,
-    LedgerNewer,
-    Remembered,
-    unsaved,
-)
+from vitald.ledger.store import FILE, Audit, Entry, Ledger, unsaved
 
 __all__ = [
     "FILE",

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from vitald.ledger.errors import LedgerError, refuse_newer
 from vitald.ledger.rows import (
     UNREADABLE,
     PastTransition,
@@ -38,7 +39,6 @@ from vitald.ledger.schema import (
     read,
     version,
 )
-from vitald.ledger.store import LedgerError, refuse_newer
 from vitald.model import Event, Finding, Incident, Trust
 from vitald.model.diagnostic import Run
 
