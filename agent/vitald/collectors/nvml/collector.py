@@ -21,11 +21,13 @@ import structlog
 
 from vitald.backoff import Backoff
 from vitald.catalog import Catalog
+from vitald.collectors.definition import CollectorContext, CollectorDefinition
+from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml.client import InFlight, Stuck, Worker, WorkerGone, holders, states
 from vitald.collectors.nvml.node import GONE, NAME, GpuNode
 from vitald.collectors.nvml.release import Releases, Report
-from vitald.collectors.pci.inventory import PciInventory
-from vitald.config import Nvml as Settings
+from vitald.collectors.nvml.settings import SECTION, NvmlSettings
+from vitald.collectors.pci.inventory import PciInventory, machine_type
 from vitald.model import NODE, Batch, ComponentKind, Event, Position, SourceState
 from vitald.worker_thread import Lane, LaneStuck
 
@@ -83,7 +85,7 @@ class Nvml:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: NvmlSettings,
         catalog: Catalog,
         inventory: PciInventory,
         boot_id: str,
@@ -639,3 +641,25 @@ def _turn(gpus: list[str], turn: int, rounds: int) -> list[str]:
 
 def _nowhere(seconds: float) -> InFlight:
     return InFlight(call="the worker process", gpu="", seconds=seconds)
+
+
+def _build(context: CollectorContext) -> Nvml:
+    settings, catalog = context.settings, context.catalog
+    return Nvml(
+        settings[NvmlSettings],
+        catalog,
+        context.inventory,
+        context.boot_id,
+        Lane("nvml"),
+        expected=catalog.instance(machine_type(context.paths.sysfs)).gpus,
+        vbios=settings[ExpectSettings].vbios,
+    )
+
+
+COLLECTOR = CollectorDefinition(
+    name=NAME,
+    section=SECTION,
+    catalog_kinds=(NAME,),
+    subsystems=("pci",),
+    build_source=_build,
+)
