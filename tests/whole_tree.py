@@ -20,12 +20,19 @@ from tests.looking import CATALOG, Looking
 from tests.network_tree import EFA, MLX5, NetworkTree
 from tests.neuron_tree import NeuronTree
 from tests.trees import Tree
-from vitald import config
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
+from vitald.collectors.host.settings import HostSettings
+from vitald.collectors.kernel_log.settings import KernelLogSettings
+from vitald.collectors.network.settings import NetworkSettings
+from vitald.collectors.neuron.settings import NeuronSettings
+from vitald.collectors.nvml.settings import NvmlSettings
+from vitald.collectors.pci.settings import PciSettings
 from vitald.collectors.polling import Polled
 from vitald.collectors.registry import Sources
 from vitald.model import Action, Event, Readings, SourceState, Trust
+from vitald.paths import Paths
+from vitald.settings import SectionValues
 from vitald.worker_thread import Lane
 
 ROOT = "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro"
@@ -79,22 +86,18 @@ class Watching:
         boot_id: str = "boot-1",
     ) -> None:
         self._clock = clock
-        paths = config.Paths(
+        paths = Paths(
             sysfs=sysfs, procfs=proc.root, state=proc.root / "state", runtime=proc.root / "run"
         )
-        settings = config.Config(
-            paths=paths,
-            kernel_log=config.KernelLog(
-                source="file", path=proc.root / "kernel.log", userspace="ignore"
-            ),
-            nvml=config.Nvml(enabled=False),
-            **{name: section(deadline_s=5.0) for name, section in _POLLED.items()},
-            host=config.Host(
-                deadline_s=5.0, units=(), units_if_enabled=()
-            ),  # those of the tests' machine are none of the tree's
+        settings = SectionValues(
+            KernelLogSettings(source="file", path=proc.root / "kernel.log", userspace="ignore"),
+            NvmlSettings(enabled=False),
+            *(section(deadline_s=5.0) for section in _POLLED),
+            # Those of the tests' machine are none of the tree's
+            HostSettings(deadline_s=5.0, units=(), units_if_enabled=()),
         )
         no_lane = cast("Lane", None)  # only what reads the real kernel log needs one
-        self.node = Sources(settings, CATALOG, boot_id, no_lane, lambda: True)
+        self.node = Sources(paths, settings, CATALOG, boot_id, no_lane, lambda: True)
         stored = (
             {name: one.position for name, one in after.looking.items()} if after is not None else {}
         )
@@ -182,7 +185,7 @@ class Watching:
 
 
 _HALF_FULL = os.statvfs_result((4096, 4096, 1000, 500, 500, 1000, 500, 500, 0, 255))
-_POLLED = {"neuron": config.Neuron, "network": config.Network, "pci": config.Pci}
+_POLLED = (NeuronSettings, NetworkSettings, PciSettings)
 
 
 def _calm(source: Polled) -> Polled:

@@ -14,27 +14,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from vitald import catalog, tomlfile
-from vitald.checking import (
-    Unexpected,
-    read_choice,
-    read_flag,
-    read_match,
-    read_number,
-    read_text,
-    read_whole,
+from vitald.checking import Unexpected, read_flag, read_match, read_number
+from vitald.collectors.discovery import find_sections
+from vitald.collectors.kernel_log.settings import KernelLogSettings
+from vitald.paths import Paths
+from vitald.settings import (
+    MIN_PERIOD_S,
+    SectionValues,
+    Setting,
+    one_of,
+    read_count,
+    read_nonempty_text,
+    read_path,
+    read_period,
+    read_table,
+    setting,
 )
 
 DEFAULT_PATH = Path("/etc/vitald/config.toml")
-_LEAST_S = 0.1
 _LEAST_RUN_S = 60.0
-USERSPACE = (
-    "unconfirmed",
-    "confirmed",
-    "ignore",
-)  # what records that a process wrote are taken for
 
 
 class ConfigError(Exception):
@@ -47,91 +48,15 @@ class ConfigError(Exception):
         self.errors = errors
 
 
-def is_root() -> bool:
-    return os.geteuid() == 0
+# How a value is read: from what TOML gives to what the code uses. Each raises ValueError.
 
-
-def _given(name: str) -> Path | None:
-    """The first folder that systemd made for the service."""
-    first = os.environ.get(name, "").partition(":")[0]
-    return Path(first) if first.startswith("/") else None
-
-
-def default_runtime() -> Path:
-    """What systemd gives (`RuntimeDirectory=`), else `/run/vitald`; for a user, a folder in
-    `$XDG_RUNTIME_DIR`.
-    """
-    if (given := _given("RUNTIME_DIRECTORY")) is not None:
-        return given
-    if is_root():
-        return Path("/run/vitald")
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    # Below /tmp it is created 0700, and the socket checks its owner.
-    return Path(base) / "vitald" if base else Path(f"/tmp/vitald-{os.geteuid()}")  # noqa: S108
-
-
-def default_state() -> Path:
-    """What systemd gives (`StateDirectory=`), else `/var/lib/vitald`; for a user, a folder in
-    `$XDG_STATE_HOME`.
-    """
-    if (given := _given("STATE_DIRECTORY")) is not None:
-        return given
-    if is_root():
-        return Path("/var/lib/vitald")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "vitald"
-
-
-# How a value of a setting is read: from what TOML gives to what the code uses. Each raises
-# ValueError.
-
-
-_flag = read_flag
-_text = partial(read_text, least=1)
-_count = partial(read_whole, least=0, most=4096, expected="a number from 0 to 4096")
 _figure = partial(read_number, least=0, most=1e6, expected="a number from 0 to 1000000")
-
-
-def _path(value: object) -> Path:
-    path = Path(_text(value))
-    if not path.is_absolute() or "\0" in str(path):
-        raise Unexpected("an absolute path", value)
-    return path
-
-
-def _journal(value: object) -> str:
-    return str(value) if value in ("system", "off") else str(_path(value))
-
-
-def one_of(*words: str) -> Callable[[object], str]:
-    return partial(read_choice, known=words)
-
-
-def _period(value: object) -> float:
-    """Seconds; 0 for "off"."""
-    return 0.0 if value == "off" else tomlfile.duration(value)
 
 
 def _level(value: object) -> int:
     if value not in (1, 2, 3, 4) or isinstance(value, bool):
         raise Unexpected("a run level from 1 to 4", value)
     return int(str(value))
-
-
-def _names(value: object) -> tuple[str, ...]:
-    values = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, str) and item.strip() for item in values):
-        raise Unexpected("a list of texts", value)
-    return tuple(str(item).strip() for item in values)
-
-
-def _link_rates(value: object) -> Mapping[str, float]:
-    """Bits per second by patterns of names, from Gb/s."""
-    rates = {}
-    for pattern, rate in _table(value).items():
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= 1e6:
-            raise ValueError(f"{pattern}: expected a rate in Gb/s, such as 400, found {rate!r}")
-        rates[pattern] = float(rate) * 1e9
-    return rates
 
 
 def _programs(value: object) -> tuple[str, ...]:
@@ -147,12 +72,6 @@ def _programs(value: object) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _table(value: object) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise Unexpected("a table", value)
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class Listen:
     """An address to listen on; `off` is no address."""
@@ -165,7 +84,7 @@ class Listen:
 
 
 def _listen(value: object) -> Listen | None:
-    text = _text(value)
+    text = read_nonempty_text(value)
     if text == "off":
         return None
     host, colon, port = text.rpartition(":")
@@ -225,255 +144,13 @@ _label = partial(read_match, pattern=_LABEL, expected='a label such as "vitald/a
 _node_name = partial(read_match, pattern=_NODE_NAME, expected="the name of a node")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a field of a section carries besides its default."""
-
-    read: Callable[[object], object]
-    help: str
-    reload: bool  # takes effect on SIGHUP; otherwise it needs a restart
-
-
-V = TypeVar("V")
-
-
-def setting(
-    default: V | Callable[[], V], read: Callable[[object], V], help_: str, *, reload: bool = False
-) -> V:
-    """A field: default, reader, one line of help, and whether SIGHUP changes it."""
-    metadata = {"setting": Setting(read, help_, reload)}
-    made: V = (
-        field(default_factory=default, metadata=metadata)
-        if callable(default)
-        else field(default=default, metadata=metadata)
-    )
-    return made
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paths:
-    """Where things are. Other roots are for containers and tests."""
-
-    sysfs: Path = setting(Path("/sys"), _path, "Root of sysfs.")
-    procfs: Path = setting(Path("/proc"), _path, "Root of procfs.")
-    fstab: Path = setting(
-        Path("/etc/fstab"), _path, "The node's fstab: the node needs the local disks in it."
-    )
-    state: Path = setting(default_state, _path, "Folder of the ledger. Must survive a reboot.")
-    runtime: Path = setting(
-        default_runtime, _path, "Folder of the socket. Need not survive a reboot."
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelLog:
-    """The kernel log."""
-
-    source: str = setting(
-        "kmsg",
-        one_of("kmsg", "file"),
-        '"kmsg" reads /dev/kmsg; "file" follows a text file that holds the kernel log.',
-    )
-    path: Path = setting(
-        Path("/dev/kmsg"), _path, 'What to read: /dev/kmsg, or with source = "file" the file.'
-    )
-    journal: str = setting(
-        "system",
-        _journal,
-        'Where to read at a start what the ring no longer holds: "system", a folder of journal'
-        ' files, or "off".',
-    )
-    userspace: str = setting(
-        "unconfirmed",
-        one_of(*USERSPACE),
-        'Records that a process wrote to /dev/kmsg, which takes root: "unconfirmed" judges them,'
-        ' and nobody repairs the node for them; "confirmed" takes them for confirmed faults, to'
-        ' test the whole chain; "ignore" only shows them.',
-        reload=True,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nvml:
-    """NVIDIA GPUs, asked through the driver's library."""
-
-    enabled: bool = setting(True, _flag, "Ask NVML where PCI shows NVIDIA GPUs.")
-    expected_gpus: int = setting(
-        0,
-        _count,
-        "How many GPUs this node should have. 0: as its known instance type has, and as many as"
-        " were here before.",
-    )
-    fast_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
-        "How often to read temperatures, clocks, power and the driver's advice of all GPUs.",
-    )
-    slow_s: float = setting(
-        tomlfile.duration("60s"),
-        tomlfile.duration,
-        "How often to read memory errors, links and PCIe of each GPU, in turns.",
-    )
-    inventory_s: float = setting(
-        tomlfile.duration("10m"),
-        tomlfile.duration,
-        "How often to read identity, modes and limits, and to look at PCI.",
-    )
-    deadline_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
-        "A look that takes longer hangs: said as a finding, with call and GPU.",
-    )
-    give_up_s: float = setting(
-        tomlfile.duration("60s"),
-        tomlfile.duration,
-        "After this the process that hangs is ended. The driver's own timeouts last up to 45 s.",
-    )
-    library: Path | None = setting(
-        None, _path, "Another libnvidia-ml.so.1 than the driver's own: the simulated one."
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neuron:
-    """AWS Trainium and Inferentia, read from the driver's sysfs tree."""
-
-    enabled: bool = setting(
-        True, _flag, "Look at Neuron devices where PCI or the driver shows any."
-    )
-    every_s: float = setting(
-        tomlfile.duration("30s"),
-        tomlfile.duration,
-        "How often to read counters and states of each device.",
-    )
-    deadline_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
-        "A look at one device that takes longer hangs: said as a finding, and the device is"
-        " unknown.",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """EFA, InfiniBand and RoCE adapters, and the links of network interfaces."""
-
-    enabled: bool = setting(
-        True, _flag, "Look at RDMA devices and network interfaces that sit on PCI."
-    )
-    every_s: float = setting(
-        tomlfile.duration("30s"),
-        tomlfile.duration,
-        "How often to read states and counters of each adapter.",
-    )
-    deadline_s: float = setting(
-        tomlfile.duration("20s"),
-        tomlfile.duration,
-        "A look at one adapter that takes longer hangs. EFA's driver waits up to 30 s for its"
-        " device.",
-    )
-    exclude: tuple[str, ...] = setting(
-        (),
-        _names,
-        "Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * stands for"
-        ' anything ("mlx5_bond_*").',
-    )
-    port_down_replace_after_s: float = setting(
-        tomlfile.duration("24h"),
-        _period,
-        "A port that was observed down for so long, while others of the node are up, asks for a"
-        " replacement. off: a person decides.",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pci:
-    """PCI functions: accelerators, switches, network adapters; what comes and goes is heard from
-    the kernel at once.
-    """
-
-    enabled: bool = setting(
-        True, _flag, "Look at links, error counters and drivers of PCI functions."
-    )
-    every_s: float = setting(
-        tomlfile.duration("60s"), tomlfile.duration, "How often to read links and error counters."
-    )
-    deadline_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
-        "A look at one function that takes longer hangs.",
-    )
-    exclude: tuple[str, ...] = setting(
-        (), _names, 'PCI addresses to leave alone; * stands for anything ("0000:c4:*").'
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """Memory, processors, disks, file systems, clock and services of the node."""
-
-    enabled: bool = setting(True, _flag, "Look at the host.")
-    every_s: float = setting(tomlfile.duration("60s"), tomlfile.duration, "How often to look.")
-    deadline_s: float = setting(
-        tomlfile.duration("10s"), tomlfile.duration, "A look at one part that takes longer hangs."
-    )
-    mounts: tuple[str, ...] = setting(
-        ("/", "/var/log"),
-        _names,
-        "File systems to watch for space, inodes and being read-only, beside that of the state"
-        " folder.",
-    )
-    units: tuple[str, ...] = setting(
-        (),
-        _names,
-        'systemd units that must be running here, such as "kubelet.service", "slurmd.service",'
-        ' "nvidia-fabricmanager.service".',
-    )
-    units_if_enabled: tuple[str, ...] = setting(
-        ("nvidia-fabricmanager.service", "nvlsm.service", "nvidia-imex.service"),
-        _names,
-        "systemd units that must be running where they are enabled.",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expect:
-    """What this node should have. 0 or empty: not said; counts then follow the instance type, or
-    what was seen at earlier boots.
-    """
-
-    neuron: int = setting(0, _count, "Neuron devices.")
-    efa: int = setting(0, _count, "EFA adapters.")
-    nics: int = setting(0, _count, "InfiniBand and RoCE adapters.")
-    nvme: int = setting(0, _count, "NVMe drives.")
-    link_rate: Mapping[str, float] = setting(
-        dict,
-        _link_rates,
-        "Gb/s at which ports in use must run, by names of RDMA devices, interfaces or PCI"
-        " addresses; the first match counts.",
-    )
-    boots: int = setting(
-        3,
-        _count,
-        "What was the same at so many healthy boots is expected from then on. 0: nothing is"
-        " learned.",
-    )
-    gpu_driver: tuple[str, ...] = setting(
-        (), _names, "Versions of the NVIDIA driver that this node may run."
-    )
-    vbios: tuple[str, ...] = setting((), _names, "VBIOS versions that its GPUs may have.")
-    neuron_driver: tuple[str, ...] = setting((), _names, "Versions of the Neuron driver.")
-    efa_driver: tuple[str, ...] = setting((), _names, "Versions of the EFA driver.")
-    kernel: tuple[str, ...] = setting((), _names, "Releases of the kernel, as uname -r says them.")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostics:
     """Diagnostics: programs that test the hardware."""
 
     enabled: bool = setting(
         True,
-        _flag,
+        read_flag,
         "Run them on their schedule, and where a finding asks for one. false: on request only.",
     )
     idle_s: float = setting(
@@ -494,7 +171,7 @@ class Diagnostics:
         reload=True,
     )
     deep_log: Path | None = setting(
-        None, _path, "A file that gets lines as HyperPod's deep health checks write them."
+        None, read_path, "A file that gets lines as HyperPod's deep health checks write them."
     )
 
 
@@ -502,16 +179,16 @@ class Diagnostics:
 class Dcgm:
     """DCGM's diagnostic (dcgmi diag), which loads what it tests from level 2 on."""
 
-    enabled: bool = setting(True, _flag, "Run it where dcgmi is installed and GPUs are here.")
-    program: str = setting("dcgmi", _text, "Its name, or its path.")
+    enabled: bool = setting(True, read_flag, "Run it where dcgmi is installed and GPUs are here.")
+    program: str = setting("dcgmi", read_nonempty_text, "Its name, or its path.")
     level_1_s: float = setting(
         tomlfile.duration("1h"),
-        _period,
+        read_period,
         'How often to run level 1: seconds, beside any work. Also soon after each boot. Or "off".',
     )
     level_2_s: float = setting(
         tomlfile.duration("24h"),
-        _period,
+        read_period,
         'How often to run level 2: minutes, when nobody uses the GPUs. Or "off".',
     )
     most: int = setting(
@@ -539,9 +216,9 @@ class DcgmHealth:
     """DCGM's background watches (dcgmi health), where the host engine runs."""
 
     enabled: bool = setting(
-        True, _flag, "Ask for them where dcgmi is installed and the host engine runs."
+        True, read_flag, "Ask for them where dcgmi is installed and the host engine runs."
     )
-    every_s: float = setting(tomlfile.duration("10m"), _period, 'How often, or "off".')
+    every_s: float = setting(tomlfile.duration("10m"), read_period, 'How often, or "off".')
     deadline_s: float = setting(
         tomlfile.duration("60s"),
         tomlfile.duration,
@@ -554,7 +231,7 @@ class EfaLoopback:
     """Each EFA adapter sends to itself, where fi_pingpong is installed."""
 
     every_s: float = setting(
-        0.0, _period, 'How often, when nobody uses the node. "off": on request only.'
+        0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
     )
     deadline_s: float = setting(tomlfile.duration("2m"), tomlfile.duration, "For each adapter.")
     least_gbps: float = setting(
@@ -570,7 +247,7 @@ class Nccom:
     """An all-reduce over the Neuron cores of this node, where nccom-test is installed."""
 
     every_s: float = setting(
-        0.0, _period, 'How often, when nobody uses the node. "off": on request only.'
+        0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
     )
     deadline_s: float = setting(
         tomlfile.duration("10m"), tomlfile.duration, "A run that takes longer is ended."
@@ -585,12 +262,12 @@ class Nccl:
     """An all-reduce over the GPUs of this node, where all_reduce_perf (nccl-tests) is installed."""
 
     every_s: float = setting(
-        0.0, _period, 'How often, when nobody uses the node. "off": on request only.'
+        0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
     )
     deadline_s: float = setting(
         tomlfile.duration("10m"), tomlfile.duration, "A run that takes longer is ended."
     )
-    program: str = setting("all_reduce_perf", _text, "Its name, or its path.")
+    program: str = setting("all_reduce_perf", read_nonempty_text, "Its name, or its path.")
     least_gbytes: float = setting(
         0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported."
     )
@@ -609,7 +286,7 @@ class Slurm:
     )
     level_1_age_s: float = setting(
         0.0,
-        _period,
+        read_period,
         "The prolog runs a level 1 diagnostic first if the last one is older than this, and time"
         ' allows. "off": never.',
     )
@@ -618,17 +295,17 @@ class Slurm:
     )
     level_2_after_failure: bool = setting(
         True,
-        _flag,
+        read_flag,
         "The epilog asks for a level 2 diagnostic after a job that failed or left findings.",
     )
     reason: str = setting(
         "vitald",
-        _text,
+        read_nonempty_text,
         "How the reasons of nodes that we drain begin: only those are ever resumed by us.",
     )
     hyperpod: bool = setting(
         False,
-        _flag,
+        read_flag,
         "Give nodes the state and reason that SageMaker HyperPod acts on: fail, Action:Reboot or"
         " Action:Replace.",
     )
@@ -673,13 +350,13 @@ class Recovery:
     )
     reboots_per_day: int = setting(
         1,
-        _count,
+        read_count,
         "No more reboots than this in a day, whatever the cause. For one cause there is never more"
         " than one.",
         reload=True,
     )
     replacements_per_day: int = setting(
-        1, _count, "How often a day the node may be marked for replacement.", reload=True
+        1, read_count, "How often a day the node may be marked for replacement.", reload=True
     )
     deadline_s: float = setting(
         tomlfile.duration("60s"),
@@ -689,16 +366,19 @@ class Recovery:
     )
     kill_switch: Path = setting(
         Path("/etc/vitald/no-recovery"),
-        _path,
+        read_path,
         "While there is a file of this name, nothing is done.",
         reload=True,
     )
     maintenance: Path = setting(
-        Path("/run/vitald-maintenance"), _path, "The same; gone with the next boot.", reload=True
+        Path("/run/vitald-maintenance"),
+        read_path,
+        "The same; gone with the next boot.",
+        reload=True,
     )
     state: Path = setting(
         Path("/var/lib/vitald-recover"),
-        _path,
+        read_path,
         "Folder of what was done and decided. Only root may write it, and it must survive a"
         " reboot.",
         reload=True,
@@ -712,7 +392,7 @@ class Recovery:
     )
     kubeconfig: Path = setting(
         Path("/etc/kubernetes/kubelet.conf"),
-        _path,
+        read_path,
         "Who we are to Kubernetes. The kubelet itself may do all of this to its own node.",
         reload=True,
     )
@@ -729,9 +409,11 @@ class Recovery:
 class Socket:
     """The Unix socket that people, schedulers and the command line ask."""
 
-    path: Path | None = setting(None, _path, "Default: vitald.sock in the runtime folder.")
+    path: Path | None = setting(None, read_path, "Default: vitald.sock in the runtime folder.")
     group: str | None = setting(
-        None, _text, "Group that may read over the socket. Default: the daemon's own group."
+        None,
+        read_nonempty_text,
+        "Group that may read over the socket. Default: the daemon's own group.",
     )
 
 
@@ -757,7 +439,7 @@ class CatalogSettings:
     )
     overrides: Mapping[str, object] = setting(
         dict,
-        _table,
+        read_table,
         "Change or add entries of the catalogue, key by key; or as tables,"
         ' [catalog.overrides."xid/63"].',
         reload=True,
@@ -770,7 +452,7 @@ class Policy:
 
     device_reset: bool = setting(
         False,
-        _flag,
+        read_flag,
         "The site resets devices itself, so a reset alone does not raise rebootRequired.",
         reload=True,
     )
@@ -814,13 +496,7 @@ class Config:
     """The whole file."""
 
     paths: Paths = field(default_factory=Paths)
-    kernel_log: KernelLog = field(default_factory=KernelLog)
-    nvml: Nvml = field(default_factory=Nvml)
-    neuron: Neuron = field(default_factory=Neuron)
-    network: Network = field(default_factory=Network)
-    pci: Pci = field(default_factory=Pci)
-    host: Host = field(default_factory=Host)
-    expect: Expect = field(default_factory=Expect)
+    collectors: SectionValues = field(default_factory=SectionValues)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     dcgm: Dcgm = field(default_factory=Dcgm)
     dcgm_health: DcgmHealth = field(default_factory=DcgmHealth)
@@ -843,16 +519,26 @@ class Config:
     def socket_path(self) -> Path:
         return self.socket.path or self.paths.runtime / "vitald.sock"
 
+    @property
+    def kernel_log(self) -> KernelLogSettings:
+        return self.collectors[KernelLogSettings]
 
+    def get_section(self, name: str) -> Any:
+        """The settings of a section, by its name in the file. Raises KeyError."""
+        if name in COLLECTOR_SECTIONS:
+            return self.collectors[SECTIONS[name]]
+        return getattr(self, name)
+
+    def replace_section(self, name: str, settings: object) -> Config:
+        """The same configuration with other settings of one section."""
+        sections = {section: self.get_section(section) for section in SECTIONS}
+        return _build_config({**sections, name: settings}, self.notes)
+
+
+COLLECTOR_SECTIONS = {section.name: section for section in find_sections()}
 SECTIONS: dict[str, type] = {
     "paths": Paths,
-    "kernel_log": KernelLog,
-    "nvml": Nvml,
-    "neuron": Neuron,
-    "network": Network,
-    "pci": Pci,
-    "host": Host,
-    "expect": Expect,
+    **{name: section.settings for name, section in COLLECTOR_SECTIONS.items()},
     "diagnostics": Diagnostics,
     "dcgm": Dcgm,
     "dcgm_health": DcgmHealth,
@@ -868,7 +554,13 @@ SECTIONS: dict[str, type] = {
     "ledger": LedgerSettings,
     "log": Log,
 }
-POLLED = ("neuron", "network", "pci", "host")  # sections with a cadence of their own
+# Collectors' sections with a period of their own, and those that can be switched off
+POLLED = tuple(
+    name
+    for name, class_ in SECTIONS.items()
+    if name in COLLECTOR_SECTIONS and hasattr(class_(), "every_s")
+)
+SWITCHED = tuple(name for name in COLLECTOR_SECTIONS if hasattr(SECTIONS[name](), "enabled"))
 # The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left
 # out in any case.
 _FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
@@ -894,7 +586,7 @@ MOVED: dict[tuple[str, str], Moved] = {
         "0.1",
         ("kernel_log", "userspace"),
         'true is "confirmed", false is "ignore"; without either it is "unconfirmed"',
-        lambda value: "confirmed" if _flag(value) else "ignore",
+        lambda value: "confirmed" if read_flag(value) else "ignore",
     ),
 }
 
@@ -955,8 +647,11 @@ _EXAMPLES = {
         "diagnostics",
         "deep_log",
     ): '#deep_log = "/var/log/aws/clusters/sagemaker-deep-health-check.log"',
-    ("expect", "link_rate"): '#link_rate = { "mlx5_bond_*" = 100, "mlx5_*" = 400 }',
-    ("nvml", "library"): '#library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"',
+    **{
+        (name, key): line
+        for name, section in COLLECTOR_SECTIONS.items()
+        for key, line in section.examples.items()
+    },
     ("recovery", "reboot"): 'reboot = ["systemctl", "reboot"]',
     ("recovery", "node"): '#node = "ip-10-0-0-1.ec2.internal"',
     ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
@@ -1017,11 +712,18 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
             except ValueError as error:
                 wrong(section, key, str(error))
         sections[section] = SECTIONS[section](**values)
-    config = Config(**sections, notes=tuple(notes))  # type: ignore[arg-type]  # each value is an instance of its section's class
+    config = _build_config(sections, tuple(notes))
     errors += [f"{name}: {error}" for error in _together(config, wrong)]
     if errors:
         raise ConfigError(errors)
     return config
+
+
+def _build_config(sections: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Config:
+    """From the settings of each section, by its name."""
+    of_collectors = [values for name, values in sections.items() if name in COLLECTOR_SECTIONS]
+    others = {name: values for name, values in sections.items() if name not in COLLECTOR_SECTIONS}
+    return Config(**others, collectors=SectionValues(*of_collectors), notes=notes)
 
 
 def _brought_up(
@@ -1073,20 +775,15 @@ def _brought_up(
 
 def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[str]:
     """What only shows when settings are seen together."""
-    if config.kernel_log.source == "file" and config.kernel_log.path == KernelLog().path:
-        wrong("kernel_log", "path", 'source = "file" needs the path of the file')
-    for key in ("fast", "slow", "inventory", "deadline"):
-        if getattr(config.nvml, f"{key}_s") < _LEAST_S:
-            wrong("nvml", key, f"at least {_LEAST_S:g} s: each look takes the driver's locks")
-    if not config.nvml.fast_s <= config.nvml.slow_s <= config.nvml.inventory_s:
-        wrong("nvml", "slow", "fast, slow and inventory must not be shorter than the one before")
+    for section in COLLECTOR_SECTIONS.values():
+        section.check(config.collectors[section.settings], partial(wrong, section.name))
     for level in (1, 2):
         if 0.0 < getattr(config.dcgm, f"level_{level}_s") < _LEAST_RUN_S:
             wrong("dcgm", f"level_{level}", f"at least {_LEAST_RUN_S:g} s, or off")
-    for section in POLLED:
+    for name in POLLED:
         for key in ("every", "deadline"):
-            if getattr(getattr(config, section), f"{key}_s") < _LEAST_S:
-                wrong(section, key, f"at least {_LEAST_S:g} s")
+            if getattr(config.get_section(name), f"{key}_s") < MIN_PERIOD_S:
+                wrong(name, key, f"at least {MIN_PERIOD_S:g} s")
     if len(os.fsencode(config.socket_path)) > 107:
         wrong(
             "socket",
@@ -1109,12 +806,12 @@ def reloaded(old: Config, new: Config) -> Config:
     sections: dict[str, Any] = {}
     for section in SECTIONS:
         values = {
-            attribute: getattr(getattr(new, section), attribute)
+            attribute: getattr(new.get_section(section), attribute)
             for attribute, setting_ in settings_of(section).values()
             if setting_.reload
         }
-        sections[section] = replace(getattr(old, section), **values)
-    return Config(**sections)
+        sections[section] = replace(old.get_section(section), **values)
+    return _build_config(sections)
 
 
 def changed(old: Config, new: Config) -> tuple[list[str], list[str]]:
@@ -1123,8 +820,7 @@ def changed(old: Config, new: Config) -> tuple[list[str], list[str]]:
     restart: list[str] = []
     for section in SECTIONS:
         for key, (attribute, setting_) in settings_of(section).items():
-            if getattr(getattr(old, section), attribute) != getattr(
-                getattr(new, section), attribute
-            ):
+            before = getattr(old.get_section(section), attribute)
+            if before != getattr(new.get_section(section), attribute):
                 (applied if setting_.reload else restart).append(f"[{section}] {key}")
     return applied, restart

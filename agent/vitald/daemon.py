@@ -55,6 +55,7 @@ from vitald.ledger import (
 )
 from vitald.metrics import exporter
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
+from vitald.paths import is_root
 from vitald.server.app import Api, Routes
 from vitald.server.connection_limit import Gate
 from vitald.server.recovery_requester import Asking
@@ -104,7 +105,13 @@ class Daemon:
             Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id
         )
         self.sources = Sources(
-            config, self.catalog, self.boot_id, self.reader, self._well, kmsg=from_stdin()
+            config.paths,
+            config.collectors,
+            self.catalog,
+            self.boot_id,
+            self.reader,
+            self._well,
+            kmsg=from_stdin(),
         )
         self.tests = Lane("diagnostics")
         self.diagnostics = self._build_diagnostics()
@@ -168,7 +175,8 @@ class Daemon:
                     self.recovery.run,
                 ):
                     tasks.start_soon(work)
-                for source in (*self.sources.present, self.diagnostics.source):
+                present: list[Source] = [*self.sources.present, self.diagnostics.source]
+                for source in present:
                     tasks.start_soon(self._read_present, source)
                 tasks.start_soon(self._say_ready)
                 await self.stopping.wait()
@@ -415,9 +423,7 @@ class Daemon:
         runtime, state = self.config.paths.runtime, self.config.paths.state
         with ExitStack() as held:
             try:
-                runtime.mkdir(
-                    mode=0o755 if configs.is_root() else 0o700, parents=True, exist_ok=True
-                )
+                runtime.mkdir(mode=0o755 if is_root() else 0o700, parents=True, exist_ok=True)
                 if runtime.stat().st_uid not in (0, os.geteuid()):
                     raise CannotStart(
                         f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user"

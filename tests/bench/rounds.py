@@ -40,11 +40,14 @@ from tests.network_tree import MLX5, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import Tree
 from vitald import catalog
-from vitald import config as configs
+from vitald.collectors.neuron.settings import NeuronSettings
+from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import Found, Polled
 from vitald.collectors.registry import Sources
 from vitald.config import POLLED
+from vitald.paths import Paths
+from vitald.settings import SectionValues
 from vitald.worker_thread import Lane
 
 ROUNDS, WARM = 100, 5
@@ -186,14 +189,13 @@ def _processes(tree: Tree) -> None:
 
 
 def _source(
-    name: str, sysfs: Path, procfs: Path = Path("/proc"), *, neuron: configs.Neuron | None = None
+    name: str, sysfs: Path, procfs: Path = Path("/proc"), *, neuron: NeuronSettings | None = None
 ) -> Polled:
     """As the daemon builds it."""
-    paths = configs.Paths(sysfs=sysfs, procfs=procfs, state=sysfs.parent)
-    config = configs.Config(
-        paths=paths, neuron=neuron or configs.Neuron(), nvml=configs.Nvml(enabled=False)
-    )
-    sources = Sources(config, catalog.load("nvidia", {}), "boot", Lane("reader"), lambda: False)
+    paths = Paths(sysfs=sysfs, procfs=procfs, state=sysfs.parent)
+    settings = SectionValues(neuron or NeuronSettings(), NvmlSettings(enabled=False))
+    rules = catalog.load("nvidia", {})
+    sources = Sources(paths, settings, rules, "boot", Lane("reader"), lambda: False)
     return next(one for one in sources.polled if one.name == name)
 
 
@@ -390,7 +392,7 @@ def _hung(pipe: Connection, sysfs: Path) -> None:
 
 
 async def _rounds_that_hang(sysfs: Path) -> Json:
-    source = _source("neuron", sysfs, neuron=configs.Neuron(every_s=HANG_EVERY_S, deadline_s=0.5))
+    source = _source("neuron", sysfs, neuron=NeuronSettings(every_s=HANG_EVERY_S, deadline_s=0.5))
     plain, rounds = source.subject.find, 0
 
     def find() -> Found:

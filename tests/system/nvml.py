@@ -28,8 +28,8 @@ from vitald.collectors.nvml import attachment
 from vitald.collectors.nvml.client import Worker
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.node import GpuNode
+from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.config import Nvml as Settings
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Finding, Position, Readings, SourceState
 from vitald.simulator.node import Call, SimulatedNode

@@ -20,6 +20,7 @@ import yaml
 from tests.harness import PYTHON, ROOT, Node
 from tests.system.lines import xid
 from vitald import __version__, config
+from vitald.collectors.host.settings import HostSettings
 
 CONTAINER, KUBERNETES = ROOT / "packaging/container", ROOT / "packaging/kubernetes"
 CONTAINERFILE = (CONTAINER / "Containerfile").read_text("utf-8")
@@ -170,7 +171,7 @@ def test_the_folders_are_those_of_the_configuration() -> None:
         settings.paths.runtime,
     ):  # on the node, programs look for them where a package would have them
         assert here[str(path)]["hostPath"] == {"path": str(path), "type": "DirectoryOrCreate"}
-    assert [Path(path) for path in settings.host.mounts] == [Path("/var/log")]
+    assert [Path(path) for path in settings.collectors[HostSettings].mounts] == [Path("/var/log")]
     assert settings.metrics.listen is not None
     (port,) = vitald()["ports"]
     assert (port["containerPort"], settings.metrics.listen.host) == (

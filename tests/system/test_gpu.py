@@ -15,8 +15,8 @@ import pytest
 from vitald.catalog import load
 from vitald.collectors.nvml.client import Worker, holders
 from vitald.collectors.nvml.collector import Nvml
+from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.config import Nvml as Settings
 from vitald.model import Batch, Readings, SourceState
 from vitald.worker_thread import Lane
 

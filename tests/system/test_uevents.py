@@ -21,9 +21,9 @@ from tests.trees import NVIDIA, Tree
 from vitald import catalog
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
+from vitald.collectors.pci.settings import PciSettings as Settings
 from vitald.collectors.polling import Polled
 from vitald.collectors.uevents import Uevents
-from vitald.config import Pci as Settings
 from vitald.model import Event
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from tests.unit.builders import ROOT
 from vitald import config as configs
 from vitald import tomlfile
 from vitald.config import (
+    POLLED,
     SECTIONS,
     CatalogSettings,
     Config,
@@ -51,7 +52,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("nvml", "library"): ('"/opt/lib/libnvidia-ml.so.1"', Path("/opt/lib/libnvidia-ml.so.1")),
     **{
         (section, key): value
-        for section in ("neuron", "network", "pci", "host")
+        for section in POLLED
         for key, value in (
             ("enabled", ("false", False)),
             ("every", ('"5m"', 300.0)),
@@ -142,7 +143,7 @@ def mistakes(text: str) -> list[str]:
 
 
 def value_of(config: Config, section: str, key: str) -> object:
-    return getattr(getattr(config, section), settings_of(section)[key][0])
+    return getattr(config.get_section(section), settings_of(section)[key][0])
 
 
 def test_nothing_said_gives_the_defaults() -> None:
@@ -429,7 +430,8 @@ def test_what_a_reload_applies_and_what_needs_a_restart() -> None:
 def test_every_key_is_told_when_it_changes(section: str, key: str) -> None:
     attribute, setting = settings_of(section)[key]
     old = Config()
-    new = replace(old, **{section: replace(getattr(old, section), **{attribute: object()})})
+    other = replace(old.get_section(section), **{attribute: object()})
+    new = old.replace_section(section, other)
     wanted = [f"[{section}] {key}"]
     assert changed(old, new) == ((wanted, []) if setting.reload else ([], wanted))
 

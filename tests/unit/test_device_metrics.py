@@ -19,17 +19,20 @@ from tests.looking import CATALOG, Looking, polled
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.system.test_metrics import complaints
 from tests.trees import AMAZON, MELLANOX, Tree
-from vitald import config
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.fstab import Fstab
+from vitald.collectors.host.settings import HostSettings
 from vitald.collectors.inventory.collector import Expected
+from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.network.collector import Network
 from vitald.collectors.network.port import EFA
+from vitald.collectors.network.settings import NetworkSettings
 from vitald.collectors.neuron.collector import Neuron
 from vitald.collectors.neuron.locations import Places
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
+from vitald.collectors.pci.settings import PciSettings
 from vitald.collectors.polling import Subject
 from vitald.core.node_state import Board
 from vitald.metrics import devices
@@ -141,19 +144,19 @@ def subjects(tree: Tree, folder: Path) -> Iterator[Subject]:
         Tree(folder / "proc").write(file, content)
     inventory = PciInventory(tree.root)
     yield Neuron(tree.root, inventory, Places())
-    yield Network(tree.root, config.Network())
-    yield Pci(tree.root, inventory, config.Pci())
+    yield Network(tree.root, NetworkSettings())
+    yield Pci(tree.root, inventory, PciSettings())
     yield Expected(
         tree.root,
         proc,
         inventory,
         CATALOG.instances,
         "boot-1",
-        config.Expect(nvme=1, kernel=("6.8.0-aws",)),
+        ExpectSettings(nvme=1, kernel=("6.8.0-aws",)),
         0,
         lambda: True,
     )
-    settings = config.Host(mounts=("/",), units=("kubelet.service",), units_if_enabled=())
+    settings = HostSettings(mounts=("/",), units=("kubelet.service",), units_if_enabled=())
     host = Host(tree.root, proc, folder, settings, Fstab(folder / "fstab"))
     host.units.show = lambda _: (
         "Id=kubelet.service\nLoadState=loaded\nActiveState=active\nSubState=running\nNRestarts=2\nResult=success"

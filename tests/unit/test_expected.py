@@ -20,9 +20,9 @@ from vitald.catalog import load
 from vitald.catalog.rules import Instance
 from vitald.catalog.tables import read_instances
 from vitald.collectors.inventory.collector import Expected, Learned, Unsettled, learn
+from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml.node import GpuNode
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.config import Expect
 from vitald.model import Action, Batch, Position
 from vitald.server.app import Handler
 from vitald.server.peer import Peer
@@ -47,8 +47,8 @@ class Machine:
     def expected(
         self, boot: str = "boot-1", gpus: int = 0, healthy: Callable[[], bool] = always, **said: Any
     ) -> Expected:
-        settings = Expect(
-            **{name: said.pop(name) for name in list(said) if name in Expect.__slots__}
+        settings = ExpectSettings(
+            **{name: said.pop(name) for name in list(said) if name in ExpectSettings.__slots__}
         )
         sysfs = self.tree.root
         return Expected(

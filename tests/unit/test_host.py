@@ -12,10 +12,10 @@ import pytest
 
 from tests.looking import Looking, polled, told
 from tests.trees import Tree
-from vitald import config
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.fstab import Fstab
+from vitald.collectors.host.settings import HostSettings
 from vitald.model import Position, SourceState
 
 KINDS = ("host", "edac", "thermal", "fs", "nvme", "clock", "unit")
@@ -93,7 +93,7 @@ def statvfs(*, free: float = 0.5, inodes: float = 0.5, files: int = 1000) -> os.
 
 
 def host(tree: Tree, *mounts: str) -> Host:
-    settings, fstab = config.Host(mounts=mounts or ("/",)), Fstab(tree.root / "etc/fstab")
+    settings, fstab = HostSettings(mounts=mounts or ("/",)), Fstab(tree.root / "etc/fstab")
     subject = Host(tree.root / "sys", tree.root / "proc", Path("/var/lib/vitald"), settings, fstab)
     subject.filesystems.statvfs = lambda _: statvfs()
     subject.clock.adjtimex = lambda: Timex(maxerror=1000)

@@ -13,11 +13,11 @@ import pytest
 from tests.looking import Looking, polled, told
 from tests.trees import Tree
 from tests.unit.test_host import KINDS, Clock, clock, host, tree
-from vitald import config
 from vitald.collectors.host import units
 from vitald.collectors.host.clock import Timex, adjtimex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.fstab import Fstab
+from vitald.collectors.host.settings import HostSettings
 from vitald.collectors.host.units import Unanswered
 from vitald.model import SourceState
 
@@ -330,10 +330,10 @@ def systemd() -> Systemd:
     return systemd
 
 
-_SERVED = config.Host(mounts=("/",), units=("kubelet", "slurmd.service"), units_if_enabled=())
+_SERVED = HostSettings(mounts=("/",), units=("kubelet", "slurmd.service"), units_if_enabled=())
 
 
-def served(tree: Tree, systemd: Systemd, settings: config.Host = _SERVED) -> Host:
+def served(tree: Tree, systemd: Systemd, settings: HostSettings = _SERVED) -> Host:
     subject = Host(
         tree.root / "sys", tree.root / "proc", Path("/"), settings, Fstab(tree.root / "etc/fstab")
     )
@@ -382,10 +382,10 @@ def test_a_service_that_must_run_where_it_is_enabled(
     off on purpose is not missed.
     """
     others = {"load": "loaded" if enabled else "not-found", "active": "inactive"}
-    for one in config.Host().units_if_enabled:
+    for one in HostSettings().units_if_enabled:
         systemd.unit(one, **others, UnitFileState="disabled")
     systemd.unit(unit, UnitFileState=enabled)
-    subject = served(tree, systemd, config.Host(mounts=("/",)))
+    subject = served(tree, systemd, HostSettings(mounts=("/",)))
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
         clock.pass_(60)
@@ -407,9 +407,9 @@ def by_default(tree: Tree, systemd: Systemd) -> Host:
     """None of the units that are watched unless somebody says otherwise is there, but those that a
     test has put there.
     """
-    for name in {*config.Host().units_if_enabled} - {*systemd.units}:
+    for name in {*HostSettings().units_if_enabled} - {*systemd.units}:
         systemd.unit(name, "inactive", "not-found")
-    return served(tree, systemd, config.Host(mounts=("/",)))
+    return served(tree, systemd, HostSettings(mounts=("/",)))
 
 
 def test_units_that_may_have_to_run_are_not_observable_where_systemd_cannot_be_asked(
@@ -422,7 +422,7 @@ def test_units_that_may_have_to_run_are_not_observable_where_systemd_cannot_be_a
     with Looking(polled(by_default(tree, systemd), *KINDS)) as looking:
         assert told(looking.look()) == set()
         assert looking.last.state is SourceState.OK
-        for unit in config.Host().units_if_enabled:
+        for unit in HostSettings().units_if_enabled:
             read = looking.readings(f"node/{unit}")
             assert (read.missing["active_state"], read.values, read.blind) == (
                 "there is no systemctl here",
@@ -480,7 +480,7 @@ def test_what_was_said_of_a_unit_ends_when_it_need_not_run_any_more(
 
 
 def test_without_units_nobody_is_asked(tree: Tree, systemd: Systemd) -> None:
-    subject = served(tree, systemd, config.Host(mounts=("/",), units_if_enabled=()))
+    subject = served(tree, systemd, HostSettings(mounts=("/",), units_if_enabled=()))
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look(2)
     assert systemd.asked == 0
@@ -583,7 +583,7 @@ def test_without_systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_this_machine_is_read_without_surprise(tmp_path: Path) -> None:
-    subject = Host(Path("/sys"), Path("/proc"), tmp_path, config.Host(), Fstab(tmp_path / "fstab"))
+    subject = Host(Path("/sys"), Path("/proc"), tmp_path, HostSettings(), Fstab(tmp_path / "fstab"))
     with Looking(polled(subject, *KINDS, look_s=10.0)) as looking:
         assert {code for code, _ in told(looking.look(2))} <= {"host/memory_corrupted"}
         assert looking.last.state is SourceState.OK, looking.last.detail

@@ -97,7 +97,7 @@ LAYERS = (
     *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd"),
     *("programs", "slurm"),
     *("catalog", "judge"),
-    *("config", "collectors"),
+    *("settings", "paths", "collectors", "config"),
     *("ledger", "core"),
     *("diagnostics", "recovery"),
     *("server", "metrics"),

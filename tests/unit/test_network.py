@@ -24,7 +24,7 @@ from vitald.collectors.network import adapter, learned
 from vitald.collectors.network import port as ports
 from vitald.collectors.network.collector import KINDS, Network
 from vitald.collectors.network.port import Carrier, Link
-from vitald.config import Network as Settings
+from vitald.collectors.network.settings import NetworkSettings as Settings
 from vitald.model import ComponentKind, Event, Position, SourceState
 
 

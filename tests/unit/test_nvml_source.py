@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.looking import CATALOG
 from tests.trees import Tree
 from vitald.collectors.nvml.collector import Nvml
+from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.config import Nvml as Settings
 from vitald.model import SourceState
 from vitald.worker_thread import Lane
 

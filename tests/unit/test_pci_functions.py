@@ -16,7 +16,7 @@ from tests.looking import Looking, polled, told
 from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.config import Pci as Settings
+from vitald.collectors.pci.settings import PciSettings as Settings
 from vitald.model import ComponentKind, SourceState
 
 GPU, NEURON, FABRIC, ETHERNET, ENA, PORT = (

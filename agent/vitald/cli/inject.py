@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 
 from vitald.checking import is_line
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, WrongUse, client, render, words
-from vitald.config import DEFAULT_PATH, ConfigError, KernelLog, load
+from vitald.collectors.kernel_log.settings import KernelLogSettings
+from vitald.config import DEFAULT_PATH, ConfigError, load
 from vitald.recovery import files, inputs
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _kernel_log(path: Path) -> KernelLog:
+def _kernel_log(path: Path) -> KernelLogSettings:
     """Where it is, by this machine's configuration: for root by one that nobody else can write.
     Raises Untrusted, ConfigError.
     """
@@ -228,7 +229,9 @@ def _line(kind: str, code: int, pci: str) -> str:
     return f"NVRM: Xid (PCI:{slot}): {code}, pid={os.getpid()}, name=vitald-drill, {message}"
 
 
-def _announce_and_write(arguments: argparse.Namespace, log: KernelLog, line: str) -> schema.Drill:
+def _announce_and_write(
+    arguments: argparse.Namespace, log: KernelLogSettings, line: str
+) -> schema.Drill:
     """What became of it. A record needs its newline: without one the kernel keeps it open for
     continuation. Raises Untrusted, OSError.
     """
@@ -259,7 +262,7 @@ def _wait(arguments: argparse.Namespace, id_: str) -> schema.Drill:
         time.sleep(0.02)
 
 
-def _why_dropped(log: KernelLog) -> str:
+def _why_dropped(log: KernelLogSettings) -> str:
     if log.source != "kmsg":
         return f"is {log.path} the file that the daemon follows?"
     try:

@@ -1,5 +1,5 @@
 """
-The sources of this node, built from its configuration.
+The sources of this node, built from the collectors' definitions.
 
 Owns     which there are, what they share (the PCI inventory, the places of Neuron devices, how
          lines are read), and who is woken by what the kernel announces.
@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Union
+from typing import TypeVar
 
 from vitald.catalog import Catalog
+from vitald.collectors.definition import CollectorContext, CollectorDefinition, PresentSource
+from vitald.collectors.discovery import find_collectors
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.filesystems import FileSystems
 from vitald.collectors.host.fstab import Fstab
+from vitald.collectors.host.settings import HostSettings
 from vitald.collectors.inventory.collector import Expected
 from vitald.collectors.kernel_log import pstore
 from vitald.collectors.kernel_log.backfill import Earlier
@@ -26,40 +29,18 @@ from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.journal import Journal
 from vitald.collectors.kernel_log.kmsg import KMSG, Kmsg
 from vitald.collectors.kernel_log.listed_devices import Listed
-from vitald.collectors.network.collector import Network
-from vitald.collectors.neuron.collector import Neuron
+from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.neuron.locations import Places
 from vitald.collectors.nvml.collector import Nvml
-from vitald.collectors.pci.collector import Pci
-from vitald.collectors.pci.inventory import PciInventory, machine_type
+from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import Polled, Subject
 from vitald.collectors.uevents import Uevents
-from vitald.config import Config
-from vitald.config import Host as HostSettings
-from vitald.config import Network as NetworkSettings
-from vitald.config import Neuron as NeuronSettings
-from vitald.config import Pci as PciSettings
 from vitald.model import Event, Position, Source
+from vitald.paths import Paths
+from vitald.settings import SectionValues
 from vitald.worker_thread import Lane
 
-_Settings = Union[NeuronSettings, NetworkSettings, PciSettings, HostSettings]
-_EXPECT_EVERY_S, _EXPECT_LOOK_S = 60.0, 10.0
-# Kinds of the catalogue's entries that a subject's readings are held against, where they are not
-# named as it is.
-_KINDS = {
-    "network": ("network", "efa", "ib", "net"),
-    "host": ("host", "edac", "thermal", "fs", "nvme", "clock", "unit"),
-}
-# What `expected` counts of what a subject looks at.
-_COUNTED = {"neuron": ("neuron",), "network": ("efa", "nics"), "host": ("nvme",)}
-# Who looks at once when the kernel announces something of a subsystem.
-_WOKEN = {
-    "pci": ("pci", "nvml", "neuron", "network", "expect"),
-    "neuron_device": ("neuron",),
-    "infiniband": ("network", "expect"),
-    "net": ("network",),
-    "nvme": ("host", "expect"),
-}
+S = TypeVar("S")
 
 
 class Sources:
@@ -69,7 +50,8 @@ class Sources:
 
     def __init__(
         self,
-        config: Config,
+        paths: Paths,
+        settings: SectionValues,
         catalog: Catalog,
         boot_id: str,
         reader: Lane,
@@ -77,19 +59,36 @@ class Sources:
         *,
         kmsg: int | None = None,
     ) -> None:
-        """`kmsg`: /dev/kmsg, where somebody opened it for us."""
-        paths, log = config.paths, config.kernel_log
+        """`kmsg`: a file descriptor of /dev/kmsg that was opened for us."""
+        log = settings[KernelLogSettings]
         self.inventory = PciInventory(paths.sysfs)
         self.places = Places()
-        self._fstab = Fstab(paths.fstab)
-        self._fstab.read()  # once before lines are read; from then on the host source does it
-        mounts = (str(paths.state), *config.host.mounts)
-        needed = FileSystems(paths.sysfs, paths.procfs, mounts, self._fstab)
+        fstab = Fstab(paths.fstab)
+        fstab.read()  # once before lines are read; from then on the host source does it
+        mounts = (str(paths.state), *settings[HostSettings].mounts)
+        needed = FileSystems(paths.sysfs, paths.procfs, mounts, fstab)
         self._listed = Listed(paths.sysfs, needed.mounted)
         self._listed.look()
-        self._host = Host(
-            paths.sysfs, paths.procfs, paths.state, config.host, self._fstab, self._listed.look
+        context = CollectorContext(
+            paths=paths,
+            settings=settings,
+            catalog=catalog,
+            boot_id=boot_id,
+            inventory=self.inventory,
+            places=self.places,
+            fstab=fstab,
+            has_enough=self._has_enough,
+            is_healthy=well,
+            find_block_devices=self._listed.look,
+            get_uevent_error=lambda: self.uevents.error,
         )
+        subjects = {
+            definition.name: definition.build_subject(context)
+            for definition in find_collectors()
+            if definition.build_subject is not None
+        }
+        self.expected = _find_instance(subjects.values(), Expected)
+        self.present: list[PresentSource] = _build_sources(context, subjects)
         self.interpreter = Interpreter(
             catalog,
             Announcements(),
@@ -97,7 +96,7 @@ class Sources:
             userspace=log.userspace,
             places=self.places,
             needed=needed.disks,
-            drive=self._host.drives.about,
+            drive=_find_instance(subjects.values(), Host).drives.about,
             listed=self._listed,
         )
         self.kernel_log: Source = (
@@ -105,37 +104,16 @@ class Sources:
             if log.source == "kmsg"
             else LogFile(str(log.path), self.interpreter, boot_id)
         )
-        self.earlier = self._earlier(config, boot_id, reader)
-        self.nvml = self._nvml(config, catalog, boot_id)
-        self.expected = Expected(
-            paths.sysfs,
-            paths.procfs,
-            PciInventory(paths.sysfs),  # one of its own: it looks at other times
-            catalog.instances,
-            boot_id,
-            config.expect,
-            config.nvml.expected_gpus,
-            well,
-            nvml=config.nvml.enabled,
-        )
-        self.polled = [
-            Polled(
-                subject,
-                catalog,
-                boot_id,
-                every_s=every_s,
-                look_s=look_s,
-                kinds=_KINDS.get(subject.name, ()),
-                enough=partial(self.expected.enough_of, *_COUNTED.get(subject.name, ())),
-            )
-            for subject, every_s, look_s in self._subjects(config)
-        ]
-        self.uevents = self._uevents()
+        self.earlier = self._build_backfill(paths, log, boot_id, reader)
+        self.uevents = Uevents(self._list_listeners())
 
     @property
-    def present(self) -> list[Nvml | Polled]:
-        """The sources of what is now, beside the kernel log, which also tells of what was."""
-        return [*([self.nvml] if self.nvml is not None else []), *self.polled]
+    def nvml(self) -> Nvml | None:
+        return next((source for source in self.present if isinstance(source, Nvml)), None)
+
+    @property
+    def polled(self) -> list[Polled]:
+        return [source for source in self.present if isinstance(source, Polled)]
 
     @property
     def all(self) -> list[Source]:
@@ -148,73 +126,63 @@ class Sources:
             source.configure(catalog)
 
     def recall(self, position: Callable[[str], Position | None], placed: Iterable[Event]) -> None:
-        """Before the kernel log is read: it speaks of Neuron devices by an index, and said at boot
-        where each sits (`placed`).
+        """Restore what was stored, before the kernel log is read: its lines name Neuron devices by
+        an index, whose place the events `placed` of this boot hold.
         """
         for polled in self.polled:
             polled.recall(position(polled.name))
         for event in placed:
             self.places.said(event.fields)
 
-    def _nvml(self, config: Config, catalog: Catalog, boot_id: str) -> Nvml | None:
-        if not config.nvml.enabled:
-            return None
-        expected = catalog.instance(machine_type(config.paths.sysfs)).gpus
-        return Nvml(
-            config.nvml,
-            catalog,
-            self.inventory,
-            boot_id,
-            Lane("nvml"),
-            expected=expected,
-            vbios=config.expect.vbios,
-        )
+    def _has_enough(self, *kinds: str) -> bool:
+        return self.expected.enough_of(*kinds)
 
-    def _subjects(self, config: Config) -> list[tuple[Subject, float, float]]:
-        """What is looked at in rounds: how often, and how long a look may take."""
-        sysfs = config.paths.sysfs
-        subjects: list[tuple[Subject, _Settings]] = [
-            (
-                Neuron(
-                    sysfs, self.inventory, self.places, partial(self.expected.enough_of, "neuron")
-                ),
-                config.neuron,
-            ),
-            (Network(sysfs, config.network, config.expect.link_rate), config.network),
-            (
-                Pci(
-                    sysfs,
-                    self.inventory,
-                    config.pci,
-                    lambda: self.uevents.error,
-                    nvml=config.nvml.enabled,
-                ),
-                config.pci,
-            ),
-            (self._host, config.host),
-        ]
-        enabled = [
-            (subject, settings.every_s, settings.deadline_s)
-            for subject, settings in subjects
-            if settings.enabled
-        ]
-        return [*enabled, (self.expected, _EXPECT_EVERY_S, _EXPECT_LOOK_S)]
+    def _list_listeners(self) -> dict[str, list[Callable[[], None]]]:
+        """Whom to wake, by subsystem of the kernel."""
+        wake = {source.name: source.look_now for source in self.present}
+        listeners: dict[str, list[Callable[[], None]]] = {"block": [self._listed.look]}
+        for definition in find_collectors():
+            for subsystem in definition.subsystems if definition.name in wake else ():
+                listeners.setdefault(subsystem, []).append(wake[definition.name])
+        return listeners
 
-    def _uevents(self) -> Uevents:
-        wake = {one.name: one.look_now for one in self.present}
-        listeners = {
-            subsystem: [wake[name] for name in names if name in wake]
-            for subsystem, names in _WOKEN.items()
-        }
-        return Uevents({**listeners, "block": [self._listed.look]})
-
-    def _earlier(self, config: Config, boot_id: str, reader: Lane) -> Earlier | None:
+    def _build_backfill(
+        self, paths: Paths, log: KernelLogSettings, boot_id: str, reader: Lane
+    ) -> Earlier | None:
         """Only the ring forgets; a file is its own history."""
-        if config.kernel_log.source != "kmsg":
+        if log.source != "kmsg":
             return None
-        where = config.kernel_log.journal
+        where = log.journal
         journal = None if where == "off" else Journal(None if where == "system" else Path(where))
-        folders = (config.paths.sysfs / "fs/pstore", pstore.FOLDERS[1])
-        return Earlier(
-            str(config.kernel_log.path), self.interpreter, boot_id, reader, journal, folders
-        )
+        folders = (paths.sysfs / "fs/pstore", pstore.FOLDERS[1])
+        return Earlier(str(log.path), self.interpreter, boot_id, reader, journal, folders)
+
+
+def _find_instance(subjects: Iterable[Subject], class_: type[S]) -> S:
+    return next(subject for subject in subjects if isinstance(subject, class_))
+
+
+def _build_sources(context: CollectorContext, subjects: dict[str, Subject]) -> list[PresentSource]:
+    """Those that are not switched off, in the order of their sections."""
+    sources: list[PresentSource] = []
+    for definition in find_collectors():
+        if not getattr(context.settings[definition.section.settings], "enabled", True):
+            continue
+        if definition.build_source is not None:
+            sources.append(definition.build_source(context))
+        else:
+            sources.append(_poll(context, definition, subjects[definition.name]))
+    return sources
+
+
+def _poll(context: CollectorContext, definition: CollectorDefinition, subject: Subject) -> Polled:
+    settings = context.settings[definition.section.settings]
+    return Polled(
+        subject,
+        context.catalog,
+        context.boot_id,
+        every_s=definition.every_s or settings.every_s,
+        look_s=definition.deadline_s or settings.deadline_s,
+        kinds=definition.catalog_kinds,
+        enough=partial(context.has_enough, *definition.counted),
+    )

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from vitald.catalog.rules import Instance
+from vitald.collectors.definition import CollectorContext, CollectorDefinition
+from vitald.collectors.inventory.settings import SECTION, ExpectSettings
+from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory, machine_type
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, Look, names, read, why
-from vitald.config import Expect
 from vitald.model import NODE, Component, ComponentKind, Readings
 
 NAME = "expect"
@@ -124,7 +126,7 @@ class Expected:
         inventory: PciInventory,
         catalog_instances: Mapping[str, Instance],
         boot_id: str,
-        settings: Expect,
+        settings: ExpectSettings,
         gpus: int,
         healthy: Callable[[], bool],
         *,
@@ -407,3 +409,29 @@ class Expected:
         return any(
             known is not None and known.boot == self._boot_id for known in map(self._known, KINDS)
         )
+
+
+def _build(context: CollectorContext) -> Expected:
+    paths, nvml = context.paths, context.settings[NvmlSettings]
+    return Expected(
+        paths.sysfs,
+        paths.procfs,
+        PciInventory(paths.sysfs),  # one of its own: it looks at other times
+        context.catalog.instances,
+        context.boot_id,
+        context.settings[ExpectSettings],
+        nvml.expected_gpus,
+        context.is_healthy,
+        nvml=nvml.enabled,
+    )
+
+
+COLLECTOR = CollectorDefinition(
+    name=NAME,
+    section=SECTION,
+    catalog_kinds=(NAME,),
+    subsystems=("pci", "infiniband", "nvme"),
+    build_subject=_build,
+    every_s=60.0,
+    deadline_s=10.0,
+)

@@ -78,7 +78,7 @@ class Interpreter:
 
     def configure(self, catalog: Catalog, *, userspace: str) -> None:
         """Take new settings; also called when the configuration is reloaded. `userspace` is one of
-        `config.USERSPACE`.
+        `settings.USERSPACE`.
         """
         self.catalog = catalog
         self.userspace = userspace

@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from vitald.collectors import small_files
+from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import plain
+from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.network.adapter import Adapter
 from vitald.collectors.network.learned import Learned
+from vitald.collectors.network.settings import SECTION, NetworkSettings
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, Look
-from vitald.config import Network as Settings
 from vitald.model import NODE, Component, ComponentKind, Readings
 
 NAME = "network"
@@ -42,7 +44,7 @@ class Network:
     name = NAME
 
     def __init__(
-        self, sysfs: Path, settings: Settings, rates: Mapping[str, float] | None = None
+        self, sysfs: Path, settings: NetworkSettings, rates: Mapping[str, float] | None = None
     ) -> None:
         """`rates`: the link rate in bits per second that the configuration expects, by patterns of
         adapters' names.
@@ -206,3 +208,18 @@ def _link(path: str) -> str:
         return str(Path(path).readlink())
     except OSError:
         return ""
+
+
+def _build(context: CollectorContext) -> Network:
+    rates = context.settings[ExpectSettings].link_rate
+    return Network(context.paths.sysfs, context.settings[NetworkSettings], rates)
+
+
+COLLECTOR = CollectorDefinition(
+    name=NAME,
+    section=SECTION,
+    catalog_kinds=("network", "efa", "ib", "net"),
+    counted=("efa", "nics"),
+    subsystems=("pci", "infiniband", "net"),
+    build_subject=_build,
+)

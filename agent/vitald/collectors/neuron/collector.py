@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from vitald.collectors import small_files
+from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import plain
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.device import Known, NeuronDevice
 from vitald.collectors.neuron.locations import Places
+from vitald.collectors.neuron.settings import SECTION
 from vitald.collectors.pci.inventory import PciDevice, PciInventory, machine_type
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, Look
@@ -278,3 +280,18 @@ class Neuron:
 
 def _not_asked(why: str) -> dict[str, str]:
     return {attribute.reading: why for attribute in layout.ESSENTIAL}
+
+
+def _build(context: CollectorContext) -> Neuron:
+    has_enough = partial(context.has_enough, NAME)
+    return Neuron(context.paths.sysfs, context.inventory, context.places, has_enough)
+
+
+COLLECTOR = CollectorDefinition(
+    name=NAME,
+    section=SECTION,
+    catalog_kinds=("neuron",),
+    counted=("neuron",),
+    subsystems=("pci", "neuron_device"),
+    build_subject=_build,
+)

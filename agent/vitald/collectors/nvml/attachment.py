@@ -14,7 +14,7 @@ from vitald.collectors.nvml.node import GONE
 from vitald.collectors.nvml.outlet import Emit
 from vitald.collectors.nvml.rounds import Command, Rounds
 from vitald.collectors.nvml.session import Answer, GaveUp, Session
-from vitald.config import Nvml as Settings
+from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.model import Batch
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
@@ -30,7 +30,7 @@ class Attachment:
     `is_serving`: it is attached and polled in rounds. `had_readings`: a batch had readings.
     """
 
-    def __init__(self, settings: Settings, state: GpuState, inbox: Inbox, emit: Emit) -> None:
+    def __init__(self, settings: NvmlSettings, state: GpuState, inbox: Inbox, emit: Emit) -> None:
         self.is_serving = False
         self.had_readings = False
         self._settings = settings

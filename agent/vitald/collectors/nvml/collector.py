@@ -25,8 +25,8 @@ from vitald.collectors.nvml.node import NAME, GpuNode
 from vitald.collectors.nvml.outlet import Emit, iterate_batches
 from vitald.collectors.nvml.pci_gpus import PciGpus
 from vitald.collectors.nvml.release import Releases, Report
+from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.config import Nvml as Settings
 from vitald.model import Batch, Position
 from vitald.worker_thread import Lane, LaneStuck
 
@@ -42,7 +42,7 @@ class Nvml:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: NvmlSettings,
         catalog: Catalog,
         inventory: PciInventory,
         boot_id: str,

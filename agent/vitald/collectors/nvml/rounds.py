@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from zlib import crc32
 
-from vitald.config import Nvml as Settings
+from vitald.collectors.nvml.settings import NvmlSettings
 
 Command = Mapping[str, Sequence[str]]  # addresses of the GPUs to read, by tier
 
@@ -14,7 +14,7 @@ Command = Mapping[str, Sequence[str]]  # addresses of the GPUs to read, by tier
 class Rounds:
     """The rounds of one session. `due`: when the next one begins, on the monotonic clock."""
 
-    def __init__(self, settings: Settings, boot_id: str, gpus: Sequence[str]) -> None:
+    def __init__(self, settings: NvmlSettings, boot_id: str, gpus: Sequence[str]) -> None:
         """Nodes that boot together start their rounds at different times."""
         self._fast_s = settings.fast_s
         self._gpus = gpus

@@ -19,12 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import plain
+from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import AMAZON, PciDevice, PciInventory
+from vitald.collectors.pci.settings import SECTION, PciSettings
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, Look, names, why
 from vitald.collectors.small_files import table as counters
-from vitald.config import Pci as Settings
 from vitald.model import NODE, Component, ComponentKind, Readings
 
 # The part that a function plays; an accelerator's and a switch's is its kind. The catalogue's
@@ -65,7 +67,7 @@ class Pci:
         self,
         sysfs: Path,
         inventory: PciInventory,
-        settings: Settings,
+        settings: PciSettings,
         deaf: Callable[[], str] = lambda: "",
         *,
         nvml: bool = True,
@@ -339,3 +341,22 @@ def _words(device: PciDevice) -> str:
         f"{device.kind.value} {device.address}"
         f" ({device.vendor:04x}:{device.device:04x}{f', {device.driver}' if device.driver else ''})"
     )
+
+
+def _build(context: CollectorContext) -> Pci:
+    return Pci(
+        context.paths.sysfs,
+        context.inventory,
+        context.settings[PciSettings],
+        context.get_uevent_error,
+        nvml=context.settings[NvmlSettings].enabled,
+    )
+
+
+COLLECTOR = CollectorDefinition(
+    name=Pci.name,
+    section=SECTION,
+    catalog_kinds=("pci",),
+    subsystems=("pci",),
+    build_subject=_build,
+)

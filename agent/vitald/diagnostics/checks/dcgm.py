@@ -21,13 +21,14 @@ from pathlib import Path
 from vitald import catalog as catalogs
 from vitald.catalog import Catalog
 from vitald.collectors.small_files import presentable
-from vitald.config import Config, is_root
+from vitald.config import Config
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.diagnostics.dcgm import answers, reading
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
 from vitald.diagnostics.dcgm.tables import version_of
 from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Ask, Fault, Outcome, Remedy, Report
+from vitald.paths import is_root
 
 NAME = "dcgm"
 GRACE_S = (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciDevice, PciInventory
-from vitald.config import POLLED
+from vitald.config import SWITCHED
 from vitald.core.node_state import Board, Sight
 from vitald.judge.verdict import Work, status_of
 from vitald.model import NODE, Action, Component, ComponentKind, Finding, Status, Verdict
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 Sights = Mapping[Component, Sequence[Sight]]
 
 _KINDS = {kind: number for number, kind in enumerate(ComponentKind)}
-_SWITCHED = ("nvml", *POLLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ def in_full(board: Board, inventory: PciInventory) -> schema.Components:
         "components": shown,
         "coverage": [_coverage(one) for one in coverage(seen)],
         "sources": [serialize.source(source) for source in board.sources.values()],
-        "off": [name for name in _SWITCHED if name not in board.sources],
+        "off": [name for name in SWITCHED if name not in board.sources],
     }
 
 

@@ -1,0 +1,59 @@
+"""Settings of the inventory: what this node should have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vitald.settings import Section, read_count, read_names, read_table, setting
+
+
+def read_link_rates(value: object) -> Mapping[str, float]:
+    """Bits per second by patterns of names, from Gb/s."""
+    rates = {}
+    for pattern, rate in read_table(value).items():
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= 1e6:
+            raise ValueError(f"{pattern}: expected a rate in Gb/s, such as 400, found {rate!r}")
+        rates[pattern] = float(rate) * 1e9
+    return rates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectSettings:
+    """What this node should have. 0 or empty: not said; counts then follow the instance type, or
+    what was seen at earlier boots.
+    """
+
+    neuron: int = setting(0, read_count, "Neuron devices.")
+    efa: int = setting(0, read_count, "EFA adapters.")
+    nics: int = setting(0, read_count, "InfiniBand and RoCE adapters.")
+    nvme: int = setting(0, read_count, "NVMe drives.")
+    link_rate: Mapping[str, float] = setting(
+        dict,
+        read_link_rates,
+        "Gb/s at which ports in use must run, by names of RDMA devices, interfaces or PCI"
+        " addresses; the first match counts.",
+    )
+    boots: int = setting(
+        3,
+        read_count,
+        "What was the same at so many healthy boots is expected from then on. 0: nothing is"
+        " learned.",
+    )
+    gpu_driver: tuple[str, ...] = setting(
+        (), read_names, "Versions of the NVIDIA driver that this node may run."
+    )
+    vbios: tuple[str, ...] = setting((), read_names, "VBIOS versions that its GPUs may have.")
+    neuron_driver: tuple[str, ...] = setting((), read_names, "Versions of the Neuron driver.")
+    efa_driver: tuple[str, ...] = setting((), read_names, "Versions of the EFA driver.")
+    kernel: tuple[str, ...] = setting(
+        (), read_names, "Releases of the kernel, as uname -r says them."
+    )
+
+
+SECTION = Section(
+    name="expect",
+    settings=ExpectSettings,
+    order=80,
+    examples={"link_rate": '#link_rate = { "mlx5_bond_*" = 100, "mlx5_*" = 400 }'},
+)

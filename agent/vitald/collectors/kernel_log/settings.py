@@ -1,0 +1,52 @@
+"""Settings of the kernel log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitald.settings import Section, one_of, read_path, setting
+
+# How records that a process wrote are treated.
+USERSPACE = ("unconfirmed", "confirmed", "ignore")
+
+
+def read_journal(value: object) -> str:
+    return str(value) if value in ("system", "off") else str(read_path(value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLogSettings:
+    """The kernel log."""
+
+    source: str = setting(
+        "kmsg",
+        one_of("kmsg", "file"),
+        '"kmsg" reads /dev/kmsg; "file" follows a text file that holds the kernel log.',
+    )
+    path: Path = setting(
+        Path("/dev/kmsg"), read_path, 'What to read: /dev/kmsg, or with source = "file" the file.'
+    )
+    journal: str = setting(
+        "system",
+        read_journal,
+        'Where to read at a start what the ring no longer holds: "system", a folder of journal'
+        ' files, or "off".',
+    )
+    userspace: str = setting(
+        "unconfirmed",
+        one_of(*USERSPACE),
+        'Records that a process wrote to /dev/kmsg, which takes root: "unconfirmed" judges them,'
+        ' and nobody repairs the node for them; "confirmed" takes them for confirmed faults, to'
+        ' test the whole chain; "ignore" only shows them.',
+        reload=True,
+    )
+
+
+def _check_path(settings: KernelLogSettings, wrong: Callable[[str, str], None]) -> None:
+    if settings.source == "file" and settings.path == KernelLogSettings().path:
+        wrong("path", 'source = "file" needs the path of the file')
+
+
+SECTION = Section(name="kernel_log", settings=KernelLogSettings, order=10, check=_check_path)

@@ -1,0 +1,44 @@
+"""Settings of the network collector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitald import tomlfile
+from vitald.checking import read_flag
+from vitald.settings import Section, read_names, read_period, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSettings:
+    """EFA, InfiniBand and RoCE adapters, and the links of network interfaces."""
+
+    enabled: bool = setting(
+        True, read_flag, "Look at RDMA devices and network interfaces that sit on PCI."
+    )
+    every_s: float = setting(
+        tomlfile.duration("30s"),
+        tomlfile.duration,
+        "How often to read states and counters of each adapter.",
+    )
+    deadline_s: float = setting(
+        tomlfile.duration("20s"),
+        tomlfile.duration,
+        "A look at one adapter that takes longer hangs. EFA's driver waits up to 30 s for its"
+        " device.",
+    )
+    exclude: tuple[str, ...] = setting(
+        (),
+        read_names,
+        "Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * stands for"
+        ' anything ("mlx5_bond_*").',
+    )
+    port_down_replace_after_s: float = setting(
+        tomlfile.duration("24h"),
+        read_period,
+        "A port that was observed down for so long, while others of the node are up, asks for a"
+        " replacement. off: a person decides.",
+    )
+
+
+SECTION = Section(name="network", settings=NetworkSettings, order=40)

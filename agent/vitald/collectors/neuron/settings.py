@@ -1,0 +1,32 @@
+"""Settings of the Neuron collector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitald import tomlfile
+from vitald.checking import read_flag
+from vitald.settings import Section, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeuronSettings:
+    """AWS Trainium and Inferentia, read from the driver's sysfs tree."""
+
+    enabled: bool = setting(
+        True, read_flag, "Look at Neuron devices where PCI or the driver shows any."
+    )
+    every_s: float = setting(
+        tomlfile.duration("30s"),
+        tomlfile.duration,
+        "How often to read counters and states of each device.",
+    )
+    deadline_s: float = setting(
+        tomlfile.duration("10s"),
+        tomlfile.duration,
+        "A look at one device that takes longer hangs: said as a finding, and the device is"
+        " unknown.",
+    )
+
+
+SECTION = Section(name="neuron", settings=NeuronSettings, order=30)

@@ -1,0 +1,69 @@
+"""Settings of the NVML collector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitald import tomlfile
+from vitald.checking import read_flag
+from vitald.settings import MIN_PERIOD_S, Section, read_count, read_path, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlSettings:
+    """NVIDIA GPUs, asked through the driver's library."""
+
+    enabled: bool = setting(True, read_flag, "Ask NVML where PCI shows NVIDIA GPUs.")
+    expected_gpus: int = setting(
+        0,
+        read_count,
+        "How many GPUs this node should have. 0: as its known instance type has, and as many as"
+        " were here before.",
+    )
+    fast_s: float = setting(
+        tomlfile.duration("10s"),
+        tomlfile.duration,
+        "How often to read temperatures, clocks, power and the driver's advice of all GPUs.",
+    )
+    slow_s: float = setting(
+        tomlfile.duration("60s"),
+        tomlfile.duration,
+        "How often to read memory errors, links and PCIe of each GPU, in turns.",
+    )
+    inventory_s: float = setting(
+        tomlfile.duration("10m"),
+        tomlfile.duration,
+        "How often to read identity, modes and limits, and to look at PCI.",
+    )
+    deadline_s: float = setting(
+        tomlfile.duration("10s"),
+        tomlfile.duration,
+        "A look that takes longer hangs: said as a finding, with call and GPU.",
+    )
+    give_up_s: float = setting(
+        tomlfile.duration("60s"),
+        tomlfile.duration,
+        "After this the process that hangs is ended. The driver's own timeouts last up to 45 s.",
+    )
+    library: Path | None = setting(
+        None, read_path, "Another libnvidia-ml.so.1 than the driver's own: the simulated one."
+    )
+
+
+def _check_periods(settings: NvmlSettings, wrong: Callable[[str, str], None]) -> None:
+    for key in ("fast", "slow", "inventory", "deadline"):
+        if getattr(settings, f"{key}_s") < MIN_PERIOD_S:
+            wrong(key, f"at least {MIN_PERIOD_S:g} s: each look takes the driver's locks")
+    if not settings.fast_s <= settings.slow_s <= settings.inventory_s:
+        wrong("slow", "fast, slow and inventory must not be shorter than the one before")
+
+
+SECTION = Section(
+    name="nvml",
+    settings=NvmlSettings,
+    order=20,
+    examples={"library": '#library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"'},
+    check=_check_periods,
+)

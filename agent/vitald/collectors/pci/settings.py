@@ -1,0 +1,34 @@
+"""Settings of the PCI collector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitald import tomlfile
+from vitald.checking import read_flag
+from vitald.settings import Section, read_names, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciSettings:
+    """PCI functions: accelerators, switches, network adapters; what comes and goes is heard from
+    the kernel at once.
+    """
+
+    enabled: bool = setting(
+        True, read_flag, "Look at links, error counters and drivers of PCI functions."
+    )
+    every_s: float = setting(
+        tomlfile.duration("60s"), tomlfile.duration, "How often to read links and error counters."
+    )
+    deadline_s: float = setting(
+        tomlfile.duration("10s"),
+        tomlfile.duration,
+        "A look at one function that takes longer hangs.",
+    )
+    exclude: tuple[str, ...] = setting(
+        (), read_names, 'PCI addresses to leave alone; * stands for anything ("0000:c4:*").'
+    )
+
+
+SECTION = Section(name="pci", settings=PciSettings, order=50)
