@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import catalogue, event, gpu
 from tests.unit.test_runs import FULL
-from vitald.core import ledger_writer
+from vitald.core import daemon_events, evaluator, ledger_writer, work_items
 from vitald.core import pipeline as module
 from vitald.core.node_state import Board
 from vitald.core.pipeline import Pipeline
@@ -183,7 +183,7 @@ class Clock(SimpleNamespace):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for one in (module, ledger_writer):
+    for one in (module, daemon_events, evaluator, work_items, ledger_writer):
         monkeypatch.setattr(one, "time", made)
     return made
 
@@ -406,7 +406,7 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(
         )
         await pipeline.put(Batch("kernel_log", many, Position("kernel_log", BOOT, "512")))
         await pipeline.put(Batch("other", (event("xid/79", gpu(1)),), Position("other", BOOT, "1")))
-        entries, _ = await pipeline._take([], [])
+        entries, _ = await pipeline._take()
         monkeypatch.setattr(Ledger, "commit", damaged)
         await pipeline._store(entries)
         again = Ledger(tmp_path)  # here the daemon is killed

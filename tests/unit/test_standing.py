@@ -19,7 +19,8 @@ from vitald.catalog.threshold import Test as Kind
 from vitald.catalog.threshold import Watch, Watched, read
 from vitald.collectors.event_factory import Facts
 from vitald.collectors.thresholds import Sign, Watcher
-from vitald.core.pipeline import Pipeline
+from vitald.core.daemon_events import DaemonEvents
+from vitald.core.evaluator import Evaluator
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import fold
 from vitald.ledger import Audit, Entry, Query, read_events
@@ -108,10 +109,8 @@ class Story:
         self.source = self.watched.code.partition("/")[0]
         self.watcher = Watcher([self.watched])
         self.facts = Facts(self.source, BOOT_A)
-        self.pipeline = Pipeline.__new__(Pipeline)
-        self.pipeline.boot_id, self.pipeline._serial = BOOT_A, 0
-        self.pipeline._ended, self.pipeline._not_opened = {}, set()
-        self.pipeline.judge = Judge(self.catalog)
+        self.daemon_events = DaemonEvents(BOOT_A)
+        self.evaluator = Evaluator(Judge(self.catalog), self.daemon_events)
         self.ledger: list[Event] = []
         self.judge(booted(BOOT_A, self.now))
         self.unread = False
@@ -120,14 +119,14 @@ class Story:
     def opened(self) -> list[Finding]:
         return [
             found
-            for found in self.pipeline.judge.opened
+            for found in self.evaluator.judge.opened
             if found.code == self.watched.code and not found.simulated
         ]
 
     def judge(self, *events: Event) -> None:
         self.ledger += events
-        entry = self.pipeline._judge(Entry(), *events)
-        self.pipeline._remember_ends(entry.transitions)
+        entry = self.evaluator.evaluate_events(Entry(), *events)
+        self.evaluator.remember_endings(entry.transitions)
 
     def look(self) -> list[Event]:
         """One look; what was made of what it contradicted."""
@@ -145,8 +144,8 @@ class Story:
         said = [self.event(sign) for sign in self.watcher.look([own], self.now, [own, *others])]
         holding = tuple(self.event(sign) for sign in self.watcher.holding)
         batch = Batch(self.source, tuple(said), holding=holding, calm=frozenset(self.watcher.calm))
-        entry = self.pipeline._reconcile(self.pipeline._judge(Entry(), *said), batch)
-        self.pipeline._remember_ends(entry.transitions)
+        entry = self.evaluator.reconcile(self.evaluator.evaluate_events(Entry(), *said), batch)
+        self.evaluator.remember_endings(entry.transitions)
         self.ledger += entry.events
         return list(entry.events)[len(said) :]
 
@@ -195,20 +194,20 @@ class Story:
     def device_reset(self) -> None:
         """Told by another source, which this one does not hear of."""
         self.now += 1.0
-        self.judge(event("device/reset", self.component, self.now, boot=self.pipeline.boot_id))
+        self.judge(event("device/reset", self.component, self.now, boot=self.daemon_events.boot_id))
 
     def reboot(self) -> None:
         self.now += 60.0
         self.boots += 1
         boot = f"boot-{self.boots}"
-        self.pipeline.boot_id, self.facts = boot, Facts(self.source, boot)
+        self.daemon_events.boot_id, self.facts = boot, Facts(self.source, boot)
         self.restart()
         self.watcher.forget_all()
         self.judge(booted(boot, self.now))
 
     def restart(self) -> None:
         self.watcher = Watcher([self.watched], json.loads(json.dumps(self.watcher.memory)))
-        self.pipeline.judge = Judge(self.catalog, self.pipeline.judge.memory)
+        self.evaluator.judge = Judge(self.catalog, self.evaluator.judge.memory)
 
     def begin(self) -> None:
         self.holds = True
@@ -223,7 +222,7 @@ class Story:
     def wait(self) -> None:
         """Long enough for any quiet time to be over, and for nothing else."""
         self.now += 2 * DAY
-        self.pipeline.judge.expire(self.now)
+        self.evaluator.judge.expire(self.now)
 
     def accept(self) -> None:
         """Somebody lives with it for two hours."""
@@ -256,7 +255,7 @@ class Story:
             fields=held,
             simulated_until=self.now + DAY,
         )
-        self.judge(replace(drill, identity=f"drill {self.now}", boot_id=self.pipeline.boot_id))
+        self.judge(replace(drill, identity=f"drill {self.now}", boot_id=self.daemon_events.boot_id))
         assert self.opened == before
 
     def diagnostic(self) -> None:
@@ -267,7 +266,7 @@ class Story:
                 "diagnostic/passed",
                 self.component,
                 self.now,
-                boot=self.pipeline.boot_id,
+                boot=self.daemon_events.boot_id,
                 fields={"level": 4},
             )
         )
@@ -321,8 +320,8 @@ class Story:
         for one in self.ledger:
             again.apply(one)
         again.expire(self.now)
-        self.pipeline.judge.expire(self.now)
-        assert again.opened == self.pipeline.judge.opened, "a replay of the ledger gives the same"
+        self.evaluator.judge.expire(self.now)
+        assert again.opened == self.evaluator.judge.opened, "a replay of the ledger gives the same"
 
     def values_told(self) -> dict[str, Sample]:
         watch = self.watched.watches[0]
@@ -349,7 +348,7 @@ def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(watched: W
     story = Story(watched, holds=True)
     story.check()
     (first,) = story.opened
-    record = story.pipeline.judge.memory.marks
+    record = story.evaluator.judge.memory.marks
     story.clear()
     assert story.opened == []
     story.now += 1.0
@@ -359,7 +358,7 @@ def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(watched: W
     assert again.fields["again"] == "cleared by alice: why" and again.raw.endswith(
         "(cleared by alice: why; still observed)"
     )
-    assert story.pipeline.judge.memory.marks == record, (
+    assert story.evaluator.judge.memory.marks == record, (
         "one fault in the device's record, however often it is cleared"
     )
     assert story.look() == []
@@ -372,7 +371,7 @@ def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: Watc
     story = Story(watched, holds=True)
     story.check()
     story.drill()
-    (drill,) = [found for found in story.pipeline.judge.opened if found.simulated]
+    (drill,) = [found for found in story.evaluator.judge.opened if found.simulated]
     story.clear()
     assert story.opened == []
     story.now += 1.0
@@ -381,7 +380,7 @@ def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: Watc
     story.now += 1.0
     cleared = act(CLEARED, drill, story.now)
     story.judge(replace(cleared, fields={**cleared.fields, "drill": True}))
-    assert not any(found.simulated for found in story.pipeline.judge.opened)
+    assert not any(found.simulated for found in story.evaluator.judge.opened)
     story.check()
 
 
@@ -403,15 +402,15 @@ def test_an_observation_of_before_the_clear_opens_nothing() -> None:
     late = tuple(story.event(sign) for sign in story.watcher.holding)
     story.clear()
     batch = Batch("nvml", holding=late)
-    assert not story.pipeline._is_contradicted(batch)
-    assert story.pipeline._reconcile(Entry(), batch).events == ()
+    assert not story.evaluator.is_contradicted(batch)
+    assert story.evaluator.reconcile(Entry(), batch).events == ()
 
 
 def test_what_was_told_under_a_cause_says_who_cleared_that() -> None:
     story = Story(next(one for one in STATES if one.code == "nvml/gpu_lost"), holds=True)
     story.judge(event("xid/79", story.component, story.now, boot=BOOT_A))
     story.settle()
-    (cause,) = story.pipeline.judge.opened
+    (cause,) = story.evaluator.judge.opened
     assert cause.code == "xid/79", "the loss is told under it"
     story.now += 1.0
     story.judge(act(CLEARED, cause, story.now))
@@ -426,23 +425,23 @@ def test_what_cannot_be_opened_is_a_finding_of_its_own_once_and_hides_no_other_d
     story.check()
     story.clear()
     story.now += 1.0
-    pipeline = story.pipeline
-    apply, other = pipeline.judge.apply, Component(story.component.kind, "0000:66:00.0")
+    evaluator = story.evaluator
+    apply, other = evaluator.judge.apply, Component(story.component.kind, "0000:66:00.0")
 
     def refuse(event: Event) -> list[Transition]:
         return [] if event.component == story.component else apply(event)
 
-    pipeline.judge.apply = refuse  # type: ignore[method-assign]  # a fault of ours
+    evaluator.judge.apply = refuse  # type: ignore[method-assign]  # a fault of ours
     held = story.facts.event(
         "nvml/row_remap_pending", story.component, {"row_remap_pending": 1}, "pending"
     )
     held = replace(held, time=story.now)
     batch = Batch("nvml", holding=(held, replace(held, component=other, identity="other")))
-    codes = [event.code for event in pipeline._reconcile(Entry(), batch).events]
+    codes = [event.code for event in evaluator.reconcile(Entry(), batch).events]
     assert codes == ["nvml/row_remap_pending", "vitald/not_judged", "nvml/row_remap_pending"]
     assert {found.component for found in story.opened} == {other}
-    assert "vitald/not_judged" in {found.code for found in pipeline.judge.opened}
-    assert pipeline._reconcile(Entry(), batch).events == ()
+    assert "vitald/not_judged" in {found.code for found in evaluator.judge.opened}
+    assert evaluator.reconcile(Entry(), batch).events == ()
 
 
 def test_it_goes_through_the_ledger(tmp_path: Path) -> None:

@@ -1,0 +1,187 @@
+"""
+The evaluator: folds events into the findings, and returns what that changes as a ledger entry.
+
+Owns     the judge; the reconciliation of what a source observes with what is open; the events of
+         what operators do.
+Refuses  I/O, the queue, and the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import structlog
+
+from vitald.core.daemon_events import DaemonEvents
+from vitald.judge.engine import Judge
+from vitald.judge.findings import BY_PERSON, TOLD
+from vitald.judge.open_findings import SETTLED
+from vitald.ledger import Audit, Entry
+from vitald.model import NODE, Batch, Component, Event, Fields, Finding, Transition, Value
+from vitald.model.codes import REPLACED
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
+
+_Fault: TypeAlias = tuple[Component, str, bool]  # component, code, simulated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorAction:
+    """What an operator does with a finding: closes it, accepts it, or begins its remedy.
+
+    `code` is that of the event; `fields` are its fields besides finding, person and reason.
+    `replaced`: the device of the finding was replaced.
+    """
+
+    code: str
+    finding: int
+    by: str
+    audit: Audit
+    replaced: bool = False
+    fields: Fields
+
+
+class Evaluator:
+    """The judge of one node, with what was observed and not opened, and how findings ended."""
+
+    def __init__(self, judge: Judge, daemon_events: DaemonEvents) -> None:
+        self.judge = judge
+        self._daemon_events = daemon_events
+        self._endings: dict[_Fault, str] = {}  # how the last finding of each fault ended
+        self._not_opened: set[_Fault] = set()  # observed, but no finding could be opened
+
+    def restore_endings(self, endings: dict[_Fault, str]) -> None:
+        """Take over from the ledger how findings ended."""
+        self._endings = dict(endings)
+
+    def evaluate_events(self, entry: Entry, *events: Event) -> Entry:
+        """`entry` with these events and what they change in the findings."""
+        transitions = [*entry.transitions]
+        for event in events:
+            try:
+                transitions += self.judge.apply(event)
+            except Exception as error:
+                # A defect of ours must not stop the evaluation of everything else.
+                log.exception(
+                    "event_not_judged", identity=event.identity, code=event.code, raw=event.raw
+                )
+                raw = f"{type(error).__name__} while judging {event.identity}: {event.raw}"
+                failed = self._daemon_events.make_event("vitald/not_judged", {}, NODE, raw)
+                events = (*events, failed)
+                # If even that cannot be evaluated, it is at least stored and in the log.
+                with suppress(Exception):
+                    transitions += self.judge.apply(failed)
+        return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions))
+
+    def add_changes(self, entry: Entry) -> Entry:
+        """`entry` with what its evaluation changed besides the findings; call it once, at the end
+        of the evaluation.
+        """
+        return replace(entry, changes=self.judge.take_changes())
+
+    def is_contradicted(self, batch: Batch) -> bool:
+        """True if a source observes something else than the open findings state."""
+        unknown = any(not self.judge.accounts_for(event) for event in batch.holding)
+        return unknown or bool(batch.calm and self.judge.contradicted_by(batch.source, batch.calm))
+
+    def reconcile(self, entry: Entry, batch: Batch) -> Entry:
+        """Make one event of each difference between what a source observes and what is open, so
+        that a replay has the same result.
+        """
+        for event in batch.holding:
+            entry = self._open_observed(entry, event)
+        for finding in self.judge.contradicted_by(batch.source, batch.calm) if batch.calm else ():
+            raw = f"{batch.source}: {finding.title}: not observed any more"
+            recovery = self._daemon_events.make_event(
+                finding.code, {"recovered": True}, finding.component, raw
+            )
+            recovery = replace(
+                recovery,
+                source=batch.source,
+                kind=finding.kind,
+                simulated_until=finding.simulated_until,
+            )
+            entry = self.evaluate_events(entry, recovery)
+        return entry
+
+    def _open_observed(self, entry: Entry, event: Event) -> Entry:
+        """Open a finding for a fault that is observed and not open."""
+        fault = (event.component, event.code, event.simulated)
+        if self.judge.accounts_for(event):
+            self._not_opened.discard(fault)
+            return entry
+        if fault in self._not_opened:  # else there would be one event in every round
+            return entry
+        entry = self.evaluate_events(entry, self._repeat_event(event))
+        if self.judge.accounts_for(event):
+            return entry
+        self._not_opened.add(fault)
+        raw = (
+            f"observed, and no finding could be opened: {event.code} of"
+            f" {event.component.name}: {event.raw}"
+        )
+        failed = self._daemon_events.make_event("vitald/not_judged", {}, NODE, raw)
+        return self.evaluate_events(entry, failed)
+
+    def _repeat_event(self, event: Event) -> Event:
+        """The same fact again, with how its finding ended: it was closed, but still holds."""
+        ending = self._endings.get((event.component, event.code, event.simulated), "")
+        # A suppressed consequence: its root cause may have been cleared by an operator.
+        if not ending or ending.startswith(TOLD):
+            of_root = (
+                f"{code} {cause}"
+                for (component, code, simulated), cause in reversed(self._endings.items())
+                if (component, simulated) == (event.component, event.simulated)
+                and cause.startswith(BY_PERSON)
+            )
+            ending = next(of_root, ending or "it is not open")
+        return replace(
+            event,
+            fields={**event.fields, "again": ending},
+            raw=f"{event.raw} ({ending}; still observed)",
+        )
+
+    def apply_action(self, action: OperatorAction) -> tuple[Entry, Finding | None]:
+        """Evaluate what an operator does: an event like any other, so that a replay includes it.
+
+        Returns the finding as it is then; None if it is not open.
+        """
+        opened = (finding for finding in self.judge.opened if finding.id == action.finding)
+        finding = next(opened, None)
+        if finding is None:
+            return Entry(), None
+        fields: dict[str, Value] = {
+            **action.fields,
+            "code": finding.code,
+            "finding": finding.id,
+            "by": action.by,
+            "reason": action.audit.reason,
+        }
+        marks = (("drill", finding.simulated), ("shadow", finding.shadow))
+        fields |= {name: True for name, holds in marks if holds}
+        # Dated when it was requested: what happened since is not dealt with. The clock may have
+        # been set back meanwhile.
+        raw, at = f"{action.by}: {action.audit.reason}", min(action.audit.time, time.time())
+        make_event = self._daemon_events.make_event
+        events = [make_event(action.code, fields, finding.component, raw, at)]
+        if action.replaced and not finding.simulated:
+            events.append(make_event(REPLACED, {"by": action.by}, finding.component, raw, at))
+        entry = self.evaluate_events(Entry(audit=action.audit), *events)
+        changed = (change.finding for change in entry.transitions)
+        return entry, next((each for each in changed if each.id == finding.id), None)
+
+    def remember_endings(self, transitions: Iterable[Transition]) -> None:
+        """Keep how findings ended, for `reconcile`."""
+        for transition in transitions:
+            finding = transition.finding
+            if finding.open or finding.shadow:
+                continue
+            fault = (finding.component, finding.code, finding.simulated)
+            self._endings.pop(fault, None)  # the latest is last
+            self._endings[fault] = transition.cause
+            if len(self._endings) > SETTLED:
+                del self._endings[next(iter(self._endings))]
