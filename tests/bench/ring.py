@@ -26,9 +26,15 @@ _ORDINARY = (
     "usb 1-1.4: new high-speed USB device number {0} using xhci_hcd",
     "eth0: renamed from veth{1:07x}",
     "docker0: port {0}(veth{1:07x}) entered forwarding state",
-    "audit: type=1400 audit(17000{1}.{0}:{2}): apparmor=\"STATUS\" operation=\"profile_load\" name=\"docker-default\" pid={2}",
+    (
+        'audit: type=1400 audit(17000{1}.{0}:{2}): apparmor="STATUS" operation="profile_load" '
+        'name="docker-default" pid={2}'
+    ),
     "IPv6: ADDRCONF(NETDEV_CHANGE): veth{1:07x}: link becomes ready",
-    "python3[{2}]: segfault at {1:x} ip 00007f{1:08x} sp 00007ffc{1:08x} error 4 in libtorch.so[7f{0:04x}+{2:x}]",
+    (
+        "python3[{2}]: segfault at {1:x} ip 00007f{1:08x} sp 00007ffc{1:08x} error 4 in "
+        "libtorch.so[7f{0:04x}+{2:x}]"
+    ),
     "EXT4-fs (nvme{0}n1p1): mounted filesystem with ordered data mode. Opts: (null)",
     "nfs: server 10.0.{0}.{0} OK",
     "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.144.03  Mon Dec 30 17:44:08 UTC 2024",
@@ -39,7 +45,7 @@ _ORDINARY = (
     "nvme nvme{0}: 8/0/0 default/read/poll queues",
     "perf: interrupt took too long ({2} > 2500), lowering kernel.perf_event_max_sample_rate to {1}",
     "pcieport 0000:{0:02x}:01.0: PME: Signaling with IRQ {0}",
-)  # fmt: skip
+)
 
 
 @contextmanager
