@@ -43,13 +43,18 @@ _CHAPTERS = {
 _TOP = """\
 # What each finding means, and what to do
 
-Made from the catalogue by `python -m tests.findings_page`, for reading without a node at hand. On a node, `vitald explain CODE` says
-more: the meaning, the cases, whose advice it is, and what your configuration changes. `vitald why ID` says how this very finding came to be.
+Made from the catalogue by `python -m tests.findings_page`, for reading without a node at hand. \
+On a node, `vitald explain CODE` says
+more: the meaning, the cases, whose advice it is, and what your configuration changes. \
+`vitald why ID` says how this very finding came to be.
 
-- **do** is what the finding asks for ([who acts on it](operations.md#what-to-do)). After "or": by what the line itself says, or when the fault was confirmed; `vitald status`
+- **do** is what the finding asks for ([who acts on it](operations.md#what-to-do)). \
+After "or": by what the line itself says, or when the fault was confirmed; `vitald status`
   has the one that counts now. A fault that returns after its remedy asks for a stronger one.
-- **ends with** is the evidence that closes it. A named person always may: `vitald clear ID --reason TEXT`.
-- A code that is not here makes no finding, is a number that current drivers do not print, or is unknown: that is kept, shown, and asks somebody to look (`inspect`).
+- **ends with** is the evidence that closes it. \
+A named person always may: `vitald clear ID --reason TEXT`.
+- A code that is not here makes no finding, is a number that current drivers do not print, or is \
+unknown: that is kept, shown, and asks somebody to look (`inspect`).
 """
 
 

@@ -586,7 +586,8 @@ class Fuzz:
         seq = self.chance.choice(
             (last + 1, last + 1, last + 1, last, last + 5, 0, self.chance.randrange(10**20))
         )
-        head = f"{self.chance.choice((0, 3, 6, 8, 11, 30, 9999))},{seq},{self.chance.choice((0, 1, 10**9, 10**19))},-"
+        level = self.chance.choice((0, 3, 6, 8, 11, 30, 9999))
+        head = f"{level},{seq},{self.chance.choice((0, 1, 10**9, 10**19))},-"
         line = strip(self.mutator.mutated())
         text = line.message.replace(b"\n", b"\\x0a") if line is not None else b""
         tail = self.chance.choice((b"", b"", b" SUBSYSTEM=pci\n DEVICE=+pci:0000:65:00.0\n"))

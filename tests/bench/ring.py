@@ -102,15 +102,20 @@ def one_of_each() -> list[bytes]:
 def ordinary(count: int, seed: int = 1) -> list[bytes]:
     """Lines as a working node writes them, about a hundred bytes each; none means anything."""
     chance = random.Random(seed)
-    return [
-        f"<6>{chance.choice(_ORDINARY).format(chance.randrange(1, 100), chance.randrange(1 << 28), chance.randrange(3000, 1 << 17))}\n".encode()
-        for _ in range(count)
-    ]
+
+    def line() -> bytes:
+        text = chance.choice(_ORDINARY).format(
+            chance.randrange(1, 100), chance.randrange(1 << 28), chance.randrange(3000, 1 << 17)
+        )
+        return f"<6>{text}\n".encode()
+
+    return [line() for _ in range(count)]
 
 
 def xid(code: int, address: str, message: str, number: int = 0) -> bytes:
     """An Xid record. The number shows as its pid, so that records of one device differ."""
-    return f"<3>NVRM: Xid (PCI:{address}): {code}, pid={1000 + number}, name=python3, {message}\n".encode()
+    process = f"pid={1000 + number}, name=python3"
+    return f"<3>NVRM: Xid (PCI:{address}): {code}, {process}, {message}\n".encode()
 
 
 def tail() -> int:
