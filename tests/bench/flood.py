@@ -178,8 +178,9 @@ def _reach(running: Node, out: int, domain: int) -> None:
 def _counters(running: Node) -> tuple[float, float, float]:
     """Records read and lost, and overruns, by the daemon's own count."""
     read, lost, overruns = (
-        running.metric(f"vitald_kernel_{name}_total") or 0.0 for name in ("records_read", "records_lost", "overruns")
-    )  # fmt: skip
+        running.metric(f"vitald_kernel_{name}_total") or 0.0
+        for name in ("records_read", "records_lost", "overruns")
+    )
     return read, lost, overruns
 
 

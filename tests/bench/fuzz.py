@@ -77,22 +77,57 @@ _EDGES = (
     b"PCI:",
 )
 _PREFIXES = (
-    "", "[ 1137.356721] ", "[Sun Feb 23 16:24:18 2025] ", "<3>", "<11>[    1.000000] ", "kern  :err   : [  12.345678] ",
-    "Feb 23 16:24:18 node-1 kernel: ", "Feb 23 16:24:18 node-1 kernel: [ 1137.356721] ", "2025-01-21T04:41:44.285060+00:00 node kernel: ",
-    "3,1234,5678901,-;", "4,99999999999,1,c,caller=T1;", "10.0.0.1: kern: warning: [2025-01-21T04:41:44.28Z]: ",
-)  # fmt: skip
+    "",
+    "[ 1137.356721] ",
+    "[Sun Feb 23 16:24:18 2025] ",
+    "<3>",
+    "<11>[    1.000000] ",
+    "kern  :err   : [  12.345678] ",
+    "Feb 23 16:24:18 node-1 kernel: ",
+    "Feb 23 16:24:18 node-1 kernel: [ 1137.356721] ",
+    "2025-01-21T04:41:44.285060+00:00 node kernel: ",
+    "3,1234,5678901,-;",
+    "4,99999999999,1,c,caller=T1;",
+    "10.0.0.1: kern: warning: [2025-01-21T04:41:44.28Z]: ",
+)
 _QUOTES = (
-    'containerd[812]: time="2025-01-21T04:41:44Z" level=info msg="{}"', "python3[77]: {}", "systemd[1]: {}", 'audit: type=1300 msg=audit(1.1:2): comm="{}"',
-    "CPU: 3 PID: 77 Comm: {} Tainted: G", "Modules linked in: {}", "nfs: xid 79 {}", "kubelet: E0121 {}", "dockerd[1]: {}", "grep: {}", "kauditd_printk_skb: {}",
-    'overlayfs: upperdir is in-use: "{}"', "Command line: BOOT_IMAGE=/vmlinuz {}", "traps: {}[77] trap invalid opcode ip:1 sp:2 error:0", "# {}", "> {}", "'{}'",
-)  # fmt: skip
+    'containerd[812]: time="2025-01-21T04:41:44Z" level=info msg="{}"',
+    "python3[77]: {}",
+    "systemd[1]: {}",
+    'audit: type=1300 msg=audit(1.1:2): comm="{}"',
+    "CPU: 3 PID: 77 Comm: {} Tainted: G",
+    "Modules linked in: {}",
+    "nfs: xid 79 {}",
+    "kubelet: E0121 {}",
+    "dockerd[1]: {}",
+    "grep: {}",
+    "kauditd_printk_skb: {}",
+    'overlayfs: upperdir is in-use: "{}"',
+    "Command line: BOOT_IMAGE=/vmlinuz {}",
+    "traps: {}[77] trap invalid opcode ip:1 sp:2 error:0",
+    "# {}",
+    "> {}",
+    "'{}'",
+)
 _NAMED = (
-    ("xid/13", "NVRM: Xid (PCI:0000:65:00): 13, pid=1234, name={}, Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): Out Of Range Address"),
+    (
+        "xid/13",
+        (
+            "NVRM: Xid (PCI:0000:65:00): 13, pid=1234, name={}, Graphics SM Warp Exception on (GPC "
+            "1, TPC 2, SM 0): Out Of Range Address"
+        ),
+    ),
     ("xid/45", "NVRM: Xid (PCI:0000:65:00): 45, pid=1234, name={}, Ch 00000010"),
-    ("oom", "Out of memory: Killed process 4242 ({}) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0"),
+    (
+        "oom",
+        (
+            "Out of memory: Killed process 4242 ({}) total-vm:1kB, anon-rss:1kB, file-rss:0kB, "
+            "shmem-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0"
+        ),
+    ),
     ("hung_task", "INFO: task {}:4242 blocked for more than 120 seconds."),
     ("lockup", "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [{}:4242]"),
-)  # fmt: skip
+)
 
 
 @dataclass(slots=True)
@@ -382,9 +417,16 @@ class Fuzz:
             )
         )
         self.ways: tuple[tuple[float, Callable[[], None]], ...] = (
-            (0.50, self.line), (0.12, self.record), (0.10, self.drain), (0.10, self.quoted), (0.06, self.named), (0.06, self.random_text),
-            (0.04, self.soup_line), (_CONFIG_SHARE / 2, self.config_text), (_CONFIG_SHARE / 2, self.config_tables),
-        )  # fmt: skip
+            (0.50, self.line),
+            (0.12, self.record),
+            (0.10, self.drain),
+            (0.10, self.quoted),
+            (0.06, self.named),
+            (0.06, self.random_text),
+            (0.04, self.soup_line),
+            (_CONFIG_SHARE / 2, self.config_text),
+            (_CONFIG_SHARE / 2, self.config_tables),
+        )
 
     def run(self, seconds: float) -> None:
         self.all_noise()
@@ -544,7 +586,8 @@ class Fuzz:
         seq = self.chance.choice(
             (last + 1, last + 1, last + 1, last, last + 5, 0, self.chance.randrange(10**20))
         )
-        head = f"{self.chance.choice((0, 3, 6, 8, 11, 30, 9999))},{seq},{self.chance.choice((0, 1, 10**9, 10**19))},-"
+        level = self.chance.choice((0, 3, 6, 8, 11, 30, 9999))
+        head = f"{level},{seq},{self.chance.choice((0, 1, 10**9, 10**19))},-"
         line = strip(self.mutator.mutated())
         text = line.message.replace(b"\n", b"\\x0a") if line is not None else b""
         tail = self.chance.choice((b"", b"", b" SUBSYSTEM=pci\n DEVICE=+pci:0000:65:00.0\n"))

@@ -273,6 +273,27 @@ def _run(
 
 
 __all__ = [
-    "PYTHON", "ROOT", "SETTLE_S", "Connection", "Helper", "Json", "Node", "Skipped", "Usage", "command", "environment", "forget_peak", "less", "load",
-    "machine", "memory_mib", "node", "percentile", "pid_of", "rss_mib", "scratch", "spread", "timed",
-]  # fmt: skip
+    "PYTHON",
+    "ROOT",
+    "SETTLE_S",
+    "Connection",
+    "Helper",
+    "Json",
+    "Node",
+    "Skipped",
+    "Usage",
+    "command",
+    "environment",
+    "forget_peak",
+    "less",
+    "load",
+    "machine",
+    "memory_mib",
+    "node",
+    "percentile",
+    "pid_of",
+    "rss_mib",
+    "scratch",
+    "spread",
+    "timed",
+]

@@ -58,7 +58,10 @@ def bare(name, *args, raw=False):
         raise pynvml.NVMLError(3)
     return getattr(pynvml, name)(*args)
 driver = (580, 95, 5)
-gpus = [calls.Gpu(a, pynvml.nvmlDeviceGetHandleByPciBusId(a.encode()), driver) for a in json.loads(sys.argv[3])]
+gpus = [
+    calls.Gpu(address, pynvml.nvmlDeviceGetHandleByPciBusId(address.encode()), driver)
+    for address in json.loads(sys.argv[3])
+]
 def look(tiers):
     for gpu in gpus:
         for call in tiers:

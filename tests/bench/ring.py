@@ -26,9 +26,15 @@ _ORDINARY = (
     "usb 1-1.4: new high-speed USB device number {0} using xhci_hcd",
     "eth0: renamed from veth{1:07x}",
     "docker0: port {0}(veth{1:07x}) entered forwarding state",
-    "audit: type=1400 audit(17000{1}.{0}:{2}): apparmor=\"STATUS\" operation=\"profile_load\" name=\"docker-default\" pid={2}",
+    (
+        'audit: type=1400 audit(17000{1}.{0}:{2}): apparmor="STATUS" operation="profile_load" '
+        'name="docker-default" pid={2}'
+    ),
     "IPv6: ADDRCONF(NETDEV_CHANGE): veth{1:07x}: link becomes ready",
-    "python3[{2}]: segfault at {1:x} ip 00007f{1:08x} sp 00007ffc{1:08x} error 4 in libtorch.so[7f{0:04x}+{2:x}]",
+    (
+        "python3[{2}]: segfault at {1:x} ip 00007f{1:08x} sp 00007ffc{1:08x} error 4 in "
+        "libtorch.so[7f{0:04x}+{2:x}]"
+    ),
     "EXT4-fs (nvme{0}n1p1): mounted filesystem with ordered data mode. Opts: (null)",
     "nfs: server 10.0.{0}.{0} OK",
     "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.144.03  Mon Dec 30 17:44:08 UTC 2024",
@@ -39,7 +45,7 @@ _ORDINARY = (
     "nvme nvme{0}: 8/0/0 default/read/poll queues",
     "perf: interrupt took too long ({2} > 2500), lowering kernel.perf_event_max_sample_rate to {1}",
     "pcieport 0000:{0:02x}:01.0: PME: Signaling with IRQ {0}",
-)  # fmt: skip
+)
 
 
 @contextmanager
@@ -96,15 +102,20 @@ def one_of_each() -> list[bytes]:
 def ordinary(count: int, seed: int = 1) -> list[bytes]:
     """Lines as a working node writes them, about a hundred bytes each; none means anything."""
     chance = random.Random(seed)
-    return [
-        f"<6>{chance.choice(_ORDINARY).format(chance.randrange(1, 100), chance.randrange(1 << 28), chance.randrange(3000, 1 << 17))}\n".encode()
-        for _ in range(count)
-    ]
+
+    def line() -> bytes:
+        text = chance.choice(_ORDINARY).format(
+            chance.randrange(1, 100), chance.randrange(1 << 28), chance.randrange(3000, 1 << 17)
+        )
+        return f"<6>{text}\n".encode()
+
+    return [line() for _ in range(count)]
 
 
 def xid(code: int, address: str, message: str, number: int = 0) -> bytes:
     """An Xid record. The number shows as its pid, so that records of one device differ."""
-    return f"<3>NVRM: Xid (PCI:{address}): {code}, pid={1000 + number}, name=python3, {message}\n".encode()
+    process = f"pid={1000 + number}, name=python3"
+    return f"<3>NVRM: Xid (PCI:{address}): {code}, {process}, {message}\n".encode()
 
 
 def tail() -> int:

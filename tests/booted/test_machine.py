@@ -380,8 +380,15 @@ def test_a_wrong_configuration_is_no_end(machine: Machine, service: Service) -> 
 
 
 def test_without_journald(machine: Machine, service: Service) -> None:
-    machine.run("systemctl", "stop", "systemd-journald.socket", "systemd-journald-dev-log.socket", "systemd-journald-audit.socket",
-                "systemd-journald.service", check=False)  # fmt: skip
+    machine.run(
+        "systemctl",
+        "stop",
+        "systemd-journald.socket",
+        "systemd-journald-dev-log.socket",
+        "systemd-journald-audit.socket",
+        "systemd-journald.service",
+        check=False,
+    )
     assert (
         machine.run("systemctl", "is-active", "systemd-journald", check=False).stdout.strip()
         == "inactive"

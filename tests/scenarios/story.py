@@ -409,19 +409,25 @@ def named(found: Finding) -> str:
     )
 
 
+def times(count: int) -> str:
+    """*N of what was printed N times."""
+    return f"*{count}" if count > 1 else ""
+
+
 def shown(found: Finding) -> str:
     later = "" if found.when is When.NOW else f"/{found.when.value}"
     remedy = "/in_remedy" if found.state.value == "in_remedy" else ""
     accepted = "/accepted" if found.accepted is not None else ""
     unusable = "/unusable" if found.unusable else ""
-    return f"{named(found)}:{found.action.value}{later}{unusable}{remedy}{accepted}{f'*{found.count}' if found.count > 1 else ''}"
+    marks = f"{later}{unusable}{remedy}{accepted}{times(found.count)}"
+    return f"{named(found)}:{found.action.value}{marks}"
 
 
 def story(incident: Incident) -> str:
     """ROOT+CONSEQUENCE+..., each CODE@ID and *N if it was printed N times."""
     members = [
-        f"{one.code}@{one.component.id or one.component.name}{f'*{one.count}' if one.count > 1 else ''}"
-        for one in incident.members
+        f"{member.code}@{member.component.id or member.component.name}{times(member.count)}"
+        for member in incident.members
     ]
     return "+".join([f"{'~' if incident.simulated else ''}{members[0]}", *sorted(members[1:])])
 

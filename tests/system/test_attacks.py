@@ -80,7 +80,8 @@ def connected(where):
             time.sleep(0.001)
 
 def hold(where, count, data, answered):
-    # How many connected. `answered`: of those who asked, how many got their answer; others are refused, or closed at once.
+    # How many connected. `answered`: of those who asked, how many got their answer; others are
+    # refused, or closed at once.
     number = 0
     for _ in range(count):
         made = connected(where)

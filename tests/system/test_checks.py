@@ -28,7 +28,8 @@ import json, os, socket, sys, time
 options = dict(zip(sys.argv[1:-1:2], sys.argv[2::2]))
 adapter = options["-d"].removesuffix("-rdm")
 how = json.load(open(os.environ["HOW"])).get(adapter, {})
-assert (options["-e"], options["-p"], os.environ["FI_EFA_ENABLE_SHM_TRANSFER"]) == ("rdm", "efa", "0"), sys.argv
+assert (options["-e"], options["-p"]) == ("rdm", "efa"), sys.argv
+assert os.environ["FI_EFA_ENABLE_SHM_TRANSFER"] == "0"
 if "-B" in options:
     print("server of", adapter)
     if "server" in how:
@@ -70,14 +71,17 @@ elif sys.argv[1:] == ["health", "-g", "0", "-c", "-j"]:
         print("Error: Health watches not enabled. Please enable watches. ")
         sys.exit(253)
     time.sleep(how.get("stall", 0))
-    print(json.dumps(how.get("answer") or {"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}, indent=1))
+    body = {"Overall Health": {"value": "Healthy"}}
+    healthy = {"body": body, "header": ["Health Monitor Report"]}
+    print(json.dumps(how.get("answer") or healthy, indent=1))
 else:
     sys.exit(255)
 """
 NCCOM = """\
 import os, sys
 words = sys.argv[1:]
-print("workers:", words[words.index("-r") + 1], "logical:", os.environ.get("NEURON_LOGICAL_NC_CONFIG"), file=sys.stderr)
+workers, logical = words[words.index("-r") + 1], os.environ.get("NEURON_LOGICAL_NC_CONFIG")
+print("workers:", workers, "logical:", logical, file=sys.stderr)
 print("    size(B)    count(elems)    type    time:avg(us)    algbw(GB/s)    busbw(GB/s)")
 for size, bus in ((1 << 20, 25.94), (1 << 26, 102.4), (1 << 30, 105.22)):
     print(f"{size:12}{size // 4:12}    fp32    {100.0:10.2f}    {bus / 2:10.2f}    {bus:10.2f}")
@@ -90,12 +94,16 @@ visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
 assert os.environ["NCCL_DEBUG"] == "WARN" and os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 print("# Using devices")
 for rank in range(count):
-    print(f"#  Rank {rank:2} Group  0 Pid {os.getpid():6} on      node7 device {rank:2} [0x{0x18 + rank:02x}] NVIDIA H100 80GB HBM3")
+    device = f"device {rank:2} [0x{0x18 + rank:02x}] NVIDIA H100 80GB HBM3"
+    print(f"#  Rank {rank:2} Group  0 Pid {os.getpid():6} on      node7 {device}")
 print("#")
-print("#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong")
-print("#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)")
+print("#       size         count      type   redop    root     time   algbw   busbw"
+    " #wrong     time   algbw   busbw #wrong")
+print("#        (B)    (elements)                               (us)  (GB/s)  (GB/s)"
+    "            (us)  (GB/s)  (GB/s)")
 wrong = 5 if visible == "0,2" else 0
-print(f"  8589934592    2147483648     float     sum      -1    27715  309.94  464.91      0    27689  310.23  465.35 {wrong:6}")
+print("  8589934592    2147483648     float     sum      -1    27715  309.94  464.91"
+    f"      0    27689  310.23  465.35 {wrong:6}")
 print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
 print("# Avg bus bandwidth    : 465.13")
 sys.exit(1 if wrong else 0)

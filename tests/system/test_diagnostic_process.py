@@ -964,8 +964,10 @@ from vitald.diagnostics.check import Command
 from vitald.diagnostics.run.process import Programs
 {first}
 async def main():
-    output = await Programs().execute(Command(argv=("/bin/sh", "-c", sys.argv[1]), deadline_s=8.0, grace_s=0.2))
-    print(output.ended.value, output.exit_code, output.why, output.stdout.strip(), sep="|", flush=True)
+    command = Command(argv=("/bin/sh", "-c", sys.argv[1]), deadline_s=8.0, grace_s=0.2)
+    output = await Programs().execute(command)
+    shown = output.ended.value, output.exit_code, output.why, output.stdout.strip()
+    print(*shown, sep="|", flush=True)
 asyncio.run(main())
 """
 

@@ -51,7 +51,8 @@ set -e
 mount -t tmpfs tmpfs {scratch}
 for folder in etc var usr; do
     mkdir {scratch}/$folder {scratch}/$folder.work
-    mount -t overlay overlay -o lowerdir=/$folder,upperdir={scratch}/$folder,workdir={scratch}/$folder.work /$folder
+    upper="upperdir={scratch}/$folder,workdir={scratch}/$folder.work"
+    mount -t overlay overlay -o "lowerdir=/$folder,$upper" /$folder
 done
 mount -t tmpfs tmpfs /run
 ip link set lo up

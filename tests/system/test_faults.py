@@ -500,7 +500,8 @@ _SHIM = r"""
 #include <time.h>
 #include <unistd.h>
 
-/* In a file that the test changes: how far the wall clock is off, and which files cannot be opened or read, and how. */
+/* In a file that the test changes: how far the wall clock is off, and which files cannot be opened
+   or read, and how. */
 static volatile struct { double shift; int opening, reading; char prefix[240]; } *told;
 static char reads[65536];
 
@@ -521,7 +522,8 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
 
 static int refused(const char *path) {
     begin();
-    return told->prefix[0] && !strncmp(path, (const char *)told->prefix, strlen((const char *)told->prefix));
+    const char *prefix = (const char *)told->prefix;
+    return prefix[0] && !strncmp(path, prefix, strlen(prefix));
 }
 
 static int opened(int folder, const char *path, int flags, int mode) {
@@ -531,11 +533,27 @@ static int opened(int folder, const char *path, int flags, int mode) {
     return fd;
 }
 
-#define MODE va_list rest; va_start(rest, flags); int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, int) : 0; va_end(rest)
-int open(const char *path, int flags, ...) { MODE; return opened(AT_FDCWD, path, flags, mode); }
-int open64(const char *path, int flags, ...) { MODE; return opened(AT_FDCWD, path, flags, mode); }
-int openat(int folder, const char *path, int flags, ...) { MODE; return opened(folder, path, flags, mode); }
-int openat64(int folder, const char *path, int flags, ...) { MODE; return opened(folder, path, flags, mode); }
+#define READ_MODE \\
+    va_list rest; \\
+    va_start(rest, flags); \\
+    int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, int) : 0; \\
+    va_end(rest)
+int open(const char *path, int flags, ...) {
+    READ_MODE;
+    return opened(AT_FDCWD, path, flags, mode);
+}
+int open64(const char *path, int flags, ...) {
+    READ_MODE;
+    return opened(AT_FDCWD, path, flags, mode);
+}
+int openat(int folder, const char *path, int flags, ...) {
+    READ_MODE;
+    return opened(folder, path, flags, mode);
+}
+int openat64(int folder, const char *path, int flags, ...) {
+    READ_MODE;
+    return opened(folder, path, flags, mode);
+}
 
 ssize_t read(int fd, void *buffer, size_t size) {
     begin();

@@ -57,16 +57,21 @@ OF_NO_GPU = [
 ]
 OF_NO_GPU += ["GetExcludedDeviceCount"]
 OF_A_GPU = """
-    DeviceGetHandleByPciBusId_v2 DeviceGetSupportedEventTypes EventSetCreate DeviceRegisterEvents DeviceGetUUID DeviceGetName DeviceGetSerial
-    DeviceGetBoardPartNumber DeviceGetVbiosVersion DeviceGetInforomImageVersion DeviceGetModuleId DeviceGetMinorNumber DeviceGetBoardId
-    DeviceGetFieldValues DeviceGetNvLinkRemoteDeviceType DeviceGetTemperatureThreshold DeviceGetEnforcedPowerLimit
-    DeviceGetPersistenceMode DeviceGetEccMode DeviceGetMigMode DeviceGetMaxMigDeviceCount DeviceGetMigDeviceHandleByIndex
-    DeviceGetTemperature DeviceGetMarginTemperature DeviceGetCurrentClocksEventReasons DeviceGetPowerUsage DeviceGetUtilizationRates
-    DeviceGetPerformanceState DeviceGetClockInfo DeviceGetTotalEnergyConsumption DeviceGetMemoryInfo_v2 DeviceGetTotalEccErrors
-    DeviceGetMemoryErrorCounter DeviceGetSramEccErrorStatus DeviceGetRemappedRows DeviceGetRowRemapperHistogram
-    DeviceGetRetiredPages_v2 DeviceGetRetiredPagesPendingStatus DeviceGetRepairStatus DeviceGetUnrepairableMemoryFlag_v1
-    DeviceGetCurrPcieLinkGeneration DeviceGetCurrPcieLinkWidth DeviceGetMaxPcieLinkGeneration DeviceGetMaxPcieLinkWidth
-    DeviceGetNvLinkState DeviceGetNvLinkVersion DeviceGetPlatformInfo DeviceGetGpuFabricInfoV DeviceGetComputeRunningProcesses_v3 DeviceGetNvLinkErrorCounter
+    DeviceGetHandleByPciBusId_v2 DeviceGetSupportedEventTypes EventSetCreate DeviceRegisterEvents
+    DeviceGetUUID DeviceGetName DeviceGetSerial DeviceGetBoardPartNumber DeviceGetVbiosVersion
+    DeviceGetInforomImageVersion DeviceGetModuleId DeviceGetMinorNumber DeviceGetBoardId
+    DeviceGetFieldValues DeviceGetNvLinkRemoteDeviceType DeviceGetTemperatureThreshold
+    DeviceGetEnforcedPowerLimit DeviceGetPersistenceMode DeviceGetEccMode DeviceGetMigMode
+    DeviceGetMaxMigDeviceCount DeviceGetMigDeviceHandleByIndex DeviceGetTemperature
+    DeviceGetMarginTemperature DeviceGetCurrentClocksEventReasons DeviceGetPowerUsage
+    DeviceGetUtilizationRates DeviceGetPerformanceState DeviceGetClockInfo
+    DeviceGetTotalEnergyConsumption DeviceGetMemoryInfo_v2 DeviceGetTotalEccErrors
+    DeviceGetMemoryErrorCounter DeviceGetSramEccErrorStatus DeviceGetRemappedRows
+    DeviceGetRowRemapperHistogram DeviceGetRetiredPages_v2 DeviceGetRetiredPagesPendingStatus
+    DeviceGetRepairStatus DeviceGetUnrepairableMemoryFlag_v1 DeviceGetCurrPcieLinkGeneration
+    DeviceGetCurrPcieLinkWidth DeviceGetMaxPcieLinkGeneration DeviceGetMaxPcieLinkWidth
+    DeviceGetNvLinkState DeviceGetNvLinkVersion DeviceGetPlatformInfo DeviceGetGpuFabricInfoV
+    DeviceGetComputeRunningProcesses_v3 DeviceGetNvLinkErrorCounter
     DeviceGetCurrentClocksThrottleReasons DeviceGetTemperatureV DeviceGetMemoryInfo
 """.split()  # noqa: SIM905  # a list would be fifty lines
 WHERE = {

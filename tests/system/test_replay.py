@@ -296,12 +296,8 @@ def test_hostile_text(told: Node, tmp_path: Path) -> None:
     """Neither a process's name nor bytes that are no text reach the terminal as they are."""
     path = tmp_path / "hostile.log"
     name = "\x1b]0;owned\x07\x1b[2J\u202eevil"
-    path.write_bytes(
-        f"NVRM: Xid (PCI:0000:65:00): 79, pid=1, name={name}, GPU has fallen off the bus.\n".encode()
-        + b"\x00\xff\xfe\x80\n"
-        + b"x" * 3_000_000
-        + b"\n"
-    )
+    fault = f"NVRM: Xid (PCI:0000:65:00): 79, pid=1, name={name}, GPU has fallen off the bus.\n"
+    path.write_bytes(fault.encode() + b"\x00\xff\xfe\x80\n" + b"x" * 3_000_000 + b"\n")
     done = replay(told, "--profile", "hyperpod", file=path)
     assert done.returncode == 10
     assert not set(done.stdout + done.stderr) & {"\x1b", "\x07", "\u202e", "\x00"}

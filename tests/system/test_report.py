@@ -40,7 +40,8 @@ _MEASURED = """
 import pathlib, re, sys
 from vitald.cli import main
 code = main(sys.argv[1:])
-print(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1], file=sys.stderr)
+status = pathlib.Path("/proc/self/status").read_text()
+print(re.search(r"VmHWM:\\s+(\\d+)", status)[1], file=sys.stderr)
 sys.exit(code)
 """
 

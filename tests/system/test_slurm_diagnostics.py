@@ -26,7 +26,10 @@ __all__ = ["installed", "slurm"]  # fixtures
 
 GPUS = 8
 # When, and all that run
-PROCESSES = r"""date +%s.%N; for one in /proc/[0-9]*; do tr '\0' ' ' < $one/cmdline; echo; done 2>/dev/null"""
+PROCESSES = r"""
+date +%s.%N
+for one in /proc/[0-9]*; do tr '\0' ' ' < $one/cmdline; echo; done 2>/dev/null
+""".strip()
 
 
 @pytest.fixture(scope="module", autouse=True)

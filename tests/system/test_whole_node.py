@@ -113,7 +113,9 @@ def test_a_fault_of_each_source_comes_and_goes(
 ) -> None:
     breaks, mends, code, component, reboot = FAULTS[source]
     node = make()
-    series = f'vitald_component_status{{component="{component}",kind="{component.partition("/")[0]}",status="healthy"}}'
+    kind, _, _ = component.partition("/")
+    labels = f'component="{component}",kind="{kind}",status="healthy"'
+    series = f"vitald_component_status{{{labels}}}"
     assert node.metric(series) == 1
     breaks(tree)
     node.wait(lambda _: codes(node) == {(code, component)}, 10.0)

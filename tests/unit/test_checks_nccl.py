@@ -23,7 +23,8 @@ from vitald.model.diagnostic import Outcome, Remedy
 
 # As all_reduce_perf prints it; the figures are ours.
 HEAD = """\
-# nThread 1 nGpus 4 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+# nThread 1 nGpus 4 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 \
+iters: 20 agg iters: 1 validation: 1 graph: 0
 #
 # Using devices
 #  Rank  0 Group  0 Pid  31337 on      node7 device  0 [0x18] NVIDIA H100 80GB HBM3
@@ -31,14 +32,20 @@ HEAD = """\
 #  Rank  2 Group  0 Pid  31337 on      node7 device  2 [0x3a] NVIDIA H100 80GB HBM3
 #  Rank  3 Group  0 Pid  31337 on      node7 device  3 [0x5d] NVIDIA H100 80GB HBM3
 #
-#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+#                                                              out-of-place  \
+                     in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong  \
+   time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)  \
+          (us)  (GB/s)  (GB/s)
 """
 TABLE = f"""{HEAD}\
-           8             2     float     sum      -1    22.31    0.00    0.00      0    21.90    0.00    0.00      0
-     1048576        262144     float     sum      -1    41.20   25.45   38.18      0    40.11   26.14   39.21      0
-  8589934592    2147483648     float     sum      -1    27715  309.94  464.91      0    27689  310.23  465.35      0
+           8             2     float     sum      -1    22.31    0.00    0.00      0  \
+  21.90    0.00    0.00      0
+     1048576        262144     float     sum      -1    41.20   25.45   38.18      0  \
+  40.11   26.14   39.21      0
+  8589934592    2147483648     float     sum      -1    27715  309.94  464.91      0  \
+  27689  310.23  465.35      0
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 167.942
 #
@@ -49,7 +56,8 @@ ECC = (
 )
 FAILURE = f"""{HEAD}\
 {ECC}
-node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '
+node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with NCCL_DEBUG=INFO \
+for details) / '
  .. node7 pid 31337: Test failure common.cu:590
 """
 

@@ -42,7 +42,13 @@ WRONG = [
     (("--nonsense",), "VERB"),
     (("check", "--tmeout", "1", *NOBODY), "--tmeout"),
     *(
-        (("check", "--timeout", value, *NOBODY), f"argument --timeout: expected a number of seconds such as 2 or 0.5, at most 3600, not '{value}'")
+        (
+            ("check", "--timeout", value, *NOBODY),
+            (
+                "argument --timeout: expected a number of seconds such as 2 or 0.5, at most 3600, "
+                f"not '{value}'"
+            ),
+        )
         for value in ("abc", "0", "-1", "nan", "inf", "1e9", "3601", "")
     ),
     (("check", "--for", "lunch", *NOBODY), "argument --for"),
@@ -50,51 +56,123 @@ WRONG = [
     (("status", "--as", "npd", *NOBODY), "--as"),
     (("components", "--kind", "tape", *NOBODY), "argument --kind"),
     *(
-        ((verb, value, "--reason", "x", *NOBODY), "argument ID: expected a finding's number such as 12")
+        (
+            (verb, value, "--reason", "x", *NOBODY),
+            "argument ID: expected a finding's number such as 12",
+        )
         for verb in ("clear", "remedy")
         for value in ("first", "-1", "1.5", "#", "\u0661", "")
     ),
     (("why", "first", *NOBODY), "argument ID: expected a finding's number"),
-    *((("clear", "1", "--reason", value, *NOBODY), "argument --reason: expected one line of 1 to 500") for value in ("", " ", "a\nb", "x" * 501)),
+    *(
+        (
+            ("clear", "1", "--reason", value, *NOBODY),
+            "argument --reason: expected one line of 1 to 500",
+        )
+        for value in ("", " ", "a\nb", "x" * 501)
+    ),
     (("clear", "1", *NOBODY), "--reason"),
     (("accept", "1", "--reason", "x", *NOBODY), "one of the arguments --for --end is required"),
-    *((("accept", "1", "--for", value, "--reason", "x", *NOBODY), "from 1m to 90d") for value in ("x", "5s", "91d", "")),
+    *(
+        (("accept", "1", "--for", value, "--reason", "x", *NOBODY), "from 1m to 90d")
+        for value in ("x", "5s", "91d", "")
+    ),
     (("remedy", "1", "--reason", "", *NOBODY), "argument --reason"),
-    *((("findings", "--limit", value, *NOBODY), "argument --limit: expected a number from 1 to 1000") for value in ("0", "-1", "1001", "all")),
-    *((("events", "--limit", value, *NOBODY), "argument --limit: expected a number from 1") for value in ("0", "-1", "many")),
+    *(
+        (
+            ("findings", "--limit", value, *NOBODY),
+            "argument --limit: expected a number from 1 to 1000",
+        )
+        for value in ("0", "-1", "1001", "all")
+    ),
+    *(
+        (("events", "--limit", value, *NOBODY), "argument --limit: expected a number from 1")
+        for value in ("0", "-1", "many")
+    ),
     (("events", "--limit", "1001", *NOBODY), "--limit 1001: at most 1000 without --since"),
-    *((("events", "--since", value, *NOBODY), "argument --since: expected how long ago (30m, 24h)") for value in ("yesterday", "-1", "5 m", "")),
+    *(
+        (
+            ("events", "--since", value, *NOBODY),
+            "argument --since: expected how long ago (30m, 24h)",
+        )
+        for value in ("yesterday", "-1", "5 m", "")
+    ),
     (("events", "--code", "79", *NOBODY), "argument --code: expected kind/code such as xid/79"),
     (("release", *NOBODY), "--reason TEXT"),
-    *((("release", "--for", value, "--reason", "x", *NOBODY), "argument --for: expected a time such as 90s, 10m or 24h, from 1s to 24h") for value in ("soon", "100d", "0s", "")),
-    (("release", "--device", "GPU0", "--reason", "x", *NOBODY), "argument --device: expected a PCI address such as 0000:65:00.0, not 'GPU0'"),
+    *(
+        (
+            ("release", "--for", value, "--reason", "x", *NOBODY),
+            "argument --for: expected a time such as 90s, 10m or 24h, from 1s to 24h",
+        )
+        for value in ("soon", "100d", "0s", "")
+    ),
+    (
+        ("release", "--device", "GPU0", "--reason", "x", *NOBODY),
+        "argument --device: expected a PCI address such as 0000:65:00.0, not 'GPU0'",
+    ),
     (("expect", "--confirm", *NOBODY), "--reason TEXT"),
     (("expect", "--reason", "x", *NOBODY), "--reason is for --confirm"),
-    (("inject", "xid", "abc", *NOBODY), "argument CODE: 'abc' is not a code: write e.g. vitald inject xid 79"),
+    (
+        ("inject", "xid", "abc", *NOBODY),
+        "argument CODE: 'abc' is not a code: write e.g. vitald inject xid 79",
+    ),
     (("inject", "xid", *NOBODY), "argument CODE: expected one, as in vitald inject xid 79"),
     (("inject", "xid/79", "80", *NOBODY), "'80' is one too many"),
     (("inject", "gpu", "79", *NOBODY), "argument kind"),
     (("inject", "line", "two\nlines", *NOBODY), "argument CODE: expected one line of at most 900"),
-    *((("inject", "xid", "79", "--for", value, *NOBODY), "argument --for: expected a time such as") for value in ("soon", "100d")),
-    (("inject", "xid", "79", "--device", "GPU0", *NOBODY), "argument --device: expected a PCI address"),
+    *(
+        (
+            ("inject", "xid", "79", "--for", value, *NOBODY),
+            "argument --for: expected a time such as",
+        )
+        for value in ("soon", "100d")
+    ),
+    (
+        ("inject", "xid", "79", "--device", "GPU0", *NOBODY),
+        "argument --device: expected a PCI address",
+    ),
     (("explain", "xif/79"), "the catalogue has no kind 'xif', did you mean xid?"),
     (("explain", "nosuch/1"), "the catalogue has no kind 'nosuch'; there are "),
     (("explain", ""), "the catalogue has no kind ''"),
-    *(((*verb, "--profile", "nope"), "argument --profile: expected one of nvidia, hyperpod, not 'nope'") for verb in (("explain", "xid/79"), ("scan", "-"), ("replay", "x"), ("diag", "read", "-"))),
+    *(
+        (
+            (*verb, "--profile", "nope"),
+            "argument --profile: expected one of nvidia, hyperpod, not 'nope'",
+        )
+        for verb in (("explain", "xid/79"), ("scan", "-"), ("replay", "x"), ("diag", "read", "-"))
+    ),
     (("replay",), "LEDGER|FILE"),
     (("diag",), "WHAT"),
     (("diag", "walk"), "WHAT"),
-    *((("diag", "run", value, *NOBODY), "argument LEVEL: expected a level from 1 to 4 (a check is named with --check)") for value in ("nccl", "7", "0", "\u0662")),
-    (("diag", "run", "--gpu", "first", *NOBODY), "argument --gpu: expected a GPU's number from 0 to 4095, not 'first'"),
+    *(
+        (
+            ("diag", "run", value, *NOBODY),
+            "argument LEVEL: expected a level from 1 to 4 (a check is named with --check)",
+        )
+        for value in ("nccl", "7", "0", "\u0662")
+    ),
+    (
+        ("diag", "run", "--gpu", "first", *NOBODY),
+        "argument --gpu: expected a GPU's number from 0 to 4095, not 'first'",
+    ),
     (("diag", "run", "3", *NOBODY), "--reason TEXT"),
-    (("diag", "list", "--limit", "0", *NOBODY), "argument --limit: expected a number from 1 to 1000"),
-    *((("diag", "show", value, *NOBODY), "expected a run's id") for value in ("../../status", "a b", "")),
+    (
+        ("diag", "list", "--limit", "0", *NOBODY),
+        "argument --limit: expected a number from 1 to 1000",
+    ),
+    *(
+        (("diag", "show", value, *NOBODY), "expected a run's id")
+        for value in ("../../status", "a b", "")
+    ),
     (("diag", "cancel", *NOBODY), "--reason"),
     (("diag", "read", "-", "--level", "9"), "argument --level: expected a number from 1 to 4"),
     (("diag", "read", "-", "--exit-code", "bad"), "argument --exit-code: expected a number"),
     (("report", "--since", "yesterday", *NOBODY), "argument --since: expected a time such as"),
     (("report", "--since", "99999d", *NOBODY), "argument --since: expected a time such as"),
-    (("report", "--max-size", "1", *NOBODY), "argument --max-size: expected a size such as 50MiB or 1GiB, at least 2MiB"),
+    (
+        ("report", "--max-size", "1", *NOBODY),
+        "argument --max-size: expected a size such as 50MiB or 1GiB, at least 2MiB",
+    ),
     (("report", "--timeout", "0", *NOBODY), "argument --timeout: expected a number of seconds"),
     (("slurm", "lunch"), "prolog"),
     (("demo", "--profile", "tpu"), "argument --profile"),
@@ -102,7 +180,7 @@ WRONG = [
     (("config",), "WHAT"),
     (("config", "write"), "argument WHAT"),
     (("config", "example", "FILE"), "FILE"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(

@@ -284,24 +284,90 @@ def removed(folder: Path, former: Path, chance: random.Random) -> None:
 
 
 SQL = [
-    *(f"UPDATE findings SET {what}" for what in (
-        "fields = 'null'", "fields = '[]'", "fields = '7'", "asked = '{}'", "asked = 'null'", "action = 'observe'", "due = 'maintenance'",
-        "state = 'cleared', cleared_at = 1", "state = 'closed'", "component = 'toaster/1'", "component = 'gpu/'", "component = ''",
-        "id = -id", "count = -1", "count = 'many'", "since = 9e999", "last = 1e300", "since = 'today'", "code = ''", "code = 'xid/39'",
-        "title = X'ff'", "incident = -4", "shadow = 1", "quiet_s = 1", "simulated_until = 1", "sum = NULL", "sum = 0", "sum = -1",
-        "accepted = '{}'", "accepted = '[]'", "boot_id = 'boot-b'", "source = 7", "raw = ''",
-    )),
-    "DELETE FROM findings", "DELETE FROM findings WHERE id = 1", "DELETE FROM seal", "UPDATE seal SET opened = 0", "UPDATE seal SET commits = 0",
-    "DROP TABLE findings", "DROP TABLE seal", "DROP TABLE positions", "DROP INDEX findings_open", "PRAGMA user_version = 5",
-    "PRAGMA user_version = 1", "PRAGMA user_version = 0", "PRAGMA user_version = 70",
-    *(f"UPDATE {what}" for what in (
-        "incidents SET members = '[]'", "incidents SET members = 'null'", "incidents SET last = 9e999", "incidents SET usec = -5",
-        "marks SET kind = 'beer'", "marks SET time = 'now'", "devices SET component = 'gpu'", "devices SET uuid = 5",
-        "settled SET time = 9e999", "settled SET code = ''", "positions SET cursor = 7", "positions SET boot_id = 'boot-b'",
-        "positions SET cursor = '100000'", "events SET fields = 'null'", "events SET code = 'xid/1'",
-    )),
-    *(f"DELETE FROM {what}" for what in ("incidents", "marks", "devices", "settled", "positions", "events", "transitions")),
-]  # fmt: skip
+    *(
+        f"UPDATE findings SET {what}"
+        for what in (
+            "fields = 'null'",
+            "fields = '[]'",
+            "fields = '7'",
+            "asked = '{}'",
+            "asked = 'null'",
+            "action = 'observe'",
+            "due = 'maintenance'",
+            "state = 'cleared', cleared_at = 1",
+            "state = 'closed'",
+            "component = 'toaster/1'",
+            "component = 'gpu/'",
+            "component = ''",
+            "id = -id",
+            "count = -1",
+            "count = 'many'",
+            "since = 9e999",
+            "last = 1e300",
+            "since = 'today'",
+            "code = ''",
+            "code = 'xid/39'",
+            "title = X'ff'",
+            "incident = -4",
+            "shadow = 1",
+            "quiet_s = 1",
+            "simulated_until = 1",
+            "sum = NULL",
+            "sum = 0",
+            "sum = -1",
+            "accepted = '{}'",
+            "accepted = '[]'",
+            "boot_id = 'boot-b'",
+            "source = 7",
+            "raw = ''",
+        )
+    ),
+    "DELETE FROM findings",
+    "DELETE FROM findings WHERE id = 1",
+    "DELETE FROM seal",
+    "UPDATE seal SET opened = 0",
+    "UPDATE seal SET commits = 0",
+    "DROP TABLE findings",
+    "DROP TABLE seal",
+    "DROP TABLE positions",
+    "DROP INDEX findings_open",
+    "PRAGMA user_version = 5",
+    "PRAGMA user_version = 1",
+    "PRAGMA user_version = 0",
+    "PRAGMA user_version = 70",
+    *(
+        f"UPDATE {what}"
+        for what in (
+            "incidents SET members = '[]'",
+            "incidents SET members = 'null'",
+            "incidents SET last = 9e999",
+            "incidents SET usec = -5",
+            "marks SET kind = 'beer'",
+            "marks SET time = 'now'",
+            "devices SET component = 'gpu'",
+            "devices SET uuid = 5",
+            "settled SET time = 9e999",
+            "settled SET code = ''",
+            "positions SET cursor = 7",
+            "positions SET boot_id = 'boot-b'",
+            "positions SET cursor = '100000'",
+            "events SET fields = 'null'",
+            "events SET code = 'xid/1'",
+        )
+    ),
+    *(
+        f"DELETE FROM {what}"
+        for what in (
+            "incidents",
+            "marks",
+            "devices",
+            "settled",
+            "positions",
+            "events",
+            "transitions",
+        )
+    ),
+]
 
 
 def nonsense(folder: Path, former: Path, chance: random.Random) -> None:

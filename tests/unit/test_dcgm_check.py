@@ -156,16 +156,54 @@ def test_the_version_is_asked_once_for_each_program(
 @pytest.mark.parametrize(
     ("output", "remedy", "words"),
     [
-        (Output(ended=Ended.NOT_STARTED, why="permission denied"), Remedy.FIX_CONFIG, "permission denied"),
-        (Output(ended=Ended.DEADLINE, exit_code=203, why="1800 s are over", stdout=json.dumps(refused("Error: x"))), Remedy.RETRY, "1800 s are over"),
-        (Output(ended=Ended.CANCELLED, exit_code=203, why="a job began"), Remedy.RETRY, "a job began"),
-        (Output(ended=Ended.CANCELLED, exit_code=0, why="a job began", stdout=WELL.stdout), Remedy.RETRY, "a job began"),
+        (
+            Output(ended=Ended.NOT_STARTED, why="permission denied"),
+            Remedy.FIX_CONFIG,
+            "permission denied",
+        ),
+        (
+            Output(
+                ended=Ended.DEADLINE,
+                exit_code=203,
+                why="1800 s are over",
+                stdout=json.dumps(refused("Error: x")),
+            ),
+            Remedy.RETRY,
+            "1800 s are over",
+        ),
+        (
+            Output(ended=Ended.CANCELLED, exit_code=203, why="a job began"),
+            Remedy.RETRY,
+            "a job began",
+        ),
+        (
+            Output(ended=Ended.CANCELLED, exit_code=0, why="a job began", stdout=WELL.stdout),
+            Remedy.RETRY,
+            "a job began",
+        ),
         (Output(ended=Ended.SIGNALLED, exit_code=-11), Remedy.RETRY, "signal 11"),
-        (Output(ended=Ended.EXITED, exit_code=222, stdout=json.dumps(refused("Error: x Return: (-34) in use"))), Remedy.RETRY, "another diagnostic"),
-        (Output(ended=Ended.EXITED, exit_code=0, stdout=f"{WELL.stdout[:400]}\n...\n{WELL.stdout[-300:]}", dropped=50_000_000), Remedy.RETRY, "50000000 bytes"),
+        (
+            Output(
+                ended=Ended.EXITED,
+                exit_code=222,
+                stdout=json.dumps(refused("Error: x Return: (-34) in use")),
+            ),
+            Remedy.RETRY,
+            "another diagnostic",
+        ),
+        (
+            Output(
+                ended=Ended.EXITED,
+                exit_code=0,
+                stdout=f"{WELL.stdout[:400]}\n...\n{WELL.stdout[-300:]}",
+                dropped=50_000_000,
+            ),
+            Remedy.RETRY,
+            "50000000 bytes",
+        ),
         (Output(ended=Ended.EXITED, exit_code=0), Remedy.RETRY, "nothing was printed"),
     ],
-)  # fmt: skip
+)
 def test_a_run_without_a_verdict(output: Output, remedy: Remedy, words: str) -> None:
     report = Engine(output).run()
     assert (report.outcome, report.remedy) == (Outcome.ERROR, remedy)

@@ -172,16 +172,29 @@ def test_a_run_in_a_private_engine_is_told(
     ("output", "words", "code", "said"),
     [
         (HEALTHY, [], 0, {"health": "Healthy"}),
-        ("Error: Health watches not enabled. Please enable watches. \n", [], 30, {"health": None, "error": "watches not set"}),
+        (
+            "Error: Health watches not enabled. Please enable watches. \n",
+            [],
+            30,
+            {"health": None, "error": "watches not set"},
+        ),
         (NO_HOST, [], 30, {"health": None, "gpu_count": None, "error": "engine unreachable"}),
         (NO_HOST, ["--of", "discovery"], 30, {"gpu_count": None, "error": "engine unreachable"}),
         ("8 GPUs found (Active).\n+---+\n", [], 0, {"gpu_count": 8}),
         ("1 GPU found.\n", [], 0, {"gpu_count": 1}),
         ("0 GPUs found.\n", [], 30, {"gpu_count": 0}),
         ("\ndcgmi  version: 3.3.7\n\n", [], 0, {"version": "3.3.7"}),
-        ("\nLocal build info:\nVersion : 4.5.2\nBuild ID : 1\n\nHostengine build info:\nVersion : 4.4.0\n", [], 0, {"version": "4.5.2"}),
+        (
+            (
+                "\nLocal build info:\nVersion : 4.5.2\nBuild ID : 1\n\nHostengine build "
+                "info:\nVersion : 4.4.0\n"
+            ),
+            [],
+            0,
+            {"version": "4.5.2"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_other_commands(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

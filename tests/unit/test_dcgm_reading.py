@@ -450,11 +450,20 @@ def test_more_errors_than_fit_name_every_gpu_that_fails() -> None:
     assert [fault.gpu for fault in report.faults if fault.implied] == [7]
 
 
-@pytest.mark.parametrize(("severity", "outcome", "remedy"), [
-    (0, FAIL, Remedy.INVESTIGATE), (1, FAIL, Remedy.MONITOR), (2, FAIL, Remedy.INVESTIGATE), (3, FAIL, Remedy.INVESTIGATE),
-    (4, FAIL, Remedy.INVESTIGATE), (5, CONFIG, Remedy.FIX_CONFIG), (6, FAIL, Remedy.RESET_GPU), (9, FAIL, Remedy.INVESTIGATE),
-    (None, FAIL, Remedy.INVESTIGATE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("severity", "outcome", "remedy"),
+    [
+        (0, FAIL, Remedy.INVESTIGATE),
+        (1, FAIL, Remedy.MONITOR),
+        (2, FAIL, Remedy.INVESTIGATE),
+        (3, FAIL, Remedy.INVESTIGATE),
+        (4, FAIL, Remedy.INVESTIGATE),
+        (5, CONFIG, Remedy.FIX_CONFIG),
+        (6, FAIL, Remedy.RESET_GPU),
+        (9, FAIL, Remedy.INVESTIGATE),
+        (None, FAIL, Remedy.INVESTIGATE),
+    ],
+)
 def test_an_error_that_nobody_knows_goes_by_its_severity(
     severity: int | None, outcome: Outcome, remedy: Remedy
 ) -> None:

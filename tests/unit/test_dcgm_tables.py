@@ -70,7 +70,7 @@ def test_the_tables_hold_what_is_read_from_them() -> None:
     ("value", "said"),
     [
         ('{ remedy = "replce" }', "did you mean replace?"),
-        ('{ confirm = true }', "remedy: missing"),
+        ("{ confirm = true }", "remedy: missing"),
         ('{ remedy = "none", cofirm = true }', "cofirm: unknown key, did you mean confirm?"),
         ('{ remedy = "none", confirm = 1 }', "expected true or false, found 1"),
         ('{ remedy = "none", words = "x" }', "expected a list of texts, found 'x'"),
@@ -80,7 +80,7 @@ def test_the_tables_hold_what_is_read_from_them() -> None:
         ('{ remedy = "none", instead = [{ contains = ["x"] }] }', "instead #1: expected"),
         ("3", "expected a table such as"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_entry_is_told(value: str, said: str) -> None:
     with pytest.raises(CatalogError) as told:
         load(

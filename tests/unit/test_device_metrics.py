@@ -159,7 +159,8 @@ def subjects(tree: Tree, folder: Path) -> Iterator[Subject]:
     settings = HostSettings(mounts=("/",), units=("kubelet.service",), units_if_enabled=())
     host = Host(tree.root, proc, folder, settings, Fstab(folder / "fstab"))
     host.units.show = lambda _: (
-        "Id=kubelet.service\nLoadState=loaded\nActiveState=active\nSubState=running\nNRestarts=2\nResult=success"
+        "Id=kubelet.service\nLoadState=loaded\nActiveState=active\nSubState=running\n"
+        "NRestarts=2\nResult=success"
     )
     host.clock.adjtimex = lambda: Timex(maxerror=250_000, offset=100)
     host.filesystems.statvfs = lambda _: os.statvfs_result(
@@ -228,9 +229,10 @@ def test_samples(board: Board, machine: NeuronTree) -> None:
     for name, value in {
         "vitald_neuron_devices": 16,
         'vitald_pci_link_lanes{kind="nic",part="fabric",pci_bus_id="0000:9f:00.0"}': 16,
-        'vitald_pci_aer_errors_total{kind="neuron",part="neuron",pci_bus_id="0000:cc:00.0",severity="fatal"}': (
-            0
-        ),
+        (
+            'vitald_pci_aer_errors_total{kind="neuron",part="neuron",pci_bus_id="0000:cc:00.0",'
+            'severity="fatal"}'
+        ): 0,
         'vitald_nic_link{kind="ib",pci_bus_id="0000:1a:00.0",state="up"}': 1,
         'vitald_nic_rate_bytes_per_second{kind="ib",pci_bus_id="0000:1a:00.0"}': 50e9,
         'vitald_nic_carrier_down_changes_total{kind="net",pci_bus_id="0000:02:00.0",port="1"}': 2,

@@ -107,7 +107,8 @@ def completed(built: Path, *words: str) -> list[str]:
     script = f"""
 source {built}/completions/vitald.bash
 COMP_WORDS=({" ".join(f"'{word}'" for word in words)}); COMP_CWORD={len(words) - 1}
-[[ $(complete -p vitald) =~ -F\\ ([^ ]+) ]] && ${{BASH_REMATCH[1]}} vitald "{words[-1]}" "{words[-2]}"
+[[ $(complete -p vitald) =~ -F\\ ([^ ]+) ]] \\
+    && ${{BASH_REMATCH[1]}} vitald "{words[-1]}" "{words[-2]}"
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30)

@@ -291,8 +291,11 @@ def test_what_the_journal_lacks_is_counted(overrun: Machine) -> None:
     assert overrun.pids == [seq for seq in range(11, 60) if seq not in (*range(20, 30), 45)]
     (gap,) = overrun.told()
     assert {key: gap.fields[key] for key in ("count", "recovered", "first_seq", "last_seq")} == {
-        "count": 11, "recovered": 38, "first_seq": 11, "last_seq": 59,
-    }  # fmt: skip
+        "count": 11,
+        "recovered": 38,
+        "first_seq": 11,
+        "last_seq": 59,
+    }
     assert overrun.interpreter.counters.lost == 11
     assert overrun.reached().seq == 59
 
@@ -948,8 +951,17 @@ def test_a_crash_whose_first_lines_are_in_the_journal(rebooted: Machine) -> None
 
 @pytest.mark.parametrize(
     ("reason", "wanted"),
-    [("Panic", [300]), ("Oops", [300]), ("Emergency", [300]), ("Unknown", [300]), ("Shutdown", []), ("Restart", []), ("Halt", []), ("Poweroff", [])],
-)  # fmt: skip
+    [
+        ("Panic", [300]),
+        ("Oops", [300]),
+        ("Emergency", [300]),
+        ("Unknown", [300]),
+        ("Shutdown", []),
+        ("Restart", []),
+        ("Halt", []),
+        ("Poweroff", []),
+    ],
+)
 def test_a_planned_end_is_no_crash(rebooted: Machine, reason: str, wanted: list[int]) -> None:
     crash(rebooted, (12.0, xid(300)), reason=reason)
     assert rebooted.start()
@@ -1207,9 +1219,14 @@ def test_a_second_line_of_a_record_is_not_believed(rebooted: Machine) -> None:
         (12.0, xid(300)),
     )
     assert rebooted.start()
-    assert {event.fields["pid"]: event.trust for event in rebooted.events if event.kind == "xid"} == {
-        400: Trust.UNTRUSTED, 401: Trust.UNTRUSTED, 402: Trust.UNTRUSTED, 300: Trust.KERNEL,
-    }  # fmt: skip
+    assert {
+        event.fields["pid"]: event.trust for event in rebooted.events if event.kind == "xid"
+    } == {
+        400: Trust.UNTRUSTED,
+        401: Trust.UNTRUSTED,
+        402: Trust.UNTRUSTED,
+        300: Trust.KERNEL,
+    }
 
 
 def test_a_process_is_not_believed_after_a_crash_either(rebooted: Machine) -> None:

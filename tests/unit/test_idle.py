@@ -558,12 +558,16 @@ SYSTEMD_POD = POD.replace("-", "_")
 @pytest.mark.parametrize(
     "cgroup",
     [
-        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SYSTEMD_POD}.slice/cri-containerd-9f2c.scope\n",
+        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SYSTEMD_POD}.slice"
+        "/cri-containerd-9f2c.scope\n",
         f"0::/kubepods.slice/kubepods-pod{SYSTEMD_POD}.slice/crio-9f2c.scope\n",
         f"0::/kubepods/besteffort/pod{POD}/9f2c\n",
-        f"12:devices:/kubepods/burstable/pod{POD}/9f2c\n11:memory:/kubepods/burstable/pod{POD}/9f2c\n0::/\n",
-        f"1:name=systemd:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{SYSTEMD_POD}.slice/docker-9f2c.scope\n",
-        f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SYSTEMD_POD}.slice/cri-containerd-9f2c.scope\n",
+        f"12:devices:/kubepods/burstable/pod{POD}/9f2c\n"
+        f"11:memory:/kubepods/burstable/pod{POD}/9f2c\n0::/\n",
+        "1:name=systemd:/kubepods.slice/kubepods-besteffort.slice"
+        f"/kubepods-besteffort-pod{SYSTEMD_POD}.slice/docker-9f2c.scope\n",
+        f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SYSTEMD_POD}.slice"
+        "/cri-containerd-9f2c.scope\n",
     ],
 )
 def test_a_process_of_a_pod_names_the_pod(tree: Tree, cgroup: str) -> None:

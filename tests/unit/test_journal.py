@@ -67,8 +67,11 @@ def test_a_record_has_all_that_was_stored(build: Build) -> None:
 
 def test_boots_are_listed_oldest_first_and_kept_apart(build: Build) -> None:
     journal = build(
-        entry(1, "old", boot=OLD), entry(2, "middle", boot=MIDDLE, _TRANSPORT="syslog"), entry(3, "new 1"), entry(4, "new 2"),
-    )  # fmt: skip
+        entry(1, "old", boot=OLD),
+        entry(2, "middle", boot=MIDDLE, _TRANSPORT="syslog"),
+        entry(3, "new 1"),
+        entry(4, "new 2"),
+    )
     assert journal.boots() == [OLD, MIDDLE, NEW]
     assert [record.text for record in read(journal, OLD)] == [b"old"]
     assert [(record.boot_id, record.text) for record in read(journal)] == [
@@ -292,9 +295,15 @@ def test_a_field_that_is_there_twice_is_absurd(build: Build) -> None:
 
 def test_what_journald_missed_is_counted_with_the_record_behind_the_gap(build: Build) -> None:
     journal = build(
-        entry(10 * SECOND), missed(3, 15 * SECOND), entry(20 * SECOND), missed(40, 25 * SECOND), entry(30 * SECOND),
-        missed(500, 31 * SECOND, _TRANSPORT="journal"), missed(600, 32 * SECOND, boot=OLD), entry(40 * SECOND),
-    )  # fmt: skip
+        entry(10 * SECOND),
+        missed(3, 15 * SECOND),
+        entry(20 * SECOND),
+        missed(40, 25 * SECOND),
+        entry(30 * SECOND),
+        missed(500, 31 * SECOND, _TRANSPORT="journal"),
+        missed(600, 32 * SECOND, boot=OLD),
+        entry(40 * SECOND),
+    )
     assert usecs(journal) == [second * SECOND for second in (10, 20, 30, 40)]
     assert (journal.missed, journal.skipped) == (43, 0)
     assert usecs(journal, after_usec=30 * SECOND) == [30 * SECOND, 40 * SECOND]

@@ -527,38 +527,44 @@ def test_a_function_with_two_ports_has_a_value_for_each(
     assert (event.code, event.fields["ports"]) == ("ib/flapping", [1])
 
 
-@pytest.mark.parametrize(("state", "physical", "ethernet", "carrier", "expected"), [
-    (4, 5, False, Carrier.UNKNOWN, Link.UP),
-    (5, 5, False, Carrier.UNKNOWN, Link.UP),
-    (4, 2, False, Carrier.UNKNOWN, Link.DOWN),
-    (4, 0, False, Carrier.UNKNOWN, Link.UNKNOWN),
-    (4, None, False, Carrier.UNKNOWN, Link.UNKNOWN),
-    (None, 5, False, Carrier.UNKNOWN, Link.UNKNOWN),
-    (0, 5, False, Carrier.UNKNOWN, Link.UNKNOWN),
-    (1, 2, False, Carrier.OFF, Link.DOWN),  # the interface of InfiniBand is another matter
-    (1, 3, False, Carrier.UNKNOWN, Link.DISABLED),
-    (1, 6, False, Carrier.UNKNOWN, Link.RETRAINING),
-    (2, 5, False, Carrier.UNKNOWN, Link.WAITING),
-    # Mlx5 and bnxt say Disabled of any Ethernet port without a link
-    (1, 3, True, Carrier.LOST, Link.DOWN),
-    (1, 3, True, Carrier.OFF, Link.DISABLED),
-    (1, 2, True, Carrier.OFF, Link.DISABLED),
-    (1, 3, True, Carrier.UNKNOWN, Link.DISABLED),
-    (1, 2, True, Carrier.UNKNOWN, Link.DOWN),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("state", "physical", "ethernet", "carrier", "expected"),
+    [
+        (4, 5, False, Carrier.UNKNOWN, Link.UP),
+        (5, 5, False, Carrier.UNKNOWN, Link.UP),
+        (4, 2, False, Carrier.UNKNOWN, Link.DOWN),
+        (4, 0, False, Carrier.UNKNOWN, Link.UNKNOWN),
+        (4, None, False, Carrier.UNKNOWN, Link.UNKNOWN),
+        (None, 5, False, Carrier.UNKNOWN, Link.UNKNOWN),
+        (0, 5, False, Carrier.UNKNOWN, Link.UNKNOWN),
+        (1, 2, False, Carrier.OFF, Link.DOWN),  # the interface of InfiniBand is another matter
+        (1, 3, False, Carrier.UNKNOWN, Link.DISABLED),
+        (1, 6, False, Carrier.UNKNOWN, Link.RETRAINING),
+        (2, 5, False, Carrier.UNKNOWN, Link.WAITING),
+        # Mlx5 and bnxt say Disabled of any Ethernet port without a link
+        (1, 3, True, Carrier.LOST, Link.DOWN),
+        (1, 3, True, Carrier.OFF, Link.DISABLED),
+        (1, 2, True, Carrier.OFF, Link.DISABLED),
+        (1, 3, True, Carrier.UNKNOWN, Link.DISABLED),
+        (1, 2, True, Carrier.UNKNOWN, Link.DOWN),
+    ],
+)
 def test_what_the_two_states_say_together(
     state: int | None, physical: int | None, ethernet: bool, carrier: Carrier, expected: Link
 ) -> None:
     assert ports.link(state, physical, ethernet=ethernet, carrier=carrier) is expected
 
 
-@pytest.mark.parametrize(("text", "bits", "lanes"), [
-    ("400 Gb/sec (4X NDR)", 400e9, 4.0),
-    ("2.5 Gb/sec (1X SDR)", 2.5e9, 1.0),
-    ("100 Gb/sec", 100e9, 0.0),
-    ("", 0.0, 0.0),
-    ("unknown", 0.0, 0.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "bits", "lanes"),
+    [
+        ("400 Gb/sec (4X NDR)", 400e9, 4.0),
+        ("2.5 Gb/sec (1X SDR)", 2.5e9, 1.0),
+        ("100 Gb/sec", 100e9, 0.0),
+        ("", 0.0, 0.0),
+        ("unknown", 0.0, 0.0),
+    ],
+)
 def test_rates(text: str, bits: float, lanes: float) -> None:
     assert ports.rate(text) == (bits, lanes)
     assert ports.number("9: ODD") == 9

@@ -197,14 +197,17 @@ def test_every_family_is_healthy_when_it_is(
         assert len(node.last.readings) == count + 1  # and the node's
 
 
-@pytest.mark.parametrize(("word", "expected"), [
-    ("hbm", "neuron/unhealthy_confirmed"),
-    ("axi_fabric,link_efa", "neuron/unhealthy_confirmed"),
-    ("firmware_service_api", "neuron/unhealthy_restart"),
-    ("link_host", "neuron/unhealthy_restart"),
-    ("link_efa", None),
-    ("something_new", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("hbm", "neuron/unhealthy_confirmed"),
+        ("axi_fabric,link_efa", "neuron/unhealthy_confirmed"),
+        ("firmware_service_api", "neuron/unhealthy_restart"),
+        ("link_host", "neuron/unhealthy_restart"),
+        ("link_efa", None),
+        ("something_new", None),
+    ],
+)
 def test_what_is_asked_for_where_the_firmware_goes_on_naming_a_part(
     tree: NeuronTree, monkeypatch: pytest.MonkeyPatch, word: str, expected: str | None
 ) -> None:

@@ -273,9 +273,8 @@ def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
     )
     assert redactor.log('auth=NVRM-79-evidence "x"\n') == f'auth={GONE} "x"\n'
     assert redactor.scrub('a quo"te-ü-1234 b'.encode()) == f"a {GONE} b".encode()
-    assert (
-        redactor.scrub(json.dumps({"a": 'quo"te-ü-1234'}).encode()) == f'{{"a": "{GONE}"}}'.encode()
-    )
+    quoted = json.dumps({"a": 'quo"te-ü-1234'})
+    assert redactor.scrub(quoted.encode()) == json.dumps({"a": GONE}).encode()
     assert redactor.scrub(b"correct-horses") == f"{GONE}s".encode()
     assert redactor.scrub(b"gpu NVRM-79-evidence: reboot") == b"gpu NVRM-79-evidence: reboot"
 

@@ -57,7 +57,8 @@ def fill(call, struct, version, *fields):
     return [list(v) if isinstance(v := getattr(made, f), ctypes.Array) else v for f in fields]
 def fields(gpu, ids):
     names = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-    found = p.nvmlDeviceGetFieldValues(h(gpu), [tuple(i) if isinstance(i, list) else i for i in ids])
+    asked = [tuple(i) if isinstance(i, list) else i for i in ids]
+    found = p.nvmlDeviceGetFieldValues(h(gpu), asked)
     return [[v.nvmlReturn, v.valueType, getattr(v.value, names[v.valueType])] for v in found]
 def listen(name, gpus, mask):
     made = p.nvmlEventSetCreate()
@@ -65,7 +66,8 @@ def listen(name, gpus, mask):
     sets[name] = made
 def wait(name, ms):
     got = p.nvmlEventSetWait_v2(sets[name], ms)
-    whose = [g for g, handle in known.items() if ctypes.cast(handle, ctypes.c_void_p).value == ctypes.cast(got.device, ctypes.c_void_p).value]
+    def address(handle): return ctypes.cast(handle, ctypes.c_void_p).value
+    whose = [g for g, handle in known.items() if address(handle) == address(got.device)]
     return [whose, got.eventType, got.eventData, got.gpuInstanceId]
 class Size(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char * 24), ("size", ctypes.c_uint32)]
@@ -219,9 +221,10 @@ CALLS: dict[str, frozenset[str]] = {
     "listen('all', [0], 0xb)": ALL,
     "p.nvmlDeviceGetTemperatureThreshold(h(0), 0)": ALL - HOPPER - {"l40s"},
     "p.nvmlDeviceGetMarginTemperature(h(0))": HOPPER | {"l40s"},
-    "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(0), s), p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1)": (
-        AMPERE
-    ),
+    (
+        "fill(lambda s: p.nvmlDeviceGetSramEccErrorStatus(h(0), s),"
+        " p.c_nvmlEccSramErrorStatus_v1_t, p.nvmlEccSramErrorStatus_v1)"
+    ): AMPERE,
     "p.nvmlDeviceGetRemappedRows(h(0))": AMPERE,
     "p.nvmlDeviceGetRowRemapperHistogram(h(0))": AMPERE,
     "p.nvmlDeviceGetRetiredPages(h(0), 0)": ALL - AMPERE,
@@ -236,9 +239,10 @@ CALLS: dict[str, frozenset[str]] = {
     "p.nvmlDeviceGetNvLinkRemoteDeviceType(h(0), 5)": LINKED,
     "p.nvmlDeviceGetNvLinkErrorCounter(h(0), 5, 0)": LINKED - {"b200", "gb200"},
     f"fill(lambda s: {FABRIC})": ALL - {"v100"},
-    "fill(lambda s: p.nvmlDeviceGetPlatformInfo(h(0), s), p.c_nvmlPlatformInfo_v2_t, p.nvmlPlatformInfo_v2)": frozenset(
-        {"gb200"}
-    ),
+    (
+        "fill(lambda s: p.nvmlDeviceGetPlatformInfo(h(0), s),"
+        " p.c_nvmlPlatformInfo_v2_t, p.nvmlPlatformInfo_v2)"
+    ): frozenset({"gb200"}),
     "listen('every', [0], 0xff0b)": AMPERE,
 }
 # Without a model's say.

@@ -27,7 +27,8 @@ from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run
 GRAMMAR = re.compile(
     r"DCGM diagnostic health summary:"
     r" dcgmCheckLevel:\s*(?P<level>\d+)\s+dcgmVersion:\s*(?P<dcgm>\S+)\s+gpuDriverVersion:\s*"
-    r"(?P<driver>[^,\s]+),?\s+gpuDeviceIds:\s*\[(?P<ids>[^\]]*)\]\s+replacementRequired:\s*(?P<replace>true|false)\s+"
+    r"(?P<driver>[^,\s]+),?\s+gpuDeviceIds:\s*\[(?P<ids>[^\]]*)\]\s+"
+    r"replacementRequired:\s*(?P<replace>true|false)\s+"
     r"rebootRequired:\s*(?P<reboot>true|false)"
 )
 LOOPBACK = re.compile(

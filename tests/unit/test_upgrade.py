@@ -454,9 +454,13 @@ def test_config_check_shows_what_changed(
 
 @pytest.mark.parametrize(
     ("text", "userspace"),
-    [("", "unconfirmed"), ("accept_userspace = true\n", "confirmed"), ("accept_userspace = false\n", "ignore"),
-     ("accept_userspace = true\nuserspace = 'confirmed'\n", "confirmed")],
-)  # fmt: skip
+    [
+        ("", "unconfirmed"),
+        ("accept_userspace = true\n", "confirmed"),
+        ("accept_userspace = false\n", "ignore"),
+        ("accept_userspace = true\nuserspace = 'confirmed'\n", "confirmed"),
+    ],
+)
 def test_what_the_older_switch_for_records_of_processes_means(text: str, userspace: str) -> None:
     """As it was meant: judged wholly, or not at all. Both may stand there where they agree."""
     config = config_of(f"[kernel_log]\n{text}")
@@ -467,11 +471,23 @@ def test_what_the_older_switch_for_records_of_processes_means(text: str, userspa
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("accept_userspace = true\nuserspace = 'ignore'\n", "c.toml:2: [kernel_log] accept_userspace: says 'confirmed', and [kernel_log] userspace says"),
-        ("accept_userspace = 'yes'\n", "c.toml:2: [kernel_log] accept_userspace: expected true or false"),
-        ("userspace = 'yes'\n", "c.toml:2: [kernel_log] userspace: 'yes' is none of unconfirmed, confirmed, ignore"),
+        (
+            "accept_userspace = true\nuserspace = 'ignore'\n",
+            (
+                "c.toml:2: [kernel_log] accept_userspace: says 'confirmed', and [kernel_log] "
+                "userspace says"
+            ),
+        ),
+        (
+            "accept_userspace = 'yes'\n",
+            "c.toml:2: [kernel_log] accept_userspace: expected true or false",
+        ),
+        (
+            "userspace = 'yes'\n",
+            "c.toml:2: [kernel_log] userspace: 'yes' is none of unconfirmed, confirmed, ignore",
+        ),
     ],
-)  # fmt: skip
+)
 def test_switches_that_contradict_each_other_are_refused(text: str, error: str) -> None:
     with pytest.raises(configs.ConfigError) as refused:
         config_of(f"[kernel_log]\n{text}")

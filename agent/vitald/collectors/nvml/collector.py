@@ -16,6 +16,8 @@ import structlog
 
 from vitald.backoff import Backoff
 from vitald.catalog import Catalog
+from vitald.collectors.definition import CollectorContext, CollectorDefinition
+from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml import exclusions
 from vitald.collectors.nvml.attachment import Attachment
 from vitald.collectors.nvml.batches import GpuState
@@ -25,8 +27,8 @@ from vitald.collectors.nvml.node import NAME, GpuNode
 from vitald.collectors.nvml.outlet import Emit, iterate_batches
 from vitald.collectors.nvml.pci_gpus import PciGpus
 from vitald.collectors.nvml.release import Releases, Report
-from vitald.collectors.nvml.settings import NvmlSettings
-from vitald.collectors.pci.inventory import PciInventory
+from vitald.collectors.nvml.settings import SECTION, NvmlSettings
+from vitald.collectors.pci.inventory import PciInventory, machine_type
 from vitald.model import Batch, Position
 from vitald.worker_thread import Lane, LaneStuck
 
@@ -173,3 +175,25 @@ class Nvml:
         with suppress(LaneStuck, OSError):
             found, hidden = await self._lane.call(lambda: holders(minors))
         return Report(holders=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids)
+
+
+def _build(context: CollectorContext) -> Nvml:
+    settings, catalog = context.settings, context.catalog
+    return Nvml(
+        settings[NvmlSettings],
+        catalog,
+        context.inventory,
+        context.boot_id,
+        Lane("nvml"),
+        expected=catalog.instance(machine_type(context.paths.sysfs)).gpus,
+        vbios=settings[ExpectSettings].vbios,
+    )
+
+
+COLLECTOR = CollectorDefinition(
+    name=NAME,
+    section=SECTION,
+    catalog_kinds=(NAME,),
+    subsystems=("pci",),
+    build_source=_build,
+)
