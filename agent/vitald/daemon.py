@@ -319,7 +319,8 @@ class Daemon:
         self.board.set_policy(device_reset=fresh.policy.device_reset)
         self.sources.configure(catalog, userspace=fresh.kernel_log.userspace)
         self.diagnostics.configure(catalog)
-        self.catalog = self.api.catalog = catalog
+        self.catalog = catalog
+        self.api.replace_catalog(catalog)
         self.collector.profile = catalog.profile
         self.config = configs.reloaded(self.config, fresh)
         await self.pipeline.recatalogue(catalog)
@@ -438,7 +439,12 @@ class Daemon:
         """The socket and the metrics endpoint."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(
-                _http(self.api.application(), self.api.gate, self._api_sockets(stack), patient=True)
+                _http(
+                    self.api.build_application(),
+                    self.api.gate,
+                    self._api_sockets(stack),
+                    patient=True,
+                )
             )
             if self.config.metrics.listen is not None:
                 gate = exporter.new_gate()
