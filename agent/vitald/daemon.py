@@ -15,13 +15,11 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.abc
 import structlog
-from aiohttp import web
 
 from vitald import __version__, lock
 from vitald import catalog as catalogs
@@ -33,6 +31,7 @@ from vitald.collectors.neuron.locations import PLACED
 from vitald.collectors.pci.inventory import machine_type
 from vitald.collectors.registry import Sources
 from vitald.config import Config, ConfigError
+from vitald.core.housekeeping import Housekeeping, Retention
 from vitald.core.node_state import Board
 from vitald.core.pipeline import Pipeline
 from vitald.core.supervisor import Supervisor
@@ -54,41 +53,36 @@ from vitald.ledger import (
     read_runs,
 )
 from vitald.metrics import exporter
+from vitald.metrics.diagnostics import Tally
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
-from vitald.paths import is_root
+from vitald.paths import Paths, is_root
 from vitald.server.app import Api, Routes
-from vitald.server.connection_limit import Gate
+from vitald.server.listeners import (
+    CannotStart,
+    open_api_sockets,
+    open_tcp_socket,
+    serve_application,
+    wait_until,
+)
 from vitald.server.recovery_requester import Asking
 from vitald.server.routes import library
 from vitald.server.routes.diagnostics import DiagnosticRoutes
 from vitald.server.routes.expect import ExpectRoutes
 from vitald.server.routes.jobs import JobRoutes, read_jobs
 from vitald.server.routes.release import ReleaseRoutes
-from vitald.systemd import Notifier, handed_over
+from vitald.systemd import Notifier
 from vitald.worker_thread import Lane, LaneStuck
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
 _FIRST_LOOK_S = 10.0
 _PULSE_S = 5.0
-_HOUSEKEEPING_S = 60.0
-_TRIM_EVERY = 60  # rounds of housekeeping
-_SHUTDOWN_S = 0.5
-_KEPT_ALIVE_S = 30.0
-# Turns of the loop, which has taken connections that its protocol does not know yet
-_HANDED_OVER = 10
-_UNHEARD_S = 0.3  # for who has just connected to say what it wants: it would wait in vain
-_BACKLOG = 256
 _UNTOLD_S = 0.1  # for handing in what ended last
 # Lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded
 # again
 _PLACED = 256
 # A lane that prepares a large commit must not hold up the loop for 5 ms at a time
 _SWITCH_S = 0.0005
-
-
-class CannotStart(Exception):
-    """Something that only a person can mend; the text says what."""
 
 
 class Daemon:
@@ -114,7 +108,11 @@ class Daemon:
             kmsg=from_stdin(),
         )
         self.tests = Lane("diagnostics")
-        self.diagnostics = self._build_diagnostics()
+        self.tally = Tally()
+        self.diagnostics = _build_diagnostics(self)
+        self.housekeeping = Housekeeping(
+            self.pipeline.ledger, self.lane, self.board, self._get_retention
+        )
         self.supervisor = Supervisor(self.pipeline)
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
@@ -138,14 +136,18 @@ class Daemon:
             group=_group(config.socket.group),
             diagnostics=self.diagnostics,
             recovery=self.recovery,
-            more=self._more_routes(),
+            more=_build_routes(self),
         )
         self.collector = exporter.BoardCollector(
-            self.board, self.sources.interpreter, self.sources.inventory, self.api.gate
+            self.board,
+            self.sources.interpreter,
+            self.sources.inventory,
+            self.api.gate,
+            profile=lambda: self.catalog.profile,
+            diagnostics=self.diagnostics,
+            tally=self.tally,
+            recovery=self.recovery,
         )
-        self.collector.profile = self.catalog.profile
-        self.collector.diagnostics = self.diagnostics
-        self.collector.recovery = self.recovery
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT. Raises CannotStart."""
@@ -162,7 +164,7 @@ class Daemon:
             config=str(self.config_path or "defaults"),
             profile=self.catalog.profile,
         )
-        async with self._sole_instance():
+        async with _hold_folders(self.config.paths):
             await self._open()
             async with self._served(), anyio.create_task_group() as tasks:
                 for work in (
@@ -170,7 +172,7 @@ class Daemon:
                     self._read_kernel_log,
                     self.sources.uevents.listen,
                     self._pulse,
-                    self._keep_house,
+                    self.housekeeping.run,
                     self._reloads,
                     self.recovery.run,
                 ):
@@ -192,60 +194,8 @@ class Daemon:
             lane.close()
         log.info("stopped")
 
-    def _build_diagnostics(self) -> DiagnosticsManager:
-        config, sources = self.config, self.sources
-        deep_log = None
-        if config.diagnostics.deep_log is not None:
-            deep_log = DeepLog(
-                config.diagnostics.deep_log, instance_type=machine_type(config.paths.sysfs)
-            )
-        releases = sources.nvml.releases if sources.nvml is not None else None
-        return DiagnosticsManager(
-            config,
-            checks.built(config),
-            catalog=self.catalog,
-            boot_id=self.boot_id,
-            node=Node(
-                self.board,
-                sources.inventory,
-                self.pipeline.ledger.path,
-                lambda: releases.words if releases is not None else "",
-                sources.nvml.work if sources.nvml is not None else None,
-            ),
-            detector=IdleDetector(
-                config.paths.procfs,
-                config.paths.sysfs / "fs/cgroup",
-                own=(os.getpid(),),
-                ignored=config.diagnostics.ignore_processes,
-            ),
-            schedule=Schedule(host=_host()),
-            programs=Programs(),
-            lane=self.tests,
-            deep_log=deep_log,
-            count=lambda run: self.collector.tally.count(run),
-            stored=self.pipeline.stored,
-        )
-
-    def _more_routes(self) -> list[Routes]:
-        sources, path = self.sources, self.pipeline.ledger.path
-        counting = next(one for one in sources.polled if one.subject is sources.expected)
-        releases = sources.nvml.releases if sources.nvml is not None else None
-        return [
-            ReleaseRoutes(
-                sources.inventory, releases, self.diagnostics.let_go, self.pipeline.stored
-            ),
-            ExpectRoutes(sources.expected, counting, self.pipeline.store),
-            JobRoutes(self.board, self.pipeline.store, self.diagnostics),
-            DiagnosticRoutes(
-                self.diagnostics,
-                self.reader,
-                lambda limit, check: read_runs(path, limit, check),
-                lambda run_id: read_run(path, run_id) or self.diagnostics.lately(run_id),
-            ),
-        ]
-
     async def _say_ready(self) -> None:
-        await _until(self.board.first_look, _FIRST_LOOK_S)
+        await wait_until(self.board.first_look, _FIRST_LOOK_S)
         self.notifier.ready()
         log.info(
             "ready",
@@ -328,8 +278,8 @@ class Daemon:
         self.board.set_policy(device_reset=fresh.policy.device_reset)
         self.sources.configure(catalog, userspace=fresh.kernel_log.userspace)
         self.diagnostics.configure(catalog)
-        self.catalog = self.api.catalog = catalog
-        self.collector.profile = catalog.profile
+        self.catalog = catalog
+        self.api.replace_catalog(catalog)
         self.config = configs.reloaded(self.config, fresh)
         await self.pipeline.recatalogue(catalog)
         log.info("reloaded", applied=applied, needs_restart=restart)
@@ -339,6 +289,10 @@ class Daemon:
         verdict = self.board.verdict()
         known = verdict.status in (Status.HEALTHY, Status.DEGRADED)
         return known and verdict.action.rank <= Action.OBSERVE.rank and not verdict.simulated
+
+    def _get_retention(self) -> Retention:
+        ledger = self.config.ledger
+        return Retention(ledger.keep_s, self.config.diagnostics.keep_s, ledger.most_bytes)
 
     async def _read_kernel_log(self) -> None:
         """In the order in which it happened: earlier boots, this boot as far as the ring has lost
@@ -371,7 +325,7 @@ class Daemon:
         """
         interval = min(self.notifier.watchdog_s or _PULSE_S, _PULSE_S)
         told = ""
-        await _until(self.board.first_look, _FIRST_LOOK_S)
+        await wait_until(self.board.first_look, _FIRST_LOOK_S)
         while True:
             verdict = self.board.verdict()
             first = f": {verdict.reasons[0]}" if verdict.reasons else ""
@@ -391,175 +345,113 @@ class Daemon:
             told = stuck
             await anyio.sleep(interval)
 
-    async def _keep_house(self) -> None:
-        """The ledger's size, and now and then its oldest events."""
-        rounds = 0
-        while True:
-            try:
-                await self._trim(due=rounds % _TRIM_EVERY == 1)
-            except (LedgerError, LaneStuck, OSError) as error:
-                log.warning("housekeeping_failed", error=str(error))
-            rounds += 1
-            await anyio.sleep(_HOUSEKEEPING_S)
-
-    async def _trim(self, *, due: bool) -> None:
-        settings = self.config.ledger
-        ledger = self.pipeline.ledger
-        size = await self.lane.call(ledger.size)
-        if due or size > settings.most_bytes:
-            while await self.lane.call(
-                lambda: ledger.trim(time.time(), settings.keep_s, settings.most_bytes)
-            ):
-                await anyio.sleep(0.05)  # commits go between
-            await self.lane.call(
-                lambda: ledger.forget_output(time.time() - self.config.diagnostics.keep_s)
-            )
-            size = await self.lane.call(ledger.size)
-        self.board.ledger_size(size)
-
-    @asynccontextmanager
-    async def _sole_instance(self) -> AsyncIterator[None]:
-        """Two daemons must share neither a socket nor a ledger."""
-        runtime, state = self.config.paths.runtime, self.config.paths.state
-        with ExitStack() as held:
-            try:
-                runtime.mkdir(mode=0o755 if is_root() else 0o700, parents=True, exist_ok=True)
-                if runtime.stat().st_uid not in (0, os.geteuid()):
-                    raise CannotStart(
-                        f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user"
-                    )
-                _lock(runtime, held)
-            except OSError as error:
-                raise CannotStart(
-                    f"{error.filename or runtime}: {error.strerror}: vitald needs a runtime folder"
-                    " it can write ([paths] runtime)"
-                ) from error
-            # A state folder that cannot be written is the ledger's trouble, and told there
-            with suppress(OSError):
-                state.mkdir(mode=0o750, parents=True, exist_ok=True)
-                _lock(state, held)
-            yield
-
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[None]:
         """The socket and the metrics endpoint."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(
-                _http(self.api.application(), self.api.gate, self._api_sockets(stack), patient=True)
+                serve_application(
+                    self.api.build_application(),
+                    self.api.gate,
+                    open_api_sockets(self.config.socket_path, self.api.group, stack),
+                    patient=True,
+                )
             )
             if self.config.metrics.listen is not None:
                 gate = exporter.new_gate()
                 application = exporter.application(exporter.registry(self.collector), gate)
                 await stack.enter_async_context(
-                    _http(application, gate, [_tcp_socket(self.config.metrics.listen)])
+                    serve_application(
+                        application, gate, [open_tcp_socket(self.config.metrics.listen)]
+                    )
                 )
             yield
 
-    def _api_sockets(self, stack: AsyncExitStack) -> list[socket.socket]:
-        """What systemd holds for us while we are away, and our own where that is not the configured
-        one.
-        """
-        path, sockets = self.config.socket_path, handed_over()
-        for one in sockets:
-            if (group := Path(one.getsockname()).stat().st_gid) != self.api.group:
-                log.error(
-                    "socket_group",
-                    socket=one.getsockname(),
-                    group=group,
-                    wanted=self.api.group,
-                    next_step=(
-                        "[socket] group cannot change a socket of systemd's: systemctl edit"
-                        " vitald.socket, [Socket] SocketGroup="
-                    ),
-                )
-        if str(path) not in [one.getsockname() for one in sockets]:
-            sockets.append(_unix_socket(path, self.api.group))
-            stack.callback(path.unlink, missing_ok=True)
-        return sockets
+
+def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
+    config, sources = daemon.config, daemon.sources
+    deep_log = None
+    if config.diagnostics.deep_log is not None:
+        deep_log = DeepLog(
+            config.diagnostics.deep_log, instance_type=machine_type(config.paths.sysfs)
+        )
+    releases = sources.nvml.releases if sources.nvml is not None else None
+    return DiagnosticsManager(
+        config,
+        checks.built(config),
+        catalog=daemon.catalog,
+        boot_id=daemon.boot_id,
+        node=Node(
+            daemon.board,
+            sources.inventory,
+            daemon.pipeline.ledger.path,
+            lambda: releases.words if releases is not None else "",
+            sources.nvml.work if sources.nvml is not None else None,
+        ),
+        detector=IdleDetector(
+            config.paths.procfs,
+            config.paths.sysfs / "fs/cgroup",
+            own=(os.getpid(),),
+            ignored=config.diagnostics.ignore_processes,
+        ),
+        schedule=Schedule(host=_host()),
+        programs=Programs(),
+        lane=daemon.tests,
+        deep_log=deep_log,
+        count=daemon.tally.count,
+        stored=daemon.pipeline.stored,
+    )
+
+
+def _build_routes(daemon: Daemon) -> list[Routes]:
+    sources, path = daemon.sources, daemon.pipeline.ledger.path
+    counting = next(each for each in sources.polled if each.subject is sources.expected)
+    releases = sources.nvml.releases if sources.nvml is not None else None
+    return [
+        ReleaseRoutes(
+            sources.inventory, releases, daemon.diagnostics.let_go, daemon.pipeline.stored
+        ),
+        ExpectRoutes(sources.expected, counting, daemon.pipeline.store),
+        JobRoutes(daemon.board, daemon.pipeline.store, daemon.diagnostics),
+        DiagnosticRoutes(
+            daemon.diagnostics,
+            daemon.reader,
+            lambda limit, check: read_runs(path, limit, check),
+            lambda run_id: read_run(path, run_id) or daemon.diagnostics.lately(run_id),
+        ),
+    ]
 
 
 @asynccontextmanager
-async def _http(
-    app: web.Application, gate: Gate, listeners: list[socket.socket], *, patient: bool = False
-) -> AsyncIterator[None]:
-    """Serve an application behind its gate. `patient`: until the last who came before the end is
-    heard.
-    """
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        handle_signals=False,
-        shutdown_timeout=_SHUTDOWN_S,
-        handler_cancellation=True,
-    )
-    await runner.setup()
-    assert runner.server is not None
-    protocol = partial(library.Protocol, runner.server, _KEPT_ALIVE_S)
-    loop = asyncio.get_running_loop()
-    try:
-        servers = [
-            await loop.create_server(gate.wrap(protocol), sock=one, backlog=_BACKLOG)
-            for one in listeners
-        ]
+async def _hold_folders(paths: Paths) -> AsyncIterator[None]:
+    """Hold the lock files: two daemons must not share a socket or a ledger. Raises CannotStart."""
+    runtime, state = paths.runtime, paths.state
+    with ExitStack() as held:
         try:
-            yield
-        finally:
-            for sock in (sock for server in servers for sock in server.sockets):
-                # Who comes now waits for the next daemon where systemd holds the socket
-                loop.remove_reader(sock.fileno())
-            if patient:
-                for _ in range(_HANDED_OVER):
-                    await asyncio.sleep(0)
-                await _until(gate.quiet, _UNHEARD_S)
-            for server in servers:
-                server.close()
-    finally:
-        await runner.cleanup()
+            runtime.mkdir(mode=0o755 if is_root() else 0o700, parents=True, exist_ok=True)
+            if runtime.stat().st_uid not in (0, os.geteuid()):
+                raise CannotStart(
+                    f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user"
+                )
+            _lock_folder(runtime, held)
+        except OSError as error:
+            raise CannotStart(
+                f"{error.filename or runtime}: {error.strerror}: vitald needs a runtime folder"
+                " it can write ([paths] runtime)"
+            ) from error
+        # A state folder that cannot be written is the ledger's trouble, and told there
+        with suppress(OSError):
+            state.mkdir(mode=0o750, parents=True, exist_ok=True)
+            _lock_folder(state, held)
+        yield
 
 
-def _lock(folder: Path, held: ExitStack) -> None:
-    """Hold a folder. Raises CannotStart where another one does, OSError where that cannot
-    be told.
-    """
+def _lock_folder(folder: Path, held: ExitStack) -> None:
+    """Raises CannotStart where another daemon holds it, OSError where that is not known."""
     try:
         held.enter_context(lock.held(folder))
     except BlockingIOError:
         raise CannotStart(f"another vitald is running with the folder {folder}") from None
-
-
-def _unix_socket(path: Path, group: int) -> socket.socket:
-    """Readable by the group. Whoever connects is asked for credentials all the same."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # Left by a daemon that was killed; a living one holds the lock
-        path.unlink(missing_ok=True)
-        before = os.umask(0o117)
-        try:
-            made.bind(str(path))
-        finally:
-            os.umask(before)
-        if path.stat().st_gid != group:
-            os.chown(path, -1, group)
-        made.listen(_BACKLOG)  # at once: who finds the file may connect
-    except OSError as error:
-        made.close()
-        raise CannotStart(
-            f"{path}: {error.strerror}: cannot listen there ([socket] path)"
-        ) from error
-    return made
-
-
-def _tcp_socket(listen: configs.Listen) -> socket.socket:
-    try:
-        return socket.create_server(
-            (listen.host, listen.port),
-            family=socket.AF_INET6 if ":" in listen.host else socket.AF_INET,
-        )
-    except OSError as error:
-        raise CannotStart(
-            f"{listen}: {error.strerror}: cannot listen there ([metrics] listen)"
-        ) from error
 
 
 def _group(name: str | None) -> int:
@@ -588,8 +480,3 @@ def _boot_id(procfs: Path) -> str:
             f"{path}: {error.strerror}: without the boot id no record can be told from another"
             " boot's"
         ) from error
-
-
-async def _until(event: asyncio.Event, seconds: float) -> None:
-    with anyio.move_on_after(seconds):
-        await event.wait()

@@ -275,7 +275,7 @@ class Served:
             diagnostics=self.diagnostics,
             more=[routes],
         )
-        app = api.application()
+        app = api.build_application()
 
         async def looked(request: web.Request, response: web.StreamResponse) -> None:
             if request.path == "/v1/diagnostics":

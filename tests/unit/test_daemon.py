@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from vitald.core.supervisor import Supervisor
-from vitald.daemon import Daemon, _unix_socket
+from vitald.daemon import Daemon
 from vitald.model import Batch
+from vitald.server.listeners import open_unix_socket
 
 
 class Past:
@@ -89,5 +90,5 @@ def test_who_finds_the_socket_may_connect(tmp_path: Path) -> None:
     stopped.
     """
     path = tmp_path / "vitald.sock"
-    with _unix_socket(path, os.getegid()), socket.socket(socket.AF_UNIX) as client:
+    with open_unix_socket(path, os.getegid()), socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))

@@ -45,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         return EX_CONFIG
     import structlog
 
-    from vitald.daemon import CannotStart, Daemon  # not before the log is configured
+    from vitald.daemon import Daemon  # not before the log is configured
+    from vitald.server.listeners import CannotStart
     from vitald.worker_thread import NoThread
 
     for note in config.notes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -21,6 +21,7 @@ from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import Board
 from vitald.metrics import devices, diagnostics, gpus
+from vitald.metrics.diagnostics import Tally
 from vitald.model import Status
 from vitald.server.connection_limit import Gate
 from vitald.server.recovery_requester import Asking
@@ -34,16 +35,25 @@ class BoardCollector(Collector):
     """Makes the metric families out of the board, anew at each scrape."""
 
     def __init__(
-        self, board: Board, interpreter: Interpreter, inventory: PciInventory, gate: Gate
+        self,
+        board: Board,
+        interpreter: Interpreter,
+        inventory: PciInventory,
+        gate: Gate,
+        *,
+        profile: Callable[[], str],
+        diagnostics: Shown,
+        tally: Tally,
+        recovery: Asking,
     ) -> None:
         self.board = board
         self.interpreter = interpreter
         self.inventory = inventory
         self.gate = gate
-        self.profile = ""
-        self.diagnostics: Shown | None = None  # there once they are built
-        self.recovery: Asking | None = None
-        self.tally = diagnostics.Tally()
+        self.profile = profile
+        self.diagnostics = diagnostics
+        self.recovery = recovery
+        self.tally = tally
 
     def collect(self) -> Iterator[Metric]:
         yield from self._verdict()
@@ -52,10 +62,8 @@ class BoardCollector(Collector):
         yield from self._events()
         yield from gpus.metrics(self.board.present(NVML))
         yield from devices.metrics(self.board)
-        if self.diagnostics is not None:
-            yield from diagnostics.metrics(self.diagnostics, self.tally)
-        if self.recovery is not None:
-            yield from self.recovery.metrics()
+        yield from diagnostics.metrics(self.diagnostics, self.tally)
+        yield from self.recovery.metrics()
         yield from self._sources()
         yield from self._ledger()
         yield _gauge("vitald_api_clients", "Clients connected to the socket.", self.gate.clients)
@@ -72,7 +80,7 @@ class BoardCollector(Collector):
         info = InfoMetricFamily(
             "vitald_build", "Version of the daemon and profile of its catalogue."
         )
-        info.add_metric([], {"version": __version__, "profile": self.profile})
+        info.add_metric([], {"version": __version__, "profile": self.profile()})
         yield info
 
     def _verdict(self) -> Iterator[Metric]:

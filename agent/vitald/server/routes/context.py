@@ -1,0 +1,53 @@
+"""What the routes of the API share: the node's state, the pipeline, the catalogue, the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from vitald.catalog import Catalog
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.core.node_state import Board
+from vitald.core.pipeline import Pipeline
+from vitald.judge.verdict import told
+from vitald.ledger import LedgerError
+from vitald.model import Finding, Incident, alone
+from vitald.server.request import Refused
+from vitald.worker_thread import Lane, LaneStuck
+
+Stored = TypeVar("Stored")
+_READ_S = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class RouteContext:
+    """Parts that several routes read. `catalog` is replaced when it is reloaded."""
+
+    board: Board
+    pipeline: Pipeline
+    catalog: Catalog
+    inventory: PciInventory
+    reader: Lane
+
+    async def read_ledger(self, work: Callable[[], Stored]) -> Stored:
+        """Run `work` in the thread that reads the ledger. Raises Refused where that fails or takes
+        too long.
+        """
+        try:
+            stored = await self.reader.call(work, _READ_S)
+        except (LedgerError, LaneStuck) as error:
+            raise Refused(
+                503, f"the ledger cannot be read: {error}", "vitald status says more"
+            ) from error
+        # Else an answer could contain an event before its finding is published.
+        await self.pipeline.show_committed()
+        return stored
+
+    def list_open_incidents(self) -> list[tuple[Incident, list[Finding]]]:
+        """The open incidents with their findings, in the order of the verdict's reasons."""
+        incidents = self.board.incidents
+        return [
+            (incidents.get(head.incident) or alone(head), own)
+            for head, own in told(self.board.findings, incidents)
+        ]

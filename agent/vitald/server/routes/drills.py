@@ -1,0 +1,95 @@
+"""Routes of drills: faults that an operator announces, and which are marked as such."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import structlog
+from aiohttp import web
+
+from vitald.checking import read_line
+from vitald.collectors.kernel_log.drills import WINDOW_S, Announcement
+from vitald.collectors.kernel_log.interpret import Interpreter
+from vitald.core.node_state import Board
+from vitald.server import serialize
+from vitald.server.request import (
+    Refused,
+    read_body,
+    read_query,
+    seconds_of,
+    value_of,
+    who_changes,
+)
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
+
+_HOLD_S = 600.0
+
+
+class DrillRoutes:
+    """Handlers of drills. `inject_path`: the file that the line is to be written to."""
+
+    def __init__(self, board: Board, interpreter: Interpreter, inject_path: Path) -> None:
+        self._board = board
+        self._interpreter = interpreter
+        self._inject_path = inject_path
+
+    def add(self, app: web.Application) -> None:
+        app.router.add_post("/v1/injections", self.announce_drill)
+        app.router.add_get("/v1/injections/{id}", self.get_drill)
+
+    async def announce_drill(self, request: web.Request) -> web.Response:
+        peer = who_changes(request)
+        body = await read_body(request, "line", "holdSeconds")
+        expected = "one printable line of ASCII, at most 900 characters"
+        read = partial(read_line, least=1, most=900, expected=expected, ascii_only=True)
+        line = value_of(body, "line", read)
+        hold = seconds_of(body, "holdSeconds", _HOLD_S)
+        if self._interpreter.recognise(line.encode()) is None:
+            raise Refused(
+                400,
+                "line: no rule recognises it, so a drill with it would show nothing",
+                "try it with: vitald scan -",
+            )
+        made = self._interpreter.announcements.announce(line, time.time(), hold)
+        log.warning("drill_announced", id=made.id, line=line, uid=peer.uid, pid=peer.pid)
+        answer: schema.AnnouncedDrill = {
+            **self._describe_drill(made),
+            "writeTo": str(self._inject_path),
+            "windowSeconds": WINDOW_S,
+        }
+        return web.json_response(answer, status=201)
+
+    async def get_drill(self, request: web.Request) -> web.Response:
+        read_query(request)
+        made = self._interpreter.announcements.get(request.match_info["id"])
+        if made is None:
+            raise Refused(404, "no such drill")
+        return web.json_response(self._describe_drill(made))
+
+    def _describe_drill(self, made: Announcement) -> schema.Drill:
+        seen = next(
+            (each for each in reversed(self._board.recent) if each.event.identity == made.seen),
+            None,
+        )
+        finding = None
+        state: Literal["announced", "seen", "expired"] = "expired"
+        if seen is not None:
+            state = "seen"
+            key = (seen.event.component, seen.event.code, True, False)
+            finding = next((found.id for found in self._board.findings if found.key == key), None)
+        elif time.time() - made.announced_at <= WINDOW_S:
+            state = "announced"
+        return {
+            "id": made.id,
+            "line": made.text,
+            "state": state,
+            "finding": finding,
+            "simulatedUntil": serialize.moment(made.simulated_until),
+        }

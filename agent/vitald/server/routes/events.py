@@ -1,0 +1,166 @@
+"""Routes of events: those of the past, and the stream of changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+from aiohttp import web
+
+from vitald.core.node_state import Subscription
+from vitald.ledger import Listed, Query, StoredEvent, read_events
+from vitald.model import Event, Incident, Transition
+from vitald.server import serialize
+from vitald.server.connection_limit import Gate
+from vitald.server.request import Refused, flag_of, limit_of, read_query, since_of
+from vitald.server.routes.context import RouteContext
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
+
+_WATCHERS, _WATCHERS_RESERVED = 32, 8
+_HEARTBEAT_S, _WRITE_S = 15.0, 5.0
+
+
+class EventRoutes:
+    """Handlers of events. `gate`: the connections, whose time limits a stream is exempt from."""
+
+    def __init__(self, context: RouteContext, gate: Gate) -> None:
+        self._context = context
+        self._gate = gate
+
+    def add(self, app: web.Application) -> None:
+        app.router.add_get("/v1/events", self.list_events)
+        app.router.add_get("/v1/watch", self.watch_changes)
+
+    async def list_events(self, request: web.Request) -> web.Response:
+        query = read_query(request, "since", "limit", "component", "code", "kind", "newest")
+        after, since = since_of(query.get("since"))
+        code, kind = query.get("code"), query.get("kind")
+        if code is not None and "/" not in code:
+            raise Refused(
+                400, f"code: {code!r} names no kind", "write it as kind/code, e.g. xid/79"
+            )
+        wanted = Query(
+            after=after,
+            since=since,
+            component=query.get("component"),
+            code=code,
+            kind=kind,
+            limit=limit_of(query),
+            newest=flag_of(query, "newest"),
+        )
+        try:
+            stored = await self._context.read_ledger(
+                lambda: read_events(self._context.pipeline.ledger.path, wanted)
+            )
+        except Refused:
+            if self._context.board.ledger.ok:
+                raise  # it is only slow: half an answer would look like a whole one
+            stored = self._select_recent(wanted)
+        damaged = serialize.damaged_in(stored)
+        more = len(stored) + damaged == wanted.limit and not wanted.newest
+        answer: schema.Events = {
+            "events": [serialize.event(one) for one in stored],
+            "damaged": damaged,
+            "next": stored.last if more else None,
+        }
+        return web.json_response(answer)
+
+    def _select_recent(self, wanted: Query) -> Listed[StoredEvent]:
+        """The most recent events, numbered as they came, when the ledger cannot be read."""
+        kept = [
+            one
+            for one in self._context.board.recent
+            if one.id > wanted.after
+            and wanted.code in (None, one.event.code)
+            and wanted.kind in (None, one.event.kind)
+            and wanted.component in (None, one.event.component.name)
+            and (wanted.since is None or one.event.time >= wanted.since)
+        ]
+        listed = Listed(kept[-wanted.limit :] if wanted.newest else kept[: wanted.limit])
+        listed.last = listed[-1].id if listed else 0
+        return listed
+
+    async def watch_changes(self, request: web.Request) -> web.StreamResponse:
+        """One JSON object a line: the verdict first, then every event, transition and changed
+        verdict, and a heartbeat.
+        """
+        read_query(request)
+        board = self._context.board
+        reserved = 0 if request["peer"].may_change else _WATCHERS_RESERVED
+        if board.watchers >= _WATCHERS - reserved:
+            raise Refused(
+                503,
+                "too many watchers",
+                f"{_WATCHERS} at once, {_WATCHERS_RESERVED} of them kept for root; try again later",
+            )
+        self._gate.serving(request.transport, streaming=True)
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"}
+        )
+        subscription = board.subscribe()
+        try:
+            await response.prepare(request)
+            await self._write_changes(response, subscription)
+        except (ConnectionError, asyncio.TimeoutError):
+            log.debug("watcher_gone")
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            board.unsubscribe(subscription)
+        return response
+
+    async def _write_changes(
+        self, response: web.StreamResponse, subscription: Subscription
+    ) -> None:
+        """Until the subscription lags behind."""
+        shown = await self._write_verdict(response, None)
+        while not subscription.lagged:
+            try:
+                change = await asyncio.wait_for(subscription.queue.get(), _HEARTBEAT_S)
+            except asyncio.TimeoutError:
+                await _write_line(
+                    response, {"type": "heartbeat", "time": serialize.moment(time.time())}
+                )
+                shown = await self._write_verdict(response, shown)
+                continue
+            if change is not None:
+                await _write_line(response, self._describe_change(change))
+            if change is None or subscription.queue.empty():
+                shown = await self._write_verdict(response, shown)
+        await _write_line(
+            response,
+            {"type": "lagged", "hint": "read /v1/events for what was missed, then watch again"},
+        )
+
+    def _describe_change(self, change: Event | Transition | Incident) -> schema.WatchLine:
+        board, catalog = self._context.board, self._context.catalog
+        if isinstance(change, Event):
+            return {"type": "event", "event": serialize.event(StoredEvent(0, change))}
+        if isinstance(change, Incident):
+            own = [finding for finding in board.findings if finding.incident == change.id]
+            jobs = board.jobs.near(change)
+            return {
+                "type": "incident",
+                "incident": serialize.incident(change, own, catalog, jobs),
+            }
+        return serialize.transition(change, catalog)
+
+    async def _write_verdict(
+        self, response: web.StreamResponse, shown: schema.Verdict | None
+    ) -> schema.Verdict:
+        """Write the verdict where it is another than the one shown last. Returns the present one."""
+        verdict = serialize.verdict(self._context.board.verdict())
+        if verdict != shown:
+            await _write_line(response, {"type": "verdict", **verdict})
+        return verdict
+
+
+async def _write_line(response: web.StreamResponse, value: schema.WatchLine) -> None:
+    await asyncio.wait_for(response.write(json.dumps(value).encode() + b"\n"), _WRITE_S)
